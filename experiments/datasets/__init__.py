@@ -1,0 +1,1 @@
+"""Data sets of the experiments, one file a kind of data."""

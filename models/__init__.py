@@ -1,0 +1,1 @@
+"""Pyro models of the papers' tasks, one file a task."""

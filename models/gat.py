@@ -1,0 +1,98 @@
+"""Graph attention network for node classification, with latent attention weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyro
+import torch
+from pyro.distributions import Categorical
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+
+from pyro_attention import ContextualGammaPrior, EdgeList, GraphAttention, Prior
+
+__all__ = ["GAT"]
+
+
+class GAT(PyroModule):
+    r"""Two graph attention layers and a categorical label on every labelled node.
+
+    .. math:: S_1 \sim p(S_1 \mid \Theta_1 x), \quad h = \mathrm{ELU}(W_1 \Theta_1 x), \quad
+              S_2 \sim p(S_2 \mid \Theta_2 h), \quad y \sim \mathrm{Categorical}(\mathrm{softmax}(W_2 \Theta_2 h))
+
+    All labels together are one event of site ``labels``; the attention sites are ``layers.0`` and ``layers.1``.
+
+    Args:
+        in_features: Number of node features.
+        num_classes: Number of classes.
+        hidden: Width of a hidden head; heads are concatenated.
+        heads: Number of hidden heads.
+        output_heads: Number of output heads, averaged (1 for Cora and Citeseer, 8 for PubMed).
+        dropout: Dropout of the input of both layers and of the attention weights.
+        prior: Makes a prior network from (key width, heads).
+
+    Example:
+        >>> from pyro_attention import AttentionELBO, AttentionGuide, Weibull
+        >>> model = GAT(5, 3)
+        >>> graph = EdgeList.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2, add_self_loops=True)
+        >>> loss = AttentionELBO()(model, AttentionGuide(model, Weibull()))
+        >>> loss(torch.rand(2, 5), graph, torch.tensor([0, 2])).dim()
+        0
+
+    Source: Velickovic et al. (2018), section 3.3; Fan et al. (2020), Bayesian Attention Modules, section 4.1.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        hidden: int = 8,
+        heads: int = 8,
+        output_heads: int = 1,
+        dropout: float = 0.6,
+        prior: Callable[[int, int], Prior] = ContextualGammaPrior,
+    ) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.ModuleList(
+            [
+                GraphAttention(
+                    in_features, hidden, heads, dropout=dropout, name="layers.0", prior=prior(hidden, heads)
+                ),
+                GraphAttention(
+                    hidden * heads, num_classes, output_heads, concat=False, dropout=dropout,
+                    name="layers.1", prior=prior(num_classes, output_heads),
+                ),
+            ]
+        )  # fmt: skip
+
+    def forward(
+        self, features: Tensor, graph: EdgeList, labels: Tensor | None = None, labelled: Tensor | None = None
+    ) -> Tensor:
+        """Logits of every node.
+
+        Args:
+            features: ``[N, in_features]``, dense or sparse COO.
+            graph: Edges with self loops.
+            labels: Class of every node, int64 ``[N]``; drawn when omitted.
+            labelled: True where the label is observed, ``[N]``; every node when omitted.
+
+        Returns:
+            Logits ``[..., N, num_classes]``.
+        """
+        hidden = nn.functional.elu(self.layers[0](self._drop(features), graph).context)
+        logits: Tensor = self.layers[1](self._drop(hidden), graph).context
+        observed = Categorical(logits=logits)
+        if labelled is not None:
+            observed = observed.mask(labelled)
+        pyro.sample("labels", observed.to_event(1), obs=labels)
+        return logits
+
+    def _drop(self, x: Tensor) -> Tensor:
+        """Dropout; on sparse features of the stored values only, which has the same distribution."""
+        if not x.is_sparse:
+            return self.dropout(x)  # type: ignore[no-any-return]
+        values = self.dropout(x.values())
+        return torch.sparse_coo_tensor(x.indices(), values, x.shape, is_coalesced=True, check_invariants=False)

@@ -1,0 +1,56 @@
+"""Attention weights as latent variables of Pyro models."""
+
+from pyro_attention.attention import AttentionOutput, LatentAttention
+from pyro_attention.distributions import GammaWeights, LogNormalWeights, LogWeights, WeibullWeights
+from pyro_attention.elbo import AttentionELBO
+from pyro_attention.families import FAMILIES, Family, Gamma, LogNormal, Soft, Weibull
+from pyro_attention.graph import GraphAttention
+from pyro_attention.guide import AttentionGuide
+from pyro_attention.layout import Dense, EdgeList, Layout
+from pyro_attention.multihead import MultiheadAttention
+from pyro_attention.normalizers import NORMALIZERS, Softmax
+from pyro_attention.priors import (
+    PRIORS,
+    ContextualGammaPrior,
+    ContextualLogNormalPrior,
+    FixedGammaPrior,
+    FixedLogNormalPrior,
+    Prior,
+)
+from pyro_attention.scores import Additive, Bilinear, GraphAdditive, ScaledDotProduct
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "FAMILIES",
+    "NORMALIZERS",
+    "PRIORS",
+    "Additive",
+    "AttentionELBO",
+    "AttentionGuide",
+    "AttentionOutput",
+    "Bilinear",
+    "ContextualGammaPrior",
+    "ContextualLogNormalPrior",
+    "Dense",
+    "EdgeList",
+    "Family",
+    "FixedGammaPrior",
+    "FixedLogNormalPrior",
+    "Gamma",
+    "GammaWeights",
+    "GraphAdditive",
+    "GraphAttention",
+    "LatentAttention",
+    "Layout",
+    "LogNormal",
+    "LogNormalWeights",
+    "LogWeights",
+    "MultiheadAttention",
+    "Prior",
+    "ScaledDotProduct",
+    "Soft",
+    "Softmax",
+    "Weibull",
+    "WeibullWeights",
+]

@@ -1,0 +1,140 @@
+"""Checks of user input, shared by the modules: each error names what was seen, what was expected and the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+
+__all__ = [
+    "PlateCheck",
+    "check_boolean_mask",
+    "check_edge_index",
+    "check_mask_fits",
+    "check_positive",
+    "check_scores",
+    "unregistered_parameters",
+]
+
+
+def check_positive(name: str, value: Tensor | float) -> None:
+    """Raise ValueError unless every entry is positive and finite.
+
+    Example:
+        >>> check_positive("scale", -1.0)
+        Traceback (most recent call last):
+        ValueError: scale is -1.0, expected a positive finite number
+    """
+    if isinstance(value, Tensor):
+        good = (value > 0) & value.isfinite()
+        if not good.all():
+            worst = value[~good].flatten()[0].item()
+            raise ValueError(f"{name} has an entry {worst}, expected positive finite numbers")
+    elif not 0 < value < float("inf"):
+        raise ValueError(f"{name} is {value}, expected a positive finite number")
+
+
+class PlateCheck(Messenger):
+    """Innermost handler: after all plates have spoken, every batch dimension of the site must lie in one."""
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        plated = {frame.dim for frame in msg["cond_indep_stack"] if frame.vectorized}
+        shape = tuple(msg["fn"].batch_shape)
+        missing = [dim for dim in range(-len(shape), 0) if shape[dim] > 1 and dim not in plated]
+        if missing:
+            raise ValueError(
+                f"site '{msg['name']}': batch shape {shape} has no plate at dimension {missing[-1]}; wrap the call, "
+                f"for example `with pyro.plate('data', {shape[missing[-1]]}, dim={missing[-1]}):`"
+            )
+
+
+def check_scores(scores: Tensor, *, site: str) -> None:
+    """Raise unless attention scores are finite floating-point numbers of a forward pass."""
+    if not scores.is_floating_point():
+        raise TypeError(f"site '{site}': scores have dtype {scores.dtype}, expected floating point")
+    if torch._C._current_graph_task_id() != -1:
+        raise RuntimeError(
+            f"site '{site}' is recomputed during backward, where no guide is active and the weights would be drawn "
+            f"from the prior; checkpoint only the deterministic parts around LatentAttention"
+        )
+    if torch.distributions.Distribution._validate_args and not scores.isfinite().all():
+        raise ValueError(
+            f"site '{site}': {(~scores.isfinite()).sum().item()} of {scores.numel()} scores are NaN or infinite; "
+            f"check the features and the learning rate, and pass forbidden positions as a mask instead of -inf scores"
+        )
+
+
+def check_boolean_mask(mask: Tensor | None) -> None:
+    """Raise TypeError unless the mask is boolean."""
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(
+            f"mask has dtype {mask.dtype}, expected torch.bool with True = may attend; an additive mask is converted "
+            f"by mask > -1e4, an integer one by mask.bool()"
+        )
+
+
+def check_mask_fits(mask: Tensor | None, scores: Tensor, *, site: str) -> None:
+    """Raise ValueError unless the mask broadcasts to the scores, on their device."""
+    if mask is None:
+        return
+    if mask.device != scores.device:
+        raise ValueError(
+            f"site '{site}': mask is on {mask.device}, scores on {scores.device}; move the mask with "
+            f"mask.to('{scores.device}')"
+        )
+    try:
+        fits = torch.broadcast_shapes(mask.shape, scores.shape) == scores.shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"site '{site}': mask of shape {tuple(mask.shape)} does not broadcast to scores of shape "
+            f"{tuple(scores.shape)}; expected [..., heads or 1, queries or 1, keys] for dense attention"
+        )
+
+
+def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) -> None:
+    """Raise TypeError or ValueError unless ``edge_index`` is int64 ``[2, E]`` with indices in range."""
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}, expected [2, edges]")
+    if edge_index.dtype != torch.int64:
+        raise TypeError(f"edge_index has dtype {edge_index.dtype}, expected torch.int64; convert it with .long()")
+    if edge_index.size(1) == 0:
+        return
+    for row, (name, size) in enumerate((("source", num_sources), ("target", num_targets))):
+        low, high = edge_index[row].min().item(), edge_index[row].max().item()
+        if low < 0 or high >= size:
+            raise ValueError(
+                f"edge_index names {name} nodes {low} to {high}, expected 0 to {size - 1}; check num_nodes or "
+                f"renumber the nodes"
+            )
+
+
+def unregistered_parameters(loss: Tensor, registered: list[Tensor]) -> str | None:
+    """What is wrong when the loss depends on parameters that SVI would not train; None when nothing is.
+
+    Args:
+        loss: Scalar with a graph.
+        registered: Unconstrained values of the param sites.
+    """
+    leaves, seen, stack = [], set(), [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        stack.extend(parent for parent, _ in node.next_functions)
+    known = {id(param) for param in registered}
+    missing = [leaf for leaf in leaves if id(leaf) not in known]
+    if not missing:
+        return None
+    shapes = ", ".join(str(tuple(leaf.shape)) for leaf in missing[:5])
+    return (
+        f"{len(missing)} of {len(leaves)} parameters (shapes {shapes}) need gradients but are no param sites, so SVI "
+        f"would not train them; make the model a PyroModule or call pyro.module('net', net) inside it, or train "
+        f"AttentionELBO()(model, guide) with a torch optimiser"
+    )

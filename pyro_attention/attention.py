@@ -1,0 +1,120 @@
+"""LatentAttention: the one place in the library that samples attention weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyro
+import torch
+from torch import Tensor, nn
+
+from pyro_attention._checks import PlateCheck, check_scores
+from pyro_attention.distributions import LogWeights
+from pyro_attention.distributions.base import as_float
+from pyro_attention.layout import Dense, Layout
+from pyro_attention.normalizers import Softmax
+from pyro_attention.priors import Prior
+
+__all__ = ["AttentionOutput", "LatentAttention"]
+
+
+@dataclass(frozen=True)
+class AttentionOutput:
+    """What an attention layer returns.
+
+    Attributes:
+        context: Weighted sum of the values.
+        weights: Normalised weights that produced it, ``[..., H, M, N]`` or ``[..., E, H]``; None when not asked for.
+        self_loop_weights: Weights of the self loops a graph layer added, ``[..., N, H]``; None elsewhere.
+    """
+
+    context: Tensor
+    weights: Tensor | None
+    self_loop_weights: Tensor | None = None
+
+
+class LatentAttention(nn.Module):
+    """Attention whose weights are a Pyro sample site.
+
+    Declares ``pyro.sample(name, prior)`` with value ``log S``, normalises it and aggregates the values. What the
+    weights are, deterministic or random, is the guide's affair.
+
+    Args:
+        name: Name of the sample site.
+        prior: Prior network.
+        normalizer: Maps (log weights, layout) to weights.
+        dropout: Probability of dropping a weight after normalisation, in training mode.
+        normalize_scores: Enter the site with log-softmax scores (bounded KL; as in the released code of the paper);
+            False gives the paper's raw ``exp(score)``. The weights' distribution is the same.
+
+    Raises:
+        ValueError: The dropout probability is outside [0, 1).
+
+    Example:
+        >>> from pyro_attention import AttentionGuide, FixedGammaPrior, Weibull
+        >>> attention = LatentAttention("attention", FixedGammaPrior())
+        >>> def model(scores, values):
+        ...     return attention(scores, values).context
+        >>> guide = AttentionGuide(model, Weibull(concentration=10.0))
+        >>> draw = guide(torch.zeros(2, 3, 4), torch.randn(2, 4, 8))
+        >>> draw["attention"].shape
+        torch.Size([2, 3, 4])
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        prior: Prior,
+        *,
+        normalizer: Callable[[Tensor, Layout], Tensor] | None = None,
+        dropout: float = 0.0,
+        normalize_scores: bool = True,
+    ) -> None:
+        super().__init__()
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout is {dropout}, expected a probability in [0, 1)")
+        self.name = name
+        self.prior = prior
+        self.normalizer = Softmax() if normalizer is None else normalizer
+        self.dropout = nn.Dropout(dropout)
+        self.normalize_scores = normalize_scores
+
+    def forward(
+        self, scores: Tensor, values: Tensor, *, keys: Tensor | None = None, layout: Layout | None = None
+    ) -> AttentionOutput:
+        """Sample the weights and aggregate the values.
+
+        Args:
+            scores: Attention scores, ``[..., H, M, N]`` dense or ``[..., E, H]`` on a graph.
+            values: ``[..., H, N, D]`` dense, ``[..., N, H, D]`` on a graph.
+            keys: Keys for a contextual prior, shaped like the values.
+            layout: Mask and structure; dense without a mask by default.
+
+        Raises:
+            TypeError: The scores are not floating point.
+            ValueError: Shapes do not fit, scores are not finite, keys are missing, or a batch dimension has no plate.
+            RuntimeError: Called from inside a backward pass (gradient checkpointing).
+        """
+        layout = Dense() if layout is None else layout
+        check_scores(scores, site=self.name)
+        layout.check(scores, site=self.name)
+        # an autocast region would redo the softmax inputs in half precision
+        with torch.autocast(scores.device.type, enabled=False):
+            prior = self._prior(as_float(scores), keys, layout)
+            with PlateCheck():
+                log_weights = pyro.sample(self.name, prior)
+            weights = prior.weights(log_weights)
+        context = layout.aggregate(self.dropout(weights).to(values.dtype), values)
+        return AttentionOutput(context=context, weights=weights)
+
+    def _prior(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogWeights:
+        if self.normalize_scores:
+            scores = layout.log_softmax(scores)
+        elif layout.mask is not None:
+            scores = scores.masked_fill(~layout.mask, 0)
+        prior: LogWeights = self.prior(scores, keys, layout)
+        prior.scores, prior.normalizer = scores, self.normalizer
+        return prior

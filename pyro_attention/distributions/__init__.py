@@ -1,0 +1,14 @@
+"""Distributions over log attention weights, their moments and their closed-form KL."""
+
+from pyro_attention.distributions.base import LogWeights
+from pyro_attention.distributions.kl import kl_log_weights, kl_weibull_gamma
+from pyro_attention.distributions.weights import GammaWeights, LogNormalWeights, WeibullWeights
+
+__all__ = [
+    "GammaWeights",
+    "LogNormalWeights",
+    "LogWeights",
+    "WeibullWeights",
+    "kl_log_weights",
+    "kl_weibull_gamma",
+]

@@ -1,0 +1,159 @@
+"""The base of all distributions over log attention weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyro_attention.layout import Dense, Layout
+from pyro_attention.normalizers import Softmax
+
+__all__ = ["LogWeights"]
+
+
+def as_float(value: Tensor | float) -> Tensor:
+    """Value as a tensor in float32 or float64: noise, softmax and KL are never computed in half precision."""
+    tensor = torch.as_tensor(value)
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+class LogWeights(TorchDistribution):
+    """Independent positive attention weights S, as a distribution over ``log S``.
+
+    The value is ``log S`` because ``softmax(log S)`` is the normalised weight, is stable where ``S / S.sum()`` gives
+    NaN, and leaves every KL unchanged (log is a bijection). One object holds a whole attention call: its event is
+    (heads, queries, keys) or (edges, heads), its parameters stay unexpanded, and the layout's mask takes entries
+    out of every sum.
+
+    A subclass supplies the moments ``mean`` (E[log S]), ``variance`` (Var[log S]), ``log_expected_weight``
+    (log E[S]), ``entropy_per_weight``, and, to serve as a prior, ``cross_entropy_terms``.
+
+    Args:
+        parameters: Tensors whose common broadcast shape is batch + event.
+        layout: Where the weights live; dense without a mask by default.
+        shape: Full shape, when the parameters do not span it.
+        validate_args: Check parameters and values; on by default, as everywhere in torch.distributions.
+
+    Attributes:
+        scores: ``log E[S]`` that the attention layer proposes; a posterior family starts from it. None on
+            distributions made by hand.
+        normalizer: Maps (log weights, layout) to weights; softmax over the keys unless set.
+    """
+
+    kind: ClassVar[str] = "positive weights"
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+    has_rsample = True
+
+    def __init__(
+        self,
+        *parameters: Tensor,
+        layout: Layout | None = None,
+        shape: torch.Size | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.layout: Layout = Dense() if layout is None else layout
+        self.scores: Tensor | None = None
+        self.normalizer: Callable[[Tensor, Layout], Tensor] = Softmax()
+        full = torch.broadcast_shapes(*(p.shape for p in parameters)) if shape is None else shape
+        if len(full) < self.layout.event_dim:
+            raise ValueError(
+                f"{type(self).__name__}: parameters of shape {tuple(full)} have fewer dimensions than the "
+                f"{self.layout.event_dim} event dimensions of {type(self.layout).__name__}; expected [..., heads, "
+                f"queries, keys] or [..., edges, heads]"
+            )
+        split = len(full) - self.layout.event_dim
+        super().__init__(full[:split], full[split:], validate_args=validate_args)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Every real tensor of the event's shape."""
+        return constraints.independent(constraints.real, len(self.event_shape))
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> LogWeights:
+        """Copy with a larger batch shape; parameters are shared, not expanded."""
+        if torch.broadcast_shapes(self.batch_shape, tuple(batch_shape)) != torch.Size(batch_shape):
+            raise ValueError(f"cannot expand batch shape {tuple(self.batch_shape)} to {tuple(batch_shape)}")
+        new = copy.copy(self)
+        new._batch_shape = torch.Size(batch_shape)
+        return new
+
+    @property
+    def proposal(self) -> Tensor:
+        """The attention layer's ``log E[S]``, from which a posterior family starts."""
+        if self.scores is None:
+            raise ValueError(
+                f"{type(self).__name__} carries no scores; sample it through LatentAttention, or set .scores"
+            )
+        return self.scores
+
+    def weights(self, value: Tensor) -> Tensor:
+        """Normalised attention weights of a value ``log S``."""
+        return self.normalizer(value, self.layout)
+
+    # Moments of log S, per weight, each in the smallest shape that holds it.
+
+    @property
+    def log_expected_weight(self) -> Tensor:
+        """``log E[S]``, per weight."""
+        raise NotImplementedError
+
+    @property
+    def entropy_per_weight(self) -> Tensor:
+        """Differential entropy of ``log S``, per weight."""
+        raise NotImplementedError
+
+    def log_density(self, value: Tensor) -> Tensor:
+        """Log density of ``log S``, per weight."""
+        raise NotImplementedError
+
+    def cross_entropy_terms(self, q: LogWeights) -> tuple[Tensor, ...]:
+        """Terms whose sum is ``-E_q[log p(log S)]`` per weight, ``p`` being this distribution."""
+        raise NotImplementedError(f"{type(self).__name__} has no closed-form cross entropy and is no prior")
+
+    # What torch and Pyro ask for, from the above.
+
+    def sum_event(self, *terms: Tensor) -> Tensor:
+        """Sum terms over the unmasked entries of the event, without expanding what broadcasts.
+
+        Args:
+            terms: Tensors broadcastable to batch + event.
+
+        Returns:
+            Tensor of the batch shape.
+        """
+        return sum(self._sum_event(term) for term in terms)  # type: ignore[return-value]
+
+    def _sum_event(self, term: Tensor) -> Tensor:
+        event_dim, mask = len(self.event_shape), self.layout.mask
+        if mask is not None:
+            # where, not a product: 0 * inf would be NaN, in the gradient too
+            term = term.where(mask, 0)
+        term = term[(None,) * (event_dim - term.dim())]
+        dims = range(-event_dim, 0)
+        repeats = 1
+        for dim in dims:
+            repeats *= self.event_shape[dim] if term.size(dim) == 1 else 1
+        return (term.sum(tuple(dims)) * repeats).expand(self.batch_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density of ``log S`` summed over the unmasked entries of the event: the batch shape."""
+        if self._validate_args:
+            self._validate_sample(value)
+        density = self.log_density(value)
+        shape = torch.broadcast_shapes(density.shape[: density.dim() - len(self.event_shape)], self.batch_shape)
+        return self.expand(shape).sum_event(density)
+
+    def entropy(self) -> Tensor:
+        """Entropy of ``log S`` summed over the unmasked entries of the event: the batch shape."""
+        return self.sum_event(self.entropy_per_weight)
+
+    @property
+    def full_shape(self) -> torch.Size:
+        """Batch shape followed by event shape: the shape of a value."""
+        return self.batch_shape + self.event_shape

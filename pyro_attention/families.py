@@ -1,0 +1,163 @@
+"""Posterior families: from the prior of an attention site, with its scores, to the posterior.
+
+Every family has ``E[S] = exp(scores)``, so all of them share one deterministic limit: ordinary attention.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from pyro.distributions import Delta, Distribution
+from torch import Tensor, nn
+
+from pyro_attention._checks import check_positive
+from pyro_attention.distributions import GammaWeights, LogNormalWeights, LogWeights, WeibullWeights
+from pyro_attention.registry import Registry
+
+__all__ = ["FAMILIES", "Family", "Gamma", "LogNormal", "Soft", "Weibull"]
+
+FAMILIES: Registry[type[Family]] = Registry("posterior family")
+
+
+class Family(nn.Module):
+    """A posterior family; subclasses implement :meth:`posterior`.
+
+    Attributes:
+        kind: The kind of prior it fits (a prior distribution's own ``kind``).
+        has_prior_term: False when the site adds no KL to the ELBO.
+    """
+
+    kind: ClassVar[str] = LogWeights.kind
+    has_prior_term: ClassVar[bool] = True
+
+    def posterior(self, prior: Any) -> Distribution:
+        """Posterior of a site from its prior, whose ``scores`` hold ``log E[S]``."""
+        raise NotImplementedError
+
+
+@FAMILIES.register("soft")
+class Soft(Family):
+    """The point mass at the posterior mean: ordinary deterministic attention, without a prior term.
+
+    Example:
+        >>> Soft()
+        Soft()
+    """
+
+    has_prior_term = False
+
+    def posterior(self, prior: LogWeights) -> Distribution:
+        return Delta(prior.proposal.expand(prior.full_shape), event_dim=len(prior.event_shape))
+
+
+class _Reparameterised(Family):
+    """A family with one positive parameter, fixed or learnable, one for all heads or one a head."""
+
+    def __init__(self, name: str, value: float | Tensor, learnable: bool) -> None:
+        super().__init__()
+        check_positive(name, value)
+        log_value = torch.as_tensor(value, dtype=torch.get_default_dtype()).log()
+        if log_value.dim() > 1:
+            raise ValueError(f"{name} has shape {tuple(log_value.shape)}, expected a number or one per head [heads]")
+        self.log_value: Tensor
+        if learnable:
+            self.log_value = nn.Parameter(log_value)
+        else:
+            self.register_buffer("log_value", log_value)
+        self._name = name
+
+    def value(self, prior: LogWeights) -> Tensor:
+        """The parameter in a shape that broadcasts against the prior's scores."""
+        value = self.log_value.exp()
+        if value.dim() == 0:
+            return value
+        heads = prior.full_shape[prior.layout.head_dim]
+        if value.numel() not in (1, heads):
+            raise ValueError(f"{self._name} has {value.numel()} entries, expected 1 or one for each of {heads} heads")
+        return prior.layout.spread_heads(value)
+
+    def extra_repr(self) -> str:
+        learnable = ", learnable=True" if isinstance(self.log_value, nn.Parameter) else ""
+        values = [f"{value:.6g}" for value in self.log_value.exp().flatten().tolist()]
+        shown = f"[{', '.join(values)}]" if self.log_value.dim() else values[0]
+        return f"{self._name}={shown}{learnable}"
+
+
+@FAMILIES.register("weibull")
+class Weibull(_Reparameterised):
+    r"""Weibull posterior: :math:`\lambda = \exp(\Phi) / \Gamma(1 + 1/k)`.
+
+    Args:
+        concentration: ``k > 0``, a number or one per head; ``Std[log S]`` is 1.28 / k.
+        learnable: Train it (through its logarithm).
+
+    Raises:
+        ValueError: The concentration is not positive, or has neither one entry nor one per head.
+
+    Example:
+        >>> Weibull(concentration=5.0)
+        Weibull(concentration=5)
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
+    """
+
+    def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:
+        super().__init__("concentration", concentration, learnable)
+
+    def posterior(self, prior: LogWeights) -> WeibullWeights:
+        k = self.value(prior)
+        log_scale = prior.proposal - torch.lgamma(1 + k.reciprocal())
+        return WeibullWeights(log_scale, k, layout=prior.layout, shape=prior.full_shape)
+
+
+@FAMILIES.register("lognormal")
+class LogNormal(_Reparameterised):
+    r"""LogNormal posterior: location :math:`\Phi - \sigma^2/2`.
+
+    Args:
+        scale: ``sigma > 0``, the standard deviation of ``log S``, a number or one per head.
+        learnable: Train it (through its logarithm).
+
+    Raises:
+        ValueError: The scale is not positive, or has neither one entry nor one per head.
+
+    Example:
+        >>> LogNormal(scale=0.5, learnable=True)
+        LogNormal(scale=0.5, learnable=True)
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
+    """
+
+    def __init__(self, scale: float | Tensor = 0.5, *, learnable: bool = False) -> None:
+        super().__init__("scale", scale, learnable)
+
+    def posterior(self, prior: LogWeights) -> LogNormalWeights:
+        scale = self.value(prior)
+        loc = prior.proposal - scale.square() / 2
+        return LogNormalWeights(loc, scale, layout=prior.layout, shape=prior.full_shape)
+
+
+@FAMILIES.register("gamma")
+class Gamma(_Reparameterised):
+    r"""Gamma posterior: rate :math:`a \exp(-\Phi)`.
+
+    Args:
+        concentration: ``a > 0``, a number or one per head; ``Var[S] / E[S]^2`` is 1 / a.
+        learnable: Train it (through its logarithm).
+
+    Raises:
+        ValueError: The concentration is not positive, or has neither one entry nor one per head.
+
+    Example:
+        >>> Gamma(concentration=torch.tensor([2.0, 4.0]))
+        Gamma(concentration=[2, 4])
+    """
+
+    def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:
+        super().__init__("concentration", concentration, learnable)
+
+    def posterior(self, prior: LogWeights) -> GammaWeights:
+        log_concentration = self.value(prior).log()
+        log_rate = log_concentration - prior.proposal
+        return GammaWeights(log_concentration, log_rate, layout=prior.layout, shape=prior.full_shape)

@@ -1,0 +1,112 @@
+"""AttentionGuide: the effect handler that replaces priors of attention sites by posteriors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pyro.infer.autoguide.effect import AutoMessenger
+from pyro.poutine.util import site_is_subsample
+from torch import nn
+
+from pyro_attention.families import Family
+
+__all__ = ["AttentionGuide"]
+
+
+class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
+    """A guide over the same model: at each attention site it replaces the prior by a posterior family.
+
+    The guide runs the model once and yields both traces, so Pyro's ELBOs need one forward pass. Other latent sites
+    keep their prior. Handlers belong around the guide or inside the model; around the ``model`` argument of an
+    ELBO they are ignored, as for every Pyro messenger guide.
+
+    Args:
+        model: A Pyro model: any callable that reaches LatentAttention.
+        families: One family for all attention sites, or a dict from site-name patterns (as in ``fnmatch``:
+            ``"encoder.*"``) to families; the first matching pattern counts.
+
+    Raises:
+        TypeError: A family is no :class:`Family`.
+        ValueError: No patterns at all; at a call: a site no pattern matches, a pattern that matches no site, a family
+            of another kind than the prior, or a model without attention sites.
+
+    Example:
+        >>> import torch
+        >>> from pyro_attention import FixedGammaPrior, LatentAttention, LogNormal, Soft
+        >>> attention = LatentAttention("attention", FixedGammaPrior())
+        >>> model = lambda scores, values: attention(scores, values).context
+        >>> guide = AttentionGuide(model, {"attention": LogNormal(scale=0.5)})
+        >>> sorted(guide(torch.zeros(1, 2, 2), torch.ones(1, 2, 3)))
+        ['attention']
+    """
+
+    def __init__(self, model: Callable[..., Any], families: Family | Mapping[str, Family]) -> None:
+        super().__init__(model)
+        patterns = {"*": families} if isinstance(families, Family) else dict(families)
+        if not patterns:
+            raise ValueError("families is empty, expected a family or a dict from site-name patterns to families")
+        for pattern, family in patterns.items():
+            if not isinstance(family, Family):
+                raise TypeError(
+                    f"families['{pattern}'] is {family!r}, expected a Family such as Weibull(concentration=10.0); "
+                    f"FAMILIES['weibull'] finds one by name"
+                )
+        self.patterns = tuple(patterns)
+        # module names may not contain the dots that patterns do
+        self.families = nn.ModuleList(patterns.values())
+        self._matched: dict[str, str] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        """Run the model once under the posterior; returns the value of every sample site."""
+        self._matched = {}
+        samples: dict[str, Any] = super().__call__(*args, **kwargs)
+        unused = [pattern for pattern in self.patterns if pattern not in self._matched.values()]
+        if not self._matched:
+            raise ValueError(
+                "the model has no attention site; route its attention through LatentAttention, MultiheadAttention or "
+                "GraphAttention"
+            )
+        if unused:
+            raise ValueError(
+                f"no attention site matches {', '.join(map(repr, unused))}; the model's sites are "
+                f"{', '.join(map(repr, self._matched))}"
+            )
+        return samples
+
+    def family(self, name: str) -> Family:
+        """The family of an attention site; ValueError when no pattern matches its name."""
+        for pattern, family in zip(self.patterns, self.families, strict=True):
+            if fnmatchcase(name, pattern):
+                self._matched[name] = pattern
+                return family  # type: ignore[return-value]
+        raise ValueError(
+            f"attention site '{name}' matches none of the patterns {', '.join(map(repr, self.patterns))}; add one"
+        )
+
+    def get_posterior(self, name: str, prior: Any) -> Any:
+        """Posterior of a site: its family's for attention sites, the prior itself elsewhere."""
+        if getattr(prior, "kind", None) is None:
+            return prior
+        family = self.family(name)
+        if family.kind != prior.kind:
+            raise ValueError(
+                f"site '{name}': {type(family).__name__} fits priors of kind '{family.kind}', but its prior "
+                f"{type(prior).__name__} is of kind '{prior.kind}'"
+            )
+        return family.posterior(prior)
+
+    def _pyro_sample(self, msg: Any) -> None:
+        super()._pyro_sample(msg)
+        if msg["is_observed"] or site_is_subsample(msg) or msg["name"] not in self._matched:
+            return
+        if not self.family(msg["name"]).has_prior_term:
+            # a point mass has no density: without this its "KL" would be -log p, MAP instead of soft attention
+            msg["mask"] = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A trace holds a whole autograd graph; Pyro's context holds weak references. Neither can be pickled.
+        state = dict(self.__dict__)
+        state.pop("trace", None)
+        return state

@@ -1,0 +1,233 @@
+"""Where attention weights live: on a dense query x key grid, or on the edges of a graph.
+
+A layout is the small interface between the probabilistic part (which only knows entries of ``log S``) and the
+shape of the data: it masks, normalises, spreads per-key quantities and aggregates values. Shapes: B batch, H heads,
+M queries, N keys or nodes, D width, E edges.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_attention._checks import check_boolean_mask, check_edge_index, check_mask_fits
+from pyro_attention.ops.segment import segment_aggregate, segment_log_softmax, segment_softmax
+
+__all__ = ["Dense", "EdgeList", "Layout"]
+
+
+class Layout(ABC):
+    """What the library asks of a layout.
+
+    Attributes:
+        event_dim: Number of rightmost dimensions of the scores that belong to one attention site.
+        head_dim: Dimension of the heads in the scores, negative.
+        mask: True where a query may attend; boolean, broadcastable to the scores; None when nothing is masked.
+    """
+
+    event_dim: int
+    head_dim: int
+    mask: Tensor | None
+
+    @abstractmethod
+    def check(self, scores: Tensor, *, site: str) -> None:
+        """Raise ValueError, naming the site, when the scores do not fit the layout."""
+
+    @abstractmethod
+    def heads_first(self, keys: Tensor) -> Tensor:
+        """Keys of this layout as ``[..., H, N, D]``."""
+
+    @abstractmethod
+    def spread_keys(self, values: Tensor) -> Tensor:
+        """Per-key values ``[..., H, N]`` in a shape that broadcasts against the scores."""
+
+    @abstractmethod
+    def log_softmax(self, scores: Tensor) -> Tensor:
+        """Log softmax over the keys a query may attend to; masked entries become 0 (finite)."""
+
+    @abstractmethod
+    def softmax(self, scores: Tensor) -> Tensor:
+        """Softmax over the keys a query may attend to; masked entries and empty rows become exactly 0."""
+
+    @abstractmethod
+    def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
+        """Weighted sum of the values for every query."""
+
+    def spread_heads(self, values: Tensor) -> Tensor:
+        """Per-head values ``[H]`` in a shape that broadcasts against the scores."""
+        return values.reshape(-1, *[1] * (-1 - self.head_dim))
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Layout):
+    """Attention of every query to every key: scores ``[..., H, M, N]``, keys and values ``[..., H, N, D]``.
+
+    Args:
+        mask: Boolean, True = may attend, broadcastable to the scores, for example ``[B, 1, 1, N]`` for padding.
+        event_dim: 3 when one site holds all queries (self-attention); 2 when queries lie in a plate, as where each
+            target position has its own observation: scores ``[..., H, N]``.
+
+    Raises:
+        TypeError: The mask is not boolean.
+        ValueError: ``event_dim`` is neither 2 nor 3.
+
+    Example:
+        >>> layout = Dense(mask=torch.tensor([True, True, False]))
+        >>> layout.softmax(torch.zeros(1, 1, 3)).tolist()
+        [[[0.5, 0.5, 0.0]]]
+    """
+
+    mask: Tensor | None = None
+    event_dim: int = 3
+
+    def __post_init__(self) -> None:
+        check_boolean_mask(self.mask)
+        if self.event_dim not in (2, 3):
+            raise ValueError(f"event_dim is {self.event_dim}, expected 3 (heads, queries, keys) or 2 (heads, keys)")
+
+    @property
+    def head_dim(self) -> int:  # type: ignore[override]
+        return -self.event_dim
+
+    def check(self, scores: Tensor, *, site: str) -> None:
+        if scores.dim() < self.event_dim:
+            raise ValueError(
+                f"site '{site}': scores of shape {tuple(scores.shape)} have fewer than {self.event_dim} dimensions; "
+                f"expected [..., {'heads, queries, keys' if self.event_dim == 3 else 'heads, keys'}]"
+            )
+        check_mask_fits(self.mask, scores, site=site)
+
+    def heads_first(self, keys: Tensor) -> Tensor:
+        return keys
+
+    def spread_keys(self, values: Tensor) -> Tensor:
+        """``[..., H, N]`` to ``[..., H, 1, N]``; unchanged when queries lie in a plate."""
+        return values.unsqueeze(-2) if self.event_dim == 3 else values
+
+    def _fill(self, scores: Tensor) -> Tensor:
+        return scores if self.mask is None else scores.masked_fill(~self.mask, torch.finfo(scores.dtype).min)
+
+    def _clear(self, values: Tensor) -> Tensor:
+        return values if self.mask is None else values.masked_fill(~self.mask, 0)
+
+    def log_softmax(self, scores: Tensor) -> Tensor:
+        return self._clear(self._fill(scores).log_softmax(-1))
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        return self._clear(self._fill(scores).softmax(-1))
+
+    def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
+        """``[..., H, M, N] x [..., H, N, D] -> [..., H, M, D]``; without M when queries lie in a plate."""
+        if self.event_dim == 3:
+            return weights @ values
+        return (weights.unsqueeze(-2) @ values).squeeze(-2)
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeList(Layout):
+    """Attention along the edges of a graph: scores ``[..., E, H]``, keys and values ``[..., N, H, D]``.
+
+    Node i attends to the sources of its in-edges. Build one by :meth:`from_edge_index`; added self loops are the
+    last ``num_targets`` edges, so the first ones stay aligned with the input.
+
+    Args:
+        source: Source node of each edge, int64 ``[E]``.
+        target: Target node of each edge, int64 ``[E]``.
+        num_sources: Number of source nodes.
+        num_targets: Number of target nodes.
+        num_input_edges: Edges given by the user, without added self loops.
+        mask: True where an edge counts, boolean ``[E, 1]``.
+
+    Example:
+        >>> graph = EdgeList.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2, add_self_loops=True)
+        >>> graph.source.tolist(), graph.target.tolist()
+        ([0, 1, 0, 1], [1, 0, 0, 1])
+    """
+
+    source: Tensor
+    target: Tensor
+    num_sources: int
+    num_targets: int
+    num_input_edges: int
+    mask: Tensor | None = None
+
+    event_dim = 2
+    head_dim = -1
+
+    @classmethod
+    def from_edge_index(
+        cls, edge_index: Tensor, *, num_nodes: int | tuple[int, int], add_self_loops: bool = False
+    ) -> EdgeList:
+        """Build the layout from PyG's ``edge_index`` (sources in row 0, targets in row 1).
+
+        Args:
+            edge_index: int64 ``[2, E]``.
+            num_nodes: Number of nodes, or (sources, targets) of a bipartite graph.
+            add_self_loops: Give every node exactly one self loop, behind the input edges. Self loops among the
+                input edges are then masked (weight zero), as PyG replaces them.
+
+        Raises:
+            TypeError: ``edge_index`` is not int64.
+            ValueError: Wrong shape, an index out of range, or self loops on a bipartite graph.
+        """
+        num_sources, num_targets = (num_nodes, num_nodes) if isinstance(num_nodes, int) else num_nodes
+        check_edge_index(edge_index, num_sources=num_sources, num_targets=num_targets)
+        source, target = edge_index
+        if not add_self_loops:
+            return cls(source, target, num_sources, num_targets, edge_index.size(1))
+        if num_sources != num_targets:
+            raise ValueError(
+                f"add_self_loops needs one set of nodes, got {num_sources} sources and {num_targets} targets; "
+                f"pass add_self_loops=False for a bipartite graph"
+            )
+        loops = torch.arange(num_targets, device=edge_index.device)
+        replaced = source == target
+        mask = None
+        if replaced.any():
+            mask = torch.cat([~replaced, torch.ones_like(loops, dtype=torch.bool)]).unsqueeze(-1)
+        source, target = torch.cat([source, loops]), torch.cat([target, loops])
+        return cls(source, target, num_sources, num_targets, edge_index.size(1), mask)
+
+    def to(self, device: torch.device | str) -> EdgeList:
+        """Copy of the layout on another device."""
+        mask = None if self.mask is None else self.mask.to(device)
+        sizes = self.num_sources, self.num_targets, self.num_input_edges
+        return EdgeList(self.source.to(device), self.target.to(device), *sizes, mask)
+
+    @property
+    def has_self_loops(self) -> bool:
+        """Whether self loops were appended behind the input edges."""
+        return self.source.numel() > self.num_input_edges
+
+    def check(self, scores: Tensor, *, site: str) -> None:
+        if scores.dim() < 2 or scores.size(-2) != self.source.numel():
+            raise ValueError(
+                f"site '{site}': scores of shape {tuple(scores.shape)} do not fit {self.source.numel()} edges; "
+                f"expected [..., edges, heads]"
+            )
+        if scores.device != self.source.device:
+            raise ValueError(
+                f"site '{site}': edges are on {self.source.device}, scores on {scores.device}; move the graph with "
+                f".to('{scores.device}')"
+            )
+        check_mask_fits(self.mask, scores, site=site)
+
+    def heads_first(self, keys: Tensor) -> Tensor:
+        return keys.transpose(-3, -2)
+
+    def spread_keys(self, values: Tensor) -> Tensor:
+        """``[..., H, N]`` to the source of every edge, ``[..., E, H]``."""
+        return values.transpose(-1, -2).index_select(-2, self.source)
+
+    def log_softmax(self, scores: Tensor) -> Tensor:
+        return segment_log_softmax(scores, self.target, num_segments=self.num_targets, mask=self.mask)
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        return segment_softmax(scores, self.target, num_segments=self.num_targets, mask=self.mask)
+
+    def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
+        """``[..., E, H] x [..., N, H, D] -> [..., targets, H, D]``."""
+        return segment_aggregate(weights, values, self.source, self.target, num_targets=self.num_targets)

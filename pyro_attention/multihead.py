@@ -1,0 +1,223 @@
+"""Multi-head attention with torch.nn.MultiheadAttention's arguments and latent weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from pyro_attention.attention import AttentionOutput, LatentAttention
+from pyro_attention.layout import Dense, Layout
+from pyro_attention.priors import ContextualGammaPrior, Prior
+from pyro_attention.scores import ScaledDotProduct
+
+__all__ = ["MultiheadAttention"]
+
+
+class MultiheadAttention(nn.Module):
+    r"""Multi-head attention whose weights are one sample site with event (heads, queries, keys).
+
+    .. math:: \Phi_h = \frac{(X W^Q_h)(Z W^K_h)^\top}{\sqrt{d_h}}, \qquad O = [W_1 V_1, \dots, W_H V_H] W^O
+
+    Arguments and shapes are those of :class:`torch.nn.MultiheadAttention` with ``batch_first=True``; under the guide
+    ``Soft()`` so is the result. Any number of leading batch dimensions is allowed; each must lie in a plate.
+
+    Args:
+        embed_dim: Width of queries and output.
+        num_heads: Number of heads; divides ``embed_dim``.
+        dropout: Dropout probability of the weights, in training mode.
+        bias: Whether the projections have a bias.
+        kdim: Width of the keys; ``embed_dim`` by default.
+        vdim: Width of the values; ``embed_dim`` by default.
+        name: Name of the sample site.
+        prior: Prior network; a contextual Gamma prior shared by the heads by default.
+        normalizer: Maps (log weights, layout) to weights; softmax by default.
+        normalize_scores: See :class:`LatentAttention`.
+
+    Raises:
+        ValueError: ``num_heads`` does not divide ``embed_dim``.
+
+    Example:
+        >>> import pyro
+        >>> from pyro_attention import AttentionGuide, Weibull
+        >>> layer = MultiheadAttention(8, 2)
+        >>> def model(x):
+        ...     with pyro.plate("batch", x.size(0)):
+        ...         return layer(x, x, x).context
+        >>> AttentionGuide(model, Weibull())(torch.randn(5, 3, 8))["attention"].shape
+        torch.Size([5, 2, 3, 3])
+
+    Source: Vaswani et al. (2017); latent weights from Fan et al. (2020), Bayesian Attention Modules.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        *,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        name: str = "attention",
+        prior: Prior | None = None,
+        normalizer: Callable[[Tensor, Layout], Tensor] | None = None,
+        normalize_scores: bool = True,
+    ) -> None:
+        super().__init__()
+        if num_heads < 1 or embed_dim % num_heads:
+            raise ValueError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}")
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, embed_dim, bias=bias)
+        self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, embed_dim, bias=bias)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.score = ScaledDotProduct()
+        self.attention = LatentAttention(
+            name,
+            ContextualGammaPrior(embed_dim // num_heads) if prior is None else prior,
+            normalizer=normalizer,
+            dropout=dropout,
+            normalize_scores=normalize_scores,
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier-uniform weights and zero biases, as torch does."""
+        for linear in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
+            nn.init.xavier_uniform_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    @classmethod
+    @torch.no_grad()
+    def from_torch(
+        cls, layer: nn.MultiheadAttention, *, name: str = "attention", prior: Prior | None = None
+    ) -> MultiheadAttention:
+        """Copy of a trained torch layer, on its device and in its dtype.
+
+        Raises:
+            ValueError: The layer is not ``batch_first``, or uses ``add_bias_kv`` or ``add_zero_attn``.
+        """
+        if not layer.batch_first or layer.bias_k is not None or layer.add_zero_attn:
+            raise ValueError(
+                f"cannot copy a layer with batch_first={layer.batch_first}, add_bias_kv={layer.bias_k is not None}, "
+                f"add_zero_attn={layer.add_zero_attn}; expected batch_first=True and the other two False"
+            )
+        bias = layer.in_proj_bias is not None
+        new = cls(
+            layer.embed_dim, layer.num_heads, layer.dropout, bias,
+            kdim=layer.kdim, vdim=layer.vdim, name=name, prior=prior,
+        )  # fmt: skip
+        new.to(layer.out_proj.weight)
+        if layer.in_proj_weight is not None:
+            weights = layer.in_proj_weight.chunk(3)
+        else:
+            weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+        for linear, weight in zip((new.q_proj, new.k_proj, new.v_proj), weights, strict=True):
+            linear.weight.copy_(weight)
+        if bias:
+            for linear, value in zip((new.q_proj, new.k_proj, new.v_proj), layer.in_proj_bias.chunk(3), strict=True):
+                linear.bias.copy_(value)
+        new.out_proj.load_state_dict(layer.out_proj.state_dict())
+        return new
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> AttentionOutput:
+        """Attend from every query to the keys.
+
+        Args:
+            query: ``[..., M, embed_dim]``.
+            key: ``[..., N, kdim]``.
+            value: ``[..., N, vdim]``.
+            key_padding_mask: Boolean ``[..., N]``, True = ignore (torch's meaning).
+            need_weights: Whether to return the weights.
+            attn_mask: ``[M, N]``, ``[batch * heads, M, N]`` or ``[..., heads, M, N]``; boolean with True = ignore, or
+                float, added to the scores (-inf = ignore).
+            average_attn_weights: Average the returned weights over heads.
+            is_causal: Let no query attend to later keys; adds to the other masks.
+
+        Returns:
+            Context ``[..., M, embed_dim]``; weights ``[..., heads, M, N]``, or ``[..., M, N]`` when averaged.
+
+        Raises:
+            ValueError: Shapes do not fit.
+            TypeError: A mask is neither boolean nor floating point.
+        """
+        self._check(query, key, value)
+        q, k, v = (
+            self._heads(self.q_proj(query)),
+            self._heads(self.k_proj(key)),
+            self._heads(self.v_proj(value)),
+        )
+        scores = self.score(q, k)
+        bias, mask = self._attn_mask(attn_mask, scores)
+        if bias is not None:
+            scores = scores + bias
+        mask = self._merge(mask, key_padding_mask, scores, is_causal)
+        output: AttentionOutput = self.attention(scores, v, keys=k, layout=Dense(mask))
+        context = self.out_proj(output.context.transpose(-3, -2).flatten(-2))
+        weights = output.weights if need_weights else None
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(-3)
+        return replace(output, context=context, weights=weights)
+
+    def _heads(self, projected: Tensor) -> Tensor:
+        heads: Tensor = projected.unflatten(-1, (self.num_heads, -1))
+        return heads.transpose(-3, -2)
+
+    def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        for name, tensor, linear in (
+            ("query", query, self.q_proj),
+            ("key", key, self.k_proj),
+            ("value", value, self.v_proj),
+        ):
+            if tensor.dim() < 2 or tensor.size(-1) != linear.in_features:
+                raise ValueError(
+                    f"{name} has shape {tuple(tensor.shape)}, expected [..., length, {linear.in_features}]"
+                )
+        if key.size(-2) != value.size(-2):
+            raise ValueError(f"key has {key.size(-2)} positions and value {value.size(-2)}, expected the same number")
+
+    def _attn_mask(self, attn_mask: Tensor | None, scores: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Additive bias and boolean mask (True = may attend) of torch's attn_mask."""
+        if attn_mask is None:
+            return None, None
+        if attn_mask.dim() == 3:  # torch's [batch * heads, M, N]
+            attn_mask = attn_mask.unflatten(0, (-1, self.num_heads))
+        if attn_mask.dtype == torch.bool:
+            return None, ~attn_mask
+        if not attn_mask.is_floating_point():
+            raise TypeError(f"attn_mask has dtype {attn_mask.dtype}, expected torch.bool or floating point")
+        allowed = attn_mask > -torch.inf
+        return attn_mask.masked_fill(~allowed, 0).to(scores.dtype), allowed
+
+    @staticmethod
+    def _merge(mask: Tensor | None, key_padding_mask: Tensor | None, scores: Tensor, is_causal: bool) -> Tensor | None:
+        if key_padding_mask is not None:
+            if key_padding_mask.dtype != torch.bool:
+                raise TypeError(
+                    f"key_padding_mask has dtype {key_padding_mask.dtype}, expected torch.bool, True = ignore"
+                )
+            if key_padding_mask.shape != (*scores.shape[:-3], scores.size(-1)):
+                raise ValueError(
+                    f"key_padding_mask has shape {tuple(key_padding_mask.shape)}, expected "
+                    f"{(*scores.shape[:-3], scores.size(-1))}"
+                )
+            keep = ~key_padding_mask[..., None, None, :]
+            mask = keep if mask is None else mask & keep
+        if is_causal:
+            causal = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+            mask = causal if mask is None else mask & causal
+        return mask

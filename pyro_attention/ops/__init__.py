@@ -1,0 +1,1 @@
+"""Pure tensor functions: no Pyro inside, so they can be tested, compiled and timed alone."""

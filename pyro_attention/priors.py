@@ -1,0 +1,223 @@
+"""Prior networks: from the keys of an attention call to a prior distribution over its log weights."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from pyro_attention._checks import check_positive
+from pyro_attention.distributions import GammaWeights, LogNormalWeights, LogWeights
+from pyro_attention.distributions.base import as_float
+from pyro_attention.layout import Layout
+from pyro_attention.registry import Registry
+
+__all__ = [
+    "PRIORS",
+    "ContextualGammaPrior",
+    "ContextualLogNormalPrior",
+    "FixedGammaPrior",
+    "FixedLogNormalPrior",
+    "Prior",
+]
+
+PRIORS: Registry[type[Prior]] = Registry("prior")
+
+
+class Prior(nn.Module):
+    """Maps (scores, keys, layout) to the prior of one attention call.
+
+    Subclasses implement :meth:`forward`. ``scores`` are only read for their shape; ``keys`` are in the layout's own
+    shape: ``[..., H, N, D]`` dense, ``[..., N, H, D]`` on graphs.
+    """
+
+    needs_keys = False
+
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogWeights:
+        """Prior over log weights of the shape of ``scores``."""
+        raise NotImplementedError
+
+
+def _log_buffer(module: nn.Module, name: str, value: float) -> None:
+    check_positive(name, value)
+    module.register_buffer(f"log_{name}", torch.tensor(math.log(value)))
+
+
+@PRIORS.register("gamma_fixed")
+class FixedGammaPrior(Prior):
+    """The same Gamma(concentration, rate) for every weight.
+
+    Args:
+        concentration: Shape ``a > 0``.
+        rate: Rate ``b > 0``; the prior mean is ``a / b``.
+
+    Raises:
+        ValueError: An argument is not positive and finite.
+
+    Example:
+        >>> from pyro_attention import Dense
+        >>> FixedGammaPrior(2.0, 1.0)(torch.zeros(1, 3, 4), None, Dense()).event_shape
+        torch.Size([1, 3, 4])
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
+    """
+
+    log_concentration: Tensor
+    log_rate: Tensor
+
+    def __init__(self, concentration: float = 1.0, rate: float = 1.0) -> None:
+        super().__init__()
+        _log_buffer(self, "concentration", concentration)
+        _log_buffer(self, "rate", rate)
+
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GammaWeights:  # noqa: ARG002
+        return GammaWeights(self.log_concentration, self.log_rate, layout=layout, shape=scores.shape)
+
+
+@PRIORS.register("lognormal_fixed")
+class FixedLogNormalPrior(Prior):
+    """The same LogNormal(loc, scale) for every weight.
+
+    Args:
+        loc: Mean of ``log S``.
+        scale: Standard deviation of ``log S``, positive.
+
+    Raises:
+        ValueError: ``loc`` is not finite or ``scale`` not positive.
+
+    Example:
+        >>> from pyro_attention import Dense
+        >>> FixedLogNormalPrior()(torch.zeros(1, 3, 4), None, Dense()).event_shape
+        torch.Size([1, 3, 4])
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
+    """
+
+    loc: Tensor
+    log_scale: Tensor
+
+    def __init__(self, loc: float = 0.0, scale: float = 1.0) -> None:
+        super().__init__()
+        if not math.isfinite(loc):
+            raise ValueError(f"loc is {loc}, expected a finite number")
+        self.register_buffer("loc", torch.tensor(float(loc)))
+        _log_buffer(self, "scale", scale)
+
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogNormalWeights:  # noqa: ARG002
+        return LogNormalWeights(self.loc, self.log_scale.exp(), layout=layout, shape=scores.shape)
+
+
+class _ContextualPrior(Prior):
+    r"""Psi = softmax over the keys a query may attend to of linear -> ReLU -> linear of the keys, in log space.
+
+    The last linear map has no bias: the softmax cancels it.
+    """
+
+    needs_keys = True
+
+    def __init__(self, key_dim: int, heads: int, hidden_dim: int) -> None:
+        super().__init__()
+        check_positive("key_dim, heads or hidden_dim", min(key_dim, heads, hidden_dim))
+        self.hidden_weight = nn.Parameter(torch.empty(heads, key_dim, hidden_dim))
+        self.hidden_bias = nn.Parameter(torch.empty(heads, 1, hidden_dim))
+        self.output_weight = nn.Parameter(torch.empty(heads, hidden_dim, 1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """He-normal weights and zero biases, as in the released code."""
+        nn.init.normal_(self.hidden_weight, std=math.sqrt(2 / self.hidden_weight.size(1)))
+        nn.init.zeros_(self.hidden_bias)
+        nn.init.normal_(self.output_weight, std=math.sqrt(2 / self.output_weight.size(1)))
+
+    def log_psi(self, keys: Tensor | None, layout: Layout) -> Tensor:
+        """``log Psi``, broadcastable to the scores; finite (zero) at masked entries."""
+        if keys is None:
+            raise ValueError(f"{type(self).__name__} needs the keys: pass keys= to LatentAttention")
+        keys = layout.heads_first(keys)
+        heads, key_dim, _ = self.hidden_weight.shape
+        if keys.size(-1) != key_dim or keys.size(-3) not in (heads, heads if heads > 1 else keys.size(-3)):
+            raise ValueError(
+                f"{type(self).__name__}: keys have {keys.size(-3)} heads of width {keys.size(-1)}, expected "
+                f"{heads if heads > 1 else 'any number of'} heads of width {key_dim}"
+            )
+        hidden = torch.relu(keys.to(self.hidden_weight.dtype) @ self.hidden_weight + self.hidden_bias)
+        potential = (hidden @ self.output_weight).squeeze(-1)
+        return layout.log_softmax(layout.spread_keys(as_float(potential)))
+
+
+@PRIORS.register("gamma_contextual")
+class ContextualGammaPrior(_ContextualPrior):
+    r"""Gamma prior whose shape is read off the keys: :math:`a_j = b\,\Psi_j`, rate b, so the prior mean is Psi.
+
+    Args:
+        key_dim: Width of a key.
+        heads: One network a head (as in the graph code), or 1 for a network shared by all heads.
+        rate: Rate ``b > 0``; the larger, the stronger the prior.
+        hidden_dim: Width of the hidden layer.
+        literal: The paper's text instead of its code: :math:`a_j = \Psi_j`, prior mean Psi / b.
+
+    Raises:
+        ValueError: A size below one, a rate that is not positive, or keys of another width.
+
+    Example:
+        >>> from pyro_attention import Dense
+        >>> prior = ContextualGammaPrior(8, heads=2)
+        >>> p = prior(torch.zeros(2, 3, 5), torch.randn(2, 5, 8), Dense())
+        >>> p.log_expected_weight.exp().sum(-1).allclose(torch.ones(2, 1))
+        True
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.3 (contextual prior).
+    """
+
+    log_rate: Tensor
+
+    def __init__(
+        self, key_dim: int, heads: int = 1, *, rate: float = 1.0, hidden_dim: int = 10, literal: bool = False
+    ) -> None:
+        super().__init__(key_dim, heads, hidden_dim)
+        _log_buffer(self, "rate", rate)
+        self.literal = literal
+
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GammaWeights:
+        log_psi = self.log_psi(keys, layout)
+        log_concentration = log_psi if self.literal else log_psi + self.log_rate
+        return GammaWeights(log_concentration, self.log_rate, layout=layout, shape=scores.shape)
+
+
+@PRIORS.register("lognormal_contextual")
+class ContextualLogNormalPrior(_ContextualPrior):
+    r"""LogNormal prior whose location is read off the keys: :math:`m_j = \log\Psi_j`, fixed scale.
+
+    Args:
+        key_dim: Width of a key.
+        heads: One network a head, or 1 for a network shared by all heads.
+        scale: Standard deviation of ``log S``, positive; the smaller, the stronger the prior.
+        hidden_dim: Width of the hidden layer.
+        literal: The paper's text instead of its code: :math:`m_j = \Psi_j`.
+
+    Raises:
+        ValueError: A size below one, a scale that is not positive, or keys of another width.
+
+    Example:
+        >>> from pyro_attention import Dense
+        >>> prior = ContextualLogNormalPrior(8)
+        >>> prior(torch.zeros(2, 3, 5), torch.randn(2, 5, 8), Dense()).loc.shape
+        torch.Size([2, 1, 5])
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.3 (contextual prior).
+    """
+
+    log_scale: Tensor
+
+    def __init__(
+        self, key_dim: int, heads: int = 1, *, scale: float = 1.0, hidden_dim: int = 10, literal: bool = False
+    ) -> None:
+        super().__init__(key_dim, heads, hidden_dim)
+        _log_buffer(self, "scale", scale)
+        self.literal = literal
+
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogNormalWeights:
+        log_psi = self.log_psi(keys, layout)
+        loc = log_psi.exp() if self.literal else log_psi
+        return LogNormalWeights(loc, self.log_scale.exp(), layout=layout, shape=scores.shape)

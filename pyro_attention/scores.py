@@ -1,0 +1,120 @@
+"""Attention scores: how well a query fits a key."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from pyro_attention.layout import EdgeList
+
+__all__ = ["Additive", "Bilinear", "GraphAdditive", "ScaledDotProduct"]
+
+
+class ScaledDotProduct(nn.Module):
+    r""":math:`\Phi_{ij} = q_i \cdot k_j / \sqrt{D}`.
+
+    Called with queries ``[..., M, D]`` and keys ``[..., N, D]``; returns ``[..., M, N]``.
+
+    Example:
+        >>> ScaledDotProduct()(torch.ones(2, 4), torch.ones(3, 4)).shape
+        torch.Size([2, 3])
+
+    Source: Vaswani et al. (2017), equation (1).
+    """
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Scores ``[..., M, N]``."""
+        return (queries / math.sqrt(queries.size(-1))) @ keys.transpose(-1, -2)
+
+
+class Bilinear(nn.Module):
+    r""":math:`\Phi_{ij} = q_i^\top W k_j` ("general" attention).
+
+    Args:
+        query_dim: Width of a query.
+        key_dim: Width of a key.
+
+    Example:
+        >>> Bilinear(4, 6)(torch.ones(2, 4), torch.ones(3, 6)).shape
+        torch.Size([2, 3])
+
+    Source: Luong et al. (2015), section 3.1.
+    """
+
+    def __init__(self, query_dim: int, key_dim: int) -> None:
+        super().__init__()
+        self.projection = nn.Linear(query_dim, key_dim, bias=False)
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Scores ``[..., M, N]`` of queries ``[..., M, query_dim]`` and keys ``[..., N, key_dim]``."""
+        return torch.as_tensor(self.projection(queries) @ keys.transpose(-1, -2))
+
+
+class Additive(nn.Module):
+    r""":math:`\Phi_{ij} = v^\top \tanh(W_q q_i + W_k k_j)` (MLP attention).
+
+    Args:
+        query_dim: Width of a query.
+        key_dim: Width of a key.
+        hidden_dim: Width of the hidden layer.
+
+    Example:
+        >>> Additive(4, 6, 8)(torch.ones(2, 4), torch.ones(3, 6)).shape
+        torch.Size([2, 3])
+
+    Source: Bahdanau et al. (2015), appendix A.1.2; without biases, as Deng et al. (2018).
+    """
+
+    def __init__(self, query_dim: int, key_dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(query_dim, hidden_dim, bias=False)
+        self.key = nn.Linear(key_dim, hidden_dim, bias=False)
+        self.out = nn.Linear(hidden_dim, 1, bias=False)
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Scores ``[..., M, N]`` of queries ``[..., M, query_dim]`` and keys ``[..., N, key_dim]``."""
+        hidden = self.query(queries).unsqueeze(-2) + self.key(keys).unsqueeze(-3)
+        return torch.as_tensor(self.out(hidden.tanh()).squeeze(-1))
+
+
+class GraphAdditive(nn.Module):
+    r"""On an edge j -> i, :math:`\Phi_{ij} = \mathrm{LeakyReLU}(a_\mathrm{src} \cdot z_j + a_\mathrm{dst} \cdot z_i)`.
+
+    Args:
+        heads: Number of heads.
+        dim: Width of a projected node per head.
+        negative_slope: Slope of the LeakyReLU below zero.
+        edge_features: Whether a third term :math:`a_\mathrm{edge} \cdot e_{ij}` is added inside.
+
+    Example:
+        >>> graph = EdgeList.from_edge_index(torch.tensor([[0], [1]]), num_nodes=2)
+        >>> GraphAdditive(heads=3, dim=4)(torch.ones(2, 3, 4), torch.ones(2, 3, 4), graph).shape
+        torch.Size([1, 3])
+
+    Source: Velickovic et al. (2018), equation (3).
+    """
+
+    def __init__(self, heads: int, dim: int, negative_slope: float = 0.2, *, edge_features: bool = False) -> None:
+        super().__init__()
+        self.att_src = nn.Parameter(torch.empty(1, heads, dim))
+        self.att_dst = nn.Parameter(torch.empty(1, heads, dim))
+        self.att_edge = nn.Parameter(torch.empty(1, heads, dim)) if edge_features else None
+        self.negative_slope = negative_slope
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier-uniform, as the original."""
+        for parameter in self.parameters():
+            bound = math.sqrt(6 / (parameter.size(-2) + parameter.size(-1)))
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, sources: Tensor, targets: Tensor, graph: EdgeList, edges: Tensor | None = None) -> Tensor:
+        """Scores ``[..., E, H]`` of source and target nodes ``[..., N, H, D]`` and edge features ``[E, H, D]``."""
+        source_term = (sources * self.att_src).sum(-1).index_select(-2, graph.source)
+        target_term = (targets * self.att_dst).sum(-1).index_select(-2, graph.target)
+        scores = source_term + target_term
+        if edges is not None and self.att_edge is not None:
+            scores = scores + (edges * self.att_edge).sum(-1)
+        return nn.functional.leaky_relu(scores, self.negative_slope)

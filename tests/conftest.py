@@ -1,0 +1,24 @@
+from collections.abc import Iterator
+
+import pyro
+import pytest
+import torch
+
+# The tests run in several processes; one thread in each keeps them from fighting over the cores.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def clean_state() -> Iterator[None]:
+    """Give every test an empty parameter store, the same seed and Pyro's validation."""
+    pyro.clear_param_store()
+    pyro.set_rng_seed(0)  # seeds random, numpy and torch too
+    with pyro.validation_enabled(True):
+        yield
+    # The doctests of the package do not run this fixture.
+    pyro.clear_param_store()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("cuda") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
