@@ -1,6 +1,7 @@
 """Attention weights as latent variables of Pyro models."""
 
 from pyro_attention.attention import AttentionOutput, LatentAttention
+from pyro_attention.check import ModelReport, SiteReport, check_model
 from pyro_attention.distributions import GammaWeights, LogNormalWeights, LogWeights, WeibullWeights
 from pyro_attention.elbo import AttentionELBO
 from pyro_attention.families import FAMILIES, Family, Gamma, LogNormal, Soft, Weibull
@@ -9,6 +10,7 @@ from pyro_attention.guide import AttentionGuide
 from pyro_attention.layout import Dense, EdgeList, Layout
 from pyro_attention.multihead import MultiheadAttention
 from pyro_attention.normalizers import NORMALIZERS, Softmax
+from pyro_attention.predictive import Prediction, predict, sample_posterior
 from pyro_attention.priors import (
     PRIORS,
     ContextualGammaPrior,
@@ -46,11 +48,17 @@ __all__ = [
     "LogNormal",
     "LogNormalWeights",
     "LogWeights",
+    "ModelReport",
     "MultiheadAttention",
+    "Prediction",
     "Prior",
     "ScaledDotProduct",
+    "SiteReport",
     "Soft",
     "Softmax",
     "Weibull",
     "WeibullWeights",
+    "check_model",
+    "predict",
+    "sample_posterior",
 ]

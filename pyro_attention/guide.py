@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from pyro.infer.autoguide.effect import AutoMessenger
+from pyro.nn.module import pyro_method
 from pyro.poutine.util import site_is_subsample
 from torch import nn
 
@@ -58,22 +59,38 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         self.families = nn.ModuleList(patterns.values())
         self._matched: dict[str, str] = {}
 
+    @pyro_method  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Run the model once under the posterior; returns the value of every sample site."""
+        self.run(*args, **kwargs)
+        model_trace, _ = self.get_traces()
+        return {name: site["value"] for name, site in model_trace.nodes.items() if site["type"] == "sample"}
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model once under the posterior; returns what the model returns and leaves its sites in ``trace``.
+
+        Raises:
+            ValueError: The model has no attention site, or a pattern matches none.
+        """
         self._matched = {}
-        samples: dict[str, Any] = super().__call__(*args, **kwargs)
-        unused = [pattern for pattern in self.patterns if pattern not in self._matched.values()]
+        self.args_kwargs = args, kwargs
+        try:
+            with self:
+                output = self.model(*args, **kwargs)
+        finally:
+            del self.args_kwargs
         if not self._matched:
             raise ValueError(
                 "the model has no attention site; route its attention through LatentAttention, MultiheadAttention or "
                 "GraphAttention"
             )
+        unused = [pattern for pattern in self.patterns if pattern not in self._matched.values()]
         if unused:
             raise ValueError(
                 f"no attention site matches {', '.join(map(repr, unused))}; the model's sites are "
                 f"{', '.join(map(repr, self._matched))}"
             )
-        return samples
+        return output
 
     def family(self, name: str) -> Family:
         """The family of an attention site; ValueError when no pattern matches its name."""

@@ -1,0 +1,191 @@
+"""check_model: look at every attention site before training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from pyro_attention._checks import unregistered_parameters
+from pyro_attention.elbo import AttentionELBO
+from pyro_attention.guide import AttentionGuide
+
+__all__ = ["ModelReport", "SiteReport", "check_model"]
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """What was seen at one attention site.
+
+    Attributes:
+        name: Site name.
+        family: Posterior family.
+        prior: Prior distribution.
+        batch_shape: Plate dimensions.
+        event_shape: (heads, queries, keys) or (edges, heads).
+        masked: Fraction of masked entries.
+        kl: KL of the site in nats, None where the site has no prior term.
+        gradient_norm: Euclidean norm of the loss's gradient with respect to the site's scores.
+    """
+
+    name: str
+    family: str
+    prior: str
+    batch_shape: tuple[int, ...]
+    event_shape: tuple[int, ...]
+    masked: float
+    kl: float | None
+    gradient_norm: float | None
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """Result of :func:`check_model`; prints as a table.
+
+    Attributes:
+        sites: One report per attention site, in the order of the model.
+        loss: Negative ELBO in nats, None when it could not be computed.
+        problems: What is wrong, each with its remedy; empty when all is well.
+    """
+
+    sites: tuple[SiteReport, ...]
+    loss: float | None
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no problem was found."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        head = ("site", "family", "prior", "batch", "event", "masked", "KL", "|gradient|")
+        rows = [
+            (
+                site.name, site.family, site.prior, str(site.batch_shape), str(site.event_shape), f"{site.masked:.1%}",
+                "-" if site.kl is None else f"{site.kl:.4g}",
+                "-" if site.gradient_norm is None else f"{site.gradient_norm:.3g}",
+            )
+            for site in self.sites
+        ]  # fmt: skip
+        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
+        lines.append(f"loss {self.loss:.6g}" if self.loss is not None else "loss could not be computed")
+        lines += [f"problem: {problem}" for problem in self.problems] or ["no problems found"]
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def check_model(
+    model: Callable[..., Any],
+    guide: AttentionGuide,
+    *args: Any,
+    elbo: AttentionELBO | None = None,
+    svi: bool = False,
+    **kwargs: Any,
+) -> ModelReport:
+    """Run one training step without updating anything, and report every attention site and every problem found.
+
+    Args:
+        model: The Pyro model.
+        guide: Its guide.
+        args: Arguments of a training step, observations included.
+        elbo: Objective; ``AttentionELBO()`` by default.
+        svi: Check as well that Pyro's SVI would train every parameter (all are param sites).
+        kwargs: Keyword arguments of a training step.
+
+    Returns:
+        The report; ``print(report)`` shows a table.
+
+    Example:
+        >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
+        >>> attention = LatentAttention("attention", FixedGammaPrior())
+        >>> def model(scores, values):
+        ...     return attention(scores, values).context
+        >>> scores = torch.zeros(1, 2, 3, requires_grad=True)
+        >>> report = check_model(model, AttentionGuide(model, Weibull()), scores, torch.ones(1, 3, 4))
+        >>> report.sites[0].event_shape, report.problems
+        ((1, 2, 3), ('the model observes nothing: no sample site has obs=, so the loss holds no likelihood',))
+    """
+    elbo = AttentionELBO() if elbo is None else elbo
+    recorder = _Recorder()
+    problems: list[str] = []
+    loss: Tensor | None = None
+    try:
+        with torch.enable_grad(), poutine.trace() as tracer, recorder:
+            loss = elbo.differentiable_loss(model, guide, *args, **kwargs)
+    except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+        problems.append(f"{type(error).__name__}: {error}")
+    else:
+        problems += _problems(loss, recorder, tracer.trace, svi)
+    gradients = _gradients(loss, [prior.scores for prior, _ in recorder.sites.values()])
+    sites = tuple(
+        _site_report(name, prior, posterior, elbo.kl_record.get(name), gradient)
+        for (name, (prior, posterior)), gradient in zip(recorder.sites.items(), gradients, strict=True)
+    )
+    problems += [
+        f"site '{site.name}': the gradient of its scores is {site.gradient_norm}; look for infinite raw scores"
+        for site in sites
+        if site.gradient_norm is not None and not torch.tensor(site.gradient_norm).isfinite()
+    ]
+    return ModelReport(sites, None if loss is None else loss.item(), tuple(problems))
+
+
+class _Recorder(poutine.messenger.Messenger):
+    """Keeps prior and posterior of every attention site; stands outside the guide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sites: dict[str, tuple[Any, Any]] = {}
+        self.observed = False
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        prior = msg["infer"].get("prior")
+        if getattr(prior, "kind", None) is not None:
+            self.sites[msg["name"]] = (prior, msg["fn"])
+        self.observed |= msg["is_observed"] and msg["infer"].get("_deterministic") is None
+
+
+def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[str]:
+    problems = []
+    if not recorder.observed:
+        problems.append("the model observes nothing: no sample site has obs=, so the loss holds no likelihood")
+    if not loss.isfinite():
+        problems.append(f"the loss is {loss.item()}; normalise the scores or look for extreme observations")
+    if not loss.requires_grad:
+        problems.append("nothing to train: the loss depends on no parameter that requires a gradient")
+    elif svi:
+        params = [site["value"].unconstrained() for site in trace.nodes.values() if site["type"] == "param"]
+        problem = unregistered_parameters(loss, params)
+        problems += [] if problem is None else [problem]
+    for name, (prior, _) in recorder.sites.items():
+        mask = prior.layout.mask
+        if mask is not None and not mask.any():
+            problems.append(f"site '{name}': every entry is masked; in masks True means may attend")
+    return problems
+
+
+def _gradients(loss: Tensor | None, scores: list[Tensor]) -> list[float | None]:
+    """Norm of the loss's gradient at each site's scores; None where there is none."""
+    wanted = [tensor for tensor in scores if tensor.requires_grad]
+    if loss is None or not loss.requires_grad or not wanted:
+        return [None] * len(scores)
+    found = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
+    gradients = [next(found) if tensor.requires_grad else None for tensor in scores]
+    return [None if gradient is None else gradient.norm().item() for gradient in gradients]
+
+
+def _site_report(name: str, prior: Any, posterior: Any, kl: Tensor | None, gradient: float | None) -> SiteReport:
+    mask = prior.layout.mask
+    return SiteReport(
+        name=name,
+        family=type(posterior).__name__,
+        prior=type(prior).__name__,
+        batch_shape=tuple(prior.batch_shape),
+        event_shape=tuple(prior.event_shape),
+        masked=0.0 if mask is None else 1 - mask.expand(prior.full_shape).float().mean().item(),
+        kl=None if kl is None else kl.item(),
+        gradient_norm=gradient,
+    )

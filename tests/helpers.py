@@ -1,0 +1,173 @@
+"""Shared by the tests: small attention problems in every layout, and the check of Monte Carlo estimates."""
+
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import pyro
+import torch
+from pyro.distributions import Normal
+from torch import Tensor, nn
+
+from pyro_attention import (
+    FAMILIES,
+    NORMALIZERS,
+    PRIORS,
+    AttentionELBO,
+    AttentionGuide,
+    Dense,
+    EdgeList,
+    LatentAttention,
+)
+
+
+def assert_mean(draws, expected, *, errors=4.0):
+    """Assert that the mean of the draws (dimension 0) lies within so many standard errors of what is expected."""
+    draws = draws.detach().double()
+    mean, error = draws.mean(0), draws.std(0) / math.sqrt(len(draws))
+    distance = ((mean - expected) / error).abs().max()
+    assert distance < errors, f"{distance:.1f} standard errors: {mean} +- {error} instead of {expected}"
+
+
+class DenseForm:
+    """Every query and key, with a mask."""
+
+    def layout(self, mask):
+        return Dense(mask)
+
+    def scores(self, scores, mask):
+        return scores
+
+    def nodes(self, values):
+        return values
+
+    def to_dense(self, weights, mask):
+        return weights
+
+
+class MaskedEdgesForm(DenseForm):
+    """An edge from every key to every query, with a mask over the edges."""
+
+    def kept(self, mask):
+        return torch.ones_like(mask)
+
+    def layout(self, mask):
+        target, source = self.kept(mask).nonzero().T
+        kept = mask[target, source].unsqueeze(-1)
+        return EdgeList(source, target, mask.size(1), mask.size(0), source.numel(), None if kept.all() else kept)
+
+    def scores(self, scores, mask):
+        return scores[..., self.kept(mask)].transpose(-1, -2)
+
+    def nodes(self, values):
+        return values.transpose(-3, -2)
+
+    def to_dense(self, weights, mask):
+        dense = weights.new_zeros(*weights.shape[:-2], weights.size(-1), *mask.shape)
+        dense[..., self.kept(mask)] = weights.transpose(-1, -2)
+        return dense
+
+
+class EdgesForm(MaskedEdgesForm):
+    """An edge for every unmasked entry, without a mask; a fully masked row is a node without in-edges."""
+
+    def kept(self, mask):
+        return mask
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Data of a small regression, always in dense coordinates.
+
+    Scores ``[..., H, M, N]``, values (also the keys of contextual priors) ``[..., H, N, D]``, targets
+    ``[..., H, M, D]``, mask ``[M, N]``.
+    """
+
+    scores: Tensor
+    values: Tensor
+    targets: Tensor
+    mask: Tensor
+
+    @classmethod
+    def random(cls, batch=(), *, heads=2, mask=None, width=3, dtype=torch.float32, spread=1.0, seed=0):
+        """A problem whose key 2 nobody may attend to and whose query 1 may attend to nothing, unless a mask is given."""
+        if mask is None:
+            mask = torch.ones(4, 5, dtype=torch.bool)
+            mask[0, 3] = mask[1] = mask[:, 2] = False
+        queries, keys = mask.shape
+        generator = torch.Generator().manual_seed(seed)
+        shapes = (heads, queries, keys), (heads, keys, width), (heads, queries, width)
+        scores, values, targets = (torch.randn(*batch, *shape, generator=generator) for shape in shapes)
+        return cls((spread * scores).to(dtype).requires_grad_(), values.to(dtype), targets.to(dtype), mask)
+
+    def with_(self, **changes):
+        return replace(self, **changes)
+
+
+class Regression(nn.Module):
+    """Targets with unit noise around the context of one attention site, in a plate for every leading dimension."""
+
+    def __init__(self, form, prior, normalizer, **options):
+        super().__init__()
+        self.form = form
+        self.attention = LatentAttention("attention", prior, normalizer=normalizer, **options)
+
+    def forward(self, problem):
+        form, mask, batch = self.form, problem.mask, problem.scores.shape[:-3]
+        nodes = form.nodes(problem.values)
+        with ExitStack() as plates:
+            for dim in range(-len(batch), 0):
+                plates.enter_context(pyro.plate(f"plate{dim}", batch[dim], dim=dim))
+            out = self.attention(form.scores(problem.scores, mask), nodes, keys=nodes, layout=form.layout(mask))
+            pyro.deterministic("weights", form.to_dense(out.weights, mask), event_dim=3)
+            context = pyro.deterministic("context", form.nodes(out.context), event_dim=3)
+            pyro.sample("targets", Normal(context.float(), 1.0).to_event(3), obs=problem.targets.float())
+
+
+# The argument that makes each family about as wide as a Weibull of concentration k. A new family needs a line here.
+FAMILY_ARGUMENTS = {
+    "soft": lambda k: {},
+    "weibull": lambda k: {"concentration": k},
+    "gamma": lambda k: {"concentration": k},
+    "lognormal": lambda k: {"scale": 1 / k},
+}
+
+
+def make_family(name, k=10.0, **options):
+    """Build a registered family; options are dropped where it has no parameter."""
+    arguments = FAMILY_ARGUMENTS[name](k)
+    return FAMILIES[name](**arguments, **(options if arguments else {}))
+
+
+def make_prior(name, *, heads=2, width=3):
+    """Build a registered prior for keys of a width."""
+    prior = PRIORS[name]
+    return prior(width, heads) if prior.needs_keys else prior()
+
+
+def make_model(form, prior, normalizer="softmax", *, heads=2, **options):
+    """Build a regression with registered parts."""
+    return Regression(form, make_prior(prior, heads=heads), NORMALIZERS[normalizer](), **options)
+
+
+def prior_kind(name):
+    """Kind of the distributions of a registered prior."""
+    problem = Problem.random()
+    return make_prior(name)(problem.scores, problem.values, Dense()).kind
+
+
+PAIRS = [(family, prior) for prior in PRIORS for family in FAMILIES if FAMILIES[family].kind == prior_kind(prior)]
+
+
+def draw(model, family, problem, *, seed=0):
+    """Values of the sites of one run under the posterior."""
+    torch.manual_seed(seed)
+    return AttentionGuide(model, family)(problem)
+
+
+def closed_form(model, family, problem, **options):
+    """Loss and total KL (zero where there is none) of one evaluation with fixed noise."""
+    elbo = AttentionELBO(**options)
+    torch.manual_seed(0)
+    loss = elbo.differentiable_loss(model, AttentionGuide(model, family), problem)
+    return loss, elbo.kl_record.get("attention", torch.zeros(()))
