@@ -172,9 +172,9 @@ class GraphAttention(nn.Module):
         if isinstance(edge_index, Tensor):
             sizes = (num_sources, num_targets)
             return EdgeList.from_edge_index(edge_index, num_nodes=sizes, add_self_loops=self.add_self_loops)
-        if (edge_index.num_sources, edge_index.num_targets) != (num_sources, num_targets):
+        if (edge_index.sources.count, edge_index.targets.count) != (num_sources, num_targets):
             raise ValueError(
-                f"the EdgeList has {edge_index.num_sources} sources and {edge_index.num_targets} targets, the "
+                f"the EdgeList has {edge_index.sources.count} sources and {edge_index.targets.count} targets, the "
                 f"features {num_sources} and {num_targets}"
             )
         if edge_index.has_self_loops != self.add_self_loops:
@@ -207,10 +207,10 @@ class GraphAttention(nn.Module):
         return torch.unflatten(self.lin_edge(edge_attr), -1, (self.heads, self.out_channels))
 
     def _self_loop_features(self, edge_attr: Tensor, graph: EdgeList) -> Tensor:
-        shape = (graph.num_targets, edge_attr.size(-1))
+        shape = (graph.targets.count, edge_attr.size(-1))
         if not isinstance(self.fill_value, str):
             return edge_attr.new_full(shape, self.fill_value)
-        target = graph.target[: graph.num_input_edges]
+        target = graph.targets.index[: graph.num_input_edges]
         if graph.mask is not None:  # self loops among the input are replaced, so they do not count
             kept = graph.mask[: graph.num_input_edges, 0]
             edge_attr, target = edge_attr[kept], target[kept]
@@ -223,5 +223,5 @@ class GraphAttention(nn.Module):
     def _split(output: AttentionOutput, graph: EdgeList) -> AttentionOutput:
         if output.weights is None or not graph.has_self_loops:
             return output
-        edges, loops = output.weights.split([graph.num_input_edges, graph.num_targets], dim=-2)
+        edges, loops = output.weights.split([graph.num_input_edges, graph.targets.count], dim=-2)
         return replace(output, weights=edges, self_loop_weights=loops)

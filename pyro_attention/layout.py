@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pyro_attention._checks import check_boolean_mask, check_edge_index, check_mask_fits
-from pyro_attention.ops.segment import segment_aggregate, segment_log_softmax, segment_softmax
+from pyro_attention.ops.segment import Segments, segment_aggregate, segment_log_softmax, segment_softmax
 
 __all__ = ["Dense", "EdgeList", "Layout"]
 
@@ -134,23 +134,19 @@ class EdgeList(Layout):
     last ``num_targets`` edges, so the first ones stay aligned with the input.
 
     Args:
-        source: Source node of each edge, int64 ``[E]``.
-        target: Target node of each edge, int64 ``[E]``.
-        num_sources: Number of source nodes.
-        num_targets: Number of target nodes.
+        sources: Source node of each edge.
+        targets: Target node of each edge.
         num_input_edges: Edges given by the user, without added self loops.
         mask: True where an edge counts, boolean ``[E, 1]``.
 
     Example:
         >>> graph = EdgeList.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2, add_self_loops=True)
-        >>> graph.source.tolist(), graph.target.tolist()
+        >>> graph.sources.index.tolist(), graph.targets.index.tolist()
         ([0, 1, 0, 1], [1, 0, 0, 1])
     """
 
-    source: Tensor
-    target: Tensor
-    num_sources: int
-    num_targets: int
+    sources: Segments
+    targets: Segments
     num_input_edges: int
     mask: Tensor | None = None
 
@@ -177,7 +173,7 @@ class EdgeList(Layout):
         check_edge_index(edge_index, num_sources=num_sources, num_targets=num_targets)
         source, target = edge_index
         if not add_self_loops:
-            return cls(source, target, num_sources, num_targets, edge_index.size(1))
+            return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1))
         if num_sources != num_targets:
             raise ValueError(
                 f"add_self_loops needs one set of nodes, got {num_sources} sources and {num_targets} targets; "
@@ -189,29 +185,28 @@ class EdgeList(Layout):
         if replaced.any():
             mask = torch.cat([~replaced, torch.ones_like(loops, dtype=torch.bool)]).unsqueeze(-1)
         source, target = torch.cat([source, loops]), torch.cat([target, loops])
-        return cls(source, target, num_sources, num_targets, edge_index.size(1), mask)
+        return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1), mask)
 
     def to(self, device: torch.device | str) -> EdgeList:
         """Copy of the layout on another device."""
         mask = None if self.mask is None else self.mask.to(device)
-        sizes = self.num_sources, self.num_targets, self.num_input_edges
-        return EdgeList(self.source.to(device), self.target.to(device), *sizes, mask)
+        return EdgeList(self.sources.to(device), self.targets.to(device), self.num_input_edges, mask)
 
     @property
     def has_self_loops(self) -> bool:
         """Whether self loops were appended behind the input edges."""
-        return self.source.numel() > self.num_input_edges
+        return self.sources.index.numel() > self.num_input_edges
 
     def check(self, scores: Tensor, *, site: str) -> None:
-        if scores.dim() < 2 or scores.size(-2) != self.source.numel():
+        if scores.dim() < 2 or scores.size(-2) != self.sources.index.numel():
             raise ValueError(
-                f"site '{site}': scores of shape {tuple(scores.shape)} do not fit {self.source.numel()} edges; "
+                f"site '{site}': scores of shape {tuple(scores.shape)} do not fit {self.sources.index.numel()} edges; "
                 f"expected [..., edges, heads]"
             )
-        if scores.device != self.source.device:
+        if scores.device != self.sources.index.device:
             raise ValueError(
-                f"site '{site}': edges are on {self.source.device}, scores on {scores.device}; move the graph with "
-                f".to('{scores.device}')"
+                f"site '{site}': edges are on {self.sources.index.device}, scores on {scores.device}; move the graph "
+                f"with .to('{scores.device}')"
             )
         check_mask_fits(self.mask, scores, site=site)
 
@@ -220,14 +215,14 @@ class EdgeList(Layout):
 
     def spread_keys(self, values: Tensor) -> Tensor:
         """``[..., H, N]`` to the source of every edge, ``[..., E, H]``."""
-        return values.transpose(-1, -2).index_select(-2, self.source)
+        return self.sources.spread(values.transpose(-1, -2))
 
     def log_softmax(self, scores: Tensor) -> Tensor:
-        return segment_log_softmax(scores, self.target, num_segments=self.num_targets, mask=self.mask)
+        return segment_log_softmax(scores, self.targets, mask=self.mask)
 
     def softmax(self, scores: Tensor) -> Tensor:
-        return segment_softmax(scores, self.target, num_segments=self.num_targets, mask=self.mask)
+        return segment_softmax(scores, self.targets, mask=self.mask)
 
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
         """``[..., E, H] x [..., N, H, D] -> [..., targets, H, D]``."""
-        return segment_aggregate(weights, values, self.source, self.target, num_targets=self.num_targets)
+        return segment_aggregate(weights, values, sources=self.sources, targets=self.targets)

@@ -112,8 +112,8 @@ class GraphAdditive(nn.Module):
 
     def forward(self, sources: Tensor, targets: Tensor, graph: EdgeList, edges: Tensor | None = None) -> Tensor:
         """Scores ``[..., E, H]`` of source and target nodes ``[..., N, H, D]`` and edge features ``[E, H, D]``."""
-        source_term = (sources * self.att_src).sum(-1).index_select(-2, graph.source)
-        target_term = (targets * self.att_dst).sum(-1).index_select(-2, graph.target)
+        source_term = graph.sources.spread((sources * self.att_src).sum(-1))
+        target_term = graph.targets.spread((targets * self.att_dst).sum(-1))
         scores = source_term + target_term
         if edges is not None and self.att_edge is not None:
             scores = scores + (edges * self.att_edge).sum(-1)

@@ -11,6 +11,7 @@ from torch import Tensor
 from pyro_attention._checks import check_positive
 from pyro_attention.distributions.base import LogWeights, as_float
 from pyro_attention.ops.noise import log_exponential, log_standard_gamma
+from pyro_attention.ops.special import lgamma1p
 
 __all__ = ["GammaWeights", "LogNormalWeights", "WeibullWeights"]
 
@@ -169,7 +170,7 @@ class GammaWeights(LogWeights):
 
     @property
     def _lgamma(self) -> Tensor:
-        return torch.lgamma(1 + self.concentration) - self.log_concentration
+        return lgamma1p(self.concentration) - self.log_concentration
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         log_concentration = self.log_concentration.expand(torch.Size(sample_shape) + self.full_shape)

@@ -1,165 +1,238 @@
 """Softmax over the incoming edges of each node, and weighted sums along edges.
 
-Edges stand at dimension -2 of the scores ``[..., edges, heads]``; ``index`` ``[edges]`` names the target node of
-each edge. Backward passes are written out: they save one tensor instead of five.
+Edges stand at dimension -2 of the scores ``[..., edges, heads]``. Sums over segments are products with a sparse
+incidence matrix: several times faster than scatter-adds on a CPU, and free of their races on a GPU. Backward passes
+are written out: they save one tensor instead of five.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["segment_aggregate", "segment_log_softmax", "segment_softmax", "segment_sum"]
+__all__ = ["Segments", "segment_aggregate", "segment_log_softmax", "segment_softmax"]
 
 
-def segment_sum(values: Tensor, index: Tensor, num_segments: int) -> Tensor:
-    """Sum ``values [..., edges, heads]`` over the edges of each segment: ``[..., segments, heads]``.
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Which segment (node) each edge belongs to, prepared once for many reductions.
+
+    Args:
+        index: Segment of each edge, int64 ``[E]`` in ``0 .. count - 1``.
+        count: Number of segments.
 
     Example:
-        >>> segment_sum(torch.ones(3, 1), torch.tensor([0, 0, 2]), 3).flatten().tolist()
+        >>> segments = Segments(torch.tensor([0, 0, 2]), 3)
+        >>> segments.sum(torch.ones(3, 1)).flatten().tolist()
         [2.0, 0.0, 1.0]
     """
-    shape = (*values.shape[:-2], num_segments, values.shape[-1])
-    return values.new_zeros(shape).index_add_(-2, index, values)
+
+    index: Tensor
+    count: int
+    _order: Tensor = field(init=False, repr=False)
+    _offsets: Tensor = field(init=False, repr=False)
+    _incidence: dict[torch.dtype, Tensor] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        offsets = torch.bincount(self.index, minlength=self.count).cumsum(0)
+        object.__setattr__(self, "_order", self.index.argsort(stable=True))
+        object.__setattr__(self, "_offsets", torch.nn.functional.pad(offsets, (1, 0)))
+
+    def to(self, device: torch.device | str) -> Segments:
+        """Copy on another device."""
+        return Segments(self.index.to(device), self.count)
+
+    def gather(self, values: Tensor, *, dim: int = -2) -> Tensor:
+        """Values of the segments ``[..., count, H]`` at their edges, ``[..., E, H]``; without gradient."""
+        return _take(values, self.index, dim)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Values of the segments ``[..., count, H]`` at their edges, ``[..., E, H]``; differentiable."""
+        return _spread(values, self)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum of ``[..., E, H]`` over the edges of each segment: ``[..., count, H]``; zero for empty ones."""
+        dtype = values.dtype if values.dtype == torch.float64 else torch.float32
+        columns = values.to(dtype).movedim(-2, 0)
+        total: Tensor = self._matrix(dtype) @ columns.reshape(columns.size(0), -1)
+        return torch.unflatten(total, -1, columns.shape[1:]).movedim(0, -2).to(values.dtype)
+
+    def max(self, values: Tensor) -> Tensor:
+        """Maximum of ``[..., E, H]`` over the edges of each segment: ``[..., count, H]``; -inf for empty ones."""
+        columns = _take(values.movedim(-2, 0), self._order, 0)
+        highest = torch.segment_reduce(columns, "max", offsets=self._offsets, axis=0, unsafe=True)
+        return highest.movedim(0, -2)
+
+    def _matrix(self, dtype: torch.dtype) -> Tensor:
+        """Sparse ``[count, E]`` with a one where an edge belongs to a segment."""
+        if dtype not in self._incidence:
+            ones = torch.ones(self.index.numel(), dtype=dtype, device=self.index.device)
+            shape = (self.count, self.index.numel())
+            # the sparse product wants 32-bit indices and would convert them at every call
+            pointers = self._offsets.int(), self._order.int()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+                matrix = torch.sparse_csr_tensor(*pointers, ones, shape, check_invariants=False)
+            self._incidence[dtype] = matrix
+        return self._incidence[dtype]
 
 
-def _shifted(scores: Tensor, index: Tensor, num_segments: int, mask: Tensor | None) -> Tensor:
+def _shifted(scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
     """Scores minus the largest unmasked score of their segment; masked entries become the lowest float."""
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    shape = (*scores.shape[:-2], num_segments, scores.shape[-1])
-    where = index.unsqueeze(-1).expand(scores.shape)
-    highest = scores.new_full(shape, -torch.inf).scatter_reduce_(-2, where, scores, "amax")
-    return scores - highest.index_select(-2, index)
+    return scores - segments.gather(segments.max(scores))
 
 
-def _normaliser(exponentials: Tensor, index: Tensor, num_segments: int, mask: Tensor | None) -> Tensor:
+def _normaliser(exponentials: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
     """Sum of each segment, spread to its edges; at least the smallest float, so empty segments divide."""
     if mask is not None:
         exponentials.masked_fill_(~mask, 0)
-    total = segment_sum(exponentials, index, num_segments)
-    return total.clamp_(min=torch.finfo(total.dtype).tiny).index_select(-2, index)
+    total = segments.sum(exponentials)
+    return segments.gather(total.clamp_(min=torch.finfo(total.dtype).tiny))
+
+
+def _take(values: Tensor, index: Tensor, dim: int) -> Tensor:
+    """``values.index_select(dim, index)``, several times faster on a CPU for narrow rows and for strided tensors."""
+    shape = list(values.shape)
+    shape[dim] = index.numel()
+    trailing = values.dim() - 1 - dim % values.dim()
+    return values.gather(dim, index.reshape(-1, *[1] * trailing).expand(shape))
+
+
+class _Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, segments: Segments) -> Tensor:
+        ctx.segments = segments
+        return segments.gather(values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.segments.sum(grad), None
 
 
 class _SegmentSoftmax(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, index: Tensor, num_segments: int, mask: Tensor | None) -> Tensor:
-        exponentials = _shifted(scores, index, num_segments, mask).exp_()
-        weights = exponentials.div_(_normaliser(exponentials, index, num_segments, mask))
-        ctx.save_for_backward(weights, index)
-        ctx.num_segments = num_segments
+    def forward(ctx: Any, scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
+        exponentials = _shifted(scores, segments, mask).exp_()
+        weights = exponentials.div_(_normaliser(exponentials, segments, mask))
+        ctx.save_for_backward(weights)
+        ctx.segments = segments
         return weights
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        weights, index = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (weights,) = ctx.saved_tensors
         weighted = grad * weights
-        total = segment_sum(weighted, index, ctx.num_segments).index_select(-2, index)
-        return weighted.addcmul_(weights, total, value=-1), None, None, None
+        total = ctx.segments.gather(ctx.segments.sum(weighted))
+        return weighted.addcmul_(weights, total, value=-1), None, None
 
 
 class _SegmentLogSoftmax(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, index: Tensor, num_segments: int, mask: Tensor | None) -> Tensor:
-        shifted = _shifted(scores, index, num_segments, mask)
-        log_weights = shifted - _normaliser(shifted.exp(), index, num_segments, mask).log_()
+    def forward(ctx: Any, scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
+        shifted = _shifted(scores, segments, mask)
+        log_weights = shifted - _normaliser(shifted.exp(), segments, mask).log_()
         if mask is not None:
             log_weights.masked_fill_(~mask, 0)
-        ctx.save_for_backward(log_weights, index, mask)
-        ctx.num_segments = num_segments
+        ctx.save_for_backward(log_weights, mask)
+        ctx.segments = segments
         return log_weights
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        log_weights, index, mask = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        log_weights, mask = ctx.saved_tensors
         if mask is not None:
             grad = grad.masked_fill(~mask, 0)
-        total = segment_sum(grad, index, ctx.num_segments).index_select(-2, index)
+        total = ctx.segments.gather(ctx.segments.sum(grad))
         result = torch.addcmul(grad, log_weights.exp(), total, value=-1)
-        return (result if mask is None else result.masked_fill_(~mask, 0)), None, None, None
+        return (result if mask is None else result.masked_fill_(~mask, 0)), None, None
 
 
 class _SegmentAggregate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, values: Tensor, source: Tensor, target: Tensor, num_targets: int) -> Tensor:
-        messages = values.index_select(-3, source) * weights.unsqueeze(-1)
-        shape = (*messages.shape[:-3], num_targets, *messages.shape[-2:])
-        ctx.save_for_backward(weights, values, source, target)
-        return messages.new_zeros(shape).index_add_(-3, target, messages)
+    def forward(ctx: Any, weights: Tensor, values: Tensor, sources: Segments, targets: Segments) -> Tensor:
+        ctx.save_for_backward(weights, values)
+        ctx.segments = sources, targets
+        messages, factors = sources.gather(values, dim=-3), weights.unsqueeze(-1)
+        # the messages are the largest tensor of a layer; leading dimensions of the weights alone need a new one
+        messages = messages.mul_(factors) if messages.dim() >= factors.dim() else messages * factors
+        return torch.unflatten(targets.sum(messages.flatten(-2)), -1, values.shape[-2:])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        weights, values, source, target = ctx.saved_tensors
-        spread = grad.index_select(-3, target)
-        grad_weights = grad_values = None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        weights, values = ctx.saved_tensors
+        sources, targets = ctx.segments
+        messages, grad_weights, grad_values = targets.gather(grad, dim=-3), None, None
         if ctx.needs_input_grad[0]:
-            grad_weights = (spread * values.index_select(-3, source)).sum(-1).sum_to_size(weights.shape)
+            products = messages * sources.gather(values, dim=-3)
+            grad_weights = products.sum(-1).sum_to_size(weights.shape)
         if ctx.needs_input_grad[1]:
-            messages = spread.mul_(weights.unsqueeze(-1))
-            shape = (*messages.shape[:-3], *values.shape[-3:])
-            grad_values = messages.new_zeros(shape).index_add_(-3, source, messages)
-            grad_values = grad_values.sum_to_size(values.shape)
-        return grad_weights, grad_values, None, None, None
+            total = sources.sum(messages.mul_(weights.unsqueeze(-1)).flatten(-2))
+            grad_values = total.unflatten(-1, values.shape[-2:]).sum_to_size(values.shape)
+        return grad_weights, grad_values, None, None
 
 
 # torch leaves `apply` untyped in some releases
+_spread: Callable[..., Tensor] = _Spread.apply
 _segment_softmax: Callable[..., Tensor] = _SegmentSoftmax.apply
 _segment_log_softmax: Callable[..., Tensor] = _SegmentLogSoftmax.apply
 _segment_aggregate: Callable[..., Tensor] = _SegmentAggregate.apply
 
 
-def segment_softmax(scores: Tensor, index: Tensor, *, num_segments: int, mask: Tensor | None = None) -> Tensor:
+def segment_softmax(scores: Tensor, segments: Segments, *, mask: Tensor | None = None) -> Tensor:
     """Softmax over the edges of each segment; masked edges and empty segments get exactly zero.
 
     Args:
-        scores: ``[..., edges, heads]``, finite.
-        index: Segment of each edge, int64 ``[edges]`` in ``0 .. num_segments - 1``.
-        num_segments: Number of segments (target nodes).
+        scores: ``[..., E, H]``, finite.
+        segments: Segment of each edge.
         mask: True where an edge counts; boolean, broadcastable to the scores.
 
     Returns:
-        Weights ``[..., edges, heads]``, summing to one over each segment with an unmasked edge.
+        Weights ``[..., E, H]``, summing to one over each segment with an unmasked edge.
 
     Example:
-        >>> segment_softmax(torch.zeros(3, 1), torch.tensor([0, 0, 1]), num_segments=2).flatten().tolist()
+        >>> segment_softmax(torch.zeros(3, 1), Segments(torch.tensor([0, 0, 1]), 2)).flatten().tolist()
         [0.5, 0.5, 1.0]
     """
-    return _segment_softmax(scores, index, num_segments, mask)
+    return _segment_softmax(scores, segments, mask)
 
 
-def segment_log_softmax(scores: Tensor, index: Tensor, *, num_segments: int, mask: Tensor | None = None) -> Tensor:
+def segment_log_softmax(scores: Tensor, segments: Segments, *, mask: Tensor | None = None) -> Tensor:
     """Logarithm of :func:`segment_softmax`; masked entries are 0 (finite), to be excluded by the same mask.
 
     Example:
-        >>> segment_log_softmax(torch.zeros(1, 1), torch.tensor([0]), num_segments=1).item()
+        >>> segment_log_softmax(torch.zeros(1, 1), Segments(torch.tensor([0]), 1)).item()
         0.0
     """
-    return _segment_log_softmax(scores, index, num_segments, mask)
+    return _segment_log_softmax(scores, segments, mask)
 
 
-def segment_aggregate(weights: Tensor, values: Tensor, source: Tensor, target: Tensor, *, num_targets: int) -> Tensor:
+def segment_aggregate(weights: Tensor, values: Tensor, *, sources: Segments, targets: Segments) -> Tensor:
     """Sum the values of the source nodes, weighted per edge, into the target nodes.
 
     Args:
-        weights: ``[..., edges, heads]``.
-        values: ``[..., nodes, heads, width]``.
-        source: Source node of each edge, int64 ``[edges]``.
-        target: Target node of each edge, int64 ``[edges]``.
-        num_targets: Number of target nodes.
+        weights: ``[..., E, H]``.
+        values: ``[..., N, H, D]``.
+        sources: Source node of each edge.
+        targets: Target node of each edge.
 
     Returns:
-        ``[..., targets, heads, width]``.
+        ``[..., targets, H, D]``.
 
     Example:
-        >>> edge = torch.tensor([0])
-        >>> segment_aggregate(torch.full((1, 1), 2.0), torch.ones(1, 1, 3), edge, edge, num_targets=1).tolist()
+        >>> node = Segments(torch.tensor([0]), 1)
+        >>> segment_aggregate(torch.full((1, 1), 2.0), torch.ones(1, 1, 3), sources=node, targets=node).tolist()
         [[[2.0, 2.0, 2.0]]]
     """
-    return _segment_aggregate(weights, values, source, target, num_targets)
+    return _segment_aggregate(weights, values, sources, targets)

@@ -1,0 +1,72 @@
+"""The two attention layers of GAT at Cora's size against PyG's GATConv, and whole training steps beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from experiments.benchmarks.timing import Timing, interleave
+from guides import SchemeName, build_scheme
+from models.gat import GAT
+from pyro_attention import EdgeList
+
+__all__ = ["NODES", "random_graph", "run"]
+
+NODES, EDGES, FEATURES, CLASSES, LABELLED = 2708, 10556, 64, 7, 140
+
+
+def random_graph(seed: int = 0) -> Tensor:
+    """A random symmetric graph with as many nodes and edges as Cora, without self loops: ``[2, 10556]``."""
+    generator = torch.Generator().manual_seed(seed)
+    source = torch.randint(NODES, (EDGES // 2,), generator=generator)
+    target = (source + torch.randint(1, NODES, (EDGES // 2,), generator=generator)) % NODES
+    return torch.stack([torch.cat([source, target]), torch.cat([target, source])])
+
+
+def _pyg_layers(x: Tensor, edge_index: Tensor) -> Callable[[], None]:
+    from torch_geometric.nn import GATConv
+
+    first, second = GATConv(FEATURES, 8, heads=8), GATConv(64, CLASSES, heads=1, concat=False)
+
+    def step() -> None:
+        second(nn.functional.elu(first(x, edge_index)), edge_index).sum().backward()
+
+    return step
+
+
+def _our_step(scheme_name: SchemeName, x: Tensor, graph: EdgeList, *, full: bool) -> Callable[[], None]:
+    """Forward and backward with the KL; ``full`` adds dropout, the likelihood and Adam."""
+    scheme = build_scheme(scheme_name)
+    model = GAT(FEATURES, CLASSES, dropout=0.6 if full else 0.0, prior=scheme.prior)
+    loss = scheme.elbo(model, scheme.guide(model))
+    labels = torch.randint(CLASSES, (NODES,))
+    labelled = torch.arange(NODES) < LABELLED
+    optimiser = torch.optim.Adam(loss.parameters(), lr=1e-3) if full else None
+
+    def step() -> None:
+        if optimiser is not None:
+            optimiser.zero_grad()
+        loss(x, graph, labels, labelled).backward()
+        if optimiser is not None:
+            optimiser.step()
+
+    return step
+
+
+def run(*, rounds: int = 50) -> dict[str, Timing]:
+    """Time PyG's layers (the reference), ours under Soft and Weibull, and whole training steps of both."""
+    torch.manual_seed(0)
+    x, edge_index = torch.randn(NODES, FEATURES), random_graph()
+    graph = EdgeList.from_edge_index(edge_index, num_nodes=NODES, add_self_loops=True)
+    return interleave(
+        {
+            "PyG GATConv, two layers": _pyg_layers(x, edge_index),
+            "soft, two layers": _our_step("soft", x, graph, full=False),
+            "Weibull, contextual Gamma prior, two layers": _our_step("weibull", x, graph, full=False),
+            "soft, whole training step": _our_step("soft", x, graph, full=True),
+            "Weibull, contextual Gamma prior, whole training step": _our_step("weibull", x, graph, full=True),
+        },
+        rounds=rounds,
+    )
