@@ -75,7 +75,7 @@ def build_scheme(
 
     Example:
         >>> build_scheme("weibull", concentration=5.0).family
-        Weibull(concentration=5)
+        Weibull(concentration=5.0)
     """
     if name not in get_args(SchemeName):
         raise ValueError(f"unknown inference scheme '{name}'; expected one of {', '.join(get_args(SchemeName))}")

@@ -7,6 +7,7 @@ from pyro_attention.elbo import AttentionELBO
 from pyro_attention.families import FAMILIES, Family, Gamma, LogNormal, Soft, Weibull
 from pyro_attention.graph import GraphAttention
 from pyro_attention.guide import AttentionGuide
+from pyro_attention.key_network import KeyNetwork
 from pyro_attention.layout import Dense, EdgeList, Layout
 from pyro_attention.multihead import MultiheadAttention
 from pyro_attention.normalizers import NORMALIZERS, Softmax
@@ -43,6 +44,7 @@ __all__ = [
     "GammaWeights",
     "GraphAdditive",
     "GraphAttention",
+    "KeyNetwork",
     "LatentAttention",
     "Layout",
     "LogNormal",

@@ -10,13 +10,21 @@ from torch import Tensor
 
 __all__ = [
     "PlateCheck",
+    "as_float",
     "check_boolean_mask",
+    "check_dense",
     "check_edge_index",
-    "check_mask_fits",
+    "check_edges",
     "check_positive",
     "check_scores",
     "unregistered_parameters",
 ]
+
+
+def as_float(value: Tensor | float) -> Tensor:
+    """Value as a tensor in float32 or float64: noise, softmax and KL are never computed in half precision."""
+    tensor = torch.as_tensor(value)
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
 def check_positive(name: str, value: Tensor | float) -> None:
@@ -76,7 +84,7 @@ def check_boolean_mask(mask: Tensor | None) -> None:
         )
 
 
-def check_mask_fits(mask: Tensor | None, scores: Tensor, *, site: str) -> None:
+def _check_mask_fits(mask: Tensor | None, scores: Tensor, *, site: str) -> None:
     """Raise ValueError unless the mask broadcasts to the scores, on their device."""
     if mask is None:
         return
@@ -94,6 +102,31 @@ def check_mask_fits(mask: Tensor | None, scores: Tensor, *, site: str) -> None:
             f"site '{site}': mask of shape {tuple(mask.shape)} does not broadcast to scores of shape "
             f"{tuple(scores.shape)}; expected [..., heads or 1, queries or 1, keys] for dense attention"
         )
+
+
+def check_dense(scores: Tensor, mask: Tensor | None, *, event_dim: int, site: str) -> None:
+    """Raise ValueError unless scores are ``[..., H, M, N]`` (or ``[..., H, N]``) and fit the mask."""
+    if scores.dim() < event_dim:
+        raise ValueError(
+            f"site '{site}': scores of shape {tuple(scores.shape)} have fewer than {event_dim} dimensions; "
+            f"expected [..., {'heads, queries, keys' if event_dim == 3 else 'heads, keys'}]"
+        )
+    _check_mask_fits(mask, scores, site=site)
+
+
+def check_edges(scores: Tensor, mask: Tensor | None, *, edges: Tensor, site: str) -> None:
+    """Raise ValueError unless scores are ``[..., E, H]``, on the graph's device."""
+    if scores.dim() < 2 or scores.size(-2) != edges.numel():
+        raise ValueError(
+            f"site '{site}': scores of shape {tuple(scores.shape)} do not fit {edges.numel()} edges; "
+            f"expected [..., edges, heads]"
+        )
+    if scores.device != edges.device:
+        raise ValueError(
+            f"site '{site}': edges are on {edges.device}, scores on {scores.device}; move the graph with "
+            f".to('{scores.device}')"
+        )
+    _check_mask_fits(mask, scores, site=site)
 
 
 def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) -> None:

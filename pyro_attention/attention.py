@@ -9,9 +9,8 @@ import pyro
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import PlateCheck, check_scores
+from pyro_attention._checks import PlateCheck, as_float, check_scores
 from pyro_attention.distributions import LogWeights
-from pyro_attention.distributions.base import as_float
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Softmax
 from pyro_attention.priors import Prior

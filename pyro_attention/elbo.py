@@ -10,7 +10,7 @@ from pyro import poutine
 from pyro.distributions import Delta
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
-from pyro.infer.util import check_fully_reparametrized, is_validation_enabled
+from pyro.infer.util import is_validation_enabled
 from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.util import prune_subsample_sites
 from pyro.util import check_model_guide_match, check_site_shape
@@ -95,13 +95,17 @@ class AttentionELBO(TraceMeanField_ELBO):
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Estimate of the negative ELBO in nats, a scalar tensor."""
-        loss, _ = self._evaluate(model, guide, args, kwargs)
-        return loss
+        return self._evaluate(model, guide, args, kwargs)[0]
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Estimate of the negative ELBO; its gradient is added to the parameters of the param store."""
         loss, params = self._evaluate(model, guide, args, kwargs)
-        _check_trainable(loss, params)
+        if not loss.requires_grad:
+            raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
+        # stock Pyro skips the backward pass silently when nothing is registered
+        problem = unregistered_parameters(loss, params) if is_validation_enabled() else None
+        if problem is not None:
+            raise ValueError(problem)
         loss.backward(retain_graph=self.retain_graph)
         return loss.item()
 
@@ -117,10 +121,9 @@ class AttentionELBO(TraceMeanField_ELBO):
                 params += [s["value"].unconstrained() for s in trace.nodes.values() if s["type"] == "param"]
         loss = torch.as_tensor(loss)
         if is_validation_enabled() and loss.isnan():
-            record = {name: round(kl.item(), 3) for name, kl in self.kl_record.items()}
             raise ValueError(
-                f"the ELBO is NaN (KL per site: {record}); look for NaN in the observed data, or a learning rate or "
-                f"raw scores so large that the likelihood overflows"
+                f"the ELBO is NaN (KL per site: {self.kl_record}); look for NaN in the observed data, or a learning "
+                f"rate or raw scores so large that the likelihood overflows"
             )
         return loss, params
 
@@ -162,8 +165,10 @@ class AttentionELBO(TraceMeanField_ELBO):
         q, p, mask = guide_site["fn"], model_site["fn"], guide_site["mask"]
         if mask is False or q is p:
             return None
-        if is_validation_enabled():
-            check_fully_reparametrized({**guide_site, "score_parts": q.score_parts(guide_site["value"])})
+        if not q.has_rsample:
+            raise ValueError(
+                f"site '{name}': {type(q).__name__} has no reparameterised sampler, so it cannot train here"
+            )
         if self.kl == "sampled":
             kl = q.log_prob(guide_site["value"]) - p.log_prob(guide_site["value"])
         elif isinstance(q, Delta):
@@ -181,12 +186,3 @@ class AttentionELBO(TraceMeanField_ELBO):
 
 def _sample_sites(trace: Any) -> Iterator[tuple[str, Any]]:
     return ((name, site) for name, site in trace.nodes.items() if site["type"] == "sample")
-
-
-def _check_trainable(loss: Tensor, params: list[Tensor]) -> None:
-    """Stock Pyro skips the backward pass silently when nothing is registered."""
-    if not loss.requires_grad:
-        raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
-    problem = unregistered_parameters(loss, params) if is_validation_enabled() else None
-    if problem is not None:
-        raise ValueError(problem)

@@ -78,10 +78,8 @@ class _Reparameterised(Family):
         return prior.layout.spread_heads(value)
 
     def extra_repr(self) -> str:
-        learnable = ", learnable=True" if isinstance(self.log_value, nn.Parameter) else ""
-        values = [f"{value:.6g}" for value in self.log_value.exp().flatten().tolist()]
-        shown = f"[{', '.join(values)}]" if self.log_value.dim() else values[0]
-        return f"{self._name}={shown}{learnable}"
+        shown = self.log_value.detach().exp().double().round(decimals=5).tolist()
+        return f"{self._name}={shown}{', learnable=True' if isinstance(self.log_value, nn.Parameter) else ''}"
 
 
 @FAMILIES.register("weibull")
@@ -97,7 +95,7 @@ class Weibull(_Reparameterised):
 
     Example:
         >>> Weibull(concentration=5.0)
-        Weibull(concentration=5)
+        Weibull(concentration=5.0)
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
@@ -151,7 +149,7 @@ class Gamma(_Reparameterised):
 
     Example:
         >>> Gamma(concentration=torch.tensor([2.0, 4.0]))
-        Gamma(concentration=[2, 4])
+        Gamma(concentration=[2.0, 4.0])
     """
 
     def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:

@@ -79,17 +79,10 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 output = self.model(*args, **kwargs)
         finally:
             del self.args_kwargs
-        if not self._matched:
-            raise ValueError(
-                "the model has no attention site; route its attention through LatentAttention, MultiheadAttention or "
-                "GraphAttention"
-            )
         unused = [pattern for pattern in self.patterns if pattern not in self._matched.values()]
         if unused:
-            raise ValueError(
-                f"no attention site matches {', '.join(map(repr, unused))}; the model's sites are "
-                f"{', '.join(map(repr, self._matched))}"
-            )
+            sites = ", ".join(map(repr, self._matched)) or "none; route its attention through LatentAttention"
+            raise ValueError(f"no attention site matches {', '.join(map(repr, unused))}; the model's sites: {sites}")
         return output
 
     def family(self, name: str) -> Family:

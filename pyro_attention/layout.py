@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import check_boolean_mask, check_edge_index, check_mask_fits
+from pyro_attention._checks import check_boolean_mask, check_dense, check_edge_index, check_edges
 from pyro_attention.ops.segment import Segments, segment_aggregate, segment_log_softmax, segment_softmax
 
 __all__ = ["Dense", "EdgeList", "Layout"]
@@ -93,12 +93,7 @@ class Dense(Layout):
         return -self.event_dim
 
     def check(self, scores: Tensor, *, site: str) -> None:
-        if scores.dim() < self.event_dim:
-            raise ValueError(
-                f"site '{site}': scores of shape {tuple(scores.shape)} have fewer than {self.event_dim} dimensions; "
-                f"expected [..., {'heads, queries, keys' if self.event_dim == 3 else 'heads, keys'}]"
-            )
-        check_mask_fits(self.mask, scores, site=site)
+        check_dense(scores, self.mask, event_dim=self.event_dim, site=site)
 
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys
@@ -198,17 +193,7 @@ class EdgeList(Layout):
         return self.sources.index.numel() > self.num_input_edges
 
     def check(self, scores: Tensor, *, site: str) -> None:
-        if scores.dim() < 2 or scores.size(-2) != self.sources.index.numel():
-            raise ValueError(
-                f"site '{site}': scores of shape {tuple(scores.shape)} do not fit {self.sources.index.numel()} edges; "
-                f"expected [..., edges, heads]"
-            )
-        if scores.device != self.sources.index.device:
-            raise ValueError(
-                f"site '{site}': edges are on {self.sources.index.device}, scores on {scores.device}; move the graph "
-                f"with .to('{scores.device}')"
-            )
-        check_mask_fits(self.mask, scores, site=site)
+        check_edges(scores, self.mask, edges=self.sources.index, site=site)
 
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys.transpose(-3, -2)

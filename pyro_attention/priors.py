@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pyro_attention._checks import check_positive
 from pyro_attention.distributions import GammaWeights, LogNormalWeights, LogWeights
-from pyro_attention.distributions.base import as_float
+from pyro_attention.key_network import KeyNetwork
 from pyro_attention.layout import Layout
 from pyro_attention.registry import Registry
 
@@ -26,22 +26,21 @@ PRIORS: Registry[type[Prior]] = Registry("prior")
 
 
 class Prior(nn.Module):
-    """Maps (scores, keys, layout) to the prior of one attention call.
-
-    Subclasses implement :meth:`forward`. ``scores`` are only read for their shape; ``keys`` are in the layout's own
-    shape: ``[..., H, N, D]`` dense, ``[..., N, H, D]`` on graphs.
-    """
-
-    needs_keys = False
+    """Maps (scores, keys, layout) to the prior of one attention call; subclasses implement :meth:`forward`."""
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogWeights:
-        """Prior over log weights of the shape of ``scores``."""
+        """Prior over log weights of the shape of ``scores``.
+
+        Args:
+            scores: Read for their shape only.
+            keys: In the layout's own shape, ``[..., H, N, D]`` dense, ``[..., N, H, D]`` on graphs.
+            layout: Where the weights live.
+        """
         raise NotImplementedError
 
-
-def _log_buffer(module: nn.Module, name: str, value: float) -> None:
-    check_positive(name, value)
-    module.register_buffer(f"log_{name}", torch.tensor(math.log(value)))
+    def _log_buffer(self, name: str, value: float) -> None:
+        check_positive(name, value)
+        self.register_buffer(f"log_{name}", torch.tensor(math.log(value)))
 
 
 @PRIORS.register("gamma_fixed")
@@ -56,9 +55,8 @@ class FixedGammaPrior(Prior):
         ValueError: An argument is not positive and finite.
 
     Example:
-        >>> from pyro_attention import Dense
-        >>> FixedGammaPrior(2.0, 1.0)(torch.zeros(1, 3, 4), None, Dense()).event_shape
-        torch.Size([1, 3, 4])
+        >>> FixedGammaPrior(concentration=2.0, rate=1.0).log_rate.item()
+        0.0
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
@@ -68,8 +66,8 @@ class FixedGammaPrior(Prior):
 
     def __init__(self, concentration: float = 1.0, rate: float = 1.0) -> None:
         super().__init__()
-        _log_buffer(self, "concentration", concentration)
-        _log_buffer(self, "rate", rate)
+        self._log_buffer("concentration", concentration)
+        self._log_buffer("rate", rate)
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GammaWeights:  # noqa: ARG002
         return GammaWeights(self.log_concentration, self.log_rate, layout=layout, shape=scores.shape)
@@ -87,9 +85,8 @@ class FixedLogNormalPrior(Prior):
         ValueError: ``loc`` is not finite or ``scale`` not positive.
 
     Example:
-        >>> from pyro_attention import Dense
-        >>> FixedLogNormalPrior()(torch.zeros(1, 3, 4), None, Dense()).event_shape
-        torch.Size([1, 3, 4])
+        >>> FixedLogNormalPrior(loc=-1.0, scale=2.0).loc.item()
+        -1.0
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
@@ -102,52 +99,14 @@ class FixedLogNormalPrior(Prior):
         if not math.isfinite(loc):
             raise ValueError(f"loc is {loc}, expected a finite number")
         self.register_buffer("loc", torch.tensor(float(loc)))
-        _log_buffer(self, "scale", scale)
+        self._log_buffer("scale", scale)
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogNormalWeights:  # noqa: ARG002
         return LogNormalWeights(self.loc, self.log_scale.exp(), layout=layout, shape=scores.shape)
 
 
-class _ContextualPrior(Prior):
-    r"""Psi = softmax over the keys a query may attend to of linear -> ReLU -> linear of the keys, in log space.
-
-    The last linear map has no bias: the softmax cancels it.
-    """
-
-    needs_keys = True
-
-    def __init__(self, key_dim: int, heads: int, hidden_dim: int) -> None:
-        super().__init__()
-        check_positive("key_dim, heads or hidden_dim", min(key_dim, heads, hidden_dim))
-        self.hidden_weight = nn.Parameter(torch.empty(heads, key_dim, hidden_dim))
-        self.hidden_bias = nn.Parameter(torch.empty(heads, 1, hidden_dim))
-        self.output_weight = nn.Parameter(torch.empty(heads, hidden_dim, 1))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """He-normal weights and zero biases, as in the released code."""
-        nn.init.normal_(self.hidden_weight, std=math.sqrt(2 / self.hidden_weight.size(1)))
-        nn.init.zeros_(self.hidden_bias)
-        nn.init.normal_(self.output_weight, std=math.sqrt(2 / self.output_weight.size(1)))
-
-    def log_psi(self, keys: Tensor | None, layout: Layout) -> Tensor:
-        """``log Psi``, broadcastable to the scores; finite (zero) at masked entries."""
-        if keys is None:
-            raise ValueError(f"{type(self).__name__} needs the keys: pass keys= to LatentAttention")
-        keys = layout.heads_first(keys)
-        heads, key_dim, _ = self.hidden_weight.shape
-        if keys.size(-1) != key_dim or keys.size(-3) not in (heads, heads if heads > 1 else keys.size(-3)):
-            raise ValueError(
-                f"{type(self).__name__}: keys have {keys.size(-3)} heads of width {keys.size(-1)}, expected "
-                f"{heads if heads > 1 else 'any number of'} heads of width {key_dim}"
-            )
-        hidden = torch.relu(keys.to(self.hidden_weight.dtype) @ self.hidden_weight + self.hidden_bias)
-        potential = (hidden @ self.output_weight).squeeze(-1)
-        return layout.log_softmax(layout.spread_keys(as_float(potential)))
-
-
 @PRIORS.register("gamma_contextual")
-class ContextualGammaPrior(_ContextualPrior):
+class ContextualGammaPrior(Prior):
     r"""Gamma prior whose shape is read off the keys: :math:`a_j = b\,\Psi_j`, rate b, so the prior mean is Psi.
 
     Args:
@@ -158,7 +117,7 @@ class ContextualGammaPrior(_ContextualPrior):
         literal: The paper's text instead of its code: :math:`a_j = \Psi_j`, prior mean Psi / b.
 
     Raises:
-        ValueError: A size below one, a rate that is not positive, or keys of another width.
+        ValueError: A size below one, a rate that is not positive; at a call, keys of another width.
 
     Example:
         >>> from pyro_attention import Dense
@@ -175,18 +134,19 @@ class ContextualGammaPrior(_ContextualPrior):
     def __init__(
         self, key_dim: int, heads: int = 1, *, rate: float = 1.0, hidden_dim: int = 10, literal: bool = False
     ) -> None:
-        super().__init__(key_dim, heads, hidden_dim)
-        _log_buffer(self, "rate", rate)
+        super().__init__()
+        self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim)
+        self._log_buffer("rate", rate)
         self.literal = literal
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GammaWeights:
-        log_psi = self.log_psi(keys, layout)
+        log_psi: Tensor = self.network(keys, layout)
         log_concentration = log_psi if self.literal else log_psi + self.log_rate
         return GammaWeights(log_concentration, self.log_rate, layout=layout, shape=scores.shape)
 
 
 @PRIORS.register("lognormal_contextual")
-class ContextualLogNormalPrior(_ContextualPrior):
+class ContextualLogNormalPrior(Prior):
     r"""LogNormal prior whose location is read off the keys: :math:`m_j = \log\Psi_j`, fixed scale.
 
     Args:
@@ -197,12 +157,11 @@ class ContextualLogNormalPrior(_ContextualPrior):
         literal: The paper's text instead of its code: :math:`m_j = \Psi_j`.
 
     Raises:
-        ValueError: A size below one, a scale that is not positive, or keys of another width.
+        ValueError: A size below one, a scale that is not positive; at a call, keys of another width.
 
     Example:
         >>> from pyro_attention import Dense
-        >>> prior = ContextualLogNormalPrior(8)
-        >>> prior(torch.zeros(2, 3, 5), torch.randn(2, 5, 8), Dense()).loc.shape
+        >>> ContextualLogNormalPrior(8)(torch.zeros(2, 3, 5), torch.randn(2, 5, 8), Dense()).loc.shape
         torch.Size([2, 1, 5])
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.3 (contextual prior).
@@ -213,11 +172,12 @@ class ContextualLogNormalPrior(_ContextualPrior):
     def __init__(
         self, key_dim: int, heads: int = 1, *, scale: float = 1.0, hidden_dim: int = 10, literal: bool = False
     ) -> None:
-        super().__init__(key_dim, heads, hidden_dim)
-        _log_buffer(self, "scale", scale)
+        super().__init__()
+        self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim)
+        self._log_buffer("scale", scale)
         self.literal = literal
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogNormalWeights:
-        log_psi = self.log_psi(keys, layout)
+        log_psi: Tensor = self.network(keys, layout)
         loc = log_psi.exp() if self.literal else log_psi
         return LogNormalWeights(loc, self.log_scale.exp(), layout=layout, shape=scores.shape)

@@ -4,11 +4,4 @@ from pyro_attention.distributions.base import LogWeights
 from pyro_attention.distributions.kl import kl_log_weights, kl_weibull_gamma
 from pyro_attention.distributions.weights import GammaWeights, LogNormalWeights, WeibullWeights
 
-__all__ = [
-    "GammaWeights",
-    "LogNormalWeights",
-    "LogWeights",
-    "WeibullWeights",
-    "kl_log_weights",
-    "kl_weibull_gamma",
-]
+__all__ = ["GammaWeights", "LogNormalWeights", "LogWeights", "WeibullWeights", "kl_log_weights", "kl_weibull_gamma"]

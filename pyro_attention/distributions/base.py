@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -15,12 +16,6 @@ from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Softmax
 
 __all__ = ["LogWeights"]
-
-
-def as_float(value: Tensor | float) -> Tensor:
-    """Value as a tensor in float32 or float64: noise, softmax and KL are never computed in half precision."""
-    tensor = torch.as_tensor(value)
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
 class LogWeights(TorchDistribution):
@@ -119,27 +114,17 @@ class LogWeights(TorchDistribution):
     # What torch and Pyro ask for, from the above.
 
     def sum_event(self, *terms: Tensor) -> Tensor:
-        """Sum terms over the unmasked entries of the event, without expanding what broadcasts.
-
-        Args:
-            terms: Tensors broadcastable to batch + event.
-
-        Returns:
-            Tensor of the batch shape.
-        """
+        """Sum of terms over the unmasked entries of the event, without expanding what broadcasts: the batch shape."""
         return sum(self._sum_event(term) for term in terms)  # type: ignore[return-value]
 
     def _sum_event(self, term: Tensor) -> Tensor:
-        event_dim, mask = len(self.event_shape), self.layout.mask
-        if mask is not None:
+        dims = tuple(range(-len(self.event_shape), 0))
+        if self.layout.mask is not None:
             # where, not a product: 0 * inf would be NaN, in the gradient too
-            term = term.where(mask, 0)
-        term = term[(None,) * (event_dim - term.dim())]
-        dims = range(-event_dim, 0)
-        repeats = 1
-        for dim in dims:
-            repeats *= self.event_shape[dim] if term.size(dim) == 1 else 1
-        return (term.sum(tuple(dims)) * repeats).expand(self.batch_shape)
+            term = term.where(self.layout.mask, 0)
+        term = term[(None,) * (len(dims) - term.dim())]
+        repeats = math.prod(self.event_shape[dim] for dim in dims if term.size(dim) == 1)
+        return (term.sum(dims) * repeats).expand(self.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of ``log S`` summed over the unmasked entries of the event: the batch shape."""

@@ -2,8 +2,7 @@ r"""Closed-form KL: one rule for every pair, because every prior is linear in a 
 
 .. math:: \mathrm{KL}(q \| p) = -\mathrm{E}_q[\log p] - \mathrm{H}[q]
 
-The module registers the rule with :func:`torch.distributions.kl_divergence`, together with the textbook pair of
-torch's own Weibull and Gamma classes.
+Registered with :func:`torch.distributions.kl_divergence`, together with the textbook pair of torch's own classes.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ def kl_log_weights(q: LogWeights, p: LogWeights) -> Tensor:
 
     Args:
         q: Posterior; any family with moments.
-        p: Prior; Gamma or LogNormal.
-
-    Returns:
-        Tensor of q's batch shape, in nats.
+        p: Prior; Gamma or LogNormal. The result has q's batch shape, in nats.
 
     Raises:
         NotImplementedError: p has no closed-form cross entropy (a Weibull prior).

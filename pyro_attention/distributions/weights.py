@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import check_positive
-from pyro_attention.distributions.base import LogWeights, as_float
+from pyro_attention._checks import as_float, check_positive
+from pyro_attention.distributions.base import LogWeights
 from pyro_attention.ops.noise import log_exponential, log_standard_gamma
 from pyro_attention.ops.special import lgamma1p
 
@@ -127,11 +127,8 @@ class LogNormalWeights(LogWeights):
     def cross_entropy_terms(self, q: LogWeights) -> tuple[Tensor, ...]:
         r""":math:`\log s + \tfrac12\log 2\pi`, and :math:`(\mathrm{Var}_q + (\mathrm{E}_q[\log S]-m)^2)/2s^2`."""
         precision = self.scale.square().reciprocal() / 2
-        return (
-            self.scale.log() + 0.5 * math.log(2 * math.pi),
-            q.variance * precision,
-            (q.mean - self.loc).square() * precision,
-        )
+        constant = self.scale.log() + 0.5 * math.log(2 * math.pi)
+        return constant, q.variance * precision, (q.mean - self.loc).square() * precision
 
 
 class GammaWeights(LogWeights):
@@ -156,7 +153,7 @@ class GammaWeights(LogWeights):
         >>> p.log_expected_weight.exp().flatten().tolist()
         [0.5, 0.5, 0.5, 0.5]
 
-    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2 and equation for the Weibull-Gamma KL.
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
 
     def __init__(self, log_concentration: Tensor, log_rate: Tensor, **options: Any) -> None:

@@ -1,0 +1,59 @@
+"""KeyNetwork: what the keys alone say about where to attend."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from pyro_attention._checks import as_float, check_positive
+from pyro_attention.layout import Layout
+
+__all__ = ["KeyNetwork"]
+
+
+class KeyNetwork(nn.Module):
+    r"""Contextual prior weights, in log space: :math:`\log\Psi = \log\mathrm{softmax}(w^\top \mathrm{ReLU}(V k + b))`.
+
+    The softmax runs over the keys a query may attend to: the unpadded ones, the past under a causal mask, a node's
+    neighbourhood. The last linear map has no bias, because the softmax cancels it.
+
+    Args:
+        key_dim: Width of a key.
+        heads: One network a head, or 1 for a network shared by all heads.
+        hidden_dim: Width of the hidden layer.
+
+    Raises:
+        ValueError: A size below one; at a call, missing keys or keys of another width.
+
+    Example:
+        >>> from pyro_attention import Dense
+        >>> KeyNetwork(8)(torch.randn(2, 5, 8), Dense()).exp().sum(-1).allclose(torch.ones(2, 1))
+        True
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.3.
+    """
+
+    def __init__(self, key_dim: int, heads: int = 1, *, hidden_dim: int = 10) -> None:
+        super().__init__()
+        check_positive("the least of key_dim, heads and hidden_dim", min(key_dim, heads, hidden_dim))
+        # He-normal weights and zero biases, as in the released code
+        self.hidden_weight = nn.Parameter(torch.randn(heads, key_dim, hidden_dim) * math.sqrt(2 / key_dim))
+        self.hidden_bias = nn.Parameter(torch.zeros(heads, 1, hidden_dim))
+        self.output_weight = nn.Parameter(torch.randn(heads, hidden_dim, 1) * math.sqrt(2 / hidden_dim))
+
+    def forward(self, keys: Tensor | None, layout: Layout) -> Tensor:
+        """``log Psi`` of keys in the layout's shape, broadcastable to the scores; zero (finite) at masked entries."""
+        if keys is None:
+            raise ValueError("a contextual prior needs the keys: pass keys= to LatentAttention")
+        keys = layout.heads_first(keys)
+        heads, key_dim, _ = self.hidden_weight.shape
+        if keys.size(-1) != key_dim or heads not in (1, keys.size(-3)):
+            raise ValueError(
+                f"keys have {keys.size(-3)} heads of width {keys.size(-1)}, but the contextual prior expects "
+                f"{heads if heads > 1 else 'any number of'} heads of width {key_dim}"
+            )
+        hidden = torch.relu(keys.to(self.hidden_weight.dtype) @ self.hidden_weight + self.hidden_bias)
+        potential = as_float((hidden @ self.output_weight).squeeze(-1))
+        return layout.log_softmax(layout.spread_keys(potential))
