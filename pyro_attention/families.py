@@ -60,11 +60,7 @@ class _Reparameterised(Family):
         log_value = torch.as_tensor(value, dtype=torch.get_default_dtype()).log()
         if log_value.dim() > 1:
             raise ValueError(f"{name} has shape {tuple(log_value.shape)}, expected a number or one per head [heads]")
-        self.log_value: Tensor
-        if learnable:
-            self.log_value = nn.Parameter(log_value)
-        else:
-            self.register_buffer("log_value", log_value)
+        self.log_value: Tensor = nn.Parameter(log_value) if learnable else nn.Buffer(log_value)
         self._name = name
 
     def value(self, prior: LogWeights) -> Tensor:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from pyro.infer.autoguide.effect import AutoMessenger
-from pyro.nn.module import pyro_method
+from pyro.nn.module import PyroModule, pyro_method
 from pyro.poutine.util import site_is_subsample
 from torch import nn
 
@@ -116,7 +116,6 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             msg["mask"] = False
 
     def __getstate__(self) -> dict[str, Any]:
-        # A trace holds a whole autograd graph; Pyro's context holds weak references. Neither can be pickled.
-        state = dict(self.__dict__)
-        state.pop("trace", None)
-        return state
+        # PyroModule's own leaves out weak references; a trace, of a whole autograd graph, cannot be pickled either
+        state: dict[str, Any] = PyroModule.__getstate__(self)
+        return {name: value for name, value in state.items() if name != "trace"}

@@ -3,6 +3,7 @@
 import math
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from inspect import signature
 
 import pyro
 import torch
@@ -52,9 +53,9 @@ class MaskedEdgesForm(DenseForm):
         return torch.ones_like(mask)
 
     def layout(self, mask):
-        target, source = self.kept(mask).nonzero().T
-        kept = mask[target, source].unsqueeze(-1)
-        return EdgeList(source, target, mask.size(1), mask.size(0), source.numel(), None if kept.all() else kept)
+        edges, (queries, keys) = self.kept(mask), mask.shape
+        graph = EdgeList.from_edge_index(edges.nonzero().T.flip(0), num_nodes=(keys, queries))
+        return graph if mask[edges].all() else replace(graph, mask=mask[edges].unsqueeze(-1))
 
     def scores(self, scores, mask):
         return scores[..., self.kept(mask)].transpose(-1, -2)
@@ -90,7 +91,7 @@ class Problem:
 
     @classmethod
     def random(cls, batch=(), *, heads=2, mask=None, width=3, dtype=torch.float32, spread=1.0, seed=0):
-        """A problem whose key 2 nobody may attend to and whose query 1 may attend to nothing, unless a mask is given."""
+        """A problem in which nobody may attend to key 2 and query 1 to nothing, unless a mask is given."""
         if mask is None:
             mask = torch.ones(4, 5, dtype=torch.bool)
             mask[0, 3] = mask[1] = mask[:, 2] = False
@@ -142,7 +143,7 @@ def make_family(name, k=10.0, **options):
 def make_prior(name, *, heads=2, width=3):
     """Build a registered prior for keys of a width."""
     prior = PRIORS[name]
-    return prior(width, heads) if prior.needs_keys else prior()
+    return prior(width, heads) if "key_dim" in signature(prior).parameters else prior()
 
 
 def make_model(form, prior, normalizer="softmax", *, heads=2, **options):
@@ -157,6 +158,9 @@ def prior_kind(name):
 
 
 PAIRS = [(family, prior) for prior in PRIORS for family in FAMILIES if FAMILIES[family].kind == prior_kind(prior)]
+# A normalizer sees a value, not the prior: one prior is enough for those beside the softmax.
+CASES = [(family, prior, "softmax") for family, prior in PAIRS]
+CASES += [(*pair, other) for pair in dict(PAIRS).items() for other in NORMALIZERS if other != "softmax"]
 
 
 def draw(model, family, problem, *, seed=0):

@@ -72,10 +72,12 @@ class LogWeights(TorchDistribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> LogWeights:
         """Copy with a larger batch shape; parameters are shared, not expanded."""
-        if torch.broadcast_shapes(self.batch_shape, tuple(batch_shape)) != torch.Size(batch_shape):
-            raise ValueError(f"cannot expand batch shape {tuple(self.batch_shape)} to {tuple(batch_shape)}")
+        shape = torch.Size(batch_shape)
+        padded = (1,) * (len(shape) - len(self.batch_shape)) + self.batch_shape
+        if len(padded) > len(shape) or any(a not in (1, b) for a, b in zip(padded, shape, strict=True)):
+            raise ValueError(f"cannot expand batch shape {tuple(self.batch_shape)} to {tuple(shape)}")
         new = copy.copy(self)
-        new._batch_shape = torch.Size(batch_shape)
+        new._batch_shape = shape
         return new
 
     @property
@@ -120,7 +122,7 @@ class LogWeights(TorchDistribution):
     def _sum_event(self, term: Tensor) -> Tensor:
         dims = tuple(range(-len(self.event_shape), 0))
         if self.layout.mask is not None:
-            # where, not a product: 0 * inf would be NaN, in the gradient too
+            # where, not a product: 0 * inf would be NaN
             term = term.where(self.layout.mask, 0)
         term = term[(None,) * (len(dims) - term.dim())]
         repeats = math.prod(self.event_shape[dim] for dim in dims if term.size(dim) == 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -63,4 +65,6 @@ def log_standard_gamma(concentration: Tensor, log_concentration: Tensor) -> Tens
     concentration, log_concentration = torch.broadcast_tensors(concentration, log_concentration)
     boosted = torch._standard_gamma(concentration + 1).log()
     uniform = torch.rand_like(concentration).clamp_(min=_SMALLEST_UNIFORM)
-    return boosted + uniform.log_() * (-log_concentration).exp()
+    # 1 / a, kept so small that the product is finite
+    largest = math.log(torch.finfo(boosted.dtype).max) - 8
+    return boosted + uniform.log_() * (-log_concentration).clamp(max=largest).exp()

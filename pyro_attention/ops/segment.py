@@ -60,7 +60,8 @@ class Segments:
         """Sum of ``[..., E, H]`` over the edges of each segment: ``[..., count, H]``; zero for empty ones."""
         dtype = values.dtype if values.dtype == torch.float64 else torch.float32
         columns = values.to(dtype).movedim(-2, 0)
-        total: Tensor = self._matrix(dtype) @ columns.reshape(columns.size(0), -1)
+        with torch.autocast(values.device.type, enabled=False):  # there is no sparse product in half precision
+            total: Tensor = self._matrix(dtype) @ columns.flatten(1)
         return torch.unflatten(total, -1, columns.shape[1:]).movedim(0, -2).to(values.dtype)
 
     def max(self, values: Tensor) -> Tensor:
@@ -164,8 +165,9 @@ class _SegmentAggregate(torch.autograd.Function):
         ctx.save_for_backward(weights, values)
         ctx.segments = sources, targets
         messages, factors = sources.gather(values, dim=-3), weights.unsqueeze(-1)
-        # the messages are the largest tensor of a layer; leading dimensions of the weights alone need a new one
-        messages = messages.mul_(factors) if messages.dim() >= factors.dim() else messages * factors
+        # in place where possible: the messages are the largest tensor of a layer
+        fits = torch.broadcast_shapes(messages.shape, factors.shape) == messages.shape
+        messages = messages.mul_(factors) if fits else messages * factors
         return torch.unflatten(targets.sum(messages.flatten(-2)), -1, values.shape[-2:])
 
     @staticmethod
