@@ -1,6 +1,6 @@
 """Attention weights as latent variables of Pyro models."""
 
-from pyro_attention.attention import AttentionOutput, LatentAttention
+from pyro_attention.attention import LatentAttention
 from pyro_attention.check import ModelReport, SiteReport, check_model
 from pyro_attention.distributions import GammaWeights, LogNormalWeights, LogWeights, WeibullWeights
 from pyro_attention.elbo import AttentionELBO
@@ -11,6 +11,7 @@ from pyro_attention.key_network import KeyNetwork
 from pyro_attention.layout import Dense, EdgeList, Layout
 from pyro_attention.multihead import MultiheadAttention
 from pyro_attention.normalizers import NORMALIZERS, Softmax
+from pyro_attention.output import AttentionOutput
 from pyro_attention.predictive import Prediction, predict, sample_posterior
 from pyro_attention.priors import (
     PRIORS,

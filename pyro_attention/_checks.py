@@ -15,6 +15,7 @@ __all__ = [
     "check_dense",
     "check_edge_index",
     "check_edges",
+    "check_per_key",
     "check_positive",
     "check_scores",
     "unregistered_parameters",
@@ -72,6 +73,22 @@ def check_scores(scores: Tensor, *, site: str) -> None:
         raise ValueError(
             f"site '{site}': {(~scores.isfinite()).sum().item()} of {scores.numel()} scores are NaN or infinite; "
             f"check the features and the learning rate, and pass forbidden positions as a mask instead of -inf scores"
+        )
+
+
+def check_per_key(name: str, tensor: Tensor | None, scores: Tensor, layout: Any, *, site: str) -> None:
+    """Raise unless values or keys hold one vector per head and key, in floating point, on the scores' device."""
+    if tensor is None:
+        return
+    if not tensor.is_floating_point():
+        raise TypeError(f"site '{site}': {name} have dtype {tensor.dtype}, expected floating point")
+    if tensor.device != scores.device:
+        raise ValueError(f"site '{site}': {name} are on {tensor.device}, scores on {scores.device}")
+    heads, keys = scores.size(layout.head_dim), layout.num_keys(scores)
+    if tensor.dim() < 3 or layout.heads_first(tensor).shape[-3:-1] not in ((heads, keys), (1, keys)):
+        raise ValueError(
+            f"site '{site}': {name} have shape {tuple(tensor.shape)}, expected {keys} keys of {heads} heads: "
+            f"[..., heads, keys, width] dense, [..., nodes, heads, width] on a graph"
         )
 
 

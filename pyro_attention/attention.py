@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pyro
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import PlateCheck, as_float, check_scores
+from pyro_attention._checks import PlateCheck, as_float, check_per_key, check_scores
 from pyro_attention.distributions import LogWeights
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Softmax
+from pyro_attention.output import AttentionOutput
 from pyro_attention.priors import Prior
 
-__all__ = ["AttentionOutput", "LatentAttention"]
-
-
-@dataclass(frozen=True)
-class AttentionOutput:
-    """What an attention layer returns.
-
-    Attributes:
-        context: Weighted sum of the values.
-        weights: Normalised weights that produced it, ``[..., H, M, N]`` or ``[..., E, H]``; None when not asked for.
-        self_loop_weights: Weights of the self loops a graph layer added, ``[..., N, H]``; None elsewhere.
-    """
-
-    context: Tensor
-    weights: Tensor | None
-    self_loop_weights: Tensor | None = None
+__all__ = ["LatentAttention"]
 
 
 class LatentAttention(nn.Module):
@@ -100,6 +85,8 @@ class LatentAttention(nn.Module):
         layout = Dense() if layout is None else layout
         check_scores(scores, site=self.name)
         layout.check(scores, site=self.name)
+        check_per_key("values", values, scores, layout, site=self.name)
+        check_per_key("keys", keys, scores, layout, site=self.name)
         # an autocast region would redo the softmax inputs in half precision
         with torch.autocast(scores.device.type, enabled=False):
             prior = self._prior(as_float(scores), keys, layout)

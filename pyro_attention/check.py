@@ -114,7 +114,7 @@ def check_model(
     problems: list[str] = []
     loss: Tensor | None = None
     try:
-        with torch.enable_grad(), poutine.trace() as tracer, recorder:
+        with torch.enable_grad(), poutine.trace(param_only=True) as tracer, recorder:
             loss = elbo.differentiable_loss(model, guide, *args, **kwargs)
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
         problems.append(f"{type(error).__name__}: {error}")

@@ -163,7 +163,10 @@ class AttentionELBO(TraceMeanField_ELBO):
     def _kl(self, name: str, guide_site: Any, model_site: Any) -> Tensor | None:
         """KL of one site, summed over its batch; None where the site has no prior term."""
         q, p, mask = guide_site["fn"], model_site["fn"], guide_site["mask"]
-        if mask is False or q is p:
+        if mask is False:
+            return None
+        kept = q is p or guide_site["infer"].get("keeps_prior", False)
+        if kept and (q.has_rsample or not q.log_prob(guide_site["value"]).requires_grad):
             return None
         if not q.has_rsample:
             raise ValueError(

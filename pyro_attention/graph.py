@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyro_attention.attention import AttentionOutput, LatentAttention
+from pyro_attention.attention import LatentAttention
 from pyro_attention.layout import EdgeList, Layout
+from pyro_attention.output import AttentionOutput
 from pyro_attention.priors import ContextualGammaPrior, Prior
 from pyro_attention.scores import GraphAdditive
 
@@ -187,8 +188,11 @@ class GraphAttention(nn.Module):
     def _project(self, x: Tensor, linear: nn.Linear) -> Tensor:
         if x.size(-1) != linear.in_features:
             raise ValueError(f"x has shape {tuple(x.shape)}, expected [..., nodes, {linear.in_features}]")
-        # nn.functional.linear does not take sparse features
-        projected: Tensor = torch.sparse.mm(x, linear.weight.T) if x.is_sparse else linear(x)
+        if x.is_sparse:  # there is no sparse product in half precision
+            with torch.autocast(x.device.type, enabled=False):
+                projected: Tensor = torch.sparse.mm(x, linear.weight.T)
+        else:
+            projected = linear(x)
         return torch.unflatten(projected, -1, (self.heads, self.out_channels))
 
     def _edge_features(self, edge_attr: Tensor | None, graph: EdgeList) -> Tensor | None:

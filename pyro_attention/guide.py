@@ -45,7 +45,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     def __init__(self, model: Callable[..., Any], families: Family | Mapping[str, Family]) -> None:
         super().__init__(model)
-        patterns = {"*": families} if isinstance(families, Family) else dict(families)
+        patterns = dict(families) if isinstance(families, Mapping) else {"*": families}
         if not patterns:
             raise ValueError("families is empty, expected a family or a dict from site-name patterns to families")
         for pattern, family in patterns.items():
@@ -109,9 +109,12 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     def _pyro_sample(self, msg: Any) -> None:
         super()._pyro_sample(msg)
-        if msg["is_observed"] or site_is_subsample(msg) or msg["name"] not in self._matched:
+        if msg["is_observed"] or site_is_subsample(msg):
             return
-        if not self.family(msg["name"]).has_prior_term:
+        if msg["name"] not in self._matched:
+            # a plate outside the guide (vectorised particles) makes prior and posterior two objects
+            msg["infer"]["keeps_prior"] = True
+        elif not self.family(msg["name"]).has_prior_term:
             # a point mass has no density: without this its "KL" would be -log p, MAP instead of soft attention
             msg["mask"] = False
 

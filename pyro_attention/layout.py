@@ -37,6 +37,10 @@ class Layout(ABC):
         """Raise ValueError, naming the site, when the scores do not fit the layout."""
 
     @abstractmethod
+    def num_keys(self, scores: Tensor) -> int:
+        """Number of keys or source nodes."""
+
+    @abstractmethod
     def heads_first(self, keys: Tensor) -> Tensor:
         """Keys of this layout as ``[..., H, N, D]``."""
 
@@ -97,6 +101,9 @@ class Dense(Layout):
 
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys
+
+    def num_keys(self, scores: Tensor) -> int:
+        return scores.size(-1)
 
     def spread_keys(self, values: Tensor) -> Tensor:
         """``[..., H, N]`` to ``[..., H, 1, N]``; unchanged when queries lie in a plate."""
@@ -183,7 +190,9 @@ class EdgeList(Layout):
         return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1), mask)
 
     def to(self, device: torch.device | str) -> EdgeList:
-        """Copy of the layout on another device."""
+        """The layout on another device; itself when it is there already."""
+        if torch.device(device) == self.sources.index.device:
+            return self
         mask = None if self.mask is None else self.mask.to(device)
         return EdgeList(self.sources.to(device), self.targets.to(device), self.num_input_edges, mask)
 
@@ -197,6 +206,9 @@ class EdgeList(Layout):
 
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys.transpose(-3, -2)
+
+    def num_keys(self, scores: Tensor) -> int:  # noqa: ARG002
+        return self.sources.count
 
     def spread_keys(self, values: Tensor) -> Tensor:
         """``[..., H, N]`` to the source of every edge, ``[..., E, H]``."""

@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from pyro_attention.attention import AttentionOutput, LatentAttention
+from pyro_attention.attention import LatentAttention
 from pyro_attention.layout import Dense, Layout
+from pyro_attention.output import AttentionOutput
 from pyro_attention.priors import ContextualGammaPrior, Prior
 from pyro_attention.scores import ScaledDotProduct
 
@@ -194,6 +195,11 @@ class MultiheadAttention(nn.Module):
         """Additive bias and boolean mask (True = may attend) of torch's attn_mask."""
         if attn_mask is None:
             return None, None
+        if attn_mask.shape[-2:] != scores.shape[-2:] or (attn_mask.dim() == 3 and attn_mask.size(0) % self.num_heads):
+            raise ValueError(
+                f"attn_mask has shape {tuple(attn_mask.shape)}, expected {tuple(scores.shape[-2:])}, or the same with "
+                f"batch * heads in front"
+            )
         if attn_mask.dim() == 3:  # torch's [batch * heads, M, N]
             attn_mask = attn_mask.unflatten(0, (-1, self.num_heads))
         if attn_mask.dtype == torch.bool:
@@ -210,7 +216,9 @@ class MultiheadAttention(nn.Module):
                 raise TypeError(
                     f"key_padding_mask has dtype {key_padding_mask.dtype}, expected torch.bool, True = ignore"
                 )
-            if key_padding_mask.shape != (*scores.shape[:-3], scores.size(-1)):
+            expected = (*scores.shape[:-3], scores.size(-1))
+            # vectorised particles put a dimension at the left of the scores
+            if key_padding_mask.dim() > len(expected) or key_padding_mask.shape != expected[-key_padding_mask.dim() :]:
                 raise ValueError(
                     f"key_padding_mask has shape {tuple(key_padding_mask.shape)}, expected "
                     f"{(*scores.shape[:-3], scores.size(-1))}"

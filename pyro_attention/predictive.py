@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from pyro_attention.distributions import LogWeights
 from pyro_attention.guide import AttentionGuide
 
-__all__ = ["Noise", "Prediction", "predict", "sample_posterior"]
+__all__ = ["Noise", "Prediction", "predict", "sample_posterior", "seeded"]
 
 Noise = Literal["attention", "dropout", "both", "none"]
 
@@ -210,11 +210,22 @@ def _dropout_mode(active: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
+def seeded(seed: int | None) -> Iterator[None]:
+    """Seed torch's generators inside the context and restore them after it; nothing when the seed is None.
+
+    Example:
+        >>> with seeded(0):
+        ...     first = torch.rand(1)
+        >>> with seeded(0):
+        ...     bool(first == torch.rand(1))
+        True
+    """
     if seed is None:
         yield
         return
-    with torch.random.fork_rng():
+    # every other device's generator too would draw a warning where there are many
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         yield
 
@@ -241,7 +252,7 @@ def _passes(
             f"the first attention; use chunk_size=1"
         )
     attention: AbstractContextManager[Any] = _AtMean() if noise in ("dropout", "none") else nullcontext()
-    with torch.no_grad(), _seeded(seed), _dropout_mode(dropout), attention:
+    with torch.no_grad(), seeded(seed), _dropout_mode(dropout), attention:
         nesting = _plate_nesting(guide, args, kwargs) if chunk_size > 1 else 0
         for start in range(0, num_samples, chunk_size):
             size = min(chunk_size, num_samples - start)

@@ -27,7 +27,7 @@ class LogWeights(TorchDistribution):
     out of every sum.
 
     A subclass supplies the moments ``mean`` (E[log S]), ``variance`` (Var[log S]), ``log_expected_weight``
-    (log E[S]), ``entropy_per_weight``, and, to serve as a prior, ``cross_entropy_terms``.
+    (log E[S]), ``entropy_per_weight``, and, to serve as a prior, ``cross_entropy``.
 
     Args:
         parameters: Tensors whose common broadcast shape is batch + event.
@@ -109,17 +109,14 @@ class LogWeights(TorchDistribution):
         """Log density of ``log S``, per weight."""
         raise NotImplementedError
 
-    def cross_entropy_terms(self, q: LogWeights) -> tuple[Tensor, ...]:
-        """Terms whose sum is ``-E_q[log p(log S)]`` per weight, ``p`` being this distribution."""
+    def cross_entropy(self, q: LogWeights) -> Tensor:
+        """``-E_q[log p(log S)]``, p being this distribution, summed over the unmasked entries of the event."""
         raise NotImplementedError(f"{type(self).__name__} has no closed-form cross entropy and is no prior")
 
     # What torch and Pyro ask for, from the above.
 
-    def sum_event(self, *terms: Tensor) -> Tensor:
-        """Sum of terms over the unmasked entries of the event, without expanding what broadcasts: the batch shape."""
-        return sum(self._sum_event(term) for term in terms)  # type: ignore[return-value]
-
-    def _sum_event(self, term: Tensor) -> Tensor:
+    def sum_event(self, term: Tensor) -> Tensor:
+        """Sum over the unmasked entries of the event, without expanding what broadcasts: the batch shape."""
         dims = tuple(range(-len(self.event_shape), 0))
         if self.layout.mask is not None:
             # where, not a product: 0 * inf would be NaN

@@ -124,11 +124,13 @@ class LogNormalWeights(LogWeights):
         standard = (value - self.loc) / self.scale
         return -0.5 * standard.square() - self.scale.log() - 0.5 * math.log(2 * math.pi)
 
-    def cross_entropy_terms(self, q: LogWeights) -> tuple[Tensor, ...]:
-        r""":math:`\log s + \tfrac12\log 2\pi`, and :math:`(\mathrm{Var}_q + (\mathrm{E}_q[\log S]-m)^2)/2s^2`."""
+    def cross_entropy(self, q: LogWeights) -> Tensor:
+        r""":math:`\sum \log s + \tfrac12\log 2\pi + (\mathrm{Var}_q[\log S] + (\mathrm{E}_q[\log S]-m)^2)/2s^2`."""
         precision = self.scale.square().reciprocal() / 2
-        constant = self.scale.log() + 0.5 * math.log(2 * math.pi)
-        return constant, q.variance * precision, (q.mean - self.loc).square() * precision
+        constant = self.sum_event(self.scale.log() + 0.5 * math.log(2 * math.pi))
+        return (
+            constant + self.sum_event(q.variance * precision) + self.sum_event((q.mean - self.loc).square() * precision)
+        )
 
 
 class GammaWeights(LogWeights):
@@ -194,9 +196,9 @@ class GammaWeights(LogWeights):
         scaled = value + self.log_rate
         return self.concentration * scaled - scaled.exp() - self._lgamma
 
-    def cross_entropy_terms(self, q: LogWeights) -> tuple[Tensor, ...]:
-        r""":math:`\log\Gamma(a) - a\log b`, and :math:`b\,\mathrm{E}_q[S] - a\,\mathrm{E}_q[\log S]`."""
-        return (
-            self._lgamma - self.concentration * self.log_rate,
-            (q.log_expected_weight + self.log_rate).exp() - self.concentration * q.mean,
-        )
+    def cross_entropy(self, q: LogWeights) -> Tensor:
+        r""":math:`\sum \log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
+        a, total = self.concentration, self.sum_event
+        # sums of single terms need no memory for their differences
+        log_gamma = total(lgamma1p(a)) - total(self.log_concentration)
+        return log_gamma - total(a * (q.mean + self.log_rate)) + total((q.log_expected_weight + self.log_rate).exp())

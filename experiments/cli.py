@@ -1,0 +1,63 @@
+"""Command lines out of dataclasses."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentError
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from jsonargparse import ActionYesNo, ArgumentParser
+
+from experiments.results import UserError
+
+__all__ = ["run_script"]
+
+Config = TypeVar("Config")
+
+
+class _Parser(ArgumentParser):
+    """Options with dashes, and switches without a value: ``--kl-weight 0.1 --resume --no-progress``."""
+
+    def add_argument(self, *names: Any, **options: Any) -> Any:
+        # jsonargparse looks for this option of its own under its name
+        if names != ("--print_config",):
+            names = tuple(name.replace("_", "-") for name in names)
+        if options.get("type") is bool:
+            del options["type"]
+            options["action"] = ActionYesNo(no_prefix="no-")
+        return super().add_argument(*names, **options)
+
+
+def run_script(
+    config_type: type[Config], run: Callable[[Config], object], *, name: str, arguments: Sequence[str] | None = None
+) -> int:
+    """Read the configuration from the command line and run a script.
+
+    Args:
+        config_type: Dataclass whose fields are the options and whose docstring is the help.
+        run: The script.
+        name: Its module, for the help.
+        arguments: The command line; ``sys.argv`` when omitted.
+
+    Returns:
+        Exit code: 0, 2 after an error of the user's (one line on stderr), 130 after Ctrl-C.
+    """
+    parser = _Parser(prog=f"python -m {name}", description=_first_line(config_type), exit_on_error=False)
+    parser.add_argument("--config", action="config", help="A config.yaml to read options from.")
+    parser.add_class_arguments(config_type, as_group=False)
+    try:
+        options = parser.parse_args(arguments).as_dict()
+        del options["config"]
+        run(config_type(**options))
+    except (ArgumentError, UserError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command with --resume continues from the last checkpoint", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _first_line(config_type: type) -> str:
+    return (config_type.__doc__ or "").strip().split("\n")[0]

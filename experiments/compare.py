@@ -1,0 +1,195 @@
+"""Train every kind of attention on one task, and show what differs: a table, pictures and a report.
+
+python -m experiments.compare
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jsonargparse.typing import PositiveInt
+from tqdm import tqdm
+
+from experiments import graph
+from experiments.cli import run_script
+from experiments.datasets.graphs import GraphName
+from experiments.graph_evaluation import DEFINITIONS
+from experiments.graph_figures import attention_figure, calibration_figure
+from experiments.report import Section, write_report
+from experiments.results import RunOptions, as_table, open_run, user_errors, write_metrics
+
+__all__ = ["ROWS", "CompareConfig", "run"]
+
+# Row of the comparison: the options of experiments.graph that make it.
+ROWS: dict[str, dict[str, Any]] = {
+    "soft": {"guide": "soft"},
+    "no KL": {"guide": "weibull", "kl_weight": 0.0},
+    "LF": {"guide": "lognormal", "prior": "fixed"},
+    "LC": {"guide": "lognormal", "prior": "contextual"},
+    "WF": {"guide": "weibull", "prior": "fixed"},
+    "WC": {"guide": "weibull", "prior": "contextual"},
+    "gamma": {"guide": "gamma", "prior": "contextual"},
+}
+MC_DROPOUT = "soft + MC dropout"
+LEGEND = (
+    "L, W: LogNormal, Weibull posterior; F, C: fixed, contextual prior; no KL: Weibull without a prior term; gamma: "
+    "Gamma posterior, contextual prior. Bayesian rows average the class probabilities over posterior samples of the "
+    "attention, MC dropout over dropout masks of the soft row's network."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig(RunOptions):
+    """Compare the kinds of attention on a graph.
+
+    Args:
+        task: The task.
+        dataset: The graph.
+        seeds: Number of seeds; each row is trained once a seed.
+        max_epochs: Epochs at most.
+        patience: Epochs without as good a validation accuracy or loss before training stops.
+        kl_weight: Weight of the KL in the Bayesian rows; see experiments.graph.
+        num_samples: Samples of a prediction.
+        workers: Trainings at a time, each on one thread.
+    """
+
+    task: Literal["graph"] = "graph"
+    dataset: GraphName = "digits"
+    seeds: PositiveInt = 2  # type: ignore[valid-type]
+    max_epochs: PositiveInt = 100  # type: ignore[valid-type]
+    patience: PositiveInt = 100  # type: ignore[valid-type]
+    kl_weight: float = 1e-3
+    num_samples: PositiveInt = 30  # type: ignore[valid-type]
+    workers: PositiveInt = 2  # type: ignore[valid-type]
+
+
+def run(config: CompareConfig) -> dict[str, float]:
+    """Train all rows, print the table, and write pictures and report.html.
+
+    Returns:
+        ``"<row>/<metric>"`` to its mean over seeds.
+
+    Raises:
+        UserError: Data, options or folder are not right.
+        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+    """
+    folder = config.out or Path("runs", "compare", config.dataset)
+    with user_errors(ValueError, OSError):
+        open_run(folder, config)
+    configs = {(row, seed): _run_config(config, folder, row, seed) for row in ROWS for seed in range(config.seeds)}
+    metrics = _train_all(configs, workers=config.workers, progress=config.progress)
+    table = as_table(_table_rows(metrics))
+    print(f"\n{table}\n\n{LEGEND}\n\nWriting the pictures ...", flush=True)
+    pictures = folder / "figures"
+    first = {row: configs[row, 0] for row in ROWS}
+    reliability = calibration_figure(first, pictures / "reliability.png")
+    attention = attention_figure(first["WC"], pictures / "neighbourhood.png")
+    report = write_report(
+        folder / "report.html",
+        f"Kinds of attention on {config.dataset}",
+        [
+            Section("Test results", f"Over {config.seeds} seeds: mean +- standard deviation. {LEGEND}", table=table),
+            Section(
+                "Is the confidence honest?",
+                "Seed 0, test nodes; above the diagonal the network is less sure of itself than it should be.",
+                picture=reliability,
+            ),
+            Section(
+                "Whom does a node attend to, and how sure is the posterior?", attention.text, picture=attention.path
+            ),
+            Section("Configuration", table=(folder / "config.yaml").read_text()),
+        ],
+    )
+    means = _means(metrics)
+    write_metrics(folder, means, {key: f"{DEFINITIONS[key.split('/')[1]]}; mean over seeds" for key in means})
+    print(f"\n{reliability}\n{attention.path}\n{report}")
+    return means
+
+
+def _run_config(config: CompareConfig, folder: Path, row: str, seed: int) -> graph.GraphConfig:
+    shared = {name: getattr(config, name) for name in ("dataset", "max_epochs", "patience", "kl_weight", "num_samples")}
+    options = {field: getattr(config, field) for field in ("data_root", "device", "checkpoint_every")}
+    out = folder / "runs" / f"{row.replace(' ', '-')}-{seed}"
+    # a run that stands complete in the folder is read, not repeated
+    return graph.GraphConfig(**options, **(shared | ROWS[row]), seed=seed, out=out, resume=True, progress=False)
+
+
+def _run_one(config: graph.GraphConfig) -> dict[str, float]:
+    torch.set_num_threads(1)
+    return graph.run(config)
+
+
+def _train_all(
+    configs: Mapping[tuple[str, int], graph.GraphConfig], *, workers: int, progress: bool
+) -> dict[tuple[str, int], dict[str, float]]:
+    """Run all configurations in parallel processes: their metrics, in the order of the configurations."""
+    metrics: dict[tuple[str, int], dict[str, float]] = {}
+    bar = tqdm(total=len(configs), desc="training", unit="run", disable=not progress)
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool, bar:
+        futures = {pool.submit(_run_one, config): key for key, config in configs.items()}
+        try:
+            for future in _as_completed(futures, bar):
+                (row, seed) = key = futures[future]
+                metrics[key] = future.result()
+                bar.update()
+                bar.set_postfix_str(f"{row}, seed {seed}: {metrics[key]['val_accuracy']:.3f} on validation")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return {key: metrics[key] for key in configs}
+
+
+def _as_completed(futures: Mapping[Future[Any], Any], bar: tqdm) -> Iterator[Future[Any]]:  # type: ignore[type-arg]
+    """Futures as they finish; the bar's clock goes on meanwhile."""
+    pending = set(futures)
+    while pending:
+        done, pending = wait(pending, timeout=1, return_when=FIRST_COMPLETED)
+        bar.refresh()
+        yield from done
+
+
+def _table_rows(metrics: Mapping[tuple[str, int], Mapping[str, float]]) -> list[dict[str, Any]]:
+    rows = []
+    for row in ROWS:
+        runs = [found for (name, _), found in metrics.items() if name == row]
+        rows.append(_table_row(row, runs, "mean" if row == "soft" else "attention"))
+        if row == "soft":
+            rows.append(_table_row(MC_DROPOUT, runs, "mc_dropout"))
+    return rows
+
+
+def _table_row(name: str, runs: Sequence[Mapping[str, float]], kind: str) -> dict[str, Any]:
+    def cell(metric: str, digits: int, factor: float = 1) -> str:
+        values = torch.tensor([factor * found[metric] for found in runs], dtype=torch.float64)
+        spread = f" +- {values.std():.{digits}f}" if len(runs) > 1 else ""
+        return f"{values.mean():.{digits}f}{spread}"
+
+    bayesian = kind == "attention"
+    return {
+        "attention": name,
+        "accuracy %": cell(f"test_{kind}_accuracy", 2, 100),
+        "NLL": cell(f"test_{kind}_nll", 3),
+        "ECE": cell(f"test_{kind}_ece", 3),
+        "|KL gradient|": cell("kl_gradient_norm", 1) if bayesian else "-",
+        "ms/step": cell("step_ms", 1),
+    }
+
+
+def _means(metrics: Mapping[tuple[str, int], Mapping[str, float]]) -> dict[str, float]:
+    runs = {row: [found for (name, _), found in metrics.items() if name == row] for row in ROWS}
+    return {
+        f"{row}/{metric}": sum(found[metric] for found in found_runs) / len(found_runs)
+        for row, found_runs in runs.items()
+        for metric in found_runs[0]
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(CompareConfig, run, name="experiments.compare"))

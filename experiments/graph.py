@@ -1,0 +1,185 @@
+"""Node classification by a graph attention network with latent attention weights.
+
+python -m experiments.graph --dataset cora --guide weibull --prior contextual --data-root DIR --out DIR
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyro
+import torch
+from torch import Tensor, nn
+
+from experiments.cli import run_script
+from experiments.datasets.graphs import GraphData, load_graph
+from experiments.graph_config import GraphConfig, kl_schedule
+from experiments.graph_evaluation import DEFINITIONS, evaluate, prediction_table
+from experiments.results import open_run, read_metrics, user_errors, write_environment, write_metrics
+from experiments.training import ELBOTraining, fit, load_best, resolve_device
+from guides import build_scheme
+from models.gat import GAT
+from pyro_attention import AttentionGuide, EdgeList, FixedGammaPrior, Prior, predict
+
+__all__ = ["GraphConfig", "Trained", "build_model", "kl_schedule", "load_trained", "run"]
+
+Batch = tuple[Tensor, EdgeList, Tensor, Tensor]
+
+
+class _Training(ELBOTraining):
+    """Batches are (features, graph, labels, mask of the observed labels)."""
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:  # noqa: ARG002
+        return batch  # is there already, with its edges prepared
+
+    def observations(self, batch: Batch) -> int:
+        return int(batch[3].sum())
+
+    def evaluate(self, batch: Batch) -> dict[str, Tensor]:
+        *inputs, labels, mask = batch
+        logits = predict(self.objective.guide, *inputs, labels, num_samples=1, noise="none").mean[mask]
+        correct = (logits.argmax(-1) == labels[mask]).float()
+        return {"loss": nn.functional.cross_entropy(logits, labels[mask]), "accuracy": correct.mean()}
+
+
+class _FullBatch:
+    """A data loader of one batch."""
+
+    def __init__(self, *batch: object) -> None:
+        self.batch = batch
+
+    def __iter__(self) -> Iterator[tuple[object, ...]]:
+        yield self.batch
+
+    def __len__(self) -> int:
+        return 1
+
+
+def _no_parameters(key_dim: int, heads: int) -> Prior:  # noqa: ARG001
+    return FixedGammaPrior()
+
+
+def build_model(config: GraphConfig, data: GraphData, prior: Callable[[int, int], Prior]) -> GAT:
+    """A network whose initial weights depend on the seed alone, and not on which prior it has.
+
+    The random state afterwards is that of the seed, so the dropout masks of the first step are alike too.
+    """
+
+    def build(prior: Callable[[int, int], Prior]) -> GAT:
+        pyro.set_rng_seed(config.seed)
+        sizes = {"hidden": config.hidden, "heads": config.heads, "dropout": config.dropout}
+        return GAT(data.features.shape[1], data.num_classes, prior=prior, **sizes)
+
+    plain = build(_no_parameters)
+    model = build(prior)
+    model.load_state_dict(dict(plain.named_parameters()), strict=False)
+    pyro.set_rng_seed(config.seed)
+    return model
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network with its weights, its guide and what they were trained on.
+
+    Attributes:
+        module: Network, guide and objective.
+        data: The graph, on the module's device.
+        graph: Its edges with self loops.
+    """
+
+    module: ELBOTraining
+    data: GraphData
+    graph: EdgeList
+
+    @property
+    def guide(self) -> AttentionGuide:
+        """The guide over the network."""
+        guide: AttentionGuide = self.module.objective.guide
+        return guide
+
+    @property
+    def inputs(self) -> tuple[Tensor, EdgeList, Tensor]:
+        """Arguments of the network; labels are given so that none is drawn."""
+        return self.data.features, self.graph, self.data.labels
+
+
+def _folder(config: GraphConfig) -> Path:
+    return config.out or Path("runs", "graph", f"{config.dataset}-{config.guide}-{config.prior}-{config.seed}")
+
+
+def _build(config: GraphConfig) -> Trained:
+    """Data, network and guide, untrained."""
+    data = load_graph(config.dataset, data_root=config.data_root, split_seed=config.split_seed)
+    data = data.to(resolve_device(config.device))
+    scheme = build_scheme(
+        config.guide, prior=config.prior, kl_weight=kl_schedule(config), concentration=config.concentration,
+        scale=config.scale, prior_rate=config.prior_rate, prior_scale=config.prior_scale, learnable=config.learnable,
+    )  # fmt: skip
+    model = build_model(config, data, _no_parameters if config.guide == "soft" else scheme.prior)
+    module = _Training(
+        model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate, weight_decay=config.weight_decay
+    )
+    graph = EdgeList.from_edge_index(data.edge_index, num_nodes=data.num_nodes, add_self_loops=True)
+    return Trained(module, data, graph)
+
+
+def load_trained(config: GraphConfig) -> Trained:
+    """The network of a finished run, at its best epoch.
+
+    Raises:
+        UserError: The folder holds no checkpoint, or one of another network.
+    """
+    with user_errors(ValueError, OSError):
+        trained = _build(config)
+        load_best(trained.module, _folder(config))
+    return trained
+
+
+def run(config: GraphConfig) -> dict[str, float]:
+    """Train, evaluate and save; what is in the folder already is not computed again when resuming.
+
+    Returns:
+        The numbers of metrics.json; ``experiments.graph_evaluation.DEFINITIONS`` says what they are.
+
+    Raises:
+        UserError: Data, options or folder are not right.
+        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+    """
+    folder = _folder(config)
+    with user_errors(ValueError, OSError):
+        untrained = _build(config)
+        open_run(folder, config)
+    metrics = read_metrics(folder)
+    if metrics is not None:
+        return metrics
+    module, data, graph = untrained.module, untrained.data, untrained.graph
+    write_environment(folder, data.features.device)
+    with user_errors(ValueError, OSError):
+        fitted = fit(
+            module,
+            _FullBatch(data.features, graph, data.labels, data.train_mask),
+            _FullBatch(data.features, graph, data.labels, data.val_mask),
+            folder=folder,
+            max_epochs=config.max_epochs,
+            monitor={"val_accuracy": "max", "val_loss": "min"},
+            patience=config.patience,
+            device=config.device,
+            precision=config.precision,
+            checkpoint_every=config.checkpoint_every,
+            resume=config.resume,
+            progress=config.progress,
+        )
+    metrics = evaluate(module, data, graph, fitted, num_samples=config.num_samples, seed=config.seed)
+    write_metrics(folder, metrics, DEFINITIONS)
+    return metrics
+
+
+def _run_and_print(config: GraphConfig) -> None:
+    print(f"{prediction_table(run(config))}\n\nsaved in {_folder(config)}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(GraphConfig, _run_and_print, name="experiments.graph"))

@@ -1,0 +1,192 @@
+"""Training by the ELBO on Lightning: one module for every task, one function that fits it."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+
+from experiments.callbacks import EarlyStopping, EpochBar, History, RandomState
+from experiments.checkpoints import AtomicCheckpointIO, Checkpoints
+from experiments.results import UserError, user_errors
+from pyro_attention import AttentionELBO, AttentionGuide
+
+__all__ = ["Device", "ELBOTraining", "Fitted", "Precision", "fit", "load_best", "resolve_device"]
+
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["32", "bf16-mixed"]
+
+
+class ELBOTraining(pl.LightningModule):
+    """Trains a model and its guide; a subclass says how a batch is counted and what is measured on validation data.
+
+    A batch is a tuple of the model's arguments. The loss is the negative ELBO of a batch divided by its observations.
+
+    Args:
+        model: The Pyro model, a module.
+        guide: Guide over the model.
+        elbo: Objective; its ``step`` is set to the number of optimiser steps taken.
+        learning_rate: Learning rate of Adam.
+        weight_decay: L2 penalty on every parameter, inside Adam's gradient.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        guide: AttentionGuide,
+        elbo: AttentionELBO,
+        *,
+        learning_rate: float,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.objective = elbo(model, guide)
+        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+
+    def observations(self, batch: Any) -> int:
+        """Number of observations in a batch."""
+        raise NotImplementedError
+
+    def evaluate(self, batch: Any) -> dict[str, Tensor]:
+        """Validation metrics of a batch, means over its observations, logged as ``val_NAME``."""
+        raise NotImplementedError
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
+        elbo, size = self.objective.elbo, self.observations(batch)
+        elbo.step = self.global_step
+        loss: Tensor = self.objective(*batch) / size
+        record = {"loss": loss.detach(), "kl_weight": elbo.current_kl_weight()}
+        record |= {f"kl_{site}": kl for site, kl in elbo.kl_record.items()}
+        self.log_dict(record, on_step=False, on_epoch=True, batch_size=size)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        metrics = {f"val_{name}": value for name, value in self.evaluate(batch).items()}
+        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=self.observations(batch))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        # L2 on everything, biases and prior networks too, as the reference code does; AdamW would be another method
+        return torch.optim.Adam(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What training leaves.
+
+    Attributes:
+        history: Metrics of every epoch.
+        best_epoch: Epoch of the weights that the module now has.
+    """
+
+    history: list[dict[str, float]]
+    best_epoch: int
+
+
+def resolve_device(device: Device) -> torch.device:
+    """The device to compute on; UserError when a GPU is asked for and there is none."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("device is cuda, but torch finds no GPU; pass --device cpu")
+    return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def fit(
+    module: ELBOTraining,
+    train_data: Any,
+    val_data: Any,
+    *,
+    folder: Path,
+    max_epochs: int,
+    monitor: Mapping[str, Literal["min", "max"]],
+    patience: int,
+    device: Device = "auto",
+    precision: Precision = "32",
+    checkpoint_every: int = 1,
+    resume: bool = False,
+    progress: bool = True,
+) -> Fitted:
+    """Train a module and leave it, on the device, with its best weights.
+
+    Args:
+        module: What to train.
+        train_data: Data loader, or any sized iterable over batches.
+        val_data: The same for validation.
+        folder: Gets history.csv and checkpoints/.
+        max_epochs: Number of epochs at most.
+        monitor: Metrics that decide on the best epoch; see :class:`EarlyStopping`.
+        patience: Epochs without a good metric before training stops.
+        device: "auto", "cpu" or "cuda".
+        precision: "32" or "bf16-mixed".
+        checkpoint_every: Epochs between two checkpoints.
+        resume: Go on from the last checkpoint in the folder, if there is one.
+        progress: Show a progress bar: over epochs where an epoch is one batch, else over batches.
+
+    Raises:
+        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; the last checkpoint is complete.
+        UserError: No such device, a checkpoint that cannot be read, or no epoch with finite metrics.
+    """
+    stopping, history = EarlyStopping(monitor, patience=patience), History(folder / "history.csv")
+    checkpoints = Checkpoints(folder / "checkpoints", stopping, every=checkpoint_every)
+    callbacks: list[pl.Callback] = [history, stopping, RandomState(), checkpoints]
+    if progress and isinstance(train_data, Sized) and len(train_data) == 1:
+        callbacks.append(EpochBar())
+    target = resolve_device(device)
+    with _quiet():
+        trainer = pl.Trainer(
+            accelerator="gpu" if target.type == "cuda" else "cpu",
+            devices=1,
+            precision="32-true" if precision == "32" else precision,
+            max_epochs=max_epochs,
+            callbacks=callbacks,
+            plugins=[AtomicCheckpointIO()],
+            logger=False,
+            enable_progress_bar=progress,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            default_root_dir=folder,
+        )
+        resume_from = checkpoints.last if resume and checkpoints.last.is_file() else None
+        try:
+            trainer.fit(module, train_data, val_data, ckpt_path=resume_from)
+        except SystemExit:
+            # Lightning's answer to Ctrl-C and SIGTERM; what to do about it is the caller's decision
+            raise KeyboardInterrupt from None
+    if stopping.best_epoch < 0:
+        raise UserError(f"no epoch has a finite {' and '.join(monitor)}; try a smaller learning rate")
+    module.load_state_dict(stopping.weights)
+    module.to(target)
+    return Fitted(history=history.rows, best_epoch=stopping.best_epoch)
+
+
+def load_best(module: ELBOTraining, folder: Path) -> None:
+    """Give a module the best weights that a finished run left in its folder.
+
+    Raises:
+        UserError: The folder holds no such checkpoint, or one of another network.
+    """
+    saved = AtomicCheckpointIO().load_checkpoint(folder / "checkpoints" / "best.ckpt", map_location=module.device)
+    with user_errors(RuntimeError, KeyError):
+        module.load_state_dict(saved["state_dict"])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence Lightning's hints: they concern devices and loaders that we chose on purpose."""
+    log = logging.getLogger("lightning.pytorch")
+    level = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "GPU available but not used")
+            warnings.filterwarnings("ignore", "The .*dataloader.* does not have many workers")
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated")
+            yield
+    finally:
+        log.setLevel(level)

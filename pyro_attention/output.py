@@ -1,0 +1,24 @@
+"""What the attention layers return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+__all__ = ["AttentionOutput"]
+
+
+@dataclass(frozen=True)
+class AttentionOutput:
+    """What an attention layer returns.
+
+    Attributes:
+        context: Weighted sum of the values.
+        weights: Normalised weights that produced it, ``[..., H, M, N]`` or ``[..., E, H]``; None when not asked for.
+        self_loop_weights: Weights of the self loops a graph layer added, ``[..., N, H]``; None elsewhere.
+    """
+
+    context: Tensor
+    weights: Tensor | None
+    self_loop_weights: Tensor | None = None

@@ -1,0 +1,154 @@
+"""Which inputs LatentAttention refuses, naming the site and what is wrong."""
+
+from contextlib import ExitStack
+
+import pyro
+import pytest
+import torch
+
+from pyro_attention import (
+    AttentionGuide,
+    ContextualGammaPrior,
+    Dense,
+    EdgeList,
+    FixedGammaPrior,
+    LatentAttention,
+    Soft,
+    Weibull,
+)
+
+KEYS, WIDTH = 4, 5
+
+
+@pytest.fixture
+def layer():
+    return LatentAttention("encoder.0", FixedGammaPrior())
+
+
+@pytest.fixture
+def contextual():
+    return LatentAttention("encoder.0", ContextualGammaPrior(WIDTH, heads=2))
+
+
+@pytest.fixture
+def scores():
+    return torch.randn(2, 3, KEYS)
+
+
+@pytest.fixture
+def values():
+    return torch.randn(2, KEYS, WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("shape", "plates", "dim", "size"),
+    [((7,), [], -1, 7), ((5, 7), [("b", 7, -1)], -2, 5), ((5, 7), [("a", 5, -2)], -1, 7)],
+    ids=str,
+)
+def test_batch_dimension_without_plate(layer, scores, values, shape, plates, dim, size):
+    def model():
+        with ExitStack() as stack:
+            for name, length, at in plates:
+                stack.enter_context(pyro.plate(name, length, dim=at))
+            layer(scores.expand(*shape, -1, -1, -1), values)
+
+    message = (
+        rf"site 'encoder.0': batch shape \({', '.join(map(str, shape))},?\) has no plate at dimension {dim}; wrap the "
+        rf"call, for example `with pyro.plate\('data', {size}, dim={dim}\):`"
+    )
+    for run in (model, AttentionGuide(model, Weibull()), AttentionGuide(model, Soft())):
+        with pytest.raises(ValueError, match=message):
+            run()
+
+
+edges = EdgeList.from_edge_index(torch.tensor([[0, 1], [1, 2]]), num_nodes=3)
+meta = torch.ones(KEYS, dtype=torch.bool, device="meta")
+boolean = torch.ones(2, 3, KEYS, dtype=torch.bool)
+
+
+def extreme(value):
+    return {"scores": torch.tensor([1.0, 2.0, 3.0, value]).expand(2, 3, -1)}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        pytest.param(
+            {"scores": torch.zeros(2, 3, KEYS, dtype=torch.int64)}, TypeError, "scores have dtype", id="integer scores"
+        ),
+        pytest.param(
+            {"scores": torch.zeros(3, KEYS)},
+            ValueError,
+            r"scores of shape \(3, 4\) have fewer than 3",
+            id="two dimensions",
+        ),
+        pytest.param(extreme(float("nan")), ValueError, "6 of 24 scores are NaN or infinite", id="nan"),
+        pytest.param(extreme(float("inf")), ValueError, "6 of 24 scores are NaN or infinite", id="inf"),
+        pytest.param(
+            extreme(float("-inf")), ValueError, "6 of 24 scores .* as a mask instead of -inf scores", id="-inf"
+        ),
+        pytest.param(
+            {"layout": Dense(boolean[..., 1:])},
+            ValueError,
+            r"mask of shape \(2, 3, 3\) does not broadcast",
+            id="narrow mask",
+        ),
+        pytest.param(
+            {"layout": Dense(boolean.expand(6, -1, -1, -1))}, ValueError, "mask of shape", id="mask with a batch"
+        ),
+        pytest.param(
+            {"layout": Dense(meta)},
+            ValueError,
+            r"mask is on meta, scores on cpu; .*mask.to\('cpu'\)",
+            id="mask elsewhere",
+        ),
+        pytest.param({"layout": edges}, ValueError, r"scores of shape \(2, 3, 4\) do not fit 2 edges", id="edges"),
+        pytest.param({"values": torch.zeros(2, KEYS + 1, WIDTH)}, ValueError, "values", id="long values"),
+        pytest.param({"values": torch.zeros(3, KEYS, WIDTH)}, ValueError, "values", id="heads of values"),
+        pytest.param(
+            {"values": torch.zeros(2, KEYS, WIDTH, dtype=torch.int64)}, TypeError, "values", id="integer values"
+        ),
+        pytest.param(
+            {"values": torch.zeros(2, KEYS, WIDTH, device="meta")}, ValueError, "values", id="values elsewhere"
+        ),
+    ],
+)
+def test_wrong_input(layer, scores, values, change, error, message):
+    arguments = {"scores": scores, "values": values, **change}
+    with pytest.raises(error, match=f"site 'encoder.0': .*{message}"):
+        layer(arguments.pop("scores"), arguments.pop("values"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (None, "needs the keys: pass keys= to LatentAttention"),
+        (torch.zeros(2, KEYS, 3), "keys have .*width"),
+        (torch.zeros(3, KEYS, WIDTH), "keys have .*heads"),
+        (torch.zeros(2, KEYS + 1, WIDTH), "keys have"),
+        (torch.zeros(KEYS, WIDTH), "keys have"),
+    ],
+    ids=["none", "width", "heads", "number", "dimensions"],
+)
+def test_wrong_keys(contextual, scores, values, keys, message):
+    with pytest.raises(ValueError, match=message):
+        contextual(scores, values, keys=keys)
+
+
+@pytest.mark.parametrize("mask", [torch.ones(3), torch.ones(3, dtype=torch.int64)], ids=["float", "integer"])
+def test_mask_that_is_not_boolean(mask):
+    with pytest.raises(TypeError, match=r"mask has dtype torch.\w+, expected torch.bool with True = may attend"):
+        Dense(mask)
+
+
+def test_scores_are_not_checked_without_validation(layer, scores, values):
+    """The check waits for the device; torch's switch turns it off."""
+    scores[0, 0, 0] = float("nan")
+    with pyro.validation_enabled(False):
+        assert layer(scores, values).weights.isfinite().all()  # drawn from the prior
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
+def test_wrong_dropout(dropout):
+    with pytest.raises(ValueError, match=r"dropout is .*, expected a probability in \[0, 1\)"):
+        LatentAttention("attention", FixedGammaPrior(), dropout=dropout)

@@ -1,0 +1,217 @@
+"""check_model: the table of attention sites, and every problem it finds."""
+
+import pyro
+import pytest
+import torch
+from pyro.distributions import Normal
+from pyro.infer import SVI
+from pyro.optim import Adam
+
+from models.gat import GAT
+from pyro_attention import (
+    AttentionELBO,
+    AttentionGuide,
+    Dense,
+    FixedGammaPrior,
+    LatentAttention,
+    LogNormal,
+    MultiheadAttention,
+    Soft,
+    Weibull,
+    check_model,
+)
+from tests.toy_models import FreeScores, GraphData, SelfAttention, Sequences
+
+
+@pytest.fixture
+def data():
+    return Sequences.random()
+
+
+def test_dense_table(data):
+    model = SelfAttention()
+    guide = AttentionGuide(model, {"layers.0": Weibull(), "*": LogNormal()})
+    report = check_model(model, guide, data.x, data.y, data.padding, svi=True)
+    assert report.ok
+    assert report.problems == ()
+    assert [site.name for site in report.sites] == ["layers.0", "layers.1"]
+    assert [site.family for site in report.sites] == ["WeibullWeights", "LogNormalWeights"]
+    for site in report.sites:
+        assert (site.prior, site.batch_shape, site.event_shape) == ("GammaWeights", (6,), (2, 5, 5))
+        assert site.masked == pytest.approx(data.padding.float().mean().item())
+        assert site.kl > 0
+        assert site.gradient_norm > 0
+    assert 0 < data.padding.float().mean() < 1
+
+
+def test_graph_table():
+    data = GraphData.random()
+    model = GAT(5, 3, hidden=4, heads=2, output_heads=3)
+    report = check_model(model, AttentionGuide(model, Weibull()), *data.arguments, svi=True)
+    assert report.ok
+    edges = data.edge_index.size(1) + 7
+    assert [site.event_shape for site in report.sites] == [(edges, 2), (edges, 3)]
+    loops = (data.edge_index[0] == data.edge_index[1]).sum().item()
+    assert [site.masked for site in report.sites] == pytest.approx([loops / edges] * 2)
+    assert [site.batch_shape for site in report.sites] == [(), ()]
+
+
+@pytest.mark.parametrize("options", [None, {"kl_weight": 0.3}, {"kl_weight": 0}, {"num_particles": 3}], ids=str)
+def test_numbers_are_those_of_the_objective(data, options):
+    elbo = None if options is None else AttentionELBO(**options)
+    model = SelfAttention()
+    guide = AttentionGuide(model, Weibull())
+    torch.manual_seed(0)
+    report = check_model(model, guide, data.x, data.y, data.padding, elbo=elbo)
+    elbo = AttentionELBO() if elbo is None else elbo
+    torch.manual_seed(0)
+    loss = elbo.differentiable_loss(model, guide, data.x, data.y, data.padding)
+    assert report.loss == pytest.approx(loss.item())
+    for site in report.sites:
+        assert site.kl == (pytest.approx(elbo.kl_record[site.name].item()) if elbo.kl_weight else None)
+
+
+def test_gradient_norm():
+    """The scores of FreeScores are parameters: their gradient can be had directly."""
+    model, y = FreeScores(FixedGammaPrior(), normalize_scores=False), torch.zeros(1, 3, 4)
+    guide = AttentionGuide(model, Weibull())
+    torch.manual_seed(0)
+    (site,) = check_model(model, guide, y).sites
+    torch.manual_seed(0)
+    AttentionELBO().differentiable_loss(model, guide, y).backward()
+    assert site.gradient_norm == pytest.approx(model.scores.grad.norm().item(), rel=1e-5)
+
+
+def test_soft_attention_has_no_kl(data):
+    model = SelfAttention()
+    report = check_model(model, AttentionGuide(model, Soft()), data.x, data.y, svi=True)
+    assert report.ok
+    assert [site.kl for site in report.sites] == [None, None]
+    assert "  -  " in str(report)
+
+
+def test_nothing_is_updated(data):
+    model = SelfAttention()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    check_model(model, AttentionGuide(model, Weibull()), data.x, data.y)
+    assert all(value.equal(before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_printed_table(data):
+    model = SelfAttention()
+    lines = str(check_model(model, AttentionGuide(model, Weibull()), data.x, data.y, data.padding)).splitlines()
+    assert lines[0].split() == ["site", "family", "prior", "batch", "event", "masked", "KL", "|gradient|"]
+    assert lines[1].startswith("layers.0  WeibullWeights  GammaWeights  (6,)   (2, 5, 5)")
+    assert lines[3].startswith("loss ")
+    assert lines[4:] == ["no problems found"]
+
+
+def problems(report, message):
+    """Assert that the problems are reported, and shown in the table."""
+    assert not report.ok
+    assert any(message in problem for problem in report.problems), report.problems
+    assert f"problem: {report.problems[0].splitlines()[0].rstrip()}" in str(report)
+    return True
+
+
+def test_no_observation(data):
+    model = SelfAttention()
+    report = check_model(model, AttentionGuide(model, Weibull()), data.x)
+    assert problems(report, "the model observes nothing: no sample site has obs=")
+
+
+def test_a_deterministic_site_is_no_observation(data):
+    layer = MultiheadAttention(4, 2)
+
+    def model(x):
+        with pyro.plate("batch", x.size(0)):
+            pyro.deterministic("context", layer(x, x, x).context, event_dim=2)
+
+    report = check_model(model, AttentionGuide(model, Weibull()), data.x)
+    assert problems(report, "the model observes nothing")
+
+
+def test_nothing_to_train(data):
+    model = SelfAttention().eval().requires_grad_(False)
+    report = check_model(model, AttentionGuide(model, Weibull()), data.x, data.y)
+    assert problems(report, "nothing to train: the loss depends on no parameter")
+    assert [site.gradient_norm for site in report.sites] == [None, None]
+    assert report.loss > 0
+
+
+@pytest.mark.parametrize("svi", [True, False])
+@pytest.mark.parametrize("registered", [True, False])
+def test_unregistered_parameters(data, svi, registered):
+    layer = MultiheadAttention(4, 2)
+
+    def model(x, y):
+        if registered:
+            pyro.module("layer", layer)
+        with pyro.plate("batch", x.size(0)):
+            pyro.sample("y", Normal(layer(x, x, x).context.sum((-1, -2)), 1.0), obs=y)
+
+    guide = AttentionGuide(model, Weibull())
+    report = check_model(model, guide, data.x, data.y, svi=svi)
+    if registered or not svi:
+        assert report.ok
+    else:
+        assert problems(report, "11 of 11 parameters")
+        with pytest.raises(ValueError, match="11 of 11 parameters"):  # what SVI would say
+            SVI(model, guide, Adam({"lr": 0.01}), AttentionELBO()).step(data.x, data.y)
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "sites"),
+    [
+        (lambda x, y, padding: (x[..., 1:], y, padding), "ValueError: query has shape", []),
+        (lambda x, y, padding: (x, y, padding.float()), "TypeError: key_padding_mask has dtype torch.float32", []),
+        (lambda x, y, padding: (x * float("nan"), y, padding), "scores are NaN or infinite", []),
+        (lambda x, y, padding: (x, y[1:], padding), "", ["layers.0", "layers.1"]),
+    ],
+    ids=["width", "mask", "nan", "target"],
+)
+def test_errors_are_reported_not_raised(data, change, message, sites):
+    model = SelfAttention()
+    report = check_model(model, AttentionGuide(model, Weibull()), *change(data.x, data.y, data.padding))
+    assert problems(report, message)
+    assert report.loss is None
+    assert "loss could not be computed" in str(report)
+    assert [site.name for site in report.sites] == sites  # those seen before the error
+    assert all(site.gradient_norm is None for site in report.sites)
+
+
+def test_errors_of_the_guide_are_reported(data):
+    model = SelfAttention()
+    report = check_model(model, AttentionGuide(model, {"layers.0": Weibull()}), data.x, data.y)
+    assert problems(report, "attention site 'layers.1' matches none of the patterns")
+
+
+def test_everything_masked(data):
+    model = SelfAttention()
+    report = check_model(model, AttentionGuide(model, Weibull()), data.x, data.y, torch.ones_like(data.padding))
+    assert problems(report, "site 'layers.0': every entry is masked; in masks True means may attend")
+    assert len(report.problems) == 2
+    assert [site.masked for site in report.sites] == [1, 1]
+    assert [site.kl for site in report.sites] == [0, 0]
+
+
+@pytest.mark.filterwarnings("ignore:Encountered")
+def test_infinite_loss():
+    model = FreeScores(FixedGammaPrior(), normalize_scores=False)
+    torch.nn.init.constant_(model.scores, 200.0)  # E[S] = e^200 is infinite in float32
+    report = check_model(model, AttentionGuide(model, Weibull()), torch.zeros(1, 3, 4))
+    assert problems(report, "the loss is inf; normalise the scores")
+    assert any("site 'attention': the gradient of its scores is" in problem for problem in report.problems)
+
+
+def test_a_second_attention_call_of_the_same_name_is_reported():
+    """Pyro refuses duplicate names; the report says so."""
+    layer = LatentAttention("attention", FixedGammaPrior())
+
+    def model(scores, values):
+        layer(scores, values, layout=Dense())
+        layer(scores, values)
+
+    report = check_model(model, AttentionGuide(model, Weibull()), torch.zeros(1, 2, 2), torch.zeros(1, 2, 3))
+    assert problems(report, "attention")

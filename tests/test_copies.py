@@ -1,0 +1,69 @@
+"""Guides and ELBO modules are copied by pickle, torch.save and deepcopy, before and after use."""
+
+import copy
+import io
+import pickle
+
+import pyro
+import pytest
+import torch
+from pyro.infer import SVI
+from pyro.optim import Adam
+
+from pyro_attention import AttentionELBO, AttentionGuide, LogNormal, Weibull, predict
+from tests.toy_models import SelfAttention, Sequences
+
+
+def through_pickle(module):
+    return pickle.loads(pickle.dumps(module))
+
+
+def through_torch_save(module):
+    buffer = io.BytesIO()
+    torch.save(module, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+def before_use(model, guide, loss, data):
+    pass
+
+
+def after_call(model, guide, loss, data):
+    guide(data.x)
+
+
+def after_svi(model, guide, loss, data):
+    SVI(model, guide, Adam({"lr": 0.05}), AttentionELBO()).step(data.x, data.y)
+    loss.zero_grad()
+
+
+def after_module_call(model, guide, loss, data):
+    loss(data.x, data.y).backward()
+    loss.zero_grad()
+
+
+@pytest.mark.parametrize("use", [before_use, after_call, after_svi, after_module_call])
+@pytest.mark.parametrize("duplicate", [through_pickle, through_torch_save, copy.deepcopy])
+@pytest.mark.parametrize("learnable", [False, True])
+def test_guide_and_module_survive_copying(use, duplicate, learnable):
+    data = Sequences.random()
+    model = SelfAttention()
+    guide = AttentionGuide(model, {"layers.0": Weibull(5.0, learnable=learnable), "*": LogNormal(0.3)})
+    loss = AttentionELBO(kl_weight=0.5)(model, guide)
+    use(model, guide, loss, data)
+    guide_copy, loss_copy = duplicate(guide), duplicate(loss)
+    pyro.clear_param_store()
+    values = [predict(g, data.x, num_samples=2, seed=0).mean for g in (guide, guide_copy)]
+    assert torch.equal(*values)
+    pyro.clear_param_store()
+    torch.manual_seed(0)
+    expected = loss(data.x, data.y)
+    pyro.clear_param_store()
+    torch.manual_seed(0)
+    value = loss_copy(data.x, data.y)
+    assert value.equal(expected)
+    value.backward()
+    assert all(parameter.grad is not None for parameter in loss_copy.parameters())
+    assert all(parameter.grad is None for parameter in loss.parameters())
+    guide_copy.load_state_dict(guide.state_dict())

@@ -1,0 +1,34 @@
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[1] / "README.md"
+CODE = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
+
+
+def test_the_first_example_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(CODE[0], "README.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("(")[0] for line in lines] == ["Soft", "Weibull", "LogNormal"]
+    # soft attention has no spread, the others do
+    spread = [float(line.split("+- ")[1]) for line in lines]
+    assert spread[0] == 0
+    assert min(spread[1:]) > 0
+
+
+def test_the_first_example_is_short() -> None:
+    assert len([line for line in CODE[0].splitlines() if line.strip()]) <= 24
+
+
+def test_every_file_and_command_named_exists() -> None:
+    text = README.read_text()
+    root = README.parent
+    for module in re.findall(r"python -m ([\w.]+)", text):
+        path = root / module.replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+    for name in re.findall(r"^     (\w[\w./]*(?:\.py|/))", text, re.M):
+        assert (root / "pyro_attention" / name).exists(), name
+    targets = re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.M)
+    for target in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.M):
+        assert target in targets, target
