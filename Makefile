@@ -27,7 +27,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## compare the kinds of attention on a small task
-	$(BIN)/python -m experiments.compare
+	$(BIN)/python -m experiments.compare --resume
 
 test: $(STAMP) ## run the tests, without the slow ones
 	$(BIN)/python -m pytest -n auto -m "not slow"

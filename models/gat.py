@@ -82,8 +82,9 @@ class GAT(PyroModule):
         Returns:
             Logits ``[..., N, num_classes]``.
         """
-        hidden = nn.functional.elu(self.layers[0](self._drop(features), graph).context)
-        logits: Tensor = self.layers[1](self._drop(hidden), graph).context
+        first, second = self.layers  # once: Pyro registers the parameters at every access
+        hidden = nn.functional.elu(first(self._drop(features), graph).context)
+        logits: Tensor = second(self._drop(hidden), graph).context
         observed = Categorical(logits=logits)
         if labelled is not None:
             observed = observed.mask(labelled)

@@ -156,17 +156,14 @@ class AttentionELBO(TraceMeanField_ELBO):
                 kl = self._kl(name, guide_trace.nodes[name], site)
                 if kl is not None:
                     elbo = elbo - weight * kl
-                    record = kl.detach() / self.num_particles
-                    self.kl_record[name] = self.kl_record.get(name, 0) + record
+                    self.kl_record[name] = self.kl_record.get(name, 0) + kl.detach() / self.num_particles
         return elbo
 
     def _kl(self, name: str, guide_site: Any, model_site: Any) -> Tensor | None:
         """KL of one site, summed over its batch; None where the site has no prior term."""
         q, p, mask = guide_site["fn"], model_site["fn"], guide_site["mask"]
-        if mask is False:
-            return None
         kept = q is p or guide_site["infer"].get("keeps_prior", False)
-        if kept and (q.has_rsample or not q.log_prob(guide_site["value"]).requires_grad):
+        if mask is False or (kept and (q.has_rsample or not q.log_prob(guide_site["value"]).requires_grad)):
             return None
         if not q.has_rsample:
             raise ValueError(

@@ -102,7 +102,9 @@ class Weibull(_Reparameterised):
     def posterior(self, prior: LogWeights) -> WeibullWeights:
         k = self.value(prior)
         log_scale = prior.proposal - torch.lgamma(1 + k.reciprocal())
-        return WeibullWeights(log_scale, k, layout=prior.layout, shape=prior.full_shape)
+        posterior = WeibullWeights(log_scale, k, layout=prior.layout, shape=prior.full_shape)
+        posterior.log_expected_weight = prior.proposal  # known already
+        return posterior
 
 
 @FAMILIES.register("lognormal")

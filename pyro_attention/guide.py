@@ -57,7 +57,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         self.patterns = tuple(patterns)
         # module names may not contain the dots that patterns do
         self.families = nn.ModuleList(patterns.values())
-        self._matched: dict[str, str] = {}
+        self._matched: dict[str, tuple[str, Family]] = {}
 
     @pyro_method  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
@@ -79,7 +79,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 output = self.model(*args, **kwargs)
         finally:
             del self.args_kwargs
-        unused = [pattern for pattern in self.patterns if pattern not in self._matched.values()]
+        used = {pattern for pattern, _ in self._matched.values()}
+        unused = [pattern for pattern in self.patterns if pattern not in used]
         if unused:
             sites = ", ".join(map(repr, self._matched)) or "none; route its attention through LatentAttention"
             raise ValueError(f"no attention site matches {', '.join(map(repr, unused))}; the model's sites: {sites}")
@@ -89,7 +90,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         """The family of an attention site; ValueError when no pattern matches its name."""
         for pattern, family in zip(self.patterns, self.families, strict=True):
             if fnmatchcase(name, pattern):
-                self._matched[name] = pattern
+                self._matched[name] = (pattern, family)  # type: ignore[assignment]
                 return family  # type: ignore[return-value]
         raise ValueError(
             f"attention site '{name}' matches none of the patterns {', '.join(map(repr, self.patterns))}; add one"
@@ -114,7 +115,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if msg["name"] not in self._matched:
             # a plate outside the guide (vectorised particles) makes prior and posterior two objects
             msg["infer"]["keeps_prior"] = True
-        elif not self.family(msg["name"]).has_prior_term:
+        elif not self._matched[msg["name"]][1].has_prior_term:
             # a point mass has no density: without this its "KL" would be -log p, MAP instead of soft attention
             msg["mask"] = False
 

@@ -49,8 +49,9 @@ def _our_layers(scheme_name: SchemeName, x: Tensor, graph: EdgeList) -> Callable
             self.network = network
 
         def forward(self, x: Tensor) -> None:
-            hidden = nn.functional.elu(self.network[0](x, graph).context)
-            pyro.factor("output", self.network[1](hidden, graph).context.sum())
+            first, second = self.network
+            hidden = nn.functional.elu(first(x, graph).context)
+            pyro.factor("output", second(hidden, graph).context.sum())
 
     model = Layers()
     loss = scheme.elbo(model, scheme.guide(model))

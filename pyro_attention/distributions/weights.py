@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from pyro_attention._checks import as_float, check_positive
 from pyro_attention.distributions.base import LogWeights
 from pyro_attention.ops.noise import log_exponential, log_standard_gamma
-from pyro_attention.ops.special import lgamma1p
+from pyro_attention.ops.special import lgamma_exp
 
 __all__ = ["GammaWeights", "LogNormalWeights", "WeibullWeights"]
 
@@ -60,8 +61,8 @@ class WeibullWeights(LogWeights):
     def variance(self) -> Tensor:
         return math.pi**2 / 6 / self.concentration.square()
 
-    @property
-    def log_expected_weight(self) -> Tensor:
+    @cached_property
+    def log_expected_weight(self) -> Tensor:  # type: ignore[override]
         return self.log_scale + torch.lgamma(1 + self.concentration.reciprocal())
 
     @property
@@ -167,10 +168,6 @@ class GammaWeights(LogWeights):
         """Shape ``a``."""
         return self.log_concentration.exp()
 
-    @property
-    def _lgamma(self) -> Tensor:
-        return lgamma1p(self.concentration) - self.log_concentration
-
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         log_concentration = self.log_concentration.expand(torch.Size(sample_shape) + self.full_shape)
         return log_standard_gamma(log_concentration.exp(), log_concentration) - self.log_rate
@@ -190,15 +187,17 @@ class GammaWeights(LogWeights):
     @property
     def entropy_per_weight(self) -> Tensor:
         a = self.concentration
-        return a + 1 - a * torch.digamma(1 + a) + self._lgamma
+        return a + 1 - a * torch.digamma(1 + a) + lgamma_exp(self.log_concentration)
 
     def log_density(self, value: Tensor) -> Tensor:
         scaled = value + self.log_rate
-        return self.concentration * scaled - scaled.exp() - self._lgamma
+        return self.concentration * scaled - scaled.exp() - lgamma_exp(self.log_concentration)
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
         r""":math:`\sum \log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
-        a, total = self.concentration, self.sum_event
-        # sums of single terms need no memory for their differences
-        log_gamma = total(lgamma1p(a)) - total(self.log_concentration)
-        return log_gamma - total(a * (q.mean + self.log_rate)) + total((q.log_expected_weight + self.log_rate).exp())
+        total = self.sum_event
+        return (
+            total(lgamma_exp(self.log_concentration))
+            - total(self.concentration * (q.mean + self.log_rate))
+            + total((q.log_expected_weight + self.log_rate).exp_())
+        )

@@ -58,10 +58,12 @@ class Segments:
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum of ``[..., E, H]`` over the edges of each segment: ``[..., count, H]``; zero for empty ones."""
+        if torch.is_autocast_enabled(values.device.type):  # there is no sparse product in half precision
+            with torch.autocast(values.device.type, enabled=False):
+                return self.sum(values)
         dtype = values.dtype if values.dtype == torch.float64 else torch.float32
         columns = values.to(dtype).movedim(-2, 0)
-        with torch.autocast(values.device.type, enabled=False):  # there is no sparse product in half precision
-            total: Tensor = self._matrix(dtype) @ columns.flatten(1)
+        total: Tensor = self._matrix(dtype) @ columns.flatten(1)
         return torch.unflatten(total, -1, columns.shape[1:]).movedim(0, -2).to(values.dtype)
 
     def max(self, values: Tensor) -> Tensor:
@@ -88,7 +90,8 @@ def _shifted(scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
     """Scores minus the largest unmasked score of their segment; masked entries become the lowest float."""
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    return scores - segments.gather(segments.max(scores))
+    # in place, here and below: on a CPU a new tensor costs more than a pass over an old one
+    return segments.gather(segments.max(scores)).neg_().add_(scores)
 
 
 def _normaliser(exponentials: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
@@ -141,7 +144,7 @@ class _SegmentLogSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
         shifted = _shifted(scores, segments, mask)
-        log_weights = shifted - _normaliser(shifted.exp(), segments, mask).log_()
+        log_weights = shifted.sub_(_normaliser(shifted.exp(), segments, mask).log_())
         if mask is not None:
             log_weights.masked_fill_(~mask, 0)
         ctx.save_for_backward(log_weights, mask)
@@ -155,7 +158,7 @@ class _SegmentLogSoftmax(torch.autograd.Function):
         if mask is not None:
             grad = grad.masked_fill(~mask, 0)
         total = ctx.segments.gather(ctx.segments.sum(grad))
-        result = torch.addcmul(grad, log_weights.exp(), total, value=-1)
+        result = total.mul_(log_weights.exp()).neg_().add_(grad)
         return (result if mask is None else result.masked_fill_(~mask, 0)), None, None
 
 
@@ -177,7 +180,8 @@ class _SegmentAggregate(torch.autograd.Function):
         sources, targets = ctx.segments
         messages, grad_weights, grad_values = targets.gather(grad, dim=-3), None, None
         if ctx.needs_input_grad[0]:
-            products = messages * sources.gather(values, dim=-3)
+            gathered = sources.gather(values, dim=-3)
+            products = gathered.mul_(messages) if gathered.shape == messages.shape else gathered * messages
             grad_weights = products.sum(-1).sum_to_size(weights.shape)
         if ctx.needs_input_grad[1]:
             total = sources.sum(messages.mul_(weights.unsqueeze(-1)).flatten(-2))

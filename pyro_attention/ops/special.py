@@ -9,49 +9,62 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["lgamma1p"]
+__all__ = ["lgamma_exp"]
+
+
+# Per dtype: the step s from a to y = a + s; the recurrence by pairs, 1/(a+i) + 1/(a+s-i) = (2a+s) / (a y + i(s-i)), as
+# (factor, i(s-i)); and coefficients of the asymptotic series in 1/y^2, the highest power first.
+_DIGAMMA = {
+    torch.float32: (4, ((1.0, 3), (0.5, 4)), (1 / 252, -1 / 120, 1 / 12)),
+    torch.float64: (7, ((1.0, 6), (1.0, 10), (1.0, 12)), (-691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)),
+}
 
 
 def _digamma1p(a: Tensor) -> Tensor:
-    r"""Digamma of 1 + a for a >= 0: six steps of its recurrence, in pairs, then the asymptotic series.
+    """Digamma of 1 + a for a >= 0: a few steps of its recurrence, then the asymptotic series.
 
     A few vectorised passes, in place; torch's digamma runs element by element on a CPU and costs several times as
     much.
     """
-    y = a + 7
+    step, pairs, (highest, *coefficients) = _DIGAMMA[a.dtype]
+    y = a + step
     product = a * y
-    recurrence = (product + 6).reciprocal_()
-    recurrence.add_((product + 10).reciprocal_()).add_(product.add_(12).reciprocal_()).mul_(a + y)
-    z = y.square().reciprocal_()
-    series = z * (-691 / 32760)
-    for coefficient in (1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12):
+    recurrence = torch.zeros_like(a)
+    for factor, offset in pairs:
+        recurrence.add_((product + offset).reciprocal_(), alpha=factor)
+    recurrence.mul_(a + y)
+    reciprocal = y.reciprocal()
+    z = reciprocal.square()
+    series = z * highest
+    for coefficient in coefficients:
         series.add_(coefficient).mul_(z)
-    return recurrence.add_(series).add_(y.reciprocal(), alpha=0.5).neg_().add_(y.log_())
+    return y.log_().sub_(recurrence).sub_(series).sub_(reciprocal, alpha=0.5)
 
 
-class _LGamma1p(torch.autograd.Function):
+class _LGammaExp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, a: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        a = x.exp()
         ctx.save_for_backward(a)
-        return torch.lgamma(1 + a)
+        return (1 + a).lgamma_().sub_(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (a,) = ctx.saved_tensors
-        return grad * _digamma1p(a)
+        return _digamma1p(a).mul_(a).sub_(1).mul_(grad)
 
 
-_lgamma1p: Callable[..., Tensor] = _LGamma1p.apply
+_lgamma_exp: Callable[..., Tensor] = _LGammaExp.apply
 
 
-def lgamma1p(a: Tensor) -> Tensor:
-    r""":math:`\log\Gamma(1 + a)` for a >= 0, with a fast gradient.
+def lgamma_exp(x: Tensor) -> Tensor:
+    r""":math:`\log\Gamma(e^x) = \log\Gamma(1 + e^x) - x`, finite also where :math:`e^x` underflows.
 
     Example:
-        >>> lgamma1p(torch.tensor(3.0)).exp().item()
-        6.0
+        >>> lgamma_exp(torch.tensor([-1000.0, 0.0])).tolist()
+        [1000.0, 0.0]
 
     Source: Abramowitz and Stegun, 6.3.5 and 6.3.18, for the gradient.
     """
-    return _lgamma1p(a)
+    return _lgamma_exp(x)
