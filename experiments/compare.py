@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -63,8 +64,8 @@ class CompareConfig(RunOptions):
     task: Literal["graph"] = "graph"
     dataset: GraphName = "digits"
     seeds: PositiveInt = 2  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 100  # type: ignore[valid-type]
-    patience: PositiveInt = 100  # type: ignore[valid-type]
+    max_epochs: PositiveInt = 80  # type: ignore[valid-type]
+    patience: PositiveInt = 80  # type: ignore[valid-type]
     kl_weight: float = 1e-3
     num_samples: PositiveInt = 30  # type: ignore[valid-type]
     workers: PositiveInt = 2  # type: ignore[valid-type]
@@ -86,7 +87,7 @@ def run(config: CompareConfig) -> dict[str, float]:
     configs = {(row, seed): _run_config(config, folder, row, seed) for row in ROWS for seed in range(config.seeds)}
     metrics = _train_all(configs, workers=config.workers, progress=config.progress)
     table = as_table(_table_rows(metrics))
-    print(f"\n{table}\n\n{LEGEND}\n\nWriting the pictures ...", flush=True)
+    print(f"\n{table}\n\n{textwrap.fill(LEGEND, 100)}\n\nWriting the pictures ...", flush=True)
     pictures = folder / "figures"
     first = {row: configs[row, 0] for row in ROWS}
     reliability = calibration_figure(first, pictures / "reliability.png")
@@ -98,7 +99,7 @@ def run(config: CompareConfig) -> dict[str, float]:
             Section("Test results", f"Over {config.seeds} seeds: mean +- standard deviation. {LEGEND}", table=table),
             Section(
                 "Is the confidence honest?",
-                "Seed 0, test nodes; above the diagonal the network is less sure of itself than it should be.",
+                "Seed 0, test nodes, bins of at least ten; above the diagonal a network is less sure than it could be.",
                 picture=reliability,
             ),
             Section(
@@ -151,7 +152,8 @@ def _as_completed(futures: Mapping[Future[Any], Any], bar: tqdm) -> Iterator[Fut
     pending = set(futures)
     while pending:
         done, pending = wait(pending, timeout=1, return_when=FIRST_COMPLETED)
-        bar.refresh()
+        if sys.stderr.isatty():
+            bar.refresh()
         yield from done
 
 

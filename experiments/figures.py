@@ -18,6 +18,7 @@ from experiments.results import write_atomic
 __all__ = ["neighbourhood", "reliability_diagram", "save"]
 
 SAME, OTHER, SELF = "#1b6ca8", "#d1495b", "#6b7280"
+MIN_ITEMS = 10  # the accuracy of fewer says little
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -29,6 +30,8 @@ def save(figure: Figure, path: Path) -> Path:
 
 def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]], *, bins: int = 10) -> Figure:
     """Accuracy against confidence, one panel a row of the comparison; on the diagonal confidence is honest.
+
+    Bins with fewer than ten items are left out of the line.
 
     Args:
         predictions: Name to (probabilities ``[items, classes]``, labels ``[items]``).
@@ -43,6 +46,7 @@ def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]], *, bin
     for axis, (name, (probabilities, labels)) in zip(axes.flat, predictions.items(), strict=False):
         _reliability(axis, probabilities, labels, bins)
         axis.set_title(name, fontsize=10)
+    axes[0, 0].legend(fontsize=7, loc="upper left", frameon=False)
     figure.supxlabel("confidence: probability of the predicted class")
     figure.supylabel("accuracy")
     return figure
@@ -57,13 +61,12 @@ def _reliability(axis: Axes, probabilities: Tensor, labels: Tensor, bins: int) -
     mean_confidence = torch.bincount(index, weights=confidence.double(), minlength=bins) / count
     centres = (np.arange(bins) + 0.5) / bins
     axis.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
-    axis.bar(centres, (count / count.sum()).numpy(), width=0.9 / bins, color="0.85", label="share of test nodes")
+    axis.bar(centres, (count / count.sum()).numpy(), width=0.9 / bins, color="0.85", label="share of items")
     seen = count > 0
     axis.plot(
         mean_confidence[seen].numpy(), accuracy[seen].numpy(), color=SAME, marker="o", markersize=4, label="accuracy"
     )
     axis.set(xlim=(0, 1), ylim=(0, 1.02))
-    axis.legend(fontsize=7, loc="upper left", frameon=False)
 
 
 def neighbourhood(

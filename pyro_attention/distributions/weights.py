@@ -195,9 +195,6 @@ class GammaWeights(LogWeights):
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
         r""":math:`\sum \log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
-        total = self.sum_event
-        return (
-            total(lgamma_exp(self.log_concentration))
-            - total(self.concentration * (q.mean + self.log_rate))
-            + total((q.log_expected_weight + self.log_rate).exp_())
-        )
+        linear = self.concentration * (q.mean + self.log_rate)
+        expected = (q.log_expected_weight + self.log_rate).exp_()
+        return self.sum_event(lgamma_exp(self.log_concentration)) - self.sum_event(linear) + self.sum_event(expected)

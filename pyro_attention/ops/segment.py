@@ -87,7 +87,11 @@ class Segments:
 
 
 def _shifted(scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
-    """Scores minus the largest unmasked score of their segment; masked entries become the lowest float."""
+    """Scores minus a bound of their segment, so that exp neither overflows nor underflows where it counts."""
+    if mask is None and scores.is_cpu and scores.numel():
+        low, high = torch.aminmax(scores)
+        if high - low < 40:  # one bound serves all segments: exp(-40) is far from underflow
+            return scores - high
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     # in place, here and below: on a CPU a new tensor costs more than a pass over an old one
