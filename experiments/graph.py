@@ -24,7 +24,7 @@ from guides import build_scheme
 from models.gat import GAT
 from pyro_attention import AttentionGuide, EdgeList, FixedGammaPrior, Prior, predict
 
-__all__ = ["GraphConfig", "Trained", "build_model", "kl_schedule", "load_trained", "run"]
+__all__ = ["GraphConfig", "Trained", "build_model", "kl_schedule", "load_trained", "run", "run_folder"]
 
 Batch = tuple[Tensor, EdgeList, Tensor, Tensor]
 
@@ -106,7 +106,8 @@ class Trained:
         return self.data.features, self.graph, self.data.labels
 
 
-def _folder(config: GraphConfig) -> Path:
+def run_folder(config: GraphConfig) -> Path:
+    """Folder of the run."""
     return config.out or Path("runs", "graph", f"{config.dataset}-{config.guide}-{config.prior}-{config.seed}")
 
 
@@ -134,7 +135,7 @@ def load_trained(config: GraphConfig) -> Trained:
     """
     with user_errors(ValueError, OSError):
         trained = _build(config)
-        load_best(trained.module, _folder(config))
+        load_best(trained.module, run_folder(config))
     return trained
 
 
@@ -148,7 +149,7 @@ def run(config: GraphConfig) -> dict[str, float]:
         UserError: Data, options or folder are not right.
         KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
     """
-    folder = _folder(config)
+    folder = run_folder(config)
     with user_errors(ValueError, OSError):
         untrained = _build(config)
         open_run(folder, config)
@@ -177,9 +178,16 @@ def run(config: GraphConfig) -> dict[str, float]:
     return metrics
 
 
-def _run_and_print(config: GraphConfig) -> None:
-    print(f"{prediction_table(run(config))}\n\nsaved in {_folder(config)}")
+def _run_and_show(config: GraphConfig) -> None:
+    """The script: table on the terminal, pictures in the folder."""
+    from experiments.graph_figures import attention_figure, calibration_figure  # they read runs of this module
+
+    metrics = run(config)
+    print(prediction_table(metrics), end="\n\n")
+    folder = run_folder(config) / "figures"
+    print(calibration_figure({config.guide: config}, folder / "reliability.png"))
+    print(f"{attention_figure(config, folder / 'neighbourhood.png').path}\n\nsaved in {run_folder(config)}")
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(GraphConfig, _run_and_print, name="experiments.graph"))
+    sys.exit(run_script(GraphConfig, _run_and_show, name="experiments.graph"))
