@@ -113,8 +113,8 @@ def neighbourhood(
     bars.set(xlabel=f"attention weight: mean and {level:.0%} credible interval", ylabel="class of the neighbour")
     bars.spines[["top", "right"]].set_visible(False)
     for label, colour in (("same class", SAME), ("other class", OTHER), ("itself", SELF)):
-        bars.plot([], [], color=colour, linewidth=6, alpha=0.5, label=label)
-    bars.legend(frameon=False, fontsize=8, loc="lower right")
+        wheel.plot([], [], color=colour, linewidth=6, alpha=0.5, label=label)
+    wheel.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=3)
     figure.suptitle(title, fontsize=11)
     return figure
 
