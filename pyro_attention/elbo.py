@@ -166,9 +166,7 @@ class AttentionELBO(TraceMeanField_ELBO):
         if mask is False or (kept and (q.has_rsample or not q.log_prob(guide_site["value"]).requires_grad)):
             return None
         if not q.has_rsample:
-            raise ValueError(
-                f"site '{name}': {type(q).__name__} has no reparameterised sampler, so it cannot train here"
-            )
+            raise ValueError(f"site '{name}': {type(q).__name__} has no reparameterised sampler, it cannot train here")
         if self.kl == "sampled":
             kl = q.log_prob(guide_site["value"]) - p.log_prob(guide_site["value"])
         elif isinstance(q, Delta):
