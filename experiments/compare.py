@@ -86,7 +86,8 @@ def run(config: CompareConfig) -> dict[str, float]:
         open_run(folder, config)
     configs = {(row, seed): _run_config(config, folder, row, seed) for row in ROWS for seed in range(config.seeds)}
     metrics = _train_all(configs, workers=config.workers, progress=config.progress)
-    table = as_table(_table_rows(metrics))
+    runs = {row: [metrics[row, seed] for seed in range(config.seeds)] for row in ROWS}
+    table = as_table(_table_rows(runs))
     print(f"\n{table}\n\n{textwrap.fill(LEGEND, 100)}\n\nWriting the pictures ...", flush=True)
     pictures = folder / "figures"
     first = {row: configs[row, 0] for row in ROWS}
@@ -108,7 +109,7 @@ def run(config: CompareConfig) -> dict[str, float]:
             Section("Configuration", table=(folder / "config.yaml").read_text()),
         ],
     )
-    means = _means(metrics)
+    means = _means(runs)
     write_metrics(folder, means, {key: f"{DEFINITIONS[key.split('/')[1]]}; mean over seeds" for key in means})
     print(f"\n{reliability}\n{attention.path}\n{report}")
     return means
@@ -130,7 +131,7 @@ def _run_one(config: graph.GraphConfig) -> dict[str, float]:
 def _train_all(
     configs: Mapping[tuple[str, int], graph.GraphConfig], *, workers: int, progress: bool
 ) -> dict[tuple[str, int], dict[str, float]]:
-    """Run all configurations in parallel processes: their metrics, in the order of the configurations."""
+    """Run all configurations in parallel processes: their metrics, by the keys of the configurations."""
     metrics: dict[tuple[str, int], dict[str, float]] = {}
     bar = tqdm(total=len(configs), desc="training", unit="run", disable=not progress)
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool, bar:
@@ -144,7 +145,7 @@ def _train_all(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return {key: metrics[key] for key in configs}
+    return metrics
 
 
 def _as_completed(futures: Mapping[Future[Any], Any], bar: tqdm) -> Iterator[Future[Any]]:  # type: ignore[type-arg]
@@ -157,13 +158,12 @@ def _as_completed(futures: Mapping[Future[Any], Any], bar: tqdm) -> Iterator[Fut
         yield from done
 
 
-def _table_rows(metrics: Mapping[tuple[str, int], Mapping[str, float]]) -> list[dict[str, Any]]:
+def _table_rows(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> list[dict[str, Any]]:
     rows = []
-    for row in ROWS:
-        runs = [found for (name, _), found in metrics.items() if name == row]
-        rows.append(_table_row(row, runs, "mean" if row == "soft" else "attention"))
+    for row, found in runs.items():
+        rows.append(_table_row(row, found, "mean" if row == "soft" else "attention"))
         if row == "soft":
-            rows.append(_table_row(MC_DROPOUT, runs, "mc_dropout"))
+            rows.append(_table_row(MC_DROPOUT, found, "mc_dropout"))
     return rows
 
 
@@ -184,12 +184,11 @@ def _table_row(name: str, runs: Sequence[Mapping[str, float]], kind: str) -> dic
     }
 
 
-def _means(metrics: Mapping[tuple[str, int], Mapping[str, float]]) -> dict[str, float]:
-    runs = {row: [found for (name, _), found in metrics.items() if name == row] for row in ROWS}
+def _means(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, float]:
     return {
-        f"{row}/{metric}": sum(found[metric] for found in found_runs) / len(found_runs)
-        for row, found_runs in runs.items()
-        for metric in found_runs[0]
+        f"{row}/{metric}": sum(metrics[metric] for metrics in found) / len(found)
+        for row, found in runs.items()
+        for metric in found[0]
     }
 
 

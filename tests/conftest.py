@@ -4,6 +4,9 @@ import pyro
 import pytest
 import torch
 
+from pyro_attention import ContextualGammaPrior, FixedGammaPrior, LatentAttention
+from tests.toy_models import KEYS, WIDTH
+
 # The tests run in several processes; one thread in each keeps them from fighting over the cores.
 torch.set_num_threads(1)
 
@@ -22,3 +25,23 @@ def clean_state() -> Iterator[None]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("cuda") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
+
+
+@pytest.fixture
+def layer():
+    return LatentAttention("encoder.0", FixedGammaPrior())
+
+
+@pytest.fixture
+def contextual():
+    return LatentAttention("encoder.0", ContextualGammaPrior(WIDTH, heads=2))
+
+
+@pytest.fixture
+def scores():
+    return torch.randn(2, 3, KEYS)
+
+
+@pytest.fixture
+def values():
+    return torch.randn(2, KEYS, WIDTH)

@@ -18,29 +18,7 @@ from pyro_attention import (
     Weibull,
 )
 from tests.helpers import assert_mean
-from tests.toy_models import FreeScores, attention_values
-
-KEYS, WIDTH = 4, 5
-
-
-@pytest.fixture
-def layer():
-    return LatentAttention("encoder.0", FixedGammaPrior())
-
-
-@pytest.fixture
-def contextual():
-    return LatentAttention("encoder.0", ContextualGammaPrior(WIDTH, heads=2))
-
-
-@pytest.fixture
-def scores():
-    return torch.randn(2, 3, KEYS)
-
-
-@pytest.fixture
-def values():
-    return torch.randn(2, KEYS, WIDTH)
+from tests.toy_models import KEYS, WIDTH, FreeScores, attention_values
 
 
 def test_soft_attention(layer, scores, values):

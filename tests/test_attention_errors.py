@@ -8,7 +8,6 @@ import torch
 
 from pyro_attention import (
     AttentionGuide,
-    ContextualGammaPrior,
     Dense,
     EdgeList,
     FixedGammaPrior,
@@ -16,28 +15,7 @@ from pyro_attention import (
     Soft,
     Weibull,
 )
-
-KEYS, WIDTH = 4, 5
-
-
-@pytest.fixture
-def layer():
-    return LatentAttention("encoder.0", FixedGammaPrior())
-
-
-@pytest.fixture
-def contextual():
-    return LatentAttention("encoder.0", ContextualGammaPrior(WIDTH, heads=2))
-
-
-@pytest.fixture
-def scores():
-    return torch.randn(2, 3, KEYS)
-
-
-@pytest.fixture
-def values():
-    return torch.randn(2, KEYS, WIDTH)
+from tests.toy_models import KEYS, WIDTH
 
 
 @pytest.mark.parametrize(

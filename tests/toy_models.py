@@ -12,6 +12,8 @@ from pyro_attention import ContextualGammaPrior, EdgeList, LatentAttention, Mult
 
 __all__ = ["FreeScores", "GraphData", "SelfAttention", "Sequences", "attention_values"]
 
+KEYS, WIDTH = 4, 5  # of the inputs of a bare LatentAttention, see the fixtures
+
 
 @dataclass(frozen=True)
 class Sequences:
