@@ -1,25 +1,32 @@
-"""Accuracy and calibration of class probabilities."""
+"""Scores of class probabilities, by name."""
 
 from __future__ import annotations
 
-from torch import Tensor, nn
-from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
+from dataclasses import asdict
 
-__all__ = ["DEFINITIONS", "score"]
+from torch import Tensor
 
-DEFINITIONS = {
+from pyro_attention.analysis import TemperatureScaling, classification_scores
+
+__all__ = ["SCALED_SCORES", "SCORES", "score", "score_scaled"]
+
+SCORES = {
     "accuracy": "fraction of correct classes",
     "nll": "mean negative log probability of the true class, nats",
     "ece": "expected calibration error of the top class: 15 bins of equal width, mean absolute gap",
     "brier": "mean squared distance of the probabilities from the one-hot class, summed over classes (0 to 2)",
 }
+SCALED_SCORES = {
+    f"scaled_{name}": f"{SCORES[name]}; after temperature scaling on validation data"
+    for name in ("nll", "ece", "brier")
+}
 
 
 def score(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
-    """Accuracy, NLL, ECE and Brier score.
+    """The numbers of ``SCORES``.
 
     Args:
-        probabilities: ``[items, classes]``.
+        probabilities: ``[items, classes]``, or samples of them ``[S, items, classes]``.
         labels: int64 ``[items]``.
 
     Example:
@@ -27,14 +34,10 @@ def score(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
         >>> score(torch.tensor([[0.75, 0.25], [0.75, 0.25]]), torch.tensor([0, 1]))
         {'accuracy': 0.5, 'nll': 0.836..., 'ece': 0.25, 'brier': 0.625}
     """
-    classes = probabilities.size(-1)
-    # a mean over few samples may be exactly 0
-    logarithms = probabilities.clamp_min(1e-12).log()
-    distances = probabilities - nn.functional.one_hot(labels, classes)
-    scores = {
-        "accuracy": multiclass_accuracy(probabilities, labels, classes, average="micro"),
-        "nll": nn.functional.nll_loss(logarithms, labels),
-        "ece": multiclass_calibration_error(probabilities, labels, classes),
-        "brier": distances.square().sum(-1).mean(),
-    }
-    return {name: value.item() for name, value in scores.items()}
+    return asdict(classification_scores(probabilities, labels))
+
+
+def score_scaled(scaling: TemperatureScaling, logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """The numbers of ``SCALED_SCORES``, from logits ``[items, classes]`` or samples of them."""
+    scores = score(scaling(logits), labels)
+    return {name: scores[name.removeprefix("scaled_")] for name in SCALED_SCORES}

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 from jsonargparse import ActionYesNo, ArgumentParser
 
-from experiments.results import UserError
+from experiments.results import RunOptions, UserError
 
-__all__ = ["run_script"]
+__all__ = ["command_line", "run_script"]
 
 Config = TypeVar("Config")
 
 
 class _Parser(ArgumentParser):
-    """Options with dashes, and switches without a value: ``--kl-weight 0.1 --resume --no-progress``."""
+    """Options with dashes, switches without a value, what is required by position: ``bam1 --seeds 10 --resume``."""
 
     def add_argument(self, *names: Any, **options: Any) -> Any:
         # jsonargparse looks for this option of its own under its name
         if names != ("--print_config",):
             names = tuple(name.replace("_", "-") for name in names)
+        if options.pop("required", False):
+            names = tuple(name.removeprefix("--") for name in names)
         if options.get("type") is bool:
             del options["type"]
             options["action"] = ActionYesNo(no_prefix="no-")
@@ -35,7 +40,8 @@ def run_script(
     """Read the configuration from the command line and run a script.
 
     Args:
-        config_type: Dataclass whose fields are the options and whose docstring is the help.
+        config_type: Dataclass whose fields are the options and whose docstring is the help; fields without a default
+            are positional.
         run: The script.
         name: Its module, for the help.
         arguments: The command line; ``sys.argv`` when omitted.
@@ -57,6 +63,26 @@ def run_script(
         print("\ninterrupted; the same command with --resume continues from the last checkpoint", file=sys.stderr)
         return 130
     return 0
+
+
+def command_line(script: str, config: RunOptions, *, always: Sequence[str] = ()) -> str:
+    """The command that repeats a run: the options that say what is computed, where they are not the script's defaults.
+
+    Args:
+        script: The module, with what is given by position.
+        config: Configuration of the run.
+        always: Options to name even where they have their default.
+    """
+    parts = [f"python -m {script}"]
+    how = {field.name for field in fields(RunOptions)} | {"workers"}
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.default is MISSING or field.name in how or isinstance(value, Path):
+            continue
+        if field.name in always or value != field.default:
+            value = f"'{json.dumps(value)}'" if isinstance(value, tuple) else value
+            parts.append(f"--{field.name.replace('_', '-')} {value}")
+    return " ".join(parts)
 
 
 def _first_line(config_type: type) -> str:

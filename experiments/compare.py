@@ -5,44 +5,33 @@ python -m experiments.compare
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from jsonargparse.typing import PositiveInt
-from tqdm import tqdm
 
 from experiments import graph
 from experiments.cli import run_script
 from experiments.datasets.graphs import GraphName
 from experiments.graph_evaluation import DEFINITIONS
 from experiments.graph_figures import attention_figure, calibration_figure
+from experiments.graph_rows import LEGEND as ROWS_LEGEND
+from experiments.graph_rows import ROWS
+from experiments.parallel import run_all
 from experiments.report import Section, write_report
 from experiments.results import RunOptions, as_table, open_run, user_errors, write_metrics
 
-__all__ = ["ROWS", "CompareConfig", "run"]
+__all__ = ["CompareConfig", "run"]
 
-# Row of the comparison: the options of experiments.graph that make it.
-ROWS: dict[str, dict[str, Any]] = {
-    "soft": {"guide": "soft"},
-    "no KL": {"guide": "weibull", "kl_weight": 0.0},
-    "LF": {"guide": "lognormal", "prior": "fixed"},
-    "LC": {"guide": "lognormal", "prior": "contextual"},
-    "WF": {"guide": "weibull", "prior": "fixed"},
-    "WC": {"guide": "weibull", "prior": "contextual"},
-    "gamma": {"guide": "gamma", "prior": "contextual"},
-}
 MC_DROPOUT = "soft + MC dropout"
 LEGEND = (
-    "L, W: LogNormal, Weibull posterior; F, C: fixed, contextual prior; no KL: Weibull without a prior term; gamma: "
-    "Gamma posterior, contextual prior. Bayesian rows average the class probabilities over posterior samples of the "
-    "attention, MC dropout over dropout masks of the soft row's network."
+    f"{ROWS_LEGEND} Bayesian rows average the class probabilities over posterior samples of the attention, MC dropout "
+    "over dropout masks of the soft row's network."
 )
 
 
@@ -85,7 +74,7 @@ def run(config: CompareConfig) -> dict[str, float]:
     with user_errors(ValueError, OSError):
         open_run(folder, config)
     configs = {(row, seed): _run_config(config, folder, row, seed) for row in ROWS for seed in range(config.seeds)}
-    metrics = _train_all(configs, workers=config.workers, progress=config.progress)
+    metrics = run_all(graph.run, configs, workers=config.workers, progress=config.progress, describe=_describe)
     runs = {row: [metrics[row, seed] for seed in range(config.seeds)] for row in ROWS}
     table = as_table(_table_rows(runs))
     print(f"\n{table}\n\n{textwrap.fill(LEGEND, 100)}\n\nWriting the pictures ...", flush=True)
@@ -117,45 +106,12 @@ def run(config: CompareConfig) -> dict[str, float]:
 
 def _run_config(config: CompareConfig, folder: Path, row: str, seed: int) -> graph.GraphConfig:
     shared = {name: getattr(config, name) for name in ("dataset", "max_epochs", "patience", "kl_weight", "num_samples")}
-    options = {field: getattr(config, field) for field in ("data_root", "device", "checkpoint_every")}
     out = folder / "runs" / f"{row.replace(' ', '-')}-{seed}"
-    # a run that stands complete in the folder is read, not repeated
-    return graph.GraphConfig(**options, **(shared | ROWS[row]), seed=seed, out=out, resume=True, progress=False)
+    return graph.GraphConfig(**config.for_runs(), **(shared | ROWS[row]), seed=seed, out=out)
 
 
-def _run_one(config: graph.GraphConfig) -> dict[str, float]:
-    torch.set_num_threads(1)
-    return graph.run(config)
-
-
-def _train_all(
-    configs: Mapping[tuple[str, int], graph.GraphConfig], *, workers: int, progress: bool
-) -> dict[tuple[str, int], dict[str, float]]:
-    """Run all configurations in parallel processes: their metrics, by the keys of the configurations."""
-    metrics: dict[tuple[str, int], dict[str, float]] = {}
-    bar = tqdm(total=len(configs), desc="training", unit="run", disable=not progress)
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool, bar:
-        futures = {pool.submit(_run_one, config): key for key, config in configs.items()}
-        try:
-            for future in _as_completed(futures, bar):
-                (row, seed) = key = futures[future]
-                metrics[key] = future.result()
-                bar.update()
-                bar.set_postfix_str(f"{row}, seed {seed}: {metrics[key]['val_accuracy']:.3f} on validation")
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return metrics
-
-
-def _as_completed(futures: Mapping[Future[Any], Any], bar: tqdm) -> Iterator[Future[Any]]:  # type: ignore[type-arg]
-    """Futures as they finish; the bar's clock goes on meanwhile."""
-    pending = set(futures)
-    while pending:
-        done, pending = wait(pending, timeout=1, return_when=FIRST_COMPLETED)
-        if sys.stderr.isatty():
-            bar.refresh()
-        yield from done
+def _describe(key: tuple[str, int], metrics: Mapping[str, float]) -> str:
+    return f"{key[0]}, seed {key[1]}: {metrics['val_accuracy']:.3f} on validation"
 
 
 def _table_rows(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> list[dict[str, Any]]:

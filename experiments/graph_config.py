@@ -46,7 +46,10 @@ class GraphConfig(RunOptions):
         num_samples: Samples of a prediction.
         precision: Arithmetic of the training; evaluation is in 32 bits.
         seed: Seed of the initial weights and of all noise.
-        split_seed: Seed of the split of digits.
+        split_seed: Seed of the split of digits and dblp.
+        labels_per_class: Training labels kept in each class, drawn by the seed; all when omitted.
+        feature_noise: Fraction of the non-zero features that move to a random place in their row, drawn by the seed.
+        edge_noise: Random edges added, as a fraction of the edges there are, drawn by the seed.
     """
 
     dataset: GraphName = "digits"
@@ -72,6 +75,9 @@ class GraphConfig(RunOptions):
     precision: Precision = "32"
     seed: NonNegativeInt = 0  # type: ignore[valid-type]
     split_seed: NonNegativeInt = 0  # type: ignore[valid-type]
+    labels_per_class: PositiveInt | None = None  # type: ignore[valid-type]
+    feature_noise: NonNegativeFloat = 0.0  # type: ignore[valid-type]
+    edge_noise: NonNegativeFloat = 0.0  # type: ignore[valid-type]
 
 
 def kl_schedule(config: GraphConfig) -> Callable[[int], float]:

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 # What a run may leave in its folder; nothing else is ever removed from it.
-_FILES = ("config.yaml", "metrics.json", "environment.json", "history.csv")
+_FILES = ("config.yaml", "metrics.json", "environment.json", "history.csv", "predictions.npz")
 _FOLDERS = ("checkpoints", "figures")
 
 
@@ -70,6 +70,11 @@ class RunOptions:
     checkpoint_every: PositiveInt = 20  # type: ignore[valid-type]
     progress: bool = True
 
+    def for_runs(self) -> dict[str, Any]:
+        """Options of the runs a script starts in its own folder; one that is complete there is read, not repeated."""
+        options = {name: getattr(self, name) for name in ("data_root", "device", "checkpoint_every", "overwrite")}
+        return options | {"resume": not self.overwrite, "progress": False}
+
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file through a temporary one beside it: whenever the process dies, the old or the new file is whole."""
@@ -83,13 +88,14 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         partial.unlink(missing_ok=True)
 
 
-def open_run(folder: Path, config: RunOptions) -> None:
+def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> None:
     """Prepare the folder of a run and save the configuration in it.
 
     Args:
         folder: The folder.
         config: A subclass of :class:`RunOptions`; two configurations are the same when all fields that the
             subclass added agree.
+        free: Fields that may change from one call to the next, such as the number of seeds.
 
     Raises:
         UserError: The folder holds a run and neither ``resume`` nor ``overwrite`` is set, or ``resume`` is set and
@@ -101,13 +107,13 @@ def open_run(folder: Path, config: RunOptions) -> None:
     plain = json.loads(json.dumps(asdict(config), default=str))
     # a saved configuration read again by --config must not remove anything
     del plain["resume"], plain["overwrite"]
-    identity = plain.keys() - {field.name for field in fields(RunOptions)}
+    identity = plain.keys() - {field.name for field in fields(RunOptions)} - set(free)
     if config.overwrite:
         _remove_run(folder)
     present = [name for name in (*_FILES, *_FOLDERS) if (folder / name).exists()]
     if present:
         _check_same(folder, {name: plain[name] for name in identity}, resume=config.resume)
-    else:
+    if not present or free:
         write_atomic(folder / "config.yaml", lambda file: file.write(yaml.safe_dump(plain, sort_keys=False).encode()))
 
 

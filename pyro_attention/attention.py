@@ -12,6 +12,7 @@ from pyro_attention._checks import PlateCheck, as_float, check_per_key, check_sc
 from pyro_attention.distributions import LogWeights
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Softmax
+from pyro_attention.ops.dropout import Dropout
 from pyro_attention.output import AttentionOutput
 from pyro_attention.priors import Prior
 
@@ -58,12 +59,10 @@ class LatentAttention(nn.Module):
         normalize_scores: bool = True,
     ) -> None:
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout is {dropout}, expected a probability in [0, 1)")
         self.name = name
         self.prior = prior
         self.normalizer = Softmax() if normalizer is None else normalizer
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.normalize_scores = normalize_scores
 
     def forward(

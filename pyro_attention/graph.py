@@ -188,7 +188,7 @@ class GraphAttention(nn.Module):
     def _project(self, x: Tensor, linear: nn.Linear) -> Tensor:
         if x.size(-1) != linear.in_features:
             raise ValueError(f"x has shape {tuple(x.shape)}, expected [..., nodes, {linear.in_features}]")
-        if x.is_sparse:  # there is no sparse product in half precision
+        if x.layout != torch.strided:  # there is no sparse product in half precision
             with torch.autocast(x.device.type, enabled=False):
                 projected: Tensor = torch.sparse.mm(x, linear.weight.T)
         else:

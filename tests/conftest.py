@@ -22,6 +22,12 @@ def clean_state() -> Iterator[None]:
     pyro.clear_param_store()
 
 
+@pytest.fixture(autouse=True)
+def no_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that are missing stay missing."""
+    monkeypatch.setattr("experiments.datasets.planetoid_files.ADDRESS", "file:///nowhere")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("cuda") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")

@@ -145,7 +145,8 @@ def test_half_precision(data, autocast):
 def test_sparse_features(data):
     _, mine = pair(heads=2)
     x = data.features.relu()
-    assert_same(run(mine, x.to_sparse(), data.edge_index).context, run(mine, x, data.edge_index).context)
+    for sparse in (x.to_sparse(), x.to_sparse_csr()):
+        assert_same(run(mine, sparse, data.edge_index).context, run(mine, x, data.edge_index).context)
     with pytest.raises(ValueError, match=r"x has shape \(7, 4\), expected \[..., nodes, 5\]"):
         mine(x[:, 1:].to_sparse(), data.edge_index)
 

@@ -6,7 +6,8 @@ import torch
 from experiments import figures
 from experiments.benchmarks import graph_attention
 from experiments.benchmarks.timing import interleave
-from experiments.compare import MC_DROPOUT, ROWS, CompareConfig, run
+from experiments.compare import MC_DROPOUT, CompareConfig, run
+from experiments.graph_rows import ROWS
 from experiments.report import Section, write_report
 from experiments.results import UserError, read_metrics
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.datasets import planetoid_files
 from experiments.datasets.graphs import GraphData, GraphDataError, check_graph, load_graph
 
 KEYS = ["x_data", "x_indices", "x_indptr", "x_shape", "y", "y_known", "edge_index"]
@@ -41,6 +42,11 @@ def small_graph():
         num_classes=2,
         images=torch.zeros(4, 3, 5),
     )
+
+
+@pytest.fixture(autouse=True)
+def no_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(planetoid_files, "ADDRESS", (tmp_path / "nowhere").as_uri())
 
 
 @pytest.fixture
@@ -270,8 +276,8 @@ def test_damaged_file(write, damage):
 
 
 def test_unknown_name():
-    with pytest.raises(ValueError, match="'pubmed'; expected one of digits, cora, citeseer"):
-        load_graph("pubmed")
+    with pytest.raises(ValueError, match="'nell'; expected one of digits, cora, citeseer, pubmed, dblp"):
+        load_graph("nell")
 
 
 def test_seed_of_a_fixed_split():

@@ -1,0 +1,88 @@
+"""What all readers of graphs share: folder of the data, row-normalised features, masks, random splits."""
+
+import os
+from pathlib import Path
+
+import torch
+from scipy.sparse import csr_matrix
+from sklearn.preprocessing import normalize
+from torch import Tensor
+
+from experiments.datasets.graph_data import require
+
+__all__ = [
+    "NEW_COPY",
+    "NUM_CLASSES",
+    "OTHER_FOLDER",
+    "SPLITS",
+    "data_folder",
+    "random_split",
+    "row_normalised",
+    "to_mask",
+]
+
+SPLITS = ("train", "val", "test")
+NUM_CLASSES = {"cora": 7, "citeseer": 6, "pubmed": 3, "dblp": 4}
+OTHER_FOLDER = "--data-root DIR (the argument data_root) or the environment variable PYRO_ATTENTION_DATA"
+NEW_COPY = f"Replace the file by an intact copy, or name another folder by {OTHER_FOLDER}."
+
+
+def data_folder(data_root: Path | str | None) -> Path:
+    """Return the folder of the data sets: the argument, else $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention."""
+    return Path(data_root or os.environ.get("PYRO_ATTENTION_DATA") or "~/.cache/pyro_attention").expanduser()
+
+
+def row_normalised(matrix: csr_matrix) -> Tensor:
+    """Return the matrix with rows of sum one, rows of zeros kept, as a coalesced float32 `torch.sparse_coo`."""
+    rows = normalize(matrix, norm="l1").tocoo()
+    places, values = torch.stack([torch.from_numpy(rows.row), torch.from_numpy(rows.col)]), torch.from_numpy(rows.data)
+    return torch.sparse_coo_tensor(places, values, rows.shape, check_invariants=True).float().coalesce()
+
+
+def to_mask(nodes: Tensor, num_nodes: int) -> Tensor:
+    """Return [num_nodes] bool, True at the nodes.
+
+    Example:
+        >>> to_mask(torch.tensor([2, 0]), 4).tolist()
+        [True, False, True, False]
+    """
+    return torch.zeros(num_nodes, dtype=torch.bool).index_fill_(0, nodes, True)
+
+
+def random_split(
+    labels: Tensor, seed: int, *, per_class: int, validation: int, test: int | None = None
+) -> dict[str, Tensor]:
+    """Draw a split: in random order, the first `per_class` nodes of a class are for training.
+
+    Args:
+        labels: [nodes] int64; a negative label is unknown, and its node in no part.
+        seed: seed of the order.
+        per_class: number of training nodes of every class.
+        validation: number of validation nodes, the next in the order.
+        test: number of test nodes, the next after those; all others by default.
+
+    Returns:
+        The masks, [nodes] bool each, by the names of the fields of `GraphData`.
+
+    Raises:
+        GraphDataError: a class, or the graph, has too few nodes.
+
+    Example:
+        >>> split = random_split(torch.tensor([0, 0, 1, 1, 1, -1]), 0, per_class=1, validation=2)
+        >>> [int(mask.sum()) for mask in split.values()]
+        [2, 2, 1]
+    """
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    order = order[labels[order] >= 0]
+    parts = [order[labels[order] == label][:per_class] for label in labels[order].unique()]
+    sizes = [len(part) for part in parts]
+    require(
+        min(sizes, default=0) == per_class, "labels", f"a class of {min(sizes, default=0)}", f"{per_class} and more"
+    )
+    train = torch.cat(parts)
+    rest = order[torch.isin(order, train, invert=True)]
+    seen, expected = f"{len(rest)} nodes beside the {len(train)} to train on", f"more than {validation}, to test on"
+    require(len(rest) > validation, "labels", seen, expected)
+    end = None if test is None else validation + test
+    parts = [train, rest[:validation], rest[validation:end]]
+    return {f"{split}_mask": to_mask(nodes, len(labels)) for split, nodes in zip(SPLITS, parts, strict=True)}

@@ -1,0 +1,34 @@
+"""Deep ensembles: the mean prediction of runs that differ in their seed, from what they left in their folders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from experiments.graph import GraphConfig, load_data, run_folder
+from experiments.graph_evaluation import prediction_scores
+from experiments.results import UserError
+
+__all__ = ["graph_ensemble"]
+
+
+def graph_ensemble(configs: Sequence[GraphConfig]) -> dict[str, float]:
+    """Scores of the mean class probabilities of finished runs on the same graph.
+
+    The members are taken at their posterior mean; one temperature is fitted for the mixture on the validation nodes.
+
+    Raises:
+        UserError: A run has left no predictions.
+
+    Source: Lakshminarayanan et al. (2017), Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles.
+    """
+    members = []
+    for config in configs:
+        path = run_folder(config) / "predictions.npz"
+        if not path.is_file():
+            raise UserError(f"{path} is missing; run this configuration again with --overwrite")
+        with np.load(path, allow_pickle=False) as arrays:
+            members.append(torch.from_numpy(arrays["logits"]))
+    return prediction_scores("mean", torch.stack(members), load_data(configs[0]))

@@ -1,0 +1,90 @@
+"""Means over seeds, and differences between two rows that share their seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+__all__ = ["Difference", "Summary", "paired_difference", "summarise"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean over seeds.
+
+    Attributes:
+        mean: Mean.
+        spread: Standard deviation of one seed (unbiased variance); NaN for one seed.
+        standard_error: Of the mean.
+        count: Number of seeds.
+    """
+
+    mean: float
+    spread: float
+    standard_error: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean difference between two rows, seed by seed.
+
+    Attributes:
+        mean: Mean difference.
+        low: Lower end of its 95 % confidence interval.
+        high: Upper end.
+        p_value: Of the paired two-sided t-test, not corrected for the number of comparisons.
+    """
+
+    mean: float
+    low: float
+    high: float
+    p_value: float
+
+
+def summarise(values: Sequence[float]) -> Summary:
+    """Mean, spread and standard error.
+
+    Raises:
+        ValueError: No values.
+
+    Example:
+        >>> summarise([1.0, 2.0, 3.0])
+        Summary(mean=2.0, spread=1.0, standard_error=0.577..., count=3)
+    """
+    if not values:
+        raise ValueError("no values to summarise, expected one a seed")
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    return Summary(float(np.mean(values)), spread, spread / math.sqrt(len(values)), len(values))
+
+
+def paired_difference(values: Sequence[float], baseline: Sequence[float], *, level: float = 0.95) -> Difference:
+    """Mean of ``values - baseline`` with Student's confidence interval.
+
+    Args:
+        values: One value a seed.
+        baseline: Values of the other row, of the same seeds in the same order.
+        level: Confidence level.
+
+    Raises:
+        ValueError: Different numbers of seeds, or none.
+
+    Example:
+        >>> paired_difference([2.0, 3.0, 4.0], [1.0, 1.0, 1.0])
+        Difference(mean=2.0, low=-0.484..., high=4.484..., p_value=0.074...)
+    """
+    if len(values) != len(baseline) or not values:
+        raise ValueError(f"{len(values)} values and {len(baseline)} of the baseline; expected as many, one a seed")
+    differences = np.subtract(values, baseline)
+    mean = float(differences.mean())
+    if len(differences) == 1:
+        return Difference(mean, math.nan, math.nan, math.nan)
+    if np.ptp(differences) == 0:  # the interval is a point; scipy would divide by zero
+        return Difference(mean, mean, mean, float(mean == 0))
+    test = stats.ttest_1samp(differences, 0.0)
+    interval = test.confidence_interval(level)
+    return Difference(mean, float(interval.low), float(interval.high), float(test.pvalue))

@@ -1,0 +1,225 @@
+"""How kinds of attention fare with fewer labels, noisy features or noisy edges.
+
+python -m experiments.studies label_rate --data-root DIR
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jsonargparse.typing import PositiveInt
+from matplotlib.figure import Figure
+
+from experiments import graph
+from experiments.cli import command_line, run_script
+from experiments.datasets.graphs import GraphName
+from experiments.figures import save
+from experiments.graph_rows import LEGEND, ROWS, SEARCHED
+from experiments.parallel import run_all
+from experiments.results import RunOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results_page import RESULTS, hardware, markdown_table, update_section
+from experiments.statistics import paired_difference, summarise
+
+__all__ = ["STUDIES", "Study", "StudyConfig", "run"]
+
+StudyName = Literal["label_rate", "feature_noise", "edge_noise"]
+_COLOURS = {"soft": "0.35", "LC": "#d1495b", "WC": "#1b6ca8"}
+
+
+@dataclass(frozen=True)
+class Study:
+    """One option of experiments.graph at several levels.
+
+    Attributes:
+        title: Title.
+        text: What the levels mean.
+        option: The option.
+        levels: Its values.
+        axis: Label of the levels.
+        metrics: What is shown: metric to (label, digits, factor).
+    """
+
+    title: str
+    text: str
+    option: str
+    levels: tuple[float, ...]
+    axis: str
+    metrics: dict[str, tuple[str, int, float]]
+
+
+_SHOWN: dict[str, tuple[str, int, float]] = {
+    "test_mean_accuracy": ("accuracy %", 2, 100),
+    "test_mean_ece": ("ECE", 3, 1),
+    "test_mean_scaled_ece": ("ECE, scaled", 3, 1),
+    "test_mean_scaled_nll": ("NLL, scaled", 3, 1),
+}
+
+STUDIES: dict[StudyName, Study] = {
+    "label_rate": Study(
+        title="Fewer labels",
+        text="So many training labels of each class, drawn at random from the public 20 by the run's seed.",
+        option="labels_per_class",
+        levels=(2, 5, 10, 20),
+        axis="labels per class",
+        metrics=_SHOWN,
+    ),
+    "feature_noise": Study(
+        title="Noisy features",
+        text="This fraction of the non-zero features of all nodes moves to random other places of their rows.",
+        option="feature_noise",
+        levels=(0.0, 0.2, 0.4, 0.6),
+        axis="fraction of features moved",
+        metrics=_SHOWN,
+    ),
+    "edge_noise": Study(
+        title="Noisy edges",
+        text="Random edges are added, as a fraction of the edges of the graph. Noise attention: attention paid to "
+        "added edges, divided by what uniform attention would pay them (1 = not ignored at all).",
+        option="edge_noise",
+        levels=(0.0, 0.5, 1.0, 2.0),
+        axis="random edges added, per edge",
+        metrics=_SHOWN | {"noise_edge_attention": ("noise attention", 3, 1)},
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyConfig(RunOptions):
+    """Train some rows at several levels of one difficulty, and write a section of RESULTS.md with a picture.
+
+    Args:
+        name: The study.
+        dataset: The graph.
+        rows: Rows of the tables on graphs.
+        seeds: Number of seeds, shared by rows and levels; they draw the labels or the noise too.
+        max_epochs: Epochs at most.
+        patience: Epochs without as good a validation accuracy or loss before training stops.
+        num_samples: Samples of a prediction.
+        workers: Trainings at a time, each on one thread.
+        results: The page whose section is written, experiments/RESULTS.md when omitted; the picture goes into the
+            folder pictures/ beside it.
+    """
+
+    name: StudyName
+    dataset: GraphName = "cora"
+    rows: tuple[str, ...] = ("soft", "LC", "WC")
+    seeds: PositiveInt = 5  # type: ignore[valid-type]
+    max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
+    patience: PositiveInt = 100  # type: ignore[valid-type]
+    num_samples: PositiveInt = 20  # type: ignore[valid-type]
+    workers: PositiveInt = 2  # type: ignore[valid-type]
+    results: Path | None = None
+
+
+def run(config: StudyConfig) -> dict[str, float]:
+    """Train what is not trained yet, write the section and print its table.
+
+    Returns:
+        ``"<row>/<level>/<metric>"`` to its mean over seeds.
+
+    Raises:
+        UserError: Data, options or folder are not right.
+        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+    """
+    study, folder = STUDIES[config.name], config.out or Path("runs", "studies", f"{config.name}-{config.dataset}")
+    page = config.results or RESULTS
+    with user_errors(ValueError, OSError):
+        unknown = set(config.rows) - ROWS.keys()
+        if unknown or not config.rows:
+            raise ValueError(f"rows {', '.join(unknown)}: expected some of {', '.join(ROWS)}")
+        open_run(folder, config, free=("seeds", "workers", "results"))
+    configs = {
+        (row, level, seed): _run_config(config, study, folder, row, level, seed)
+        for seed in range(config.seeds)
+        for level in study.levels
+        for row in config.rows
+    }
+    metrics = run_all(graph.run, configs, workers=config.workers, progress=config.progress)
+    values = {
+        (row, level, metric): [metrics[row, level, seed].get(metric, float("nan")) for seed in range(config.seeds)]
+        for row in config.rows
+        for level in study.levels
+        for metric in study.metrics
+    }
+    rows = _rows(config, study, values)
+    name = f"{config.name}-{config.dataset}"
+    picture = save(_figure(config, study, values), page.parent / "pictures" / f"{name}.png")
+    machine = hardware([found.out for found in configs.values() if found.out])
+    update_section(page, name, _section(config, study, rows, f"pictures/{picture.name}", machine))
+    means = {"/".join(map(str, key)): float(np.mean(found)) for key, found in values.items()}
+    write_metrics(folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
+    print(f"\n{as_table(rows)}\n\n{page}\n{picture}")
+    return means
+
+
+def _run_config(
+    config: StudyConfig, study: Study, folder: Path, row: str, level: float, seed: int
+) -> graph.GraphConfig:
+    shared = {name: getattr(config, name) for name in ("dataset", "max_epochs", "patience", "num_samples")}
+    out = folder / "runs" / f"{row.replace(' ', '-')}-{level:g}-{seed}"
+    options: dict[str, Any] = shared | ROWS[row] | SEARCHED.get(row, {}) | {study.option: level}
+    return graph.GraphConfig(**config.for_runs(), **options, seed=seed, out=out)
+
+
+def _section(config: StudyConfig, study: Study, rows: list[dict[str, str]], picture: str, machine: str) -> str:
+    command = command_line(f"experiments.studies {config.name}", config)
+    return f"""## {study.title} ({config.dataset})
+
+`{command}`; seeds 0 to {config.seeds - 1}; {machine}.
+
+{study.text} {LEGEND} Settings as in the table on citation graphs; not searched again. Attention at its posterior \
+mean. Mean ± standard deviation over {config.seeds} seeds; the difference to {config.rows[0]} in accuracy is taken \
+seed by seed, with its 95 % confidence interval, not corrected for the number of comparisons.
+
+{markdown_table(rows)}
+
+![{study.title}]({picture})"""
+
+
+def _rows(config: StudyConfig, study: Study, values: dict[tuple[str, float, str], list[float]]) -> list[dict[str, str]]:
+    first = config.rows[0]
+    rows = []
+    for level in study.levels:
+        for row in config.rows:
+            cells = {study.axis: f"{level:g}", "attention": row}
+            for metric, (label, digits, factor) in study.metrics.items():
+                summary = summarise([factor * value for value in values[row, level, metric]])
+                spread = f" ± {summary.spread:.{digits}f}" if config.seeds > 1 else ""
+                cells[label] = "-" if np.isnan(summary.mean) else f"{summary.mean:.{digits}f}{spread}"
+            accuracy = "test_mean_accuracy"
+            difference = paired_difference(values[row, level, accuracy], values[first, level, accuracy])
+            interval = f" [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]" if config.seeds > 1 else ""
+            cells[f"accuracy minus {first}"] = "" if row == first else f"{100 * difference.mean:+.2f}{interval}"
+            rows.append(cells)
+    return rows
+
+
+def _figure(config: StudyConfig, study: Study, values: dict[tuple[str, float, str], list[float]]) -> Figure:
+    """One panel a metric: mean over seeds with its standard error, against the level."""
+    figure = Figure(figsize=(3.4 * len(study.metrics), 3.4), layout="constrained")
+    axes = figure.subplots(1, len(study.metrics), squeeze=False)[0]
+    positions = np.arange(len(study.levels))
+    for axis, (metric, (label, _, factor)) in zip(axes, study.metrics.items(), strict=True):
+        for place, row in enumerate(config.rows):
+            found = [summarise([factor * value for value in values[row, level, metric]]) for level in study.levels]
+            axis.errorbar(
+                positions + 0.06 * (place - (len(config.rows) - 1) / 2), [summary.mean for summary in found],
+                yerr=[0 if np.isnan(summary.standard_error) else summary.standard_error for summary in found],
+                marker="o", markersize=4, capsize=2, linewidth=1.3, color=_COLOURS.get(row), label=row,
+            )  # fmt: skip
+        axis.set_title(label, fontsize=10)
+        axis.set_xticks(positions, [f"{level:g}" for level in study.levels])
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(axis="y", color="0.92")
+    figure.supxlabel(study.axis, fontsize=10)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False, title="mean, s.e.", title_fontsize=8)
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(StudyConfig, run, name="experiments.studies"))

@@ -1,0 +1,113 @@
+"""Checks of probabilities, logits, labels and accuracies; each returns what it checked in one form."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyro_attention._checks import as_float
+
+__all__ = ["check_accuracy", "check_labels", "check_logits", "check_probabilities", "mean_probabilities"]
+
+
+def _with_samples(name: str, tensor: Tensor, min_samples: int) -> Tensor:
+    """``[S, items, classes]`` in at least float32, without a graph."""
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        kind = f"dtype {tensor.dtype}" if isinstance(tensor, Tensor) else f"type {type(tensor).__name__}"
+        raise TypeError(f"{name} have {kind}, expected a floating-point tensor")
+    shape = tuple(tensor.shape)
+    expected = "[samples, items, classes]" if min_samples else "[items, classes] or [samples, items, classes]"
+    if tensor.dim() != 3 and (min_samples or tensor.dim() != 2):
+        remedy = "; keep the samples, for example predict(..., keep_samples=True).samples" if min_samples else ""
+        raise ValueError(f"{name} have shape {shape}, expected {expected}{remedy}")
+    if tensor.numel() == 0 or tensor.size(-1) < 2:
+        raise ValueError(f"{name} have shape {shape}, expected {expected} with at least one item and two classes")
+    if tensor.dim() == 3 and tensor.size(0) < min_samples:
+        raise ValueError(f"{name} hold {tensor.size(0)} sample(s), expected at least {min_samples}; draw more")
+    tensor = as_float(tensor.detach())
+    return tensor if tensor.dim() == 3 else tensor.unsqueeze(0)
+
+
+def check_logits(logits: Tensor, *, min_samples: int = 0) -> Tensor:
+    """Raise unless logits are finite; a ``min_samples`` above zero demands the samples dimension.
+
+    Returns:
+        ``[S, items, classes]``, S = 1 where there was no samples dimension.
+    """
+    checked = _with_samples("logits", logits, min_samples)
+    if not checked.isfinite().all():
+        raise ValueError(
+            f"{(~checked.isfinite()).sum().item()} of {checked.numel()} logits are NaN or infinite, expected finite "
+            f"numbers; give classes that are ruled out a large negative logit such as -1e4"
+        )
+    return checked
+
+
+def check_probabilities(probabilities: Tensor, *, min_samples: int = 0) -> Tensor:
+    """Raise unless probabilities are >= 0 and sum to one; a ``min_samples`` above zero demands the samples dimension.
+
+    Returns:
+        ``[S, items, classes]``, S = 1 where there was no samples dimension.
+    """
+    checked = _with_samples("probabilities", probabilities, min_samples)
+    if checked.isnan().any():
+        raise ValueError(f"{checked.isnan().sum().item()} of {checked.numel()} probabilities are NaN")
+    if (checked < 0).any():
+        raise ValueError(
+            f"probabilities have an entry {checked.min().item():.4g}, expected >= 0; apply .softmax(-1) to logits"
+        )
+    sums = checked.sum(-1)
+    worst = sums.flatten()[(sums - 1).abs().argmax()].item()
+    # what is computed in half precision may be off by nearly as much
+    if not abs(worst - 1) <= 1e-2:
+        raise ValueError(
+            f"probabilities of an item sum to {worst:.4g} over the classes (the last dimension), expected 1; apply "
+            f".softmax(-1) to logits"
+        )
+    return checked
+
+
+def mean_probabilities(probabilities: Tensor) -> Tensor:
+    """Checked probabilities averaged over samples, ``[items, classes]``."""
+    # 1 + 1e-7 is rounding; torchmetrics would take it for a sign of logits and apply a softmax to all of them
+    return check_probabilities(probabilities).mean(0).clamp_max(1.0)
+
+
+def check_labels(labels: Tensor, classes: Tensor) -> None:
+    """Raise unless labels are int64 ``[items]``, in range for scores ``[..., items, classes]`` and beside them."""
+    if not isinstance(labels, Tensor) or labels.dtype != torch.int64:
+        kind = f"dtype {labels.dtype}" if isinstance(labels, Tensor) else f"type {type(labels).__name__}"
+        raise TypeError(f"labels have {kind}, expected a tensor of torch.int64; convert it with .long()")
+    items, count = classes.shape[-2:]
+    if labels.shape != (items,):
+        raise ValueError(f"labels have shape {tuple(labels.shape)}, expected [items] = ({items},)")
+    if labels.device != classes.device:
+        raise ValueError(f"labels are on {labels.device}, the predictions on {classes.device}; move one with .to()")
+    low, high = labels.min().item(), labels.max().item()
+    if low < 0 or high >= count:
+        raise ValueError(
+            f"labels run from {low} to {high}, expected 0 to {count - 1}; drop items without a label, such as -100, "
+            f"before"
+        )
+
+
+def check_accuracy(name: str, accuracy: Tensor, items: int | None = None) -> Tensor:
+    """Raise unless accuracies of items are boolean, or numbers from 0 to 1.
+
+    Returns:
+        float64 ``[items]``.
+    """
+    if not isinstance(accuracy, Tensor) or not (accuracy.dtype == torch.bool or accuracy.is_floating_point()):
+        kind = f"dtype {accuracy.dtype}" if isinstance(accuracy, Tensor) else f"type {type(accuracy).__name__}"
+        raise TypeError(
+            f"{name} has {kind}, expected a tensor of booleans, or of floats from 0 to 1; compare predictions with "
+            f"labels before"
+        )
+    if accuracy.dim() != 1 or accuracy.numel() == 0 or items not in (None, accuracy.numel()):
+        expected = "at least one item" if items is None else f"({items},)"
+        raise ValueError(f"{name} has shape {tuple(accuracy.shape)}, expected [items] = {expected}")
+    values = accuracy.detach().double()
+    good = (values >= 0) & (values <= 1)
+    if not good.all():
+        raise ValueError(f"{name} has an entry {values[~good][0].item():.4g}, expected numbers from 0 to 1")
+    return values

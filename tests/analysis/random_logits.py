@@ -1,0 +1,50 @@
+"""Random samples of logits, with labels that they say something about, for the property tests."""
+
+from dataclasses import dataclass
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Logits ``[S, items, classes]`` and labels ``[items]``."""
+
+    logits: Tensor
+    labels: Tensor
+
+    @property
+    def probabilities(self):
+        return self.logits.softmax(-1)
+
+    @property
+    def correct(self):
+        return self.probabilities.mean(0).argmax(-1) == self.labels
+
+
+def sampled(seed=0, samples=5, items=40, classes=4, spread=1.0, noise=1.0):
+    """In float64; spread scales the logits, noise is what the samples differ by."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    clean = draw(items, classes)
+    labels = (clean + draw(items, classes)).argmax(-1)
+    return Sampled(spread * (clean + noise * draw(samples, items, classes)), labels)
+
+
+def for_all(*, min_samples=1):
+    """Run a test for random samples of many shapes and sizes, some with ties between samples and classes."""
+    problems = st.builds(
+        sampled, seed=st.integers(0, 10**6), samples=st.integers(min_samples, 6), items=st.integers(1, 30),
+        classes=st.integers(2, 6), spread=st.sampled_from([0.0, 0.1, 1.0, 30.0]),
+        noise=st.sampled_from([0.0, 0.1, 2.0]),
+    )  # fmt: skip
+    return lambda test: settings(max_examples=60, deadline=None, derandomize=True, database=None)(
+        given(problem=problems, seed=st.integers(0, 1000))(test)
+    )
+
+
+def shuffled(size, seed):
+    """A permutation."""
+    return torch.randperm(size, generator=torch.Generator().manual_seed(seed))
