@@ -42,4 +42,11 @@ GRIDS: dict[str, list[Options]] = {
 }
 
 # The best of them, by mean validation accuracy over three seeds (ties: by loss).
-SEARCHED: dict[str, Options] = {}
+SEARCHED: dict[str, Options] = {
+    "no KL": {"concentration": 2.0},
+    "LF": {"kl_weight": 1e-4, "scale": 0.5},
+    "LC": {"kl_weight": 1e-4, "scale": 0.5},
+    "WF": {"kl_weight": 1e-3, "concentration": 2.0},
+    "WC": {"kl_weight": 1e-4, "concentration": 2.0},
+    "gamma": {"kl_weight": 1e-2, "concentration": 2.0},
+}

@@ -6,25 +6,30 @@ python -m experiments.search bam1 --data-root DIR
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from jsonargparse.typing import PositiveInt
 
 from experiments import graph
-from experiments.cli import run_script
+from experiments.cli import command_line, run_script
 from experiments.datasets.graphs import GraphName
 from experiments.graph_rows import GRIDS, ROWS
 from experiments.parallel import run_all
 from experiments.results import RunOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 
 __all__ = ["SearchConfig", "run"]
+
+_SHOWN = {"val_accuracy": "accuracy %", "val_loss": "NLL"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig(RunOptions):
-    """Try every setting of a table's rows and show which is best on the validation nodes.
+    """Try every setting of a table's rows and write which is best on the validation nodes into RESULTS.md.
 
     Args:
         name: The table whose rows are searched.
@@ -34,6 +39,7 @@ class SearchConfig(RunOptions):
         max_epochs: Epochs at most.
         patience: Epochs without as good a validation accuracy or loss before training stops.
         workers: Trainings at a time, each on one thread.
+        results: The page whose section is written, experiments/RESULTS.md when omitted.
     """
 
     name: Literal["bam1"]
@@ -43,6 +49,7 @@ class SearchConfig(RunOptions):
     max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
     patience: PositiveInt = 100  # type: ignore[valid-type]
     workers: PositiveInt = 2  # type: ignore[valid-type]
+    results: Path | None = None
 
 
 def run(config: SearchConfig) -> dict[str, float]:
@@ -57,37 +64,63 @@ def run(config: SearchConfig) -> dict[str, float]:
     """
     folder = config.out or Path("runs", "search", f"{config.name}-{config.dataset}")
     with user_errors(ValueError, OSError):
-        open_run(folder, config, free=("workers",))
-    seeds = range(config.first_seed, config.first_seed + config.seeds)
+        open_run(folder, config, free=("workers", "results"))
     settings = {f"{row} {_text(setting)}".strip(): (row, setting) for row in GRIDS for setting in GRIDS[row]}
     configs = {
         (name, seed): _run_config(config, folder, name, ROWS[row] | setting, seed)
         for name, (row, setting) in settings.items()
-        for seed in seeds
+        for seed in _seeds(config)
     }
     metrics = run_all(graph.run, configs, workers=config.workers, progress=config.progress)
-    found = {
-        name: {
-            metric: sum(metrics[name, seed][f"val_{metric}"] for seed in seeds) / config.seeds
-            for metric in ("accuracy", "loss")
-        }
-        for name in settings
-    }
-    best = {
-        row: max(
-            (name for name, (owner, _) in settings.items() if owner == row),
-            key=lambda name: (found[name]["accuracy"], -found[name]["loss"]),
-        )
-        for row in GRIDS
-    }
     rows = [
-        {"setting": name, "accuracy": values["accuracy"], "loss": values["loss"], "": "best" * (name in best.values())}
-        for name, values in found.items()
+        {
+            "row": row,
+            "setting": _text(setting) or "-",
+            **{f"validation {shown}": _mean(config, metrics, name, metric) for metric, shown in _SHOWN.items()},
+        }
+        for name, (row, setting) in settings.items()
     ]
-    print(f"\n{as_table(rows)}\n\nmeans over {config.seeds} seeds on the validation nodes of {config.dataset}")
-    means = {name: values["accuracy"] for name, values in found.items()}
+    for row in GRIDS:
+        best = max((found for found in rows if found["row"] == row), key=_quality)
+        for found in rows:
+            if found["row"] == row:
+                found["best"] = "best" if found is best else ""
+    page = config.results or RESULTS
+    machine = hardware([found.out for found in configs.values() if found.out])
+    update_section(page, f"search-{config.name}-{config.dataset}", _section(config, rows, machine))
+    print(f"\n{as_table(rows)}\n\nmeans over {config.seeds} seeds on the validation nodes of {config.dataset}\n{page}")
+    means = {name: found["validation accuracy %"] / 100 for name, found in zip(settings, rows, strict=True)}
     write_metrics(folder, means, dict.fromkeys(means, "validation accuracy at the best epoch, mean over seeds"))
     return means
+
+
+def _mean(
+    config: SearchConfig, metrics: Mapping[tuple[str, int], Mapping[str, float]], name: str, metric: str
+) -> float:
+    values = [metrics[name, seed][metric] for seed in _seeds(config)]
+    return fmean(values) * (100 if metric == "val_accuracy" else 1)
+
+
+def _quality(found: Mapping[str, Any]) -> tuple[float, float]:
+    """Accuracy, and of equal accuracies the smaller loss."""
+    return found["validation accuracy %"], -found["validation NLL"]
+
+
+def _seeds(config: SearchConfig) -> range:
+    return range(config.first_seed, config.first_seed + config.seeds)
+
+
+def _section(config: SearchConfig, rows: Sequence[Mapping[str, Any]], machine: str) -> str:
+    shown = [{key: f"{value:.2f}" if isinstance(value, float) else value for key, value in row.items()} for row in rows]
+    return f"""## Settings tried ({config.name}, {config.dataset})
+
+`{command_line(f"experiments.search {config.name}", config)}`; seeds {config.first_seed} to \
+{config.first_seed + config.seeds - 1}, which are none of the table's; {machine}.
+
+Means over {config.seeds} seeds on the validation nodes, at the epoch that early stopping kept. The best setting of a \
+row (largest accuracy, then smallest NLL) is used in the tables and studies on all graphs.
+
+{markdown_table(shown)}"""
 
 
 def _text(setting: dict[str, float]) -> str:

@@ -106,7 +106,7 @@ class StudyConfig(RunOptions):
 
     name: StudyName
     dataset: GraphName = "cora"
-    rows: tuple[str, ...] = ("soft", "LC", "WC")
+    rows: tuple[str, ...] = ("soft", "WC")
     seeds: PositiveInt = 5  # type: ignore[valid-type]
     max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
     patience: PositiveInt = 100  # type: ignore[valid-type]

@@ -49,7 +49,7 @@ class UniformityConfig(RunOptions):
 
     datasets: tuple[GraphName, ...] = ("cora", "citeseer", "digits")
     rows: tuple[str, ...] = ("soft", "WC")
-    seeds: PositiveInt = 5  # type: ignore[valid-type]
+    seeds: PositiveInt = 3  # type: ignore[valid-type]
     max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
     patience: PositiveInt = 100  # type: ignore[valid-type]
     workers: PositiveInt = 2  # type: ignore[valid-type]

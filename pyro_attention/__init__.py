@@ -1,8 +1,11 @@
 """Attention weights as latent variables of Pyro models."""
 
+from pyro_attention.alignment import AlignmentPrior, Amortised, Categorical, ExpectedAlignment, Marginal
+from pyro_attention.alignment_elbo import AlignmentELBO
 from pyro_attention.attention import LatentAttention
 from pyro_attention.check import ModelReport, SiteReport, check_model
 from pyro_attention.distributions import GammaWeights, LogNormalWeights, LogWeights, WeibullWeights
+from pyro_attention.distributions.alignment import CategoricalAlignment
 from pyro_attention.elbo import AttentionELBO
 from pyro_attention.families import FAMILIES, Family, Gamma, LogNormal, Soft, Weibull
 from pyro_attention.graph import GraphAttention
@@ -30,14 +33,20 @@ __all__ = [
     "NORMALIZERS",
     "PRIORS",
     "Additive",
+    "AlignmentELBO",
+    "AlignmentPrior",
+    "Amortised",
     "AttentionELBO",
     "AttentionGuide",
     "AttentionOutput",
     "Bilinear",
+    "Categorical",
+    "CategoricalAlignment",
     "ContextualGammaPrior",
     "ContextualLogNormalPrior",
     "Dense",
     "EdgeList",
+    "ExpectedAlignment",
     "Family",
     "FixedGammaPrior",
     "FixedLogNormalPrior",
@@ -51,6 +60,7 @@ __all__ = [
     "LogNormal",
     "LogNormalWeights",
     "LogWeights",
+    "Marginal",
     "ModelReport",
     "MultiheadAttention",
     "Prediction",

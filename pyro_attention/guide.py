@@ -11,6 +11,7 @@ from pyro.nn.module import PyroModule, pyro_method
 from pyro.poutine.util import site_is_subsample
 from torch import nn
 
+from pyro_attention.alignment import Amortised
 from pyro_attention.families import Family
 
 __all__ = ["AttentionGuide"]
@@ -106,7 +107,18 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 f"site '{name}': {type(family).__name__} fits priors of kind '{family.kind}', but its prior "
                 f"{type(prior).__name__} is of kind '{prior.kind}'"
             )
+        if isinstance(family, Amortised):
+            args, kwargs = self.args_kwargs
+            return family.amortise(prior, *args, **kwargs)
         return family.posterior(prior)
+
+    def get_traces(self) -> tuple[Any, Any]:
+        """Traces of the model and of the guide after a run; sites that are summed out are in the model's alone."""
+        model_trace, guide_trace = super().get_traces()
+        for name, site in list(guide_trace.nodes.items()):
+            if (site["infer"] or {}).get("marginal"):
+                del guide_trace.nodes[name]
+        return model_trace, guide_trace
 
     def _pyro_sample(self, msg: Any) -> None:
         super()._pyro_sample(msg)
@@ -115,7 +127,10 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if msg["name"] not in self._matched:
             # a plate outside the guide (vectorised particles) makes prior and posterior two objects
             msg["infer"]["keeps_prior"] = True
-        elif not self._matched[msg["name"]][1].has_prior_term:
+            return
+        family = self._matched[msg["name"]][1]
+        msg["infer"].update(family.infer)
+        if not family.has_prior_term:
             # a point mass has no density: without this its "KL" would be -log p, MAP instead of soft attention
             msg["mask"] = False
 

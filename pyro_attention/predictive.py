@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from pyro_attention.distributions import LogWeights
+from pyro_attention.distributions.alignment import CategoricalAlignment
 from pyro_attention.guide import AttentionGuide
 
 __all__ = ["Noise", "Prediction", "predict", "sample_posterior", "seeded"]
 
+_ATTENTION = (LogWeights, CategoricalAlignment)
 Noise = Literal["attention", "dropout", "both", "none"]
 
 
@@ -182,9 +184,13 @@ class _AtMean(Messenger):
     """Sets every attention weight to its posterior mean; stands outside the guide."""
 
     def _pyro_sample(self, msg: Any) -> None:
-        if isinstance(msg["fn"], LogWeights) and not msg["is_observed"]:
+        if msg["is_observed"]:
+            return
+        if isinstance(msg["fn"], LogWeights):
             mean = msg["fn"].log_expected_weight
             msg["value"] = mean.expand(msg["fn"].full_shape)
+        elif isinstance(msg["fn"], CategoricalAlignment):
+            msg["value"] = msg["fn"].expected_weights
 
 
 @contextmanager
@@ -292,7 +298,7 @@ class _Pass:
     def attention_sites(self) -> Iterator[tuple[str, Any]]:
         """Name and trace node of every attention site."""
         for name, site in self.trace.nodes.items():
-            if site["type"] == "sample" and isinstance(site["infer"].get("prior"), LogWeights):
+            if site["type"] == "sample" and isinstance(site["infer"].get("prior"), _ATTENTION):
                 yield name, site
 
     def samples_first(self, value: Tensor, site: Any) -> Tensor:

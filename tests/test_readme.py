@@ -1,7 +1,11 @@
 import re
 from pathlib import Path
 
+import pyro
 import pytest
+import torch
+
+from pyro_attention import AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
 
 README = Path(__file__).parents[1] / "README.md"
 CODE = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
@@ -19,6 +23,19 @@ def test_the_first_example_runs_as_written(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_first_example_is_short() -> None:
     assert len([line for line in CODE[0].splitlines() if line.strip()]) <= 24
+
+
+def test_the_uncertainty_example_runs() -> None:
+    (example,) = [code for code in CODE if "fit_temperature" in code]
+    attention, out = LatentAttention("attention", FixedGammaPrior()), torch.nn.Linear(4, 3)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        with pyro.plate("items", len(x)):
+            return out(attention(x @ x.mT, x).context[:, 0, 0])
+
+    y, first = torch.randint(3, (40,)), torch.arange(40) < 20
+    names = {"guide": AttentionGuide(model, Weibull()), "x": torch.randn(40, 1, 5, 4), "y": y, "correct": y == 0}
+    exec(compile(example, "README.md", "exec"), names | {"validation": first, "test": ~first})
 
 
 def test_every_file_and_command_named_exists() -> None:

@@ -73,10 +73,14 @@ def test_rows_of_a_seed_start_from_the_same_weights_and_searched_settings_are_us
 def test_search_end_to_end(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     grids = {"soft": [{}], "WC": [{"kl_weight": 0.1}, {"kl_weight": 0.2}]}
     monkeypatch.setattr(search, "GRIDS", grids)
-    options = {"max_epochs": 2, "seeds": 2, "progress": False, "workers": 1, "data_root": data, "out": data / "search"}
+    options = {"max_epochs": 2, "seeds": 2, "progress": False, "workers": 1, "data_root": data}
+    options |= {"out": data / "search", "results": data / "RESULTS.md"}
     means = search.run(search.SearchConfig(name="bam1", **options))  # type: ignore[arg-type]
     assert means.keys() == {"soft", "WC kl_weight=0.1", "WC kl_weight=0.2"}
-    assert capsys.readouterr().out.count("best") == 2
+    assert capsys.readouterr().out.count("  best\n") == 3  # the head and two rows
+    page = (data / "RESULTS.md").read_text()
+    assert "## Settings tried (bam1, cora)" in page
+    assert page.count("| best |") == 3
     runs = [json.loads(path.read_text()) for path in (data / "search" / "runs").glob("soft-*/metrics.json")]
     assert means["soft"] == pytest.approx(np.mean([found["val_accuracy"] for found in runs]))
 
