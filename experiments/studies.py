@@ -71,7 +71,7 @@ STUDIES: dict[StudyName, Study] = {
         title="Noisy features",
         text="This fraction of the non-zero features of all nodes moves to random other places of their rows.",
         option="feature_noise",
-        levels=(0.0, 0.2, 0.4, 0.6),
+        levels=(0.0, 0.3, 0.6),
         axis="fraction of features moved",
         metrics=_SHOWN,
     ),
@@ -80,7 +80,7 @@ STUDIES: dict[StudyName, Study] = {
         text="Random edges are added, as a fraction of the edges of the graph. Noise attention: attention paid to "
         "added edges, divided by what uniform attention would pay them (1 = not ignored at all).",
         option="edge_noise",
-        levels=(0.0, 0.5, 1.0, 2.0),
+        levels=(0.0, 1.0, 2.0),
         axis="random edges added, per edge",
         metrics=_SHOWN | {"noise_edge_attention": ("noise attention", 3, 1)},
     ),

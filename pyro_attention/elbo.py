@@ -166,7 +166,7 @@ class AttentionELBO(TraceMeanField_ELBO):
         if mask is False or (kept and (q.has_rsample or not q.log_prob(guide_site["value"]).requires_grad)):
             return None
         if not q.has_rsample:
-            raise ValueError(f"site '{name}': {type(q).__name__} has no reparameterised sampler, it cannot train here")
+            self._check_unreparameterised(name, q)
         if self.kl == "sampled":
             kl = q.log_prob(guide_site["value"]) - p.log_prob(guide_site["value"])
         elif isinstance(q, Delta):
@@ -180,6 +180,12 @@ class AttentionELBO(TraceMeanField_ELBO):
                     f"pair, register one with torch.distributions.register_kl, or pass kl='sampled'"
                 ) from None
         return scale_and_mask(kl, scale=guide_site["scale"], mask=mask).sum()  # type: ignore[no-any-return]
+
+    def _check_unreparameterised(self, name: str, q: Any) -> None:
+        raise ValueError(
+            f"site '{name}': {type(q).__name__} has no reparameterised sampler, it cannot train here; use "
+            f"AlignmentELBO or ScoreFunctionELBO for alignments"
+        )
 
 
 def _sample_sites(trace: Any) -> Iterator[tuple[str, Any]]:
