@@ -30,8 +30,8 @@ __all__ = ["CompareConfig", "run"]
 
 MC_DROPOUT = "soft + MC dropout"
 LEGEND = (
-    f"{ROWS_LEGEND} Bayesian rows average the class probabilities over posterior samples of the attention, MC dropout "
-    "over dropout masks of the soft row's network."
+    f"{ROWS_LEGEND} gamma: Gamma posterior, contextual prior. Bayesian rows average the class probabilities over "
+    "posterior samples of the attention, MC dropout over dropout masks of the soft row's network."
 )
 
 

@@ -130,7 +130,7 @@ def _text(setting: dict[str, float]) -> str:
 def _run_config(config: SearchConfig, folder: Path, name: str, row: dict[str, Any], seed: int) -> graph.GraphConfig:
     shared = {option: getattr(config, option) for option in ("dataset", "max_epochs", "patience")}
     out = folder / "runs" / f"{name.replace(' ', '-')}-{seed}"
-    return graph.GraphConfig(**config.for_runs(), **shared, **row, seed=seed, num_samples=20, out=out)
+    return graph.GraphConfig(**config.for_runs(), **shared, **row, seed=seed, num_samples=2, out=out)
 
 
 if __name__ == "__main__":

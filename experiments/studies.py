@@ -107,7 +107,7 @@ class StudyConfig(RunOptions):
     name: StudyName
     dataset: GraphName = "cora"
     rows: tuple[str, ...] = ("soft", "WC")
-    seeds: PositiveInt = 5  # type: ignore[valid-type]
+    seeds: PositiveInt = 3  # type: ignore[valid-type]
     max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
     patience: PositiveInt = 100  # type: ignore[valid-type]
     num_samples: PositiveInt = 20  # type: ignore[valid-type]

@@ -47,7 +47,7 @@ class UniformityConfig(RunOptions):
             folder pictures/ beside it.
     """
 
-    datasets: tuple[GraphName, ...] = ("cora", "citeseer", "digits")
+    datasets: tuple[GraphName, ...] = ("cora", "citeseer")
     rows: tuple[str, ...] = ("soft", "WC")
     seeds: PositiveInt = 3  # type: ignore[valid-type]
     max_epochs: PositiveInt = 2000  # type: ignore[valid-type]

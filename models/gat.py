@@ -30,7 +30,8 @@ class GAT(PyroModule):
         hidden: Width of a hidden head; heads are concatenated.
         heads: Number of hidden heads.
         output_heads: Number of output heads, averaged (1 for Cora and Citeseer, 8 for PubMed).
-        dropout: Dropout of the input of both layers and of the attention weights.
+        dropout: Dropout of the input of both layers, of the projected features that are aggregated, and of the
+            attention weights.
         prior: Makes a prior network from (key width, heads).
 
     Example:
@@ -60,10 +61,11 @@ class GAT(PyroModule):
         self.layers = nn.ModuleList(
             [
                 GraphAttention(
-                    in_features, hidden, heads, dropout=dropout, name="layers.0", prior=prior(hidden, heads)
+                    in_features, hidden, heads, dropout=dropout, value_dropout=dropout,
+                    name="layers.0", prior=prior(hidden, heads),
                 ),
                 GraphAttention(
-                    hidden * heads, num_classes, output_heads, concat=False, dropout=dropout,
+                    hidden * heads, num_classes, output_heads, concat=False, dropout=dropout, value_dropout=dropout,
                     name="layers.1", prior=prior(num_classes, output_heads),
                 ),
             ]

@@ -12,6 +12,7 @@ from pyro_attention.graph import GraphAttention
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.key_network import KeyNetwork
 from pyro_attention.layout import Dense, EdgeList, Layout
+from pyro_attention.likelihoods import TokenLikelihood
 from pyro_attention.multihead import MultiheadAttention
 from pyro_attention.normalizers import NORMALIZERS, Softmax
 from pyro_attention.output import AttentionOutput
@@ -24,6 +25,7 @@ from pyro_attention.priors import (
     FixedLogNormalPrior,
     Prior,
 )
+from pyro_attention.score_function import ScoreFunctionELBO
 from pyro_attention.scores import Additive, Bilinear, GraphAdditive, ScaledDotProduct
 
 __version__ = "0.1.0"
@@ -66,9 +68,11 @@ __all__ = [
     "Prediction",
     "Prior",
     "ScaledDotProduct",
+    "ScoreFunctionELBO",
     "SiteReport",
     "Soft",
     "Softmax",
+    "TokenLikelihood",
     "Weibull",
     "WeibullWeights",
     "check_model",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from pyro_attention.attention import LatentAttention
 from pyro_attention.layout import EdgeList, Layout
+from pyro_attention.ops.dropout import Dropout
 from pyro_attention.output import AttentionOutput
 from pyro_attention.priors import ContextualGammaPrior, Prior
 from pyro_attention.scores import GraphAdditive
@@ -46,6 +47,8 @@ class GraphAttention(nn.Module):
         prior: Prior network; a contextual Gamma prior with one network a head by default.
         normalizer: Maps (log weights, layout) to weights; softmax by default.
         normalize_scores: See :class:`LatentAttention`.
+        value_dropout: Dropout probability of the projected features where they are aggregated (not in the scores), in
+            training mode; the original code has it, PyG's layer has not.
 
     Raises:
         ValueError: A size below one, or an unknown ``fill_value``.
@@ -79,6 +82,7 @@ class GraphAttention(nn.Module):
         prior: Prior | None = None,
         normalizer: Callable[[Tensor, Layout], Tensor] | None = None,
         normalize_scores: bool = True,
+        value_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         widths = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
@@ -104,6 +108,7 @@ class GraphAttention(nn.Module):
             dropout=dropout,
             normalize_scores=normalize_scores,
         )
+        self.value_dropout = Dropout(value_dropout)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -161,7 +166,7 @@ class GraphAttention(nn.Module):
         keys = self._project(sources, self.lin_src)
         queries = keys if self.lin_dst is None else self._project(targets, self.lin_dst)
         scores = self.score(keys, queries, graph, self._edge_features(edge_attr, graph))
-        output = self.attention(scores, keys, keys=keys, layout=graph)
+        output = self.attention(scores, self.value_dropout(keys), keys=keys, layout=graph)
         context = output.context.flatten(-2) if self.concat else output.context.mean(-2)
         if self.res is not None:
             context = context + self.res(targets)

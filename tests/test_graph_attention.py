@@ -142,6 +142,22 @@ def test_half_precision(data, autocast):
     assert data.features.grad.isfinite().all()
 
 
+def test_value_dropout_leaves_the_scores_alone(data):
+    _, mine = pair(heads=2, bias=False)
+    dropping = GraphAttention(FEATURES, WIDTH, heads=2, bias=False, value_dropout=0.5)
+    dropping.load_state_dict(mine.state_dict())
+    plain, dropped = (run(layer, data.features, data.edge_index) for layer in (mine, dropping.train()))
+    assert torch.equal(plain.weights, dropped.weights)
+    assert not torch.allclose(plain.context, dropped.context)
+    # of a node that attends to itself alone, values are dropped or doubled
+    alone = torch.zeros(2, 0, dtype=torch.long)
+    plain, dropped = (run(layer, data.features, alone).context for layer in (mine, dropping))
+    kept = (dropped != 0).float()
+    assert 0 < kept.mean() < 1
+    assert_same(dropped, 2 * kept * plain)
+    assert_same(run(dropping.eval(), data.features, alone).context, plain)
+
+
 def test_sparse_features(data):
     _, mine = pair(heads=2)
     x = data.features.relu()

@@ -14,23 +14,24 @@ from guides import SchemeName, build_scheme
 from models.gat import GAT
 from pyro_attention import EdgeList
 
-__all__ = ["NODES", "random_graph", "run"]
+__all__ = ["FEATURES", "our_layers", "pyg_layers", "random_graph", "run"]
 
 NODES, EDGES, FEATURES, CLASSES, LABELLED = 2708, 10556, 64, 7, 140
 
 
-def random_graph(seed: int = 0) -> Tensor:
-    """A random symmetric graph with as many nodes and edges as Cora, without self loops: ``[2, 10556]``."""
+def random_graph(nodes: int = NODES, edges: int = EDGES, *, seed: int = 0) -> Tensor:
+    """A random symmetric graph without self loops, by default with as many nodes and edges as Cora: ``[2, edges]``."""
     generator = torch.Generator().manual_seed(seed)
-    source = torch.randint(NODES, (EDGES // 2,), generator=generator)
-    target = (source + torch.randint(1, NODES, (EDGES // 2,), generator=generator)) % NODES
+    source = torch.randint(nodes, (edges // 2,), generator=generator)
+    target = (source + torch.randint(1, nodes, (edges // 2,), generator=generator)) % nodes
     return torch.stack([torch.cat([source, target]), torch.cat([target, source])])
 
 
-def _pyg_layers(x: Tensor, edge_index: Tensor) -> Callable[[], None]:
+def pyg_layers(x: Tensor, edge_index: Tensor, *, classes: int = CLASSES, output_heads: int = 1) -> Callable[[], None]:
+    """Forward and backward of the sum of the outputs of PyG's two layers."""
     from torch_geometric.nn import GATConv
 
-    first, second = GATConv(FEATURES, 8, heads=8), GATConv(64, CLASSES, heads=1, concat=False)
+    first, second = GATConv(FEATURES, 8, heads=8), GATConv(64, classes, heads=output_heads, concat=False)
 
     def step() -> None:
         second(nn.functional.elu(first(x, edge_index)), edge_index).sum().backward()
@@ -38,10 +39,12 @@ def _pyg_layers(x: Tensor, edge_index: Tensor) -> Callable[[], None]:
     return step
 
 
-def _our_layers(scheme_name: SchemeName, x: Tensor, graph: EdgeList) -> Callable[[], None]:
+def our_layers(
+    scheme_name: SchemeName, x: Tensor, graph: EdgeList, *, classes: int = CLASSES, output_heads: int = 1
+) -> Callable[[], None]:
     """Forward and backward of the sum of the outputs and of the KL, through guide and ELBO."""
     scheme = build_scheme(scheme_name)
-    network = GAT(FEATURES, CLASSES, dropout=0.0, prior=scheme.prior).layers
+    network = GAT(FEATURES, classes, output_heads=output_heads, dropout=0.0, prior=scheme.prior).layers
 
     class Layers(PyroModule):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -81,9 +84,9 @@ def run(*, rounds: int = 50) -> dict[str, Timing]:
     graph = EdgeList.from_edge_index(edge_index, num_nodes=NODES, add_self_loops=True)
     return interleave(
         {
-            "PyG GATConv, two layers": _pyg_layers(x, edge_index),
-            "soft, two layers": _our_layers("soft", x, graph),
-            "Weibull, contextual Gamma prior, two layers": _our_layers("weibull", x, graph),
+            "PyG GATConv, two layers": pyg_layers(x, edge_index),
+            "soft, two layers": our_layers("soft", x, graph),
+            "Weibull, contextual Gamma prior, two layers": our_layers("weibull", x, graph),
             "soft, whole training step": _training_step("soft", x, graph),
             "Weibull, contextual Gamma prior, whole training step": _training_step("weibull", x, graph),
         },

@@ -98,12 +98,12 @@ def _shifted(scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
     return segments.gather(segments.max(scores)).neg_().add_(scores)
 
 
-def _normaliser(exponentials: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
-    """Sum of each segment, spread to its edges; at least the smallest float, so empty segments divide."""
+def _totals(exponentials: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
+    """Sum of each segment, ``[..., count, H]``; at least the smallest float, so that empty segments divide."""
     if mask is not None:
         exponentials.masked_fill_(~mask, 0)
     total = segments.sum(exponentials)
-    return segments.gather(total.clamp_(min=torch.finfo(total.dtype).tiny))
+    return total.clamp_(min=torch.finfo(total.dtype).tiny)
 
 
 def _take(values: Tensor, index: Tensor, dim: int) -> Tensor:
@@ -132,7 +132,7 @@ class _SegmentSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
         exponentials = _shifted(scores, segments, mask).exp_()
-        weights = exponentials.div_(_normaliser(exponentials, segments, mask))
+        weights = exponentials.div_(segments.gather(_totals(exponentials, segments, mask)))
         ctx.save_for_backward(weights)
         ctx.segments = segments
         return weights
@@ -150,7 +150,8 @@ class _SegmentLogSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
         shifted = _shifted(scores, segments, mask)
-        log_weights = shifted.sub_(_normaliser(shifted.exp(), segments, mask).log_())
+        # the logarithm of each segment, not of each edge
+        log_weights = shifted.sub_(segments.gather(_totals(shifted.exp(), segments, mask).log_()))
         if mask is not None:
             log_weights.masked_fill_(~mask, 0)
         ctx.save_for_backward(log_weights, mask)

@@ -1,0 +1,150 @@
+"""Enumerated alignments of a translation batch: TokenLikelihood against Categorical over the vocabulary.
+
+python -m experiments.benchmarks.enumeration
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import pyro
+import pyro.distributions as dist
+import torch
+from jsonargparse.typing import PositiveInt
+from pyro.infer import TraceEnum_ELBO
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from experiments.benchmarks.memory import peak_memory
+from experiments.benchmarks.timing import interleave
+from experiments.cli import run_script
+from experiments.results import as_table, write_environment, write_metrics
+from pyro_attention.likelihoods import TokenLikelihood
+
+__all__ = ["CONTESTANTS", "Contestant", "EnumerationConfig", "Sizes", "make_step", "run"]
+
+Contestant = Literal["Categorical", "TokenLikelihood"]
+CONTESTANTS: tuple[Contestant, ...] = get_args(Contestant)
+QUANTITIES = {
+    "ms": "median time of forward and backward in milliseconds",
+    "ratio": "that time divided by Categorical's in the same round, median over rounds",
+    "peak_mb": "memory at the peak of forward and backward beyond that before the first one, in MB (10^6 bytes)",
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a batch: source and target positions, sentences, width of the network and vocabulary."""
+
+    sources: int
+    targets: int = 25
+    batch: int = 16
+    width: int = 256
+    vocabulary: int = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnumerationConfig:
+    """Time and memory of exact marginal likelihoods over alignments, forward and backward.
+
+    Args:
+        sources: Numbers of source positions, each of which is an alignment.
+        vocabulary: Number of tokens.
+        out: Folder for metrics.json and environment.json.
+        rounds: Rounds that count.
+        threads: Threads of torch; its own choice when omitted.
+    """
+
+    sources: tuple[PositiveInt, ...] = (10, 25, 50)  # type: ignore[valid-type]
+    vocabulary: PositiveInt = 10_000  # type: ignore[valid-type]
+    out: Path = Path("runs", "bench", "enumeration")
+    rounds: PositiveInt = 5  # type: ignore[valid-type]
+    threads: PositiveInt | None = None  # type: ignore[valid-type]
+
+
+class Translation(nn.Module):
+    """The last layer of a translation model: p(token | alignment, states), the alignment summed out by Pyro."""
+
+    def __init__(self, contestant: Contestant, sizes: Sizes) -> None:
+        super().__init__()
+        self.contestant = contestant
+        self.scores = nn.Parameter(torch.randn(sizes.batch, sizes.targets, sizes.sources))
+        self.keys = nn.Parameter(torch.randn(sizes.batch, sizes.sources, sizes.width))
+        self.states = nn.Parameter(torch.randn(sizes.batch, sizes.targets, sizes.width))
+        self.output = nn.Linear(sizes.width, sizes.vocabulary)
+
+    def forward(self, token: Tensor) -> None:
+        pyro.module("translation", self)
+        batch, targets = token.shape
+        with pyro.plate("batch", batch, dim=-2), pyro.plate("targets", targets, dim=-1):
+            alignment = dist.Categorical(logits=self.scores)
+            z = pyro.sample("z", alignment, infer={"enumerate": "parallel"})
+            features = (self.keys[torch.arange(batch)[:, None], z] + self.states).tanh()
+            pyro.sample("token", self._likelihood(features), obs=token)
+
+    def _likelihood(self, features: Tensor) -> dist.TorchDistribution:
+        if self.contestant == "TokenLikelihood":
+            return TokenLikelihood(features, self.output.weight, self.output.bias)
+        # without its check of all logits, which would be slower still
+        return dist.Categorical(logits=self.output(features), validate_args=False)
+
+
+def make_step(contestant: Contestant, sizes: Sizes) -> Callable[[], Tensor]:
+    """Forward and backward of the negative log evidence, which is returned."""
+    torch.manual_seed(0)
+    model = Translation(contestant, sizes)
+    token = torch.randint(sizes.vocabulary, (sizes.batch, sizes.targets))
+    elbo = TraceEnum_ELBO(max_plate_nesting=2)
+
+    def step() -> Tensor:
+        model.zero_grad()
+        loss = elbo.differentiable_loss(model, lambda *_: None, token)
+        loss.backward()
+        return loss.detach()
+
+    return step
+
+
+def run(config: EnumerationConfig) -> dict[str, float]:
+    """Measure, print the table and write the metrics, which are returned.
+
+    Raises:
+        UserError: There is not enough memory.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    metrics: dict[str, float] = {}
+    for sources in tqdm(config.sources, unit="size", disable=not sys.stderr.isatty(), leave=False):
+        sizes = Sizes(sources, vocabulary=config.vocabulary)
+        peaks = {name: peak_memory(make_step, name, sizes) for name in CONTESTANTS}
+        times = interleave({name: make_step(name, sizes) for name in CONTESTANTS}, rounds=config.rounds, warm_up=1)
+        for name in CONTESTANTS:
+            numbers = {"ms": times[name].median, "ratio": times[name].ratio, "peak_mb": peaks[name]}
+            metrics |= {f"{sources}_sources/{name}/{quantity}": value for quantity, value in numbers.items()}
+    write_metrics(config.out, metrics, {name: QUANTITIES[name.rpartition("/")[2]] for name in metrics})
+    write_environment(config.out, torch.device("cpu"))
+    print(as_table(_rows(metrics, config.sources)), config.out / "metrics.json", sep="\n")
+    return metrics
+
+
+def _rows(metrics: dict[str, float], sources: tuple[int, ...]) -> list[dict[str, str]]:
+    """A row for each number of source positions."""
+    rows = []
+    for count in sources:
+        row = {"sources": str(count)}
+        for name in CONTESTANTS:
+            row[f"{name} ms"] = f"{metrics[f'{count}_sources/{name}/ms']:.0f}"
+            row[f"{name} MB"] = f"{metrics[f'{count}_sources/{name}/peak_mb']:.0f}"
+        peaks = [metrics[f"{count}_sources/{name}/peak_mb"] for name in CONTESTANTS]
+        row["time ratio"] = f"{metrics[f'{count}_sources/{CONTESTANTS[1]}/ratio']:.2f}"
+        row["times less memory"] = f"{peaks[0] / peaks[1]:.1f}" if peaks[1] > 0 else "-"
+        rows.append(row)
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(EnumerationConfig, run, name="experiments.benchmarks.enumeration"))

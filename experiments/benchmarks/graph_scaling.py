@@ -1,0 +1,126 @@
+"""Time and memory of graph attention at PubMed's size and against the number of edges.
+
+python -m experiments.benchmarks.graph_scaling --data-root DIR
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jsonargparse.typing import PositiveFloat, PositiveInt
+from tqdm import tqdm
+
+from experiments.benchmarks import graph_scaling_report as report
+from experiments.benchmarks.graph_sizes import CONTESTANTS, Graph, Measurement, growth, measure, pubmed
+from experiments.cli import run_script
+from experiments.figures import save
+from experiments.results import UserError, as_table, write_environment, write_metrics
+from experiments.results_page import RESULTS, hardware, update_section
+
+__all__ = ["ScalingConfig", "run"]
+
+NODES = 20_000
+EDGES = (20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000)
+QUANTITIES = {
+    "ms": "median time of forward and backward of the two layers in milliseconds",
+    "ratio": "that time divided by GATConv's in the same round, median over rounds",
+    "peak_mb": "memory at the peak of forward and backward beyond that before the first one, in MB (10^6 bytes)",
+}
+SLOPES = {
+    "slope_ms": "slope of log time against log edges, over graphs with at least a tenth of the most edges",
+    "slope_peak_mb": "slope of log peak memory against log edges, over graphs with at least a tenth of the most edges",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingConfig:
+    """Time and memory of graph attention layers at PubMed's size, and against the number of edges.
+
+    Args:
+        data_root: Folder of the data sets, for planetoid/pubmed_topology.npz; $PYRO_ATTENTION_DATA, else
+            ~/.cache/pyro_attention when omitted. Without that file a random graph of PubMed's size is measured.
+        out: Folder for metrics.json, environment.json and graph_scaling.png.
+        results: Page with the section graph-scaling; its picture is written to pictures/ beside the page.
+        max_edges: Edges of the largest random graph.
+        max_memory: GB that one measurement may take; layers that would need more are left out.
+        rounds: Rounds that count; large graphs get fewer.
+        threads: Threads of torch; its own choice when omitted.
+    """
+
+    data_root: Path | None = None
+    out: Path = Path("runs", "bench", "graph_scaling")
+    results: Path = RESULTS
+    max_edges: PositiveInt = EDGES[-1]  # type: ignore[valid-type]
+    max_memory: PositiveFloat = 8.0  # type: ignore[valid-type]
+    rounds: PositiveInt = 30  # type: ignore[valid-type]
+    threads: PositiveInt | None = None  # type: ignore[valid-type]
+
+
+def run(config: ScalingConfig) -> dict[str, float]:
+    """Measure, print the table, write metrics, picture and section; the metrics.
+
+    Raises:
+        UserError: The topology file is damaged, or a size or limit leaves nothing to measure.
+    """
+    sizes = [edges for edges in EDGES if edges <= config.max_edges]
+    if not sizes:
+        raise UserError(f"max_edges is {config.max_edges}, expected at least {EDGES[0]}, the smallest graph")
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    graph = pubmed(config.data_root)
+    print(f"PubMed's size: {report.topology(graph)}", flush=True)
+    (at_pubmed,) = _measure_all([graph], config)
+    growing = _measure_all([Graph(NODES, edges) for edges in sizes], config)
+    metrics, definitions = _metrics(at_pubmed, growing)
+    write_metrics(config.out, metrics, definitions)
+    write_environment(config.out, torch.device("cpu"))
+    print(as_table(report.rows([at_pubmed, *growing])), *report.findings(metrics), sep="\n")
+    picture = Path("pictures", "graph_scaling.png")
+    for path in (config.out / picture.name, config.results.parent / picture):
+        save(report.figure(at_pubmed, growing), path)
+    machine = f"{hardware([config.out])}, {torch.get_num_threads()} threads"
+    section = report.section(at_pubmed, growing, metrics, picture=picture, machine=machine)
+    update_section(config.results, "graph-scaling", section)
+    print(config.out / picture.name, config.results, sep="\n")
+    return metrics
+
+
+def _measure_all(graphs: Sequence[Graph], config: ScalingConfig) -> list[Measurement]:
+    """Measure graphs of growing size, each contestant until it would need too much memory."""
+    done: list[Measurement] = []
+    fitting = list(CONTESTANTS)
+    for graph in tqdm(graphs, unit="graph", disable=not sys.stderr.isatty(), leave=False):
+        if done:
+            times_larger = graph.edges / done[-1].graph.edges
+            fitting = [name for name in fitting if done[-1].peaks[name] * times_larger <= 1e3 * config.max_memory]
+        if fitting:
+            rounds = min(config.rounds, max(3, 3_000_000 // graph.edges))
+            done.append(measure(graph, fitting, rounds=rounds))
+    return done
+
+
+def _metrics(at_pubmed: Measurement, growing: Sequence[Measurement]) -> tuple[dict[str, float], dict[str, str]]:
+    """Numbers by name, such as ``pubmed/WC/ms``, and what they mean."""
+    named = {"pubmed": at_pubmed} | {f"{found.graph.edges}_edges": found for found in growing}
+    metrics = {
+        f"{size}/{contestant}/{quantity}": value
+        for size, found in named.items()
+        for contestant in found.times
+        for quantity, value in found.numbers(contestant).items()
+    }
+    upper = [found for found in growing if 10 * found.graph.edges >= growing[-1].graph.edges]
+    for contestant in CONTESTANTS:
+        measured = [found for found in upper if contestant in found.times]
+        edges = [found.graph.edges for found in measured]
+        metrics[f"{contestant}/slope_ms"] = growth(edges, [found.times[contestant].median for found in measured])
+        metrics[f"{contestant}/slope_peak_mb"] = growth(edges, [found.peaks[contestant] for found in measured])
+    meaning = QUANTITIES | SLOPES
+    return metrics, {name: meaning[name.rpartition("/")[2]] for name in metrics}
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(ScalingConfig, run, name="experiments.benchmarks.graph_scaling"))

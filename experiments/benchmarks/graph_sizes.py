@@ -1,0 +1,131 @@
+"""Graph attention layers on a graph of any size: what graph_scaling measures, and how."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+
+from experiments.benchmarks.graph_attention import FEATURES, our_layers, pyg_layers, random_graph
+from experiments.benchmarks.memory import peak_memory
+from experiments.benchmarks.timing import Timing, interleave
+from experiments.datasets.graph_parts import data_folder
+from experiments.results import UserError
+from pyro_attention import EdgeList
+
+__all__ = ["CONTESTANTS", "Contestant", "Graph", "Measurement", "growth", "make_step", "measure", "pubmed"]
+
+Contestant = Literal["GATConv", "Soft", "WC"]
+CONTESTANTS: tuple[Contestant, ...] = get_args(Contestant)
+CLASSES, OUTPUT_HEADS = 3, 8  # PubMed's
+PUBMED_NODES, PUBMED_EDGES = 19717, 88648
+TOPOLOGY = Path("planetoid", "pubmed_topology.npz")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph by its size, or by the file that holds it; small enough to be sent to another process.
+
+    Attributes:
+        nodes: Number of nodes.
+        edges: Number of directed edges, without the self loops that the layers add.
+        file: npz with ``edge_index``; a random graph when omitted.
+    """
+
+    nodes: int
+    edges: int
+    file: Path | None = None
+
+    def edge_index(self) -> torch.Tensor:
+        """Sources and targets, int64 ``[2, edges]``."""
+        if self.file is None:
+            return random_graph(self.nodes, self.edges)
+        with np.load(self.file, allow_pickle=False) as arrays:
+            return torch.from_numpy(arrays["edge_index"])
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Layers on one graph.
+
+    Attributes:
+        graph: The graph.
+        rounds: Rounds of the timing.
+        times: Forward and backward of each contestant; ratios are to GATConv where it takes part.
+        peaks: Peak memory of each contestant in MB.
+    """
+
+    graph: Graph
+    rounds: int
+    times: dict[Contestant, Timing]
+    peaks: dict[Contestant, float]
+
+    def numbers(self, contestant: Contestant) -> dict[str, float]:
+        """ms, ratio (where GATConv took part) and peak_mb of a contestant; empty when it was left out."""
+        if contestant not in self.times:
+            return {}
+        ratio = {"ratio": self.times[contestant].ratio} if "GATConv" in self.times else {}
+        return {"ms": self.times[contestant].median, **ratio, "peak_mb": self.peaks[contestant]}
+
+
+def pubmed(data_root: Path | None) -> Graph:
+    """PubMed's graph from ``planetoid/pubmed_topology.npz``, or a random one of its size where there is no such file.
+
+    Args:
+        data_root: Folder of the data sets; that of :func:`data_folder` when omitted.
+
+    Raises:
+        UserError: The file is damaged or no graph.
+    """
+    path = data_folder(data_root) / TOPOLOGY
+    if not path.is_file():
+        return Graph(PUBMED_NODES, PUBMED_EDGES)
+    remedy = "put an intact copy there, or remove it to measure on a random graph of PubMed's size"
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            edge_index, nodes = arrays["edge_index"], len(arrays["y"])
+    except (KeyError, OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path}: expected an npz with arrays y and edge_index, got {error}; {remedy}") from error
+    fits = edge_index.ndim == 2 and len(edge_index) == 2 and edge_index.dtype == np.int64 and edge_index.size > 0
+    if not fits or edge_index.min() < 0 or edge_index.max() >= nodes:
+        raise UserError(
+            f"{path}: edge_index is {edge_index.dtype} {edge_index.shape}, expected int64 (2, edges) with nodes in "
+            f"0 .. {nodes - 1} (as many as y has); {remedy}"
+        )
+    return Graph(nodes, edge_index.shape[1], path)
+
+
+def make_step(contestant: Contestant, graph: Graph) -> Callable[[], None]:
+    """Forward and backward of both layers; input features are random, our edge list is built beforehand."""
+    torch.manual_seed(0)
+    x, edge_index = torch.randn(graph.nodes, FEATURES), graph.edge_index()
+    if contestant == "GATConv":
+        return pyg_layers(x, edge_index, classes=CLASSES, output_heads=OUTPUT_HEADS)
+    edges = EdgeList.from_edge_index(edge_index, num_nodes=graph.nodes, add_self_loops=True)
+    scheme = {"Soft": "soft", "WC": "weibull"}[contestant]
+    return our_layers(scheme, x, edges, classes=CLASSES, output_heads=OUTPUT_HEADS)  # type: ignore[arg-type]
+
+
+def measure(graph: Graph, contestants: Sequence[Contestant], *, rounds: int) -> Measurement:
+    """Peak memory of each contestant in a process of its own, then all of them timed in turn in this one."""
+    peaks = {name: peak_memory(make_step, name, graph) for name in contestants}
+    steps = {name: make_step(name, graph) for name in contestants}
+    times = interleave(steps, rounds=rounds, warm_up=max(1, rounds // 10))
+    return Measurement(graph, rounds, {name: times[name] for name in contestants}, peaks)
+
+
+def growth(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """Slope of log cost against log size, by least squares: 1 is linear growth; NaN for fewer than two sizes.
+
+    Example:
+        >>> round(growth([1, 10, 100], [5, 500, 50000]), 6)
+        2.0
+    """
+    if len(sizes) < 2:
+        return float("nan")
+    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])

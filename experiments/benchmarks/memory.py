@@ -1,0 +1,69 @@
+"""Peak memory of a computation, measured in a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.results import UserError
+
+__all__ = ["peak_memory"]
+
+_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes in one unit of ru_maxrss
+
+
+def peak_memory(prepare: Callable[..., Callable[[], object]], *arguments: Any, calls: int = 2) -> float:
+    """Memory that calls need at their peak beyond what was there before the first one, in MB (10^6 bytes).
+
+    Each measurement has a new process. It is forked from one that has only imported what it needs: a process
+    started the usual way inherits this one's peak (Linux keeps ``ru_maxrss`` across exec) and would report nothing.
+
+    Args:
+        prepare: Makes the call that is measured; a function of a module.
+        arguments: Its arguments.
+        calls: Number of calls; the first one leaves behind what later ones find, such as gradients.
+
+    Raises:
+        UserError: The process was killed or ran out of memory.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([prepare.__module__])  # counts before the first process only
+    try:
+        with ProcessPoolExecutor(1, context) as pool:
+            return pool.submit(_measure, prepare, arguments, calls, torch.get_num_threads()).result()
+    except (BrokenProcessPool, MemoryError, RuntimeError) as error:
+        raise UserError(
+            f"no peak memory of {prepare.__name__}{arguments}: {type(error).__name__}: {error}. If the machine ran out "
+            f"of memory, choose a smaller size"
+        ) from error
+
+
+def _measure(
+    prepare: Callable[..., Callable[[], object]], arguments: tuple[Any, ...], calls: int, threads: int
+) -> float:
+    torch.set_num_threads(threads)
+    call = prepare(*arguments)
+    _forget_peak()
+    before = _peak()
+    for _ in range(calls):
+        call()
+    return (_peak() - before) / 1e6
+
+
+def _forget_peak() -> None:
+    """Lower the peak to the present size, where the system can: the preparation's own peak would hide the calls'."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT

@@ -1,0 +1,188 @@
+"""TokenLikelihood: which token was observed, for vocabularies and alignments too many to hold all logits."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyro_attention._checks import as_float
+from pyro_attention.ops.token_log_prob import sample_tokens, token_log_prob
+
+__all__ = ["TokenLikelihood"]
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+class TokenLikelihood(TorchDistribution):
+    r"""Categorical distribution of a token, given features and an output layer, whose logits are never held at once.
+
+    .. math:: p(t \mid x) = \mathrm{softmax}(W x + b)_t
+
+    Equals ``Categorical(logits=features @ weight.T + bias)`` in value and gradients. The logits are computed in chunks
+    of rows, and again in the backward pass, so that memory does not grow with the product of rows and vocabulary;
+    rows without a gradient (masked targets) are skipped there. Made for observed sites, also below enumerated
+    alignments: the features then have a further leading dimension, the tokens have not.
+
+    Under autocast, or for half-precision inputs, the matrix products are in half precision and all else in float32.
+
+    Args:
+        features: x, ``[..., D]``; the batch shape is ``[...]``.
+        weight: W, ``[V, D]``, as in ``torch.nn.Linear(D, V).weight``.
+        bias: b, ``[V]``; an entry of -inf forbids a token.
+        chunk_rows: Rows of features whose logits exist at a time; about 40 MB of them when omitted. The result does
+            not depend on it.
+        validate_args: Check tokens and results; on by default, as everywhere in torch.distributions.
+
+    Raises:
+        TypeError: Features, weight or bias are not floating-point tensors.
+        ValueError: Their shapes or devices do not fit, the vocabulary is empty, or ``chunk_rows`` is below 1.
+
+    Example:
+        >>> layer = torch.nn.Linear(8, 1000)
+        >>> features, tokens = torch.randn(2, 5, 8), torch.randint(1000, (2, 5))
+        >>> likelihood = TokenLikelihood(features, layer.weight, layer.bias)
+        >>> likelihood.log_prob(tokens).shape
+        torch.Size([2, 5])
+        >>> torch.allclose(likelihood.log_prob(tokens), likelihood.logits.gather(-1, tokens[..., None])[..., 0])
+        True
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    def __init__(
+        self,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        chunk_rows: int | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        _check_layer(features, weight, bias)
+        if chunk_rows is not None and (not isinstance(chunk_rows, int) or chunk_rows < 1):
+            raise ValueError(
+                f"chunk_rows is {chunk_rows!r}, expected an integer of at least 1; omit it for chunks of about 40 MB"
+            )
+        self.features, self.weight, self.bias, self.chunk_rows = features, weight, bias, chunk_rows
+        super().__init__(features.shape[:-1], validate_args=validate_args)
+
+    def __repr__(self) -> str:
+        vocabulary, width = self.weight.shape
+        return f"TokenLikelihood(batch_shape={tuple(self.batch_shape)}, vocabulary={vocabulary}, width={width})"
+
+    @constraints.dependent_property(is_discrete=True, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        """Ids ``0 .. V - 1``."""
+        return constraints.integer_interval(0, len(self.weight) - 1)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> TokenLikelihood:
+        """Copy with a larger batch shape; features, weight and bias are shared, not expanded."""
+        shape = torch.Size(batch_shape)
+        padded = (1,) * (len(shape) - len(self.batch_shape)) + self.batch_shape
+        if len(padded) > len(shape) or any(a not in (1, b) for a, b in zip(padded, shape, strict=True)):
+            raise ValueError(f"cannot expand batch shape {tuple(self.batch_shape)} to {tuple(shape)}")
+        new = copy.copy(self)
+        new._batch_shape = shape
+        return new
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log probability of tokens, in the common shape of tokens and batch; once differentiable.
+
+        Args:
+            value: Ids, of any integer dtype; they broadcast against the batch shape. A masked position needs a valid
+                id too.
+
+        Raises:
+            TypeError: The ids are no integers.
+            ValueError: Their shape, device or range does not fit, or a result is NaN.
+        """
+        shape = self._check_token(value)
+        log_prob = token_log_prob(self.features, self.weight, value.long(), self.bias, chunk_rows=self.chunk_rows)
+        if self._validate_args and log_prob.isnan().any():
+            raise ValueError(
+                f"TokenLikelihood: {log_prob.isnan().sum().item()} of {log_prob.numel()} log probabilities are NaN; "
+                f"features, weight or bias hold NaN or infinite numbers: check the inputs and the learning rate"
+            )
+        return log_prob.expand(shape)
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        """Independent ids, int64 of shape ``sample_shape + batch_shape``; logits in chunks here too."""
+        shape = torch.Size(sample_shape) + self.batch_shape
+        return sample_tokens(self.features, self.weight, self.bias, shape=shape, chunk_rows=self.chunk_rows)
+
+    @property
+    def logits(self) -> Tensor:
+        """Normalised log probabilities of all tokens, ``batch_shape + [V]``: this does hold them all at once."""
+        dtype = torch.promote_types(self.features.dtype, self.weight.dtype)
+        logits = as_float(torch.nn.functional.linear(self.features.to(dtype), self.weight.to(dtype)))
+        if self.bias is not None:
+            logits = logits + self.bias.to(logits.dtype)
+        return logits.log_softmax(-1).expand(*self.batch_shape, -1)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """Not supported: one row for each token of the vocabulary is what this class avoids."""
+        raise NotImplementedError(
+            "TokenLikelihood does not enumerate its tokens, it is made for observed ones: pass obs= to pyro.sample, or "
+            "use Categorical(logits=likelihood.logits) for a latent token of a small vocabulary"
+        )
+
+    def _check_token(self, token: Tensor) -> torch.Size:
+        """Common shape of tokens and batch."""
+        if not isinstance(token, Tensor) or token.dtype not in _INTEGERS:
+            seen = token.dtype if isinstance(token, Tensor) else type(token).__name__
+            raise TypeError(
+                f"TokenLikelihood: tokens are {seen}, expected an integer tensor; convert them with .long()"
+            )
+        if token.device != self.features.device:
+            raise ValueError(
+                f"TokenLikelihood: tokens are on {token.device}, features on {self.features.device}; move the tokens "
+                f"with .to('{self.features.device}')"
+            )
+        try:
+            shape: torch.Size = torch.broadcast_shapes(token.shape, self.batch_shape)
+        except RuntimeError as error:
+            raise ValueError(
+                f"TokenLikelihood: tokens of shape {tuple(token.shape)} do not broadcast against the batch shape "
+                f"{tuple(self.batch_shape)}, that of the features without their last dimension"
+            ) from error
+        if self._validate_args and token.numel():
+            low, high = (bound.item() for bound in token.aminmax())
+            if low < 0 or high >= len(self.weight):
+                raise ValueError(
+                    f"TokenLikelihood: tokens from {low} to {high}, expected ids in 0 .. {len(self.weight) - 1}; "
+                    f"padded positions are masked, but hold a valid id too, such as 0"
+                )
+        return shape
+
+
+def _check_layer(features: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Raise unless features and output layer fit each other."""
+    tensors = {"features": features, "weight": weight} | ({} if bias is None else {"bias": bias})
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            seen = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"TokenLikelihood: {name} is {seen}, expected a floating-point tensor")
+    for name, tensor in tensors.items():
+        if tensor.device != weight.device:
+            raise ValueError(
+                f"TokenLikelihood: {name} is on {tensor.device}, weight on {weight.device}; move one of them"
+            )
+    if weight.dim() != 2 or len(weight) == 0:
+        raise ValueError(
+            f"TokenLikelihood: weight has shape {tuple(weight.shape)}, expected [vocabulary, width] with at least one "
+            f"token, as torch.nn.Linear(width, vocabulary).weight"
+        )
+    if features.dim() == 0 or features.size(-1) != weight.size(1):
+        raise ValueError(
+            f"TokenLikelihood: features have shape {tuple(features.shape)}, expected [..., {weight.size(1)}], the "
+            f"width of the weight {tuple(weight.shape)}"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(
+            f"TokenLikelihood: bias has shape {tuple(bias.shape)}, expected ({len(weight)},), one per token"
+        )
