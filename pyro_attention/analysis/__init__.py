@@ -1,9 +1,21 @@
-"""Uncertainty analysis of class predictions: scores, calibration, PAvPU, sources of uncertainty, selective prediction.
+"""Uncertainty of class predictions (scores, calibration, PAvPU, sources, selective prediction), and word alignments.
 
 Everything takes plain tensors, so it serves any model; ``import pyro_attention`` does not load it. The expected
 calibration error and PAvPU need ``pip install 'pyro-attention[analysis]'``.
 """
 
+from pyro_attention.analysis.alignment_files import read_naacl, read_pharaoh, read_sentences, write_pharaoh
+from pyro_attention.analysis.alignment_scores import AlignmentScores, GoldAlignment, agreement, alignment_error_rate
+from pyro_attention.analysis.alignment_uncertainty import (
+    AlignmentUncertainty,
+    AlignmentUpdate,
+    CredibleIntervals,
+    alignment_uncertainty,
+    credible_intervals,
+    k_max,
+    prior_to_posterior,
+)
+from pyro_attention.analysis.alignments import Alignment, hard_alignment, link_probabilities, mbr_alignment
 from pyro_attention.analysis.calibration import TemperatureScaling, fit_temperature
 from pyro_attention.analysis.certainty import PAvPU, pavpu, top_two_p_values
 from pyro_attention.analysis.decomposition import (
@@ -20,23 +32,47 @@ from pyro_attention.analysis.scores import (
     negative_log_likelihood,
 )
 from pyro_attention.analysis.selective import SelectiveAccuracy, max_probability, selective_accuracy
+from pyro_attention.analysis.symmetrisation import symmetrise
+from pyro_attention.analysis.word_pieces import merge_pieces, word_map
 
 __all__ = [
+    "Alignment",
+    "AlignmentScores",
+    "AlignmentUncertainty",
+    "AlignmentUpdate",
     "ClassificationScores",
+    "CredibleIntervals",
+    "GoldAlignment",
     "PAvPU",
     "SelectiveAccuracy",
     "TemperatureScaling",
     "UncertaintyDecomposition",
     "VarianceSplit",
+    "agreement",
+    "alignment_error_rate",
+    "alignment_uncertainty",
     "brier_score",
     "classification_scores",
+    "credible_intervals",
     "decompose_uncertainty",
     "expected_calibration_error",
     "fit_temperature",
+    "hard_alignment",
+    "k_max",
+    "link_probabilities",
     "max_probability",
+    "mbr_alignment",
+    "merge_pieces",
     "negative_log_likelihood",
     "pavpu",
+    "prior_to_posterior",
+    "read_naacl",
+    "read_pharaoh",
+    "read_sentences",
     "selective_accuracy",
     "split_variance",
+    "symmetrise",
     "top_two_p_values",
+    "word_map",
+    "write_pharaoh",
 ]

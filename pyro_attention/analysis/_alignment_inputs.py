@@ -1,0 +1,85 @@
+"""Checks of the attention weights of one sentence pair."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyro_attention._checks import as_float
+
+__all__ = ["check_map", "check_matrix", "check_weights"]
+
+
+def check_weights(weights: Tensor, *, name: str = "weights", min_samples: int = 0) -> Tensor:
+    """Raise unless weights are finite, >= 0, and sum to at most one over the sources.
+
+    Args:
+        weights: ``[M, N]``, or samples of them ``[S, M, N]``.
+        name: What the errors call them.
+        min_samples: Above zero it demands the samples dimension.
+
+    Returns:
+        ``[S, M, N]`` without a graph, in at least float32; S = 1 where there was no samples dimension.
+    """
+    checked = check_matrix(weights, name=name, min_samples=min_samples)
+    sums = checked.sum(-1)
+    # what is computed in half precision may be off by nearly as much
+    if sums.max() > 1 + 1e-2:
+        raise ValueError(
+            f"{name} of a target word sum to {sums.max().item():.4g} over the sources (the last dimension), expected "
+            f"1, or less where special tokens were dropped; transpose [N, M] weights with .mT, apply .softmax(-1) to "
+            f"scores"
+        )
+    return checked
+
+
+def check_matrix(entries: Tensor, *, name: str, min_samples: int = 0) -> Tensor:
+    """Raise unless entries lie in [0, 1], up to rounding, and have the shape that :func:`check_weights` says."""
+    if not isinstance(entries, Tensor) or not entries.is_floating_point():
+        kind = f"dtype {entries.dtype}" if isinstance(entries, Tensor) else f"type {type(entries).__name__}"
+        raise TypeError(f"{name} have {kind}, expected a floating-point tensor")
+    expected = "[S, M, N]" if min_samples else "[M, N] or [S, M, N]"
+    if entries.dim() not in ((3,) if min_samples else (2, 3)):
+        raise ValueError(
+            f"{name} have shape {tuple(entries.shape)}, expected {expected}: samples, target words, source words; "
+            f"choose a sentence and a head, or average heads, before"
+        )
+    if entries.numel() == 0:
+        raise ValueError(f"{name} have shape {tuple(entries.shape)}, expected {expected} with no dimension of zero")
+    if entries.dim() == 3 and len(entries) < min_samples:
+        raise ValueError(f"{name} hold {len(entries)} sample(s), expected at least {min_samples}; draw more")
+    checked = as_float(entries.detach())
+    if not checked.isfinite().all():
+        raise ValueError(f"{(~checked.isfinite()).sum().item()} of {checked.numel()} {name} are NaN or infinite")
+    low, high = checked.min().item(), checked.max().item()
+    if low < 0 or high > 1 + 1e-2:
+        raise ValueError(f"{name} run from {low:.4g} to {high:.4g}, expected 0 to 1; apply .softmax(-1) to scores")
+    return checked if checked.dim() == 3 else checked.unsqueeze(0)
+
+
+def check_map(name: str, words: object, pieces: int, count: int | None) -> Tensor:
+    """Raise unless a map gives each piece a word or None.
+
+    Returns:
+        Membership of pieces in words, ``[pieces, words]``, in float32.
+    """
+    if isinstance(words, str | Tensor) or not hasattr(words, "__len__") or not hasattr(words, "__iter__"):
+        raise TypeError(f"{name} is a {type(words).__name__}, expected a sequence of int or None, one for each piece")
+    numbers = list(words)
+    for place, number in enumerate(numbers):
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+            raise TypeError(f"{name}[{place}] is {number!r}, expected the index of a word, or None for a special token")
+    kept = [number for number in numbers if number is not None]
+    if len(numbers) != pieces or not kept:
+        raise ValueError(
+            f"{name} maps {len(numbers)} pieces, {len(kept)} of them to words; expected {pieces} as in the weights, "
+            f"and at least one word"
+        )
+    if min(kept) < 0 or (count is not None and max(kept) >= count):
+        limit = "" if count is None else f" to {count - 1}"
+        raise ValueError(f"{name} runs from {min(kept)} to {max(kept)}, expected word indices from 0{limit}")
+    members = torch.zeros(pieces, max(kept) + 1 if count is None else count)
+    for piece, number in enumerate(numbers):
+        if number is not None:
+            members[piece, number] = 1.0
+    return members
