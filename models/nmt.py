@@ -1,0 +1,163 @@
+"""Attentional encoder-decoder for translation, whose alignment is a latent variable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyro
+import torch
+from torch import Tensor, nn
+
+from pyro_attention import Additive, AlignmentPrior, Dense, LatentAttention, Prior, TokenLikelihood
+from pyro_attention.ops.dropout import Dropout
+from pyro_attention.ops.sequence import encode_sequence
+
+__all__ = ["PAPER", "Translation", "TranslationSizes"]
+
+
+@dataclass(frozen=True)
+class TranslationSizes:
+    """Sizes of the network.
+
+    Attributes:
+        embedding: Width of a word vector.
+        memory: Width of an encoded source word, both directions together.
+        decoder: Width of the decoder's state.
+        attention: Width of the attention's hidden layer.
+        layers: Layers of encoder and decoder.
+    """
+
+    embedding: int = 128
+    memory: int = 128
+    decoder: int = 128
+    attention: int = 128
+    layers: int = 2
+
+
+PAPER = TranslationSizes(embedding=512, memory=1024, decoder=768, attention=512)
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """Decoder outputs ``[B, M, decoder]`` and attention scores ``[B, M, N]``."""
+
+    queries: Tensor
+    scores: Tensor
+
+
+class Translation(nn.Module):
+    r"""Bidirectional LSTM encoder, LSTM decoder with input feed, one alignment for each target word.
+
+    .. math:: z_j \sim p(z \mid x, y_{<j}), \qquad
+              y_j \sim \mathrm{softmax}\bigl(W \tanh(U_q q_j + U_c\, m_{z_j})\bigr)
+
+    The decoder is fed with the expected context, so the alignments are independent given the words before. All are one
+    site, ``alignment``, in the plates ``sentences`` and ``words``; the words are the site ``target``.
+
+    Args:
+        source_vocabulary: Number of source tokens.
+        target_vocabulary: Number of target tokens.
+        sizes: Widths of the layers; :data:`PAPER` has those of the paper.
+        dropout: Dropout of word vectors, between the layers, and before the output layer.
+        prior: Prior of the alignment: that of the scores by default, or a Gamma or LogNormal prior for Bayesian
+            attention.
+
+    Example:
+        >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
+        >>> model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8))
+        >>> source, target = torch.randint(10, (2, 5)), torch.randint(12, (2, 4))
+        >>> real = torch.ones(2, 5, dtype=torch.bool), torch.ones(2, 4, dtype=torch.bool)
+        >>> loss = AlignmentELBO(max_plate_nesting=2)(model, AttentionGuide(model, Marginal()))
+        >>> loss(source, real[0], target, target, real[1]).dim()
+        0
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 5 and appendix A.
+    """
+
+    def __init__(
+        self,
+        source_vocabulary: int,
+        target_vocabulary: int,
+        *,
+        sizes: TranslationSizes | None = None,
+        dropout: float = 0.3,
+        prior: Prior | None = None,
+    ) -> None:
+        super().__init__()
+        sizes = TranslationSizes() if sizes is None else sizes
+        if sizes.memory % 2:
+            raise ValueError(f"memory is {sizes.memory}, expected an even width: half for each direction")
+        self.sizes = sizes
+        self.source_embedding = nn.Embedding(source_vocabulary, sizes.embedding)
+        self.target_embedding = nn.Embedding(target_vocabulary, sizes.embedding)
+        between = dropout if sizes.layers > 1 else 0.0
+        self.encoder = nn.LSTM(
+            sizes.embedding, sizes.memory // 2, sizes.layers, batch_first=True, bidirectional=True, dropout=between
+        )
+        widths = [sizes.embedding + sizes.memory] + [sizes.decoder] * (sizes.layers - 1)
+        self.decoder = nn.ModuleList([nn.LSTMCell(width, sizes.decoder) for width in widths])
+        self.score = Additive(sizes.decoder, sizes.memory, sizes.attention)
+        self.attention = LatentAttention("alignment", AlignmentPrior() if prior is None else prior)
+        # apart, so that an enumerated context is not repeated for every word
+        self.from_query = nn.Linear(sizes.decoder, sizes.decoder)
+        self.from_context = nn.Linear(sizes.memory, sizes.decoder, bias=False)
+        self.output = nn.Linear(sizes.decoder, target_vocabulary)
+        self.dropout = Dropout(dropout)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -0.1, 0.1)
+
+    def forward(
+        self,
+        source: Tensor,
+        source_mask: Tensor,
+        target_in: Tensor,
+        target_out: Tensor | None = None,
+        target_mask: Tensor | None = None,
+    ) -> TokenLikelihood:
+        """Distribution of every target word, given the ones before it.
+
+        Args:
+            source: Ids ``[B, N]``.
+            source_mask: True at source words, ``[B, N]``.
+            target_in: Ids ``[B, M]`` of the words before, from the begin token on.
+            target_out: Ids ``[B, M]`` of the words; drawn when omitted.
+            target_mask: True at target words, ``[B, M]``; everywhere when omitted.
+        """
+        pyro.module("translation", self)
+        memory = self.encode(source, source_mask)
+        decoded = self._decode(memory, source_mask, target_in)
+        layout = Dense(source_mask[:, None, None], event_dim=2)
+        sentences = pyro.plate("sentences", source.size(0), dim=-2)
+        with sentences, pyro.plate("words", target_in.size(1), dim=-1), pyro.poutine.mask(mask=target_mask):
+            # scores [B, M, 1, N], memory as keys and values [B, 1, 1, N, D]
+            memory = memory[:, None, None]
+            context = self.attention(decoded.scores.unsqueeze(-2), memory, keys=memory, layout=layout).context
+            likelihood = self.likelihood(decoded.queries, context.squeeze(-2))
+            pyro.sample("target", likelihood, obs=target_out)
+        return likelihood
+
+    def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
+        """Encoded source words ``[B, N, memory]``; zeros at the padding."""
+        return encode_sequence(self.encoder, self.dropout(self.source_embedding(source)), source_mask)
+
+    def likelihood(self, queries: Tensor, context: Tensor) -> TokenLikelihood:
+        """Distribution of the next word from decoder outputs ``[..., decoder]`` and contexts ``[..., memory]``."""
+        features = (self.from_query(queries) + self.from_context(context)).tanh()
+        return TokenLikelihood(self.dropout(features), self.output.weight, self.output.bias)
+
+    def _decode(self, memory: Tensor, source_mask: Tensor, target_in: Tensor) -> _Decoded:
+        words = self.dropout(self.target_embedding(target_in))
+        keys, layout = self.score.key(memory), Dense(source_mask[:, None])
+        zeros = words.new_zeros(len(words), self.sizes.decoder)
+        states = [(zeros, zeros)] * len(self.decoder)
+        context = words.new_zeros(len(words), self.sizes.memory)
+        queries, scores = [], []
+        for word in words.unbind(1):
+            below = torch.cat([word, context], -1)
+            for level, cell in enumerate(self.decoder):
+                states[level] = cell(below, states[level])
+                below = self.dropout(states[level][0]) if level + 1 < len(self.decoder) else states[level][0]
+            queries.append(below)
+            scores.append(self.score.out((self.score.query(below).unsqueeze(1) + keys).tanh()).squeeze(-1))
+            context = (layout.softmax(scores[-1].unsqueeze(1)) @ memory).squeeze(1)
+        return _Decoded(torch.stack(queries, 1), torch.stack(scores, 1))
