@@ -25,7 +25,8 @@ def clean_state() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that are missing stay missing."""
-    monkeypatch.setattr("experiments.datasets.planetoid_files.ADDRESS", "file:///nowhere")
+    for module in ("planetoid_files", "multi30k_files"):
+        monkeypatch.setattr(f"experiments.datasets.{module}.ADDRESS", "file:///nowhere")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
