@@ -110,7 +110,7 @@ class StudyConfig(RunOptions):
     seeds: PositiveInt = 3  # type: ignore[valid-type]
     max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
     patience: PositiveInt = 100  # type: ignore[valid-type]
-    num_samples: PositiveInt = 20  # type: ignore[valid-type]
+    num_samples: PositiveInt = 50  # type: ignore[valid-type]
     workers: PositiveInt = 2  # type: ignore[valid-type]
     results: Path | None = None
 

@@ -49,7 +49,7 @@ class UniformityConfig(RunOptions):
 
     datasets: tuple[GraphName, ...] = ("cora", "citeseer")
     rows: tuple[str, ...] = ("soft", "WC")
-    seeds: PositiveInt = 3  # type: ignore[valid-type]
+    seeds: PositiveInt = 5  # type: ignore[valid-type]
     max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
     patience: PositiveInt = 100  # type: ignore[valid-type]
     workers: PositiveInt = 2  # type: ignore[valid-type]
@@ -114,7 +114,7 @@ def run(config: UniformityConfig) -> dict[str, float]:
 def _run_config(config: UniformityConfig, folder: Path, dataset: GraphName, row: str, seed: int) -> graph.GraphConfig:
     options = ROWS[row] | SEARCHED.get(row, {}) | {"max_epochs": config.max_epochs, "patience": config.patience}
     out = folder / "runs" / f"{dataset}-{row.replace(' ', '-')}-{seed}"
-    return graph.GraphConfig(**config.for_runs(), **options, dataset=dataset, seed=seed, num_samples=2, out=out)
+    return graph.GraphConfig(**config.for_runs(), **options, dataset=dataset, seed=seed, out=out)
 
 
 def _measure(config: graph.GraphConfig) -> _Measured:
