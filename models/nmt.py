@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyro
 import torch
 from torch import Tensor, nn
 
 from pyro_attention import Additive, AlignmentPrior, Dense, LatentAttention, Prior, TokenLikelihood
+from pyro_attention.analysis.alignment_uncertainty import k_max as keep_largest
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.ops.sequence import encode_sequence
 
-__all__ = ["PAPER", "Translation", "TranslationSizes"]
+__all__ = ["PAPER", "DecoderState", "Translation", "TranslationSizes"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,35 @@ class _Decoded:
 
     queries: Tensor
     scores: Tensor
+
+
+@dataclass(frozen=True)
+class DecoderState:
+    """All that the next word depends on, a row for each sequence of words; nothing in it is ever changed in place.
+
+    Attributes:
+        memory: Encoded source words ``[B, N, memory]``.
+        keys: What the attention makes of them, once for all words, ``[B, N, attention]``.
+        mask: True at source words, ``[B, N]``.
+        cells: Hidden and cell state ``[B, decoder]`` of each layer.
+        context: Input feed of the next step, ``[B, memory]``.
+    """
+
+    memory: Tensor
+    keys: Tensor
+    mask: Tensor
+    cells: tuple[tuple[Tensor, Tensor], ...]
+    context: Tensor
+
+    def reorder(self, rows: Tensor) -> DecoderState:
+        """Row ``rows[i]`` in the place of row i, which must belong to the same source sentence."""
+        cells = tuple((hidden[rows], cell[rows]) for hidden, cell in self.cells)
+        return replace(self, cells=cells, context=self.context[rows])
+
+    def select(self, rows: Tensor) -> DecoderState:
+        """These rows, source and all; a row may be left out or come many times."""
+        source = {"memory": self.memory[rows], "keys": self.keys[rows], "mask": self.mask[rows]}
+        return replace(self.reorder(rows), **source)
 
 
 class Translation(nn.Module):
@@ -145,19 +175,47 @@ class Translation(nn.Module):
         features = (self.from_query(queries) + self.from_context(context)).tanh()
         return TokenLikelihood(self.dropout(features), self.output.weight, self.output.bias)
 
+    def embed(self, words: Tensor) -> Tensor:
+        """Vectors ``[..., embedding]`` of target words."""
+        return self.dropout(self.target_embedding(words))
+
+    def start(self, memory: Tensor, source_mask: Tensor) -> DecoderState:
+        """State before the first word, of the output of :meth:`encode`."""
+        zeros = memory.new_zeros(len(memory), self.sizes.decoder)
+        cells = ((zeros, zeros),) * len(self.decoder)
+        context = memory.new_zeros(len(memory), self.sizes.memory)
+        return DecoderState(memory, self.score.key(memory), source_mask, cells, context)
+
+    def step(
+        self, state: DecoderState, word: Tensor, *, k_max: int | None = None
+    ) -> tuple[DecoderState, Tensor, Tensor]:
+        """One step of the decoder; teacher forcing and decoding both go through it.
+
+        Args:
+            state: State after the words before.
+            word: Vectors ``[B, embedding]`` of the last word, from :meth:`embed`.
+            k_max: Feed the next step with the context of so many largest attention weights; of all when omitted.
+
+        Returns:
+            The next state, the queries ``[B, decoder]`` and the attention scores ``[B, N]``, padding included.
+        """
+        below, cells = torch.cat([word, state.context], -1), []
+        for level, cell in enumerate(self.decoder):
+            cells.append(cell(below, state.cells[level]))
+            below = self.dropout(cells[-1][0]) if level + 1 < len(self.decoder) else cells[-1][0]
+        scores = self.score.out((self.score.query(below).unsqueeze(1) + state.keys).tanh()).squeeze(-1)
+        weights = Dense(state.mask[:, None]).softmax(scores.unsqueeze(1))
+        if k_max is not None:
+            weights = keep_largest(weights, k_max).to(state.memory.dtype)
+        context = (weights @ state.memory).squeeze(1)
+        return replace(state, cells=tuple(cells), context=context), below, scores
+
     def _decode(self, memory: Tensor, source_mask: Tensor, target_in: Tensor) -> _Decoded:
-        words = self.dropout(self.target_embedding(target_in))
-        keys, layout = self.score.key(memory), Dense(source_mask[:, None])
-        zeros = words.new_zeros(len(words), self.sizes.decoder)
-        states = [(zeros, zeros)] * len(self.decoder)
-        context = words.new_zeros(len(words), self.sizes.memory)
-        queries, scores = [], []
+        # all words at once: fast, and dropout's draws keep their order
+        words = self.embed(target_in)
+        state, queries, scores = self.start(memory, source_mask), [], []
         for word in words.unbind(1):
-            below = torch.cat([word, context], -1)
-            for level, cell in enumerate(self.decoder):
-                states[level] = cell(below, states[level])
-                below = self.dropout(states[level][0]) if level + 1 < len(self.decoder) else states[level][0]
-            queries.append(below)
-            scores.append(self.score.out((self.score.query(below).unsqueeze(1) + keys).tanh()).squeeze(-1))
-            context = (layout.softmax(scores[-1].unsqueeze(1)) @ memory).squeeze(1)
+            state, query, score = self.step(state, word)
+            queries.append(query)
+            scores.append(score)
         return _Decoded(torch.stack(queries, 1), torch.stack(scores, 1))

@@ -1,0 +1,160 @@
+"""What a search finds: hypotheses with their alignments; and what every search needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from models.next_word import word_alignment
+from models.nmt import DecoderState, Translation
+from pyro_attention import Family
+
+__all__ = ["Hypothesis", "align", "check_request", "evaluation", "largest", "length_divisor"]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A translation.
+
+    Attributes:
+        tokens: Ids after the begin token; the end token is the last where there is one.
+        log_prob: Sum of the words' log probabilities, the end token's included.
+        score: What it is ranked by, the log probability over the length penalty.
+        finished: Whether it ends by the end token; else it was cut at the largest length.
+        alignments: Rows on the simplex, one for each token, over the sentence's own words, ``[len(tokens), N]``: the
+            alignment given the token, or attention weights, see :func:`word_alignment`. None if not asked for.
+    """
+
+    tokens: tuple[int, ...]
+    log_prob: float
+    score: float
+    finished: bool
+    alignments: Tensor | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """The tokens without the end token."""
+        return self.tokens[:-1] if self.finished else self.tokens
+
+
+def length_divisor(length: int, length_penalty: float) -> float:
+    r"""What divides the log probability of so many words, :math:`((5 + \mathrm{length}) / 6)^\alpha`.
+
+    Example:
+        >>> length_divisor(1, 1.0), length_divisor(7, 2.0)
+        (1.0, 4.0)
+
+    Source: Wu et al. (2016), Google's Neural Machine Translation System, equation (14).
+    """
+    return ((5 + length) / 6) ** length_penalty
+
+
+def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest entries of every row ``[R, N]`` in falling order and their indices; of equal ones the first.
+
+    ``torch.topk`` may take any of equal entries, and sorting a whole row of beam times vocabulary is slow.
+
+    Raises:
+        ValueError: An entry is NaN.
+
+    Example:
+        >>> largest(torch.tensor([[1.0, 3.0, 1.0, 1.0]]), 3)
+        (tensor([[3., 1., 1.]]), tensor([[1, 0, 2]]))
+    """
+    least = values.topk(count, dim=1).values[:, -1:]
+    if values.isnan().any():
+        raise ValueError(
+            f"log probabilities of {values.isnan().any(1).sum().item()} sentences are NaN, expected numbers; check the "
+            f"model's parameters"
+        )
+    above, equal = values > least, values == least
+    room = count - above.sum(1, keepdim=True)
+    chosen = (above | (equal & (equal.cumsum(1) <= room))).nonzero()[:, 1].view(len(values), count)
+    ordered, order = values.gather(1, chosen).sort(dim=1, descending=True, stable=True)
+    return ordered, chosen.gather(1, order)
+
+
+def align(
+    model: Translation,
+    start: DecoderState,
+    found: Sequence[Sequence[Hypothesis]],
+    *,
+    begin: int,
+    k_max: int | None,
+    family: Family | None,
+    samples: int,
+) -> list[list[Hypothesis]]:
+    """The hypotheses of every sentence with their alignments, by teacher forcing on their tokens.
+
+    Args:
+        model: The translation model.
+        start: Its state before the first word, a row for each sentence.
+        found: Hypotheses of each sentence.
+        begin: Id that stands before the first word.
+        k_max: As in :func:`word_alignment`; ``family`` and ``samples`` too.
+    """
+    pairs = [(sentence, hypothesis) for sentence, hypotheses in enumerate(found) for hypothesis in hypotheses]
+    aligned: list[list[Hypothesis]] = [[] for _ in found]
+    if not pairs:
+        return aligned
+    device, longest = start.memory.device, max(len(hypothesis.tokens) for _, hypothesis in pairs)
+    padded = [[begin, *h.tokens, *[begin] * (longest - len(h.tokens))] for _, h in pairs]
+    tokens, rows = torch.tensor(padded, device=device), []
+    state = start.select(torch.tensor([sentence for sentence, _ in pairs], device=device))
+    for before, word in zip(tokens[:, :-1].unbind(1), tokens[:, 1:].unbind(1), strict=True):
+        state, queries, scores = model.step(state, model.embed(before), k_max=k_max)
+        options = {"k_max": k_max, "family": family, "samples": samples}
+        rows.append(word_alignment(model, state, queries, scores, word, **options))
+    sizes = start.mask.sum(1).tolist()
+    for (sentence, hypothesis), weights in zip(pairs, torch.stack(rows, 1), strict=True):
+        own = weights[: len(hypothesis.tokens), : sizes[sentence]].clone()  # without the padding behind a view
+        aligned[sentence].append(replace(hypothesis, alignments=own))
+    return aligned
+
+
+@contextmanager
+def evaluation(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the context; after it every module is as it was."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def check_request(
+    model: Translation,
+    source: Tensor,
+    source_mask: Tensor,
+    *,
+    begin: int,
+    end: int,
+    max_length: int,
+    beam: int = 1,
+    keep: int = 1,
+) -> None:
+    """Raise ValueError unless the arguments of a search are in range and fit the model."""
+    if source.dim() != 2 or source.size(0) == 0 or source.is_floating_point():
+        raise ValueError(f"source has shape {tuple(source.shape)} and dtype {source.dtype}, expected ids [B, N], B > 0")
+    if source_mask.dtype != torch.bool or source_mask.shape != source.shape:
+        raise ValueError(
+            f"source_mask has shape {tuple(source_mask.shape)} and dtype {source_mask.dtype}, expected torch.bool of "
+            f"the source's shape {tuple(source.shape)}, True at words"
+        )
+    if (source_mask[:, 1:] & ~source_mask[:, :-1]).any():
+        raise ValueError("source_mask has words behind padding, expected the words of every row first")
+    vocabulary = len(model.output.weight)
+    for name, token in (("begin", begin), ("end", end)):
+        if not isinstance(token, int) or not 0 <= token < vocabulary:
+            raise ValueError(f"{name} is {token!r}, expected an id in 0 .. {vocabulary - 1}")
+    for name, number in (("max_length", max_length), ("beam", beam), ("keep", keep)):
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"{name} is {number!r}, expected an integer of at least 1")
+    if keep > beam:
+        raise ValueError(f"keep is {keep}, expected at most the {beam} hypotheses of the beam")

@@ -1,0 +1,182 @@
+"""Distribution of the next word, with the alignment integrated out, and the alignment of a word that was chosen."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from models.nmt import DecoderState, Translation
+from pyro_attention import AlignmentPrior, Amortised, Dense, ExpectedAlignment, Family
+from pyro_attention.analysis.alignment_uncertainty import k_max as keep_largest
+from pyro_attention.ops.token_log_prob import default_chunk_rows
+
+__all__ = ["check_inference", "next_word_log_probs", "word_alignment"]
+
+
+@torch.no_grad()
+def next_word_log_probs(
+    model: Translation,
+    state: DecoderState,
+    queries: Tensor,
+    scores: Tensor,
+    *,
+    k_max: int | None = None,
+    family: Family | None = None,
+    samples: int = 0,
+    chunk_rows: int | None = None,
+) -> Tensor:
+    r"""Log probability of every next word, :math:`\log p(y \mid x, y_{<j})`, the alignment integrated out.
+
+    ====================== ============================= ============================================
+    prior of the attention family and samples            value
+    ====================== ============================= ============================================
+    ``AlignmentPrior``     any but ``ExpectedAlignment`` exact: log of the sum over z of p(z) f(y|z)
+    ``AlignmentPrior``     ``ExpectedAlignment()``       soft attention, log f(y|E[z])
+    Gamma, LogNormal       any, ``samples=0``            posterior mean of log S: log f(y|softmax(scores))
+    Gamma, LogNormal       Weibull..., ``samples=S``     log of the mean of f(y|w) over S posterior draws of w
+    ====================== ============================= ============================================
+
+    The first row takes an inference network's guide too: a network that sees the word is of no use before there is
+    one, and the prior is the model's own distribution of the alignment.
+
+    Args:
+        model: The translation model.
+        state: From :meth:`Translation.step`, as are the next two.
+        queries: ``[B, decoder]``.
+        scores: ``[B, N]``.
+        k_max: Renormalise so many largest attention weights and drop the others; of each draw, where there are
+            draws. Exact sums then take only so many terms. Give :meth:`Translation.step` the same.
+        family: Posterior family of the attention, ``guide.family("alignment")`` of an ``AttentionGuide``.
+        samples: Number of posterior draws, from torch's global generator.
+        chunk_rows: Rows whose logits exist at a time, times alignments; about 40 MB of them when omitted.
+
+    Returns:
+        ``[B, V]``, in at least float32.
+
+    Raises:
+        TypeError: The family is no Family.
+        ValueError: Options that do not fit the model, see :func:`check_inference`.
+
+    Example:
+        >>> from models.nmt import TranslationSizes
+        >>> model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8)).eval()
+        >>> real = torch.ones(2, 5, dtype=torch.bool)
+        >>> state = model.start(model.encode(torch.randint(10, (2, 5)), real), real)
+        >>> state, queries, scores = model.step(state, model.embed(torch.tensor([1, 1])))
+        >>> next_word_log_probs(model, state, queries, scores).exp().sum(1)
+        tensor([1.0000, 1.0000])
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 5; Fan et al. (2020), Bayesian
+    Attention Modules, section 3.1, for averages over posterior draws.
+    """
+    check_inference(model, k_max=k_max, family=family, samples=samples)
+    if _marginal(model, family):
+        log_weights, contexts = _log_prior(scores, state.mask, k_max), state.memory
+        if k_max is not None and k_max < contexts.size(1):  # no need to look at words of weight zero
+            log_weights, kept = log_weights.topk(k_max, dim=-1)
+            contexts = contexts.gather(1, kept.unsqueeze(-1).expand(-1, -1, contexts.size(-1)))
+    else:
+        weights = _draw_weights(model, state, scores, k_max=k_max, family=family, samples=samples)
+        contexts = weights.to(state.memory.dtype) @ state.memory
+        log_weights = weights.new_full(weights.shape[:2], -math.log(weights.size(1)))
+    rows = default_chunk_rows(len(model.output.weight), log_weights.dtype) if chunk_rows is None else chunk_rows
+    chunks = [tensor.split(max(1, rows // contexts.size(1))) for tensor in (queries, contexts, log_weights)]
+    return torch.cat([_log_mixture(model, *chunk) for chunk in zip(*chunks, strict=True)])
+
+
+@torch.no_grad()
+def word_alignment(
+    model: Translation,
+    state: DecoderState,
+    queries: Tensor,
+    scores: Tensor,
+    words: Tensor,
+    *,
+    k_max: int | None = None,
+    family: Family | None = None,
+    samples: int = 0,
+) -> Tensor:
+    r"""Alignment of the words that were chosen: :math:`p(z \mid x, y_{\le j}) \propto p(z)\, f(y_j \mid z)`.
+
+    Where attention weights are no alignments (soft attention and Bayesian attention), these weights, averaged over the
+    draws.
+
+    Args:
+        model: As :func:`next_word_log_probs`; ``state``, ``queries``, ``scores`` and the options are too.
+        words: Ids ``[B]`` of the words that came next.
+
+    Returns:
+        ``[B, N]``; zeros at the padding.
+    """
+    if not _marginal(model, family):
+        return _draw_weights(model, state, scores, k_max=k_max, family=family, samples=samples).mean(1)
+    log_f = model.likelihood(queries.unsqueeze(1), state.memory).log_prob(words.unsqueeze(1))
+    return (_log_prior(scores, state.mask, k_max) + log_f).softmax(-1)
+
+
+def check_inference(model: Translation, *, k_max: int | None, family: Family | None, samples: int) -> None:
+    """Raise unless these options of :func:`next_word_log_probs` fit each other and the model's prior.
+
+    Raises:
+        TypeError: The family is no Family.
+        ValueError: ``k_max`` below 1, fewer than 0 samples, a family that does not fit the prior; samples of an
+            alignment, without a family, or from an inference network, which would need the words to come.
+    """
+    if k_max is not None and (not isinstance(k_max, int) or k_max < 1):
+        raise ValueError(f"k_max is {k_max!r}, expected an integer of at least 1, or None for all weights")
+    if not isinstance(samples, int) or samples < 0:
+        raise ValueError(f"samples is {samples!r}, expected an integer of at least 0")
+    if family is not None and not isinstance(family, Family):
+        raise TypeError(f"family is {family!r}, expected a Family such as Weibull(concentration=10.0)")
+    aligned = isinstance(model.attention.prior, AlignmentPrior)
+    if family is not None and aligned != (family.kind == ExpectedAlignment.kind):
+        prior = type(model.attention.prior).__name__
+        raise ValueError(f"family is {family}, of kind '{family.kind}', which does not fit the model's prior {prior}")
+    if samples == 0:
+        return
+    if aligned:
+        raise ValueError(f"samples is {samples}, expected 0: the sum over alignments is exact")
+    if family is None or isinstance(family, Amortised):
+        raise ValueError(
+            f"samples is {samples} and family is {family}, expected a family to draw from without the words to come, "
+            f"such as Weibull(); an inference network sees those words, and serves with samples=0"
+        )
+
+
+def _marginal(model: Translation, family: Family | None) -> bool:
+    """Whether alignments are summed out; else weights make one context."""
+    family = family.family if isinstance(family, Amortised) else family
+    return isinstance(model.attention.prior, AlignmentPrior) and not isinstance(family, ExpectedAlignment)
+
+
+def _log_prior(scores: Tensor, mask: Tensor, k_max: int | None) -> Tensor:
+    """Log probabilities of the source words ``[B, N]``; -inf where there is none."""
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    log_prior = scores.masked_fill(~mask, -math.inf).log_softmax(-1)
+    if k_max is None:
+        return log_prior
+    dropped = keep_largest(log_prior.exp(), k_max) == 0
+    return log_prior.masked_fill(dropped, -math.inf).log_softmax(-1)
+
+
+def _draw_weights(
+    model: Translation, state: DecoderState, scores: Tensor, *, k_max: int | None, family: Family | None, samples: int
+) -> Tensor:
+    """Attention weights ``[B, S, N]``: posterior draws, or their mean as one."""
+    if samples == 0:
+        return _log_prior(scores, state.mask, k_max).exp().unsqueeze(1)
+    assert family is not None  # check_inference
+    # one head, and a plate of sentences
+    keys, layout = state.memory.unsqueeze(1), Dense(state.mask.unsqueeze(1), event_dim=2)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).unsqueeze(1)
+    prior = model.attention._prior(scores, keys, layout)
+    weights = prior.weights(family.posterior(prior).sample((samples,))).squeeze(-2).transpose(0, 1)
+    return weights if k_max is None else keep_largest(weights, k_max)
+
+
+def _log_mixture(model: Translation, queries: Tensor, contexts: Tensor, log_weights: Tensor) -> Tensor:
+    """Log of the mixture ``[B, V]`` of the word distributions of contexts ``[B, C, memory]``."""
+    log_f = model.likelihood(queries.unsqueeze(1), contexts).logits
+    return (log_f + log_weights.unsqueeze(-1)).logsumexp(1)

@@ -1,0 +1,160 @@
+"""One word at a time: the greedy path through the translation model, and samples from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.hypotheses import Hypothesis, align, check_request, evaluation, largest
+from models.next_word import check_inference, next_word_log_probs
+from models.nmt import Translation
+from pyro_attention.predictive import seeded
+
+__all__ = ["greedy", "sample"]
+
+
+def greedy(
+    model: Translation,
+    source: Tensor,
+    source_mask: Tensor,
+    *,
+    begin: int,
+    end: int,
+    max_length: int = 100,
+    alignments: bool = True,
+    seed: int | None = None,
+    **inference: Any,
+) -> list[Hypothesis]:
+    """The most probable word at every step; equals :func:`beam_search` with one beam and no length penalty.
+
+    Args:
+        model: The translation model.
+        source: Ids ``[B, N]``.
+        source_mask: True at source words, which come first, ``[B, N]``.
+        begin: Id that stands before the first word.
+        end: Id that ends a sentence.
+        max_length: Largest number of words, the end token among them.
+        alignments: Also compute the alignments, by one more pass over the result.
+        seed: Seed of the posterior draws, where there are any.
+        inference: ``k_max``, ``family`` and ``samples`` of :func:`next_word_log_probs`.
+
+    Returns:
+        One hypothesis for each sentence, whose score is its log probability.
+
+    Raises:
+        TypeError: The family is no Family.
+        ValueError: As :func:`beam_search`.
+
+    Example:
+        >>> from models.nmt import TranslationSizes
+        >>> model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8))
+        >>> source = torch.randint(10, (2, 5))
+        >>> len(greedy(model, source, source >= 0, begin=1, end=2, max_length=3))
+        2
+    """
+    request = {"begin": begin, "end": end, "max_length": max_length}
+
+    def choose(log_probs: Tensor) -> Tensor:
+        return largest(log_probs, 1)[1].squeeze(1)
+
+    return _walk(model, source, source_mask, choose, alignments=alignments, seed=seed, inference=inference, **request)
+
+
+def sample(
+    model: Translation,
+    source: Tensor,
+    source_mask: Tensor,
+    *,
+    begin: int,
+    end: int,
+    temperature: float = 1.0,
+    max_length: int = 100,
+    alignments: bool = True,
+    seed: int | None = None,
+    **inference: Any,
+) -> list[Hypothesis]:
+    r"""One random translation of each sentence, word by word from :math:`p(y \mid x, y_{<j})^{1/T}`, normalised.
+
+    For more of the same sentence repeat its row. The draws depend on the batch, not on its padding (unless ``samples``
+    draws weights).
+
+    Args:
+        model: The translation model.
+        source: Ids ``[B, N]``.
+        source_mask: True at source words, which come first, ``[B, N]``.
+        begin: Id that stands before the first word.
+        end: Id that ends a sentence.
+        temperature: T > 0; below 1 probable words become more so.
+        max_length: Largest number of words, the end token among them.
+        alignments: Also compute the alignments, by one more pass over the result.
+        seed: Seed of this call alone; torch's global generator goes on as if nothing had happened.
+        inference: ``k_max``, ``family`` and ``samples`` of :func:`next_word_log_probs`.
+
+    Returns:
+        One hypothesis for each sentence; log probability and score are the model's own, at T = 1.
+
+    Raises:
+        TypeError: The family is no Family.
+        ValueError: As :func:`beam_search`; a temperature that is not positive and finite.
+
+    Example:
+        >>> from models.nmt import TranslationSizes
+        >>> model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8))
+        >>> source = torch.randint(10, (2, 5))
+        >>> options = {"begin": 1, "end": 2, "max_length": 3, "seed": 0}
+        >>> sample(model, source, source >= 0, **options) == sample(model, source, source >= 0, **options)
+        True
+    """
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature is {temperature}, expected a positive finite number")
+    request = {"begin": begin, "end": end, "max_length": max_length}
+
+    def choose(log_probs: Tensor) -> Tensor:
+        largest(log_probs, 1)  # names NaN
+        return (log_probs / temperature).softmax(1).multinomial(1).squeeze(1)
+
+    return _walk(model, source, source_mask, choose, alignments=alignments, seed=seed, inference=inference, **request)
+
+
+@torch.no_grad()
+def _walk(
+    model: Translation,
+    source: Tensor,
+    source_mask: Tensor,
+    choose: Callable[[Tensor], Tensor],
+    *,
+    begin: int,
+    end: int,
+    max_length: int,
+    alignments: bool,
+    seed: int | None,
+    inference: dict[str, Any],
+) -> list[Hypothesis]:
+    """Go on by the word that is chosen from log probabilities ``[B, V]`` until every sentence has ended."""
+    inference = {"k_max": None, "family": None, "samples": 0} | inference
+    check_inference(model, **inference)
+    check_request(model, source, source_mask, begin=begin, end=end, max_length=max_length)
+    with evaluation(model), seeded(seed):
+        start = state = model.start(model.encode(source, source_mask), source_mask)
+        word = torch.full((len(source),), begin, device=source.device)
+        tokens, log_probs = [], []
+        ended = torch.zeros_like(source_mask[:, 0])
+        while len(tokens) < max_length and not ended.all():
+            state, queries, scores = model.step(state, model.embed(word), k_max=inference["k_max"])
+            words = next_word_log_probs(model, state, queries, scores, **inference)
+            word = choose(words)
+            tokens.append(word)
+            log_probs.append(words.gather(1, word[:, None]).squeeze(1))
+            ended = ended | (word == end)
+        found = []
+        for ids, values in zip(torch.stack(tokens, 1).tolist(), torch.stack(log_probs, 1).tolist(), strict=True):
+            length = ids.index(end) + 1 if end in ids else len(ids)
+            total = sum(values[:length])
+            found.append(Hypothesis(tuple(ids[:length]), total, total, end in ids))
+        if not alignments:
+            return found
+        return [row[0] for row in align(model, start, [[one] for one in found], begin=begin, **inference)]
