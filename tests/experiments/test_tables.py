@@ -149,8 +149,8 @@ def test_noise_reaches_the_graph_and_is_measured(data: Path) -> None:
 
 
 def test_command_line_names_what_differs_from_the_defaults() -> None:
-    config = studies.StudyConfig(name="label_rate", seeds=3, rows=("soft",), out=Path("x"), workers=2)
-    assert command_line("s label_rate", config) == "python -m s label_rate --rows '[\"soft\"]' --seeds 3"
+    config = studies.StudyConfig(name="label_rate", seeds=4, rows=("soft",), out=Path("x"), workers=2)
+    assert command_line("s label_rate", config) == "python -m s label_rate --rows '[\"soft\"]' --seeds 4"
 
 
 def test_tables_are_named_by_position(capsys: pytest.CaptureFixture[str]) -> None:
