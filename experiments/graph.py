@@ -31,6 +31,8 @@ __all__ = ["GraphConfig", "Trained", "build_model", "kl_schedule", "load_data", 
 
 Batch = tuple[Tensor, EdgeList, Tensor, Tensor]
 
+_OUTPUT_HEADS = {"pubmed": 8}  # averaged, as in Velickovic et al. (2018), section 3.3; elsewhere 1
+
 
 class _Training(ELBOTraining):
     """Batches are (features, graph, labels, mask of the observed labels)."""
@@ -74,7 +76,8 @@ def build_model(config: GraphConfig, data: GraphData, prior: Callable[[int, int]
     def build(prior: Callable[[int, int], Prior]) -> GAT:
         pyro.set_rng_seed(config.seed)
         sizes = {"hidden": config.hidden, "heads": config.heads, "dropout": config.dropout}
-        return GAT(data.features.shape[1], data.num_classes, prior=prior, **sizes)
+        output_heads = _OUTPUT_HEADS.get(config.dataset, 1)
+        return GAT(data.features.shape[1], data.num_classes, output_heads=output_heads, prior=prior, **sizes)
 
     plain = build(_no_parameters)
     model = build(prior)

@@ -1,4 +1,5 @@
 import io
+import math
 import os
 import pickle
 import re
@@ -17,6 +18,7 @@ from scipy.sparse import csr_matrix
 from experiments.datasets import planetoid_files
 from experiments.datasets.graphs import load_graph
 from experiments.datasets.planetoid import read_planetoid
+from experiments.graph import GraphConfig, load_trained, run
 
 PARTS = ["x", "y", "tx", "ty", "allx", "ally", "graph", "test.index"]
 REAL = os.environ.get("PYRO_ATTENTION_DATA")
@@ -104,6 +106,16 @@ def edge_set(graph):
 
 def nodes_of(graph):
     return [mask.nonzero().flatten().tolist() for mask in (graph.train_mask, graph.val_mask, graph.test_mask)]
+
+
+@pytest.mark.parametrize("guide", ["soft", "weibull"])
+def test_the_graph_script_trains_on_the_original_files(write, tmp_path, guide):
+    root, out = write(), tmp_path / "run"
+    options = {"dataset": "pubmed", "data_root": root, "guide": guide, "max_epochs": 3, "num_samples": 3}
+    metrics = run(GraphConfig(**options, out=out, progress=False))
+    assert math.isfinite(metrics["val_loss"])
+    trained = load_trained(GraphConfig(**options, out=out, progress=False))
+    assert [layer.heads for layer in trained.module.objective.model.layers] == [8, 8]
 
 
 # reading
