@@ -157,24 +157,27 @@ over seeds, and the paired difference with its 95 % confidence interval.
 
 {markdown_table(rows)}
 
-![relative entropy of attention]({picture})"""
+![distance from uniform attention]({picture})"""
 
 
 def _figure(config: UniformityConfig, measured: Mapping[tuple[str, str, int], _Measured]) -> Figure:
-    """Cumulative distribution of the relative entropy over nodes, heads and seeds; a panel a graph and layer."""
+    """Distribution of the distance from uniform attention over nodes, heads and seeds; a panel a graph and layer."""
     figure = Figure(figsize=(3.4 * len(config.datasets), 5.2), layout="constrained")
     axes = figure.subplots(2, len(config.datasets), squeeze=False, sharey=True)
     for column, dataset in enumerate(config.datasets):
         for axis, layer in zip(axes[:, column], range(2), strict=True):
             for row in config.rows:
                 found = [measured[dataset, row, seed].entropies[layer] for seed in range(config.seeds)]
-                values = torch.cat(found).sort().values.numpy()
-                axis.plot(values, (torch.arange(len(values)) / len(values)).numpy(), label=row, linewidth=1.5)
+                # entropies in 32 bits tell no smaller distance from 1
+                values = (1 - torch.cat(found)).clamp(min=1e-7).sort().values.numpy()
+                axis.semilogx(values, (torch.arange(len(values)) / len(values)).numpy(), label=row, linewidth=1.5)
             axis.set_title(f"{dataset}, {_LAYERS[layer]}", fontsize=10)
             axis.spines[["top", "right"]].set_visible(False)
-            axis.set_xlim(right=1.0)
+            axis.set_xlim(1e-7, 1.0)
     axes[0, 0].legend(frameon=False)
-    figure.supxlabel("entropy of attention / entropy of uniform attention", fontsize=10)
+    figure.supxlabel(
+        "1 - entropy of attention / entropy of uniform attention (0 = uniform, 1 = a single neighbour)", fontsize=10
+    )
     figure.supylabel("share of nodes and heads below", fontsize=10)
     return figure
 
