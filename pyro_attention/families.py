@@ -37,6 +37,10 @@ class Family(nn.Module):
         """Posterior of a site from its prior, whose ``scores`` hold ``log E[S]``."""
         raise NotImplementedError
 
+    def amortise(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:  # noqa: ARG002
+        """Posterior of a site from its prior and the arguments of the model; most families ignore these."""
+        return self.posterior(prior)
+
 
 @FAMILIES.register("soft")
 class Soft(Family):

@@ -11,7 +11,6 @@ from pyro.nn.module import PyroModule, pyro_method
 from pyro.poutine.util import site_is_subsample
 from torch import nn
 
-from pyro_attention.alignment import Amortised
 from pyro_attention.families import Family
 
 __all__ = ["AttentionGuide"]
@@ -107,10 +106,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 f"site '{name}': {type(family).__name__} fits priors of kind '{family.kind}', but its prior "
                 f"{type(prior).__name__} is of kind '{prior.kind}'"
             )
-        if isinstance(family, Amortised):
-            args, kwargs = self.args_kwargs
-            return family.amortise(prior, *args, **kwargs)
-        return family.posterior(prior)
+        args, kwargs = self.args_kwargs
+        return family.amortise(prior, *args, **kwargs)
 
     def get_traces(self) -> tuple[Any, Any]:
         """Traces of the model and of the guide after a run; sites that are summed out are in the model's alone."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_attention._checks import as_float
+from pyro_attention.distributions.base import expand_shared
 from pyro_attention.ops.token_log_prob import sample_tokens, token_log_prob
 
 __all__ = ["TokenLikelihood"]
@@ -82,13 +82,7 @@ class TokenLikelihood(TorchDistribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> TokenLikelihood:
         """Copy with a larger batch shape; features, weight and bias are shared, not expanded."""
-        shape = torch.Size(batch_shape)
-        padded = (1,) * (len(shape) - len(self.batch_shape)) + self.batch_shape
-        if len(padded) > len(shape) or any(a not in (1, b) for a, b in zip(padded, shape, strict=True)):
-            raise ValueError(f"cannot expand batch shape {tuple(self.batch_shape)} to {tuple(shape)}")
-        new = copy.copy(self)
-        new._batch_shape = shape
-        return new
+        return expand_shared(self, batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log probability of tokens, in the common shape of tokens and batch; once differentiable.

@@ -7,7 +7,14 @@ from torch import Tensor
 
 from pyro_attention._checks import as_float
 
-__all__ = ["check_accuracy", "check_labels", "check_logits", "check_probabilities", "mean_probabilities"]
+__all__ = [
+    "check_accuracy",
+    "check_labels",
+    "check_logits",
+    "check_probabilities",
+    "mean_probabilities",
+    "split_entropy",
+]
 
 
 def _with_samples(name: str, tensor: Tensor, min_samples: int) -> Tensor:
@@ -111,3 +118,12 @@ def check_accuracy(name: str, accuracy: Tensor, items: int | None = None) -> Ten
     if not good.all():
         raise ValueError(f"{name} has an entry {values[~good][0].item():.4g}, expected numbers from 0 to 1")
     return values
+
+
+def split_entropy(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Entropy of the mean of distributions ``[S, ..., N]``, mean entropy, and their difference, each ``[...]``."""
+    exact = samples.double()  # a difference of nearly equal entropies, where attention matters little
+    total = torch.special.entr(exact.mean(0)).sum(-1)
+    expected = torch.special.entr(exact).sum(-1).mean(0)
+    difference = (total - expected).clamp_min(0.0)
+    return total.to(samples.dtype), expected.to(samples.dtype), difference.to(samples.dtype)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pyro_attention._checks import as_float
 from pyro_attention.analysis._alignment_inputs import check_weights
+from pyro_attention.analysis._inputs import split_entropy
 
 __all__ = [
     "AlignmentUncertainty",
@@ -61,11 +62,7 @@ def alignment_uncertainty(weights: Tensor) -> AlignmentUncertainty:
     """
     samples = check_weights(weights)
     _check_sums("weights", samples)
-    exact = samples.double()  # a difference of nearly equal entropies
-    entropy = torch.special.entr(exact.mean(0)).sum(-1)
-    expected = torch.special.entr(exact).sum(-1).mean(0)
-    parts = (entropy, expected, (entropy - expected).clamp_min(0.0))
-    return AlignmentUncertainty(*(part.to(samples.dtype) for part in parts))
+    return AlignmentUncertainty(*split_entropy(samples))
 
 
 @dataclass(frozen=True)

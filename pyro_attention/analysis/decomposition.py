@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from pyro_attention.analysis._inputs import check_probabilities
+from pyro_attention.analysis._inputs import check_probabilities, split_entropy
 from pyro_attention.predictive import Prediction
 
 __all__ = ["UncertaintyDecomposition", "VarianceSplit", "decompose_uncertainty", "split_variance"]
@@ -47,12 +46,7 @@ def decompose_uncertainty(probabilities: Tensor) -> UncertaintyDecomposition:
     Source: Depeweg et al. (2018), Decomposition of Uncertainty in Bayesian Deep Learning, section 3.
     """
     samples = check_probabilities(probabilities, min_samples=1)
-    # a difference of nearly equal entropies, where attention matters little
-    exact = samples.double()
-    total = torch.special.entr(exact.mean(0)).sum(-1)
-    aleatoric = torch.special.entr(exact).sum(-1).mean(0)
-    parts = (total, aleatoric, (total - aleatoric).clamp_min(0.0))
-    return UncertaintyDecomposition(*(part.to(samples.dtype) for part in parts))
+    return UncertaintyDecomposition(*split_entropy(samples))
 
 
 @dataclass(frozen=True)

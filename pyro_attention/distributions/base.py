@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -15,7 +15,24 @@ from torch.distributions import constraints
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Softmax
 
-__all__ = ["LogWeights"]
+__all__ = ["LogWeights", "expand_shared"]
+
+Distribution = TypeVar("Distribution", bound=TorchDistribution)
+
+
+def expand_shared(distribution: Distribution, batch_shape: Any) -> Distribution:
+    """Copy with a larger batch shape that shares the tensors it holds, unexpanded.
+
+    Raises:
+        ValueError: The batch shape does not expand to this one.
+    """
+    shape = torch.Size(batch_shape)
+    padded = (1,) * (len(shape) - len(distribution.batch_shape)) + distribution.batch_shape
+    if len(padded) > len(shape) or any(a not in (1, b) for a, b in zip(padded, shape, strict=True)):
+        raise ValueError(f"cannot expand batch shape {tuple(distribution.batch_shape)} to {tuple(shape)}")
+    new = copy.copy(distribution)
+    new._batch_shape = shape
+    return new
 
 
 class LogWeights(TorchDistribution):
@@ -72,13 +89,7 @@ class LogWeights(TorchDistribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> LogWeights:
         """Copy with a larger batch shape; parameters are shared, not expanded."""
-        shape = torch.Size(batch_shape)
-        padded = (1,) * (len(shape) - len(self.batch_shape)) + self.batch_shape
-        if len(padded) > len(shape) or any(a not in (1, b) for a, b in zip(padded, shape, strict=True)):
-            raise ValueError(f"cannot expand batch shape {tuple(self.batch_shape)} to {tuple(shape)}")
-        new = copy.copy(self)
-        new._batch_shape = shape
-        return new
+        return expand_shared(self, batch_shape)
 
     @property
     def proposal(self) -> Tensor:
