@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentError
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from jsonargparse import ActionYesNo, ArgumentParser
 
 from experiments.results import RunOptions, UserError
 
-__all__ = ["command_line", "run_script"]
+__all__ = ["Command", "command_line", "run_commands", "run_script"]
 
 Config = TypeVar("Config")
 
@@ -63,6 +63,39 @@ def run_script(
         print("\ninterrupted; the same command with --resume continues from the last checkpoint", file=sys.stderr)
         return 130
     return 0
+
+
+@dataclass(frozen=True)
+class Command:
+    """A script of its own: a dataclass of options, and what to do with them."""
+
+    config: type
+    run: Callable[[Any], object]
+
+
+def run_commands(commands: Mapping[str, Command], *, name: str, arguments: Sequence[str] | None = None) -> int:
+    """Run one of several scripts of a module, chosen by the first word of the command line.
+
+    Args:
+        commands: Scripts by that word.
+        name: The module, for the help.
+        arguments: The command line; ``sys.argv`` when omitted.
+
+    Returns:
+        As :func:`run_script`.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    chosen = given[0] if given else ""
+    if chosen in commands:
+        command = commands[chosen]
+        return run_script(command.config, command.run, name=f"{name} {chosen}", arguments=given[1:])
+    wanted = chosen in ("-h", "--help")
+    lines = [f"usage: python -m {name} COMMAND [options]; --help after a command lists its options", ""]
+    lines += [f"  {word:<10} {_first_line(command.config)}" for word, command in commands.items()]
+    if not wanted:
+        lines.insert(0, f"error: {chosen or 'nothing'} is no command")
+    print("\n".join(lines), file=sys.stdout if wanted else sys.stderr)
+    return 0 if wanted else 2
 
 
 def command_line(script: str, config: RunOptions, *, always: Sequence[str] = ()) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pyro
 import torch
 from torch import Tensor, nn
 
@@ -22,10 +21,10 @@ from experiments.datasets.perturbations import add_edge_noise, add_feature_noise
 from experiments.graph_config import GraphConfig, kl_schedule
 from experiments.graph_evaluation import DEFINITIONS, evaluate, prediction_table
 from experiments.results import open_run, read_metrics, user_errors, write_atomic, write_environment, write_metrics
-from experiments.training import ELBOTraining, fit, load_best, resolve_device
+from experiments.training import ELBOTraining, fit, load_best, resolve_device, seeded_build
 from guides import build_scheme
 from models.gat import GAT
-from pyro_attention import AttentionGuide, EdgeList, FixedGammaPrior, Prior, predict
+from pyro_attention import AttentionGuide, EdgeList, Prior, predict
 
 __all__ = ["GraphConfig", "Trained", "build_model", "kl_schedule", "load_data", "load_trained", "run", "run_folder"]
 
@@ -63,27 +62,15 @@ class _FullBatch:
         return 1
 
 
-def _no_parameters(key_dim: int, heads: int) -> Prior:  # noqa: ARG001
-    return FixedGammaPrior()
-
-
 def build_model(config: GraphConfig, data: GraphData, prior: Callable[[int, int], Prior]) -> GAT:
-    """A network whose initial weights depend on the seed alone, and not on which prior it has.
-
-    The random state afterwards is that of the seed, so the dropout masks of the first step are alike too.
-    """
+    """A network whose initial weights depend on the seed alone; see :func:`seeded_build`."""
+    sizes = {"hidden": config.hidden, "heads": config.heads, "dropout": config.dropout}
+    output_heads = _OUTPUT_HEADS.get(config.dataset, 1)
 
     def build(prior: Callable[[int, int], Prior]) -> GAT:
-        pyro.set_rng_seed(config.seed)
-        sizes = {"hidden": config.hidden, "heads": config.heads, "dropout": config.dropout}
-        output_heads = _OUTPUT_HEADS.get(config.dataset, 1)
         return GAT(data.features.shape[1], data.num_classes, output_heads=output_heads, prior=prior, **sizes)
 
-    plain = build(_no_parameters)
-    model = build(prior)
-    model.load_state_dict(dict(plain.named_parameters()), strict=False)
-    pyro.set_rng_seed(config.seed)
-    return model
+    return seeded_build(build, prior, plain=build_scheme("soft").prior, seed=config.seed)
 
 
 @dataclass(frozen=True)
@@ -138,7 +125,7 @@ def _build(config: GraphConfig) -> Trained:
         config.guide, prior=config.prior, kl_weight=kl_schedule(config), concentration=config.concentration,
         scale=config.scale, prior_rate=config.prior_rate, prior_scale=config.prior_scale, learnable=config.learnable,
     )  # fmt: skip
-    model = build_model(config, data, _no_parameters if config.guide == "soft" else scheme.prior)
+    model = build_model(config, data, scheme.prior)
     module = _Training(
         model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate, weight_decay=config.weight_decay
     )

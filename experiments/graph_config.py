@@ -11,7 +11,7 @@ from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat,
 from experiments.datasets.graphs import GraphName
 from experiments.results import RunOptions
 from experiments.training import Precision
-from guides import PriorName, SchemeName
+from guides import PriorName, WeightsSchemeName
 from pyro_attention.schedules import Constant, Cyclical, Linear, Sigmoid
 
 __all__ = ["GraphConfig", "ScheduleName", "kl_schedule"]
@@ -53,7 +53,7 @@ class GraphConfig(RunOptions):
     """
 
     dataset: GraphName = "digits"
-    guide: SchemeName = "weibull"
+    guide: WeightsSchemeName = "weibull"
     prior: PriorName = "contextual"
     kl_weight: NonNegativeFloat = 1e-3  # type: ignore[valid-type]
     kl_schedule: ScheduleName = "constant"

@@ -31,7 +31,15 @@ __all__ = [
 ]
 
 # What a run may leave in its folder; nothing else is ever removed from it.
-_FILES = ("config.yaml", "metrics.json", "environment.json", "history.csv", "predictions.npz")
+_FILES = (
+    "config.yaml",
+    "metrics.json",
+    "environment.json",
+    "history.csv",
+    "predictions.npz",
+    "translations.txt",
+    "vocabulary.json",
+)
 _FOLDERS = ("checkpoints", "figures")
 
 

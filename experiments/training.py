@@ -4,36 +4,40 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import lightning.pytorch as pl
+import pyro
 import torch
+from pyro.infer import ELBO
 from torch import Tensor, nn
 
 from experiments.callbacks import EarlyStopping, EpochBar, History, RandomState
 from experiments.checkpoints import AtomicCheckpointIO, Checkpoints
 from experiments.results import UserError, user_errors
-from pyro_attention import AttentionELBO, AttentionGuide
+from pyro_attention import AttentionELBO, AttentionGuide, Prior
 
-__all__ = ["Device", "ELBOTraining", "Fitted", "Precision", "fit", "load_best", "resolve_device"]
+__all__ = ["Device", "ELBOTraining", "Fitted", "Precision", "fit", "load_best", "resolve_device", "seeded_build"]
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["32", "bf16-mixed"]
+PriorFactory = Callable[[int, int], Prior]
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class ELBOTraining(pl.LightningModule):
     """Trains a model and its guide; a subclass says how a batch is counted and what is measured on validation data.
 
-    A batch is a tuple of the model's arguments. The loss is the negative ELBO of a batch divided by its observations.
+    The loss is the negative ELBO of a batch divided by its observations.
 
     Args:
         model: The Pyro model, a module.
         guide: Guide over the model.
-        elbo: Objective; its ``step`` is set to the number of optimiser steps taken.
+        elbo: Objective; the ``step`` of an :class:`AttentionELBO` is set to the number of optimiser steps taken.
         learning_rate: Learning rate of Adam.
         weight_decay: L2 penalty on every parameter, inside Adam's gradient.
     """
@@ -42,14 +46,20 @@ class ELBOTraining(pl.LightningModule):
         self,
         model: nn.Module,
         guide: AttentionGuide,
-        elbo: AttentionELBO,
+        elbo: ELBO,
         *,
         learning_rate: float,
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__()
         self.objective = elbo(model, guide)
-        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+        # plain numbers: checkpoints hold them, and are read without the types of the command line
+        self.learning_rate, self.weight_decay = float(learning_rate), float(weight_decay)
+
+    def arguments(self, batch: Any) -> Sequence[Any]:
+        """The model's arguments in a batch; a batch is a tuple of them, unless a subclass says otherwise."""
+        arguments: Sequence[Any] = batch
+        return arguments
 
     def observations(self, batch: Any) -> int:
         """Number of observations in a batch."""
@@ -61,10 +71,14 @@ class ELBOTraining(pl.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
         elbo, size = self.objective.elbo, self.observations(batch)
-        elbo.step = self.global_step
-        loss: Tensor = self.objective(*batch) / size
-        record = {"loss": loss.detach(), "kl_weight": elbo.current_kl_weight()}
-        record |= {f"kl_{site}": kl for site, kl in elbo.kl_record.items()}
+        weighted = isinstance(elbo, AttentionELBO)
+        if weighted:
+            elbo.step = self.global_step
+        loss: Tensor = self.objective(*self.arguments(batch)) / size
+        record = {"loss": loss.detach()}
+        if weighted:
+            record["kl_weight"] = torch.tensor(elbo.current_kl_weight())
+            record |= {f"kl_{site}": kl for site, kl in elbo.kl_record.items()}
         self.log_dict(record, on_step=False, on_epoch=True, batch_size=size)
         return loss
 
@@ -108,6 +122,8 @@ def fit(
     patience: int,
     device: Device = "auto",
     precision: Precision = "32",
+    gradient_clip: float | None = None,
+    callbacks: Sequence[pl.Callback] = (),
     checkpoint_every: int = 1,
     resume: bool = False,
     progress: bool = True,
@@ -124,6 +140,8 @@ def fit(
         patience: Epochs without a good metric before training stops.
         device: "auto", "cpu" or "cuda".
         precision: "32" or "bf16-mixed".
+        gradient_clip: Largest norm of the gradient.
+        callbacks: The task's own callbacks.
         checkpoint_every: Epochs between two checkpoints.
         resume: Go on from the last checkpoint in the folder, if there is one.
         progress: Show a progress bar: over epochs where an epoch is one batch, else over batches.
@@ -134,9 +152,9 @@ def fit(
     """
     stopping, history = EarlyStopping(monitor, patience=patience), History(folder / "history.csv")
     checkpoints = Checkpoints(folder / "checkpoints", stopping, every=checkpoint_every)
-    callbacks: list[pl.Callback] = [history, stopping, RandomState(), checkpoints]
+    ours = [history, stopping, RandomState(), checkpoints]
     if progress and isinstance(train_data, Sized) and len(train_data) == 1:
-        callbacks.append(EpochBar())
+        ours.append(EpochBar())
     target = resolve_device(device)
     with _quiet():
         trainer = pl.Trainer(
@@ -144,7 +162,8 @@ def fit(
             devices=1,
             precision="32-true" if precision == "32" else precision,
             max_epochs=max_epochs,
-            callbacks=callbacks,
+            callbacks=[*callbacks, *ours],
+            gradient_clip_val=gradient_clip,
             plugins=[AtomicCheckpointIO()],
             logger=False,
             enable_progress_bar=progress,
@@ -172,8 +191,30 @@ def load_best(module: ELBOTraining, folder: Path) -> None:
         UserError: The folder holds no such checkpoint, or one of another network.
     """
     saved = AtomicCheckpointIO().load_checkpoint(folder / "checkpoints" / "best.ckpt", map_location=module.device)
-    with user_errors(RuntimeError, KeyError):
+    with user_errors(RuntimeError, KeyError, ValueError):
         module.load_state_dict(saved["state_dict"])
+
+
+def seeded_build(
+    build: Callable[[PriorFactory], Model], prior: PriorFactory, *, plain: PriorFactory, seed: int
+) -> Model:
+    """A network whose initial weights depend on the seed alone, and not on which prior it has.
+
+    The random state afterwards is that of the seed, so the dropout masks of the first step are alike too.
+
+    Args:
+        build: Makes the network with a prior.
+        prior: Makes its prior.
+        plain: Makes a prior without parameters, which draws no random numbers.
+        seed: The seed.
+    """
+    pyro.set_rng_seed(seed)
+    reference = build(plain)
+    pyro.set_rng_seed(seed)
+    model = build(prior)
+    model.load_state_dict(dict(reference.named_parameters()), strict=False)
+    pyro.set_rng_seed(seed)
+    return model
 
 
 @contextmanager

@@ -1,5 +1,14 @@
 """Inference schemes by name, and task-specific inference networks."""
 
-from guides.schemes import PriorName, Scheme, SchemeName, build_scheme
+from guides.inference_network import AlignmentNetwork
+from guides.schemes import AlignmentSchemeName, PriorName, Scheme, SchemeName, WeightsSchemeName, build_scheme
 
-__all__ = ["PriorName", "Scheme", "SchemeName", "build_scheme"]
+__all__ = [
+    "AlignmentNetwork",
+    "AlignmentSchemeName",
+    "PriorName",
+    "Scheme",
+    "SchemeName",
+    "WeightsSchemeName",
+    "build_scheme",
+]

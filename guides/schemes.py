@@ -7,25 +7,53 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
+from pyro.infer import ELBO
+from torch import nn
+
 from pyro_attention import (
+    AlignmentELBO,
+    AlignmentPrior,
+    Amortised,
     AttentionELBO,
     AttentionGuide,
+    Categorical,
     ContextualGammaPrior,
     ContextualLogNormalPrior,
+    Dirichlet,
+    DirichletPrior,
     Family,
     FixedGammaPrior,
     FixedLogNormalPrior,
     Gamma,
+    GumbelSoftmax,
+    ImportanceELBO,
     LogNormal,
+    Marginal,
     Prior,
+    ScoreFunctionELBO,
     Soft,
     Weibull,
 )
 
-__all__ = ["PriorName", "Scheme", "SchemeName", "build_scheme"]
+__all__ = ["AlignmentSchemeName", "PriorName", "Scheme", "SchemeName", "WeightsSchemeName", "build_scheme"]
 
-SchemeName = Literal["soft", "weibull", "lognormal", "gamma"]
+WeightsSchemeName = Literal["soft", "weibull", "lognormal", "gamma"]
+AlignmentSchemeName = Literal[
+    "marginal",
+    "hard_enum",
+    "hard_sample",
+    "categorical_enum",
+    "categorical_sample",
+    "gumbel",
+    "wake_sleep",
+    "iwae",
+    "dirichlet",
+]
+SchemeName = Literal[WeightsSchemeName, AlignmentSchemeName]
 PriorName = Literal["fixed", "contextual"]
+
+PriorFactory = Callable[[int, int], Prior]
+KLWeight = float | Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -36,39 +64,75 @@ class Scheme:
         prior: Makes a prior network from (key width, heads); goes into the model.
         family: Posterior family of the guide.
         elbo: Objective.
+        amortised: The posterior's scores come from an inference network.
     """
 
-    prior: Callable[[int, int], Prior]
+    prior: PriorFactory
     family: Family
-    elbo: AttentionELBO
+    elbo: ELBO
+    amortised: bool = False
 
-    def guide(self, model: Callable[..., object]) -> AttentionGuide:
-        """Guide over a model."""
-        return AttentionGuide(model, self.family)
+    def guide(self, model: Callable[..., object], network: nn.Module | None = None) -> AttentionGuide:
+        """Guide over a model.
+
+        Args:
+            model: The model.
+            network: Inference network; only amortised schemes have one.
+
+        Raises:
+            ValueError: The scheme needs a network and there is none.
+        """
+        if not self.amortised:
+            return AttentionGuide(model, self.family)
+        if network is None:
+            raise ValueError(f"the scheme of {self.family} has its scores from an inference network; pass network=")
+        return AttentionGuide(model, Amortised(network, self.family))
 
 
 def build_scheme(
     name: SchemeName,
     *,
     prior: PriorName = "contextual",
-    kl_weight: float | Callable[[int], float] = 1.0,
+    kl_weight: KLWeight = 1.0,
     concentration: float = 10.0,
     scale: float = 0.1,
     prior_rate: float = 1.0,
     prior_scale: float = 1.0,
     learnable: bool = False,
+    temperature: float = 0.5,
+    particles: int = 5,
+    plates: int = 2,
 ) -> Scheme:
     """Build a scheme; only its own options count.
 
+    =================== ============================ ================================================
+    name                posterior of the attention   objective
+    =================== ============================ ================================================
+    soft                point mass at the mean       log f(E[z]): ordinary deterministic attention
+    weibull, gamma      that family, Gamma prior     ELBO, closed-form KL
+    lognormal           that family, LogNormal prior ELBO, closed-form KL
+    marginal            none                         log evidence, alignments summed out
+    hard_enum           the prior itself             E_p[log f], summed out
+    hard_sample         the prior itself             E_p[log f], score function, soft baseline
+    categorical_enum    inference network            E_q[log f] - KL, summed out
+    categorical_sample  inference network            E_q[log f] - KL, score function, soft baseline
+    gumbel              inference network, relaxed   E_q[log f] - KL, pathwise
+    wake_sleep, iwae    inference network            importance-weighted bound, reweighted wake-sleep or VIMCO
+    dirichlet           inference network, relaxed   ELBO, closed-form KL; Dirichlet prior
+    =================== ============================ ================================================
+
     Args:
-        name: "soft" (deterministic), "weibull", "gamma" (with Gamma priors) or "lognormal" (with LogNormal priors).
+        name: The scheme.
         prior: "fixed": Gamma(1, prior_rate) or LogNormal(0, prior_scale); "contextual": read off the keys.
-        kl_weight: Weight of the summed KL, or a schedule.
+        kl_weight: Weight of the summed KL, or a schedule; enumerated schemes have weight 1.
         concentration: Concentration of a Weibull or Gamma posterior.
         scale: Standard deviation of log S of a LogNormal posterior.
         prior_rate: Rate of a Gamma prior.
         prior_scale: Standard deviation of log S of a LogNormal prior.
         learnable: Train the posterior's concentration or scale.
+        temperature: Temperature of the relaxed alignments of gumbel.
+        particles: Samples of wake_sleep and iwae.
+        plates: Nested plates around an alignment that is summed out.
 
     Raises:
         ValueError: An unknown name, or an option outside its range.
@@ -76,30 +140,53 @@ def build_scheme(
     Example:
         >>> build_scheme("weibull", concentration=5.0).family
         Weibull(concentration=5.0)
+        >>> build_scheme("categorical_enum").amortised
+        True
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3; Deng et al. (2018), Latent Alignment and
+    Variational Attention, section 3.
     """
-    if name not in get_args(SchemeName):
-        raise ValueError(f"unknown inference scheme '{name}'; expected one of {', '.join(get_args(SchemeName))}")
+    names: tuple[str, ...] = get_args(SchemeName)
+    if name not in names:
+        raise ValueError(f"unknown inference scheme '{name}'; expected one of {', '.join(names)}")
     if prior not in get_args(PriorName):
         raise ValueError(f"unknown prior '{prior}'; expected one of {', '.join(get_args(PriorName))}")
-    contextual = prior == "contextual"
+    if name in get_args(AlignmentSchemeName):
+        return _alignment_scheme(name, kl_weight, temperature, particles, plates)
+    elbo, contextual = AttentionELBO(kl_weight=kl_weight), prior == "contextual"
+    if name == "soft":
+        return Scheme(_keyless(FixedGammaPrior), Soft(), elbo)
     if name == "lognormal":
-        family: Family = LogNormal(scale, learnable=learnable)
-        factory = ContextualLogNormalPrior if contextual else _keyless(FixedLogNormalPrior, loc=0.0)
-        factory = partial(factory, scale=prior_scale)
-    else:
-        families = {
-            "soft": Soft,
-            "weibull": partial(Weibull, concentration),
-            "gamma": partial(Gamma, concentration),
-        }
-        family = families[name]() if name == "soft" else families[name](learnable=learnable)
-        factory = ContextualGammaPrior if contextual else _keyless(FixedGammaPrior, concentration=1.0)
-        factory = partial(factory, rate=prior_rate)
-    return Scheme(prior=factory, family=family, elbo=AttentionELBO(kl_weight=kl_weight))
+        log_normal = ContextualLogNormalPrior if contextual else _keyless(FixedLogNormalPrior, loc=0.0)
+        return Scheme(partial(log_normal, scale=prior_scale), LogNormal(scale, learnable=learnable), elbo)
+    gamma = ContextualGammaPrior if contextual else _keyless(FixedGammaPrior, concentration=1.0)
+    family = Weibull if name == "weibull" else Gamma
+    return Scheme(partial(gamma, rate=prior_rate), family(concentration, learnable=learnable), elbo)
+
+
+def _alignment_scheme(
+    name: AlignmentSchemeName, kl_weight: KLWeight, temperature: float, particles: int, plates: int
+) -> Scheme:
+    exact, weighted = AlignmentELBO(max_plate_nesting=plates), AttentionELBO(kl_weight=kl_weight)
+    drawn, score_function = Categorical(enumerate=False), ScoreFunctionELBO(kl_weight=kl_weight)
+    parts: dict[AlignmentSchemeName, Callable[[], tuple[Family, ELBO]]] = {
+        "marginal": lambda: (Marginal(), exact),
+        "hard_enum": lambda: (Categorical(), exact),
+        "hard_sample": lambda: (drawn, score_function),
+        "categorical_enum": lambda: (Categorical(), exact),
+        "categorical_sample": lambda: (drawn, score_function),
+        "gumbel": lambda: (GumbelSoftmax(temperature), weighted),
+        "wake_sleep": lambda: (drawn, ImportanceELBO(objective="wake_sleep", num_particles=particles)),
+        "iwae": lambda: (drawn, ImportanceELBO(objective="iwae", num_particles=particles)),
+        "dirichlet": lambda: (Dirichlet(), weighted),
+    }
+    family, elbo = parts[name]()
+    prior = DirichletPrior if name == "dirichlet" else AlignmentPrior
+    return Scheme(_keyless(prior), family, elbo, amortised=name not in ("marginal", "hard_enum", "hard_sample"))
 
 
 def _keyless(prior: type[Prior], **options: float) -> Callable[..., Prior]:
-    """A fixed prior as a factory that ignores (key width, heads)."""
+    """A prior without a network as a factory that ignores (key width, heads)."""
 
     def make(key_dim: int, heads: int, **more: float) -> Prior:
         return prior(**options, **more)

@@ -45,6 +45,7 @@ def beam_search(
     That a finished hypothesis has the highest log probability is not enough, since a longer one may outscore it.
     Ties go to the shorter hypothesis, then to the better prefix, then to the lower id.
 
+    The decoder is fed with the expected context, also of a model that was trained with ``input_feed="sampled"``.
     Padding of the source never changes a result, and the batch none beyond rounding (with ``samples``: only up to the
     noise drawn). The model is put in evaluation mode meanwhile.
 

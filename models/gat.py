@@ -10,7 +10,7 @@ from pyro.distributions import Categorical
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from pyro_attention import ContextualGammaPrior, EdgeList, GraphAttention, Prior
+from pyro_attention import ContextualGammaPrior, EdgeList, GraphAttention, Normalizer, Prior, Softmax
 from pyro_attention.ops.dropout import Dropout
 
 __all__ = ["GAT"]
@@ -33,6 +33,7 @@ class GAT(PyroModule):
         dropout: Dropout of the input of both layers, of the projected features that are aggregated, and of the
             attention weights.
         prior: Makes a prior network from (key width, heads).
+        normalizer: Makes a normalizer from the number of heads, such as ``Hybrid``.
 
     Example:
         >>> from pyro_attention import AttentionELBO, AttentionGuide, Weibull
@@ -55,6 +56,7 @@ class GAT(PyroModule):
         output_heads: int = 1,
         dropout: float = 0.6,
         prior: Callable[[int, int], Prior] = ContextualGammaPrior,
+        normalizer: Callable[[int], Normalizer] = lambda heads: Softmax(),
     ) -> None:
         super().__init__()
         self.dropout = Dropout(dropout)
@@ -62,11 +64,11 @@ class GAT(PyroModule):
             [
                 GraphAttention(
                     in_features, hidden, heads, dropout=dropout, value_dropout=dropout,
-                    name="layers.0", prior=prior(hidden, heads),
+                    name="layers.0", prior=prior(hidden, heads), normalizer=normalizer(heads),
                 ),
                 GraphAttention(
                     hidden * heads, num_classes, output_heads, concat=False, dropout=dropout, value_dropout=dropout,
-                    name="layers.1", prior=prior(num_classes, output_heads),
+                    name="layers.1", prior=prior(num_classes, output_heads), normalizer=normalizer(output_heads),
                 ),
             ]
         )  # fmt: skip

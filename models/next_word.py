@@ -12,7 +12,7 @@ from pyro_attention import AlignmentPrior, Amortised, Dense, ExpectedAlignment, 
 from pyro_attention.analysis.alignment_uncertainty import k_max as keep_largest
 from pyro_attention.ops.token_log_prob import default_chunk_rows
 
-__all__ = ["check_inference", "next_word_log_probs", "word_alignment"]
+__all__ = ["check_inference", "next_word_log_probs", "target_log_probs", "word_alignment"]
 
 
 @torch.no_grad()
@@ -72,18 +72,47 @@ def next_word_log_probs(
     Attention Modules, section 3.1, for averages over posterior draws.
     """
     check_inference(model, k_max=k_max, family=family, samples=samples)
-    if _marginal(model, family):
-        log_weights, contexts = _log_prior(scores, state.mask, k_max), state.memory
-        if k_max is not None and k_max < contexts.size(1):  # no need to look at words of weight zero
-            log_weights, kept = log_weights.topk(k_max, dim=-1)
-            contexts = contexts.gather(1, kept.unsqueeze(-1).expand(-1, -1, contexts.size(-1)))
-    else:
-        weights = _draw_weights(model, state, scores, k_max=k_max, family=family, samples=samples)
-        contexts = weights.to(state.memory.dtype) @ state.memory
-        log_weights = weights.new_full(weights.shape[:2], -math.log(weights.size(1)))
+    contexts, log_weights = _mixture(model, state, scores, k_max=k_max, family=family, samples=samples)
     rows = default_chunk_rows(len(model.output.weight), log_weights.dtype) if chunk_rows is None else chunk_rows
     chunks = [tensor.split(max(1, rows // contexts.size(1))) for tensor in (queries, contexts, log_weights)]
     return torch.cat([_log_mixture(model, *chunk) for chunk in zip(*chunks, strict=True)])
+
+
+@torch.no_grad()
+def target_log_probs(
+    model: Translation,
+    source: Tensor,
+    source_mask: Tensor,
+    target_in: Tensor,
+    target_out: Tensor,
+    target_mask: Tensor,
+    *,
+    k_max: int | None = None,
+    family: Family | None = None,
+    samples: int = 0,
+) -> Tensor:
+    r"""Log probability of every word of given translations, :math:`\log p(y_j \mid x, y_{<j})`.
+
+    Args:
+        model: The translation model; the next five are the arguments of its call.
+        source: Ids ``[B, N]``.
+        source_mask: True at source words, ``[B, N]``.
+        target_in: Ids ``[B, M]`` of the words before.
+        target_out: Ids ``[B, M]`` of the words.
+        target_mask: True at target words, ``[B, M]``.
+        k_max: As in :func:`next_word_log_probs`; ``family`` and ``samples`` too.
+
+    Returns:
+        ``[B, M]``; zeros at the padding.
+    """
+    check_inference(model, k_max=k_max, family=family, samples=samples)
+    state, log_probs = model.start(model.encode(source, source_mask), source_mask), []
+    for word, wanted in zip(model.embed(target_in).unbind(1), target_out.unbind(1), strict=True):
+        state, queries, scores = model.step(state, word, k_max=k_max)
+        contexts, log_weights = _mixture(model, state, scores, k_max=k_max, family=family, samples=samples)
+        log_f = model.likelihood(queries.unsqueeze(1), contexts).log_prob(wanted.unsqueeze(1))
+        log_probs.append((log_f + log_weights).logsumexp(1))
+    return torch.stack(log_probs, 1).where(target_mask, 0)
 
 
 @torch.no_grad()
@@ -149,6 +178,21 @@ def _marginal(model: Translation, family: Family | None) -> bool:
     """Whether alignments are summed out; else weights make one context."""
     family = family.family if isinstance(family, Amortised) else family
     return isinstance(model.attention.prior, AlignmentPrior) and not isinstance(family, ExpectedAlignment)
+
+
+def _mixture(
+    model: Translation, state: DecoderState, scores: Tensor, *, k_max: int | None, family: Family | None, samples: int
+) -> tuple[Tensor, Tensor]:
+    """Contexts ``[B, C, memory]`` and their log weights ``[B, C]``: the next word's distribution is their mixture."""
+    if not _marginal(model, family):
+        weights = _draw_weights(model, state, scores, k_max=k_max, family=family, samples=samples)
+        contexts = weights.to(state.memory.dtype) @ state.memory
+        return contexts, weights.new_full(weights.shape[:2], -math.log(weights.size(1)))
+    log_weights, contexts = _log_prior(scores, state.mask, k_max), state.memory
+    if k_max is None or k_max >= contexts.size(1):
+        return contexts, log_weights
+    log_weights, kept = log_weights.topk(k_max, dim=-1)  # no need to look at words of weight zero
+    return contexts.gather(1, kept.unsqueeze(-1).expand(-1, -1, contexts.size(-1))), log_weights
 
 
 def _log_prior(scores: Tensor, mask: Tensor, k_max: int | None) -> Tensor:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import pyro
 import torch
+from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
+from models.decoder_state import DecoderState
 from pyro_attention import Additive, AlignmentPrior, Dense, LatentAttention, Prior, TokenLikelihood
 from pyro_attention.analysis.alignment_uncertainty import k_max as keep_largest
 from pyro_attention.ops.dropout import Dropout
@@ -46,35 +49,6 @@ class _Decoded:
     scores: Tensor
 
 
-@dataclass(frozen=True)
-class DecoderState:
-    """All that the next word depends on, a row for each sequence of words; nothing in it is ever changed in place.
-
-    Attributes:
-        memory: Encoded source words ``[B, N, memory]``.
-        keys: What the attention makes of them, once for all words, ``[B, N, attention]``.
-        mask: True at source words, ``[B, N]``.
-        cells: Hidden and cell state ``[B, decoder]`` of each layer.
-        context: Input feed of the next step, ``[B, memory]``.
-    """
-
-    memory: Tensor
-    keys: Tensor
-    mask: Tensor
-    cells: tuple[tuple[Tensor, Tensor], ...]
-    context: Tensor
-
-    def reorder(self, rows: Tensor) -> DecoderState:
-        """Row ``rows[i]`` in the place of row i, which must belong to the same source sentence."""
-        cells = tuple((hidden[rows], cell[rows]) for hidden, cell in self.cells)
-        return replace(self, cells=cells, context=self.context[rows])
-
-    def select(self, rows: Tensor) -> DecoderState:
-        """These rows, source and all; a row may be left out or come many times."""
-        source = {"memory": self.memory[rows], "keys": self.keys[rows], "mask": self.mask[rows]}
-        return replace(self.reorder(rows), **source)
-
-
 class Translation(nn.Module):
     r"""Bidirectional LSTM encoder, LSTM decoder with input feed, one alignment for each target word.
 
@@ -84,6 +58,12 @@ class Translation(nn.Module):
     The decoder is fed with the expected context, so the alignments are independent given the words before. All are one
     site, ``alignment``, in the plates ``sentences`` and ``words``; the words are the site ``target``.
 
+    With a sampled input feed it is fed with the context of the weights that were drawn. Each alignment then depends on
+    those before it, and is a site of its own, ``alignment_0``, ``alignment_1``, ..., in the plate ``sentences``. This
+    is for Gamma and LogNormal priors under :class:`AttentionELBO`, and for ``Categorical(enumerate=False)`` under
+    :class:`ScoreFunctionELBO`, where the reward of an alignment is the log likelihood of the whole sentence. Decoding
+    feeds the expected context in any case: drawn contexts are not averaged over.
+
     Args:
         source_vocabulary: Number of source tokens.
         target_vocabulary: Number of target tokens.
@@ -91,6 +71,13 @@ class Translation(nn.Module):
         dropout: Dropout of word vectors, between the layers, and before the output layer.
         prior: Prior of the alignment: that of the scores by default, or a Gamma or LogNormal prior for Bayesian
             attention.
+        init_range: Draw all initial weights from uniform(-init_range, init_range): 0.1 in the paper, for its sizes.
+            PyTorch's own initial values when omitted, with which small networks learn to align much faster.
+        input_feed: Feed the decoder with the "expected" or the "sampled" context.
+
+    Raises:
+        ValueError: An odd memory, or an unknown input feed; at a call with a sampled feed: enumerated alignments,
+            vectorised particles or an inference network, which need the alignments to be one site.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -112,12 +99,17 @@ class Translation(nn.Module):
         sizes: TranslationSizes | None = None,
         dropout: float = 0.3,
         prior: Prior | None = None,
+        init_range: float | None = None,
+        input_feed: Literal["expected", "sampled"] = "expected",
     ) -> None:
         super().__init__()
+        if input_feed not in ("expected", "sampled"):
+            raise ValueError(f"input_feed is '{input_feed}', expected 'expected' or 'sampled'")
         sizes = TranslationSizes() if sizes is None else sizes
         if sizes.memory % 2:
             raise ValueError(f"memory is {sizes.memory}, expected an even width: half for each direction")
         self.sizes = sizes
+        self.input_feed: Literal["expected", "sampled"] = input_feed
         self.source_embedding = nn.Embedding(source_vocabulary, sizes.embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, sizes.embedding)
         between = dropout if sizes.layers > 1 else 0.0
@@ -133,8 +125,9 @@ class Translation(nn.Module):
         self.from_context = nn.Linear(sizes.memory, sizes.decoder, bias=False)
         self.output = nn.Linear(sizes.decoder, target_vocabulary)
         self.dropout = Dropout(dropout)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -0.1, 0.1)
+        if init_range is not None:
+            for parameter in self.parameters():
+                nn.init.uniform_(parameter, -init_range, init_range)
 
     def forward(
         self,
@@ -154,15 +147,20 @@ class Translation(nn.Module):
             target_mask: True at target words, ``[B, M]``; everywhere when omitted.
         """
         pyro.module("translation", self)
+        if target_mask is None:
+            target_mask = torch.ones_like(target_in, dtype=torch.bool)
         memory = self.encode(source, source_mask)
-        decoded = self._decode(memory, source_mask, target_in)
-        layout = Dense(source_mask[:, None, None], event_dim=2)
         sentences = pyro.plate("sentences", source.size(0), dim=-2)
-        with sentences, pyro.plate("words", target_in.size(1), dim=-1), pyro.poutine.mask(mask=target_mask):
-            # scores [B, M, 1, N], memory as keys and values [B, 1, 1, N, D]
-            memory = memory[:, None, None]
-            context = self.attention(decoded.scores.unsqueeze(-2), memory, keys=memory, layout=layout).context
-            likelihood = self.likelihood(decoded.queries, context.squeeze(-2))
+        words = pyro.plate("words", target_in.size(1), dim=-1)
+        if self.input_feed == "sampled":
+            with sentences:
+                queries, context = self._decode_sampled(memory, source_mask, target_in, target_mask)
+        else:
+            decoded = self._decode(memory, source_mask, target_in)
+            with sentences, words, pyro.poutine.mask(mask=target_mask):
+                queries, context = decoded.queries, self._attend(decoded.scores, memory, source_mask)
+        with sentences, words, pyro.poutine.mask(mask=target_mask):
+            likelihood = self.likelihood(queries, context)
             pyro.sample("target", likelihood, obs=target_out)
         return likelihood
 
@@ -189,7 +187,7 @@ class Translation(nn.Module):
     def step(
         self, state: DecoderState, word: Tensor, *, k_max: int | None = None
     ) -> tuple[DecoderState, Tensor, Tensor]:
-        """One step of the decoder; teacher forcing and decoding both go through it.
+        """One step of the decoder, fed with the expected context; teacher forcing and decoding both go through it.
 
         Args:
             state: State after the words before.
@@ -219,3 +217,41 @@ class Translation(nn.Module):
             queries.append(query)
             scores.append(score)
         return _Decoded(torch.stack(queries, 1), torch.stack(scores, 1))
+
+    def _decode_sampled(
+        self, memory: Tensor, source_mask: Tensor, target_in: Tensor, target_mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Decoder outputs ``[B, M, decoder]`` and contexts ``[B, M, memory]`` of drawn weights, each fed onwards."""
+        state, queries, contexts = self.start(memory, source_mask), [], []
+        for number, word in enumerate(self.embed(target_in).unbind(1)):
+            state, query, scores = self.step(state, word)
+            with pyro.poutine.mask(mask=target_mask[:, number : number + 1]), _Numbered(number):
+                context = self._attend(scores.unsqueeze(1), memory, source_mask)
+            if context.dim() > 3:
+                raise ValueError(
+                    f"site '{self.attention.name}_{number}' has {len(context)} values at once, expected one: with "
+                    f"input_feed='sampled' their number would grow exponentially in the words; draw single alignments "
+                    f"by Categorical(enumerate=False) and ScoreFunctionELBO, do not vectorise particles, or use "
+                    f"input_feed='expected'"
+                )
+            state = replace(state, context=context.squeeze(1))
+            queries.append(query)
+            contexts.append(context)
+        return torch.stack(queries, 1), torch.cat(contexts, 1)
+
+    def _attend(self, scores: Tensor, memory: Tensor, source_mask: Tensor) -> Tensor:
+        """Contexts ``[..., B, M, memory]`` of attention scores ``[B, M, N]``: the latent site."""
+        layout = Dense(source_mask[:, None, None], event_dim=2)
+        memory = memory[:, None, None]  # keys and values [B, 1, 1, N, D], to scores [B, M, 1, N]
+        return self.attention(scores.unsqueeze(-2), memory, keys=memory, layout=layout).context.squeeze(-2)
+
+
+class _Numbered(Messenger):
+    """Adds a number to the names of the sites inside."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def _pyro_sample(self, msg: Any) -> None:
+        msg["name"] = f"{msg['name']}_{self.number}"

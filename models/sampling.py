@@ -1,4 +1,7 @@
-"""One word at a time: the greedy path through the translation model, and samples from it."""
+"""One word at a time: the greedy path through the translation model, and samples from it.
+
+The decoder is fed with the expected context, also of a model that was trained with ``input_feed="sampled"``.
+"""
 
 from __future__ import annotations
 

@@ -4,17 +4,21 @@ from pyro_attention.alignment import AlignmentPrior, Amortised, Categorical, Exp
 from pyro_attention.alignment_elbo import AlignmentELBO
 from pyro_attention.attention import LatentAttention
 from pyro_attention.check import ModelReport, SiteReport, check_model
+from pyro_attention.dirichlet import Dirichlet, DirichletPrior
 from pyro_attention.distributions import GammaWeights, LogNormalWeights, LogWeights, WeibullWeights
 from pyro_attention.distributions.alignment import CategoricalAlignment
+from pyro_attention.distributions.dirichlet import DirichletWeights
 from pyro_attention.elbo import AttentionELBO
 from pyro_attention.families import FAMILIES, Family, Gamma, LogNormal, Soft, Weibull
 from pyro_attention.graph import GraphAttention
 from pyro_attention.guide import AttentionGuide
+from pyro_attention.gumbel import GumbelSoftmax
+from pyro_attention.importance import ImportanceELBO
 from pyro_attention.key_network import KeyNetwork
 from pyro_attention.layout import Dense, EdgeList, Layout
 from pyro_attention.likelihoods import TokenLikelihood
 from pyro_attention.multihead import MultiheadAttention
-from pyro_attention.normalizers import NORMALIZERS, Softmax
+from pyro_attention.normalizers import NORMALIZERS, DoublyNormalized, Hybrid, Normalizer, Sinkhorn, Softmax
 from pyro_attention.output import AttentionOutput
 from pyro_attention.predictive import Prediction, predict, sample_posterior
 from pyro_attention.priors import (
@@ -47,6 +51,10 @@ __all__ = [
     "ContextualGammaPrior",
     "ContextualLogNormalPrior",
     "Dense",
+    "Dirichlet",
+    "DirichletPrior",
+    "DirichletWeights",
+    "DoublyNormalized",
     "EdgeList",
     "ExpectedAlignment",
     "Family",
@@ -56,6 +64,9 @@ __all__ = [
     "GammaWeights",
     "GraphAdditive",
     "GraphAttention",
+    "GumbelSoftmax",
+    "Hybrid",
+    "ImportanceELBO",
     "KeyNetwork",
     "LatentAttention",
     "Layout",
@@ -65,10 +76,12 @@ __all__ = [
     "Marginal",
     "ModelReport",
     "MultiheadAttention",
+    "Normalizer",
     "Prediction",
     "Prior",
     "ScaledDotProduct",
     "ScoreFunctionELBO",
+    "Sinkhorn",
     "SiteReport",
     "Soft",
     "Softmax",

@@ -102,7 +102,7 @@ class Categorical(_AlignmentFamily):
 
 
 class Amortised(Family):
-    """A family whose scores come from an inference network instead of the attention layer.
+    r"""A family whose scores come from an inference network instead of the attention layer.
 
     The network is called with the arguments of the model and returns scores of the shape of the layer's own; it may
     look at everything the model is given, the observations too. Masks are the layer's.
@@ -110,6 +110,8 @@ class Amortised(Family):
     Args:
         network: Inference network, a module.
         family: The family of the posterior.
+        warm_start: Leave the network aside: the posterior is the family's at the prior's own scores, so the ELBO is
+            Jensen's bound :math:`\mathrm{E}_p[\log f(y \mid z)]`. An attribute that the training loop sets to False.
 
     Raises:
         TypeError: The family is no :class:`Family`.
@@ -119,14 +121,14 @@ class Amortised(Family):
         >>> Amortised(nn.Linear(3, 3), Categorical()).kind
         'alignment'
 
-    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.2.
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.2; algorithm 2 (warm start).
     """
 
-    def __init__(self, network: nn.Module, family: Family) -> None:
+    def __init__(self, network: nn.Module, family: Family, *, warm_start: bool = False) -> None:
         super().__init__()
         if not isinstance(family, Family):
             raise TypeError(f"family is {family!r}, expected a Family such as Categorical()")
-        self.network, self.family = network, family
+        self.network, self.family, self.warm_start = network, family, warm_start
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -145,12 +147,14 @@ class Amortised(Family):
 
     def amortise(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
         """Posterior of a site from its prior and the arguments of the model."""
+        if self.warm_start:
+            return self.family.posterior(prior)
         scores = self.network(*args, **kwargs)
         if scores.shape != prior.proposal.shape:
             raise ValueError(
                 f"the inference network returned scores of shape {tuple(scores.shape)}, expected the layer's "
-                f"{tuple(prior.proposal.shape)}"
+                f"{tuple(prior.proposal.shape)}; if it scores all queries at once, they must be one site of the model"
             )
         proposed = copy.copy(prior)
-        proposed.scores = prior.layout.log_softmax(scores)
+        proposed.scores = prior.normalizer.normalize_scores(scores, prior.layout) if self.family.normalizes else scores
         return self.family.posterior(proposed)

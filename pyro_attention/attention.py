@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pyro
 import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import PlateCheck, as_float, check_per_key, check_scores
+from pyro_attention.alignment import AlignmentPrior
 from pyro_attention.distributions import LogWeights
 from pyro_attention.layout import Dense, Layout
-from pyro_attention.normalizers import Softmax
+from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.output import AttentionOutput
 from pyro_attention.priors import Prior
@@ -28,13 +27,16 @@ class LatentAttention(nn.Module):
     Args:
         name: Name of the sample site.
         prior: Prior network.
-        normalizer: Maps (log weights, layout) to weights.
+        normalizer: From log weights to weights; :class:`Softmax` by default.
         dropout: Probability of dropping a weight after normalisation, in training mode.
-        normalize_scores: Enter the site with log-softmax scores (bounded KL; as in the released code of the paper);
-            False gives the paper's raw ``exp(score)``. The weights' distribution is the same.
+        normalize_scores: Enter the site with scores normalised as the weights are: log-softmax, for a bounded KL, as
+            in the released code of the paper. False gives the paper's raw ``exp(score)``. The weights' distribution is
+            the same, except under a prior whose scores have a size that matters (``prior.normalizes`` is False):
+            these always enter raw.
 
     Raises:
-        ValueError: The dropout probability is outside [0, 1).
+        TypeError: The normalizer is no :class:`Normalizer`.
+        ValueError: The dropout probability is outside [0, 1), or an alignment prior with a normalizer over queries.
 
     Example:
         >>> from pyro_attention import AttentionGuide, FixedGammaPrior, Weibull
@@ -54,7 +56,7 @@ class LatentAttention(nn.Module):
         name: str,
         prior: Prior,
         *,
-        normalizer: Callable[[Tensor, Layout], Tensor] | None = None,
+        normalizer: Normalizer | None = None,
         dropout: float = 0.0,
         normalize_scores: bool = True,
     ) -> None:
@@ -62,6 +64,7 @@ class LatentAttention(nn.Module):
         self.name = name
         self.prior = prior
         self.normalizer = Softmax() if normalizer is None else normalizer
+        self._check_normalizer()
         self.dropout = Dropout(dropout)
         self.normalize_scores = normalize_scores
 
@@ -78,12 +81,14 @@ class LatentAttention(nn.Module):
 
         Raises:
             TypeError: The scores are not floating point.
-            ValueError: Shapes do not fit, scores are not finite, keys are missing, or a batch dimension has no plate.
+            ValueError: Shapes do not fit, scores are not finite, keys are missing, a batch dimension has no plate, or
+                a normalizer over queries meets a causal mask or queries in a plate.
             RuntimeError: Called from inside a backward pass (gradient checkpointing).
         """
         layout = Dense() if layout is None else layout
         check_scores(scores, site=self.name)
         layout.check(scores, site=self.name)
+        self.normalizer.check(layout, site=self.name)
         check_per_key("values", values, scores, layout, site=self.name)
         check_per_key("keys", keys, scores, layout, site=self.name)
         # an autocast region would redo the softmax inputs in half precision
@@ -95,9 +100,21 @@ class LatentAttention(nn.Module):
         context = layout.aggregate(self.dropout(weights).to(values.dtype), values)
         return AttentionOutput(context=context, weights=weights)
 
+    def _check_normalizer(self) -> None:
+        if not isinstance(self.normalizer, Normalizer):
+            raise TypeError(
+                f"site '{self.name}': normalizer is {self.normalizer!r}, expected a Normalizer such as Softmax(); "
+                f"NORMALIZERS['softmax'] finds one by name"
+            )
+        if self.normalizer.over_queries and isinstance(self.prior, AlignmentPrior):
+            raise ValueError(
+                f"site '{self.name}': {type(self.normalizer).__name__} normalises over queries, but under an "
+                f"AlignmentPrior each query chooses its key by itself; use Softmax(), or a Gamma or LogNormal prior"
+            )
+
     def _prior(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogWeights:
-        if self.normalize_scores:
-            scores = layout.log_softmax(scores)
+        if self.normalize_scores and self.prior.normalizes:
+            scores = self.normalizer.normalize_scores(scores, layout)
         elif layout.mask is not None:
             scores = scores.masked_fill(~layout.mask, 0)
         prior: LogWeights = self.prior(scores, keys, layout)

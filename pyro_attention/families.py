@@ -27,11 +27,13 @@ class Family(nn.Module):
         kind: The kind of prior it fits (a prior distribution's own ``kind``).
         has_prior_term: False when the site adds no KL to the ELBO.
         infer: Pyro's inference options of the site, such as enumeration.
+        normalizes: Scores of an inference network may enter as log-softmax; False where their size means something.
     """
 
     kind: ClassVar[str] = LogWeights.kind
     has_prior_term: ClassVar[bool] = True
     infer: ClassVar[dict[str, Any]] = {}
+    normalizes: ClassVar[bool] = True
 
     def posterior(self, prior: Any) -> Distribution:
         """Posterior of a site from its prior, whose ``scores`` hold ``log E[S]``."""

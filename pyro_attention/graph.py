@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention.attention import LatentAttention
-from pyro_attention.layout import EdgeList, Layout
+from pyro_attention.layout import EdgeList
+from pyro_attention.normalizers import Normalizer
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.output import AttentionOutput
 from pyro_attention.priors import ContextualGammaPrior, Prior
@@ -45,7 +45,7 @@ class GraphAttention(nn.Module):
         residual: Whether to add a linear map of the target's features.
         name: Name of the sample site.
         prior: Prior network; a contextual Gamma prior with one network a head by default.
-        normalizer: Maps (log weights, layout) to weights; softmax by default.
+        normalizer: From log weights to weights; softmax by default.
         normalize_scores: See :class:`LatentAttention`.
         value_dropout: Dropout probability of the projected features where they are aggregated (not in the scores), in
             training mode; the original code has it, PyG's layer has not.
@@ -80,7 +80,7 @@ class GraphAttention(nn.Module):
         *,
         name: str = "graph_attention",
         prior: Prior | None = None,
-        normalizer: Callable[[Tensor, Layout], Tensor] | None = None,
+        normalizer: Normalizer | None = None,
         normalize_scores: bool = True,
         value_dropout: float = 0.0,
     ) -> None:

@@ -57,6 +57,14 @@ class Layout(ABC):
         """Softmax over the keys a query may attend to; masked entries and empty rows become exactly 0."""
 
     @abstractmethod
+    def log_softmax_over_queries(self, scores: Tensor) -> Tensor:
+        """Log softmax over the queries that may attend to a key; masked entries become 0 (finite)."""
+
+    @abstractmethod
+    def sum_over_queries(self, weights: Tensor) -> Tensor:
+        """Sum over the queries for every key, ``[..., H, N]``."""
+
+    @abstractmethod
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
         """Weighted sum of the values for every query."""
 
@@ -70,7 +78,8 @@ class Dense(Layout):
     """Attention of every query to every key: scores ``[..., H, M, N]``, keys and values ``[..., H, N, D]``.
 
     Args:
-        mask: Boolean, True = may attend, broadcastable to the scores, for example ``[B, 1, 1, N]`` for padding.
+        mask: Boolean, True = may attend, broadcastable to the scores, for example ``[B, 1, 1, N]`` for padding. A
+            padded query is one that may attend to nothing; normalisation over queries needs these rows masked.
         event_dim: 3 when one site holds all queries (self-attention); 2 when queries lie in a plate, as where each
             target position has its own observation: scores ``[..., H, N]``.
 
@@ -120,6 +129,21 @@ class Dense(Layout):
 
     def softmax(self, scores: Tensor) -> Tensor:
         return self._clear(self._fill(scores).softmax(-1))
+
+    def log_softmax_over_queries(self, scores: Tensor) -> Tensor:
+        self._check_queries()
+        return self._clear(self._fill(scores).log_softmax(-2))
+
+    def sum_over_queries(self, weights: Tensor) -> Tensor:
+        self._check_queries()
+        return weights.sum(-2)
+
+    def _check_queries(self) -> None:
+        if self.event_dim == 2:
+            raise ValueError(
+                "event_dim is 2, so each query is alone in its event and nothing runs over queries; expected "
+                "Dense(event_dim=3), or an operation over keys alone such as Softmax()"
+            )
 
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
         """``[..., H, M, N] x [..., H, N, D] -> [..., H, M, D]``; without M when queries lie in a plate."""
@@ -219,6 +243,12 @@ class EdgeList(Layout):
 
     def softmax(self, scores: Tensor) -> Tensor:
         return segment_softmax(scores, self.targets, mask=self.mask)
+
+    def log_softmax_over_queries(self, scores: Tensor) -> Tensor:
+        return segment_log_softmax(scores, self.sources, mask=self.mask)
+
+    def sum_over_queries(self, weights: Tensor) -> Tensor:
+        return self.sources.sum(weights).transpose(-1, -2)
 
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
         """``[..., E, H] x [..., N, H, D] -> [..., targets, H, D]``."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
 
 from pyro_attention.attention import LatentAttention
-from pyro_attention.layout import Dense, Layout
+from pyro_attention.layout import Dense
+from pyro_attention.normalizers import Normalizer
 from pyro_attention.output import AttentionOutput
 from pyro_attention.priors import ContextualGammaPrior, Prior
 from pyro_attention.scores import ScaledDotProduct
@@ -34,7 +35,7 @@ class MultiheadAttention(nn.Module):
         vdim: Width of the values; ``embed_dim`` by default.
         name: Name of the sample site.
         prior: Prior network; a contextual Gamma prior shared by the heads by default.
-        normalizer: Maps (log weights, layout) to weights; softmax by default.
+        normalizer: From log weights to weights; softmax by default.
         normalize_scores: See :class:`LatentAttention`.
 
     Raises:
@@ -64,7 +65,7 @@ class MultiheadAttention(nn.Module):
         vdim: int | None = None,
         name: str = "attention",
         prior: Prior | None = None,
-        normalizer: Callable[[Tensor, Layout], Tensor] | None = None,
+        normalizer: Normalizer | None = None,
         normalize_scores: bool = True,
     ) -> None:
         super().__init__()
@@ -135,6 +136,8 @@ class MultiheadAttention(nn.Module):
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
+        *,
+        query_padding_mask: Tensor | None = None,
     ) -> AttentionOutput:
         """Attend from every query to the keys.
 
@@ -148,12 +151,15 @@ class MultiheadAttention(nn.Module):
                 float, added to the scores (-inf = ignore).
             average_attn_weights: Average the returned weights over heads.
             is_causal: Let no query attend to later keys; adds to the other masks.
+            query_padding_mask: Boolean ``[..., M]``, True = attends to nothing; in self-attention the
+                ``key_padding_mask``. It takes padded queries out of the KL and of normalisation over queries.
 
         Returns:
             Context ``[..., M, embed_dim]``; weights ``[..., heads, M, N]``, or ``[..., M, N]`` when averaged.
 
         Raises:
-            ValueError: Shapes do not fit.
+            ValueError: Shapes do not fit; or a normalizer over queries meets a causal mask, or padded keys without a
+                ``query_padding_mask``.
             TypeError: A mask is neither boolean nor floating point.
         """
         self._check(query, key, value)
@@ -166,7 +172,7 @@ class MultiheadAttention(nn.Module):
         bias, mask = self._attn_mask(attn_mask, scores)
         if bias is not None:
             scores = scores + bias
-        mask = self._merge(mask, key_padding_mask, scores, is_causal)
+        mask = self._merge(mask, key_padding_mask, query_padding_mask, scores, is_causal)
         output: AttentionOutput = self.attention(scores, v, keys=k, layout=Dense(mask))
         context = self.out_proj(output.context.transpose(-3, -2).flatten(-2))
         weights = output.weights if need_weights else None
@@ -209,23 +215,38 @@ class MultiheadAttention(nn.Module):
         allowed = attn_mask > -torch.inf
         return attn_mask.masked_fill(~allowed, 0).to(scores.dtype), allowed
 
-    @staticmethod
-    def _merge(mask: Tensor | None, key_padding_mask: Tensor | None, scores: Tensor, is_causal: bool) -> Tensor | None:
+    def _merge(
+        self,
+        mask: Tensor | None,
+        key_padding_mask: Tensor | None,
+        query_padding_mask: Tensor | None,
+        scores: Tensor,
+        is_causal: bool,
+    ) -> Tensor | None:
+        """Conjunction of all masks, True = may attend."""
+        normalizer = self.attention.normalizer
+        if normalizer.over_queries and key_padding_mask is not None and query_padding_mask is None:
+            raise ValueError(
+                f"site '{self.attention.name}': {type(normalizer).__name__} normalises over queries, and padded ones "
+                f"would take weight from the others; pass query_padding_mask= as well (in self-attention the "
+                f"key_padding_mask, all False where no query is padded)"
+            )
+        masks = [] if mask is None else [mask]
         if key_padding_mask is not None:
-            if key_padding_mask.dtype != torch.bool:
-                raise TypeError(
-                    f"key_padding_mask has dtype {key_padding_mask.dtype}, expected torch.bool, True = ignore"
-                )
-            expected = (*scores.shape[:-3], scores.size(-1))
-            # vectorised particles put a dimension at the left of the scores
-            if key_padding_mask.dim() > len(expected) or key_padding_mask.shape != expected[-key_padding_mask.dim() :]:
-                raise ValueError(
-                    f"key_padding_mask has shape {tuple(key_padding_mask.shape)}, expected "
-                    f"{(*scores.shape[:-3], scores.size(-1))}"
-                )
-            keep = ~key_padding_mask[..., None, None, :]
-            mask = keep if mask is None else mask & keep
+            masks.append(_kept("key_padding_mask", key_padding_mask, scores, -1)[..., None, None, :])
+        if query_padding_mask is not None:
+            masks.append(_kept("query_padding_mask", query_padding_mask, scores, -2)[..., None, :, None])
         if is_causal:
-            causal = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-            mask = causal if mask is None else mask & causal
-        return mask
+            masks.append(torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril())
+        return reduce(torch.logical_and, masks) if masks else None
+
+
+def _kept(name: str, padding_mask: Tensor, scores: Tensor, dim: int) -> Tensor:
+    """Inverse of a padding mask along a dimension of the scores."""
+    if padding_mask.dtype != torch.bool:
+        raise TypeError(f"{name} has dtype {padding_mask.dtype}, expected torch.bool, True = ignore")
+    expected = (*scores.shape[:-3], scores.size(dim))
+    # vectorised particles put a dimension at the left of the scores
+    if padding_mask.dim() > len(expected) or padding_mask.shape != expected[-padding_mask.dim() :]:
+        raise ValueError(f"{name} has shape {tuple(padding_mask.shape)}, expected {expected}")
+    return ~padding_mask

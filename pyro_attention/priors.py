@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,13 @@ PRIORS: Registry[type[Prior]] = Registry("prior")
 
 
 class Prior(nn.Module):
-    """Maps (scores, keys, layout) to the prior of one attention call; subclasses implement :meth:`forward`."""
+    """Maps (scores, keys, layout) to the prior of one attention call; subclasses implement :meth:`forward`.
+
+    Attributes:
+        normalizes: Scores may enter as log-softmax; False where their size means something.
+    """
+
+    normalizes: ClassVar[bool] = True
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogWeights:
         """Prior over log weights of the shape of ``scores``.

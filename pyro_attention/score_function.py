@@ -68,7 +68,8 @@ class ScoreFunctionELBO(AttentionELBO):
         for name, soft in self._soft.items():
             rewards[name] = rewards[name] - soft
         for site in guide_trace.nodes.values():
-            if site["type"] == "sample" and isinstance(site["fn"], CategoricalAlignment):
+            drawn = site["type"] == "sample" and not site["fn"].has_rsample
+            if drawn and isinstance(site["fn"], CategoricalAlignment):
                 elbo = elbo + _surrogate(site, rewards)
         self._soft = {}
         return elbo

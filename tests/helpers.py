@@ -146,9 +146,15 @@ def make_prior(name, *, heads=2, width=3):
     return prior(width, heads) if "key_dim" in signature(prior).parameters else prior()
 
 
+def make_normalizer(name, *, heads=2):
+    """Build a registered normalizer."""
+    normalizer = NORMALIZERS[name]
+    return normalizer(heads) if "heads" in signature(normalizer).parameters else normalizer()
+
+
 def make_model(form, prior, normalizer="softmax", *, heads=2, **options):
     """Build a regression with registered parts."""
-    return Regression(form, make_prior(prior, heads=heads), NORMALIZERS[normalizer](), **options)
+    return Regression(form, make_prior(prior, heads=heads), make_normalizer(normalizer, heads=heads), **options)
 
 
 def prior_kind(name):

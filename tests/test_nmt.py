@@ -162,7 +162,7 @@ def test_the_inference_network_sees_the_future_and_the_prior_does_not():
 
 
 def test_sizes_of_the_paper():
-    model = Translation(1000, 1000, sizes=PAPER)
+    model = Translation(1000, 1000, sizes=PAPER, init_range=0.1)
     assert model.encoder.hidden_size == 512
     assert [cell.input_size for cell in model.decoder] == [512 + 1024, 768]
     assert model.output.weight.shape == (1000, 768)

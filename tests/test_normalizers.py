@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pyro_attention import NORMALIZERS, Dense, Softmax
-from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm
+from pyro_attention import NORMALIZERS, Dense, DoublyNormalized, Hybrid, Sinkhorn, Softmax
+from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm, make_normalizer
 
 every_normalizer = pytest.mark.parametrize("name", list(NORMALIZERS))
 every_form = pytest.mark.parametrize(
@@ -15,7 +15,8 @@ MASK = torch.tensor([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, 1]], dtype=torch.bool
 
 
 def normalize(name, form, log_weights, mask=MASK):
-    return form.to_dense(NORMALIZERS[name]()(form.scores(log_weights, mask), form.layout(mask)), mask)
+    normalizer = make_normalizer(name, heads=log_weights.size(-3))
+    return form.to_dense(normalizer(form.scores(log_weights, mask), form.layout(mask)), mask)
 
 
 @every_form
@@ -71,3 +72,125 @@ def test_softmax_with_queries_in_a_plate(event_dim):
     log_weights = torch.randn(6, 2, 4)
     weights = Softmax()(log_weights, Dense(MASK[2], event_dim=event_dim))
     torch.testing.assert_close(weights, log_weights.masked_fill(~MASK[2], -torch.inf).softmax(-1))
+
+
+@every_form
+@every_normalizer
+def test_normalized_scores_have_the_same_weights(name, form):
+    scores, normalizer = form.scores(10 * torch.randn(2, 3, 4), MASK), make_normalizer(name)
+    layout = form.layout(MASK)
+    normalized = normalizer.normalize_scores(scores, layout)
+    torch.testing.assert_close(normalizer(normalized, layout), normalizer(scores, layout))
+    expected = form.to_dense(normalized.exp(), MASK)[..., MASK]
+    assert (expected <= 2.001).all()  # bounded by the number of queries with a key
+
+
+@every_normalizer
+def test_half_precision_is_computed_in_single(name):
+    log_weights = torch.randn(2, 3, 4).bfloat16()
+    weights = make_normalizer(name).bfloat16()(log_weights, Dense(MASK))
+    assert weights.dtype == torch.float32
+    torch.testing.assert_close(weights.sum(-1), MASK.any(-1).float().expand(2, 3))
+    torch.testing.assert_close(weights, make_normalizer(name)(log_weights.float(), Dense(MASK)))
+
+
+@every_normalizer
+def test_padding_does_not_matter(name):
+    """Sequences of different lengths, padded, get the weights that each gets alone."""
+    log_weights, normalizer = torch.randn(3, 2, 5, 6), make_normalizer(name)
+    queries, keys = torch.tensor([5, 2, 3]), torch.tensor([4, 6, 1])
+    mask = (torch.arange(5) < queries[:, None])[:, None, :, None] & (torch.arange(6) < keys[:, None])[:, None, None]
+    weights = normalizer(log_weights, Dense(mask))
+    for one, m, n, padded in zip(log_weights, queries, keys, weights, strict=True):
+        torch.testing.assert_close(padded[:, :m, :n], normalizer(one[:, :m, :n], Dense()))
+
+
+@every_form
+def test_doubly_normalized_divides_twice(form):
+    s = (torch.rand(2, 3, 4) + 0.1) * MASK
+    by_key = s / s.sum(-2, keepdim=True).clamp(min=1e-30)
+    expected = by_key / by_key.sum(-1, keepdim=True).clamp(min=1e-30)
+    torch.testing.assert_close(normalize("doubly_normalized", form, s.log().clamp(min=-100)), expected)
+
+
+@every_form
+def test_hybrid_mixes_head_by_head(form):
+    log_weights, hybrid = torch.randn(2, 3, 4), Hybrid(heads=2)
+    with torch.no_grad():
+        hybrid.logit.copy_(torch.tensor([0.2, 0.9]).logit())
+    torch.testing.assert_close(hybrid.mixing_weights, torch.tensor([0.2, 0.9]))
+    weights = form.to_dense(hybrid(form.scores(log_weights, MASK), form.layout(MASK)), MASK)
+    plain, doubly = (normalize(name, form, log_weights) for name in ("softmax", "doubly_normalized"))
+    for head, share in enumerate((0.2, 0.9)):
+        torch.testing.assert_close(weights[head], share * doubly[head] + (1 - share) * plain[head])
+
+
+@every_form
+def test_gradient_of_the_mixing_weights(form):
+    log_weights = form.scores(torch.randn(2, 3, 4, dtype=torch.float64), MASK)
+
+    def mix(logit):
+        hybrid = Hybrid(heads=2).double()
+        return torch.func.functional_call(hybrid, {"logit": logit}, (log_weights, form.layout(MASK)))
+
+    logit = torch.tensor([-1.0, 0.5], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(mix, logit)
+
+
+def test_one_mixing_weight_for_all_heads():
+    hybrid = Hybrid(initial=0.1)
+    assert hybrid(torch.randn(4, 3, 3), Dense()).shape == (4, 3, 3)
+    assert repr(hybrid).startswith("Hybrid(\n  mixing_weights=[0.1]")
+
+
+@every_normalizer
+def test_queries_in_a_plate(name):
+    call = make_normalizer(name), torch.randn(6, 2, 4), Dense(event_dim=2)
+    if not NORMALIZERS[name].over_queries:
+        call[0](*call[1:])
+        return
+    with pytest.raises(ValueError, match="event_dim is 2, so each query is alone in its event"):
+        call[0](*call[1:])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Hybrid(heads=0), "heads is 0, expected at least 1"),
+        (lambda: Hybrid(initial=1.0), "initial is 1.0, expected a number between 0 and 1, both excluded"),
+        (lambda: Hybrid(heads=3)(torch.zeros(2, 3, 4), Dense()), r"has 3 mixing .* 2 heads; pass Hybrid\(heads=2\)"),
+        (lambda: Sinkhorn(0), "iterations is 0, expected at least 1"),
+    ],
+)
+def test_wrong_arguments(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+FUTURE = torch.ones(4, 4, dtype=torch.bool).triu(1)
+
+
+@pytest.mark.parametrize(
+    ("mask", "causal"),
+    [
+        (~FUTURE, True),
+        ((~FUTURE)[:, :3], True),
+        ((~FUTURE)[:3], True),
+        (FUTURE.T, True),  # the past alone
+        (~FUTURE & (torch.arange(4) < torch.tensor([[3], [2]]))[:, None, None], True),  # and padded
+        (None, False),
+        (torch.tensor([True, True, False, False]), False),
+        (torch.eye(4, dtype=torch.bool), False),
+        (torch.tensor([True, False, False, False]).expand(3, 4), False),  # sources of one word
+        (torch.arange(4)[:, None] - torch.arange(4) < 2, False),
+        (torch.zeros(4, 4, dtype=torch.bool), False),
+    ],
+)
+def test_causal_masks_are_refused(mask, causal):
+    Softmax().check(Dense(mask), site="decoder")
+    for normalizer in (DoublyNormalized(), Hybrid(), Sinkhorn()):
+        if not causal:
+            normalizer.check(Dense(mask), site="decoder")
+            continue
+        with pytest.raises(ValueError, match=f"site 'decoder': {type(normalizer).__name__} .* would leak the future"):
+            normalizer.check(Dense(mask), site="decoder")

@@ -12,17 +12,20 @@ from typing import Literal
 import torch
 from jsonargparse.typing import PositiveInt
 
-from experiments.benchmarks import graph_attention
+from experiments.benchmarks import graph_attention, normalizers
 from experiments.benchmarks.timing import Timing
 from experiments.cli import run_script
 from experiments.results import as_table, write_atomic, write_environment
 
-BENCHMARKS: dict[str, Callable[..., dict[str, Timing]]] = {"graph_attention": graph_attention.run}
+BENCHMARKS: dict[str, Callable[..., dict[str, Timing]]] = {
+    "graph_attention": graph_attention.run,
+    "normalizers": normalizers.run,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkConfig:
-    """Time things side by side in one process; the first of each benchmark is the reference of the ratios.
+    """Time things side by side in one process; ratios are to the contestant with ratio 1 above.
 
     Args:
         name: One benchmark; all when omitted.
@@ -31,7 +34,7 @@ class BenchmarkConfig:
         out: Folder for benchmarks.json.
     """
 
-    name: Literal["graph_attention"] | None = None
+    name: Literal["graph_attention", "normalizers"] | None = None
     rounds: PositiveInt = 50  # type: ignore[valid-type]
     threads: PositiveInt | None = None  # type: ignore[valid-type]
     out: Path = Path("runs", "benchmarks")

@@ -10,7 +10,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from experiments.benchmarks.timing import Timing, interleave
-from guides import SchemeName, build_scheme
+from guides import WeightsSchemeName, build_scheme
 from models.gat import GAT
 from pyro_attention import EdgeList
 
@@ -40,7 +40,7 @@ def pyg_layers(x: Tensor, edge_index: Tensor, *, classes: int = CLASSES, output_
 
 
 def our_layers(
-    scheme_name: SchemeName, x: Tensor, graph: EdgeList, *, classes: int = CLASSES, output_heads: int = 1
+    scheme_name: WeightsSchemeName, x: Tensor, graph: EdgeList, *, classes: int = CLASSES, output_heads: int = 1
 ) -> Callable[[], None]:
     """Forward and backward of the sum of the outputs and of the KL, through guide and ELBO."""
     scheme = build_scheme(scheme_name)
@@ -61,7 +61,7 @@ def our_layers(
     return lambda: loss(x).backward()
 
 
-def _training_step(scheme_name: SchemeName, x: Tensor, graph: EdgeList) -> Callable[[], None]:
+def _training_step(scheme_name: WeightsSchemeName, x: Tensor, graph: EdgeList) -> Callable[[], None]:
     """A whole step: dropout, likelihood of the labels, KL and Adam."""
     scheme = build_scheme(scheme_name)
     model = GAT(FEATURES, CLASSES, prior=scheme.prior)

@@ -24,6 +24,7 @@ from pyro_attention.analysis.decomposition import (
     decompose_uncertainty,
     split_variance,
 )
+from pyro_attention.analysis.explained_away import ExplainedAway, MassHistogram, explained_away, hybrid_weights
 from pyro_attention.analysis.scores import (
     ClassificationScores,
     brier_score,
@@ -42,7 +43,9 @@ __all__ = [
     "AlignmentUpdate",
     "ClassificationScores",
     "CredibleIntervals",
+    "ExplainedAway",
     "GoldAlignment",
+    "MassHistogram",
     "PAvPU",
     "SelectiveAccuracy",
     "TemperatureScaling",
@@ -56,8 +59,10 @@ __all__ = [
     "credible_intervals",
     "decompose_uncertainty",
     "expected_calibration_error",
+    "explained_away",
     "fit_temperature",
     "hard_alignment",
+    "hybrid_weights",
     "k_max",
     "link_probabilities",
     "max_probability",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
+from torch.distributions import register_kl
 
 from pyro_attention.layout import Dense, Layout
-from pyro_attention.normalizers import Softmax
+from pyro_attention.normalizers import Normalizer, Softmax
 
 __all__ = ["CategoricalAlignment", "ExpectedWeights"]
 
@@ -53,7 +53,7 @@ class CategoricalAlignment(dist.Categorical):
         if scores.dim() < 2 or scores.size(-2) != 1:
             raise ValueError(f"scores have shape {tuple(scores.shape)}, expected one head, [..., 1, keys]")
         self.layout, self.scores = layout, scores
-        self.normalizer: Callable[[Tensor, Layout], Tensor] = Softmax()
+        self.normalizer: Normalizer = Softmax()
         logits = scores.squeeze(-2)
         if layout.mask is not None:
             mask = layout.mask.expand(scores.shape).squeeze(-2)
@@ -129,3 +129,10 @@ class ExpectedWeights(dist.TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:  # noqa: ARG002
         """Zero: the point has no prior term."""
         return self.value.new_zeros(self.batch_shape)
+
+
+@register_kl(CategoricalAlignment, CategoricalAlignment)  # type: ignore[untyped-decorator]
+def _kl_alignment(q: CategoricalAlignment, p: CategoricalAlignment) -> Tensor:
+    # torch's own is infinite where a probability of p underflows, though its logarithm is known
+    divergence: Tensor = (q.probs * (q.logits - p.logits)).sum(-1)
+    return divergence

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_attention.layout import Dense, Layout
-from pyro_attention.normalizers import Softmax
+from pyro_attention.normalizers import Normalizer, Softmax
 
 __all__ = ["LogWeights", "expand_shared"]
 
@@ -55,7 +54,7 @@ class LogWeights(TorchDistribution):
     Attributes:
         scores: ``log E[S]`` that the attention layer proposes; a posterior family starts from it. None on
             distributions made by hand.
-        normalizer: Maps (log weights, layout) to weights; softmax over the keys unless set.
+        normalizer: From log weights to weights; softmax over the keys unless set.
     """
 
     kind: ClassVar[str] = "positive weights"
@@ -71,7 +70,7 @@ class LogWeights(TorchDistribution):
     ) -> None:
         self.layout: Layout = Dense() if layout is None else layout
         self.scores: Tensor | None = None
-        self.normalizer: Callable[[Tensor, Layout], Tensor] = Softmax()
+        self.normalizer: Normalizer = Softmax()
         full = torch.broadcast_shapes(*(p.shape for p in parameters)) if shape is None else shape
         if len(full) < self.layout.event_dim:
             raise ValueError(
@@ -102,7 +101,8 @@ class LogWeights(TorchDistribution):
 
     def weights(self, value: Tensor) -> Tensor:
         """Normalised attention weights of a value ``log S``."""
-        return self.normalizer(value, self.layout)
+        weights: Tensor = self.normalizer(value, self.layout)
+        return weights
 
     # Moments of log S, per weight, each in the smallest shape that holds it.
 

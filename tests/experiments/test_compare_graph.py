@@ -6,15 +6,15 @@ import torch
 from experiments import figures
 from experiments.benchmarks import graph_attention
 from experiments.benchmarks.timing import interleave
-from experiments.compare import MC_DROPOUT, CompareConfig, run
+from experiments.compare_graph import MC_DROPOUT, CompareGraphs, run
 from experiments.graph_rows import ROWS
 from experiments.report import Section, write_report
 from experiments.results import UserError, read_metrics
 
 
-def _config(folder: Path, **options: object) -> CompareConfig:
+def _config(folder: Path, **options: object) -> CompareGraphs:
     sizes = {"seeds": 1, "max_epochs": 2, "num_samples": 2, "workers": 2, "progress": False}
-    return CompareConfig(out=folder, **(sizes | options))  # type: ignore[arg-type]
+    return CompareGraphs(out=folder, **(sizes | options))  # type: ignore[arg-type]
 
 
 def test_compare_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,77 @@
+"""Training steps of self-attention with each normalizer against softmax, by the number of positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyro
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from experiments.benchmarks.timing import Timing, interleave
+from pyro_attention import (
+    AttentionELBO,
+    AttentionGuide,
+    DoublyNormalized,
+    Family,
+    Hybrid,
+    MultiheadAttention,
+    Normalizer,
+    Soft,
+    Softmax,
+    Weibull,
+)
+
+__all__ = ["LENGTHS", "make_step", "run"]
+
+LENGTHS = (64, 128, 256, 512)
+BATCH, WIDTH, HEADS = 4, 256, 4
+
+
+class _SelfAttention(PyroModule):  # type: ignore[misc]
+    """One layer, observed through the mean square of its output."""
+
+    def __init__(self, normalizer: Normalizer) -> None:
+        super().__init__()
+        self.layer = MultiheadAttention(WIDTH, HEADS, normalizer=normalizer)
+
+    def forward(self, x: Tensor) -> None:
+        with pyro.plate("batch", len(x)):
+            context = self.layer(x, x, x, need_weights=False).context
+            pyro.factor("output", -context.square().sum((-1, -2)))
+
+
+def make_step(normalizer: Normalizer, family: Family, length: int) -> Callable[[], Tensor]:
+    """Forward, backward and Adam through guide and ELBO; the step returns the loss."""
+    torch.manual_seed(0)
+    x = torch.randn(BATCH, length, WIDTH)
+    model = _SelfAttention(normalizer)
+    loss = AttentionELBO()(model, AttentionGuide(model, family))
+    optimiser = torch.optim.Adam(loss.parameters(), lr=1e-3)
+
+    def step() -> Tensor:
+        optimiser.zero_grad()
+        value: Tensor = loss(x)
+        value.backward()
+        optimiser.step()
+        return value.detach()
+
+    return step
+
+
+def run(*, rounds: int = 50) -> dict[str, Timing]:
+    """Time the steps; ratios are to softmax of the same length and guide."""
+    timings: dict[str, Timing] = {}
+    for guide, family in {"soft": Soft, "Weibull": Weibull}.items():
+        for length in LENGTHS:
+            normalizers = {"softmax": Softmax(), "doubly normalised": DoublyNormalized(), "hybrid": Hybrid(HEADS)}
+            timings |= interleave(
+                {
+                    f"{guide}, n = {length}, {name}": make_step(one, family(), length)
+                    for name, one in normalizers.items()
+                },
+                rounds=rounds,
+                warm_up=2,
+            )
+    return timings

@@ -1,0 +1,200 @@
+"""Compare inference schemes for the alignment of a translation model: a table, claims, pictures and a report.
+
+python -m experiments.compare
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from experiments import nmt
+from experiments.cli import command_line
+from experiments.parallel import run_all
+from experiments.report import Section, write_report
+from experiments.results import RunOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results_page import hardware, markdown_table, update_section
+from experiments.translation_claims import claims
+from experiments.translation_config import TranslationConfig
+from experiments.translation_evaluation import DEFINITIONS
+from experiments.translation_figures import agreement_figure, ibm_error_rates, sentence_figures
+from experiments.translation_table import LEGEND, table_rows
+from guides import SchemeName
+
+__all__ = ["SCHEMES", "CompareTranslations", "run"]
+
+SCHEMES: tuple[SchemeName, ...] = (
+    "soft", "marginal", "hard_enum", "categorical_enum", "categorical_sample", "dirichlet", "weibull", "lognormal",
+)  # fmt: skip
+
+Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareTranslations(RunOptions):
+    """Compare inference schemes for the alignment of a translation model.
+
+    For each seed soft attention is trained first; every scheme, and soft as a control, goes on from its network for a
+    common number of epochs, at half the learning rate.
+
+    Args:
+        task: The task; --task graph has other options.
+        dataset: The sentence pairs; toy is an embedded corpus of German-like and English-like sentences.
+        schemes: The schemes to compare.
+        seeds: Number of seeds.
+        base_epochs: Epochs of soft attention at first.
+        epochs: Epochs of every scheme from there.
+        vocabulary: Word pieces at most, both languages together.
+        hidden: Width of the networks.
+        layers: Layers of the networks.
+        batch_size: Sentence pairs of a batch.
+        learning_rate: Learning rate of Adam.
+        kl_weight: Weight of the KL in weibull and lognormal.
+        num_samples: Posterior samples of random attention weights.
+        beam: Live hypotheses of the beam search.
+        k_max: Evaluate also with so many largest weights of each word.
+        ibm: Also train IBM Models 1 up to this on the same text, as baselines for alignment; 0 for none.
+        workers: Trainings at a time, each on one thread.
+        results: Page whose section on this data set is written; none when omitted.
+    """
+
+    task: Literal["translation"] = "translation"
+    dataset: Literal["toy", "multi30k", "iwslt14", "tatoeba"] = "toy"
+    schemes: tuple[SchemeName, ...] = SCHEMES
+    seeds: PositiveInt = 3  # type: ignore[valid-type]
+    base_epochs: PositiveInt = 5  # type: ignore[valid-type]
+    epochs: PositiveInt = 1  # type: ignore[valid-type]
+    vocabulary: PositiveInt = 1000  # type: ignore[valid-type]
+    hidden: PositiveInt = 64  # type: ignore[valid-type]
+    layers: PositiveInt = 1  # type: ignore[valid-type]
+    batch_size: PositiveInt = 32  # type: ignore[valid-type]
+    learning_rate: PositiveFloat = 1e-2  # type: ignore[valid-type]
+    kl_weight: NonNegativeFloat = 0.01  # type: ignore[valid-type]
+    num_samples: PositiveInt = 20  # type: ignore[valid-type]
+    beam: PositiveInt = 3  # type: ignore[valid-type]
+    k_max: PositiveInt | None = None  # type: ignore[valid-type]
+    ibm: Literal[0, 1, 2] = 1
+    workers: PositiveInt = 2  # type: ignore[valid-type]
+    results: Path | None = None
+
+
+def run(config: CompareTranslations) -> dict[str, float]:
+    """Train all rows, print table and claims, and write pictures and report.html.
+
+    Returns:
+        ``"<scheme>/<metric>"`` to its mean over seeds.
+
+    Raises:
+        UserError: Data, options or folder are not right.
+        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+    """
+    folder = config.out or Path("runs", "compare", f"translation-{config.dataset}")
+    with user_errors(ValueError, OSError):
+        open_run(folder, config, free=("schemes", "workers", "results", "ibm"))
+    configs, runs = _train(config, folder)
+    table, checked = table_rows(runs), claims(runs)
+    legend = f"{_protocol(config)} {LEGEND}"
+    print(f"\n{as_table(table)}\n\n{textwrap.fill(legend, 100)}\n")
+    print("\n".join(map(str, checked)))
+    print("\nDrawing the pictures ...", flush=True)
+    pictures = [*sentence_figures(configs, folder / "figures"), agreement_figure(configs, folder / "figures")]
+    sections = [Section("Test results", legend, table=as_table(table))]
+    if checked:
+        text = "Mean differences over the seeds with 95 % confidence intervals; a claim holds where all are below 0."
+        sections.append(Section("Claims of the paper", text, table="\n".join(map(str, checked))))
+    sections += pictures
+    if config.ibm:
+        baselines = as_table(ibm_error_rates(configs[config.schemes[0]], models=range(1, config.ibm + 1)))
+        print(f"\n{baselines}")
+        sections.append(Section("IBM Models as baselines", "NLTK's, trained on the same pairs.", table=baselines))
+    sections.append(Section("Configuration", table=(folder / "config.yaml").read_text()))
+    report = write_report(folder / "report.html", "Alignment as a latent variable", sections)
+    means = {
+        f"{scheme}/{name}": sum(metrics[name] for metrics in found) / len(found)
+        for scheme, found in runs.items()
+        for name in found[0]
+    }
+    write_metrics(folder, means, {key: f"{DEFINITIONS[key.split('/')[1]]}; mean over seeds" for key in means})
+    if config.results is not None:
+        _write_section(config, config.results, table, [str(claim) for claim in checked], configs)
+    print("\n" + "\n".join(str(path) for path in [*(section.picture for section in pictures), report]))
+    return means
+
+
+def _train(
+    config: CompareTranslations, folder: Path
+) -> tuple[dict[str, TranslationConfig], dict[str, list[dict[str, float]]]]:
+    """The runs of the first seed, and the metrics of all, by scheme."""
+    seeds = range(config.seeds)
+    bases = {("soft attention at first", seed): _base_config(config, folder, seed) for seed in seeds}
+    configs = {
+        (scheme, seed): _scheme_config(config, base, scheme, seed)
+        for scheme in config.schemes
+        for (_, seed), base in bases.items()
+    }
+    how: dict[str, Any] = {"workers": config.workers, "progress": config.progress, "describe": _describe}
+    print("Training soft attention, once a seed:", flush=True)
+    run_all(nmt.run, bases, **how)
+    print("Going on from there with every scheme:", flush=True)
+    metrics = run_all(nmt.run, configs, **how)
+    runs = {scheme: [metrics[scheme, seed] for seed in seeds] for scheme in config.schemes}
+    return {scheme: configs[scheme, 0] for scheme in config.schemes}, runs
+
+
+def _base_config(config: CompareTranslations, folder: Path, seed: int) -> TranslationConfig:
+    names = ("dataset", "vocabulary", "hidden", "layers", "batch_size", "learning_rate", "num_samples", "beam", "k_max")
+    shared = {name: getattr(config, name) for name in names}
+    epochs = {"max_epochs": config.base_epochs, "patience": config.base_epochs}
+    out = folder / "runs" / f"base-{seed}"
+    return TranslationConfig(
+        **config.for_runs(), **shared, **epochs, guide="soft", embedding=config.hidden, seed=seed, out=out
+    )
+
+
+def _scheme_config(
+    config: CompareTranslations, base: TranslationConfig, scheme: SchemeName, seed: int
+) -> TranslationConfig:
+    start = Path(str(base.out))
+    changes: dict[str, Any] = {"kl_weight": config.kl_weight} if scheme in ("weibull", "lognormal", "gamma") else {}
+    if scheme == "dirichlet":
+        changes["warm_start"] = config.epochs // 2
+    return replace(
+        base, **changes, guide=scheme, out=start.with_name(f"{scheme}-{seed}"), init_from=start,
+        max_epochs=config.epochs, patience=config.epochs, learning_rate=config.learning_rate / 2,
+    )  # fmt: skip
+
+
+def _protocol(config: CompareTranslations) -> str:
+    seeds = "1 seed." if config.seeds == 1 else f"{config.seeds} seeds, mean +- standard deviation."
+    return (
+        f"{seeds} Soft attention is trained for {config.base_epochs} epochs; every scheme, soft too, goes on from "
+        f"there for {config.epochs} at half the learning rate."
+    )
+
+
+def _describe(key: tuple[str, int], metrics: Mapping[str, float]) -> str:
+    return f"{key[0]}, seed {key[1]}: validation perplexity {metrics['val_ppl']:.2f}"
+
+
+def _write_section(
+    config: CompareTranslations,
+    page: Path,
+    table: list[dict[str, str]],
+    checked: list[str],
+    configs: Mapping[str, TranslationConfig],
+) -> None:
+    folders = [Path(str(found.out)) for found in configs.values()]
+    parts = [
+        f"## Translation: {config.dataset}",
+        f"`{command_line('experiments.compare', config)}`, on {hardware(folders)}.",
+        f"{_protocol(config)} {LEGEND}",
+        markdown_table(table),
+    ]
+    if checked:
+        parts.append("```\n" + "\n".join(checked) + "\n```")
+    update_section(page, f"translation-{config.dataset}", "\n\n".join(parts))

@@ -1,0 +1,107 @@
+"""Translation with a latent alignment: train a network, evaluate it, translate files, align files.
+
+python -m experiments.nmt train --dataset multi30k --guide categorical_enum --data-root DIR --out RUN
+python -m experiments.nmt translate RUN FILE.de
+python -m experiments.nmt align RUN FILE.de FILE.en
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from experiments.cli import Command, run_commands
+from experiments.datasets.batches import BucketSampler, EncodedText, SamplerEpoch, batch_loader
+from experiments.datasets.graph_parts import SPLITS
+from experiments.results import (
+    as_table,
+    open_run,
+    read_metrics,
+    user_errors,
+    write_atomic,
+    write_environment,
+    write_metrics,
+)
+from experiments.training import fit
+from experiments.translation_config import TranslationConfig
+from experiments.translation_evaluation import evaluate
+from experiments.translation_files import (
+    AlignConfig,
+    EvaluateConfig,
+    TranslateConfig,
+    align_file,
+    evaluate_run,
+    translate_file,
+)
+from experiments.translation_model import build, load_text, load_vocabulary
+
+__all__ = ["COMMANDS", "TranslationConfig", "run", "run_folder"]
+
+
+def run_folder(config: TranslationConfig) -> Path:
+    """Folder of the run."""
+    return config.out or Path("runs", "nmt", f"{config.dataset}-{config.guide}-{config.seed}")
+
+
+def run(config: TranslationConfig) -> dict[str, float]:
+    """Train, evaluate and save; what is in the folder already is not computed again when resuming.
+
+    Returns:
+        The numbers of metrics.json; ``experiments.translation_evaluation.DEFINITIONS`` says what they are.
+
+    Raises:
+        UserError: Data, options or folder are not right.
+        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+    """
+    folder = run_folder(config)
+    with user_errors(ValueError, OSError):
+        # the test text too, so that nothing is found missing after the training
+        train_text, val_text, _ = (load_text(config, split) for split in SPLITS)
+        open_run(folder, config)
+        vocabulary = load_vocabulary(config, folder)
+        trained = build(config, vocabulary)
+        train_data, val_data = EncodedText(train_text, vocabulary), EncodedText(val_text, vocabulary)
+    metrics = read_metrics(folder)
+    if metrics is not None:
+        return metrics
+    write_environment(folder, trained.device)
+    sampler = BucketSampler(train_data.lengths, sentences=config.batch_size, seed=config.seed)
+    with user_errors(ValueError, OSError):
+        fitted = fit(
+            trained.module,
+            batch_loader(train_data, sampler),
+            batch_loader(val_data, BucketSampler(val_data.lengths, sentences=config.batch_size, shuffle=False)),
+            folder=folder,
+            max_epochs=config.max_epochs,
+            monitor={"val_loss": "min"},
+            patience=config.patience,
+            device=config.device,
+            precision=config.precision,
+            gradient_clip=config.gradient_clip,
+            callbacks=[SamplerEpoch(sampler)],
+            checkpoint_every=config.checkpoint_every,
+            resume=config.resume,
+            progress=config.progress,
+        )
+    evaluation = evaluate(trained, fitted, updates=len(fitted.history) * len(sampler))
+    lines = "".join(f"{line}\n" for line in evaluation.translations)
+    write_atomic(folder / "translations.txt", lambda file: file.write(lines.encode()))
+    write_metrics(folder, evaluation.metrics, evaluation.definitions)
+    return evaluation.metrics
+
+
+def _run_and_show(config: TranslationConfig) -> None:
+    metrics = run(config)
+    print(as_table([{"metric": name, "value": value} for name, value in metrics.items()]))
+    print(f"\nsaved in {run_folder(config)}")
+
+
+COMMANDS = {
+    "train": Command(TranslationConfig, _run_and_show),
+    "evaluate": Command(EvaluateConfig, evaluate_run),
+    "translate": Command(TranslateConfig, translate_file),
+    "align": Command(AlignConfig, align_file),
+}
+
+if __name__ == "__main__":
+    sys.exit(run_commands(COMMANDS, name="experiments.nmt"))

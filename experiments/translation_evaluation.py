@@ -1,0 +1,158 @@
+"""How well a translation network predicts, translates and aligns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sacrebleu
+import torch
+from tqdm import tqdm
+
+from experiments.datasets.batches import Batch, BucketSampler, EncodedText, batch_loader
+from experiments.datasets.parallel_text import ParallelText
+from experiments.datasets.vocabulary import BEGIN, END
+from experiments.training import Fitted
+from experiments.translation_alignments import alignment_summary
+from experiments.translation_model import Trained, load_text, model_arguments
+from models.decoding import beam_search
+from models.next_word import target_log_probs
+from pyro_attention import CategoricalAlignment, Soft
+from pyro_attention.predictive import seeded
+
+__all__ = ["DEFINITIONS", "Bleu", "batches", "bleu", "evaluate", "perplexity", "progress_bar", "translate"]
+
+_BATCH = 50
+_LONGEST = 100
+
+DEFINITIONS = {
+    "test_ppl": "perplexity per word piece of the test text: alignments summed out exactly; for Bayesian attention the "
+    "predictive one, the mean probability over posterior samples (num_samples of the configuration); for soft plain",
+    "test_ppl_k_max": "the same with the k_max largest weights of each word, renormalised, input feed included",
+    "test_bleu": "BLEU of beam search on the lower-cased test text (word pieces joined)",
+    "test_bleu_k_max": "the same with the k_max largest weights of each word",
+    "test_entropy": "entropy in nats of the mean weights that predict a word piece (prior of an alignment, posterior "
+    "mean of Bayesian attention), mean over word pieces",
+    "test_posterior_entropy": "entropy in nats of the mean posterior weights, mean over word pieces",
+    "test_prior_aer": "alignment error rate of the weights that predict a word, between words",
+    "test_posterior_aer": "alignment error rate of the posterior: of the inference network where there is one, else "
+    "exact, p(z | x, y_<=j)",
+    "val_ppl": "perplexity per word piece of the validation text at the best epoch, Bayesian attention at its mean",
+    "best_epoch": "epoch of the kept weights, counted from 0",
+    "epochs": "number of epochs trained",
+    "updates": "number of training steps",
+    "step_ms": "median over epochs of the mean time of a training step, in milliseconds",
+    "parameters": "number of trained parameters, of the inference network too",
+    "network_parameters": "number of parameters that predict",
+}
+
+
+def batches(trained: Trained, text: ParallelText) -> Iterator[Batch]:
+    """The pairs of a text in batches of similar lengths, on the network's device."""
+    data = EncodedText(text, trained.vocabulary)
+    sampler = BucketSampler(data.lengths, sentences=_BATCH, shuffle=False)
+    for batch in batch_loader(data, sampler):
+        yield batch.to(trained.device)
+
+
+def is_random(trained: Trained) -> bool:
+    """Whether predictions average over posterior samples: not under soft attention, nor where sums are exact."""
+    return not isinstance(trained.family, Soft) and trained.family.kind != CategoricalAlignment.kind
+
+
+def perplexity(trained: Trained, text: ParallelText, *, k_max: int | None = None) -> float:
+    """Perplexity per word piece; see DEFINITIONS."""
+    trained.module.eval()
+    samples = trained.config.num_samples if is_random(trained) else 0
+    total, count = 0.0, 0
+    with seeded(trained.config.seed):
+        for batch in batches(trained, text):
+            arguments = model_arguments(batch)
+            found = target_log_probs(trained.model, *arguments, k_max=k_max, family=trained.family, samples=samples)
+            total, count = total - found.double().sum().item(), count + int(batch.target_mask.sum())
+    return math.exp(total / count)
+
+
+def progress_bar(total: int, what: str, *, shown: bool = True) -> tqdm[Any]:
+    """A bar over sentences."""
+    return tqdm(total=total, desc=what, unit="sentence", disable=not shown)
+
+
+def translate(
+    trained: Trained,
+    text: ParallelText,
+    *,
+    k_max: int | None = None,
+    beam: int | None = None,
+    progress: bool = False,
+) -> list[str]:
+    """Translations of the source sentences by beam search, in the order of the text."""
+    found, config = [""] * len(text), trained.config
+    bar = progress_bar(len(text), "translating", shown=progress)
+    for batch in batches(trained, text):
+        hypotheses = beam_search(
+            trained.model, batch.source, batch.source_mask, begin=BEGIN, end=END, k_max=k_max, family=trained.family,
+            beam=config.beam if beam is None else beam, length_penalty=config.length_penalty, max_length=_LONGEST,
+            alignments=False,
+        )  # fmt: skip
+        for index, best in zip(batch.indices.tolist(), hypotheses, strict=True):
+            found[index] = trained.vocabulary.decode(best[0].tokens)
+        bar.update(len(batch))
+    bar.close()
+    return found
+
+
+@dataclass(frozen=True)
+class Bleu:
+    """A BLEU score.
+
+    Attributes:
+        score: From 0 to 100.
+        signature: How it was computed; "tok:none" is tokenised BLEU, on words that blanks separate.
+    """
+
+    score: float
+    signature: str
+
+
+def bleu(hypotheses: Sequence[str], text: ParallelText) -> Bleu:
+    """Lower-cased BLEU of translations by sacrebleu; tokenised BLEU for text that comes tokenised."""
+    tokenised = text.name.startswith(("toy", "iwslt14"))
+    metric = sacrebleu.BLEU(lowercase=True, tokenize="none" if tokenised else "13a", force=tokenised)
+    score = metric.corpus_score(list(hypotheses), [text.target]).score
+    return Bleu(score, str(metric.get_signature()))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of a trained network, what they mean, and its translations of the test text."""
+
+    metrics: dict[str, float]
+    definitions: dict[str, str]
+    translations: list[str]
+
+
+def evaluate(trained: Trained, fitted: Fitted, *, updates: int) -> Evaluation:
+    """All metrics of a trained network on the test text."""
+    text, best = load_text(trained.config, "test"), fitted.history[fitted.best_epoch]
+    translations = translate(trained, text)
+    scored = bleu(translations, text)
+    metrics = {"test_ppl": perplexity(trained, text), "test_bleu": scored.score}
+    if (k_max := trained.config.k_max) is not None:
+        metrics["test_ppl_k_max"] = perplexity(trained, text, k_max=k_max)
+        metrics["test_bleu_k_max"] = bleu(translate(trained, text, k_max=k_max), text).score
+    metrics |= {
+        **alignment_summary(trained, text, batches(trained, text)),
+        "val_ppl": math.exp(best["val_loss"]),
+        "best_epoch": fitted.best_epoch,
+        "epochs": len(fitted.history),
+        "updates": updates,
+        "step_ms": torch.tensor([row["step_ms"] for row in fitted.history]).median().item(),
+        "parameters": sum(parameter.numel() for parameter in trained.module.parameters()),
+        "network_parameters": sum(parameter.numel() for parameter in trained.model.parameters()),
+    }
+    definitions = {name: DEFINITIONS[name] for name in metrics}
+    definitions["test_bleu"] += f"; sacrebleu {scored.signature}"
+    return Evaluation(metrics, definitions, translations)

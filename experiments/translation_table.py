@@ -1,0 +1,47 @@
+"""Rows of a comparison of inference schemes on translation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from experiments.statistics import summarise
+
+__all__ = ["LEGEND", "table_rows"]
+
+COLUMNS = {
+    "perplexity": ("test_ppl", 3, 1),
+    "K-max ppl": ("test_ppl_k_max", 3, 1),
+    "BLEU": ("test_bleu", 1, 1),
+    "K-max BLEU": ("test_bleu_k_max", 1, 1),
+    "AER prior %": ("test_prior_aer", 1, 100),
+    "AER posterior %": ("test_posterior_aer", 1, 100),
+    "entropy": ("test_entropy", 3, 1),
+    "ms/step": ("step_ms", 0, 1),
+    "parameters": ("parameters", 0, 1),
+}
+LEGEND = (
+    "Perplexity: alignments summed out exactly; weibull and lognormal: predictive, over samples of q(W | x, prefix); "
+    "dirichlet: over samples of its prior. AER: alignment error rate against the gold links, of the prior p(z | x, "
+    "y_<j), which does not see the word, and of the posterior, which does: that of the inference network "
+    "(categorical, dirichlet), else exact (marginal, hard); the attention weights of soft, weibull and lognormal are "
+    "all they have. Entropy of the mean weights that predict, in nats."
+)
+
+
+def table_rows(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> list[dict[str, str]]:
+    """One row a scheme: mean +- standard deviation over seeds; columns that no scheme has are left out."""
+    known = {name for found in runs.values() for name in found[0]}
+    columns = {column: rule for column, rule in COLUMNS.items() if rule[0] in known}
+    return [
+        {"scheme": row} | {column: _cell(found, *rule) for column, rule in columns.items()}
+        for row, found in runs.items()
+    ]
+
+
+def _cell(found: Sequence[Mapping[str, float]], metric: str, digits: int, factor: float) -> str:
+    if metric not in found[0]:
+        return "-"
+    summary = summarise([factor * metrics[metric] for metrics in found])
+    # a standard deviation of zero, as of the number of parameters, says nothing
+    spread = f" +- {summary.spread:.{digits}f}" if summary.count > 1 and summary.spread else ""
+    return f"{summary.mean:.{digits}f}{spread}"

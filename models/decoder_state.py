@@ -1,0 +1,38 @@
+"""What the decoder of the translation model remembers between two words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+__all__ = ["DecoderState"]
+
+
+@dataclass(frozen=True)
+class DecoderState:
+    """All that the next word depends on, a row for each sequence of words; nothing in it is ever changed in place.
+
+    Attributes:
+        memory: Encoded source words ``[B, N, memory]``.
+        keys: What the attention makes of them, once for all words, ``[B, N, attention]``.
+        mask: True at source words, ``[B, N]``.
+        cells: Hidden and cell state ``[B, decoder]`` of each layer.
+        context: Input feed of the next step, ``[B, memory]``.
+    """
+
+    memory: Tensor
+    keys: Tensor
+    mask: Tensor
+    cells: tuple[tuple[Tensor, Tensor], ...]
+    context: Tensor
+
+    def reorder(self, rows: Tensor) -> DecoderState:
+        """Row ``rows[i]`` in the place of row i, which must belong to the same source sentence."""
+        cells = tuple((hidden[rows], cell[rows]) for hidden, cell in self.cells)
+        return replace(self, cells=cells, context=self.context[rows])
+
+    def select(self, rows: Tensor) -> DecoderState:
+        """These rows, source and all; a row may be left out or come many times."""
+        source = {"memory": self.memory[rows], "keys": self.keys[rows], "mask": self.mask[rows]}
+        return replace(self.reorder(rows), **source)

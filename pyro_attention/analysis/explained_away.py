@@ -1,0 +1,125 @@
+"""Keys that no query attends to, and how hybrid attention divides its weight."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pyro_attention._checks import as_float
+from pyro_attention.attention import LatentAttention
+from pyro_attention.layout import Dense, Layout
+from pyro_attention.normalizers import Hybrid
+
+__all__ = ["ExplainedAway", "MassHistogram", "explained_away", "hybrid_weights"]
+
+
+@dataclass(frozen=True)
+class MassHistogram:
+    """Numbers of keys by the logarithm of their mass.
+
+    Attributes:
+        edges: Edges of the bins, ``[bins + 1]``, from log epsilon up.
+        counts: Keys of each head in each bin, ``[H, bins]``.
+        explained_away: Keys of each head below the first edge, ``[H]``.
+    """
+
+    edges: Tensor
+    counts: Tensor
+    explained_away: Tensor
+
+
+@dataclass(frozen=True)
+class ExplainedAway:
+    """Mass of every key: the attention that it gets from all queries together.
+
+    Attributes:
+        epsilon: A key of less mass is explained away.
+        mass: ``[..., H, N]``; NaN for keys that no query may attend to.
+        fraction: Fraction of keys explained away in each head, ``[H]``; NaN without any key.
+    """
+
+    epsilon: float
+    mass: Tensor
+    fraction: Tensor
+
+    def histogram(self, bins: int = 50) -> MassHistogram:
+        """Histogram of log mass, head by head.
+
+        Args:
+            bins: Number of bins of equal width between log epsilon and the largest log mass.
+
+        Raises:
+            ValueError: ``bins`` is below one.
+
+        Source: Ding et al. (2020), Attention that does not Explain Away, figure 1.
+        """
+        if bins < 1:
+            raise ValueError(f"bins is {bins}, expected at least 1")
+        heads = self.mass.transpose(0, -2).flatten(1) if self.mass.dim() > 2 else self.mass
+        largest = max([math.log(self.epsilon) + 1.0, *heads[heads > self.epsilon].log().tolist()])
+        edges = torch.linspace(math.log(self.epsilon), largest, bins + 1, dtype=torch.float64)
+        rows = [head[head >= self.epsilon].double().log().clamp(edges[0].item(), largest).cpu() for head in heads]
+        counts = torch.stack([torch.histogram(row, edges).hist for row in rows])
+        return MassHistogram(edges, counts.long(), (heads < self.epsilon).sum(-1).cpu())
+
+
+def explained_away(weights: Tensor, *, layout: Layout | None = None, epsilon: float = 1e-8) -> ExplainedAway:
+    r"""Mass of the keys, :math:`\sum_i W_{ij}`, and the fraction of them that is below epsilon.
+
+    Args:
+        weights: ``[..., H, M, N]`` dense or ``[..., E, H]`` on a graph, as from :func:`sample_posterior`.
+        layout: Mask and structure; dense without a mask by default. Keys that no query may attend to do not count.
+        epsilon: Positive. The paper's value is lost in our copy; it may have been this one.
+
+    Raises:
+        TypeError: Weights are no floats.
+        ValueError: Negative or infinite weights, weights that do not fit the layout, queries that lie in a plate, or
+            an epsilon that is not positive.
+
+    Example:
+        >>> found = explained_away(torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]))
+        >>> found.mass.tolist(), found.fraction.tolist()
+        ([[2.0, 0.0]], [0.5])
+
+    Source: Ding et al. (2020), Attention that does not Explain Away, definition 1.
+    """
+    layout = Dense() if layout is None else layout
+    if not isinstance(weights, Tensor) or not weights.is_floating_point():
+        raise TypeError(f"weights are {getattr(weights, 'dtype', type(weights).__name__)}, expected floating point")
+    if not epsilon > 0:
+        raise ValueError(f"epsilon is {epsilon}, expected a positive number such as 1e-8")
+    layout.check(weights, site="weights")
+    weights = as_float(weights.detach())
+    if not (weights >= 0).all() or weights.isinf().any():
+        raise ValueError("weights have negative, infinite or NaN entries; expected normalised weights, not log weights")
+    allowed = torch.ones_like(weights) if layout.mask is None else layout.mask.expand(weights.shape).to(weights)
+    visible = layout.sum_over_queries(allowed) > 0
+    mass = layout.sum_over_queries(weights).where(visible, math.nan)
+    others = [dim for dim in range(mass.dim()) if dim != mass.dim() - 2]
+    return ExplainedAway(epsilon, mass, (mass < epsilon).sum(others) / visible.sum(others))
+
+
+def hybrid_weights(module: nn.Module) -> dict[str, Tensor]:
+    """Mixing weights of every :class:`Hybrid` normalizer; collect them while training for their trajectories.
+
+    Args:
+        module: A model, or anything that holds one.
+
+    Returns:
+        Site name to the share of doubly normalised attention in each head, ``[heads]``, detached, on the CPU.
+
+    Example:
+        >>> from pyro_attention import MultiheadAttention
+        >>> hybrid_weights(MultiheadAttention(4, 2, name="encoder.0", normalizer=Hybrid(2, initial=0.1)))
+        {'encoder.0': tensor([0.1000, 0.1000])}
+
+    Source: Ding et al. (2020), Attention that does not Explain Away, figures 3 to 5.
+    """
+    return {
+        layer.name: layer.normalizer.mixing_weights.cpu()
+        for layer in module.modules()
+        if isinstance(layer, LatentAttention) and isinstance(layer.normalizer, Hybrid)
+    }

@@ -1,0 +1,60 @@
+"""Relaxed alignments: a Dirichlet prior whose concentration is the exponential of the scores, and its posterior."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from pyro_attention.distributions.dirichlet import DirichletWeights
+from pyro_attention.families import Family
+from pyro_attention.layout import Layout
+from pyro_attention.priors import Prior
+
+__all__ = ["Dirichlet", "DirichletPrior"]
+
+LARGEST_SCORE = 10.0
+
+
+class DirichletPrior(Prior):
+    r"""The attention scores are the prior of a relaxed alignment: :math:`W \sim \mathrm{Dirichlet}(\exp\Phi)`.
+
+    Their size is the prior's strength, so they enter raw, clamped to [-10, 10].
+
+    Example:
+        >>> import torch
+        >>> from pyro_attention import Dense
+        >>> DirichletPrior()(torch.zeros(2, 1, 3), None, Dense(event_dim=2)).concentration.shape
+        torch.Size([2, 1, 3])
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2; the clamp is in its code.
+    """
+
+    normalizes = False
+
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> DirichletWeights:  # noqa: ARG002
+        return DirichletWeights(_clamp(scores), layout=layout)
+
+
+class Dirichlet(Family):
+    r"""Dirichlet posterior of a relaxed alignment: concentration :math:`\exp\Phi`, scores clamped to [-10, 10].
+
+    By itself q is the prior (Jensen's bound, whose KL is zero); with :class:`Amortised` its scores come from an
+    inference network, and a warm start on Jensen's bound keeps it from settling at the uniform distribution.
+
+    Example:
+        >>> Dirichlet().kind
+        'dirichlet'
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3, algorithm 2.
+    """
+
+    kind: ClassVar[str] = DirichletWeights.kind
+    normalizes = False
+
+    def posterior(self, prior: Any) -> DirichletWeights:
+        return DirichletWeights(_clamp(prior.proposal), layout=prior.layout, shape=prior.full_shape)
+
+
+def _clamp(scores: Tensor) -> Tensor:
+    return scores.clamp(-LARGEST_SCORE, LARGEST_SCORE)
