@@ -90,7 +90,8 @@ def trajectory(
 
     def model(points: Tensor) -> Tensor:
         scores = -0.5 * torch.cdist(points, points).square()
-        return layer(scores.unsqueeze(0), points.unsqueeze(0)).context.squeeze(0)
+        context: Tensor = layer(scores.unsqueeze(0), points.unsqueeze(0)).context
+        return context.squeeze(0)
 
     guide = AttentionGuide(model, attention.family(concentration).double())
     found = [points]
@@ -102,7 +103,8 @@ def trajectory(
 
 def centre_distances(points: Tensor, first: int) -> Tensor:
     """Distance between the means of the first points and of the others, for points ``[..., points, dim]``."""
-    return (points[..., :first, :].mean(-2) - points[..., first:, :].mean(-2)).norm(dim=-1)
+    difference = points[..., :first, :].mean(-2) - points[..., first:, :].mean(-2)
+    return difference.square().sum(-1).sqrt()
 
 
 def next_distance(distance: float, sizes: tuple[int, int], *, doubly: bool) -> float:
