@@ -72,12 +72,15 @@ class Scheme:
     elbo: ELBO
     amortised: bool = False
 
-    def guide(self, model: Callable[..., object], network: nn.Module | None = None) -> AttentionGuide:
+    def guide(
+        self, model: Callable[..., object], network: nn.Module | None = None, *, from_prior: bool = False
+    ) -> AttentionGuide:
         """Guide over a model.
 
         Args:
             model: The model.
             network: Inference network; only amortised schemes have one.
+            from_prior: Its scores are added to those of the prior; see :class:`Amortised`.
 
         Raises:
             ValueError: The scheme needs a network and there is none.
@@ -86,7 +89,7 @@ class Scheme:
             return AttentionGuide(model, self.family)
         if network is None:
             raise ValueError(f"the scheme of {self.family} has its scores from an inference network; pass network=")
-        return AttentionGuide(model, Amortised(network, self.family))
+        return AttentionGuide(model, Amortised(network, self.family, from_prior=from_prior))
 
 
 def build_scheme(

@@ -110,6 +110,8 @@ class Amortised(Family):
     Args:
         network: Inference network, a module.
         family: The family of the posterior.
+        from_prior: Add the network's scores to the layer's own (without their gradient). A network whose scores are
+            zero at first then starts at q = p, so that an untrained q does not pull at a model trained already.
         warm_start: Leave the network aside: the posterior is the family's at the prior's own scores, so the ELBO is
             Jensen's bound :math:`\mathrm{E}_p[\log f(y \mid z)]`. An attribute that the training loop sets to False.
 
@@ -124,11 +126,14 @@ class Amortised(Family):
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.2; algorithm 2 (warm start).
     """
 
-    def __init__(self, network: nn.Module, family: Family, *, warm_start: bool = False) -> None:
+    def __init__(
+        self, network: nn.Module, family: Family, *, from_prior: bool = False, warm_start: bool = False
+    ) -> None:
         super().__init__()
         if not isinstance(family, Family):
             raise TypeError(f"family is {family!r}, expected a Family such as Categorical()")
-        self.network, self.family, self.warm_start = network, family, warm_start
+        self.network, self.family = network, family
+        self.from_prior, self.warm_start = from_prior, warm_start
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -155,6 +160,8 @@ class Amortised(Family):
                 f"the inference network returned scores of shape {tuple(scores.shape)}, expected the layer's "
                 f"{tuple(prior.proposal.shape)}; if it scores all queries at once, they must be one site of the model"
             )
+        if self.from_prior:
+            scores = scores + prior.proposal.detach()
         proposed = copy.copy(prior)
         proposed.scores = prior.normalizer.normalize_scores(scores, prior.layout) if self.family.normalizes else scores
         return self.family.posterior(proposed)

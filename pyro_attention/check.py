@@ -11,7 +11,9 @@ from pyro import poutine
 from torch import Tensor
 
 from pyro_attention._checks import unregistered_parameters
+from pyro_attention.alignment_elbo import AlignmentELBO
 from pyro_attention.elbo import AttentionELBO
+from pyro_attention.families import Family
 from pyro_attention.guide import AttentionGuide
 
 __all__ = ["ModelReport", "SiteReport", "check_model"]
@@ -82,7 +84,7 @@ def check_model(
     model: Callable[..., Any],
     guide: AttentionGuide,
     *args: Any,
-    elbo: AttentionELBO | None = None,
+    elbo: AttentionELBO | AlignmentELBO | None = None,
     svi: bool = False,
     **kwargs: Any,
 ) -> ModelReport:
@@ -92,7 +94,7 @@ def check_model(
         model: The Pyro model.
         guide: Its guide.
         args: Arguments of a training step, observations included.
-        elbo: Objective; ``AttentionELBO()`` by default.
+        elbo: Objective; by default ``AlignmentELBO()`` where alignments are summed out, else ``AttentionELBO()``.
         svi: Check as well that Pyro's SVI would train every parameter (all are param sites).
         kwargs: Keyword arguments of a training step.
 
@@ -109,20 +111,20 @@ def check_model(
         >>> report.sites[0].event_shape, report.problems
         ((1, 2, 3), ('the model observes nothing: no sample site has obs=, so the loss holds no likelihood',))
     """
-    elbo = AttentionELBO() if elbo is None else elbo
+    elbo = _objective(guide) if elbo is None else elbo
     recorder = _Recorder()
     problems: list[str] = []
     loss: Tensor | None = None
     try:
         with torch.enable_grad(), poutine.trace(param_only=True) as tracer, recorder:
-            loss = elbo.differentiable_loss(model, guide, *args, **kwargs)
+            loss = torch.as_tensor(elbo.differentiable_loss(model, guide, *args, **kwargs))
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
         problems.append(f"{type(error).__name__}: {error}")
     else:
         problems += _problems(loss, recorder, tracer.trace, svi)
     gradients = _gradients(loss, [prior.scores for prior, _ in recorder.sites.values()])
     sites = tuple(
-        _site_report(name, prior, posterior, elbo.kl_record.get(name), gradient)
+        _site_report(name, prior, posterior, getattr(elbo, "kl_record", {}).get(name), gradient)
         for (name, (prior, posterior)), gradient in zip(recorder.sites.items(), gradients, strict=True)
     )
     problems += [
@@ -131,6 +133,11 @@ def check_model(
         if site.gradient_norm is not None and not torch.tensor(site.gradient_norm).isfinite()
     ]
     return ModelReport(sites, None if loss is None else loss.item(), tuple(problems))
+
+
+def _objective(guide: AttentionGuide) -> AttentionELBO | AlignmentELBO:
+    summed_out = any("enumerate" in family.infer for family in guide.families if isinstance(family, Family))
+    return AlignmentELBO() if summed_out else AttentionELBO()  # type: ignore[no-untyped-call]
 
 
 class _Recorder(poutine.messenger.Messenger):
@@ -167,8 +174,9 @@ def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[
     return problems
 
 
-def _gradients(loss: Tensor | None, scores: list[Tensor]) -> list[float | None]:
+def _gradients(loss: Tensor | None, scores: list[Tensor | None]) -> list[float | None]:
     """Norm of the loss's gradient at each site's scores; None where there is none."""
+    scores = [torch.zeros(()) if tensor is None else tensor for tensor in scores]  # blocked attention holds none
     wanted = [tensor for tensor in scores if tensor.requires_grad]
     if loss is None or not loss.requires_grad or not wanted:
         return [None] * len(scores)
@@ -185,7 +193,7 @@ def _site_report(name: str, prior: Any, posterior: Any, kl: Tensor | None, gradi
         prior=type(prior).__name__,
         batch_shape=tuple(prior.batch_shape),
         event_shape=tuple(prior.event_shape),
-        masked=0.0 if mask is None else 1 - mask.expand(prior.full_shape).float().mean().item(),
+        masked=0.0 if mask is None else 1 - mask.float().mean().item(),
         kl=None if kl is None else kl.item(),
         gradient_norm=gradient,
     )

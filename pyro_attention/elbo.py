@@ -153,6 +153,11 @@ class AttentionELBO(TraceMeanField_ELBO):
             if site["is_observed"]:
                 elbo = elbo + site["log_prob_sum"]
             elif weight > 0:
+                if name not in guide_trace.nodes:
+                    raise ValueError(
+                        f"site '{name}' is in the model alone; use AlignmentELBO to sum an alignment out, or give the "
+                        f"guide such a site"
+                    )
                 kl = self._kl(name, guide_trace.nodes[name], site)
                 if kl is not None:
                     elbo = elbo - weight * kl

@@ -149,6 +149,29 @@ def test_an_inference_network_gives_the_elbo(problem):
     assert -loss < tight
 
 
+def test_a_posterior_from_the_prior_adds_to_its_scores_without_their_gradient(problem):
+    model, network = Toy(), Network()
+    guide = AttentionGuide(model, Amortised(network, Categorical(), from_prior=True))
+    elbo, mask = AlignmentELBO(max_plate_nesting=2), problem[3][:, None]
+    loss = elbo.differentiable_loss(model, guide, *problem)
+    prior, _ = log_factors(model, problem)
+    added = network(*problem).squeeze(-2).masked_fill(~mask, 0)
+    log_q = (prior.detach() + added).masked_fill(~mask, NEVER).log_softmax(-1)
+    assert_same(loss, expected(model, problem, log_q), [*model.parameters(), *network.parameters()])
+
+
+def test_a_posterior_from_the_prior_starts_there(problem):
+    model, network = Toy(), Network()
+    for parameter in network.parameters():
+        nn.init.zeros_(parameter)
+    elbo = AlignmentELBO(max_plate_nesting=2)
+    found, hard = (
+        elbo.loss(model, AttentionGuide(model, family), *problem)
+        for family in (Amortised(network, Categorical(), from_prior=True), Categorical())
+    )
+    assert found == pytest.approx(hard, rel=1e-12)
+
+
 def test_the_bounds_are_ordered(problem):
     """Jensen: hard attention lies below the evidence."""
     model = Toy()

@@ -1,5 +1,7 @@
 """check_model: the table of attention sites, and every problem it finds."""
 
+from contextlib import nullcontext
+
 import pyro
 import pytest
 import torch
@@ -8,13 +10,17 @@ from pyro.infer import SVI
 from pyro.optim import Adam
 
 from models.gat import GAT
+from models.nmt import Translation, TranslationSizes
 from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
+    Categorical,
     Dense,
+    ExpectedAlignment,
     FixedGammaPrior,
     LatentAttention,
     LogNormal,
+    Marginal,
     MultiheadAttention,
     Soft,
     Weibull,
@@ -215,3 +221,25 @@ def test_a_second_attention_call_of_the_same_name_is_reported():
 
     report = check_model(model, AttentionGuide(model, Weibull()), torch.zeros(1, 2, 2), torch.zeros(1, 2, 3))
     assert problems(report, "attention")
+
+
+@pytest.mark.parametrize("family", [Marginal(), Categorical(), ExpectedAlignment()])
+def test_alignments(family):
+    model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8))
+    source, target = torch.randint(10, (2, 5)), torch.randint(12, (2, 4))
+    source_mask, target_mask = torch.arange(5) < torch.tensor([[5], [3]]), torch.ones(2, 4, dtype=torch.bool)
+    report = check_model(model, AttentionGuide(model, family), source, source_mask, target, target, target_mask)
+    assert report.ok, report.problems
+    (site,) = report.sites
+    assert site.prior == "CategoricalAlignment"
+    assert site.masked == pytest.approx(0.2)
+
+
+def test_an_alignment_needs_its_own_objective():
+    model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8))
+    words = torch.randint(10, (2, 4))
+    arguments = words, words >= 0, words, words, words >= 0
+    for family in (Marginal(), Categorical(enumerate=False)):
+        with pytest.warns(UserWarning, match="not guide") if family.infer else nullcontext():
+            report = check_model(model, AttentionGuide(model, family), *arguments, elbo=AttentionELBO())
+        assert "AlignmentELBO" in report.problems[0]

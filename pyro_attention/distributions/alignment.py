@@ -75,6 +75,11 @@ class CategoricalAlignment(dist.Categorical):
         return super().log_prob(value)  # type: ignore[no-any-return, no-untyped-call]
 
     @property
+    def full_shape(self) -> torch.Size:
+        """Shape of the weights, ``[..., 1, N]``."""
+        return torch.Size((*self.batch_shape, 1, self._num_events))
+
+    @property
     def proposal(self) -> Tensor:
         """The attention layer's scores, from which a posterior family starts."""
         return self.scores
