@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyro_attention.analysis import Alignment, GoldAlignment, agreement, credible_intervals
 
-__all__ = ["agreement_heatmap", "interval_heatmaps", "prior_and_posterior"]
+__all__ = ["agreement_heatmap", "interval_heatmaps", "prior_and_posterior", "weights_heatmap"]
 
 PRIOR, POSTERIOR, MEAN, WIDTH = "Reds", "Blues", "Blues", "Purples"
 SURE, POSSIBLE = "#111827", "#6b7280"
@@ -40,6 +40,19 @@ def prior_and_posterior(
         names: Titles of the two panels.
     """
     panels = [(names[0], _mean(prior), PRIOR), (names[1], _mean(posterior), POSTERIOR)]
+    return _panels(panels, source=source, target=target, gold=gold, title=title, shared=True)
+
+
+def weights_heatmap(
+    weights: Tensor,
+    *,
+    source: Sequence[str],
+    target: Sequence[str],
+    gold: GoldAlignment | None = None,
+    title: str = "",
+) -> Figure:
+    """Weights of a sentence pair, on a colour scale from 0 to 1; arguments as of :func:`prior_and_posterior`."""
+    panels = [("attention weight", _mean(weights), POSTERIOR)]
     return _panels(panels, source=source, target=target, gold=gold, title=title, shared=True)
 
 
@@ -114,8 +127,8 @@ def _panels(
     width = max(2.2, cell * len(source))
     height = max(0.9, cell * len(target))
     # compressed: cells are square, and "constrained" leaves a gap beside panels that this makes narrow
-    figure = Figure(figsize=(2 * (width + words) + 2.6, height + words + 1.4), layout="compressed")
-    axes = figure.subplots(1, 2)
+    figure = Figure(figsize=(len(panels) * (width + words + 1.3), height + words + 1.4), layout="compressed")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
     size = 9 if cell > 0.25 else 7.5
     for axis, (name, weights, colours) in zip(axes, panels, strict=True):
         top = 1.0 if shared else max(weights.max().item(), 1e-6)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from jsonargparse import ActionYesNo, ArgumentParser
 
-from experiments.results import RunOptions, UserError
+from experiments.results import RunOptions, SweepOptions, UserError
 
 __all__ = ["Command", "command_line", "run_commands", "run_script"]
 
@@ -107,7 +107,7 @@ def command_line(script: str, config: RunOptions, *, always: Sequence[str] = ())
         always: Options to name even where they have their default.
     """
     parts = [f"python -m {script}"]
-    how = {field.name for field in fields(RunOptions)} | {"workers"}
+    how = {field.name for field in fields(SweepOptions)}
     for field in fields(config):
         value = getattr(config, field.name)
         if field.default is MISSING or field.name in how or isinstance(value, Path):

@@ -15,6 +15,7 @@ import torch
 from jsonargparse.typing import PositiveInt
 
 from experiments import graph
+from experiments.cli import command_line
 from experiments.datasets.graphs import GraphName
 from experiments.graph_evaluation import DEFINITIONS
 from experiments.graph_figures import attention_figure, calibration_figure
@@ -22,7 +23,8 @@ from experiments.graph_rows import LEGEND as ROWS_LEGEND
 from experiments.graph_rows import ROWS
 from experiments.parallel import run_all
 from experiments.report import Section, write_report
-from experiments.results import RunOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results import SweepOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results_page import hardware, markdown_table, update_section
 
 __all__ = ["CompareGraphs", "run"]
 
@@ -34,7 +36,7 @@ LEGEND = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareGraphs(RunOptions):
+class CompareGraphs(SweepOptions):
     """Compare the kinds of attention on a graph.
 
     Args:
@@ -45,7 +47,6 @@ class CompareGraphs(RunOptions):
         patience: Epochs without as good a validation accuracy or loss before training stops.
         kl_weight: Weight of the KL in the Bayesian rows; see experiments.graph.
         num_samples: Samples of a prediction.
-        workers: Trainings at a time, each on one thread.
     """
 
     task: Literal["graph"] = "graph"
@@ -55,7 +56,6 @@ class CompareGraphs(RunOptions):
     patience: PositiveInt = 80  # type: ignore[valid-type]
     kl_weight: float = 1e-3
     num_samples: PositiveInt = 30  # type: ignore[valid-type]
-    workers: PositiveInt = 2  # type: ignore[valid-type]
 
 
 def run(config: CompareGraphs) -> dict[str, float]:
@@ -74,7 +74,8 @@ def run(config: CompareGraphs) -> dict[str, float]:
     configs = {(row, seed): _run_config(config, folder, row, seed) for row in ROWS for seed in range(config.seeds)}
     metrics = run_all(graph.run, configs, workers=config.workers, progress=config.progress, describe=_describe)
     runs = {row: [metrics[row, seed] for seed in range(config.seeds)] for row in ROWS}
-    table = as_table(_table_rows(runs))
+    rows = _table_rows(runs)
+    table = as_table(rows)
     print(f"\n{table}\n\n{textwrap.fill(LEGEND, 100)}\n\nWriting the pictures ...", flush=True)
     pictures = folder / "figures"
     first = {row: configs[row, 0] for row in ROWS}
@@ -98,6 +99,15 @@ def run(config: CompareGraphs) -> dict[str, float]:
     )
     means = _means(runs)
     write_metrics(folder, means, {key: f"{DEFINITIONS[key.split('/')[1]]}; mean over seeds" for key in means})
+    if config.results is not None:
+        machine = hardware([Path(str(found.out)) for found in configs.values()])
+        parts = [
+            f"## Kinds of attention on {config.dataset}",
+            f"`{command_line('experiments.compare', config, always=('task',))}`, on {machine}.",
+            f"Over {config.seeds} seeds: mean +- standard deviation. {LEGEND}",
+            markdown_table(rows),
+        ]
+        update_section(config.results, f"compare-{config.dataset}", "\n\n".join(parts))
     print(f"\n{reliability}\n{attention.path}\n{report}")
     return means
 

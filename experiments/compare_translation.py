@@ -17,14 +17,14 @@ from experiments import nmt
 from experiments.cli import command_line
 from experiments.parallel import run_all
 from experiments.report import Section, write_report
-from experiments.results import RunOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results import SweepOptions, as_table, open_run, user_errors, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from experiments.translation_claims import claims
 from experiments.translation_config import TranslationConfig
 from experiments.translation_evaluation import DEFINITIONS
 from experiments.translation_figures import agreement_figure, ibm_error_rates, sentence_figures
 from experiments.translation_table import LEGEND, table_rows
-from guides import SchemeName
+from guides import SchemeName, build_scheme
 
 __all__ = ["SCHEMES", "CompareTranslations", "run"]
 
@@ -36,7 +36,7 @@ Metrics = Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareTranslations(RunOptions):
+class CompareTranslations(SweepOptions):
     """Compare inference schemes for the alignment of a translation model.
 
     For each seed soft attention is trained first; every scheme, and soft as a control, goes on from its network for a
@@ -56,11 +56,9 @@ class CompareTranslations(RunOptions):
         learning_rate: Learning rate of Adam.
         kl_weight: Weight of the KL in weibull and lognormal.
         num_samples: Posterior samples of random attention weights.
-        beam: Live hypotheses of the beam search.
+        beam: Live hypotheses of the beam search; 1 is greedy.
         k_max: Evaluate also with so many largest weights of each word.
         ibm: Also train IBM Models 1 up to this on the same text, as baselines for alignment; 0 for none.
-        workers: Trainings at a time, each on one thread.
-        results: Page whose section on this data set is written; none when omitted.
     """
 
     task: Literal["translation"] = "translation"
@@ -76,11 +74,9 @@ class CompareTranslations(RunOptions):
     learning_rate: PositiveFloat = 1e-2  # type: ignore[valid-type]
     kl_weight: NonNegativeFloat = 0.01  # type: ignore[valid-type]
     num_samples: PositiveInt = 20  # type: ignore[valid-type]
-    beam: PositiveInt = 3  # type: ignore[valid-type]
+    beam: PositiveInt = 1  # type: ignore[valid-type]
     k_max: PositiveInt | None = None  # type: ignore[valid-type]
     ibm: Literal[0, 1, 2] = 1
-    workers: PositiveInt = 2  # type: ignore[valid-type]
-    results: Path | None = None
 
 
 def run(config: CompareTranslations) -> dict[str, float]:
@@ -95,7 +91,7 @@ def run(config: CompareTranslations) -> dict[str, float]:
     """
     folder = config.out or Path("runs", "compare", f"translation-{config.dataset}")
     with user_errors(ValueError, OSError):
-        open_run(folder, config, free=("schemes", "workers", "results", "ibm"))
+        open_run(folder, config, free=("schemes", "seeds", "ibm"))
     configs, runs = _train(config, folder)
     table, checked = table_rows(runs), claims(runs)
     legend = f"{_protocol(config)} {LEGEND}"
@@ -161,8 +157,8 @@ def _scheme_config(
 ) -> TranslationConfig:
     start = Path(str(base.out))
     changes: dict[str, Any] = {"kl_weight": config.kl_weight} if scheme in ("weibull", "lognormal", "gamma") else {}
-    if scheme == "dirichlet":
-        changes["warm_start"] = config.epochs // 2
+    if build_scheme(scheme).amortised:
+        changes["posterior_from_prior"] = True
     return replace(
         base, **changes, guide=scheme, out=start.with_name(f"{scheme}-{seed}"), init_from=start,
         max_epochs=config.epochs, patience=config.epochs, learning_rate=config.learning_rate / 2,
@@ -173,7 +169,8 @@ def _protocol(config: CompareTranslations) -> str:
     seeds = "1 seed." if config.seeds == 1 else f"{config.seeds} seeds, mean +- standard deviation."
     return (
         f"{seeds} Soft attention is trained for {config.base_epochs} epochs; every scheme, soft too, goes on from "
-        f"there for {config.epochs} at half the learning rate."
+        f"there for {config.epochs} at half the learning rate; inference networks start at q = p. "
+        f"Translations by a beam of {config.beam}."
     )
 
 

@@ -24,7 +24,7 @@ from experiments.results import open_run, read_metrics, user_errors, write_atomi
 from experiments.training import ELBOTraining, fit, load_best, resolve_device, seeded_build
 from guides import build_scheme
 from models.gat import GAT
-from pyro_attention import AttentionGuide, EdgeList, Prior, predict
+from pyro_attention import NORMALIZERS, AttentionGuide, EdgeList, Hybrid, Normalizer, Prior, predict
 
 __all__ = ["GraphConfig", "Trained", "build_model", "kl_schedule", "load_data", "load_trained", "run", "run_folder"]
 
@@ -65,10 +65,13 @@ class _FullBatch:
 def build_model(config: GraphConfig, data: GraphData, prior: Callable[[int, int], Prior]) -> GAT:
     """A network whose initial weights depend on the seed alone; see :func:`seeded_build`."""
     sizes = {"hidden": config.hidden, "heads": config.heads, "dropout": config.dropout}
-    output_heads = _OUTPUT_HEADS.get(config.dataset, 1)
+    sizes["output_heads"] = _OUTPUT_HEADS.get(config.dataset, 1)
+
+    def normalizer(heads: int) -> Normalizer:
+        return Hybrid(heads) if config.normalizer == "hybrid" else NORMALIZERS[config.normalizer]()
 
     def build(prior: Callable[[int, int], Prior]) -> GAT:
-        return GAT(data.features.shape[1], data.num_classes, output_heads=output_heads, prior=prior, **sizes)
+        return GAT(data.features.shape[1], data.num_classes, prior=prior, normalizer=normalizer, **sizes)
 
     return seeded_build(build, prior, plain=build_scheme("soft").prior, seed=config.seed)
 

@@ -14,8 +14,9 @@ from experiments.training import Precision
 from guides import PriorName, WeightsSchemeName
 from pyro_attention.schedules import Constant, Cyclical, Linear, Sigmoid
 
-__all__ = ["GraphConfig", "ScheduleName", "kl_schedule"]
+__all__ = ["GraphConfig", "NormalizerName", "ScheduleName", "kl_schedule"]
 
+NormalizerName = Literal["softmax", "doubly_normalized", "hybrid"]
 ScheduleName = Literal["constant", "linear", "sigmoid", "cyclical"]
 
 
@@ -26,6 +27,8 @@ class GraphConfig(RunOptions):
     Args:
         dataset: The graph.
         guide: Posterior of the attention; soft is ordinary deterministic attention.
+        normalizer: What makes weights of positive numbers: a softmax over the neighbours; doubly_normalized, first over
+            the nodes that attend to a neighbour; hybrid, a trained mixture of both.
         prior: fixed, or contextual (read off the keys); of no account with guide soft, which has no KL.
         kl_weight: Weight of the KL summed over edges, heads and layers, in the ELBO summed over labelled nodes.
         kl_schedule: How the weight develops over the training steps.
@@ -54,6 +57,7 @@ class GraphConfig(RunOptions):
 
     dataset: GraphName = "digits"
     guide: WeightsSchemeName = "weibull"
+    normalizer: NormalizerName = "softmax"
     prior: PriorName = "contextual"
     kl_weight: NonNegativeFloat = 1e-3  # type: ignore[valid-type]
     kl_schedule: ScheduleName = "constant"

@@ -30,12 +30,17 @@ from experiments.translation_files import (
     EvaluateConfig,
     TranslateConfig,
     align_file,
+    aligned_pairs,
+    draw_pair,
     evaluate_run,
     translate_file,
 )
-from experiments.translation_model import build, load_text, load_vocabulary
+from experiments.translation_model import build, load_text, load_trained, load_vocabulary
+from pyro_attention.analysis import GoldAlignment
 
 __all__ = ["COMMANDS", "TranslationConfig", "run", "run_folder"]
+
+PICTURES = 3
 
 
 def run_folder(config: TranslationConfig) -> Path:
@@ -91,9 +96,15 @@ def run(config: TranslationConfig) -> dict[str, float]:
 
 
 def _run_and_show(config: TranslationConfig) -> None:
-    metrics = run(config)
+    """The script: table on the terminal, pictures of the first test sentences in the folder."""
+    metrics, folder = run(config), run_folder(config)
     print(as_table([{"metric": name, "value": value} for name, value in metrics.items()]))
-    print(f"\nsaved in {run_folder(config)}")
+    trained = load_trained(folder, device=config.device)
+    text = load_text(config, "test").first(PICTURES)
+    for place, pair in enumerate(aligned_pairs(trained, text, num_samples=100)):
+        gold = None if text.alignments is None else GoldAlignment(text.alignments[place].links)
+        print(draw_pair(pair, folder / "figures" / f"pair-{place + 1}.png", gold=gold))
+    print(f"\nsaved in {folder}")
 
 
 COMMANDS = {

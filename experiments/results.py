@@ -20,6 +20,7 @@ from jsonargparse.typing import PositiveInt
 
 __all__ = [
     "RunOptions",
+    "SweepOptions",
     "UserError",
     "as_table",
     "open_run",
@@ -38,6 +39,7 @@ _FILES = (
     "history.csv",
     "predictions.npz",
     "translations.txt",
+    "captions.txt",
     "vocabulary.json",
 )
 _FOLDERS = ("checkpoints", "figures")
@@ -84,6 +86,20 @@ class RunOptions:
         return options | {"resume": not self.overwrite, "progress": False}
 
 
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(RunOptions):
+    """How to run many trainings.
+
+    Args:
+        workers: Trainings at a time, each on one thread.
+        results: The page whose section is written; when omitted experiments/RESULTS.md by tables and studies, none by
+            comparisons. Pictures go into the folder pictures/ beside it.
+    """
+
+    workers: PositiveInt = 2  # type: ignore[valid-type]
+    results: Path | None = None
+
+
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file through a temporary one beside it: whenever the process dies, the old or the new file is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,8 +117,8 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
 
     Args:
         folder: The folder.
-        config: A subclass of :class:`RunOptions`; two configurations are the same when all fields that the
-            subclass added agree.
+        config: A subclass of :class:`RunOptions` or :class:`SweepOptions`; two configurations are the same when all
+            fields that the subclass added agree.
         free: Fields that may change from one call to the next, such as the number of seeds.
 
     Raises:
@@ -115,7 +131,7 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
     plain = json.loads(json.dumps(asdict(config), default=str))
     # a saved configuration read again by --config must not remove anything
     del plain["resume"], plain["overwrite"]
-    identity = plain.keys() - {field.name for field in fields(RunOptions)} - set(free)
+    identity = plain.keys() - {field.name for field in fields(SweepOptions)} - set(free)
     if config.overwrite:
         _remove_run(folder)
     present = [name for name in (*_FILES, *_FOLDERS) if (folder / name).exists()]

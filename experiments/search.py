@@ -19,7 +19,7 @@ from experiments.cli import command_line, run_script
 from experiments.datasets.graphs import GraphName
 from experiments.graph_rows import GRIDS, ROWS
 from experiments.parallel import run_all
-from experiments.results import RunOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results import SweepOptions, as_table, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 
 __all__ = ["SearchConfig", "run"]
@@ -28,7 +28,7 @@ _SHOWN = {"val_accuracy": "accuracy %", "val_loss": "NLL"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchConfig(RunOptions):
+class SearchConfig(SweepOptions):
     """Try every setting of a table's rows and write which is best on the validation nodes into RESULTS.md.
 
     Args:
@@ -38,8 +38,6 @@ class SearchConfig(RunOptions):
         first_seed: The first of them.
         max_epochs: Epochs at most.
         patience: Epochs without as good a validation accuracy or loss before training stops.
-        workers: Trainings at a time, each on one thread.
-        results: The page whose section is written, experiments/RESULTS.md when omitted.
     """
 
     name: Literal["bam1"]
@@ -48,8 +46,6 @@ class SearchConfig(RunOptions):
     first_seed: PositiveInt = 1000  # type: ignore[valid-type]
     max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
     patience: PositiveInt = 100  # type: ignore[valid-type]
-    workers: PositiveInt = 2  # type: ignore[valid-type]
-    results: Path | None = None
 
 
 def run(config: SearchConfig) -> dict[str, float]:
@@ -64,7 +60,7 @@ def run(config: SearchConfig) -> dict[str, float]:
     """
     folder = config.out or Path("runs", "search", f"{config.name}-{config.dataset}")
     with user_errors(ValueError, OSError):
-        open_run(folder, config, free=("workers", "results"))
+        open_run(folder, config)
     settings = {f"{row} {_text(setting)}".strip(): (row, setting) for row in GRIDS for setting in GRIDS[row]}
     configs = {
         (name, seed): _run_config(config, folder, name, ROWS[row] | setting, seed)

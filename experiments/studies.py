@@ -20,7 +20,7 @@ from experiments.datasets.graphs import GraphName
 from experiments.figures import save
 from experiments.graph_rows import LEGEND, ROWS, SEARCHED
 from experiments.parallel import run_all
-from experiments.results import RunOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results import SweepOptions, as_table, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 from experiments.statistics import paired_difference, summarise
 
@@ -88,7 +88,7 @@ STUDIES: dict[StudyName, Study] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyConfig(RunOptions):
+class StudyConfig(SweepOptions):
     """Train some rows at several levels of one difficulty, and write a section of RESULTS.md with a picture.
 
     Args:
@@ -99,9 +99,6 @@ class StudyConfig(RunOptions):
         max_epochs: Epochs at most.
         patience: Epochs without as good a validation accuracy or loss before training stops.
         num_samples: Samples of a prediction.
-        workers: Trainings at a time, each on one thread.
-        results: The page whose section is written, experiments/RESULTS.md when omitted; the picture goes into the
-            folder pictures/ beside it.
     """
 
     name: StudyName
@@ -111,8 +108,6 @@ class StudyConfig(RunOptions):
     max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
     patience: PositiveInt = 100  # type: ignore[valid-type]
     num_samples: PositiveInt = 50  # type: ignore[valid-type]
-    workers: PositiveInt = 2  # type: ignore[valid-type]
-    results: Path | None = None
 
 
 def run(config: StudyConfig) -> dict[str, float]:
@@ -131,7 +126,7 @@ def run(config: StudyConfig) -> dict[str, float]:
         unknown = set(config.rows) - ROWS.keys()
         if unknown or not config.rows:
             raise ValueError(f"rows {', '.join(unknown)}: expected some of {', '.join(ROWS)}")
-        open_run(folder, config, free=("seeds", "workers", "results"))
+        open_run(folder, config, free=("seeds",))
     configs = {
         (row, level, seed): _run_config(config, study, folder, row, level, seed)
         for seed in range(config.seeds)

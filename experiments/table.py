@@ -15,7 +15,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from experiments.cli import command_line, run_script
 from experiments.figures import save
 from experiments.parallel import run_all
-from experiments.results import RunOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results import SweepOptions, as_table, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, update_section
 from experiments.table_report import Results, difference_figure, table_section
 from experiments.tables import TABLES, Table, TableName
@@ -24,7 +24,7 @@ __all__ = ["TableConfig", "run"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableConfig(RunOptions):
+class TableConfig(SweepOptions):
     """Train the rows of a table and write it into RESULTS.md, with a picture.
 
     Runs that are complete in the folder are read, not repeated, so seeds can be added later.
@@ -35,9 +35,6 @@ class TableConfig(RunOptions):
         first_seed: The first of them.
         max_epochs: Epochs at most; the table's own number when omitted.
         num_samples: Samples of a prediction; the table's own number when omitted.
-        workers: Trainings at a time, each on one thread.
-        results: The page whose section is written, experiments/RESULTS.md when omitted; the picture goes into the
-            folder pictures/ beside it.
     """
 
     name: TableName
@@ -45,8 +42,6 @@ class TableConfig(RunOptions):
     first_seed: NonNegativeInt = 0  # type: ignore[valid-type]
     max_epochs: PositiveInt | None = None  # type: ignore[valid-type]
     num_samples: PositiveInt | None = None  # type: ignore[valid-type]
-    workers: PositiveInt = 2  # type: ignore[valid-type]
-    results: Path | None = None
 
 
 def run(config: TableConfig) -> dict[str, float]:
@@ -62,7 +57,7 @@ def run(config: TableConfig) -> dict[str, float]:
     table, folder = TABLES[config.name], config.out or Path("runs", "table", config.name)
     page = config.results or RESULTS
     with user_errors(ValueError, OSError):
-        open_run(folder, config, free=("seeds", "first_seed", "workers", "results"))
+        open_run(folder, config, free=("seeds", "first_seed"))
     configs = _configs(table, config, folder)
     metrics = run_all(
         table.run, configs, workers=config.workers, progress=config.progress,

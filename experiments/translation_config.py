@@ -41,6 +41,7 @@ class TranslationConfig(RunOptions):
         input_feed: What the decoder is fed with: the expected context, or that of the drawn alignment (not for schemes
             with an inference network or that sum alignments out).
         warm_start: Epochs at first without the inference network: q = p, Jensen's bound; for dirichlet.
+        posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from.
         init_from: Folder of a finished run whose network (not its guide) to start from, and whose vocabulary to use.
         vocabulary: Word pieces at most, both languages together.
         embedding: Width of a word vector.
@@ -79,6 +80,7 @@ class TranslationConfig(RunOptions):
     particles: PositiveInt = 5  # type: ignore[valid-type]
     input_feed: Literal["expected", "sampled"] = "expected"
     warm_start: NonNegativeInt = 0  # type: ignore[valid-type]
+    posterior_from_prior: bool = False
     init_from: Path | None = None
     vocabulary: PositiveInt = 1000  # type: ignore[valid-type]
     embedding: PositiveInt = 64  # type: ignore[valid-type]

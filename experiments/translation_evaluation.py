@@ -14,13 +14,11 @@ from tqdm import tqdm
 from experiments.datasets.batches import Batch, BucketSampler, EncodedText, batch_loader
 from experiments.datasets.parallel_text import ParallelText
 from experiments.datasets.vocabulary import BEGIN, END
+from experiments.sequence_model import perplexity as sequence_perplexity
 from experiments.training import Fitted
 from experiments.translation_alignments import alignment_summary
-from experiments.translation_model import Trained, load_text, model_arguments
+from experiments.translation_model import Trained, load_text
 from models.decoding import beam_search
-from models.next_word import target_log_probs
-from pyro_attention import CategoricalAlignment, Soft
-from pyro_attention.predictive import seeded
 
 __all__ = ["DEFINITIONS", "Bleu", "batches", "bleu", "evaluate", "perplexity", "progress_bar", "translate"]
 
@@ -57,22 +55,9 @@ def batches(trained: Trained, text: ParallelText) -> Iterator[Batch]:
         yield batch.to(trained.device)
 
 
-def is_random(trained: Trained) -> bool:
-    """Whether predictions average over posterior samples: not under soft attention, nor where sums are exact."""
-    return not isinstance(trained.family, Soft) and trained.family.kind != CategoricalAlignment.kind
-
-
 def perplexity(trained: Trained, text: ParallelText, *, k_max: int | None = None) -> float:
     """Perplexity per word piece; see DEFINITIONS."""
-    trained.module.eval()
-    samples = trained.config.num_samples if is_random(trained) else 0
-    total, count = 0.0, 0
-    with seeded(trained.config.seed):
-        for batch in batches(trained, text):
-            arguments = model_arguments(batch)
-            found = target_log_probs(trained.model, *arguments, k_max=k_max, family=trained.family, samples=samples)
-            total, count = total - found.double().sum().item(), count + int(batch.target_mask.sum())
-    return math.exp(total / count)
+    return sequence_perplexity(trained, batches(trained, text), k_max=k_max)
 
 
 def progress_bar(total: int, what: str, *, shown: bool = True) -> tqdm[Any]:
@@ -86,16 +71,26 @@ def translate(
     *,
     k_max: int | None = None,
     beam: int | None = None,
+    samples: int = 0,
     progress: bool = False,
 ) -> list[str]:
-    """Translations of the source sentences by beam search, in the order of the text."""
+    """Translations of the source sentences by beam search, in the order of the text.
+
+    Args:
+        trained: The network.
+        text: The sentences; their translations are not looked at.
+        k_max: Keep so many largest weights of each word.
+        beam: Live hypotheses; as configured when omitted.
+        samples: Posterior samples to average over; 0 takes the mean weights.
+        progress: Show a progress bar.
+    """
     found, config = [""] * len(text), trained.config
     bar = progress_bar(len(text), "translating", shown=progress)
     for batch in batches(trained, text):
         hypotheses = beam_search(
             trained.model, batch.source, batch.source_mask, begin=BEGIN, end=END, k_max=k_max, family=trained.family,
             beam=config.beam if beam is None else beam, length_penalty=config.length_penalty, max_length=_LONGEST,
-            alignments=False,
+            samples=samples, alignments=False, seed=config.seed,
         )  # fmt: skip
         for index, best in zip(batch.indices.tolist(), hypotheses, strict=True):
             found[index] = trained.vocabulary.decode(best[0].tokens)

@@ -11,9 +11,9 @@ from experiments.datasets.parallel_text import ParallelText
 from experiments.figures import save
 from experiments.ibm_models import train_ibm
 from experiments.report import Section
-from experiments.translation_alignments import PairAlignment, align_pairs
+from experiments.translation_alignments import PairAlignment
 from experiments.translation_config import TranslationConfig
-from experiments.translation_evaluation import batches
+from experiments.translation_files import aligned_pairs
 from experiments.translation_model import load_text, load_trained
 from pyro_attention.analysis import GoldAlignment, alignment_error_rate
 
@@ -25,7 +25,7 @@ _SAMPLES = 200
 
 def sentence_figures(runs: Mapping[str, TranslationConfig], folder: Path) -> list[Section]:
     """Prior beside posterior, and mean beside credible intervals, for one test sentence."""
-    text = _first(load_text(next(iter(runs.values())), "test"), _SHOWN)
+    text = load_text(next(iter(runs.values())), "test").first(_SHOWN)
     place = _reordered(text)
     gold = None if text.alignments is None else GoldAlignment(text.alignments[place].links)
     sections = []
@@ -46,7 +46,7 @@ def sentence_figures(runs: Mapping[str, TranslationConfig], folder: Path) -> lis
 
 def agreement_figure(runs: Mapping[str, TranslationConfig], folder: Path) -> Section:
     """How far the schemes' alignments agree on the first test sentences."""
-    text = _first(load_text(next(iter(runs.values())), "test"), _SHOWN)
+    text = load_text(next(iter(runs.values())), "test").first(_SHOWN)
     links = {row: [pair.links for pair in _pairs(config, text)] for row, config in runs.items()}
     if text.alignments is not None:
         links["gold"] = text.alignments
@@ -73,11 +73,6 @@ def _words(text: ParallelText) -> list[tuple[list[str], list[str]]]:
     return [(source.split(), target.split()) for source, target in zip(text.source, text.target, strict=True)]
 
 
-def _first(text: ParallelText, count: int) -> ParallelText:
-    alignments = None if text.alignments is None else text.alignments[:count]
-    return ParallelText(text.source[:count], text.target[:count], text.name, text.languages, alignments)
-
-
 def _reordered(text: ParallelText) -> int:
     """The first sentence of 8 to 12 words whose words change places; the first of all where there is none."""
     for place, links in enumerate(text.alignments or ()):
@@ -89,9 +84,7 @@ def _reordered(text: ParallelText) -> int:
 
 def _pairs(config: TranslationConfig, text: ParallelText, *, num_samples: int | None = None) -> list[PairAlignment]:
     trained = load_trained(Path(str(config.out)), device=config.device)
-    count = config.num_samples if num_samples is None else num_samples
-    found = dict(align_pairs(trained, text, batches(trained, text), num_samples=count))
-    return [found[place] for place in range(len(text))]
+    return aligned_pairs(trained, text, num_samples=config.num_samples if num_samples is None else num_samples)
 
 
 def _known(pair: PairAlignment) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from experiments.alignment_figures import interval_heatmaps, prior_and_posterior
+from experiments.alignment_figures import interval_heatmaps, prior_and_posterior, weights_heatmap
 from experiments.datasets.parallel_text import ParallelText, Rules, clean_pairs, read_lines, read_parallel
 from experiments.figures import save
 from experiments.results import UserError, as_table, user_errors, write_atomic
@@ -25,7 +25,16 @@ from pyro_attention.analysis import (
     symmetrise,
 )
 
-__all__ = ["AlignConfig", "EvaluateConfig", "TranslateConfig", "align_file", "evaluate_run", "translate_file"]
+__all__ = [
+    "AlignConfig",
+    "EvaluateConfig",
+    "TranslateConfig",
+    "align_file",
+    "aligned_pairs",
+    "draw_pair",
+    "evaluate_run",
+    "translate_file",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +47,8 @@ class TranslateConfig:
         out: Where to write the translations; beside the file, with the language as its ending, when omitted.
         beam: Live hypotheses of the beam search; as in training when omitted.
         k_max: Keep so many largest weights of each word.
+        samples: Average the next word's probability over so many posterior samples; 0 takes the mean weights. For
+            weibull, lognormal, gamma and dirichlet.
         max_words: Most words of a sentence.
         device: Where to compute.
     """
@@ -47,6 +58,7 @@ class TranslateConfig:
     out: Path | None = None
     beam: PositiveInt | None = None  # type: ignore[valid-type]
     k_max: PositiveInt | None = None  # type: ignore[valid-type]
+    samples: NonNegativeInt = 0  # type: ignore[valid-type]
     max_words: PositiveInt = 200  # type: ignore[valid-type]
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -99,12 +111,15 @@ class EvaluateConfig:
         run: Folder of a trained network.
         beam: Live hypotheses of the beam search; as in training when omitted.
         k_max: Keep so many largest weights of each word.
+        samples: Average the next word's probability over so many posterior samples; 0 takes the mean weights. For
+            weibull, lognormal, gamma and dirichlet.
         device: Where to compute.
     """
 
     run: Path
     beam: PositiveInt | None = None  # type: ignore[valid-type]
     k_max: PositiveInt | None = None  # type: ignore[valid-type]
+    samples: NonNegativeInt = 0  # type: ignore[valid-type]
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
@@ -120,7 +135,7 @@ def translate_file(config: TranslateConfig) -> Path:
         # the target is not there yet; clean_pairs wants one
         text = clean_pairs([lines, lines], (config.file, config.file), rules, name="file", languages=("", ""))
         text = ParallelText(text.source, [""] * len(text), "file", (trained.config.source, trained.config.target))
-        found = translate(trained, text, k_max=config.k_max, beam=config.beam, progress=True)
+        found = translate(trained, text, k_max=config.k_max, beam=config.beam, samples=config.samples, progress=True)
     write_atomic(out, lambda file: file.write("".join(f"{line}\n" for line in found).encode()))
     print(f"{len(found)} sentences: {out}")
     return out
@@ -131,7 +146,8 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
     trained = load_trained(config.run, device=config.device)
     with user_errors(ValueError, OSError):
         text = load_text(trained.config, "test")
-    scored = bleu(translate(trained, text, k_max=config.k_max, beam=config.beam, progress=True), text)
+        found = translate(trained, text, k_max=config.k_max, beam=config.beam, samples=config.samples, progress=True)
+    scored = bleu(found, text)
     metrics = {"perplexity": perplexity(trained, text, k_max=config.k_max), "BLEU": scored.score}
     print(as_table([{"metric": name, "value": value} for name, value in metrics.items()]), f"({scored.signature})")
     return metrics
@@ -143,7 +159,7 @@ def align_file(config: AlignConfig) -> Path:
     with user_errors(ValueError, OSError):
         text = _read(config, trained, (config.source, config.target))
         gold = None if config.gold is None else _read_gold(config, text)
-    pairs = _aligned(trained, text, config.num_samples)
+    pairs = aligned_pairs(trained, text, num_samples=config.num_samples, progress=True)
     links = [_links(pair, config) for pair in pairs]
     if config.reverse is not None:
         links = _symmetrised(links, config)
@@ -183,9 +199,12 @@ def _read_gold(config: AlignConfig, text: ParallelText) -> list[GoldAlignment]:
     return [found[name] for name in names]
 
 
-def _aligned(trained: Trained, text: ParallelText, num_samples: int) -> list[PairAlignment]:
-    with progress_bar(len(text), "aligning") as bar:
-        found = {}
+def aligned_pairs(
+    trained: Trained, text: ParallelText, *, num_samples: int, progress: bool = False
+) -> list[PairAlignment]:
+    """Alignments of all sentence pairs, in the order of the text."""
+    found: dict[int, PairAlignment] = {}
+    with progress_bar(len(text), "aligning", shown=progress) as bar:
         for index, pair in align_pairs(trained, text, batches(trained, text), num_samples=num_samples):
             found[index] = pair
             bar.update()
@@ -200,15 +219,17 @@ def _symmetrised(links: list[Alignment], config: AlignConfig) -> list[Alignment]
     other = load_trained(Path(str(config.reverse)), device=config.device)
     with user_errors(ValueError, OSError):
         text = _read(config, other, (config.target, config.source))
-    back = [_links(pair, config).transposed() for pair in _aligned(other, text, config.num_samples)]
+    back = [_links(pair, config).transposed() for pair in aligned_pairs(other, text, num_samples=config.num_samples)]
     return [symmetrise(*both, method=config.symmetrise) for both in zip(links, back, strict=True)]
 
 
 def draw_pair(pair: PairAlignment, path: Path, *, gold: GoldAlignment | None = None) -> Path:
-    """Prior beside posterior, or where there is one prior for all words, the mean beside its credible intervals."""
-    words = {"source": pair.source, "target": pair.target, "gold": gold}
-    if pair.prior is not None and len(pair.posterior) == 1:
-        figure = prior_and_posterior(pair.prior, pair.posterior[0], **words)
-    else:
+    """Prior beside an exact posterior; the mean of samples beside their credible intervals; weights alone."""
+    words: dict[str, Any] = {"source": pair.source, "target": pair.target, "gold": gold}
+    if len(pair.posterior) > 1:
         figure = interval_heatmaps(pair.posterior, **words)
+    elif pair.prior is not None:
+        figure = prior_and_posterior(pair.prior, pair.posterior, **words)
+    else:
+        figure = weights_heatmap(pair.posterior, **words)
     return save(figure, path)

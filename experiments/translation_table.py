@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from experiments.statistics import summarise
+from experiments.scheme_table import Runs, scheme_rows
 
 __all__ = ["LEGEND", "table_rows"]
 
@@ -28,20 +26,6 @@ LEGEND = (
 )
 
 
-def table_rows(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> list[dict[str, str]]:
+def table_rows(runs: Runs) -> list[dict[str, str]]:
     """One row a scheme: mean +- standard deviation over seeds; columns that no scheme has are left out."""
-    known = {name for found in runs.values() for name in found[0]}
-    columns = {column: rule for column, rule in COLUMNS.items() if rule[0] in known}
-    return [
-        {"scheme": row} | {column: _cell(found, *rule) for column, rule in columns.items()}
-        for row, found in runs.items()
-    ]
-
-
-def _cell(found: Sequence[Mapping[str, float]], metric: str, digits: int, factor: float) -> str:
-    if metric not in found[0]:
-        return "-"
-    summary = summarise([factor * metrics[metric] for metrics in found])
-    # a standard deviation of zero, as of the number of parameters, says nothing
-    spread = f" +- {summary.spread:.{digits}f}" if summary.count > 1 and summary.spread else ""
-    return f"{summary.mean:.{digits}f}{spread}"
+    return scheme_rows(runs, COLUMNS)

@@ -22,7 +22,7 @@ from experiments.figures import save
 from experiments.graph_evaluation import relative_entropies
 from experiments.graph_rows import LEGEND, ROWS, SEARCHED
 from experiments.parallel import run_all
-from experiments.results import RunOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results import SweepOptions, as_table, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 from experiments.statistics import paired_difference, summarise
 from pyro_attention import predict, sample_posterior
@@ -33,7 +33,7 @@ _LAYERS = ("hidden layer", "output layer")
 
 
 @dataclass(frozen=True, kw_only=True)
-class UniformityConfig(RunOptions):
+class UniformityConfig(SweepOptions):
     """Measure the entropy of learned attention, and the accuracy when it is replaced by uniform attention.
 
     Args:
@@ -42,9 +42,6 @@ class UniformityConfig(RunOptions):
         seeds: Number of seeds.
         max_epochs: Epochs at most.
         patience: Epochs without as good a validation accuracy or loss before training stops.
-        workers: Trainings at a time, each on one thread.
-        results: The page whose section is written, experiments/RESULTS.md when omitted; the picture goes into the
-            folder pictures/ beside it.
     """
 
     datasets: tuple[GraphName, ...] = ("cora", "citeseer")
@@ -52,8 +49,6 @@ class UniformityConfig(RunOptions):
     seeds: PositiveInt = 5  # type: ignore[valid-type]
     max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
     patience: PositiveInt = 100  # type: ignore[valid-type]
-    workers: PositiveInt = 2  # type: ignore[valid-type]
-    results: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +74,7 @@ def run(config: UniformityConfig) -> dict[str, float]:
         unknown = set(config.rows) - ROWS.keys()
         if unknown or not config.rows or not config.datasets:
             raise ValueError(f"rows {', '.join(unknown)}: expected some of {', '.join(ROWS)}, and a data set")
-        open_run(folder, config, free=("datasets", "rows", "seeds", "workers", "results"))
+        open_run(folder, config, free=("datasets", "rows", "seeds"))
     configs = {
         (dataset, row, seed): _run_config(config, folder, dataset, row, seed)
         for seed in range(config.seeds)

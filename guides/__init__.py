@@ -1,12 +1,13 @@
 """Inference schemes by name, and task-specific inference networks."""
 
-from guides.inference_network import AlignmentNetwork
+from guides.inference_network import AlignmentNetwork, RegionNetwork
 from guides.schemes import AlignmentSchemeName, PriorName, Scheme, SchemeName, WeightsSchemeName, build_scheme
 
 __all__ = [
     "AlignmentNetwork",
     "AlignmentSchemeName",
     "PriorName",
+    "RegionNetwork",
     "Scheme",
     "SchemeName",
     "WeightsSchemeName",

@@ -1,4 +1,4 @@
-"""The inference network of latent alignment: it sees the word that is to be aligned, and what follows it."""
+"""Inference networks of latent alignment: they see the word that is to be aligned, and what follows it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,39 @@ from pyro_attention import Bilinear
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.ops.sequence import encode_sequence
 
-__all__ = ["AlignmentNetwork"]
+__all__ = ["AlignmentNetwork", "RegionNetwork"]
 
 
-class AlignmentNetwork(nn.Module):
+class _InferenceNetwork(nn.Module):
+    """A bilinear score between every part of the source, and every word of the whole target."""
+
+    target_embedding: nn.Embedding
+    target: nn.LSTM
+    score: Bilinear
+    dropout: Dropout
+
+    def keys(self, source: Tensor, source_mask: Tensor) -> Tensor:
+        """What stands for the parts of the source, ``[B, N, hidden]``."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        source: Tensor,
+        source_mask: Tensor,
+        target_in: Tensor,
+        target_out: Tensor | None = None,
+        target_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Scores ``[B, M, 1, N]`` of every part of the source for every target word; arguments of the model's call."""
+        if target_out is None or target_mask is None:
+            raise ValueError("the inference network needs target_out and target_mask: it looks at the whole target")
+        keys = self.keys(source, source_mask)
+        queries = encode_sequence(self.target, self.dropout(self.target_embedding(target_out)), target_mask)
+        scores: Tensor = self.score(queries, keys)
+        return scores.unsqueeze(-2)
+
+
+class AlignmentNetwork(_InferenceNetwork):
     r"""Two bidirectional LSTMs, over the source and over the whole target, and a bilinear score.
 
     .. math:: \Phi_{ji} = (U h_j) \cdot x_i, \qquad h = \mathrm{biLSTM}(y), \quad x = \mathrm{biLSTM}(x)
@@ -48,27 +77,62 @@ class AlignmentNetwork(nn.Module):
         dropout: float = 0.3,
     ) -> None:
         super().__init__()
-        if hidden % 2:
-            raise ValueError(f"hidden is {hidden}, expected an even width: half for each direction")
         self.source_embedding, self.target_embedding = source_embedding, target_embedding
-        options = {"batch_first": True, "bidirectional": True, "dropout": dropout if layers > 1 else 0.0}
-        self.source = nn.LSTM(source_embedding.embedding_dim, hidden // 2, layers, **options)
-        self.target = nn.LSTM(target_embedding.embedding_dim, hidden // 2, layers, **options)
+        self.source = _lstm(source_embedding.embedding_dim, hidden, layers, dropout)
+        self.target = _lstm(target_embedding.embedding_dim, hidden, layers, dropout)
         self.score = Bilinear(hidden, hidden)
         self.dropout = Dropout(dropout)
 
-    def forward(
-        self,
-        source: Tensor,
-        source_mask: Tensor,
-        target_in: Tensor,
-        target_out: Tensor | None = None,
-        target_mask: Tensor | None = None,
-    ) -> Tensor:
-        """Scores ``[B, M, 1, N]`` of every source word for every target word; arguments are those of the model."""
-        if target_out is None or target_mask is None:
-            raise ValueError("the inference network needs target_out and target_mask: it looks at the whole target")
-        keys = encode_sequence(self.source, self.dropout(self.source_embedding(source)), source_mask)
-        queries = encode_sequence(self.target, self.dropout(self.target_embedding(target_out)), target_mask)
-        scores: Tensor = self.score(queries, keys)
-        return scores.unsqueeze(-2)
+    def keys(self, source: Tensor, source_mask: Tensor) -> Tensor:
+        """Encoded source words; zeros at the padding."""
+        return encode_sequence(self.source, self.dropout(self.source_embedding(source)), source_mask)
+
+
+class RegionNetwork(_InferenceNetwork):
+    r"""A bidirectional LSTM over the whole caption, a small network for each region, and a bilinear score.
+
+    .. math:: \Phi_{ji} = (U h_j) \cdot \mathrm{MLP}(r_i), \qquad h = \mathrm{biLSTM}(y)
+
+    It is called with the arguments of the captioning model; for ``Amortised(RegionNetwork(...), Categorical())``.
+
+    Args:
+        features: Width of a region's features.
+        target_embedding: Word vectors of the caption; give those of the model to share them.
+        hidden: Width of the LSTM, both directions together, and of an embedded region.
+        layers: Layers of the LSTM.
+        dropout: Dropout of word vectors, of embedded regions, and between the layers.
+
+    Raises:
+        ValueError: An odd width; at a call: no caption to see.
+
+    Example:
+        >>> import torch
+        >>> network = RegionNetwork(7, nn.Embedding(9, 4), hidden=6)
+        >>> regions, target = torch.randn(2, 5, 7), torch.randint(9, (2, 3))
+        >>> network(regions, torch.ones(2, 5, dtype=torch.bool), target, target, target >= 0).shape
+        torch.Size([2, 3, 1, 5])
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, appendix B, for regions in place of words.
+    """
+
+    def __init__(
+        self, features: int, target_embedding: nn.Embedding, *, hidden: int, layers: int = 1, dropout: float = 0.3
+    ) -> None:
+        super().__init__()
+        self.target_embedding = target_embedding
+        self.dropout = Dropout(dropout)
+        self.region = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), self.dropout, nn.Linear(hidden, hidden))
+        self.target = _lstm(target_embedding.embedding_dim, hidden, layers, dropout)
+        self.score = Bilinear(hidden, hidden)
+
+    def keys(self, source: Tensor, source_mask: Tensor) -> Tensor:
+        """Embedded regions."""
+        embedded: Tensor = self.region(source)
+        return embedded
+
+
+def _lstm(width: int, hidden: int, layers: int, dropout: float) -> nn.LSTM:
+    if hidden % 2:
+        raise ValueError(f"hidden is {hidden}, expected an even width: half for each direction")
+    options = {"batch_first": True, "bidirectional": True, "dropout": dropout if layers > 1 else 0.0}
+    return nn.LSTM(width, hidden // 2, layers, **options)

@@ -1,4 +1,4 @@
-"""What the decoder of the translation model remembers between two words."""
+"""What a decoder remembers between two words."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class DecoderState:
     """All that the next word depends on, a row for each sequence of words; nothing in it is ever changed in place.
 
     Attributes:
-        memory: Encoded source words ``[B, N, memory]``.
+        memory: What is attended to, ``[B, N, memory]``.
         keys: What the attention makes of them, once for all words, ``[B, N, attention]``.
-        mask: True at source words, ``[B, N]``.
+        mask: True at what is no padding, ``[B, N]``.
         cells: Hidden and cell state ``[B, decoder]`` of each layer.
-        context: Input feed of the next step, ``[B, memory]``.
+        context: Context of the last word, ``[B, memory]``.
     """
 
     memory: Tensor
@@ -28,7 +28,7 @@ class DecoderState:
     context: Tensor
 
     def reorder(self, rows: Tensor) -> DecoderState:
-        """Row ``rows[i]`` in the place of row i, which must belong to the same source sentence."""
+        """Row ``rows[i]`` in the place of row i, which must belong to the same source."""
         cells = tuple((hidden[rows], cell[rows]) for hidden, cell in self.cells)
         return replace(self, cells=cells, context=self.context[rows])
 

@@ -1,4 +1,4 @@
-"""Decoding of the translation model: beam search, the greedy path, and samples."""
+"""Decoding of translation and captioning: beam search, the greedy path, and samples."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.decoder import AttentionDecoder
 from models.hypotheses import Hypothesis, align, check_request, evaluation, largest, length_divisor
 from models.next_word import check_inference, next_word_log_probs
-from models.nmt import Translation
 from models.sampling import greedy, sample
 from pyro_attention import Family
 from pyro_attention.predictive import seeded
@@ -20,7 +20,7 @@ __all__ = ["Hypothesis", "beam_search", "greedy", "next_word_log_probs", "sample
 
 @torch.no_grad()
 def beam_search(
-    model: Translation,
+    model: AttentionDecoder,
     source: Tensor,
     source_mask: Tensor,
     *,
@@ -36,7 +36,7 @@ def beam_search(
     alignments: bool = True,
     seed: int | None = None,
 ) -> list[list[Hypothesis]]:
-    r"""The best translations that a beam finds, by :math:`\log p(y \mid x) / ((5 + |y|) / 6)^\alpha`.
+    r"""The best sentences that a beam finds, by :math:`\log p(y \mid x) / ((5 + |y|) / 6)^\alpha`.
 
     ``|y|`` counts the end token, not the begin token. Hypotheses that end are finished if they are among the best
     ``beam`` continuations, by log probability, of all live ones; the best ``beam`` others go on. The search of a
@@ -50,9 +50,9 @@ def beam_search(
     noise drawn). The model is put in evaluation mode meanwhile.
 
     Args:
-        model: The translation model.
-        source: Ids ``[B, N]``.
-        source_mask: True at source words, which come first, ``[B, N]``.
+        model: The model.
+        source: The source that the model takes: ids ``[B, N]``, or features ``[B, N, F]``.
+        source_mask: True at what is no padding, which comes first, ``[B, N]``.
         begin: Id that stands before the first word.
         end: Id that ends a sentence.
         beam: Live hypotheses of a sentence.
@@ -73,7 +73,7 @@ def beam_search(
             options that do not fit the model.
 
     Example:
-        >>> from models.nmt import TranslationSizes
+        >>> from models.nmt import Translation, TranslationSizes
         >>> model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8))
         >>> source = torch.randint(10, (2, 5))
         >>> found = beam_search(model, source, source >= 0, begin=1, end=2, beam=3, keep=2, max_length=6)

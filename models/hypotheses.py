@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from models.decoder import AttentionDecoder
+from models.decoder_state import DecoderState
 from models.next_word import word_alignment
-from models.nmt import DecoderState, Translation
 from pyro_attention import Family
 
 __all__ = ["Hypothesis", "align", "check_request", "evaluation", "largest", "length_divisor"]
@@ -18,7 +19,7 @@ __all__ = ["Hypothesis", "align", "check_request", "evaluation", "largest", "len
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation.
+    """A sentence that was found.
 
     Attributes:
         tokens: Ids after the begin token; the end token is the last where there is one.
@@ -79,7 +80,7 @@ def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def align(
-    model: Translation,
+    model: AttentionDecoder,
     start: DecoderState,
     found: Sequence[Sequence[Hypothesis]],
     *,
@@ -91,7 +92,7 @@ def align(
     """The hypotheses of every sentence with their alignments, by teacher forcing on their tokens.
 
     Args:
-        model: The translation model.
+        model: The model.
         start: Its state before the first word, a row for each sentence.
         found: Hypotheses of each sentence.
         begin: Id that stands before the first word.
@@ -129,7 +130,7 @@ def evaluation(model: nn.Module) -> Iterator[None]:
 
 
 def check_request(
-    model: Translation,
+    model: AttentionDecoder,
     source: Tensor,
     source_mask: Tensor,
     *,
@@ -140,12 +141,11 @@ def check_request(
     keep: int = 1,
 ) -> None:
     """Raise ValueError unless the arguments of a search are in range and fit the model."""
-    if source.dim() != 2 or source.size(0) == 0 or source.is_floating_point():
-        raise ValueError(f"source has shape {tuple(source.shape)} and dtype {source.dtype}, expected ids [B, N], B > 0")
-    if source_mask.dtype != torch.bool or source_mask.shape != source.shape:
+    model.check_source(source)
+    if source_mask.dtype != torch.bool or source_mask.shape != source.shape[:2]:
         raise ValueError(
             f"source_mask has shape {tuple(source_mask.shape)} and dtype {source_mask.dtype}, expected torch.bool of "
-            f"the source's shape {tuple(source.shape)}, True at words"
+            f"the source's shape {tuple(source.shape[:2])}, True at what is no padding"
         )
     if (source_mask[:, 1:] & ~source_mask[:, :-1]).any():
         raise ValueError("source_mask has words behind padding, expected the words of every row first")

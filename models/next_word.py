@@ -7,17 +7,18 @@ import math
 import torch
 from torch import Tensor
 
-from models.nmt import DecoderState, Translation
+from models.decoder import AttentionDecoder
+from models.decoder_state import DecoderState
 from pyro_attention import AlignmentPrior, Amortised, Dense, ExpectedAlignment, Family
 from pyro_attention.analysis.alignment_uncertainty import k_max as keep_largest
 from pyro_attention.ops.token_log_prob import default_chunk_rows
 
-__all__ = ["check_inference", "next_word_log_probs", "target_log_probs", "word_alignment"]
+__all__ = ["check_inference", "next_word_log_probs", "next_word_mixture", "target_log_probs", "word_alignment"]
 
 
 @torch.no_grad()
 def next_word_log_probs(
-    model: Translation,
+    model: AttentionDecoder,
     state: DecoderState,
     queries: Tensor,
     scores: Tensor,
@@ -42,12 +43,12 @@ def next_word_log_probs(
     one, and the prior is the model's own distribution of the alignment.
 
     Args:
-        model: The translation model.
-        state: From :meth:`Translation.step`, as are the next two.
-        queries: ``[B, decoder]``.
+        model: The model.
+        state: From :meth:`AttentionDecoder.step`, as are the next two.
+        queries: ``[B, width]``.
         scores: ``[B, N]``.
         k_max: Renormalise so many largest attention weights and drop the others; of each draw, where there are
-            draws. Exact sums then take only so many terms. Give :meth:`Translation.step` the same.
+            draws. Exact sums then take only so many terms. Give :meth:`AttentionDecoder.step` the same.
         family: Posterior family of the attention, ``guide.family("alignment")`` of an ``AttentionGuide``.
         samples: Number of posterior draws, from torch's global generator.
         chunk_rows: Rows whose logits exist at a time, times alignments; about 40 MB of them when omitted.
@@ -60,7 +61,7 @@ def next_word_log_probs(
         ValueError: Options that do not fit the model, see :func:`check_inference`.
 
     Example:
-        >>> from models.nmt import TranslationSizes
+        >>> from models.nmt import Translation, TranslationSizes
         >>> model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8)).eval()
         >>> real = torch.ones(2, 5, dtype=torch.bool)
         >>> state = model.start(model.encode(torch.randint(10, (2, 5)), real), real)
@@ -79,8 +80,32 @@ def next_word_log_probs(
 
 
 @torch.no_grad()
+def next_word_mixture(
+    model: AttentionDecoder,
+    state: DecoderState,
+    queries: Tensor,
+    scores: Tensor,
+    *,
+    family: Family | None = None,
+    samples: int = 0,
+) -> tuple[Tensor, Tensor]:
+    r"""What :func:`next_word_log_probs` is the mixture of: one distribution of the next word for each attention.
+
+    Args:
+        model: As there; ``state``, ``queries``, ``scores`` and the options are too.
+
+    Returns:
+        Log probabilities of the words ``[B, C, V]``, and log weights ``[B, C]`` of the attentions: of each alignment,
+        of each posterior draw, or of the only one.
+    """
+    check_inference(model, k_max=None, family=family, samples=samples)
+    contexts, log_weights = _mixture(model, state, scores, k_max=None, family=family, samples=samples)
+    return model.likelihood(queries.unsqueeze(1), contexts).logits, log_weights
+
+
+@torch.no_grad()
 def target_log_probs(
-    model: Translation,
+    model: AttentionDecoder,
     source: Tensor,
     source_mask: Tensor,
     target_in: Tensor,
@@ -91,12 +116,12 @@ def target_log_probs(
     family: Family | None = None,
     samples: int = 0,
 ) -> Tensor:
-    r"""Log probability of every word of given translations, :math:`\log p(y_j \mid x, y_{<j})`.
+    r"""Log probability of every word of given sentences, :math:`\log p(y_j \mid x, y_{<j})`.
 
     Args:
-        model: The translation model; the next five are the arguments of its call.
-        source: Ids ``[B, N]``.
-        source_mask: True at source words, ``[B, N]``.
+        model: The model; the next five are the arguments of its call.
+        source: The source that the model takes.
+        source_mask: True at what is no padding, ``[B, N]``.
         target_in: Ids ``[B, M]`` of the words before.
         target_out: Ids ``[B, M]`` of the words.
         target_mask: True at target words, ``[B, M]``.
@@ -117,7 +142,7 @@ def target_log_probs(
 
 @torch.no_grad()
 def word_alignment(
-    model: Translation,
+    model: AttentionDecoder,
     state: DecoderState,
     queries: Tensor,
     scores: Tensor,
@@ -145,7 +170,7 @@ def word_alignment(
     return (_log_prior(scores, state.mask, k_max) + log_f).softmax(-1)
 
 
-def check_inference(model: Translation, *, k_max: int | None, family: Family | None, samples: int) -> None:
+def check_inference(model: AttentionDecoder, *, k_max: int | None, family: Family | None, samples: int) -> None:
     """Raise unless these options of :func:`next_word_log_probs` fit each other and the model's prior.
 
     Raises:
@@ -174,14 +199,20 @@ def check_inference(model: Translation, *, k_max: int | None, family: Family | N
         )
 
 
-def _marginal(model: Translation, family: Family | None) -> bool:
+def _marginal(model: AttentionDecoder, family: Family | None) -> bool:
     """Whether alignments are summed out; else weights make one context."""
     family = family.family if isinstance(family, Amortised) else family
     return isinstance(model.attention.prior, AlignmentPrior) and not isinstance(family, ExpectedAlignment)
 
 
 def _mixture(
-    model: Translation, state: DecoderState, scores: Tensor, *, k_max: int | None, family: Family | None, samples: int
+    model: AttentionDecoder,
+    state: DecoderState,
+    scores: Tensor,
+    *,
+    k_max: int | None,
+    family: Family | None,
+    samples: int,
 ) -> tuple[Tensor, Tensor]:
     """Contexts ``[B, C, memory]`` and their log weights ``[B, C]``: the next word's distribution is their mixture."""
     if not _marginal(model, family):
@@ -196,7 +227,7 @@ def _mixture(
 
 
 def _log_prior(scores: Tensor, mask: Tensor, k_max: int | None) -> Tensor:
-    """Log probabilities of the source words ``[B, N]``; -inf where there is none."""
+    """Log probabilities of what is attended to, ``[B, N]``; -inf at the padding."""
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     log_prior = scores.masked_fill(~mask, -math.inf).log_softmax(-1)
     if k_max is None:
@@ -206,7 +237,13 @@ def _log_prior(scores: Tensor, mask: Tensor, k_max: int | None) -> Tensor:
 
 
 def _draw_weights(
-    model: Translation, state: DecoderState, scores: Tensor, *, k_max: int | None, family: Family | None, samples: int
+    model: AttentionDecoder,
+    state: DecoderState,
+    scores: Tensor,
+    *,
+    k_max: int | None,
+    family: Family | None,
+    samples: int,
 ) -> Tensor:
     """Attention weights ``[B, S, N]``: posterior draws, or their mean as one."""
     if samples == 0:
@@ -220,7 +257,7 @@ def _draw_weights(
     return weights if k_max is None else keep_largest(weights, k_max)
 
 
-def _log_mixture(model: Translation, queries: Tensor, contexts: Tensor, log_weights: Tensor) -> Tensor:
+def _log_mixture(model: AttentionDecoder, queries: Tensor, contexts: Tensor, log_weights: Tensor) -> Tensor:
     """Log of the mixture ``[B, V]`` of the word distributions of contexts ``[B, C, memory]``."""
     log_f = model.likelihood(queries.unsqueeze(1), contexts).logits
     return (log_f + log_weights.unsqueeze(-1)).logsumexp(1)

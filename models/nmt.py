@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-import pyro
 import torch
-from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
+from models.decoder import AttentionDecoder
 from models.decoder_state import DecoderState
-from pyro_attention import Additive, AlignmentPrior, Dense, LatentAttention, Prior, TokenLikelihood
-from pyro_attention.analysis.alignment_uncertainty import k_max as keep_largest
+from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, TokenLikelihood
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.ops.sequence import encode_sequence
 
@@ -41,28 +39,13 @@ class TranslationSizes:
 PAPER = TranslationSizes(embedding=512, memory=1024, decoder=768, attention=512)
 
 
-@dataclass(frozen=True)
-class _Decoded:
-    """Decoder outputs ``[B, M, decoder]`` and attention scores ``[B, M, N]``."""
-
-    queries: Tensor
-    scores: Tensor
-
-
-class Translation(nn.Module):
+class Translation(AttentionDecoder):
     r"""Bidirectional LSTM encoder, LSTM decoder with input feed, one alignment for each target word.
 
     .. math:: z_j \sim p(z \mid x, y_{<j}), \qquad
               y_j \sim \mathrm{softmax}\bigl(W \tanh(U_q q_j + U_c\, m_{z_j})\bigr)
 
-    The decoder is fed with the expected context, so the alignments are independent given the words before. All are one
-    site, ``alignment``, in the plates ``sentences`` and ``words``; the words are the site ``target``.
-
-    With a sampled input feed it is fed with the context of the weights that were drawn. Each alignment then depends on
-    those before it, and is a site of its own, ``alignment_0``, ``alignment_1``, ..., in the plate ``sentences``. This
-    is for Gamma and LogNormal priors under :class:`AttentionELBO`, and for ``Categorical(enumerate=False)`` under
-    :class:`ScoreFunctionELBO`, where the reward of an alignment is the log likelihood of the whole sentence. Decoding
-    feeds the expected context in any case: drawn contexts are not averaged over.
+    Its sites, and how the decoder is fed, are those of :class:`AttentionDecoder`.
 
     Args:
         source_vocabulary: Number of source tokens.
@@ -102,14 +85,11 @@ class Translation(nn.Module):
         init_range: float | None = None,
         input_feed: Literal["expected", "sampled"] = "expected",
     ) -> None:
-        super().__init__()
-        if input_feed not in ("expected", "sampled"):
-            raise ValueError(f"input_feed is '{input_feed}', expected 'expected' or 'sampled'")
+        super().__init__(input_feed)
         sizes = TranslationSizes() if sizes is None else sizes
         if sizes.memory % 2:
             raise ValueError(f"memory is {sizes.memory}, expected an even width: half for each direction")
         self.sizes = sizes
-        self.input_feed: Literal["expected", "sampled"] = input_feed
         self.source_embedding = nn.Embedding(source_vocabulary, sizes.embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, sizes.embedding)
         between = dropout if sizes.layers > 1 else 0.0
@@ -129,40 +109,12 @@ class Translation(nn.Module):
             for parameter in self.parameters():
                 nn.init.uniform_(parameter, -init_range, init_range)
 
-    def forward(
-        self,
-        source: Tensor,
-        source_mask: Tensor,
-        target_in: Tensor,
-        target_out: Tensor | None = None,
-        target_mask: Tensor | None = None,
-    ) -> TokenLikelihood:
-        """Distribution of every target word, given the ones before it.
-
-        Args:
-            source: Ids ``[B, N]``.
-            source_mask: True at source words, ``[B, N]``.
-            target_in: Ids ``[B, M]`` of the words before, from the begin token on.
-            target_out: Ids ``[B, M]`` of the words; drawn when omitted.
-            target_mask: True at target words, ``[B, M]``; everywhere when omitted.
-        """
-        pyro.module("translation", self)
-        if target_mask is None:
-            target_mask = torch.ones_like(target_in, dtype=torch.bool)
-        memory = self.encode(source, source_mask)
-        sentences = pyro.plate("sentences", source.size(0), dim=-2)
-        words = pyro.plate("words", target_in.size(1), dim=-1)
-        if self.input_feed == "sampled":
-            with sentences:
-                queries, context = self._decode_sampled(memory, source_mask, target_in, target_mask)
-        else:
-            decoded = self._decode(memory, source_mask, target_in)
-            with sentences, words, pyro.poutine.mask(mask=target_mask):
-                queries, context = decoded.queries, self._attend(decoded.scores, memory, source_mask)
-        with sentences, words, pyro.poutine.mask(mask=target_mask):
-            likelihood = self.likelihood(queries, context)
-            pyro.sample("target", likelihood, obs=target_out)
-        return likelihood
+    def check_source(self, source: Tensor) -> None:
+        """Raise ValueError unless a source is ids ``[B, N]``."""
+        if source.dim() != 2 or source.size(0) == 0 or source.is_floating_point():
+            raise ValueError(
+                f"source has shape {tuple(source.shape)} and dtype {source.dtype}, expected ids [B, N], B > 0"
+            )
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """Encoded source words ``[B, N, memory]``; zeros at the padding."""
@@ -184,74 +136,15 @@ class Translation(nn.Module):
         context = memory.new_zeros(len(memory), self.sizes.memory)
         return DecoderState(memory, self.score.key(memory), source_mask, cells, context)
 
-    def step(
-        self, state: DecoderState, word: Tensor, *, k_max: int | None = None
-    ) -> tuple[DecoderState, Tensor, Tensor]:
-        """One step of the decoder, fed with the expected context; teacher forcing and decoding both go through it.
-
-        Args:
-            state: State after the words before.
-            word: Vectors ``[B, embedding]`` of the last word, from :meth:`embed`.
-            k_max: Feed the next step with the context of so many largest attention weights; of all when omitted.
-
-        Returns:
-            The next state, the queries ``[B, decoder]`` and the attention scores ``[B, N]``, padding included.
-        """
+    def advance(self, state: DecoderState, word: Tensor) -> tuple[DecoderState, Tensor, Tensor]:
+        """The decoder's outputs, which are fed with the last context, and their attention scores."""
         below, cells = torch.cat([word, state.context], -1), []
         for level, cell in enumerate(self.decoder):
             cells.append(cell(below, state.cells[level]))
             below = self.dropout(cells[-1][0]) if level + 1 < len(self.decoder) else cells[-1][0]
         scores = self.score.out((self.score.query(below).unsqueeze(1) + state.keys).tanh()).squeeze(-1)
-        weights = Dense(state.mask[:, None]).softmax(scores.unsqueeze(1))
-        if k_max is not None:
-            weights = keep_largest(weights, k_max).to(state.memory.dtype)
-        context = (weights @ state.memory).squeeze(1)
-        return replace(state, cells=tuple(cells), context=context), below, scores
+        return replace(state, cells=tuple(cells)), below, scores
 
-    def _decode(self, memory: Tensor, source_mask: Tensor, target_in: Tensor) -> _Decoded:
-        # all words at once: fast, and dropout's draws keep their order
-        words = self.embed(target_in)
-        state, queries, scores = self.start(memory, source_mask), [], []
-        for word in words.unbind(1):
-            state, query, score = self.step(state, word)
-            queries.append(query)
-            scores.append(score)
-        return _Decoded(torch.stack(queries, 1), torch.stack(scores, 1))
-
-    def _decode_sampled(
-        self, memory: Tensor, source_mask: Tensor, target_in: Tensor, target_mask: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Decoder outputs ``[B, M, decoder]`` and contexts ``[B, M, memory]`` of drawn weights, each fed onwards."""
-        state, queries, contexts = self.start(memory, source_mask), [], []
-        for number, word in enumerate(self.embed(target_in).unbind(1)):
-            state, query, scores = self.step(state, word)
-            with pyro.poutine.mask(mask=target_mask[:, number : number + 1]), _Numbered(number):
-                context = self._attend(scores.unsqueeze(1), memory, source_mask)
-            if context.dim() > 3:
-                raise ValueError(
-                    f"site '{self.attention.name}_{number}' has {len(context)} values at once, expected one: with "
-                    f"input_feed='sampled' their number would grow exponentially in the words; draw single alignments "
-                    f"by Categorical(enumerate=False) and ScoreFunctionELBO, do not vectorise particles, or use "
-                    f"input_feed='expected'"
-                )
-            state = replace(state, context=context.squeeze(1))
-            queries.append(query)
-            contexts.append(context)
-        return torch.stack(queries, 1), torch.cat(contexts, 1)
-
-    def _attend(self, scores: Tensor, memory: Tensor, source_mask: Tensor) -> Tensor:
-        """Contexts ``[..., B, M, memory]`` of attention scores ``[B, M, N]``: the latent site."""
-        layout = Dense(source_mask[:, None, None], event_dim=2)
-        memory = memory[:, None, None]  # keys and values [B, 1, 1, N, D], to scores [B, M, 1, N]
-        return self.attention(scores.unsqueeze(-2), memory, keys=memory, layout=layout).context.squeeze(-2)
-
-
-class _Numbered(Messenger):
-    """Adds a number to the names of the sites inside."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-    def _pyro_sample(self, msg: Any) -> None:
-        msg["name"] = f"{msg['name']}_{self.number}"
+    def feed(self, state: DecoderState, queries: Tensor, context: Tensor) -> DecoderState:
+        """The context is part of the next step's input."""
+        return replace(state, context=context)

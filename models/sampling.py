@@ -1,4 +1,4 @@
-"""One word at a time: the greedy path through the translation model, and samples from it.
+"""One word at a time: the greedy path through a model, and samples from it.
 
 The decoder is fed with the expected context, also of a model that was trained with ``input_feed="sampled"``.
 """
@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.decoder import AttentionDecoder
 from models.hypotheses import Hypothesis, align, check_request, evaluation, largest
 from models.next_word import check_inference, next_word_log_probs
-from models.nmt import Translation
 from pyro_attention.predictive import seeded
 
 __all__ = ["greedy", "sample"]
 
 
 def greedy(
-    model: Translation,
+    model: AttentionDecoder,
     source: Tensor,
     source_mask: Tensor,
     *,
@@ -35,9 +35,9 @@ def greedy(
     """The most probable word at every step; equals :func:`beam_search` with one beam and no length penalty.
 
     Args:
-        model: The translation model.
-        source: Ids ``[B, N]``.
-        source_mask: True at source words, which come first, ``[B, N]``.
+        model: The model.
+        source: The source that the model takes: ids ``[B, N]``, or features ``[B, N, F]``.
+        source_mask: True at what is no padding, which comes first, ``[B, N]``.
         begin: Id that stands before the first word.
         end: Id that ends a sentence.
         max_length: Largest number of words, the end token among them.
@@ -53,7 +53,7 @@ def greedy(
         ValueError: As :func:`beam_search`.
 
     Example:
-        >>> from models.nmt import TranslationSizes
+        >>> from models.nmt import Translation, TranslationSizes
         >>> model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8))
         >>> source = torch.randint(10, (2, 5))
         >>> len(greedy(model, source, source >= 0, begin=1, end=2, max_length=3))
@@ -68,7 +68,7 @@ def greedy(
 
 
 def sample(
-    model: Translation,
+    model: AttentionDecoder,
     source: Tensor,
     source_mask: Tensor,
     *,
@@ -80,15 +80,15 @@ def sample(
     seed: int | None = None,
     **inference: Any,
 ) -> list[Hypothesis]:
-    r"""One random translation of each sentence, word by word from :math:`p(y \mid x, y_{<j})^{1/T}`, normalised.
+    r"""One random sentence for each source, word by word from :math:`p(y \mid x, y_{<j})^{1/T}`, normalised.
 
     For more of the same sentence repeat its row. The draws depend on the batch, not on its padding (unless ``samples``
     draws weights).
 
     Args:
-        model: The translation model.
-        source: Ids ``[B, N]``.
-        source_mask: True at source words, which come first, ``[B, N]``.
+        model: The model.
+        source: The source that the model takes: ids ``[B, N]``, or features ``[B, N, F]``.
+        source_mask: True at what is no padding, which comes first, ``[B, N]``.
         begin: Id that stands before the first word.
         end: Id that ends a sentence.
         temperature: T > 0; below 1 probable words become more so.
@@ -105,7 +105,7 @@ def sample(
         ValueError: As :func:`beam_search`; a temperature that is not positive and finite.
 
     Example:
-        >>> from models.nmt import TranslationSizes
+        >>> from models.nmt import Translation, TranslationSizes
         >>> model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8))
         >>> source = torch.randint(10, (2, 5))
         >>> options = {"begin": 1, "end": 2, "max_length": 3, "seed": 0}
@@ -125,7 +125,7 @@ def sample(
 
 @torch.no_grad()
 def _walk(
-    model: Translation,
+    model: AttentionDecoder,
     source: Tensor,
     source_mask: Tensor,
     choose: Callable[[Tensor], Tensor],

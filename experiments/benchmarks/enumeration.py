@@ -23,6 +23,7 @@ from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import interleave
 from experiments.cli import run_script
 from experiments.results import as_table, write_environment, write_metrics
+from experiments.results_page import hardware, markdown_table, update_section
 from pyro_attention.likelihoods import TokenLikelihood
 
 __all__ = ["CONTESTANTS", "Contestant", "EnumerationConfig", "Sizes", "make_step", "run"]
@@ -57,6 +58,7 @@ class EnumerationConfig:
         out: Folder for metrics.json and environment.json.
         rounds: Rounds that count.
         threads: Threads of torch; its own choice when omitted.
+        results: Page whose section on this is written; none when omitted.
     """
 
     sources: tuple[PositiveInt, ...] = (10, 25, 50)  # type: ignore[valid-type]
@@ -64,6 +66,7 @@ class EnumerationConfig:
     out: Path = Path("runs", "bench", "enumeration")
     rounds: PositiveInt = 5  # type: ignore[valid-type]
     threads: PositiveInt | None = None  # type: ignore[valid-type]
+    results: Path | None = None
 
 
 class Translation(nn.Module):
@@ -127,8 +130,24 @@ def run(config: EnumerationConfig) -> dict[str, float]:
             metrics |= {f"{sources}_sources/{name}/{quantity}": value for quantity, value in numbers.items()}
     write_metrics(config.out, metrics, {name: QUANTITIES[name.rpartition("/")[2]] for name in metrics})
     write_environment(config.out, torch.device("cpu"))
-    print(as_table(_rows(metrics, config.sources)), config.out / "metrics.json", sep="\n")
+    rows = _rows(metrics, config.sources)
+    print(as_table(rows), config.out / "metrics.json", sep="\n")
+    if config.results is not None:
+        update_section(config.results, "enumeration", _section(config, rows))
     return metrics
+
+
+def _section(config: EnumerationConfig, rows: list[dict[str, str]]) -> str:
+    sizes = Sizes(0, vocabulary=config.vocabulary)
+    threads = torch.get_num_threads()
+    command = f"python -m experiments.benchmarks.enumeration --rounds {config.rounds}"
+    return (
+        f"## Exact enumeration of alignments\n\n`{command}`, "
+        f"on {hardware([config.out])}, {threads} thread{'s' if threads > 1 else ''}.\n\n"
+        f"Forward and backward of the last layer of a translation model, the alignment summed out by Pyro: "
+        f"{sizes.batch} sentences of {sizes.targets} words, width {sizes.width}, {sizes.vocabulary} tokens. Medians of "
+        f"{config.rounds} interleaved rounds; memory at the peak beyond that before.\n\n{markdown_table(rows)}"
+    )
 
 
 def _rows(metrics: dict[str, float], sources: tuple[int, ...]) -> list[dict[str, str]]:

@@ -56,6 +56,11 @@ class ParallelText:
     def __len__(self) -> int:
         return len(self.source)
 
+    def first(self, count: int) -> "ParallelText":
+        """The first pairs, as many as there are."""
+        alignments = None if self.alignments is None else self.alignments[:count]
+        return ParallelText(self.source[:count], self.target[:count], self.name, self.languages, alignments)
+
 
 class Rules(NamedTuple):
     """What becomes of a line; see `read_parallel`."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 from matplotlib.patches import Rectangle
 
-from experiments.alignment_figures import agreement_heatmap, interval_heatmaps, prior_and_posterior
+from experiments.alignment_figures import agreement_heatmap, interval_heatmaps, prior_and_posterior, weights_heatmap
 from experiments.figures import save
 from pyro_attention.analysis import GoldAlignment
 from tests.analysis.random_alignments import aligned, weights_of
@@ -45,6 +45,15 @@ def test_title_stands_above_the_words(tmp_path):
     save(figure, tmp_path / "figure.png")
     title = figure._suptitle.get_window_extent()
     assert all(axis.get_tightbbox().y1 <= title.y0 for axis in figure.axes[:2])
+
+
+def test_weights_alone(tmp_path):
+    weights = weights_of(5, 6)
+    figure = weights_heatmap(weights, source=SOURCE, target=TARGET, gold=GOLD)
+    panel, _ = figure.axes  # and the colour bar
+    assert torch.tensor(panel.images[0].get_array()).equal(weights.float())
+    assert boxes(panel) == {(0, 0, "-"), (3, 2, "-"), (1, 1, ":")}
+    save(figure, tmp_path / "figure.png")
 
 
 def test_intervals():

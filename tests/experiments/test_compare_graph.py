@@ -18,7 +18,10 @@ def _config(folder: Path, **options: object) -> CompareGraphs:
 
 
 def test_compare_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    metrics = run(_config(tmp_path))
+    page = tmp_path / "RESULTS.md"
+    metrics = run(_config(tmp_path, results=page))
+    assert "--task graph" in page.read_text()
+    assert "| soft |" in page.read_text()
     printed = capsys.readouterr().out
     for row in [*ROWS, MC_DROPOUT]:
         assert f"\n{row}  " in printed

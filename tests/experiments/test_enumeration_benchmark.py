@@ -16,7 +16,7 @@ def test_contestants_compute_the_same() -> None:
 
 
 def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = EnumerationConfig(sources=(2, 3), vocabulary=10, out=tmp_path, rounds=2)
+    config = EnumerationConfig(sources=(2, 3), vocabulary=10, out=tmp_path, rounds=2, results=tmp_path / "PAGE.md")
     metrics = run(config)
     printed = capsys.readouterr().out
     assert "times less memory" in printed
@@ -24,6 +24,7 @@ def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert metrics["2_sources/Categorical/ratio"] == 1
     assert len(metrics) == 2 * len(CONTESTANTS) * len(enumeration.QUANTITIES)
     assert (tmp_path / "environment.json").is_file()
+    assert "| 2 |" in (tmp_path / "PAGE.md").read_text()
 
 
 def test_memory_does_not_grow_with_the_alignments() -> None:

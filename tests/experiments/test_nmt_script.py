@@ -210,9 +210,29 @@ def test_align_in_both_directions(trained_folder, tmp_path):
     assert counts["intersection"] < counts["union"]
 
 
+@pytest.mark.parametrize("guide", ["soft", "marginal", "weibull"])
+def test_train_draws_the_first_sentences(guide, tmp_path, capsys):
+    options = [*tiny_options(write_text(tmp_path / "text")), "--max-epochs", "1", "--guide", guide, "--k-max", "null"]
+    assert command_line("train", *options, "--out", str(tmp_path / "run")) == 0
+    assert "test_ppl" in capsys.readouterr().out
+    assert len(list((tmp_path / "run" / "figures").glob("pair-*.png"))) == 3
+
+
 def test_evaluate_with_other_options(trained_folder, capsys):
     assert command_line("evaluate", str(trained_folder), "--k-max", "1", "--beam", "1") == 0
     assert "perplexity" in capsys.readouterr().out
+    # sums over alignments are exact
+    assert command_line("evaluate", str(trained_folder), "--samples", "3") == 2
+    assert "error: samples is 3, expected 0" in capsys.readouterr().err
+
+
+def test_translate_by_posterior_samples(tmp_path):
+    config = tiny_config(tmp_path, guide="weibull", max_epochs=1)
+    run(config)
+    file = tmp_path / "new.de"
+    file.write_text("die Frau lacht .\n")
+    assert command_line("translate", str(config.out), str(file), "--samples", "4") == 0
+    assert len((tmp_path / "new.en").read_text().splitlines()) == 1
 
 
 # bad input

@@ -1,0 +1,203 @@
+"""The decoder that translation and captioning share: words one after another, each with an attention of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyro
+import torch
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+
+from models.decoder_state import DecoderState
+from pyro_attention import Dense, LatentAttention, TokenLikelihood
+from pyro_attention.analysis.alignment_uncertainty import k_max as keep_largest
+
+__all__ = ["AttentionDecoder"]
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """Decoder outputs ``[B, M, width]`` and attention scores ``[B, M, N]``."""
+
+    queries: Tensor
+    scores: Tensor
+
+
+class AttentionDecoder(nn.Module):
+    r"""Words, each drawn given those before and what one latent attention looks at in the source.
+
+    A subclass says how the source is encoded, how the recurrent state goes on, and how a word depends on a context:
+    :meth:`check_source`, :meth:`encode`, :meth:`embed`, :meth:`start`, :meth:`advance`, :meth:`feed` and
+    :meth:`likelihood`. Plates, sites, teacher forcing, and all of decoding rest on these.
+
+    The state goes on with the expected context, so the alignments are independent given the words before. All are one
+    site, ``alignment``, in the plates ``sentences`` and ``words``; the words are the site ``target``.
+
+    With a sampled input feed it goes on with the context of the weights that were drawn. Each alignment then depends on
+    those before it, and is a site of its own, ``alignment_0``, ``alignment_1``, ..., in the plate ``sentences``. This
+    is for Gamma and LogNormal priors under :class:`AttentionELBO`, and for ``Categorical(enumerate=False)`` under
+    :class:`ScoreFunctionELBO`, where the reward of an alignment is the log likelihood of the whole sentence. Decoding
+    goes on with the expected context in any case: drawn contexts are not averaged over.
+
+    Args:
+        input_feed: Go on with the "expected" or the "sampled" context.
+
+    Attributes:
+        attention: The attention, whose site is ``alignment``; a subclass sets it.
+        output: The output layer, with a row for each word; a subclass sets it.
+
+    Raises:
+        ValueError: An unknown input feed; at a call with a sampled feed: enumerated alignments, vectorised particles or
+            an inference network, which need the alignments to be one site.
+    """
+
+    attention: LatentAttention
+    output: nn.Linear
+
+    def __init__(self, input_feed: Literal["expected", "sampled"] = "expected") -> None:
+        super().__init__()
+        if input_feed not in ("expected", "sampled"):
+            raise ValueError(f"input_feed is '{input_feed}', expected 'expected' or 'sampled'")
+        self.input_feed: Literal["expected", "sampled"] = input_feed
+
+    def check_source(self, source: Tensor) -> None:
+        """Raise ValueError unless a source is of the right shape and type."""
+        raise NotImplementedError
+
+    def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
+        """What is attended to, ``[B, N, memory]``, of a source."""
+        raise NotImplementedError
+
+    def embed(self, words: Tensor) -> Tensor:
+        """Vectors ``[..., embedding]`` of words."""
+        raise NotImplementedError
+
+    def start(self, memory: Tensor, source_mask: Tensor) -> DecoderState:
+        """State before the first word, of the output of :meth:`encode`."""
+        raise NotImplementedError
+
+    def advance(self, state: DecoderState, word: Tensor) -> tuple[DecoderState, Tensor, Tensor]:
+        """One step up to the attention.
+
+        Args:
+            state: State after the words before.
+            word: Vectors ``[B, embedding]`` of the last word, from :meth:`embed`.
+
+        Returns:
+            The next state, which waits for its context; the queries ``[B, width]``, all that the next word needs
+            besides it; and the attention scores ``[B, N]``, padding included.
+        """
+        raise NotImplementedError
+
+    def feed(self, state: DecoderState, queries: Tensor, context: Tensor) -> DecoderState:
+        """The state of :meth:`advance` after a context ``[B, memory]``; a second one takes the place of the first."""
+        raise NotImplementedError
+
+    def likelihood(self, queries: Tensor, context: Tensor) -> TokenLikelihood:
+        """Distribution of the next word from queries ``[..., width]`` and contexts ``[..., memory]``."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        source: Tensor,
+        source_mask: Tensor,
+        target_in: Tensor,
+        target_out: Tensor | None = None,
+        target_mask: Tensor | None = None,
+    ) -> TokenLikelihood:
+        """Distribution of every target word, given the ones before it.
+
+        Args:
+            source: The source, ids ``[B, N]`` or features ``[B, N, F]``.
+            source_mask: True at what may be attended to, ``[B, N]``.
+            target_in: Ids ``[B, M]`` of the words before, from the begin token on.
+            target_out: Ids ``[B, M]`` of the words; drawn when omitted.
+            target_mask: True at target words, ``[B, M]``; everywhere when omitted.
+        """
+        pyro.module(type(self).__name__.lower(), self)
+        if target_mask is None:
+            target_mask = torch.ones_like(target_in, dtype=torch.bool)
+        memory = self.encode(source, source_mask)
+        sentences = pyro.plate("sentences", source.size(0), dim=-2)
+        words = pyro.plate("words", target_in.size(1), dim=-1)
+        if self.input_feed == "sampled":
+            with sentences:
+                queries, context = self._decode_sampled(memory, source_mask, target_in, target_mask)
+        else:
+            decoded = self._decode(memory, source_mask, target_in)
+            with sentences, words, pyro.poutine.mask(mask=target_mask):
+                queries, context = decoded.queries, self._attend(decoded.scores, memory, source_mask)
+        with sentences, words, pyro.poutine.mask(mask=target_mask):
+            likelihood = self.likelihood(queries, context)
+            pyro.sample("target", likelihood, obs=target_out)
+        return likelihood
+
+    def step(
+        self, state: DecoderState, word: Tensor, *, k_max: int | None = None
+    ) -> tuple[DecoderState, Tensor, Tensor]:
+        """One step of the decoder, fed with the expected context; teacher forcing and decoding both go through it.
+
+        Args:
+            state: State after the words before.
+            word: Vectors ``[B, embedding]`` of the last word, from :meth:`embed`.
+            k_max: Go on with the context of so many largest attention weights; of all when omitted.
+
+        Returns:
+            The next state, the queries ``[B, width]`` and the attention scores ``[B, N]``, padding included.
+        """
+        state, queries, scores = self.advance(state, word)
+        weights = Dense(state.mask[:, None]).softmax(scores.unsqueeze(1))
+        if k_max is not None:
+            weights = keep_largest(weights, k_max).to(state.memory.dtype)
+        context = (weights @ state.memory).squeeze(1)
+        return self.feed(state, queries, context), queries, scores
+
+    def _decode(self, memory: Tensor, source_mask: Tensor, target_in: Tensor) -> _Decoded:
+        # all words at once: fast, and dropout's draws keep their order
+        words = self.embed(target_in)
+        state, queries, scores = self.start(memory, source_mask), [], []
+        for word in words.unbind(1):
+            state, query, score = self.step(state, word)
+            queries.append(query)
+            scores.append(score)
+        return _Decoded(torch.stack(queries, 1), torch.stack(scores, 1))
+
+    def _decode_sampled(
+        self, memory: Tensor, source_mask: Tensor, target_in: Tensor, target_mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Queries ``[B, M, width]`` and contexts ``[B, M, memory]`` of drawn weights, each fed onwards."""
+        state, queries, contexts = self.start(memory, source_mask), [], []
+        for number, word in enumerate(self.embed(target_in).unbind(1)):
+            state, query, scores = self.step(state, word)
+            with pyro.poutine.mask(mask=target_mask[:, number : number + 1]), _Numbered(number):
+                context = self._attend(scores.unsqueeze(1), memory, source_mask)
+            if context.dim() > 3:
+                raise ValueError(
+                    f"site '{self.attention.name}_{number}' has {len(context)} values at once, expected one: with "
+                    f"input_feed='sampled' their number would grow exponentially in the words; draw single alignments "
+                    f"by Categorical(enumerate=False) and ScoreFunctionELBO, do not vectorise particles, or use "
+                    f"input_feed='expected'"
+                )
+            state = self.feed(state, query, context.squeeze(1))
+            queries.append(query)
+            contexts.append(context)
+        return torch.stack(queries, 1), torch.cat(contexts, 1)
+
+    def _attend(self, scores: Tensor, memory: Tensor, source_mask: Tensor) -> Tensor:
+        """Contexts ``[..., B, M, memory]`` of attention scores ``[B, M, N]``: the latent site."""
+        layout = Dense(source_mask[:, None, None], event_dim=2)
+        memory = memory[:, None, None]  # keys and values [B, 1, 1, N, D], to scores [B, M, 1, N]
+        return self.attention(scores.unsqueeze(-2), memory, keys=memory, layout=layout).context.squeeze(-2)
+
+
+class _Numbered(Messenger):
+    """Adds a number to the names of the sites inside."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def _pyro_sample(self, msg: Any) -> None:
+        msg["name"] = f"{msg['name']}_{self.number}"
