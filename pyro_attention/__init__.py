@@ -5,7 +5,7 @@ from pyro_attention.alignment_elbo import AlignmentELBO
 from pyro_attention.attention import LatentAttention
 from pyro_attention.check import ModelReport, SiteReport, check_model
 from pyro_attention.dirichlet import Dirichlet, DirichletPrior
-from pyro_attention.distributions import GammaWeights, LogNormalWeights, LogWeights, WeibullWeights
+from pyro_attention.distributions import BlockedValue, GammaWeights, LogNormalWeights, LogWeights, WeibullWeights
 from pyro_attention.distributions.alignment import CategoricalAlignment
 from pyro_attention.distributions.dirichlet import DirichletWeights
 from pyro_attention.elbo import AttentionELBO
@@ -46,6 +46,7 @@ __all__ = [
     "AttentionGuide",
     "AttentionOutput",
     "Bilinear",
+    "BlockedValue",
     "Categorical",
     "CategoricalAlignment",
     "ContextualGammaPrior",

@@ -15,6 +15,7 @@ __all__ = [
     "check_dense",
     "check_edge_index",
     "check_edges",
+    "check_pairs",
     "check_per_key",
     "check_positive",
     "check_scores",
@@ -59,10 +60,10 @@ class PlateCheck(Messenger):
             )
 
 
-def check_scores(scores: Tensor, *, site: str) -> None:
+def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:
     """Raise unless attention scores are finite floating-point numbers of a forward pass."""
     if not scores.is_floating_point():
-        raise TypeError(f"site '{site}': scores have dtype {scores.dtype}, expected floating point")
+        raise TypeError(f"site '{site}': {name} have dtype {scores.dtype}, expected floating point")
     if torch._C._current_graph_task_id() != -1:
         raise RuntimeError(
             f"site '{site}' is recomputed during backward, where no guide is active and the weights would be drawn "
@@ -71,7 +72,7 @@ def check_scores(scores: Tensor, *, site: str) -> None:
     # one pass; only a sum that is not finite calls for a closer look
     if torch.distributions.Distribution._validate_args and not scores.sum().isfinite() and not scores.isfinite().all():
         raise ValueError(
-            f"site '{site}': {(~scores.isfinite()).sum().item()} of {scores.numel()} scores are NaN or infinite; "
+            f"site '{site}': {(~scores.isfinite()).sum().item()} of {scores.numel()} {name} are NaN or infinite; "
             f"check the features and the learning rate, and pass forbidden positions as a mask instead of -inf scores"
         )
 
@@ -129,6 +130,29 @@ def check_dense(scores: Tensor, mask: Tensor | None, *, event_dim: int, site: st
             f"expected [..., {'heads, queries, keys' if event_dim == 3 else 'heads, keys'}]"
         )
     _check_mask_fits(mask, scores, site=site)
+
+
+def check_pairs(
+    queries: Tensor, keys: Tensor, values: Tensor, key_mask: Tensor | None, query_mask: Tensor | None, *, site: str
+) -> None:
+    """Raise unless queries, keys, values and masks of blocked attention are finite and fit each other."""
+    for name, vectors in (("queries", queries), ("keys", keys), ("values", values)):
+        check_scores(vectors, site=site, name=name)
+        if vectors.dim() < 3 or (name != "queries" and vectors.shape[-3:-1] != keys.shape[-3:-1]):
+            raise ValueError(
+                f"site '{site}': {name} have shape {tuple(vectors.shape)}, expected [..., heads, positions, width], "
+                f"keys and values with the same heads and positions"
+            )
+    if queries.size(-3) != keys.size(-3) or queries.size(-1) != keys.size(-1):
+        raise ValueError(
+            f"site '{site}': queries of shape {tuple(queries.shape)} do not fit keys of shape {tuple(keys.shape)}; "
+            f"expected as many heads and the same width"
+        )
+    for name, mask, vectors in (("key_mask", key_mask, keys), ("query_mask", query_mask, queries)):
+        check_boolean_mask(mask)
+        expected = (*vectors.shape[:-3], vectors.size(-2))
+        if mask is not None and mask.shape != expected[-mask.dim() :]:
+            raise ValueError(f"site '{site}': {name} has shape {tuple(mask.shape)}, expected {expected}")
 
 
 def check_edges(scores: Tensor, mask: Tensor | None, *, edges: Tensor, site: str) -> None:

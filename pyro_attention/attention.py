@@ -6,16 +6,25 @@ import pyro
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import PlateCheck, as_float, check_per_key, check_scores
+from pyro_attention._checks import PlateCheck, as_float, check_pairs, check_per_key, check_scores
 from pyro_attention.alignment import AlignmentPrior
-from pyro_attention.distributions import LogWeights
+from pyro_attention.distributions import BlockedPrior, BlockedValue, LogWeights
+from pyro_attention.distributions.pairs import Pairs
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.output import AttentionOutput
-from pyro_attention.priors import Prior
+from pyro_attention.priors import (
+    ContextualGammaPrior,
+    ContextualLogNormalPrior,
+    FixedGammaPrior,
+    FixedLogNormalPrior,
+    Prior,
+)
 
 __all__ = ["LatentAttention"]
+
+_BLOCKED_PRIORS = (FixedGammaPrior, FixedLogNormalPrior, ContextualGammaPrior, ContextualLogNormalPrior)
 
 
 class LatentAttention(nn.Module):
@@ -99,6 +108,59 @@ class LatentAttention(nn.Module):
             weights = prior.weights(log_weights)
         context = layout.aggregate(self.dropout(weights).to(values.dtype), values)
         return AttentionOutput(context=context, weights=weights)
+
+    def blocked(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        key_mask: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> AttentionOutput:
+        """The same from queries and keys, in memory that grows as their number and not as its square.
+
+        Scores are ``queries @ keys.T``; neither they nor the weights are held. The site's value is a
+        :class:`BlockedValue`. Under a causal mask a contextual or LogNormal prior's KL takes a second pass.
+
+        Args:
+            queries: ``[..., H, M, D]``, already scaled.
+            keys: ``[..., H, N, D]``, also those of a contextual prior.
+            values: ``[..., H, N, Dv]``.
+            key_mask: Boolean ``[..., N]``, True = may be attended to.
+            query_mask: Boolean ``[..., M]``, True = may attend.
+            causal: Query i sees the keys 0 .. i alone.
+
+        Raises:
+            ValueError: Something here is not blocked (see :meth:`obstacle`), or as in :meth:`forward`.
+            TypeError: Queries, keys or values are not floating point, or a mask is not boolean.
+            RuntimeError: Called from inside a backward pass (gradient checkpointing).
+        """
+        reason = self.obstacle()
+        if reason is not None:
+            raise ValueError(f"site '{self.name}': blocked attention does not support {reason}; use dense attention")
+        check_pairs(queries, keys, values, key_mask, query_mask, site=self.name)
+        pairs = Pairs(queries, keys, key_mask, query_mask, causal, self.normalize_scores and self.prior.normalizes)
+        per_query = causal and not isinstance(self.prior, FixedGammaPrior | FixedLogNormalPrior)
+        with torch.autocast(queries.device.type, enabled=False):
+            prior = BlockedPrior(self.prior, pairs, per_query=per_query, site=self.name)
+            with PlateCheck():
+                value = pyro.sample(self.name, prior)
+            if isinstance(value, BlockedValue):
+                return AttentionOutput(context=value.attend(values), weights=None)
+            weights = prior.weights(value)  # given by a condition
+        return AttentionOutput(context=weights.to(values.dtype) @ values, weights=weights)
+
+    def obstacle(self) -> str | None:
+        """What keeps this layer from being blocked; None when nothing does."""
+        if type(self.normalizer) is not Softmax:
+            return f"the normalizer {type(self.normalizer).__name__}, only Softmax"
+        if not isinstance(self.prior, _BLOCKED_PRIORS):
+            return f"the prior {type(self.prior).__name__}, only {', '.join(p.__name__ for p in _BLOCKED_PRIORS)}"
+        if self.training and self.dropout.p > 0:
+            return f"dropout of the weights (here {self.dropout.p} in training mode)"
+        return None
 
     def _check_normalizer(self) -> None:
         if not isinstance(self.normalizer, Normalizer):

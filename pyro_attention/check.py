@@ -176,12 +176,13 @@ def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[
 
 def _gradients(loss: Tensor | None, scores: list[Tensor | None]) -> list[float | None]:
     """Norm of the loss's gradient at each site's scores; None where there is none."""
-    scores = [torch.zeros(()) if tensor is None else tensor for tensor in scores]  # blocked attention holds none
-    wanted = [tensor for tensor in scores if tensor.requires_grad]
+    # blocked attention holds no scores
+    known = [torch.zeros(()) if tensor is None else tensor for tensor in scores]
+    wanted = [tensor for tensor in known if tensor.requires_grad]
     if loss is None or not loss.requires_grad or not wanted:
         return [None] * len(scores)
     found = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
-    gradients = [next(found) if tensor.requires_grad else None for tensor in scores]
+    gradients = [next(found) if tensor.requires_grad else None for tensor in known]
     return [None if gradient is None else gradient.norm().item() for gradient in gradients]
 
 

@@ -11,6 +11,7 @@ from pyro.nn.module import PyroModule, pyro_method
 from pyro.poutine.util import site_is_subsample
 from torch import nn
 
+from pyro_attention.distributions import BlockedPrior
 from pyro_attention.families import Family
 
 __all__ = ["AttentionGuide"]
@@ -106,6 +107,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 f"site '{name}': {type(family).__name__} fits priors of kind '{family.kind}', but its prior "
                 f"{type(prior).__name__} is of kind '{prior.kind}'"
             )
+        if isinstance(prior, BlockedPrior):
+            return prior.posterior(family)
         args, kwargs = self.args_kwargs
         return family.amortise(prior, *args, **kwargs)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import reduce
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from pyro_attention._checks import as_float
 from pyro_attention.attention import LatentAttention
 from pyro_attention.layout import Dense
 from pyro_attention.normalizers import Normalizer
@@ -15,7 +18,11 @@ from pyro_attention.output import AttentionOutput
 from pyro_attention.priors import ContextualGammaPrior, Prior
 from pyro_attention.scores import ScaledDotProduct
 
-__all__ = ["MultiheadAttention"]
+__all__ = ["Implementation", "MultiheadAttention"]
+
+Implementation = Literal["dense", "blocked", "auto"]
+
+_MANY_WEIGHTS = 2**25
 
 
 class MultiheadAttention(nn.Module):
@@ -37,9 +44,12 @@ class MultiheadAttention(nn.Module):
         prior: Prior network; a contextual Gamma prior shared by the heads by default.
         normalizer: From log weights to weights; softmax by default.
         normalize_scores: See :class:`LatentAttention`.
+        implementation: "dense" holds scores and weights; "blocked" makes them block by block and again in backward,
+            in memory that grows as the lengths and not as their product, and returns no weights; "auto" is blocked
+            from 32 million weights a call on, and dense for less or where blocked does not support something.
 
     Raises:
-        ValueError: ``num_heads`` does not divide ``embed_dim``.
+        ValueError: ``num_heads`` does not divide ``embed_dim``, or the implementation is unknown.
 
     Example:
         >>> import pyro
@@ -67,8 +77,12 @@ class MultiheadAttention(nn.Module):
         prior: Prior | None = None,
         normalizer: Normalizer | None = None,
         normalize_scores: bool = True,
+        implementation: Implementation = "auto",
     ) -> None:
         super().__init__()
+        if implementation not in get_args(Implementation):
+            raise ValueError(f"implementation is '{implementation}', expected 'dense', 'blocked' or 'auto'")
+        self.implementation: Implementation = implementation
         if num_heads < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}")
         self.embed_dim, self.num_heads = embed_dim, num_heads
@@ -158,8 +172,8 @@ class MultiheadAttention(nn.Module):
             Context ``[..., M, embed_dim]``; weights ``[..., heads, M, N]``, or ``[..., M, N]`` when averaged.
 
         Raises:
-            ValueError: Shapes do not fit; or a normalizer over queries meets a causal mask, or padded keys without a
-                ``query_padding_mask``.
+            ValueError: Shapes do not fit; or the implementation is "blocked" and something asked for is not; or a
+                normalizer over queries meets a causal mask, or padded keys without a ``query_padding_mask``.
             TypeError: A mask is neither boolean nor floating point.
         """
         self._check(query, key, value)
@@ -168,6 +182,8 @@ class MultiheadAttention(nn.Module):
             self._heads(self.k_proj(key)),
             self._heads(self.v_proj(value)),
         )
+        if self._blocked(q, k, attn_mask, need_weights):
+            return self._attend_blocked(q, k, v, key_padding_mask, query_padding_mask, is_causal)
         scores = self.score(q, k)
         bias, mask = self._attn_mask(attn_mask, scores)
         if bias is not None:
@@ -179,6 +195,47 @@ class MultiheadAttention(nn.Module):
         if weights is not None and average_attn_weights:
             weights = weights.mean(-3)
         return replace(output, context=context, weights=weights)
+
+    def _blocked(self, q: Tensor, k: Tensor, attn_mask: Tensor | None, need_weights: bool) -> bool:
+        """Whether a call is blocked; ValueError when it should be and cannot."""
+        weights = _scores_shape(q, k).numel()
+        if self.implementation == "dense" or (self.implementation == "auto" and weights < _MANY_WEIGHTS):
+            return False
+        reason = self.attention.obstacle()
+        if need_weights:
+            reason = "need_weights=True, as it never holds all weights; pass need_weights=False, and draw some by \
+sample_posterior"
+        elif attn_mask is not None:
+            reason = "attn_mask, only key_padding_mask, query_padding_mask and is_causal"
+        elif type(self.score) is not ScaledDotProduct:
+            reason = f"scores by {type(self.score).__name__}, only ScaledDotProduct"
+        if reason is not None and self.implementation == "blocked":
+            raise ValueError(
+                f"site '{self.attention.name}': implementation='blocked' does not support {reason}; or use "
+                f"implementation='dense'"
+            )
+        return reason is None
+
+    def _attend_blocked(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        key_padding_mask: Tensor | None,
+        query_padding_mask: Tensor | None,
+        is_causal: bool,
+    ) -> AttentionOutput:
+        shape = _scores_shape(q, k)
+        masks = [
+            None if padding is None else _kept(name, padding, shape, dim)
+            for name, padding, dim in (
+                ("key_padding_mask", key_padding_mask, -1),
+                ("query_padding_mask", query_padding_mask, -2),
+            )
+        ]
+        queries = as_float(q) / math.sqrt(q.size(-1))
+        output = self.attention.blocked(queries, k, v, key_mask=masks[0], query_mask=masks[1], causal=is_causal)
+        return replace(output, context=self.out_proj(output.context.transpose(-3, -2).flatten(-2)))
 
     def _heads(self, projected: Tensor) -> Tensor:
         heads: Tensor = projected.unflatten(-1, (self.num_heads, -1))
@@ -233,19 +290,24 @@ class MultiheadAttention(nn.Module):
             )
         masks = [] if mask is None else [mask]
         if key_padding_mask is not None:
-            masks.append(_kept("key_padding_mask", key_padding_mask, scores, -1)[..., None, None, :])
+            masks.append(_kept("key_padding_mask", key_padding_mask, scores.shape, -1)[..., None, None, :])
         if query_padding_mask is not None:
-            masks.append(_kept("query_padding_mask", query_padding_mask, scores, -2)[..., None, :, None])
+            masks.append(_kept("query_padding_mask", query_padding_mask, scores.shape, -2)[..., None, :, None])
         if is_causal:
             masks.append(torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril())
         return reduce(torch.logical_and, masks) if masks else None
 
 
-def _kept(name: str, padding_mask: Tensor, scores: Tensor, dim: int) -> Tensor:
-    """Inverse of a padding mask along a dimension of the scores."""
+def _scores_shape(q: Tensor, k: Tensor) -> torch.Size:
+    batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+    return torch.Size((*batch, q.size(-2), k.size(-2)))
+
+
+def _kept(name: str, padding_mask: Tensor, shape: torch.Size, dim: int) -> Tensor:
+    """Inverse of a padding mask along a dimension of scores of a shape."""
     if padding_mask.dtype != torch.bool:
         raise TypeError(f"{name} has dtype {padding_mask.dtype}, expected torch.bool, True = ignore")
-    expected = (*scores.shape[:-3], scores.size(dim))
+    expected = (*shape[:-3], shape[dim])
     # vectorised particles put a dimension at the left of the scores
     if padding_mask.dim() > len(expected) or padding_mask.shape != expected[-padding_mask.dim() :]:
         raise ValueError(f"{name} has shape {tuple(padding_mask.shape)}, expected {expected}")

@@ -14,7 +14,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from pyro_attention.distributions import LogWeights
+from pyro_attention.distributions import BlockedValue, LogWeights
 from pyro_attention.distributions.alignment import CategoricalAlignment
 from pyro_attention.guide import AttentionGuide
 
@@ -70,7 +70,8 @@ def sample_posterior(
         For every attention site ``[S, ..., H, M, N]`` or ``[S, ..., E, H]``, in float32.
 
     Raises:
-        ValueError: ``num_samples`` or ``chunk_size`` below one, or chunks with dropout.
+        ValueError: ``num_samples`` or ``chunk_size`` below one, chunks with dropout, or blocked attention whose weights
+            do not fit in memory.
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
@@ -83,7 +84,11 @@ def sample_posterior(
     draws: dict[str, list[Tensor]] = {}
     for drawn in _passes(guide, args, kwargs, num_samples, noise, chunk_size, seed):
         for name, site in drawn.attention_sites():
-            value = site["value"] if log_weights else site["infer"]["prior"].weights(site["value"])
+            prior, value = site["infer"]["prior"], site["value"]
+            if not log_weights:
+                value = prior.weights(value)
+            elif isinstance(value, BlockedValue):
+                value = value.dense()
             draws.setdefault(name, []).append(drawn.samples_first(value, site))
     return {name: torch.cat(values) for name, values in draws.items()}
 
@@ -187,8 +192,7 @@ class _AtMean(Messenger):
         if msg["is_observed"]:
             return
         if isinstance(msg["fn"], LogWeights):
-            mean = msg["fn"].log_expected_weight
-            msg["value"] = mean.expand(msg["fn"].full_shape)
+            msg["value"] = msg["fn"].mean_value
         elif isinstance(msg["fn"], CategoricalAlignment):
             msg["value"] = msg["fn"].expected_weights
 

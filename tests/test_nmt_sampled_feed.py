@@ -206,7 +206,7 @@ def test_padded_words_have_no_kl():
         (Gamma(), AttentionELBO(kl_weight=0.1), ContextualGammaPrior),
         (LogNormal(), AttentionELBO(kl_weight=0.1), ContextualLogNormalPrior),
     ],
-    ids=str,
+    ids=["categorical", "expected", "weibull", "gamma", "lognormal"],  # workers must collect the same names
 )
 def test_every_family_trains(family, elbo, prior):
     model, arguments = sampled(dropout=0.1, prior=None if prior is None else prior(SIZES.memory)), batch()

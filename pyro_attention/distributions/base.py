@@ -112,6 +112,11 @@ class LogWeights(TorchDistribution):
         raise NotImplementedError
 
     @property
+    def mean_value(self) -> Tensor:
+        """The value ``log E[S]``."""
+        return self.log_expected_weight.expand(self.full_shape)
+
+    @property
     def entropy_per_weight(self) -> Tensor:
         """Differential entropy of ``log S``, per weight."""
         raise NotImplementedError

@@ -50,7 +50,10 @@ class WeibullWeights(LogWeights):
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         shape = torch.Size(sample_shape) + self.full_shape
-        noise = log_exponential(shape, dtype=self.log_scale.dtype, device=self.log_scale.device)
+        return self.from_noise(log_exponential(shape, dtype=self.log_scale.dtype, device=self.log_scale.device))
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """The value that a log standard exponential draw becomes."""
         return torch.addcdiv(self.log_scale, noise, self.concentration)
 
     @property
@@ -103,7 +106,11 @@ class LogNormalWeights(LogWeights):
             check_positive("LogNormal scale", self.scale)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        noise = torch.randn(torch.Size(sample_shape) + self.full_shape, dtype=self.loc.dtype, device=self.loc.device)
+        shape = torch.Size(sample_shape) + self.full_shape
+        return self.from_noise(torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device))
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """The value that a standard normal draw becomes."""
         return torch.addcmul(self.loc, noise, self.scale)
 
     @property

@@ -1,0 +1,184 @@
+"""Blocked against dense Bayesian attention, by the number of positions: time and memory of forward and backward.
+
+python -m experiments.benchmarks.blocked_attention
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from jsonargparse.typing import PositiveInt
+from pyro import factor
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.distributions import Gamma, kl_divergence
+from torch.distributions import Weibull as TorchWeibull
+from tqdm import tqdm
+
+from experiments.benchmarks.memory import peak_memory
+from experiments.benchmarks.timing import interleave
+from experiments.cli import run_script
+from experiments.results import as_table, write_environment, write_metrics
+from experiments.results_page import hardware, markdown_table, update_section
+from pyro_attention import (
+    AttentionELBO,
+    AttentionGuide,
+    ContextualGammaPrior,
+    Dense,
+    KeyNetwork,
+    LatentAttention,
+    Weibull,
+)
+
+__all__ = ["CONTESTANTS", "BlockedConfig", "Contestant", "make_step", "run"]
+
+HEADS, WIDTH, CONCENTRATION = 2, 32, 10.0
+Contestant = Literal["dense", "naive dense", "blocked"]
+CONTESTANTS: tuple[Contestant, ...] = get_args(Contestant)
+QUANTITIES = {
+    "ms": "median time of forward and backward in milliseconds",
+    "ratio": "that time divided by dense's in the same round, median over rounds",
+    "peak_mb": "memory at the peak of forward and backward beyond that before the first one, in MB (10^6 bytes)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockedConfig:
+    """Time and memory of one layer of Bayesian attention with its KL, forward and backward.
+
+    Args:
+        lengths: Numbers of positions.
+        dense_up_to: The longest length at which the dense contestants take part.
+        out: Folder for metrics.json and environment.json.
+        rounds: Rounds that count.
+        threads: Threads of torch; its own choice when omitted.
+        results: Page whose section on this is written; none when omitted.
+    """
+
+    lengths: tuple[PositiveInt, ...] = (1024, 2048, 4096, 8192)  # type: ignore[valid-type]
+    dense_up_to: PositiveInt = 8192  # type: ignore[valid-type]
+    out: Path = Path("runs", "bench", "blocked_attention")
+    rounds: PositiveInt = 5  # type: ignore[valid-type]
+    threads: PositiveInt | None = None  # type: ignore[valid-type]
+    results: Path | None = None
+
+
+class _Layer(PyroModule):  # type: ignore[misc]
+    """Scaled dot-product attention of free queries, keys and values, observed through the mean of squares."""
+
+    def __init__(self, length: int, *, blocked: bool) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.randn(3, HEADS, length, WIDTH))
+        self.attention = LatentAttention("attention", ContextualGammaPrior(WIDTH))
+        self.blocked = blocked
+
+    def forward(self) -> None:
+        queries, keys, values = self.vectors
+        queries = queries / math.sqrt(WIDTH)
+        if self.blocked:
+            output = self.attention.blocked(queries, keys, values)
+        else:
+            output = self.attention(queries @ keys.transpose(-1, -2), values, keys=keys)
+        factor("output", -output.context.square().mean())
+
+
+class _Naive(nn.Module):
+    """The same as a user would write it: Weibull weights, their sum, and torch's distributions for the KL."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.randn(3, HEADS, length, WIDTH))
+        self.network = KeyNetwork(WIDTH)
+        self.log_concentration = nn.Parameter(torch.tensor(CONCENTRATION).log())
+
+    def forward(self) -> Tensor:
+        queries, keys, values = self.vectors
+        k = self.log_concentration.exp()
+        scores = queries @ keys.transpose(-1, -2) / math.sqrt(WIDTH)
+        scale = scores.softmax(-1) / torch.lgamma(1 + 1 / k).exp()
+        prior = self.network(keys, Dense()).exp()
+        weights = scale * torch.empty_like(scale).exponential_() ** (1 / k)
+        context = weights / weights.sum(-1, keepdim=True) @ values
+        posterior = TorchWeibull(scale, k, validate_args=False)
+        kl = kl_divergence(posterior, Gamma(prior.expand_as(scale), 1.0, validate_args=False))
+        return context.square().mean() + kl.sum()
+
+
+def make_step(contestant: Contestant, length: int) -> Callable[[], Tensor]:
+    """Forward and backward of the negative ELBO, which is returned."""
+    torch.manual_seed(0)
+    if contestant == "naive dense":
+        loss: nn.Module = _Naive(length)
+    else:
+        model = _Layer(length, blocked=contestant == "blocked")
+        loss = AttentionELBO()(model, AttentionGuide(model, Weibull(CONCENTRATION, learnable=True)))
+
+    def step() -> Tensor:
+        loss.zero_grad()
+        value: Tensor = loss()
+        value.backward()
+        return value.detach()
+
+    return step
+
+
+def run(config: BlockedConfig) -> dict[str, float]:
+    """Measure, print the table and write the metrics, which are returned.
+
+    Raises:
+        UserError: There is not enough memory.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    metrics: dict[str, float] = {}
+    for length in tqdm(config.lengths, unit="length", disable=not sys.stderr.isatty(), leave=False):
+        names = [name for name in CONTESTANTS if name == "blocked" or length <= config.dense_up_to]
+        peaks = {name: peak_memory(make_step, name, length) for name in names}
+        times = interleave({name: make_step(name, length) for name in names}, rounds=config.rounds, warm_up=1)
+        for name in names:
+            numbers = {"ms": times[name].median, "peak_mb": peaks[name]}
+            if len(names) > 1:
+                numbers["ratio"] = times[name].ratio
+            metrics |= {f"{length}_positions/{name}/{quantity}": value for quantity, value in numbers.items()}
+    write_metrics(config.out, metrics, {name: QUANTITIES[name.rpartition("/")[2]] for name in metrics})
+    write_environment(config.out, torch.device("cpu"))
+    rows = _rows(metrics, config.lengths)
+    print(as_table(rows), config.out / "metrics.json", sep="\n")
+    if config.results is not None:
+        update_section(config.results, "blocked_attention", _section(config, rows))
+    return metrics
+
+
+def _rows(metrics: dict[str, float], lengths: tuple[int, ...]) -> list[dict[str, str]]:
+    """A row for each number of positions."""
+    rows = []
+    for length in lengths:
+        row = {"positions": str(length)}
+        for name in CONTESTANTS:
+            for quantity, unit, digits in (("ms", "ms", 0), ("ratio", "ratio", 2), ("peak_mb", "MB", 0)):
+                value = metrics.get(f"{length}_positions/{name}/{quantity}")
+                row[f"{name} {unit}"] = "-" if value is None else f"{value:.{digits}f}"
+        rows.append(row)
+    return rows
+
+
+def _section(config: BlockedConfig, rows: list[dict[str, str]]) -> str:
+    threads = torch.get_num_threads()
+    command = f"python -m experiments.benchmarks.blocked_attention --rounds {config.rounds}"
+    return (
+        f"## Blocked attention\n\n`{command}`, "
+        f"on {hardware([config.out])}, {threads} thread{'s' if threads > 1 else ''}.\n\n"
+        f"Forward and backward of Weibull attention with a contextual Gamma prior, its KL included: {HEADS} heads of "
+        f"width {WIDTH}, learned concentration. Medians of {config.rounds} interleaved rounds, ratios to the library's "
+        f"dense path in the same round; memory at the peak beyond that before.\n\n{markdown_table(rows)}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(BlockedConfig, run, name="experiments.benchmarks.blocked_attention"))
