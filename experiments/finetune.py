@@ -1,0 +1,238 @@
+"""Fine-tune a pretrained encoder to classify sentences.
+
+python -m experiments.finetune sst2 --init-from RUN --data-root DIR
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from experiments.classification import SCORES, score
+from experiments.cli import run_script
+from experiments.datasets.batches import SamplerEpoch
+from experiments.datasets.masked_text import EpochSampler, encode_sentences, padded
+from experiments.datasets.sst2 import CLASSES, LabelledText, load_sst2
+from experiments.datasets.vocabulary import Vocabulary
+from experiments.pretrain_evaluation import is_random
+from experiments.results import (
+    RunOptions,
+    UserError,
+    as_table,
+    open_run,
+    read_metrics,
+    user_errors,
+    write_environment,
+    write_metrics,
+)
+from experiments.text_model import TextTraining, Trained, build_encoder, load_trained, scheme_of
+from experiments.training import PriorFactory, fit, seeded_build
+from guides import build_scheme
+from models.text import TextClassifier
+from pyro_attention import predict
+
+__all__ = ["FinetuneConfig", "run", "run_folder"]
+
+_DEFINITIONS = {f"test_{name}": f"{text}; test sentences, mean probability over posterior samples (num_samples of the "
+    "configuration; for soft plain)" for name, text in SCORES.items()} | {
+    "test_accuracy_before": "the same accuracy ahead of all fine-tuning: its output layer is random",
+    "val_accuracy": "fraction of correct classes on the validation sentences at the best epoch, attention at its mean",
+    "best_epoch": "epoch of the kept weights, counted from 0",
+    "epochs": "number of epochs trained",
+    "updates": "number of training steps",
+    "step_ms": "median over epochs of the mean time of a training step, in milliseconds",
+    "parameters": "number of trained parameters, prior networks too",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig(RunOptions):
+    """Fine-tune a pretrained encoder, all of it, with normaliser, guide and sizes as in its pretraining.
+
+    Args:
+        dataset: The task; sst2 is read from glue/SST-2 below the data root.
+        init_from: Folder of a finished run of experiments.pretrain.
+        scratch: Begin with fresh weights instead, to see what the pretraining is worth; the vocabulary is that of the
+            run all the same.
+        train: Training sentences at most; the same ones in every run.
+        pooling: What a sentence is classified by: the mean of its pieces or the first, <s>.
+        kl_weight: Weight of the summed KL; as in the pretraining when omitted.
+        batch_size: Sentences of a batch.
+        learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
+        gradient_clip: Largest norm of the gradient of the loss per sentence.
+        max_epochs: Number of epochs; the one with the best validation accuracy is kept.
+        checkpoint_every: Epochs between two checkpoints.
+        num_samples: Posterior samples of random attention for test scores.
+        seed: Seed of the output layer (and of fresh weights), the order of the batches and all noise.
+    """
+
+    dataset: Literal["sst2"]
+    init_from: Path | None = None
+    scratch: bool = False
+    train: PositiveInt = 10_000  # type: ignore[valid-type]
+    pooling: Literal["mean", "first"] = "mean"
+    kl_weight: NonNegativeFloat | None = None  # type: ignore[valid-type]
+    batch_size: PositiveInt = 32  # type: ignore[valid-type]
+    learning_rate: PositiveFloat = 1e-3  # type: ignore[valid-type]
+    gradient_clip: PositiveFloat = 1.0  # type: ignore[valid-type]
+    max_epochs: PositiveInt = 4  # type: ignore[valid-type]
+    checkpoint_every: PositiveInt = 1  # type: ignore[valid-type]
+    num_samples: PositiveInt = 10  # type: ignore[valid-type]
+    seed: NonNegativeInt = 0  # type: ignore[valid-type]
+
+
+class _Batch(NamedTuple):
+    """Arguments of a :class:`TextClassifier`."""
+
+    tokens: Tensor
+    mask: Tensor
+    labels: Tensor
+
+
+class _Training(TextTraining):
+    def observations(self, batch: _Batch) -> int:
+        return len(batch.labels)
+
+    def evaluate(self, batch: _Batch) -> dict[str, Tensor]:
+        logits = predict(self.objective.guide, *batch, num_samples=1, noise="none").mean
+        loss = torch.nn.functional.cross_entropy(logits, batch.labels)
+        return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.labels).float().mean()}
+
+
+class _Encoded(Dataset[_Batch]):
+    """Labelled sentences; indexed by an epoch, which does not matter, and a list of places."""
+
+    def __init__(self, text: LabelledText, vocabulary: Vocabulary, length: int) -> None:
+        self.rows, self.labels = encode_sentences(text.sentences, vocabulary, length=length), text.labels
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: tuple[int, Sequence[int]]) -> _Batch:
+        _, places = index
+        return _Batch(*padded([self.rows[place] for place in places]), self.labels[list(places)])
+
+    def sampler(self, **options: Any) -> EpochSampler:
+        """Batches of similar lengths."""
+        return EpochSampler(self.rows, **options)
+
+
+def run_folder(config: FinetuneConfig) -> Path:
+    """Folder of the run."""
+    start = "none" if config.init_from is None else config.init_from.name
+    name = f"{config.dataset}-{start}{'-scratch' * config.scratch}-{config.seed}"
+    return config.out or Path("runs", "finetune", name)
+
+
+def run(config: FinetuneConfig) -> dict[str, float]:
+    """Fine-tune, evaluate and save; what is in the folder already is not computed again when resuming.
+
+    Returns:
+        The numbers of metrics.json, which says what they are.
+
+    Raises:
+        UserError: Data, options or folder are not right.
+        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+    """
+    if config.init_from is None:
+        raise UserError("init_from is missing, expected --init-from RUN, the folder of a run of experiments.pretrain")
+    folder = run_folder(config)
+    with user_errors(ValueError, OSError):
+        texts = load_sst2(train=config.train, data_root=config.data_root)
+        start = load_trained(config.init_from, device=config.device)
+        open_run(folder, config)
+        length = start.config.length
+        data = {split: _Encoded(text, start.vocabulary, length) for split, text in texts.items()}
+    metrics = read_metrics(folder)
+    if metrics is not None:
+        return metrics
+    write_environment(folder, start.device)
+    module = _build(config, start)
+    before = _probabilities(config, module, data["test"])[0]
+    sampler = data["train"].sampler(sentences=config.batch_size, seed=config.seed)
+    with user_errors(ValueError, OSError):
+        fitted = fit(
+            module,
+            DataLoader(data["train"], sampler=sampler, batch_size=None),
+            DataLoader(data["val"], sampler=data["val"].sampler(sentences=100, shuffle=False), batch_size=None),
+            folder=folder,
+            max_epochs=config.max_epochs,
+            monitor={"val_accuracy": "max"},
+            patience=config.max_epochs,
+            device=config.device,
+            gradient_clip=config.gradient_clip,
+            callbacks=[SamplerEpoch(sampler)],
+            checkpoint_every=config.checkpoint_every,
+            resume=config.resume,
+            progress=config.progress,
+        )
+    probabilities, labels = _probabilities(config, module, data["test"])
+    metrics = {f"test_{name}": value for name, value in score(probabilities, labels).items()} | {
+        "test_accuracy_before": score(before, labels)["accuracy"],
+        "val_accuracy": fitted.history[fitted.best_epoch]["val_accuracy"],
+        "best_epoch": fitted.best_epoch,
+        "epochs": len(fitted.history),
+        "updates": len(fitted.history) * len(sampler),
+        "step_ms": torch.tensor([row["step_ms"] for row in fitted.history]).median().item(),
+        "parameters": sum(parameter.numel() for parameter in module.parameters()),
+    }
+    write_metrics(folder, metrics, _DEFINITIONS)
+    return metrics
+
+
+def _build(config: FinetuneConfig, start: Trained) -> _Training:
+    changes = {} if config.kl_weight is None else {"kl_weight": config.kl_weight}
+    scheme = scheme_of(start.config, **changes)
+
+    def make(prior: PriorFactory) -> TextClassifier:
+        encoder = build_encoder(start.config, start.vocabulary, prior)
+        return TextClassifier(encoder, len(CLASSES), pooling=config.pooling, dropout=start.config.dropout)
+
+    model = seeded_build(make, scheme.prior, plain=build_scheme("soft").prior, seed=config.seed)
+    if not config.scratch:
+        model.encoder.load_state_dict(start.model.encoder.state_dict())
+    return _Training(model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate).to(start.device)
+
+
+def _probabilities(config: FinetuneConfig, module: _Training, data: _Encoded) -> tuple[Tensor, Tensor]:
+    """Class probabilities ``[sentences, classes]`` and labels."""
+    guide, found, labels = module.objective.guide, [], []
+    random = is_random(guide)
+    for batch in _batches(data, module.device):
+        prediction = predict(
+            guide, *batch, num_samples=config.num_samples if random else 1, seed=config.seed,
+            noise="attention" if random else "none", transform=lambda logits: logits.softmax(-1),
+        )  # fmt: skip
+        found.append(prediction.mean)
+        labels.append(batch.labels)
+    return torch.cat(found), torch.cat(labels)
+
+
+def _batches(data: _Encoded, device: torch.device) -> Iterator[_Batch]:
+    for index in data.sampler(sentences=100, shuffle=False):
+        yield _Batch(*(tensor.to(device) for tensor in data[index]))
+
+
+def _table(metrics: Mapping[str, float]) -> str:
+    return as_table([{"metric": name, "value": value} for name, value in metrics.items()])
+
+
+def _run_and_show(config: FinetuneConfig) -> None:
+    """The script: table on the terminal."""
+    metrics = run(config)
+    print(
+        f"{_table(metrics)}\n\ntest accuracy before fine-tuning {metrics['test_accuracy_before']:.4f}, "
+        f"after {metrics['test_accuracy']:.4f}; saved in {run_folder(config)}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(FinetuneConfig, _run_and_show, name="experiments.finetune"))

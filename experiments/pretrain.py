@@ -1,0 +1,93 @@
+"""Pretrain a small Transformer encoder as a masked language model, with softmax, doubly normalised or hybrid attention.
+
+python -m experiments.pretrain --dataset english --normalizer hybrid --guide weibull --data-root DIR --out RUN
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from experiments.cli import run_script
+from experiments.datasets.batches import SamplerEpoch
+from experiments.datasets.masked_text import EpochSampler, MaskedText, encode_sentences, load_english, masked_loader
+from experiments.figures import save
+from experiments.pretrain_config import PretrainConfig
+from experiments.pretrain_evaluation import definitions, evaluate
+from experiments.pretrain_figures import hybrid_curves, loss_curves, mass_histogram
+from experiments.results import as_table, open_run, read_metrics, user_errors, write_environment, write_metrics
+from experiments.text_model import build, load_vocabulary
+from experiments.training import fit
+
+__all__ = ["PretrainConfig", "run", "run_folder"]
+
+
+def run_folder(config: PretrainConfig) -> Path:
+    """Folder of the run."""
+    return config.out or Path("runs", "pretrain", f"{config.dataset}-{config.normalizer}-{config.guide}-{config.seed}")
+
+
+def run(config: PretrainConfig) -> dict[str, float]:
+    """Train, evaluate and save; what is in the folder already is not computed again when resuming.
+
+    Returns:
+        The numbers of metrics.json, which says what they are.
+
+    Raises:
+        UserError: Data, options or folder are not right.
+        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+    """
+    folder = run_folder(config)
+    with user_errors(ValueError, OSError):
+        texts = load_english(config.dataset, limit=config.sentences, data_root=config.data_root)
+        open_run(folder, config)
+        vocabulary = load_vocabulary(config, folder)
+        trained = build(config, vocabulary)
+        rows = {
+            split: encode_sentences(sentences, vocabulary, length=config.length) for split, sentences in texts.items()
+        }
+        data = {
+            split: MaskedText(rows[split], vocabulary_size=len(vocabulary), share=config.masked, seed=config.seed)
+            for split in ("train", "val")
+        }
+    metrics = read_metrics(folder)
+    if metrics is not None:
+        return metrics
+    write_environment(folder, trained.device)
+    sampler = EpochSampler(rows["train"], sentences=config.batch_size, seed=config.seed)
+    with user_errors(ValueError, OSError):
+        fitted = fit(
+            trained.module,
+            masked_loader(data["train"], sampler),
+            masked_loader(data["val"], EpochSampler(rows["val"], sentences=config.batch_size, shuffle=False)),
+            folder=folder,
+            max_epochs=config.max_epochs,
+            monitor={"val_loss": "min"},
+            patience=config.max_epochs,
+            device=config.device,
+            precision=config.precision,
+            gradient_clip=config.gradient_clip,
+            callbacks=[SamplerEpoch(sampler)],
+            checkpoint_every=config.checkpoint_every,
+            resume=config.resume,
+            progress=config.progress,
+        )
+    metrics, masses = evaluate(trained, fitted, updates=len(fitted.history) * len(sampler))
+    name = f"{config.normalizer}, {config.guide}"
+    save(loss_curves({name: [fitted.history]}), folder / "figures" / "loss.png")
+    save(mass_histogram({name: masses}), folder / "figures" / "key_mass.png")
+    if config.normalizer == "hybrid":
+        save(hybrid_curves({name: [fitted.history]}), folder / "figures" / "hybrid.png")
+    write_metrics(folder, metrics, definitions(metrics))
+    return metrics
+
+
+def _run_and_show(config: PretrainConfig) -> None:
+    """The script: table on the terminal."""
+    metrics, folder = run(config), run_folder(config)
+    print(as_table([{"metric": name, "value": value} for name, value in metrics.items()]))
+    print(f"\nsaved in {folder}; fine-tune it: python -m experiments.finetune sst2 --init-from {folder}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(PretrainConfig, _run_and_show, name="experiments.pretrain"))

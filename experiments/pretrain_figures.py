@@ -1,0 +1,137 @@
+"""Pictures of pretraining: loss, mixing weights of hybrid attention, and how much attention keys get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+__all__ = ["History", "hybrid_curves", "loss_curves", "mass_histogram", "scores_figure"]
+
+History = Sequence[Mapping[str, float]]
+
+_COLOURS = {"softmax": "#d1495b", "doubly_normalized": "#1b6ca8", "hybrid": "#2f7d4f"}
+_LEAST = 1e-10  # smaller masses are drawn here
+
+
+def _look(name: str) -> dict[str, Any]:
+    """Colour of the normaliser; dashed unless deterministic."""
+    normalizer, _, guide = name.partition(", ")
+    return {"color": _COLOURS.get(normalizer, "0.3"), "linestyle": "-" if guide == "soft" else "--"}
+
+
+def _finish(axis: Axes, xlabel: str) -> None:
+    axis.set_xlabel(xlabel)
+    axis.spines[["top", "right"]].set_visible(False)
+    if xlabel == "epoch":
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def loss_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
+    """Loss on the validation sentences epoch by epoch, mean over seeds and range; dotted on those trained on.
+
+    Args:
+        runs: "normaliser, guide" to one history a seed.
+    """
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    axis = figure.subplots()
+    for name, histories in runs.items():
+        look = _look(name)
+        losses = np.array([[row["val_loss"] for row in history] for history in histories])
+        epochs = np.arange(1, losses.shape[1] + 1)
+        axis.plot(epochs, losses.mean(0), label=name, marker="o", markersize=3, **look)
+        axis.fill_between(epochs, losses.min(0), losses.max(0), color=look["color"], alpha=0.15, linewidth=0)
+        if len(runs) == 1 and "loss" in histories[0][0]:
+            trained = np.array([[row["loss"] for row in history] for history in histories]).mean(0)
+            axis.plot(epochs, trained, color="0.5", linestyle=":", label="negative ELBO on training sentences")
+    _finish(axis, "epoch")
+    axis.set_ylabel("nats per hidden word piece")
+    axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def hybrid_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
+    """Share of doubly normalised attention by layer; a panel a run.
+
+    Thick the mean over heads and seeds, thin every head of every seed.
+
+    Args:
+        runs: Name to one history a seed, with columns ``hybrid_SITE_HEAD``.
+
+    Source: Ding et al. (2020), Attention that does not Explain Away, figures 3 to 5.
+    """
+    figure = Figure(figsize=(4.4 * len(runs), 3.4), layout="constrained")
+    axes = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+    for axis, (name, histories) in zip(axes, runs.items(), strict=True):
+        columns = [column for column in histories[0][0] if column.startswith("hybrid_")]
+        sites = list(dict.fromkeys(column.rpartition("_")[0] for column in columns))
+        for number, site in enumerate(sites):
+            shares = np.array(
+                [[row[c] for row in history] for history in histories for c in columns if c.startswith(f"{site}_")]
+            )
+            epochs = np.arange(1, shares.shape[1] + 1)
+            axis.plot(epochs, shares.T, color=f"C{number}", linewidth=0.6, alpha=0.5)
+            look = {"color": f"C{number}", "linewidth": 2.2, "marker": "o"}
+            axis.plot(epochs, shares.mean(0), label=site.removeprefix("hybrid_"), **look)
+        axis.set_title(name, fontsize=10)
+        _finish(axis, "epoch")
+    axes[0].set_ylabel("share of doubly normalised attention")
+    axes[0].legend(frameon=False, fontsize=8)
+    return figure
+
+
+def mass_histogram(runs: Mapping[str, Mapping[str, Tensor]]) -> Figure:
+    """Histogram of the logarithm of the attention that a key gets from all queries; a panel a layer.
+
+    Args:
+        runs: "normaliser, guide" to masses by attention site, ``[heads, keys]``.
+
+    Source: Ding et al. (2020), Attention that does not Explain Away, figure 1.
+    """
+    sites = list(next(iter(runs.values())))
+    figure = Figure(figsize=(4.0 * len(sites), 3.4), layout="constrained")
+    axes = figure.subplots(1, len(sites), sharex=True, sharey=True, squeeze=False)[0]
+    masses = {
+        (name, site): run[site].flatten().clamp(min=_LEAST).log10() for name, run in runs.items() for site in sites
+    }
+    everything = torch.cat(list(masses.values()))
+    edges = np.linspace(everything.min().item() - 1e-3, everything.max().item() + 1e-3, 61)
+    for axis, site in zip(axes, sites, strict=True):
+        for name in runs:
+            values = masses[name, site].numpy()
+            share = np.full(len(values), 100 / len(values))
+            axis.hist(values, edges, weights=share, histtype="step", linewidth=1.6, label=name, **_look(name))
+        axis.set_yscale("log")
+        axis.set_title(site, fontsize=10)
+        _finish(axis, "log10 of a key's mass")
+    axes[0].set_ylabel("% of keys and heads")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def scores_figure(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
+    """Every seed's score and the mean, one line a row of the table; a panel a score.
+
+    Args:
+        scores: Score to row to one number a seed.
+    """
+    rows = list(next(iter(scores.values())))
+    figure = Figure(figsize=(4.0 * len(scores), 0.9 + 0.42 * len(rows)), layout="constrained")
+    axes = figure.subplots(1, len(scores), sharey=True, squeeze=False)[0]
+    for axis, (what, found) in zip(axes, scores.items(), strict=True):
+        for place, row in enumerate(rows):
+            colour = _look(row)["color"]
+            axis.plot(found[row], [place] * len(found[row]), "o", color=colour, markersize=4, alpha=0.5)
+            axis.plot([np.mean(found[row])], [place], "|", color=colour, markersize=16, markeredgewidth=2)
+        axis.grid(axis="x", color="0.92")
+        axis.set_axisbelow(True)
+        _finish(axis, what)
+    axes[0].set_yticks(range(len(rows)), rows)
+    axes[0].invert_yaxis()
+    return figure

@@ -1,0 +1,222 @@
+"""A small Transformer encoder of sentences with latent attention: masked language model and classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import pyro
+import torch
+from pyro.distributions import Categorical
+from torch import Tensor, nn
+
+from pyro_attention import ContextualGammaPrior, MultiheadAttention, Normalizer, Prior, Softmax, TokenLikelihood
+from pyro_attention.ops.dropout import Dropout
+
+__all__ = ["MaskedLanguageModel", "TextClassifier", "TextEncoder"]
+
+
+class TextEncoder(nn.Module):
+    r"""Pre-norm Transformer encoder with learned positions; the attention sites are ``layers.0``, ``layers.1``, ...
+
+    .. math:: h \leftarrow h + \mathrm{Attention}(\mathrm{LN}(h)), \qquad h \leftarrow h + \mathrm{FFN}(\mathrm{LN}(h))
+
+    The weights of a layer are one event (heads, queries, keys) of each sentence. Call it inside a plate over sentences,
+    as :class:`MaskedLanguageModel` and :class:`TextClassifier` do.
+
+    Args:
+        vocabulary: Number of tokens.
+        width: Width of a token's vector.
+        heads: Number of heads; divides the width.
+        layers: Number of layers.
+        positions: Most tokens of a sentence.
+        dropout: Dropout of embeddings, attention weights, and of what each half of a layer adds.
+        prior: Makes a prior network from (key width, heads).
+        normalizer: Makes a normalizer from the number of heads, such as ``Hybrid``.
+
+    Raises:
+        ValueError: At a call, shapes that do not fit, or a sentence longer than ``positions``.
+
+    Source: Vaswani et al. (2017), Attention is all you need, section 3; layer norm first: Xiong et al. (2020).
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        *,
+        width: int = 64,
+        heads: int = 4,
+        layers: int = 2,
+        positions: int = 64,
+        dropout: float = 0.1,
+        prior: Callable[[int, int], Prior] = ContextualGammaPrior,
+        normalizer: Callable[[int], Normalizer] = lambda heads: Softmax(),
+    ) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
+        for embedding in (self.tokens, self.positions):
+            nn.init.normal_(embedding.weight, std=width**-0.5)
+        self.dropout = Dropout(dropout)
+        self.layers = nn.ModuleList()
+        for number in range(layers):
+            attention = MultiheadAttention(
+                width, heads, dropout,
+                name=f"layers.{number}", prior=prior(width // heads, heads), normalizer=normalizer(heads),
+            )  # fmt: skip
+            self.layers.append(_Layer(attention, dropout))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Features of every token.
+
+        Args:
+            tokens: Ids ``[B, N]``.
+            mask: True at tokens, False at padding, ``[B, N]``.
+
+        Returns:
+            ``[..., B, N, width]``; what stands at padding means nothing.
+        """
+        if tokens.dim() != 2 or mask.shape != tokens.shape or mask.dtype != torch.bool:
+            raise ValueError(
+                f"tokens have shape {tuple(tokens.shape)}, mask is {mask.dtype} {tuple(mask.shape)}; expected ids "
+                f"[sentences, positions] and a boolean mask of the same shape"
+            )
+        if tokens.size(1) > self.positions.num_embeddings:
+            raise ValueError(
+                f"a sentence has {tokens.size(1)} tokens, expected {self.positions.num_embeddings} at most; cut it, or "
+                f"make the encoder with more positions"
+            )
+        embedded = self.tokens(tokens) + self.positions.weight[: tokens.size(1)]
+        hidden: Tensor = self.dropout(embedded * self.tokens.embedding_dim**0.5)
+        for layer in self.layers:
+            hidden = layer(hidden, ~mask)
+        return self.norm(hidden)  # type: ignore[no-any-return]
+
+
+class _Layer(nn.Module):
+    """Attention and a feed-forward network of four times the width, each added to its input."""
+
+    def __init__(self, attention: MultiheadAttention, dropout: float) -> None:
+        super().__init__()
+        width = attention.embed_dim
+        self.attention, self.dropout = attention, Dropout(dropout)
+        self.attention_norm, self.feed_forward_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, hidden: Tensor, padding: Tensor) -> Tensor:
+        normed = self.attention_norm(hidden)
+        attended = self.attention(normed, normed, normed, padding, need_weights=False, query_padding_mask=padding)
+        hidden = hidden + self.dropout(attended.context)
+        added: Tensor = self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
+        return hidden + added
+
+
+class MaskedLanguageModel(nn.Module):
+    r"""Predicts tokens that are hidden from it, given the others; all of a batch are the site ``target``.
+
+    .. math:: S_l \sim p(S_l \mid x_{\setminus m}), \qquad
+              x_m \sim \mathrm{softmax}(E h_m + b)
+
+    E are the token embeddings. Only hidden tokens have logits.
+
+    Args:
+        encoder: Encoder of the sentences.
+
+    Example:
+        >>> from pyro_attention import AttentionELBO, AttentionGuide, Weibull
+        >>> model = MaskedLanguageModel(TextEncoder(10, width=8, heads=2))
+        >>> tokens, hidden = torch.tensor([[1, 5, 3, 2]]), torch.tensor([[False, False, True, False]])
+        >>> loss = AttentionELBO()(model, AttentionGuide(model, Weibull()))
+        >>> loss(tokens, tokens > 0, hidden, torch.tensor([6])).dim()
+        0
+
+    Source: Devlin et al. (2019), BERT, section 3.1, task 1; tied embeddings: Press and Wolf (2017).
+    """
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.bias = nn.Parameter(torch.zeros(encoder.tokens.num_embeddings))
+
+    def forward(self, tokens: Tensor, mask: Tensor, hidden: Tensor, target: Tensor | None = None) -> Tensor:
+        """Features of the hidden tokens, K in the batch; :meth:`likelihood` makes their distribution of them.
+
+        Args:
+            tokens: Ids ``[B, N]`` with something else at hidden tokens.
+            mask: True at tokens, False at padding, ``[B, N]``.
+            hidden: True at tokens to predict, ``[B, N]``.
+            target: Their ids ``[K]``, sentence after sentence; drawn when omitted.
+
+        Returns:
+            ``[..., K, width]``.
+        """
+        pyro.module("maskedlanguagemodel", self)
+        with pyro.plate("sentences", tokens.size(0), dim=-1):
+            features: Tensor = self.encoder(tokens, mask)
+        features = features.flatten(-3, -2)[..., hidden.flatten().nonzero()[:, 0], :]
+        with pyro.plate("hidden", features.size(-2), dim=-1):
+            pyro.sample("target", self.likelihood(features), obs=target)
+        return features
+
+    def likelihood(self, features: Tensor) -> TokenLikelihood:
+        """Distribution of tokens of these features ``[..., width]``."""
+        return TokenLikelihood(features, self.encoder.tokens.weight, self.bias)
+
+
+class TextClassifier(nn.Module):
+    r"""Class of a sentence from the features of its tokens: the site ``labels``.
+
+    .. math:: S_l \sim p(S_l \mid x), \qquad y \sim \mathrm{Categorical}(\mathrm{softmax}(W \bar h + b))
+
+    Args:
+        encoder: Encoder of the sentences, as of a :class:`MaskedLanguageModel` (its weights are not copied).
+        num_classes: Number of classes.
+        pooling: What a sentence is classified by: the "mean" of its tokens' features or those of the "first".
+        dropout: Dropout ahead of the output layer.
+
+    Raises:
+        ValueError: An unknown pooling.
+
+    Example:
+        >>> from pyro_attention import AttentionGuide, Soft
+        >>> model = TextClassifier(TextEncoder(10, width=8, heads=2), 2)
+        >>> AttentionGuide(model, Soft()).run(torch.tensor([[1, 5, 2]]), torch.ones(1, 3, dtype=torch.bool)).shape
+        torch.Size([1, 2])
+    """
+
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        num_classes: int,
+        *,
+        pooling: Literal["mean", "first"] = "mean",
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if pooling not in ("mean", "first"):
+            raise ValueError(f"pooling is '{pooling}', expected 'mean' or 'first'")
+        self.encoder, self.dropout = encoder, Dropout(dropout)
+        self.pooling: Literal["mean", "first"] = pooling
+        self.output = nn.Linear(encoder.tokens.embedding_dim, num_classes)
+
+    def forward(self, tokens: Tensor, mask: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Logits of every sentence.
+
+        Args:
+            tokens: Ids ``[B, N]``.
+            mask: True at tokens, False at padding, ``[B, N]``; every sentence has a token.
+            labels: Classes ``[B]``; drawn when omitted.
+
+        Returns:
+            ``[..., B, num_classes]``.
+        """
+        pyro.module("textclassifier", self)
+        with pyro.plate("sentences", tokens.size(0), dim=-1):
+            logits: Tensor = self.output(self.dropout(self._pool(self.encoder(tokens, mask), mask)))
+            pyro.sample("labels", Categorical(logits=logits), obs=labels)
+        return logits
+
+    def _pool(self, features: Tensor, mask: Tensor) -> Tensor:
+        if self.pooling == "first":
+            return features[..., 0, :]
+        return (features * mask.unsqueeze(-1)).sum(-2) / mask.sum(-1, keepdim=True)
