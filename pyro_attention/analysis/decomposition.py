@@ -39,6 +39,7 @@ def decompose_uncertainty(probabilities: Tensor) -> UncertaintyDecomposition:
         ValueError: Wrong shape, NaN, or no probabilities.
 
     Example:
+        >>> import torch
         >>> parts = decompose_uncertainty(torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[0.0, 1.0], [0.5, 0.5]]]))
         >>> parts.total, parts.mutual_information
         (tensor([0.6931, 0.6931]), tensor([0.6931, 0.0000]))
@@ -102,6 +103,7 @@ def split_variance(*, attention: Prediction, dropout: Prediction, both: Predicti
         ValueError: A single sample, variances that are not finite, or predictions of different shapes.
 
     Example:
+        >>> import torch
         >>> ones = torch.ones(3)
         >>> predictions = [Prediction(mean=ones, variance=v * ones, num_samples=100) for v in (3.0, 2.0, 4.0)]
         >>> split = split_variance(attention=predictions[0], dropout=predictions[1], both=predictions[2])
