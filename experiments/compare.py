@@ -2,6 +2,7 @@
 
 python -m experiments.compare                  translation of an embedded corpus
 python -m experiments.compare --task graph     node classification
+python -m experiments.compare --task captioning    captions of digit scenes
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 
-from experiments import compare_graph, compare_translation
+from experiments import compare_captioning, compare_graph, compare_translation
 from experiments.cli import Command, run_script
 
 __all__ = ["TASKS", "main"]
@@ -18,6 +19,7 @@ __all__ = ["TASKS", "main"]
 TASKS = {
     "translation": Command(compare_translation.CompareTranslations, compare_translation.run),
     "graph": Command(compare_graph.CompareGraphs, compare_graph.run),
+    "captioning": Command(compare_captioning.CompareCaptions, compare_captioning.run),
 }
 
 

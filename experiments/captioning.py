@@ -1,0 +1,141 @@
+"""Captioning of images with a latent attention to regions: train a network, evaluate it, show where it looks.
+
+python -m experiments.captioning train --dataset digits --guide weibull --out RUN
+python -m experiments.captioning train --dataset flickr8k --guide weibull --data-root DIR --out RUN
+python -m experiments.captioning show RUN
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from jsonargparse.typing import NonNegativeInt
+
+from experiments.captioning_config import CaptioningConfig
+from experiments.captioning_data import load_images
+from experiments.captioning_evaluation import evaluate
+from experiments.captioning_figures import caption_sections
+from experiments.captioning_model import build, load_trained, load_vocabulary, read_config
+from experiments.cli import Command, run_commands
+from experiments.datasets.batches import BucketSampler, SamplerEpoch
+from experiments.datasets.region_captions import EncodedCaptions, OneCaptionSampler, caption_loader
+from experiments.results import (
+    UserError,
+    as_table,
+    open_run,
+    read_metrics,
+    user_errors,
+    write_atomic,
+    write_environment,
+    write_metrics,
+)
+from experiments.training import Device, fit
+
+__all__ = ["COMMANDS", "CaptioningConfig", "run", "run_folder"]
+
+
+def run_folder(config: CaptioningConfig) -> Path:
+    """Folder of the run."""
+    return config.out or Path("runs", "captioning", f"{config.dataset}-{config.guide}-{config.seed}")
+
+
+def run(config: CaptioningConfig) -> dict[str, float]:
+    """Train, evaluate and save; what is in the folder already is not computed again when resuming.
+
+    Returns:
+        The numbers of metrics.json; ``experiments.captioning_evaluation.DEFINITIONS`` says what they are.
+
+    Raises:
+        UserError: Data, options or folder are not right.
+        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+    """
+    folder = run_folder(config)
+    with user_errors(ValueError, OSError, ImportError):
+        # all splits, so that nothing is found bad or missing after the training
+        data = load_images(config, progress=config.progress)
+        open_run(folder, config)
+        vocabulary = load_vocabulary(config, folder, data["train"])
+        trained = build(config, vocabulary, features=data["train"].regions.size(2))
+    metrics = read_metrics(folder)
+    if metrics is not None:
+        return metrics
+    write_environment(folder, trained.device)
+    train_data = EncodedCaptions(data["train"], vocabulary)
+    val_data = EncodedCaptions(data["val"], vocabulary, references=1)
+    sampler = OneCaptionSampler(train_data, sentences=config.batch_size, seed=config.seed)
+    with user_errors(ValueError, OSError):
+        fitted = fit(
+            trained.module,
+            caption_loader(train_data, sampler),
+            caption_loader(val_data, BucketSampler(val_data.lengths, sentences=config.batch_size, shuffle=False)),
+            folder=folder,
+            max_epochs=config.max_epochs,
+            monitor={"val_loss": "min"},
+            patience=config.patience,
+            device=config.device,
+            precision=config.precision,
+            gradient_clip=config.gradient_clip,
+            callbacks=[SamplerEpoch(sampler)],
+            checkpoint_every=config.checkpoint_every,
+            resume=config.resume,
+            progress=config.progress,
+        )
+    evaluation = evaluate(trained, data, fitted, updates=len(fitted.history) * len(sampler))
+    lines = "".join(f"{line}\n" for line in evaluation.captions)
+    write_atomic(folder / "captions.txt", lambda file: file.write(lines.encode()))
+    write_metrics(folder, evaluation.metrics, evaluation.definitions)
+    return evaluation.metrics
+
+
+def _run_and_show(config: CaptioningConfig) -> None:
+    metrics = run(config)
+    print(as_table([{"metric": name, "value": value} for name, value in metrics.items()]))
+    print(f"\nsaved in {run_folder(config)}")
+
+
+@dataclass(frozen=True)
+class ShowConfig:
+    """Draw where the network of a run looks at each word of its captions, and how sure each word is.
+
+    Args:
+        run: Folder of the run.
+        out: Folder for the pictures; figures in that of the run when omitted.
+        images: Places of the test images, counted from 0.
+        device: Where to compute.
+    """
+
+    run: Path
+    out: Path | None = None
+    images: tuple[NonNegativeInt, ...] = (0, 1, 2)  # type: ignore[valid-type]
+    device: Device = "auto"
+
+
+def show(config: ShowConfig) -> list[Path]:
+    """Draw the pictures: their files.
+
+    Raises:
+        UserError: No such run or image.
+    """
+    with user_errors(ValueError, OSError, ImportError):
+        data = load_images(read_config(config.run, device=config.device))["test"]
+        captions = (config.run / "captions.txt").read_text().splitlines()
+    trained = load_trained(config.run, data.regions.size(2), device=config.device)
+    for image in config.images:
+        if image >= len(data):
+            raise UserError(f"there is no test image {image}; expected numbers from 0 to {len(data) - 1}")
+    folder, name = config.out or config.run / "figures", trained.config.guide
+    sections = caption_sections(trained, data, captions, config.images, folder, name=name)
+    files = [section.picture for section in sections if section.picture is not None]
+    print("\n".join(map(str, files)))
+    return files
+
+
+COMMANDS = {
+    "train": Command(CaptioningConfig, _run_and_show),
+    "show": Command(ShowConfig, show),
+}
+
+if __name__ == "__main__":
+    sys.exit(run_commands(COMMANDS, name="experiments.captioning"))

@@ -1,0 +1,57 @@
+"""How sure a network is of each word of a sentence, and how much of its doubt is about where to look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from experiments.datasets.batches import Batch
+from experiments.sequence_model import TrainedSequences, is_random
+from models.next_word import next_word_mixture
+from pyro_attention.predictive import seeded
+
+__all__ = ["WordUncertainty", "word_uncertainty"]
+
+
+@dataclass(frozen=True)
+class WordUncertainty:
+    """Entropy of each word piece by source, in nats, ``[B, M]``: ``total = word + attention``.
+
+    Attributes:
+        total: Entropy of the next piece, the attention averaged over.
+        word: Mean entropy of the piece given the attention: what stays if one knew where to look.
+        attention: The rest, the mutual information of piece and attention, >= 0.
+    """
+
+    total: Tensor
+    word: Tensor
+    attention: Tensor
+
+
+@torch.no_grad()
+def word_uncertainty(trained: TrainedSequences, batch: Batch, *, num_samples: int = 100) -> WordUncertainty:
+    r"""Split the predictive entropy of every word piece, :math:`H[y] = \mathrm{E}_w H[y \mid w] + I(y; w)`.
+
+    Exact for alignments; over posterior samples for Bayesian attention, as
+    :func:`pyro_attention.analysis.decompose_uncertainty`; without an attention part for soft attention.
+
+    Args:
+        trained: The network.
+        batch: Sentences, whose words are taken as given up to each piece.
+        num_samples: Posterior samples of random attention weights.
+    """
+    model, samples = trained.model.eval(), num_samples if is_random(trained) else 0
+    state, parts = model.start(model.encode(batch.source, batch.source_mask), batch.source_mask), []
+    with seeded(trained.config.seed):
+        for word in model.embed(batch.target_in).unbind(1):
+            state, queries, scores = model.step(state, word)
+            log_probs, log_weights = next_word_mixture(
+                model, state, queries, scores, family=trained.family, samples=samples
+            )
+            weights = log_weights.double().exp()
+            given = (weights * torch.special.entr(log_probs.double().exp()).sum(-1)).sum(-1)
+            total = torch.special.entr((weights.unsqueeze(-1) * log_probs.double().exp()).sum(1)).sum(-1)
+            parts.append((total, given, (total - given).clamp(min=0)))
+    return WordUncertainty(*(torch.stack(part, 1).float() for part in zip(*parts, strict=True)))

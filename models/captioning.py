@@ -1,0 +1,162 @@
+"""Captioning of images: an LSTM whose cell input is what a latent attention sees among the regions of an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from models.decoder import AttentionDecoder
+from models.decoder_state import DecoderState
+from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, TokenLikelihood
+from pyro_attention.ops.dropout import Dropout
+
+__all__ = ["Captioning", "CaptioningSizes"]
+
+
+@dataclass(frozen=True)
+class CaptioningSizes:
+    """Sizes of the network.
+
+    Attributes:
+        embedding: Width of a word vector.
+        memory: Width of an embedded region.
+        decoder: Width of the decoder's state.
+        attention: Width of the attention's hidden layer.
+    """
+
+    embedding: int = 128
+    memory: int = 128
+    decoder: int = 128
+    attention: int = 128
+
+
+class Captioning(AttentionDecoder):
+    r"""Regions embedded one by one, and an LSTM whose cell input is the attended region, as in Att2in.
+
+    .. math:: z_j \sim p(z \mid r, y_{<j}), \qquad
+              c_j = f_j c_{j-1} + i_j \max(g_j + U r_{z_j},\ g'_j + U' r_{z_j}), \qquad
+              y_j \sim \mathrm{softmax}(W\, o_j \tanh c_j)
+
+    The gates :math:`i_j, f_j, o_j` and :math:`g_j, g'_j` are of the last word and of the state before, and so are the
+    scores (Rennie et al. score by the state alone, which has not seen the last word). A region acts on its own word
+    only: the cell that a word is read from has the region that was drawn, while the state goes on with the expected
+    one. So the alignments are independent given the words before, and plates and sites are those of
+    :class:`AttentionDecoder`.
+
+    The regions are a set: their order is of no account, unless their features tell where they are.
+
+    Args:
+        features: Width of a region's features.
+        vocabulary: Number of tokens.
+        sizes: Widths of the layers.
+        dropout: Dropout of word vectors, of embedded regions, and before the output layer.
+        prior: Prior of the attention: that of the scores by default, or a Gamma or LogNormal prior for Bayesian
+            attention; a contextual prior reads the embedded regions.
+        init_range: Draw all initial weights from uniform(-init_range, init_range); PyTorch's own when omitted, with
+            which small networks learn to attend much faster.
+        input_feed: Go on with the "expected" or the "sampled" context.
+
+    Raises:
+        ValueError: An unknown input feed.
+
+    Example:
+        >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
+        >>> model = Captioning(4, 12, sizes=CaptioningSizes(8, 8, 8, 8))
+        >>> regions, words = torch.randn(2, 5, 4), torch.randint(12, (2, 3))
+        >>> real = torch.ones(2, 5, dtype=torch.bool), torch.ones(2, 3, dtype=torch.bool)
+        >>> loss = AlignmentELBO(max_plate_nesting=2)(model, AttentionGuide(model, Marginal()))
+        >>> loss(regions, real[0], words, words, real[1]).dim()
+        0
+
+    Source: Rennie et al. (2017), Self-Critical Sequence Training for Image Captioning, section 2 (Att2in); its latent
+    attention: Xu et al. (2015), Show, Attend and Tell, section 4; Fan et al. (2020), Bayesian Attention Modules, 4.3.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        vocabulary: int,
+        *,
+        sizes: CaptioningSizes | None = None,
+        dropout: float = 0.3,
+        prior: Prior | None = None,
+        init_range: float | None = None,
+        input_feed: Literal["expected", "sampled"] = "expected",
+    ) -> None:
+        super().__init__(input_feed)
+        self.sizes = sizes = CaptioningSizes() if sizes is None else sizes
+        self.features = features
+        self.dropout = Dropout(dropout)
+        self.region = nn.Sequential(
+            nn.Linear(features, sizes.memory),
+            nn.ReLU(),
+            self.dropout,
+            nn.Linear(sizes.memory, sizes.memory),
+            # as large as word vectors: else the words drown the regions, and it takes long to learn to look at them
+            nn.LayerNorm(sizes.memory),
+        )
+        self.embedding = nn.Embedding(vocabulary, sizes.embedding)
+        self.from_word = nn.Linear(sizes.embedding, 5 * sizes.decoder)
+        self.from_state = nn.Linear(sizes.decoder, 5 * sizes.decoder, bias=False)
+        self.from_context = nn.Linear(sizes.memory, 2 * sizes.decoder, bias=False)
+        self.score = Additive(sizes.decoder + sizes.embedding, sizes.memory, sizes.attention)
+        self.attention = LatentAttention("alignment", AlignmentPrior() if prior is None else prior)
+        self.output = nn.Linear(sizes.decoder, vocabulary)
+        if init_range is not None:
+            for parameter in self.parameters():
+                nn.init.uniform_(parameter, -init_range, init_range)
+
+    def check_source(self, source: Tensor) -> None:
+        """Raise ValueError unless a source is features ``[B, N, F]`` of regions."""
+        if source.dim() != 3 or source.size(0) == 0 or not source.is_floating_point():
+            seen = f"shape {tuple(source.shape)} and dtype {source.dtype}"
+            raise ValueError(f"source has {seen}, expected features [B, N, F] of regions, B > 0")
+        if source.size(2) != self.features:
+            raise ValueError(f"regions have {source.size(2)} features, expected the model's {self.features}")
+
+    def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
+        """Embedded regions ``[B, N, memory]``; zeros at the padding."""
+        self.check_source(source)
+        if not source_mask.any(1).all():
+            empty = (~source_mask.any(1)).nonzero().flatten().tolist()
+            raise ValueError(f"images {empty} of the batch have no regions; leave them out")
+        memory: Tensor = self.region(source)
+        return memory.where(source_mask.unsqueeze(-1), 0)
+
+    def embed(self, words: Tensor) -> Tensor:
+        """Vectors ``[..., embedding]`` of words."""
+        return self.dropout(self.embedding(words))
+
+    def start(self, memory: Tensor, source_mask: Tensor) -> DecoderState:
+        """State before the first word, of the output of :meth:`encode`."""
+        zeros = memory.new_zeros(len(memory), self.sizes.decoder)
+        context = memory.new_zeros(len(memory), self.sizes.memory)
+        return DecoderState(memory, self.score.key(memory), source_mask, ((zeros, zeros),), context)
+
+    def advance(self, state: DecoderState, word: Tensor) -> tuple[DecoderState, Tensor, Tensor]:
+        """The cell without its context, ``[B, 6 decoder]``: what goes into the gates, and the cell state before."""
+        ((hidden, cell),) = state.cells
+        queries = torch.cat([self.from_word(word) + self.from_state(hidden), cell], -1)
+        looking = self.score.query(torch.cat([hidden, word], -1)).unsqueeze(1)
+        return state, queries, self.score.out((looking + state.keys).tanh()).squeeze(-1)
+
+    def feed(self, state: DecoderState, queries: Tensor, context: Tensor) -> DecoderState:
+        """The context is part of this step's cell."""
+        return replace(state, cells=(self._finish(queries, context),), context=context)
+
+    def likelihood(self, queries: Tensor, context: Tensor) -> TokenLikelihood:
+        """Distribution of the next word: the cell of :meth:`advance` with this context, and the output layer."""
+        hidden, _ = self._finish(queries, context)
+        return TokenLikelihood(self.dropout(hidden), self.output.weight, self.output.bias)
+
+    def _finish(self, queries: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden and cell state ``[..., decoder]``."""
+        width = self.sizes.decoder
+        enter, forget, leave, inside, cell = queries.split([width, width, width, 2 * width, width], -1)
+        first, second = (inside + self.from_context(context)).chunk(2, -1)
+        # the larger of two, as Rennie et al.: where words saturate a tanh, no region is seen any more
+        cell = forget.sigmoid() * cell + enter.sigmoid() * torch.maximum(first, second)
+        return leave.sigmoid() * cell.tanh(), cell
