@@ -34,6 +34,8 @@ SCHEMES: tuple[SchemeName, ...] = (
 
 Metrics = Mapping[str, float]
 
+TOY_PAIRS = {"train_pairs": 3000, "test_pairs": 250}  # the demo is to take four minutes at most
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompareTranslations(SweepOptions):
@@ -49,6 +51,8 @@ class CompareTranslations(SweepOptions):
         seeds: Number of seeds.
         base_epochs: Epochs of soft attention at first.
         epochs: Epochs of every scheme from there.
+        train_pairs: Sentence pairs to train on, the first ones; 3000 of toy, else all when omitted.
+        test_pairs: Sentence pairs to test on, the first ones; 250 of toy, else all when omitted.
         vocabulary: Word pieces at most, both languages together.
         hidden: Width of the networks.
         layers: Layers of the networks.
@@ -65,8 +69,10 @@ class CompareTranslations(SweepOptions):
     dataset: Literal["toy", "multi30k", "iwslt14", "tatoeba"] = "toy"
     schemes: tuple[SchemeName, ...] = SCHEMES
     seeds: PositiveInt = 3  # type: ignore[valid-type]
-    base_epochs: PositiveInt = 5  # type: ignore[valid-type]
+    base_epochs: PositiveInt = 6  # type: ignore[valid-type]
     epochs: PositiveInt = 1  # type: ignore[valid-type]
+    train_pairs: PositiveInt | None = None  # type: ignore[valid-type]
+    test_pairs: PositiveInt | None = None  # type: ignore[valid-type]
     vocabulary: PositiveInt = 1000  # type: ignore[valid-type]
     hidden: PositiveInt = 64  # type: ignore[valid-type]
     layers: PositiveInt = 1  # type: ignore[valid-type]
@@ -145,6 +151,8 @@ def _train(
 def _base_config(config: CompareTranslations, folder: Path, seed: int) -> TranslationConfig:
     names = ("dataset", "vocabulary", "hidden", "layers", "batch_size", "learning_rate", "num_samples", "beam", "k_max")
     shared = {name: getattr(config, name) for name in names}
+    pairs = TOY_PAIRS if config.dataset == "toy" else {}
+    shared |= {name: getattr(config, name) or pairs.get(name) for name in ("train_pairs", "test_pairs")}
     epochs = {"max_epochs": config.base_epochs, "patience": config.base_epochs}
     out = folder / "runs" / f"base-{seed}"
     return TranslationConfig(

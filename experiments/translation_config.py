@@ -28,6 +28,8 @@ class TranslationConfig(RunOptions):
         target: Language to translate to.
         lowercase: Make all letters small.
         max_words: Most words of a training sentence; longer pairs are left out and counted.
+        train_pairs: Train on so many first pairs; on all when omitted.
+        test_pairs: Test on so many first pairs; on all when omitted.
         skip_bad: Leave out, and count, lines that are empty or not UTF-8, instead of stopping.
         guide: Inference scheme; soft is ordinary deterministic attention.
         prior: fixed, or contextual (read off the source words); for weibull, lognormal and gamma.
@@ -68,6 +70,8 @@ class TranslationConfig(RunOptions):
     target: str = "en"
     lowercase: bool = True
     max_words: PositiveInt = 80  # type: ignore[valid-type]
+    train_pairs: PositiveInt | None = None  # type: ignore[valid-type]
+    test_pairs: PositiveInt | None = None  # type: ignore[valid-type]
     skip_bad: bool = False
     guide: SchemeName = "categorical_enum"
     prior: PriorName = "contextual"

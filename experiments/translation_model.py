@@ -66,7 +66,13 @@ class Trained(TrainedSequences):
 
 
 def load_text(config: TranslationConfig, split: str) -> ParallelText:
-    """Sentence pairs of a split: "train", "val" or "test"; only training pairs may be left out for their length."""
+    """Sentence pairs of a split, "train", "val" or "test", as many as configured."""
+    text, pairs = _load_all(config, split), {"train": config.train_pairs, "test": config.test_pairs}.get(split)
+    return text if pairs is None else text.first(pairs)
+
+
+def _load_all(config: TranslationConfig, split: str) -> ParallelText:
+    """All pairs of a split; only training pairs may be left out for their length."""
     languages = (config.source, config.target)
     rules: dict[str, Any] = {"lowercase": config.lowercase, "skip": config.skip_bad}
     if split == "train":

@@ -85,6 +85,12 @@ def test_perplexity_is_that_of_the_log_evidence(trained_folder):
     assert perplexity(trained, text) == pytest.approx(math.exp(total / count), rel=1e-5)
 
 
+def test_fewer_pairs(tmp_path):
+    config = tiny_config(tmp_path, train_pairs=8, test_pairs=3, max_epochs=1)
+    assert run(config)["updates"] == 1
+    assert len((config.out / "translations.txt").read_text().splitlines()) == 3
+
+
 def test_k_max_of_all_words_changes_nothing(trained_folder):
     trained = load_trained(trained_folder)
     text = load_text(trained.config, "test")
