@@ -52,7 +52,7 @@ class CaptioningConfig(RunOptions):
         init_range: Initial weights are uniform up to so much; PyTorch's own when omitted.
         dropout: Dropout of word vectors, of embedded regions and before the output.
         batch_size: Images of a batch, each with one of its captions.
-        learning_rate: Learning rate of Adam; halved after an epoch without a better validation loss.
+        learning_rate: Learning rate of Adam; halved after three epochs without a better validation loss.
         gradient_clip: Largest norm of the gradient of the loss per word.
         max_epochs: Epochs at most; an epoch has every image once.
         patience: Epochs without a better validation loss before training stops.
@@ -89,7 +89,7 @@ class CaptioningConfig(RunOptions):
     init_range: PositiveFloat | None = None  # type: ignore[valid-type]
     dropout: NonNegativeFloat = 0.1  # type: ignore[valid-type]
     batch_size: PositiveInt = 32  # type: ignore[valid-type]
-    learning_rate: PositiveFloat = 5e-3  # type: ignore[valid-type]
+    learning_rate: PositiveFloat = 1e-3  # type: ignore[valid-type]
     gradient_clip: PositiveFloat = 1.0  # type: ignore[valid-type]
     max_epochs: PositiveInt = 20  # type: ignore[valid-type]
     patience: PositiveInt = 5  # type: ignore[valid-type]

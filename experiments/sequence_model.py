@@ -45,7 +45,13 @@ def model_arguments(batch: Batch) -> tuple[Tensor, ...]:
 
 
 class SequenceTraining(ELBOTraining):
-    """Trains on batches of sequences; its checkpoints know the vocabulary they belong to."""
+    """Trains on batches of sequences; its checkpoints know the vocabulary they belong to.
+
+    Attributes:
+        plateau: Epochs without a better validation loss that are let pass before the learning rate is halved.
+    """
+
+    plateau = 0
 
     def __init__(self, *parts: Any, vocabulary: Vocabulary, warm_start: int = 0, **options: Any) -> None:
         super().__init__(*parts, **options)
@@ -70,7 +76,7 @@ class SequenceTraining(ELBOTraining):
 
     def configure_optimizers(self) -> Any:
         optimizer = super().configure_optimizers()
-        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=self.plateau)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
 
     def get_extra_state(self) -> Tensor:
