@@ -41,7 +41,7 @@ def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str
 
 @cache
 def _digits() -> dict[str, DigitScenes]:
-    return digit_scenes(train=6000)
+    return digit_scenes(train=6000, most_digits=2)
 
 
 def _digit_regions(scenes: DigitScenes, images: int | None) -> RegionCaptions:

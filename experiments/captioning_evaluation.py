@@ -24,7 +24,7 @@ __all__ = ["DEFINITIONS", "batches", "describe", "evaluate", "floor_scores"]
 
 _BATCH = 50
 _LONGEST = 40
-_REFERENCES = 5  # captions of an image that perplexity and entropies are of
+_REFERENCES = 5  # captions of a photograph that perplexity and entropies are of
 
 DEFINITIONS = {
     **{f"test_{name}": f"{text}; of beam search" for name, text in caption_scores.DEFINITIONS.items()},
@@ -34,9 +34,9 @@ DEFINITIONS = {
     },
     **pointing.DEFINITIONS,
     "test_true_captions": "share of the captions of beam search that are true of the scene, word for word",
-    "test_ppl": f"perplexity per word piece of the first {_REFERENCES} captions of each test image: alignments summed "
-    "out exactly; for Bayesian attention the predictive one, the mean probability over posterior samples (num_samples "
-    "of the configuration); for soft plain",
+    "test_ppl": f"perplexity per word piece of the first {_REFERENCES} captions of each test image (of a digit scene, "
+    "the first): alignments summed out exactly; for Bayesian attention the predictive one, the mean probability over "
+    "posterior samples (num_samples of the configuration); for soft plain",
     "test_entropy": "entropy in nats of the mean weights that predict a word piece (prior of an alignment, posterior "
     "mean of Bayesian attention), mean over the word pieces of the same captions",
     "test_posterior_entropy": "entropy in nats of the mean posterior weights, mean over word pieces",
@@ -93,8 +93,8 @@ def evaluate(
 ) -> Evaluation:
     """All metrics of a trained network on the test images."""
     test, best, entropies = data["test"], fitted.history[fitted.best_epoch], EntropySums()
-    captions = describe(trained, test)
-    for batch in batches(trained, test, references=_REFERENCES):
+    captions, references = describe(trained, test), _REFERENCES if test.scenes is None else 1
+    for batch in batches(trained, test, references=references):
         entropies.add(trained, batch, align_batch(trained, batch, num_samples=trained.config.num_samples))
     metrics = {f"test_{name}": score for name, score in score_captions(captions, test.captions).metrics.items()}
     metrics |= floor_scores(data["train"], test) | pointing.pointing(trained, test, captions) | entropies.metrics
@@ -102,7 +102,7 @@ def evaluate(
         true = [caption in texts for caption, texts in zip(captions, test.captions, strict=True)]
         metrics["test_true_captions"] = sum(true) / len(true)
     metrics |= {
-        "test_ppl": perplexity(trained, batches(trained, test, references=_REFERENCES)),
+        "test_ppl": perplexity(trained, batches(trained, test, references=references)),
         "val_ppl": math.exp(best["val_loss"]),
         "best_epoch": fitted.best_epoch,
         "epochs": len(fitted.history),

@@ -98,7 +98,7 @@ class CompareCaptions(SweepOptions):
     dataset: ImagesName = "digits"
     schemes: tuple[SchemeName, ...] = SCHEMES
     seeds: PositiveInt = 2  # type: ignore[valid-type]
-    base_epochs: NonNegativeInt = 8  # type: ignore[valid-type]
+    base_epochs: NonNegativeInt = 10  # type: ignore[valid-type]
     epochs: PositiveInt = 2  # type: ignore[valid-type]
     patience: PositiveInt = 5  # type: ignore[valid-type]
     images: PositiveInt | None = None  # type: ignore[valid-type]
@@ -110,7 +110,7 @@ class CompareCaptions(SweepOptions):
     hidden: PositiveInt = 128  # type: ignore[valid-type]
     dropout: NonNegativeFloat = 0.1  # type: ignore[valid-type]
     batch_size: PositiveInt = 32  # type: ignore[valid-type]
-    learning_rate: PositiveFloat = 1e-3  # type: ignore[valid-type]
+    learning_rate: PositiveFloat = 2e-3  # type: ignore[valid-type]
     kl_weight: NonNegativeFloat = 0.01  # type: ignore[valid-type]
     num_samples: PositiveInt = 20  # type: ignore[valid-type]
     beam: PositiveInt = 3  # type: ignore[valid-type]

@@ -15,6 +15,10 @@ where the first digit of three is related to both others. The relations compare 
 So every relation is either true or false of a scene, and two digits that share neither row nor column have two true
 ones. The references of a scene are all true captions: 2 of one digit, 2 or 4 of two ("a two right of a seven"), 6 to 24
 of three. The content words, whose region is known, are the names of the digits; all others belong to no cell.
+
+Who describes a training scene names the largest digit first and the smallest last, and chooses among the true
+relations. Were the order random too, nothing but chance would say which digit comes next, and an attention that has not
+seen the word could not point at it.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,18 +55,19 @@ class DigitScenes:
             its column, each as one-hot; cells row by row.
         digits: [scenes, cells] int64, the digit of every cell; -1 where there is none.
         grid: number of rows and of columns.
-        captions: all true captions of every scene, in random order: the first few are a random choice.
+        captions: the true captions of every scene. Those that name the digits in falling order come first, in random
+            order, and are all there is of training scenes; then the others, in random order.
 
     Example:
         >>> scenes = digit_scenes(0, train=3, val=1, test=1)["train"]
         >>> print(scenes.digits[1].view(3, 3))
-        tensor([[-1, -1, -1],
-                [ 0, -1, -1],
-                [ 2, -1, -1]])
+        tensor([[ 4, -1, -1],
+                [ 8,  6, -1],
+                [-1, -1, -1]])
         >>> scenes.captions[1]
-        ['a two below a zero', 'a zero above a two']
-        >>> scenes.word_cells(1, "a two below a zero")
-        [-1, 6, -1, -1, 3]
+        ['an eight left of a six and below a four']
+        >>> scenes.word_cells(1, "a six right of an eight")
+        [-1, 4, -1, -1, -1, 3]
     """
 
     regions: Tensor
@@ -136,16 +141,19 @@ def digit_scenes(
         )
     images = _images(seed)
     return {
-        split: _scenes(Random(f"{seed} {split}").random, images[split], sizes[split], grid, most_digits)
+        split: _scenes(
+            Random(f"{seed} {split}").random, images[split], sizes[split], grid, most_digits, split != "train"
+        )
         for split in SPLITS
     }
 
 
-def true_captions(places: dict[int, tuple[int, int]]) -> list[str]:
+def true_captions(places: dict[int, tuple[int, int]], *, in_order: bool = False) -> list[str]:
     """Return all captions that are true of a scene.
 
     Args:
         places: row and column of every digit; one to three digits.
+        in_order: only those that name the digits in the order of `places`.
 
     Example:
         >>> true_captions({8: (0, 0), 2: (1, 2)})
@@ -156,7 +164,7 @@ def true_captions(places: dict[int, tuple[int, int]]) -> list[str]:
         (digit,) = places
         return [f"nothing but {name[digit]}", f"{name[digit]} and nothing else"]
     captions = []
-    for first, *others in permutations(places):
+    for first, *others in [tuple(places)] if in_order else permutations(places):
         parts = [""]
         for digit in others:
             relations = _relations(places[first], places[digit])
@@ -192,7 +200,12 @@ def _images(seed: int) -> dict[str, list[Tensor]]:
 
 
 def _scenes(
-    random: Callable[[], float], images: list[Tensor], size: int, grid: tuple[int, int], most_digits: int
+    random: Callable[[], float],
+    images: list[Tensor],
+    size: int,
+    grid: tuple[int, int],
+    most_digits: int,
+    any_order: bool,
 ) -> DigitScenes:
     rows, columns = grid
     cells = torch.arange(rows * columns)
@@ -208,8 +221,9 @@ def _scenes(
             digits[scene, cell] = digit
             pixels[scene, cell] = images[digit][int(random() * len(images[digit]))]
             places[digit] = divmod(cell, columns)
-        true = true_captions(places)
-        captions.append(_draw(random, true, len(true)))
+        told = true_captions(dict(sorted(places.items(), reverse=True)), in_order=True)
+        others = [caption for caption in true_captions(places) if caption not in told] if any_order else []
+        captions.append(_draw(random, told, len(told)) + _draw(random, others, len(others)))
     regions = torch.cat([pixels, position.expand(size, -1, -1)], -1)
     return DigitScenes(regions, digits, grid, captions)
 
