@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_attention.ops.counter_noise import CounterNoise, NoiseKind
+from pyro_attention.ops.fused_attention import fused_attention, fuses, product_dtype
 
 __all__ = ["blocked_attention"]
 
@@ -39,6 +40,10 @@ def blocked_attention(
 ) -> tuple[Tensor, Tensor]:
     """Noisy softmax attention, and the log-sum-exp of each row of unnoised scores; differentiable once.
 
+    On a GPU it runs in fused Triton kernels where :func:`fuses` says so, else, as on a CPU, in blocks of plain PyTorch.
+    The noise is the same in both. So are the results, up to rounding: the kernels multiply in half precision where keys
+    and values share one, plain PyTorch always in float32 or float64.
+
     Args:
         queries: ``[..., H, M, D]``, already scaled.
         keys: ``[..., H, N, D]``.
@@ -48,7 +53,7 @@ def blocked_attention(
         seed: Seed of the noise, which depends on the position alone, not on blocks.
         key_mask: Boolean ``[..., H or 1, N]``, True = may be attended to.
         causal: Query i sees the keys 0 .. i alone.
-        block_size: Queries and keys in a block; changes time and memory only.
+        block_size: Queries and keys in a block of plain PyTorch; changes time and memory only.
 
     Returns:
         Context ``[..., H, M, Dv]`` in the dtype of the values, and row normalisers ``[..., H, M]`` in float32 or
@@ -69,14 +74,21 @@ def blocked_attention(
         raise ValueError(f"block_size is {block_size}, expected at least 1")
     if noise is not None and noise_scale is None:
         raise ValueError(f"noise is '{noise}' without a noise_scale; pass a number or one per head")
-    dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
+    fused = fuses(queries, keys, values)
+    exact = torch.float64 if queries.dtype == torch.float64 else torch.float32
+    dtype = product_dtype(keys, values) if fused else exact
     batch = torch.broadcast_shapes(queries.shape[:-2], keys.shape[:-2], values.shape[:-2])
     q, k, v = (x.to(dtype).expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (queries, keys, values))
-    scale = None if noise_scale is None else noise_scale.to(dtype).expand(batch).reshape(-1, 1, 1)
-    bias = None if key_mask is None else _bias(key_mask, dtype).expand(*batch, -1).reshape(len(q), 1, -1)
-    plan = _Plan(noise, seed, causal, block_size)
-    context, normalisers = _blocked(q, k, v, scale, bias, plan)
-    return context.to(values.dtype).unflatten(0, batch), normalisers.squeeze(-1).unflatten(0, batch)
+    scale = None if noise_scale is None else noise_scale.to(queries.device, exact).expand(batch).reshape(-1)
+    mask = None if key_mask is None else key_mask.expand(*batch, -1).reshape(len(q), -1)
+    if fused:
+        context, normalisers = fused_attention(q, k, v, scale, mask, noise=noise, seed=seed, causal=causal)
+    else:
+        scale = None if scale is None else scale.reshape(-1, 1, 1)
+        bias = None if mask is None else _bias(mask, dtype).unsqueeze(-2)
+        context, normalisers = _blocked(q, k, v, scale, bias, _Plan(noise, seed, causal, block_size))
+        normalisers = normalisers.squeeze(-1)
+    return context.to(values.dtype).unflatten(0, batch), normalisers.unflatten(0, batch)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,14 @@ class CounterNoise:
         self._offsets, self._multipliers = row_keys[..., :1], row_keys[..., 1:] | 1
         self._columns = _keys(seed, _COLUMNS, columns, device)[:, 0]
 
+    @property
+    def keys(self) -> tuple[Tensor, Tensor, Tensor]:
+        """All that the draws are made of: offsets and multipliers of the rows, offsets of the columns.
+
+        ``[S, M]``, ``[S, M]`` and ``[N]``, int32 and contiguous: for kernels, which mix them where they need them.
+        """
+        return self._offsets[..., 0].contiguous(), self._multipliers[..., 0].contiguous(), self._columns.contiguous()
+
     def block(self, slices: slice, rows: slice, columns: slice, *, dtype: torch.dtype = torch.float32) -> Tensor:
         """Part of the table, in float32 or float64; the numbers behind it are the same in both."""
         uniform = self._uniform(slices, rows, columns).to(dtype)

@@ -1,0 +1,214 @@
+"""Fused Bayesian attention against torch's softmax attention on a GPU: time and memory of forward and backward.
+
+python -m experiments.benchmarks.fused_attention
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Literal, get_args
+
+import pyro
+import torch
+from jsonargparse.typing import PositiveInt
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from tqdm import tqdm
+
+from experiments.cli import run_script
+from experiments.results import UserError, as_table, write_environment, write_metrics
+from experiments.results_page import hardware, markdown_table, update_section
+from pyro_attention import AttentionELBO, AttentionGuide, ContextualGammaPrior, LatentAttention, Weibull
+from pyro_attention.ops.fused_attention import fuses
+
+__all__ = ["CONTESTANTS", "Contestant", "FusedConfig", "make_step", "run"]
+
+CONCENTRATION, WARM_UP = 10.0, 3
+Contestant = Literal["softmax", "Bayesian"]
+CONTESTANTS: tuple[Contestant, ...] = get_args(Contestant)
+QUANTITIES = {
+    "ms": "median time of forward and backward on the GPU in milliseconds, by CUDA events",
+    "ratio": "that time divided by softmax attention's in the same round, median over rounds",
+    "peak_mb": "memory at the peak of forward and backward beyond that before, in MB (10^6 bytes)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedConfig:
+    """Time and memory of one layer of fused Bayesian attention with its KL, forward and backward, on a GPU.
+
+    Args:
+        lengths: Numbers of positions.
+        width: Width of a head.
+        dtype: Of queries, keys and values.
+        heads: Number of heads.
+        batch: Sequences at a time.
+        causal: Let no position attend to later ones.
+        rounds: Rounds that count.
+        out: Folder for metrics.json and environment.json.
+        results: Page whose section on this is written; none when omitted.
+    """
+
+    lengths: tuple[PositiveInt, ...] = (4096, 16384)  # type: ignore[valid-type]
+    width: PositiveInt = 64  # type: ignore[valid-type]
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    heads: PositiveInt = 16  # type: ignore[valid-type]
+    batch: PositiveInt = 1  # type: ignore[valid-type]
+    causal: bool = False
+    rounds: PositiveInt = 20  # type: ignore[valid-type]
+    out: Path = Path("runs", "bench", "fused_attention")
+    results: Path | None = None
+
+
+class _Softmax(nn.Module):
+    """Scaled dot-product attention of free queries, keys and values, and the mean of squares of the result."""
+
+    def __init__(self, config: FusedConfig, length: int, device: torch.device) -> None:
+        super().__init__()
+        self.vectors, self.causal = _vectors(config, length, device), config.causal
+
+    def forward(self) -> Tensor:
+        context = scaled_dot_product_attention(*self.vectors, is_causal=self.causal)
+        return context.square().mean(dtype=torch.float32)
+
+
+class _Bayesian(PyroModule):  # type: ignore[misc]
+    """The same with latent weights, observed through the mean of squares."""
+
+    def __init__(self, config: FusedConfig, length: int, device: torch.device) -> None:
+        super().__init__()
+        self.vectors, self.causal = _vectors(config, length, device), config.causal
+        self.attention = LatentAttention("attention", ContextualGammaPrior(config.width).to(device))
+
+    def forward(self) -> None:
+        queries, keys, values = self.vectors
+        queries = queries / math.sqrt(queries.size(-1))
+        with pyro.plate("batch", queries.size(0), dim=-1):
+            context = self.attention.blocked(queries, keys, values, causal=self.causal).context
+        pyro.factor("output", -context.square().mean(dtype=torch.float32))
+
+
+def _vectors(config: FusedConfig, length: int, device: torch.device) -> nn.Parameter:
+    shape = 3, config.batch, config.heads, length, config.width
+    return nn.Parameter(torch.randn(shape, device=device, dtype=getattr(torch, config.dtype)))
+
+
+def make_step(contestant: Contestant, config: FusedConfig, length: int, device: torch.device) -> Callable[[], Tensor]:
+    """Forward and backward of a loss, which is returned: the negative ELBO, or for softmax attention its likelihood."""
+    torch.manual_seed(0)
+    if contestant == "softmax":
+        loss: nn.Module = _Softmax(config, length, device)
+    else:
+        family = Weibull(CONCENTRATION, learnable=True).to(device)
+        model = _Bayesian(config, length, device)
+        loss = AttentionELBO()(model, AttentionGuide(model, family))
+
+    def step() -> Tensor:
+        loss.zero_grad()
+        value: Tensor = loss()
+        value.backward()
+        return value.detach()
+
+    return step
+
+
+def run(config: FusedConfig) -> dict[str, float]:
+    """Measure, print the table and write the metrics, which are returned.
+
+    Raises:
+        UserError: There is no GPU, or one on which attention is not fused.
+    """
+    _check(config)
+    metrics: dict[str, float] = {}
+    for length in tqdm(config.lengths, unit="length", disable=not sys.stderr.isatty(), leave=False):
+        steps = {name: make_step(name, config, length, torch.device("cuda")) for name in CONTESTANTS}
+        peaks = {name: _peak_memory(step) for name, step in steps.items()}
+        times = _event_times(steps, config.rounds)
+        ratios = {name: [a / b for a, b in zip(times[name], times["softmax"], strict=True)] for name in times}
+        for name in CONTESTANTS:
+            numbers = {"ms": median(times[name]), "ratio": median(ratios[name]), "peak_mb": peaks[name]}
+            metrics |= {f"{length}_positions/{name}/{quantity}": value for quantity, value in numbers.items()}
+    write_metrics(config.out, metrics, {name: QUANTITIES[name.rpartition("/")[2]] for name in metrics})
+    write_environment(config.out, torch.device("cuda"))
+    rows = _rows(metrics, config.lengths)
+    print(as_table(rows), config.out / "metrics.json", sep="\n")
+    if config.results is not None:
+        update_section(config.results, "fused_attention", _section(config, rows))
+    return metrics
+
+
+def _check(config: FusedConfig) -> None:
+    if not torch.cuda.is_available():
+        raise UserError(
+            "there is no GPU here: torch.cuda.is_available() is False; run this on a machine with one, and with a "
+            "build of torch for it. On a CPU, experiments.benchmarks.blocked_attention measures the plain blocks"
+        )
+    vectors = torch.empty(1, config.width, device="cuda", dtype=getattr(torch, config.dtype))
+    if not fuses(vectors, vectors, vectors):
+        raise UserError(
+            f"attention of width {config.width} in {config.dtype} is not fused on {torch.cuda.get_device_name()}; it "
+            f"needs Triton (pip install 'pyro-attention[triton]'), compute capability 8.0 and a width of at most 256"
+        )
+
+
+def _event_times(steps: Mapping[Contestant, Callable[[], object]], rounds: int) -> dict[Contestant, list[float]]:
+    """Times of steps that take turns, in milliseconds, between events on the GPU."""
+    times: dict[Contestant, list[float]] = {name: [] for name in steps}
+    for turn in range(WARM_UP + rounds):
+        for name, step in steps.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            step()
+            end.record()
+            end.synchronize()
+            if turn >= WARM_UP:
+                times[name].append(begin.elapsed_time(end))
+    return times
+
+
+def _peak_memory(step: Callable[[], object]) -> float:
+    """In MB, gradients included: the first call leaves them behind."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(2):
+        step()
+    return (torch.cuda.max_memory_allocated() - before) / 1e6
+
+
+def _rows(metrics: Mapping[str, float], lengths: tuple[int, ...]) -> list[dict[str, str]]:
+    """A row for each number of positions."""
+    rows = []
+    for length in lengths:
+        row = {"positions": str(length)}
+        for name in CONTESTANTS:
+            for quantity, unit, digits in (("ms", "ms", 2), ("ratio", "ratio", 2), ("peak_mb", "MB", 0)):
+                row[f"{name} {unit}"] = f"{metrics[f'{length}_positions/{name}/{quantity}']:.{digits}f}"
+        rows.append(row)
+    return rows
+
+
+def _section(config: FusedConfig, rows: list[dict[str, str]]) -> str:
+    lengths = " ".join(map(str, config.lengths))
+    command = (
+        f"python -m experiments.benchmarks.fused_attention --lengths '[{lengths.replace(' ', ', ')}]' "
+        f"--width {config.width} --dtype {config.dtype} --heads {config.heads} --batch {config.batch} "
+        f"--rounds {config.rounds}{' --causal' if config.causal else ''}"
+    )
+    return (
+        f"## Fused attention\n\n`{command}`, on {hardware([config.out])}.\n\n"
+        f"Forward and backward of Weibull attention with a contextual Gamma prior, its KL included, in fused kernels, "
+        f"and of torch's scaled_dot_product_attention: {config.batch} × {config.heads} heads of width {config.width} "
+        f"in {config.dtype}{', causal' if config.causal else ''}. Medians of {config.rounds} interleaved rounds by "
+        f"CUDA events, ratios to softmax attention in the same round; memory at the peak beyond that before.\n\n"
+        f"{markdown_table(rows)}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(FusedConfig, run, name="experiments.benchmarks.fused_attention"))
