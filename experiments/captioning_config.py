@@ -10,13 +10,14 @@ from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat,
 
 from experiments.results import RunOptions
 from experiments.training import Precision
-from guides import PriorName, SchemeName
+from guides import AblationSchemeName, PriorName, SchemeName
 
-__all__ = ["CaptioningConfig", "EncoderName", "ImagesName", "KLEstimator"]
+__all__ = ["CaptioningConfig", "EncoderName", "GuideName", "ImagesName", "KLEstimator"]
 
 ImagesName = Literal["digits", "flickr8k", "coco"]
 EncoderName = Literal["own", "resnet50"]
 KLEstimator = Literal["closed_form", "sampled"]
+GuideName = Literal[SchemeName, AblationSchemeName]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +33,14 @@ class CaptioningConfig(RunOptions):
         encoder_epochs: Epochs of the own encoder.
         cache: Folder of pixels and features; "cache" in the data set's folder when omitted.
         skip_bad: Leave out, and count, bad images and images without a caption, instead of stopping.
-        guide: Inference scheme; soft is ordinary deterministic attention.
-        prior: fixed, or contextual (read off the regions); for weibull, lognormal and gamma.
+        guide: Inference scheme; soft is ordinary deterministic attention, gaussian has weights off the simplex.
+        prior: fixed, or contextual (read off the regions); for weibull, lognormal, gamma and gaussian.
         kl_weight: Weight of the KL; schemes that sum alignments out have weight 1.
-        kl: How the KL of weibull, lognormal, gamma and dirichlet is computed; sampled is far noisier.
+        kl: How the KL of weibull, lognormal, gamma, gaussian and dirichlet is computed; sampled is far noisier.
         concentration: Concentration of a Weibull or Gamma posterior; the larger, the less noise.
-        scale: Standard deviation of a LogNormal posterior.
+        scale: Standard deviation of a LogNormal or Gaussian posterior.
         prior_rate: Rate of a Gamma prior.
-        prior_scale: Standard deviation of a LogNormal prior.
+        prior_scale: Standard deviation of a LogNormal or Gaussian prior.
         temperature: Temperature of the relaxed alignments of gumbel.
         particles: Samples of wake_sleep and iwae.
         input_feed: What the decoder goes on with: the expected context, or that of the drawn alignment (not for schemes
@@ -70,7 +71,7 @@ class CaptioningConfig(RunOptions):
     encoder_epochs: PositiveInt = 15  # type: ignore[valid-type]
     cache: Path | None = None
     skip_bad: bool = False
-    guide: SchemeName = "weibull"
+    guide: GuideName = "weibull"
     prior: PriorName = "contextual"
     kl_weight: NonNegativeFloat = 0.01  # type: ignore[valid-type]
     kl: KLEstimator = "closed_form"

@@ -17,9 +17,8 @@ from experiments.captioning_model import TrainedCaptioning
 from experiments.datasets.region_captions import EncodedCaptions, RegionCaptions
 from experiments.figures import save
 from experiments.report import Section
-from experiments.sequence_alignments import align_batch
+from experiments.sequence_alignments import align_batch, predicts_by_posterior
 from experiments.word_uncertainty import word_uncertainty
-from pyro_attention import LogWeights
 from pyro_attention.analysis import merge_pieces
 
 __all__ = ["CaptionView", "attention_figure", "caption_sections", "uncertainty_figure", "view_caption"]
@@ -83,7 +82,7 @@ def view_caption(
 
     posterior, before = of_words(found.posterior[:, 0]), None
     rows = [("posterior mean", MEAN, posterior.mean(0))]
-    if trained.family.kind == LogWeights.kind:
+    if predicts_by_posterior(trained):
         before = None if found.prior is None else of_words(found.prior[0])[0]
         if len(posterior) > 1:
             rows.append(("posterior standard deviation", DEVIATION, posterior.std(0)))

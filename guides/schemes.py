@@ -34,8 +34,17 @@ from pyro_attention import (
     Soft,
     Weibull,
 )
+from pyro_attention.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian
 
-__all__ = ["AlignmentSchemeName", "PriorName", "Scheme", "SchemeName", "WeightsSchemeName", "build_scheme"]
+__all__ = [
+    "AblationSchemeName",
+    "AlignmentSchemeName",
+    "PriorName",
+    "Scheme",
+    "SchemeName",
+    "WeightsSchemeName",
+    "build_scheme",
+]
 
 WeightsSchemeName = Literal["soft", "weibull", "lognormal", "gamma"]
 AlignmentSchemeName = Literal[
@@ -50,6 +59,7 @@ AlignmentSchemeName = Literal[
     "dirichlet",
 ]
 SchemeName = Literal[WeightsSchemeName, AlignmentSchemeName]
+AblationSchemeName = Literal["gaussian"]  # weights off the simplex, which not every evaluation is made for
 PriorName = Literal["fixed", "contextual"]
 
 PriorFactory = Callable[[int, int], Prior]
@@ -93,7 +103,7 @@ class Scheme:
 
 
 def build_scheme(
-    name: SchemeName,
+    name: SchemeName | AblationSchemeName,
     *,
     prior: PriorName = "contextual",
     kl_weight: KLWeight = 1.0,
@@ -114,6 +124,7 @@ def build_scheme(
     soft                point mass at the mean       log f(E[z]): ordinary deterministic attention
     weibull, gamma      that family, Gamma prior     ELBO, closed-form KL
     lognormal           that family, LogNormal prior ELBO, closed-form KL
+    gaussian            plain Gaussian, and prior    ELBO, closed-form KL; weights off the simplex, for ablations
     marginal            none                         log evidence, alignments summed out
     hard_enum           the prior itself             E_p[log f], summed out
     hard_sample         the prior itself             E_p[log f], score function, soft baseline
@@ -126,12 +137,13 @@ def build_scheme(
 
     Args:
         name: The scheme.
-        prior: "fixed": Gamma(1, prior_rate) or LogNormal(0, prior_scale); "contextual": read off the keys.
+        prior: "fixed": Gamma(1, prior_rate), LogNormal(0, prior_scale) or Normal(0, prior_scale); "contextual": read
+            off the keys.
         kl_weight: Weight of the summed KL, or a schedule; enumerated schemes have weight 1.
         concentration: Concentration of a Weibull or Gamma posterior.
-        scale: Standard deviation of log S of a LogNormal posterior.
+        scale: Standard deviation of log S of a LogNormal posterior, of a weight itself of a Gaussian one.
         prior_rate: Rate of a Gamma prior.
-        prior_scale: Standard deviation of log S of a LogNormal prior.
+        prior_scale: The same of a LogNormal or Gaussian prior.
         learnable: Train the posterior's concentration or scale.
         temperature: Temperature of the relaxed alignments of gumbel.
         particles: Samples of wake_sleep and iwae.
@@ -149,7 +161,7 @@ def build_scheme(
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3; Deng et al. (2018), Latent Alignment and
     Variational Attention, section 3.
     """
-    names: tuple[str, ...] = get_args(SchemeName)
+    names: tuple[str, ...] = get_args(SchemeName) + get_args(AblationSchemeName)
     if name not in names:
         raise ValueError(f"unknown inference scheme '{name}'; expected one of {', '.join(names)}")
     if prior not in get_args(PriorName):
@@ -162,6 +174,9 @@ def build_scheme(
     if name == "lognormal":
         log_normal = ContextualLogNormalPrior if contextual else _keyless(FixedLogNormalPrior, loc=0.0)
         return Scheme(partial(log_normal, scale=prior_scale), LogNormal(scale, learnable=learnable), elbo)
+    if name == "gaussian":
+        normal = ContextualGaussianPrior if contextual else _keyless(FixedGaussianPrior, loc=0.0)
+        return Scheme(partial(normal, scale=prior_scale), Gaussian(scale, learnable=learnable), elbo)
     gamma = ContextualGammaPrior if contextual else _keyless(FixedGammaPrior, concentration=1.0)
     family = Weibull if name == "weibull" else Gamma
     return Scheme(partial(gamma, rate=prior_rate), family(concentration, learnable=learnable), elbo)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from guides import RegionNetwork, SchemeName, build_scheme
+from guides import AblationSchemeName, RegionNetwork, SchemeName, build_scheme
 from models.captioning import Captioning, CaptioningSizes
 from models.decoding import beam_search, greedy, sample
 from models.next_word import next_word_log_probs, next_word_mixture, target_log_probs
@@ -157,10 +157,10 @@ def test_a_region_acts_on_its_own_word_only():
     assert torch.equal(*scores)
 
 
-@pytest.mark.parametrize("name", get_args(SchemeName))
+@pytest.mark.parametrize("name", get_args(SchemeName) + get_args(AblationSchemeName))
 @pytest.mark.parametrize("prior", ["contextual", "fixed"])
 def test_every_scheme_trains(name, prior):
-    if prior == "fixed" and name not in ("weibull", "lognormal", "gamma"):
+    if prior == "fixed" and name not in ("weibull", "lognormal", "gamma", "gaussian"):
         pytest.skip("this scheme has one prior")
     torch.manual_seed(0)
     model = make(dropout=0.1, prior=build_scheme(name, prior=prior).prior(SIZES.memory, 1))

@@ -1,0 +1,181 @@
+"""Two ablations of Bayesian attention: a KL that is sampled, and attention weights that are plain Gaussians.
+
+python -m experiments.kl_estimators
+python -m experiments.kl_estimators --kl-weight 0.01 --results experiments/RESULTS.md
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from experiments import captioning
+from experiments.captioning_config import CaptioningConfig, KLEstimator
+from experiments.captioning_data import load_images
+from experiments.captioning_evaluation import batches
+from experiments.captioning_model import build, load_trained
+from experiments.cli import command_line, run_script
+from experiments.datasets.vocabulary import Vocabulary
+from experiments.gradient_noise import gradient_noise
+from experiments.kl_estimator_tables import Noise, Runs, flat_metrics, noise_rows, training_rows
+from experiments.parallel import run_all
+from experiments.results import SweepOptions, UserError, as_table, open_run, write_metrics
+from experiments.results_page import hardware, markdown_table, update_section
+from guides import PriorName
+
+__all__ = ["CompareEstimators", "run"]
+
+Guide = Literal["soft", "weibull", "lognormal", "gamma", "gaussian"]
+Point = Literal["untrained", "trained"]
+# What errors say when numbers overflow; others are the user's.
+_OVERFLOW = re.compile(r"\bnan\b|\binfinite\b|no epoch has a finite|within the support", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareEstimators(SweepOptions):
+    """Train captioning of digit scenes with the KL in closed form and with it sampled, and measure both gradients.
+
+    Args:
+        guides: Inference schemes; gaussian has weights off the simplex, and soft, a control, no KL.
+        prior: fixed, or contextual (read off the regions).
+        kl_weight: Weight of the KL.
+        concentration: Concentration of a Weibull or Gamma posterior.
+        scale: Standard deviation of a LogNormal or Gaussian posterior.
+        seeds: Trainings of each.
+        max_epochs: Epochs of a training.
+        images: Use so many images of every split, the first; all when omitted.
+        hidden: Width of the network.
+        learning_rate: Learning rate of Adam.
+        pairs: Pairs of draws of the attention that variances are taken over.
+    """
+
+    guides: tuple[Guide, ...] = ("soft", "weibull", "lognormal", "gaussian")
+    prior: PriorName = "contextual"
+    kl_weight: NonNegativeFloat = 1.0  # type: ignore[valid-type]
+    concentration: PositiveFloat = 10.0  # type: ignore[valid-type]
+    scale: PositiveFloat = 0.1  # type: ignore[valid-type]
+    seeds: PositiveInt = 3  # type: ignore[valid-type]
+    max_epochs: PositiveInt = 4  # type: ignore[valid-type]
+    images: PositiveInt | None = None  # type: ignore[valid-type]
+    hidden: PositiveInt = 64  # type: ignore[valid-type]
+    learning_rate: PositiveFloat = 1e-3  # type: ignore[valid-type]
+    pairs: PositiveInt = 50  # type: ignore[valid-type]
+
+
+@dataclass(frozen=True)
+class _Measurement:
+    """Where gradients are measured: at the start, or at the end, of the training of a configuration."""
+
+    config: CaptioningConfig
+    point: Point
+    pairs: int
+
+
+def run(config: CompareEstimators) -> dict[str, float]:
+    """Train everything, measure the gradients, and print the tables; ``resume`` repeats no finished training.
+
+    Returns:
+        ``"<guide>/<estimator>/<metric>"`` of the trainings, means over the seeds that did not diverge, and
+        ``"<guide>/<point>/<metric>"`` of the gradients, where the first seed's training with the closed form starts and
+        where it ends.
+
+    Raises:
+        UserError: Options or folder are not right.
+        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+    """
+    folder = config.out or Path("runs", "kl_estimators", f"{config.kl_weight:g}")
+    if not config.guides:
+        raise UserError(f"guides is empty, expected some of {', '.join(get_args(Guide))}")
+    open_run(folder, config, free=("guides", "seeds", "pairs"))
+    configs = _configs(config, folder)
+    print(f"{len(configs)} trainings:", flush=True)
+    found = run_all(_train, configs, workers=config.workers, progress=config.progress)
+    rows = sorted({key[:2]: None for key in configs}, key=lambda key: config.guides.index(key[0]))
+    runs: Runs = {key: [found[*key, seed] for seed in range(config.seeds)] for key in rows}
+    points = {
+        (guide, point): _Measurement(configs[guide, "closed_form", 0], point, config.pairs)
+        for guide, kl in rows
+        if kl == "sampled" and not found[guide, "closed_form", 0]["diverged"]
+        for point in get_args(Point)
+    }
+    print(f"Gradients, {2 * config.pairs} draws at each of {len(points)} points:", flush=True)
+    noise = run_all(_measure, points, workers=config.workers, progress=config.progress)
+    return _report(config, folder, runs, noise, [Path(str(one.out)) for one in configs.values()])
+
+
+def _configs(config: CompareEstimators, folder: Path) -> dict[tuple[Guide, KLEstimator, int], CaptioningConfig]:
+    """All trainings; soft attention has no KL to estimate."""
+    names = ("prior", "kl_weight", "concentration", "scale", "max_epochs", "images", "hidden", "learning_rate")
+    shared: dict[str, Any] = config.for_runs() | {name: getattr(config, name) for name in names}
+    estimators: dict[Guide, tuple[KLEstimator, ...]] = {"soft": ("closed_form",)}
+    return {
+        (guide, kl, seed): CaptioningConfig(
+            **shared, guide=guide, kl=kl, seed=seed, embedding=max(8, config.hidden // 2),
+            out=folder / "runs" / f"{guide}-{kl}-{seed}",
+        )
+        for seed in range(config.seeds)
+        for guide in config.guides
+        for kl in estimators.get(guide, get_args(KLEstimator))
+    }  # fmt: skip
+
+
+def _train(config: CaptioningConfig) -> dict[str, float]:
+    """Metrics of a training, with ``diverged``, which is all there is of one whose numbers overflow."""
+    try:
+        metrics = captioning.run(config)
+    except UserError as error:
+        if not _OVERFLOW.search(str(error)):
+            raise
+        return {"diverged": 1.0}
+    return metrics | {"diverged": float(not metrics["val_ppl"] < metrics["word_pieces"])}
+
+
+def _measure(at: _Measurement) -> dict[str, float]:
+    data, folder = load_images(at.config)["train"], Path(str(at.config.out))
+    if at.point == "trained":
+        trained = load_trained(folder, data.regions.size(2), device=at.config.device)
+    else:
+        trained = build(at.config, Vocabulary.load(folder / "vocabulary.json"), data.regions.size(2))
+    batch = next(batches(trained, data, references=1))
+    return gradient_noise(trained, batch, kl_weight=at.config.kl_weight, pairs=at.pairs)
+
+
+def _report(
+    config: CompareEstimators, folder: Path, runs: Runs, noise: Noise, folders: Sequence[Path]
+) -> dict[str, float]:
+    """Print and save everything."""
+    tables = [rows for rows in (training_rows(runs), noise_rows(noise)) if rows]
+    text = _text(config)
+    print("", *(f"{as_table(table)}\n" for table in tables), text, sep="\n")
+    metrics, definitions = flat_metrics(runs, noise)
+    write_metrics(folder, metrics, definitions)
+    if config.results is not None:
+        command = command_line("experiments.kl_estimators", config, always=("kl_weight",))
+        head = f"## Sampled KL and Gaussian weights, KL weight {config.kl_weight:g}"
+        parts = [head, f"`{command}`, on {hardware(folders)}.", text, *(markdown_table(table) for table in tables)]
+        update_section(config.results, f"kl-estimators-{config.kl_weight:g}", "\n\n".join(parts))
+    return metrics
+
+
+def _text(config: CompareEstimators) -> str:
+    """What the tables show."""
+    return (
+        f"Captions of digit scenes, seeds 0 to {config.seeds - 1}; {config.max_epochs} epochs from the beginning. "
+        f"The KL is summed over every weight and weighted by {config.kl_weight:g}; prior {config.prior}. Diverged: "
+        "numbers overflow, or the best validation perplexity is no better than guessing among all word pieces; the "
+        "other columns are means +- standard deviation over the other seeds. Points: as in the captioning table.\n\n"
+        "Gradients: trace of their covariance over draws of the attention on one batch, without dropout, +- standard "
+        "error, for the weighted KL alone and for the whole loss per word piece. Both estimators have the same "
+        "parameters, where the first seed's training with the closed form starts or those of its best epoch, and the "
+        "same draws. Mean squared: squared norm of the mean gradient, what the noise stands against."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(CompareEstimators, run, name="experiments.kl_estimators"))
