@@ -20,7 +20,7 @@ from experiments.report import Section, write_report
 from experiments.results import SweepOptions, as_table, open_run, user_errors, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from experiments.translation_claims import claims
-from experiments.translation_config import TranslationConfig
+from experiments.translation_config import NormalizerName, TranslationConfig
 from experiments.translation_evaluation import DEFINITIONS
 from experiments.translation_figures import agreement_figure, ibm_error_rates, sentence_figures
 from experiments.translation_table import LEGEND, table_rows
@@ -48,6 +48,8 @@ class CompareTranslations(SweepOptions):
         task: The task; --task graph has other options.
         dataset: The sentence pairs; toy is an embedded corpus of German-like and English-like sentences.
         schemes: The schemes to compare.
+        normalizers: What attention is normalised over: softmax, the source words; temporal, the target words before and
+            then the source words; hybrid, a trained mixture. Soft attention is trained from the beginning with each.
         seeds: Number of seeds.
         base_epochs: Epochs of soft attention at first.
         epochs: Epochs of every scheme from there.
@@ -68,6 +70,7 @@ class CompareTranslations(SweepOptions):
     task: Literal["translation"] = "translation"
     dataset: Literal["toy", "multi30k", "iwslt14", "tatoeba"] = "toy"
     schemes: tuple[SchemeName, ...] = SCHEMES
+    normalizers: tuple[NormalizerName, ...] = ("softmax",)
     seeds: PositiveInt = 3  # type: ignore[valid-type]
     base_epochs: PositiveInt = 6  # type: ignore[valid-type]
     epochs: PositiveInt = 1  # type: ignore[valid-type]
@@ -111,7 +114,7 @@ def run(config: CompareTranslations) -> dict[str, float]:
         sections.append(Section("Claims of the paper", text, table="\n".join(map(str, checked))))
     sections += pictures
     if config.ibm:
-        baselines = as_table(ibm_error_rates(configs[config.schemes[0]], models=range(1, config.ibm + 1)))
+        baselines = as_table(ibm_error_rates(next(iter(configs.values())), models=range(1, config.ibm + 1)))
         print(f"\n{baselines}")
         sections.append(Section("IBM Models as baselines", "NLTK's, trained on the same pairs.", table=baselines))
     sections.append(Section("Configuration", table=(folder / "config.yaml").read_text()))
@@ -133,43 +136,49 @@ def _train(
 ) -> tuple[dict[str, TranslationConfig], dict[str, list[dict[str, float]]]]:
     """The runs of the first seed, and the metrics of all, by scheme."""
     seeds = range(config.seeds)
-    bases = {("soft attention at first", seed): _base_config(config, folder, seed) for seed in seeds}
+    bases = {
+        (normalizer, seed): _base_config(config, folder, normalizer, seed)
+        for normalizer in config.normalizers
+        for seed in seeds
+    }
     configs = {
-        (scheme, seed): _scheme_config(config, base, scheme, seed)
+        (_name(scheme, normalizer), seed): _scheme_config(config, base, scheme)
         for scheme in config.schemes
-        for (_, seed), base in bases.items()
+        for (normalizer, seed), base in bases.items()
     }
     how: dict[str, Any] = {"workers": config.workers, "progress": config.progress, "describe": _describe}
     print("Training soft attention, once a seed:", flush=True)
     run_all(nmt.run, bases, **how)
     print("Going on from there with every scheme:", flush=True)
     metrics = run_all(nmt.run, configs, **how)
-    runs = {scheme: [metrics[scheme, seed] for seed in seeds] for scheme in config.schemes}
-    return {scheme: configs[scheme, 0] for scheme in config.schemes}, runs
+    rows = list(dict.fromkeys(row for row, _ in configs))
+    return {row: configs[row, 0] for row in rows}, {row: [metrics[row, seed] for seed in seeds] for row in rows}
 
 
-def _base_config(config: CompareTranslations, folder: Path, seed: int) -> TranslationConfig:
+def _base_config(config: CompareTranslations, folder: Path, normalizer: NormalizerName, seed: int) -> TranslationConfig:
     names = ("dataset", "vocabulary", "hidden", "layers", "batch_size", "learning_rate", "num_samples", "beam", "k_max")
     shared = {name: getattr(config, name) for name in names}
     pairs = TOY_PAIRS if config.dataset == "toy" else {}
     shared |= {name: getattr(config, name) or pairs.get(name) for name in ("train_pairs", "test_pairs")}
     epochs = {"max_epochs": config.base_epochs, "patience": config.base_epochs}
-    out = folder / "runs" / f"base-{seed}"
     return TranslationConfig(
-        **config.for_runs(), **shared, **epochs, guide="soft", embedding=config.hidden, seed=seed, out=out
-    )
+        **config.for_runs(), **shared, **epochs, guide="soft", normalizer=normalizer, embedding=config.hidden,
+        seed=seed, out=folder / "runs" / f"{_name('base', normalizer)}-{seed}",
+    )  # fmt: skip
 
 
-def _scheme_config(
-    config: CompareTranslations, base: TranslationConfig, scheme: SchemeName, seed: int
-) -> TranslationConfig:
+def _name(scheme: str, normalizer: NormalizerName) -> str:
+    return scheme if normalizer == "softmax" else f"{scheme}-{normalizer}"
+
+
+def _scheme_config(config: CompareTranslations, base: TranslationConfig, scheme: SchemeName) -> TranslationConfig:
     start = Path(str(base.out))
     changes: dict[str, Any] = {"kl_weight": config.kl_weight} if scheme in ("weibull", "lognormal", "gamma") else {}
     if build_scheme(scheme).amortised:
         changes["posterior_from_prior"] = True
     return replace(
-        base, **changes, guide=scheme, out=start.with_name(f"{scheme}-{seed}"), init_from=start,
-        max_epochs=config.epochs, patience=config.epochs, learning_rate=config.learning_rate / 2,
+        base, **changes, guide=scheme, init_from=start, max_epochs=config.epochs, patience=config.epochs,
+        learning_rate=config.learning_rate / 2, out=start.with_name(f"{_name(scheme, base.normalizer)}-{base.seed}"),
     )  # fmt: skip
 
 
@@ -202,4 +211,5 @@ def _write_section(
     ]
     if checked:
         parts.append("```\n" + "\n".join(checked) + "\n```")
-    update_section(page, f"translation-{config.dataset}", "\n\n".join(parts))
+    name = f"translation-{config.dataset}" + ("" if config.normalizers == ("softmax",) else "-normalizers")
+    update_section(page, name, "\n\n".join(parts))

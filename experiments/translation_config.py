@@ -12,8 +12,9 @@ from experiments.results import RunOptions
 from experiments.training import Precision
 from guides import PriorName, SchemeName
 
-__all__ = ["TextName", "TranslationConfig"]
+__all__ = ["NormalizerName", "TextName", "TranslationConfig"]
 
+NormalizerName = Literal["softmax", "temporal", "hybrid"]
 TextName = Literal["toy", "multi30k", "iwslt14", "tatoeba", "own"]
 
 
@@ -42,6 +43,8 @@ class TranslationConfig(RunOptions):
         particles: Samples of wake_sleep and iwae.
         input_feed: What the decoder is fed with: the expected context, or that of the drawn alignment (not for schemes
             with an inference network or that sum alignments out).
+        normalizer: What attention is normalised over: softmax, the source words; temporal, the target words before and
+            then the source words; hybrid, a trained mixture of both.
         warm_start: Epochs at first without the inference network: q = p, Jensen's bound; for dirichlet.
         posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from.
         init_from: Folder of a finished run whose network (not its guide) to start from, and whose vocabulary to use.
@@ -83,6 +86,7 @@ class TranslationConfig(RunOptions):
     temperature: PositiveFloat = 0.5  # type: ignore[valid-type]
     particles: PositiveInt = 5  # type: ignore[valid-type]
     input_feed: Literal["expected", "sampled"] = "expected"
+    normalizer: NormalizerName = "softmax"
     warm_start: NonNegativeInt = 0  # type: ignore[valid-type]
     posterior_from_prior: bool = False
     init_from: Path | None = None

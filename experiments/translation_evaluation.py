@@ -37,6 +37,7 @@ DEFINITIONS = {
     "test_prior_aer": "alignment error rate of the weights that predict a word, between words",
     "test_posterior_aer": "alignment error rate of the posterior: of the inference network where there is one, else "
     "exact, p(z | x, y_<=j)",
+    "temporal_share": "mixing weight of attention that is normalised over the words before, as trained",
     "val_ppl": "perplexity per word piece of the validation text at the best epoch, Bayesian attention at its mean",
     "best_epoch": "epoch of the kept weights, counted from 0",
     "epochs": "number of epochs trained",
@@ -148,6 +149,8 @@ def evaluate(trained: Trained, fitted: Fitted, *, updates: int) -> Evaluation:
         "parameters": sum(parameter.numel() for parameter in trained.module.parameters()),
         "network_parameters": sum(parameter.numel() for parameter in trained.model.parameters()),
     }
+    if trained.model.normalizer is not None:
+        metrics["temporal_share"] = trained.model.normalizer.mixing_weight
     definitions = {name: DEFINITIONS[name] for name in metrics}
     definitions["test_bleu"] += f"; sacrebleu {scored.signature}"
     return Evaluation(metrics, definitions, translations)

@@ -24,9 +24,10 @@ from experiments.sequence_model import (
     start_from,
 )
 from experiments.training import load_best, resolve_device, seeded_build
-from experiments.translation_config import TranslationConfig
+from experiments.translation_config import NormalizerName, TranslationConfig
 from guides import AlignmentNetwork, build_scheme
 from models.nmt import Translation, TranslationSizes
+from models.temporal import TemporalNormalizer
 from pyro_attention import Prior
 
 __all__ = [
@@ -128,7 +129,7 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
     def make(prior: Callable[[int, int], Prior]) -> Translation:
         return Translation(
             len(vocabulary), len(vocabulary), sizes=sizes, dropout=config.dropout, init_range=config.init_range,
-            input_feed=config.input_feed, prior=prior(sizes.memory, 1),
+            input_feed=config.input_feed, prior=prior(sizes.memory, 1), normalizer=_normalizer(config.normalizer),
         )  # fmt: skip
 
     model = seeded_build(make, scheme.prior, plain=build_scheme("soft").prior, seed=config.seed)
@@ -140,6 +141,10 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
         vocabulary=vocabulary, warm_start=config.warm_start, learning_rate=config.learning_rate,
     )  # fmt: skip
     return Trained(config, module.to(resolve_device(config.device)), vocabulary)
+
+
+def _normalizer(name: NormalizerName) -> TemporalNormalizer | None:
+    return None if name == "softmax" else TemporalNormalizer(share=0.5 if name == "hybrid" else None)
 
 
 def _inference_network(config: TranslationConfig, model: Translation) -> nn.Module:

@@ -14,6 +14,7 @@ COLUMNS = {
     "AER prior %": ("test_prior_aer", 1, 100),
     "AER posterior %": ("test_posterior_aer", 1, 100),
     "entropy": ("test_entropy", 3, 1),
+    "temporal share": ("temporal_share", 2, 1),
     "ms/step": ("step_ms", 0, 1),
     "parameters": ("parameters", 0, 1),
 }

@@ -140,7 +140,7 @@ class Captioning(AttentionDecoder):
         """The cell without its context, ``[B, 6 decoder]``: what goes into the gates, and the cell state before."""
         ((hidden, cell),) = state.cells
         queries = torch.cat([self.from_word(word) + self.from_state(hidden), cell], -1)
-        looking = self.score.query(torch.cat([hidden, word], -1)).unsqueeze(1)
+        looking = self.score.query(torch.cat([hidden, word.expand(*hidden.shape[:-1], -1)], -1)).unsqueeze(-2)
         return state, queries, self.score.out((looking + state.keys).tanh()).squeeze(-1)
 
     def feed(self, state: DecoderState, queries: Tensor, context: Tensor) -> DecoderState:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyro
@@ -11,6 +11,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
 from models.decoder_state import DecoderState
+from models.temporal import TemporalNormalizer
 from pyro_attention import Dense, LatentAttention, TokenLikelihood
 from pyro_attention.analysis.alignment_uncertainty import k_max as keep_largest
 
@@ -39,28 +40,35 @@ class AttentionDecoder(nn.Module):
     those before it, and is a site of its own, ``alignment_0``, ``alignment_1``, ..., in the plate ``sentences``. This
     is for Gamma and LogNormal priors under :class:`AttentionELBO`, and for ``Categorical(enumerate=False)`` under
     :class:`ScoreFunctionELBO`, where the reward of an alignment is the log likelihood of the whole sentence. Decoding
-    goes on with the expected context in any case: drawn contexts are not averaged over.
+    goes on with the expected context in any case: drawn contexts are not averaged over. Vectorised particles and the
+    samples of a chunk each have a state of their own, ``[S, B, ...]``.
 
     Args:
         input_feed: Go on with the "expected" or the "sampled" context.
+        normalizer: Normalises scores over the words before too; by default they are normalised over the source alone.
 
     Attributes:
         attention: The attention, whose site is ``alignment``; a subclass sets it.
         output: The output layer, with a row for each word; a subclass sets it.
 
     Raises:
-        ValueError: An unknown input feed; at a call with a sampled feed: enumerated alignments, vectorised particles or
-            an inference network, which need the alignments to be one site.
+        ValueError: An unknown input feed; at a call with a sampled feed: enumerated alignments or an inference network,
+            which need the alignments to be one site.
     """
 
     attention: LatentAttention
     output: nn.Linear
 
-    def __init__(self, input_feed: Literal["expected", "sampled"] = "expected") -> None:
+    def __init__(
+        self,
+        input_feed: Literal["expected", "sampled"] = "expected",
+        normalizer: TemporalNormalizer | None = None,
+    ) -> None:
         super().__init__()
         if input_feed not in ("expected", "sampled"):
             raise ValueError(f"input_feed is '{input_feed}', expected 'expected' or 'sampled'")
         self.input_feed: Literal["expected", "sampled"] = input_feed
+        self.normalizer = normalizer
 
     def check_source(self, source: Tensor) -> None:
         """Raise ValueError unless a source is of the right shape and type."""
@@ -79,7 +87,7 @@ class AttentionDecoder(nn.Module):
         raise NotImplementedError
 
     def advance(self, state: DecoderState, word: Tensor) -> tuple[DecoderState, Tensor, Tensor]:
-        """One step up to the attention.
+        """One step up to the attention; with states of many samples ``[S, B, ...]``, so are its results.
 
         Args:
             state: State after the words before.
@@ -148,10 +156,13 @@ class AttentionDecoder(nn.Module):
             The next state, the queries ``[B, width]`` and the attention scores ``[B, N]``, padding included.
         """
         state, queries, scores = self.advance(state, word)
-        weights = Dense(state.mask[:, None]).softmax(scores.unsqueeze(1))
+        if self.normalizer is not None:
+            scores, seen = self.normalizer(scores, state.seen, state.mask)
+            state = replace(state, seen=seen)
+        weights = Dense(state.mask[:, None]).softmax(scores.unsqueeze(-2))
         if k_max is not None:
             weights = keep_largest(weights, k_max).to(state.memory.dtype)
-        context = (weights @ state.memory).squeeze(1)
+        context = (weights @ state.memory).squeeze(-2)
         return self.feed(state, queries, context), queries, scores
 
     def _decode(self, memory: Tensor, source_mask: Tensor, target_in: Tensor) -> _Decoded:
@@ -167,33 +178,27 @@ class AttentionDecoder(nn.Module):
     def _decode_sampled(
         self, memory: Tensor, source_mask: Tensor, target_in: Tensor, target_mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Queries ``[B, M, width]`` and contexts ``[B, M, memory]`` of drawn weights, each fed onwards."""
+        """Queries ``[..., B, M, width]`` and contexts ``[..., B, M, memory]`` of drawn weights, each fed onwards."""
         state, queries, contexts = self.start(memory, source_mask), [], []
         for number, word in enumerate(self.embed(target_in).unbind(1)):
             state, query, scores = self.step(state, word)
             with pyro.poutine.mask(mask=target_mask[:, number : number + 1]), _Numbered(number):
-                context = self._attend(scores.unsqueeze(1), memory, source_mask)
-            if context.dim() > 3:
-                raise ValueError(
-                    f"site '{self.attention.name}_{number}' has {len(context)} values at once, expected one: with "
-                    f"input_feed='sampled' their number would grow exponentially in the words; draw single alignments "
-                    f"by Categorical(enumerate=False) and ScoreFunctionELBO, do not vectorise particles, or use "
-                    f"input_feed='expected'"
-                )
-            state = self.feed(state, query, context.squeeze(1))
+                context = self._attend(scores.unsqueeze(-2), memory, source_mask).squeeze(-2)
+            state = self.feed(state, query, context)
             queries.append(query)
             contexts.append(context)
-        return torch.stack(queries, 1), torch.cat(contexts, 1)
+        # before the first weights were drawn, all samples of one pass were the same
+        return torch.stack(torch.broadcast_tensors(*queries), -2), torch.stack(contexts, -2)
 
     def _attend(self, scores: Tensor, memory: Tensor, source_mask: Tensor) -> Tensor:
-        """Contexts ``[..., B, M, memory]`` of attention scores ``[B, M, N]``: the latent site."""
+        """Contexts ``[..., B, M, memory]`` of attention scores ``[..., B, M, N]``: the latent site."""
         layout = Dense(source_mask[:, None, None], event_dim=2)
         memory = memory[:, None, None]  # keys and values [B, 1, 1, N, D], to scores [B, M, 1, N]
         return self.attention(scores.unsqueeze(-2), memory, keys=memory, layout=layout).context.squeeze(-2)
 
 
 class _Numbered(Messenger):
-    """Adds a number to the names of the sites inside."""
+    """Adds a number to the names of the sites inside, which may not be enumerated."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -201,3 +206,12 @@ class _Numbered(Messenger):
 
     def _pyro_sample(self, msg: Any) -> None:
         msg["name"] = f"{msg['name']}_{self.number}"
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        dim = msg["infer"].get("_enumerate_dim")
+        if dim is not None:
+            raise ValueError(
+                f"site '{msg['name']}' has {msg['value'].size(dim)} values at once, expected one: with "
+                f"input_feed='sampled' their number would grow exponentially in the words; draw single alignments "
+                f"by Categorical(enumerate=False) and ScoreFunctionELBO, or use input_feed='expected'"
+            )

@@ -19,6 +19,7 @@ class DecoderState:
         mask: True at what is no padding, ``[B, N]``.
         cells: Hidden and cell state ``[B, decoder]`` of each layer.
         context: Context of the last word, ``[B, memory]``.
+        seen: What a :class:`~models.temporal.TemporalNormalizer` remembers of the words before, ``[B, N]``; else None.
     """
 
     memory: Tensor
@@ -26,11 +27,13 @@ class DecoderState:
     mask: Tensor
     cells: tuple[tuple[Tensor, Tensor], ...]
     context: Tensor
+    seen: Tensor | None = None
 
     def reorder(self, rows: Tensor) -> DecoderState:
         """Row ``rows[i]`` in the place of row i, which must belong to the same source."""
         cells = tuple((hidden[rows], cell[rows]) for hidden, cell in self.cells)
-        return replace(self, cells=cells, context=self.context[rows])
+        seen = None if self.seen is None else self.seen[rows]
+        return replace(self, cells=cells, context=self.context[rows], seen=seen)
 
     def select(self, rows: Tensor) -> DecoderState:
         """These rows, source and all; a row may be left out or come many times."""

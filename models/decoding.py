@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from models.decoder import AttentionDecoder
-from models.hypotheses import Hypothesis, align, check_request, evaluation, largest, length_divisor
+from models.hypotheses import Hypothesis, align, check_request, evaluation, largest, length_divisor, repeats
 from models.next_word import check_inference, next_word_log_probs
 from models.sampling import greedy, sample
 from pyro_attention import Family
@@ -30,6 +30,7 @@ def beam_search(
     max_length: int = 100,
     length_penalty: float = 1.0,
     keep: int = 1,
+    no_repeat: int | None = None,
     k_max: int | None = None,
     family: Family | None = None,
     samples: int = 0,
@@ -59,6 +60,7 @@ def beam_search(
         max_length: Largest number of words, the end token among them.
         length_penalty: alpha >= 0; 0 ranks by log probability.
         keep: Hypotheses to return, at most ``beam``.
+        no_repeat: No so many tokens in a row come twice in a hypothesis; 3 is usual where networks repeat themselves.
         k_max: As in :func:`next_word_log_probs`, for the input feed too; ``family`` and ``samples`` as there.
         alignments: Also compute the alignments, by one more pass over the result.
         seed: Seed of the posterior draws; the global generator goes on as if nothing had happened.
@@ -81,13 +83,16 @@ def beam_search(
         ([2, 2], True)
 
     Source: Wu et al. (2016), Google's Neural Machine Translation System, section 7; Deng et al. (2018), Latent
-    Alignment and Variational Attention, section 5.
+    Alignment and Variational Attention, section 5; Paulus et al. (2018), A Deep Reinforced Model for Abstractive
+    Summarization, section 2.5, for ``no_repeat``.
     """
     inference: dict[str, Any] = {"k_max": k_max, "family": family, "samples": samples}
     check_inference(model, **inference)
     check_request(model, source, source_mask, begin=begin, end=end, max_length=max_length, beam=beam, keep=keep)
     if not 0 <= length_penalty < math.inf:
         raise ValueError(f"length_penalty is {length_penalty}, expected a number of at least 0: the bound needs it")
+    if no_repeat is not None and no_repeat < 1:
+        raise ValueError(f"no_repeat is {no_repeat}, expected a number of tokens of at least 1, or None")
     longest = length_divisor(max_length, length_penalty)
     found: list[list[Hypothesis]] = [[] for _ in source]
     with evaluation(model), seeded(seed):
@@ -102,10 +107,13 @@ def beam_search(
         for length in range(1, max_length + 1):
             state, queries, scores = model.step(state, model.embed(tokens[..., -1].flatten()), k_max=k_max)
             words = next_word_log_probs(model, state, queries, scores, **inference)
-            total = (log_probs.unsqueeze(-1) + words.view(len(active), beam, -1)).flatten(1)
+            words = words.view(len(active), beam, -1)
+            if no_repeat is not None:
+                words = words.masked_fill(repeats(tokens, no_repeat, words.size(-1)), -math.inf)
+            total = (log_probs.unsqueeze(-1) + words).flatten(1)
             # at most `beam` of these end
             log_probs, index = largest(total, min(2 * beam, total.size(1)))
-            origin, word = index // words.size(1), index % words.size(1)
+            origin, word = index // words.size(-1), index % words.size(-1)
             tokens = torch.cat([tokens.gather(1, origin.unsqueeze(-1).expand(-1, -1, length)), word.unsqueeze(-1)], -1)
             ends = word == end
             divisor = length_divisor(length, length_penalty)

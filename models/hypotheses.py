@@ -14,7 +14,7 @@ from models.decoder_state import DecoderState
 from models.next_word import word_alignment
 from pyro_attention import Family
 
-__all__ = ["Hypothesis", "align", "check_request", "evaluation", "largest", "length_divisor"]
+__all__ = ["Hypothesis", "align", "check_request", "evaluation", "largest", "length_divisor", "repeats"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,29 @@ def length_divisor(length: int, length_penalty: float) -> float:
     Source: Wu et al. (2016), Google's Neural Machine Translation System, equation (14).
     """
     return ((5 + length) / 6) ** length_penalty
+
+
+def repeats(tokens: Tensor, size: int, vocabulary: int) -> Tensor:
+    """Whether a next word would complete so many tokens in a row that a hypothesis has already.
+
+    Args:
+        tokens: Ids ``[..., L]``.
+        size: Number of tokens in a row.
+        vocabulary: Number of words V.
+
+    Returns:
+        Boolean ``[..., V]``.
+
+    Example:
+        >>> repeats(torch.tensor([0, 2, 1, 0]), 2, 3)  # 0 2 is there
+        tensor([False, False,  True])
+    """
+    found = torch.zeros(*tokens.shape[:-1], vocabulary, dtype=torch.int64, device=tokens.device)
+    if tokens.size(-1) < size:
+        return found.bool()
+    there = tokens.unfold(-1, size, 1)
+    same = (there[..., :-1] == tokens[..., None, tokens.size(-1) - size + 1 :]).all(-1)
+    return found.scatter_add(-1, there[..., -1], same.long()).bool()
 
 
 def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from models.decoder import AttentionDecoder
 from models.decoder_state import DecoderState
+from models.temporal import TemporalNormalizer
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, TokenLikelihood
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.ops.sequence import encode_sequence
@@ -57,10 +58,11 @@ class Translation(AttentionDecoder):
         init_range: Draw all initial weights from uniform(-init_range, init_range): 0.1 in the paper, for its sizes.
             PyTorch's own initial values when omitted, with which small networks learn to align much faster.
         input_feed: Feed the decoder with the "expected" or the "sampled" context.
+        normalizer: Normalises scores over the words before too; by default they are normalised over the source alone.
 
     Raises:
-        ValueError: An odd memory, or an unknown input feed; at a call with a sampled feed: enumerated alignments,
-            vectorised particles or an inference network, which need the alignments to be one site.
+        ValueError: An odd memory, or an unknown input feed; at a call with a sampled feed: enumerated alignments or an
+            inference network, which need the alignments to be one site.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -84,8 +86,9 @@ class Translation(AttentionDecoder):
         prior: Prior | None = None,
         init_range: float | None = None,
         input_feed: Literal["expected", "sampled"] = "expected",
+        normalizer: TemporalNormalizer | None = None,
     ) -> None:
-        super().__init__(input_feed)
+        super().__init__(input_feed, normalizer)
         sizes = TranslationSizes() if sizes is None else sizes
         if sizes.memory % 2:
             raise ValueError(f"memory is {sizes.memory}, expected an even width: half for each direction")
@@ -106,8 +109,9 @@ class Translation(AttentionDecoder):
         self.output = nn.Linear(sizes.decoder, target_vocabulary)
         self.dropout = Dropout(dropout)
         if init_range is not None:
-            for parameter in self.parameters():
-                nn.init.uniform_(parameter, -init_range, init_range)
+            for name, parameter in self.named_parameters():
+                if not name.startswith("normalizer."):
+                    nn.init.uniform_(parameter, -init_range, init_range)
 
     def check_source(self, source: Tensor) -> None:
         """Raise ValueError unless a source is ids ``[B, N]``."""
@@ -138,11 +142,14 @@ class Translation(AttentionDecoder):
 
     def advance(self, state: DecoderState, word: Tensor) -> tuple[DecoderState, Tensor, Tensor]:
         """The decoder's outputs, which are fed with the last context, and their attention scores."""
-        below, cells = torch.cat([word, state.context], -1), []
-        for level, cell in enumerate(self.decoder):
-            cells.append(cell(below, state.cells[level]))
-            below = self.dropout(cells[-1][0]) if level + 1 < len(self.decoder) else cells[-1][0]
-        scores = self.score.out((self.score.query(below).unsqueeze(1) + state.keys).tanh()).squeeze(-1)
+        rows = state.context.shape[:-1]
+        below, cells = torch.cat([word.expand(*rows, -1), state.context], -1), []
+        for cell, (hidden, memory) in zip(self.decoder, state.cells, strict=True):
+            # a cell takes matrices
+            after = cell(below.flatten(0, -2), [part.expand(*rows, -1).flatten(0, -2) for part in (hidden, memory)])
+            cells.append(tuple(part.unflatten(0, rows) for part in after))
+            below = self.dropout(cells[-1][0]) if len(cells) < len(self.decoder) else cells[-1][0]
+        scores = self.score.out((self.score.query(below).unsqueeze(-2) + state.keys).tanh()).squeeze(-1)
         return replace(state, cells=tuple(cells)), below, scores
 
     def feed(self, state: DecoderState, queries: Tensor, context: Tensor) -> DecoderState:

@@ -223,6 +223,19 @@ def test_posterior_samples_have_a_site_for_every_word():
     assert all(weights.shape == (3, 2, 1, 1, 5) for weights in samples.values())
 
 
+def test_vectorised_particles_have_states_of_their_own():
+    model, arguments = sampled(prior=ContextualGammaPrior(SIZES.memory)), batch()
+
+    def loss(family, **options):
+        elbo = AttentionELBO(kl_weight=0, max_plate_nesting=2, **options)
+        return elbo.loss(model, AttentionGuide(model, {"alignment*": family}), *arguments)
+
+    sharp = loss(Weibull(1e6), num_particles=3, vectorize_particles=True)
+    assert sharp == pytest.approx(loss(Soft()), rel=1e-5)
+    single = torch.tensor([loss(Weibull(1.0)) for _ in range(100)])
+    assert_mean(single, loss(Weibull(1.0), num_particles=2000, vectorize_particles=True))
+
+
 @pytest.mark.parametrize("make_model", [make, sampled])
 def test_all_words_count_without_a_mask(make_model):
     model, (*arguments, mask) = make_model(), batch()
@@ -255,7 +268,7 @@ def test_other_bad_input():
     with pytest.raises(ValueError, match="input_feed is 'soft', expected 'expected' or 'sampled'"):
         Translation(5, 5, input_feed="soft")
     model, arguments = sampled(), batch()
-    with pytest.raises(ValueError, match=r"has 3 values at once.*do not vectorise particles"):
+    with pytest.raises(ValueError, match=r"the model has 4 latent sites .* expected one alignment"):
         ImportanceELBO(3, max_plate_nesting=2).loss(model, guide(model), *arguments)
     amortised = AttentionGuide(model, Amortised(network(model), Categorical(enumerate=False)))
     message = r"shape \(2, 4, 1, 5\), expected the layer's \(2, 1, 1, 5\); .* must be one site of the model"

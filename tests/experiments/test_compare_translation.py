@@ -96,3 +96,16 @@ def test_the_task_decides_on_the_options(tmp_path, capsys):
     assert "kl" in capsys.readouterr().err
     assert main(["--task", "painting"]) == 2
     assert "painting" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("small_corpus")
+def test_normalizers_are_rows_of_their_own(tmp_path, capsys):
+    page = tmp_path / "RESULTS.md"
+    options = TINY | {"seeds": 1, "ibm": 0, "schemes": ("soft", "marginal"), "normalizers": ("softmax", "hybrid")}
+    metrics = run(CompareTranslations(out=tmp_path / "out", progress=False, results=page, **options))
+    assert 0.3 < metrics["soft-hybrid/temporal_share"] < 0.7
+    assert metrics["marginal-hybrid/test_ppl"] != metrics["marginal/test_ppl"]
+    assert "soft/temporal_share" not in metrics
+    assert "temporal share" in capsys.readouterr().out
+    assert "translation-toy-normalizers" in page.read_text()
+    assert "--normalizers" in page.read_text()
