@@ -23,9 +23,12 @@ from pyro_attention import (
     Soft,
     sample_posterior,
 )
+from pyro_attention.gaussian import FixedGaussianPrior, GaussianWeights
 from pyro_attention.predictive import seeded
 
-__all__ = ["BatchAlignment", "EntropySums", "align_batch", "predictive_weights"]
+__all__ = ["BatchAlignment", "EntropySums", "align_batch", "predictive_weights", "predicts_by_posterior"]
+
+_MEMORY = 1e9  # bytes that the posterior samples of one pass may take
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,14 @@ def _align_batch(trained: TrainedSequences, batch: Batch, num_samples: int) -> B
     arguments, site = model_arguments(batch), _attention_site(trained, batch)
     prior, posterior = site["infer"]["prior"], site["fn"]
     model, family = trained.model, trained.guide.family("alignment")
-    shown = not isinstance(model.attention.prior, FixedGammaPrior | FixedLogNormalPrior)
+    shown = not isinstance(model.attention.prior, FixedGammaPrior | FixedLogNormalPrior | FixedGaussianPrior)
     mean = _mean_weights(prior).squeeze(-2) if shown else None
     if isinstance(family, Amortised) and isinstance(posterior, CategoricalAlignment):
         return BatchAlignment(mean, posterior.expected_weights.squeeze(-2).unsqueeze(0))
     if prior.kind != CategoricalAlignment.kind:
         count = 1 if isinstance(family, Soft) else num_samples
         with seeded(trained.config.seed):
-            samples = sample_posterior(trained.guide, *arguments, num_samples=count, chunk_size=count)
+            samples = sample_posterior(trained.guide, *arguments, num_samples=count, memory_budget=_MEMORY)
         return BatchAlignment(mean, samples["alignment"].squeeze(-2))
     state, rows = model.start(model.encode(*arguments[:2]), batch.source_mask), []
     for word, wanted in zip(model.embed(batch.target_in).unbind(1), batch.target_out.unbind(1), strict=True):
@@ -107,10 +110,16 @@ def _mean_weights(prior: Any) -> Tensor:
     return prior.weights(prior.log_expected_weight.expand(prior.full_shape))
 
 
+def predicts_by_posterior(trained: TrainedSequences) -> bool:
+    """Whether words are predicted from posterior weights, as in Bayesian attention, and not from a prior alignment."""
+    return trained.family.kind in (LogWeights.kind, GaussianWeights.kind)
+
+
 def predictive_weights(trained: TrainedSequences, found: BatchAlignment) -> Tensor:
     """Mean weights that words are predicted from: of the prior; of the posterior under Bayesian attention."""
-    by_prior = trained.family.kind != LogWeights.kind and found.prior is not None
-    return found.prior if by_prior and found.prior is not None else found.posterior.mean(0)
+    if found.prior is None or predicts_by_posterior(trained):
+        return found.posterior.mean(0)
+    return found.prior
 
 
 class EntropySums:
@@ -120,13 +129,17 @@ class EntropySums:
         self.sums, self.count = torch.zeros(2, dtype=torch.float64), 0
 
     def add(self, trained: TrainedSequences, batch: Batch, found: BatchAlignment) -> None:
-        """Count a batch."""
+        """Count a batch, unless its weights are Gaussian: negative ones have no entropy."""
+        if trained.family.kind == GaussianWeights.kind:
+            return
         for place, weights in enumerate((predictive_weights(trained, found), found.posterior.mean(0))):
             self.sums[place] += torch.special.entr(weights.double()).sum(-1)[batch.target_mask].sum().cpu()
         self.count += int(batch.target_mask.sum())
 
     @property
     def metrics(self) -> dict[str, float]:
-        """``test_entropy`` and ``test_posterior_entropy``, in nats."""
+        """``test_entropy`` and ``test_posterior_entropy``, in nats; nothing where no batch was counted."""
+        if self.count == 0:
+            return {}
         predictive, posterior = (self.sums / self.count).tolist()
         return {"test_entropy": predictive, "test_posterior_entropy": posterior}

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-import pyro
 import torch
-from pyro.poutine.messenger import Messenger
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch import Tensor
 
-from pyro_attention.distributions import BlockedValue, LogWeights
-from pyro_attention.distributions.alignment import CategoricalAlignment
+from pyro_attention._pass_handlers import seeded
+from pyro_attention._passes import Noise, Request, passes
+from pyro_attention._streaming import Moments, OrderStatistics
+from pyro_attention.distributions import BlockedValue
 from pyro_attention.guide import AttentionGuide
 
 __all__ = ["Noise", "Prediction", "predict", "sample_posterior", "seeded"]
-
-_ATTENTION = (LogWeights, CategoricalAlignment)
-Noise = Literal["attention", "dropout", "both", "none"]
 
 
 @dataclass(frozen=True)
@@ -49,11 +44,16 @@ def sample_posterior(
     num_samples: int = 100,
     noise: Noise = "attention",
     log_weights: bool = False,
-    chunk_size: int = 1,
+    chunk_size: int | None = None,
+    memory_budget: float | None = None,
     seed: int | None = None,
     **kwargs: Any,
 ) -> dict[str, Tensor]:
     r"""Draw attention weights from the posterior, :math:`W^{(s)} = \mathrm{normalize}(S^{(s)}),\ S^{(s)} \sim q`.
+
+    The first pass is one sample; the others are drawn in chunks. Within a chunk nothing ahead of the first attention
+    site is repeated, and after the first pass nothing behind the last one is computed: many samples of a model with one
+    attention site, such as a translation's alignment, cost little more than two passes.
 
     Args:
         guide: The guide; its model is run.
@@ -62,7 +62,10 @@ def sample_posterior(
         noise: What is random: "attention", "dropout", "both", or "none"; whatever the training mode of the modules.
         log_weights: Return the site's value ``log S`` instead of the normalised weights.
         chunk_size: Samples drawn in one pass, by a plate at the left (the model must broadcast over it, as for
-            vectorised particles); 1 suits every model.
+            vectorised particles). One when omitted, which suits every model.
+        memory_budget: Bytes that the samples of one pass may take, beside the results: as many are drawn in it as fit,
+            ``chunk_size`` at most. What one takes is measured in the first pass, from the first attention site on. The
+            model must broadcast as for chunks.
         seed: Seed of this call alone; the global generator goes on as if nothing had happened.
         kwargs: Keyword arguments of the model.
 
@@ -70,8 +73,9 @@ def sample_posterior(
         For every attention site ``[S, ..., H, M, N]`` or ``[S, ..., E, H]``, in float32.
 
     Raises:
-        ValueError: ``num_samples`` or ``chunk_size`` below one, chunks with dropout, or blocked attention whose weights
-            do not fit in memory.
+        TypeError: ``num_samples`` or ``chunk_size`` is no integer.
+        ValueError: ``num_samples`` or ``chunk_size`` below one, chunks with dropout, a memory budget below one sample,
+            blocked attention whose weights do not fit in memory, or attention sites that change from pass to pass.
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
@@ -81,16 +85,29 @@ def sample_posterior(
         >>> samples["attention"].shape
         torch.Size([5, 1, 2, 3])
     """
-    draws: dict[str, list[Tensor]] = {}
-    for drawn in _passes(guide, args, kwargs, num_samples, noise, chunk_size, seed):
+    samples: dict[str, Tensor] = {}
+    counts: Counter[str] = Counter()
+    request = Request(num_samples, noise, chunk_size, memory_budget, seed)
+    for drawn in passes(guide, args, kwargs, request, whole=False):
         for name, site in drawn.attention_sites():
             prior, value = site["infer"]["prior"], site["value"]
             if not log_weights:
                 value = prior.weights(value)
             elif isinstance(value, BlockedValue):
                 value = value.dense()
-            draws.setdefault(name, []).append(drawn.samples_first(value, site))
-    return {name: torch.cat(values) for name, values in draws.items()}
+            value = drawn.samples_first(value, site)
+            if name not in samples:
+                samples[name] = value.new_empty(num_samples, *value.shape[1:])
+            samples[name][counts[name] : counts[name] + len(value)] = value
+            counts[name] += len(value)
+        del drawn, prior, value, site  # the next pass needs the memory
+    for name, count in counts.items():
+        if count != num_samples:
+            raise ValueError(
+                f"site '{name}' was reached by {count} of {num_samples} samples, expected all: the attention sites of "
+                f"a model may not change from pass to pass"
+            )
+    return samples
 
 
 def predict(
@@ -101,7 +118,8 @@ def predict(
     transform: Callable[[Tensor], Tensor] | None = None,
     quantiles: Sequence[float] = (),
     keep_samples: bool = False,
-    chunk_size: int = 1,
+    chunk_size: int | None = None,
+    memory_budget: float | None = None,
     seed: int | None = None,
     **kwargs: Any,
 ) -> Prediction:
@@ -121,12 +139,15 @@ def predict(
         quantiles: Probabilities in [0, 1].
         keep_samples: Return the samples too.
         chunk_size: Samples drawn in one pass; see :func:`sample_posterior`.
+        memory_budget: Bytes that the samples of one pass may take; see there. Samples that are kept, for quantiles or
+            by ``keep_samples``, come on top.
         seed: Seed of this call alone.
         kwargs: Keyword arguments of the model.
 
     Raises:
-        TypeError: The model returns no tensor.
-        ValueError: A count below one, a probability outside [0, 1], or chunks with dropout.
+        TypeError: The model returns no tensor, or a count is no integer.
+        ValueError: A count below one, a probability outside [0, 1], chunks with dropout, or a memory budget below one
+            sample.
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
@@ -138,188 +159,21 @@ def predict(
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 4.2, for the use of both sources of noise.
     """
-    order = {q: _OrderStatistics(q, num_samples) for q in quantiles}
+    request = Request(num_samples, noise, chunk_size, memory_budget, seed)
+    moments, order = Moments(), {q: OrderStatistics(q, num_samples) for q in quantiles}
     samples: list[Tensor] = []
-    count, mean, squares = 0, torch.zeros(()), torch.zeros(())
-    for drawn in _passes(guide, args, kwargs, num_samples, noise, chunk_size, seed):
-        chunk, size = drawn.outputs(), drawn.size
-        chunk = chunk if transform is None else transform(chunk)
-        # Chan's update of mean and sum of squared deviations
-        shift = chunk.mean(0) - mean
-        squares = squares + (chunk - chunk.mean(0)).square().sum(0) + shift.square() * count * size / (count + size)
-        mean, count = mean + shift * size / (count + size), count + size
+    for drawn in passes(guide, args, kwargs, request, whole=True):
+        chunk = drawn.outputs() if transform is None else transform(drawn.outputs())
+        moments.update(chunk)
         for statistics in order.values():
             statistics.update(chunk)
         if keep_samples:
             samples.append(chunk)
+        del drawn, chunk  # the next pass needs the memory
     return Prediction(
-        mean=mean,
-        variance=squares / max(1, count - 1),
-        num_samples=count,
+        mean=moments.mean,
+        variance=moments.variance,
+        num_samples=moments.count,
         quantiles={q: statistics.result() for q, statistics in order.items()},
         samples=torch.cat(samples) if keep_samples else None,
     )
-
-
-class _OrderStatistics:
-    """Exact quantile of a stream of known length: keeps only the samples beyond it, on its shorter side."""
-
-    def __init__(self, q: float, num_samples: int) -> None:
-        if not 0 <= q <= 1:
-            raise ValueError(f"quantile {q} lies outside [0, 1]")
-        self.largest = q > 0.5
-        # position counted from the kept end
-        self.position = (1 - q if self.largest else q) * (num_samples - 1)
-        self.keep = min(num_samples, math.floor(self.position) + 2)
-        self.kept: Tensor | None = None
-
-    def update(self, chunk: Tensor) -> None:
-        pool = chunk if self.kept is None else torch.cat([self.kept, chunk])
-        self.kept = pool.topk(min(self.keep, pool.size(0)), dim=0, largest=self.largest).values
-
-    def result(self) -> Tensor:
-        if self.kept is None:
-            raise ValueError("no samples")
-        low = math.floor(self.position)
-        high = min(low + 1, self.kept.size(0) - 1)
-        return torch.lerp(self.kept[low], self.kept[high], self.position - low)
-
-
-class _AtMean(Messenger):
-    """Sets every attention weight to its posterior mean; stands outside the guide."""
-
-    def _pyro_sample(self, msg: Any) -> None:
-        if msg["is_observed"]:
-            return
-        if isinstance(msg["fn"], LogWeights):
-            msg["value"] = msg["fn"].mean_value
-        elif isinstance(msg["fn"], CategoricalAlignment):
-            msg["value"] = msg["fn"].expected_weights
-
-
-@contextmanager
-def _dropout_mode(active: bool) -> Iterator[None]:
-    """Evaluation mode for every module that runs, except dropout when it is to be sampled.
-
-    A hook on all modules also reaches those that a plain model function holds in its closure.
-    """
-    before: dict[nn.Module, bool] = {}
-
-    def set_mode(module: nn.Module, _: Any) -> None:
-        before.setdefault(module, module.training)
-        is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
-        module.training = active and (is_dropout or isinstance(getattr(module, "dropout", None), float))
-
-    handle = register_module_forward_pre_hook(set_mode)
-    try:
-        yield
-    finally:
-        handle.remove()
-        for module, training in before.items():
-            module.training = training
-
-
-@contextmanager
-def seeded(seed: int | None) -> Iterator[None]:
-    """Seed torch's generators inside the context and restore them after it; nothing when the seed is None.
-
-    Example:
-        >>> with seeded(0):
-        ...     first = torch.rand(1)
-        >>> with seeded(0):
-        ...     bool(first == torch.rand(1))
-        True
-    """
-    if seed is None:
-        yield
-        return
-    # every other device's generator too would draw a warning where there are many
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
-        yield
-
-
-def _passes(
-    guide: AttentionGuide,
-    args: Any,
-    kwargs: Any,
-    num_samples: int,
-    noise: Noise,
-    chunk_size: int,
-    seed: int | None,
-) -> Iterator[_Pass]:
-    """Run the model under the guide until all samples are drawn."""
-    if noise not in ("attention", "dropout", "both", "none"):
-        raise ValueError(f"noise is '{noise}', expected 'attention', 'dropout', 'both' or 'none'")
-    dropout = noise in ("dropout", "both")
-    for name, count in (("num_samples", num_samples), ("chunk_size", chunk_size)):
-        if count < 1:
-            raise ValueError(f"{name} is {count}, expected at least 1")
-    if dropout and chunk_size > 1:
-        raise ValueError(
-            f"chunk_size is {chunk_size} with noise='{noise}': samples of one pass would share dropout masks ahead of "
-            f"the first attention; use chunk_size=1"
-        )
-    attention: AbstractContextManager[Any] = _AtMean() if noise in ("dropout", "none") else nullcontext()
-    with torch.no_grad(), seeded(seed), _dropout_mode(dropout), attention:
-        nesting = _plate_nesting(guide, args, kwargs) if chunk_size > 1 else 0
-        for start in range(0, num_samples, chunk_size):
-            size = min(chunk_size, num_samples - start)
-            if chunk_size > 1:
-                with pyro.plate("_samples", size, dim=-1 - nesting):
-                    output = guide.run(*args, **kwargs)
-            else:
-                output = guide.run(*args, **kwargs)
-            trace = guide.trace
-            del guide.trace
-            yield _Pass(trace, output, size, nesting, chunk_size > 1)
-
-
-def _plate_nesting(guide: AttentionGuide, args: Any, kwargs: Any) -> int:
-    """Number of plate dimensions the model uses."""
-    guide.run(*args, **kwargs)
-    sites = [site for site in guide.trace.nodes.values() if site["type"] == "sample"]
-    return max((_depth(site) for site in sites), default=0)
-
-
-def _depth(site: Any) -> int:
-    """Number of plate dimensions of a site, without that of the samples."""
-    frames = site["cond_indep_stack"]
-    return max((-frame.dim for frame in frames if frame.vectorized and frame.name != "_samples"), default=0)
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """One run of the model: ``size`` samples, in one extra plate at the left when ``vectorized``."""
-
-    trace: Any
-    output: Any
-    size: int
-    nesting: int
-    vectorized: bool
-
-    def attention_sites(self) -> Iterator[tuple[str, Any]]:
-        """Name and trace node of every attention site."""
-        for name, site in self.trace.nodes.items():
-            if site["type"] == "sample" and isinstance(site["infer"].get("prior"), _ATTENTION):
-                yield name, site
-
-    def samples_first(self, value: Tensor, site: Any) -> Tensor:
-        """Site value with one leading sample dimension, without the unit dimensions of plates it is not in."""
-        if not self.vectorized:
-            return value.unsqueeze(0)
-        return value.flatten(0, self.nesting - _depth(site))
-
-    def outputs(self) -> Tensor:
-        """The model's return value with a leading sample dimension."""
-        if not isinstance(self.output, Tensor):
-            raise TypeError(f"the model returned {type(self.output).__name__}, expected a tensor such as logits")
-        if not self.vectorized:
-            return self.output.unsqueeze(0)
-        if self.output.dim() == 0 or self.output.size(0) != self.size:
-            raise ValueError(
-                f"the model returned shape {tuple(self.output.shape)} for {self.size} samples in one pass, expected a "
-                f"leading dimension of {self.size}; use chunk_size=1 unless the model broadcasts over it"
-            )
-        return self.output

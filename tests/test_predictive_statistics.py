@@ -95,6 +95,6 @@ def test_models_that_return_no_tensor():
 def test_models_whose_output_does_not_broadcast_over_chunks():
     model = FreeScores(FixedGammaPrior())
     guide = AttentionGuide(lambda: model().sum(), Weibull())
-    with pytest.raises(ValueError, match=r"returned shape \(\) for 3 samples in one pass.* use chunk_size=1"):
+    with pytest.raises(ValueError, match=r"returned shape \(\) for 2 samples in one pass.* use chunk_size=1"):
         predict(guide, num_samples=3, chunk_size=3)
     assert predict(guide, num_samples=3).mean.shape == ()

@@ -4,65 +4,138 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jsonargparse.typing import PositiveInt
+from tqdm import tqdm
 
-from experiments.benchmarks import graph_attention, normalizers
+from experiments.benchmarks.ratios import RATIOS, Measured, compare, ratios_of, read_ratios, write_ratios
+from experiments.benchmarks.suite import BENCHMARKS, Name
 from experiments.benchmarks.timing import Timing
 from experiments.cli import run_script
-from experiments.results import as_table, write_atomic, write_environment
+from experiments.results import UserError, as_table, write_atomic, write_environment
+from experiments.results_page import hardware, markdown_table, update_section
 
-BENCHMARKS: dict[str, Callable[..., dict[str, Timing]]] = {
-    "graph_attention": graph_attention.run,
-    "normalizers": normalizers.run,
-}
+Results = dict[Name, dict[str, Timing]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkConfig:
-    """Time things side by side in one process; ratios are to the contestant with ratio 1 above.
+    """Time things side by side in one process; ratios are to the first row, or to the last row before with ratio 1.
 
     Args:
         name: One benchmark; all when omitted.
-        rounds: Rounds that count.
+        rounds: Rounds that count; each benchmark's own number when omitted.
         threads: Threads of torch; its own choice when omitted.
-        out: Folder for benchmarks.json.
+        device: Where to compute; auto takes the CPU, and then a GPU where there is one.
+        out: Folder for benchmarks.json and environment.json, in a folder for each device.
+        update: Make these the committed ratios, experiments/benchmarks/ratios.json, that later runs are compared with.
+        results: Page whose section on this is written; none when omitted.
     """
 
-    name: Literal["graph_attention", "normalizers"] | None = None
-    rounds: PositiveInt = 50  # type: ignore[valid-type]
+    name: Name | None = None
+    rounds: PositiveInt | None = None  # type: ignore[valid-type]
     threads: PositiveInt | None = None  # type: ignore[valid-type]
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     out: Path = Path("runs", "benchmarks")
+    update: bool = False
+    results: Path | None = None
 
 
 def run(config: BenchmarkConfig) -> None:
-    """Run the benchmarks, print their tables and write benchmarks.json."""
+    """Run the benchmarks, print their tables and what got worse, and write benchmarks.json.
+
+    Raises:
+        UserError: There is no GPU but one is asked for, ratios.json is damaged, or a page is to show one benchmark.
+    """
+    if config.results is not None and config.name is not None:
+        raise UserError(f"name is {config.name} and results is set, but the page shows all; leave out one of the two")
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("device is cuda, but torch.cuda.is_available() is False; leave --device out")
+    read_ratios(RATIOS)  # a damaged file is better known before the minutes that follow
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    results = {}
-    for name in BENCHMARKS if config.name is None else [config.name]:
-        timings = BENCHMARKS[name](rounds=config.rounds)
-        results[name] = {contestant: asdict(timing) for contestant, timing in timings.items()}
-        rows = [
-            {
-                name: contestant,
-                "median ms": f"{timing.median:.2f}",
-                "10-90 %": f"{timing.low:.2f} - {timing.high:.2f}",
-                "ratio": f"{timing.ratio:.2f}",
-            }
-            for contestant, timing in timings.items()
-        ]
-        print(as_table(rows), end="\n\n")
-    environment = write_environment(config.out, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    content = {"environment": environment, "rounds": config.rounds, "results": results}
-    path = config.out / "benchmarks.json"
+    for device in _devices(config.device):
+        _run_on(device, config)
+
+
+def _devices(chosen: str) -> list[torch.device]:
+    if chosen != "auto":
+        return [torch.device(chosen)]
+    return [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
+
+
+def _run_on(device: torch.device, config: BenchmarkConfig) -> None:
+    results: Results = {}
+    names = [name for name in BENCHMARKS if config.name in (None, name)]
+    for name in tqdm(names, unit="benchmark", disable=not sys.stderr.isatty(), leave=False):
+        benchmark = BENCHMARKS[name]
+        with nullcontext() if device.type == "cpu" else device:
+            results[name] = benchmark.run(rounds=config.rounds or benchmark.rounds)
+        rows = [{name: row.pop("contestant")} | row for row in _rows(results[name])]
+        tqdm.write(f"{as_table(rows)}\n")
+    environment = write_environment(config.out / device.type, device)
+    path = config.out / device.type / "benchmarks.json"
+    content = _content(results, environment, config)
     write_atomic(path, lambda file: file.write(json.dumps(content, indent=2).encode()))
     print(path)
+    _guard(results, environment, update=config.update)
+    if config.results is not None:
+        section = "benchmarks" if device.type == "cpu" else "benchmarks-gpu"
+        update_section(config.results, section, _section(results, config, hardware([path.parent])))
+
+
+def _guard(results: Results, environment: Mapping[str, Any], *, update: bool) -> None:
+    """Print what got worse; with ``update``, then let this be what later runs are compared with."""
+    versions = {"torch": environment["packages"]["torch"], "threads": environment["threads"]}
+    measured: dict[str, Measured] = {name: ratios_of(timings, **versions) for name, timings in results.items()}
+    committed = read_ratios(RATIOS)
+    print(*compare(committed, environment["device"], measured), sep="\n")
+    if update:
+        write_ratios(RATIOS, committed, environment["device"], measured)
+        print(f"{RATIOS} updated")
+
+
+def _rows(timings: Mapping[str, Timing]) -> list[dict[str, str]]:
+    """A row for each contestant."""
+    return [
+        {
+            "contestant": contestant,
+            "ratio": f"{timing.ratio:.2f}",
+            "10-90 % of the ratio": f"{timing.ratio_low:.2f} - {timing.ratio_high:.2f}",
+            "median ms": f"{timing.median:.2f}",
+        }
+        for contestant, timing in timings.items()
+    ]
+
+
+def _content(results: Results, environment: Mapping[str, Any], config: BenchmarkConfig) -> dict[str, Any]:
+    return {
+        "environment": environment,
+        "rounds": {name: config.rounds or BENCHMARKS[name].rounds for name in results},
+        "results": {name: {c: asdict(timing) for c, timing in timings.items()} for name, timings in results.items()},
+    }
+
+
+def _section(results: Results, config: BenchmarkConfig, machine: str) -> str:
+    """Markdown of the section: a table for each benchmark."""
+    options = {"rounds": config.rounds, "threads": config.threads}
+    given = "".join(f" --{option} {value}" for option, value in options.items() if value is not None)
+    threads = torch.get_num_threads()
+    parts = [
+        f"## Benchmarks\n\n`python -m experiments.benchmarks{given}`, on {machine}, {threads} "
+        f"thread{'s' if threads > 1 else ''}.\n\nTimes are medians over interleaved rounds, ratios medians of the "
+        f"ratio to the reference in the same round: the first row, or the last row before whose ratio is 1."
+    ]
+    for name, timings in results.items():
+        rounds = config.rounds or BENCHMARKS[name].rounds
+        parts.append(f"### {name}\n\n{BENCHMARKS[name].text} {rounds} rounds.\n\n{markdown_table(_rows(timings))}")
+    return "\n\n".join(parts)
 
 
 if __name__ == "__main__":

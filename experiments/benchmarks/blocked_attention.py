@@ -1,4 +1,4 @@
-"""Blocked against dense Bayesian attention, by the number of positions: time and memory of forward and backward.
+"""Blocked and dense Bayesian attention, by the number of positions: time and memory of forward and backward.
 
 python -m experiments.benchmarks.blocked_attention
 """
@@ -19,13 +19,16 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.distributions import Gamma, kl_divergence
 from torch.distributions import Weibull as TorchWeibull
+from torch.nn.functional import scaled_dot_product_attention
 from tqdm import tqdm
 
+from experiments.benchmarks import blocked_attention_report as report
 from experiments.benchmarks.memory import peak_memory
-from experiments.benchmarks.timing import interleave
+from experiments.benchmarks.timing import Timing, interleave
 from experiments.cli import run_script
+from experiments.figures import save
 from experiments.results import as_table, write_environment, write_metrics
-from experiments.results_page import hardware, markdown_table, update_section
+from experiments.results_page import hardware, update_section
 from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
@@ -36,14 +39,17 @@ from pyro_attention import (
     Weibull,
 )
 
-__all__ = ["CONTESTANTS", "BlockedConfig", "Contestant", "make_step", "run"]
+__all__ = ["CONTESTANTS", "BlockedConfig", "Contestant", "compare", "make_step", "run"]
 
 HEADS, WIDTH, CONCENTRATION = 2, 32, 10.0
-Contestant = Literal["dense", "naive dense", "blocked"]
+Contestant = Literal["scaled_dot_product_attention", "dense", "naive dense", "blocked"]
 CONTESTANTS: tuple[Contestant, ...] = get_args(Contestant)
+DENSE = ("dense", "naive dense")  # those whose memory grows as the square of the length
 QUANTITIES = {
     "ms": "median time of forward and backward in milliseconds",
-    "ratio": "that time divided by dense's in the same round, median over rounds",
+    "ratio": "that time divided by scaled_dot_product_attention's in the same round, median over rounds",
+    "ratio_low": "10 % quantile of that ratio over rounds",
+    "ratio_high": "90 % quantile of that ratio over rounds",
     "peak_mb": "memory at the peak of forward and backward beyond that before the first one, in MB (10^6 bytes)",
 }
 
@@ -55,10 +61,10 @@ class BlockedConfig:
     Args:
         lengths: Numbers of positions.
         dense_up_to: The longest length at which the dense contestants take part.
-        out: Folder for metrics.json and environment.json.
+        out: Folder for metrics.json, environment.json and blocked_attention.png.
         rounds: Rounds that count.
         threads: Threads of torch; its own choice when omitted.
-        results: Page whose section on this is written; none when omitted.
+        results: Page whose section on this is written, with the picture in pictures/ beside it; none when omitted.
     """
 
     lengths: tuple[PositiveInt, ...] = (1024, 2048, 4096, 8192)  # type: ignore[valid-type]
@@ -88,6 +94,19 @@ class _Layer(PyroModule):  # type: ignore[misc]
         factor("output", -output.context.square().mean())
 
 
+class _Softmax(nn.Module):
+    """Torch's softmax attention of free queries, keys and values, and the mean of squares of the result."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        # with a batch of one: without a batch torch does not take its fused kernel
+        self.vectors = nn.Parameter(torch.randn(3, 1, HEADS, length, WIDTH))
+
+    def forward(self) -> Tensor:
+        context: Tensor = scaled_dot_product_attention(*self.vectors)
+        return context.square().mean()
+
+
 class _Naive(nn.Module):
     """The same as a user would write it: Weibull weights, their sum, and torch's distributions for the KL."""
 
@@ -111,10 +130,12 @@ class _Naive(nn.Module):
 
 
 def make_step(contestant: Contestant, length: int) -> Callable[[], Tensor]:
-    """Forward and backward of the negative ELBO, which is returned."""
+    """Forward and backward of a loss, which is returned: the negative ELBO, or for softmax attention its likelihood."""
     torch.manual_seed(0)
-    if contestant == "naive dense":
-        loss: nn.Module = _Naive(length)
+    if contestant == "scaled_dot_product_attention":
+        loss: nn.Module = _Softmax(length)
+    elif contestant == "naive dense":
+        loss = _Naive(length)
     else:
         model = _Layer(length, blocked=contestant == "blocked")
         loss = AttentionELBO()(model, AttentionGuide(model, Weibull(CONCENTRATION, learnable=True)))
@@ -128,8 +149,13 @@ def make_step(contestant: Contestant, length: int) -> Callable[[], Tensor]:
     return step
 
 
+def compare(*, rounds: int = 5, length: int = 2048) -> dict[str, Timing]:
+    """Time all contestants at one length; ratios are to torch's softmax attention."""
+    return interleave({name: make_step(name, length) for name in CONTESTANTS}, rounds=rounds, warm_up=1)
+
+
 def run(config: BlockedConfig) -> dict[str, float]:
-    """Measure, print the table and write the metrics, which are returned.
+    """Measure, print the table and write metrics and picture; the metrics are returned.
 
     Raises:
         UserError: There is not enough memory.
@@ -138,46 +164,33 @@ def run(config: BlockedConfig) -> dict[str, float]:
         torch.set_num_threads(config.threads)
     metrics: dict[str, float] = {}
     for length in tqdm(config.lengths, unit="length", disable=not sys.stderr.isatty(), leave=False):
-        names = [name for name in CONTESTANTS if name == "blocked" or length <= config.dense_up_to]
+        names = [name for name in CONTESTANTS if name not in DENSE or length <= config.dense_up_to]
         peaks = {name: peak_memory(make_step, name, length) for name in names}
         times = interleave({name: make_step(name, length) for name in names}, rounds=config.rounds, warm_up=1)
         for name in names:
-            numbers = {"ms": times[name].median, "peak_mb": peaks[name]}
-            if len(names) > 1:
-                numbers["ratio"] = times[name].ratio
-            metrics |= {f"{length}_positions/{name}/{quantity}": value for quantity, value in numbers.items()}
+            numbers = {quantity: getattr(times[name], quantity) for quantity in ("ratio", "ratio_low", "ratio_high")}
+            numbers |= {"ms": times[name].median, "peak_mb": peaks[name]}
+            metrics |= {f"{length}_positions/{name}/{quantity}": numbers[quantity] for quantity in QUANTITIES}
     write_metrics(config.out, metrics, {name: QUANTITIES[name.rpartition("/")[2]] for name in metrics})
     write_environment(config.out, torch.device("cpu"))
-    rows = _rows(metrics, config.lengths)
-    print(as_table(rows), config.out / "metrics.json", sep="\n")
-    if config.results is not None:
-        update_section(config.results, "blocked_attention", _section(config, rows))
+    _report(config, metrics)
     return metrics
 
 
-def _rows(metrics: dict[str, float], lengths: tuple[int, ...]) -> list[dict[str, str]]:
-    """A row for each number of positions."""
-    rows = []
-    for length in lengths:
-        row = {"positions": str(length)}
-        for name in CONTESTANTS:
-            for quantity, unit, digits in (("ms", "ms", 0), ("ratio", "ratio", 2), ("peak_mb", "MB", 0)):
-                value = metrics.get(f"{length}_positions/{name}/{quantity}")
-                row[f"{name} {unit}"] = "-" if value is None else f"{value:.{digits}f}"
-        rows.append(row)
-    return rows
-
-
-def _section(config: BlockedConfig, rows: list[dict[str, str]]) -> str:
-    threads = torch.get_num_threads()
-    command = f"python -m experiments.benchmarks.blocked_attention --rounds {config.rounds}"
-    return (
-        f"## Blocked attention\n\n`{command}`, "
-        f"on {hardware([config.out])}, {threads} thread{'s' if threads > 1 else ''}.\n\n"
-        f"Forward and backward of Weibull attention with a contextual Gamma prior, its KL included: {HEADS} heads of "
-        f"width {WIDTH}, learned concentration. Medians of {config.rounds} interleaved rounds, ratios to the library's "
-        f"dense path in the same round; memory at the peak beyond that before.\n\n{markdown_table(rows)}"
-    )
+def _report(config: BlockedConfig, metrics: dict[str, float]) -> None:
+    """Table, picture and, where wanted, the section of the page."""
+    rows = report.rows(metrics, config.lengths, CONTESTANTS)
+    picture = report.figure(metrics, config.lengths, CONTESTANTS)
+    path = save(picture, config.out / "blocked_attention.png")
+    print(as_table(rows), config.out / "metrics.json", path, sep="\n")
+    if config.results is not None:
+        beside = Path("pictures", path.name)
+        save(picture, config.results.parent / beside)
+        threads = torch.get_num_threads()
+        machine = f"{hardware([config.out])}, {threads} thread{'s' if threads > 1 else ''}"
+        layer = f"{HEADS} heads of width {WIDTH}"
+        text = report.section(rows, rounds=config.rounds, layer=layer, machine=machine, picture=beside)
+        update_section(config.results, "blocked_attention", text)
 
 
 if __name__ == "__main__":

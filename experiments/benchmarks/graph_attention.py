@@ -22,9 +22,11 @@ NODES, EDGES, FEATURES, CLASSES, LABELLED = 2708, 10556, 64, 7, 140
 def random_graph(nodes: int = NODES, edges: int = EDGES, *, seed: int = 0) -> Tensor:
     """A random symmetric graph without self loops, by default with as many nodes and edges as Cora: ``[2, edges]``."""
     generator = torch.Generator().manual_seed(seed)
-    source = torch.randint(nodes, (edges // 2,), generator=generator)
-    target = (source + torch.randint(1, nodes, (edges // 2,), generator=generator)) % nodes
-    return torch.stack([torch.cat([source, target]), torch.cat([target, source])])
+    options = {"generator": generator, "device": "cpu"}  # the same graph for every device
+    source = torch.randint(nodes, (edges // 2,), **options)
+    target = (source + torch.randint(1, nodes, (edges // 2,), **options)) % nodes
+    graph = torch.stack([torch.cat([source, target]), torch.cat([target, source])])
+    return graph.to(torch.get_default_device())
 
 
 def pyg_layers(x: Tensor, edge_index: Tensor, *, classes: int = CLASSES, output_heads: int = 1) -> Callable[[], None]:

@@ -20,12 +20,16 @@ class Timing:
         low: 10 % quantile.
         high: 90 % quantile.
         ratio: Median over rounds of its time divided by the reference's time in the same round.
+        ratio_low: 10 % quantile of that.
+        ratio_high: 90 % quantile of that.
     """
 
     median: float
     low: float
     high: float
     ratio: float
+    ratio_low: float
+    ratio_high: float
 
 
 def interleave(
@@ -33,33 +37,42 @@ def interleave(
 ) -> dict[str, Timing]:
     """Time the contestants in turn; the first one is the reference of the ratios.
 
+    Where torch's default device is a GPU, times are those between events on it.
+
     Args:
         contestants: Calls by name.
         rounds: Counted rounds.
         warm_up: Rounds ahead that are not counted.
     """
+    clock = _event_time if torch.get_default_device().type == "cuda" else _wall_time
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(warm_up + rounds):
         for name, call in contestants.items():
-            _synchronize()
-            start = time.perf_counter()
-            call()
-            _synchronize()
+            elapsed = clock(call)
             if turn >= warm_up:
-                times[name].append(1e3 * (time.perf_counter() - start))
-    samples = {name: torch.tensor(values, dtype=torch.float64) for name, values in times.items()}
+                times[name].append(elapsed)
+    samples = {name: torch.tensor(values, dtype=torch.float64, device="cpu") for name, values in times.items()}
     reference = next(iter(samples.values()))
-    return {
-        name: Timing(
-            median=values.median().item(),
-            low=values.quantile(0.1).item(),
-            high=values.quantile(0.9).item(),
-            ratio=(values / reference).median().item(),
-        )
-        for name, values in samples.items()
-    }
+    return {name: Timing(*_spread(values), *_spread(values / reference)) for name, values in samples.items()}
 
 
-def _synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+def _spread(values: torch.Tensor) -> list[float]:
+    """Median, 10 % and 90 % quantile; of an even number of rounds torch's own median would be the lower middle one."""
+    levels = torch.tensor([0.5, 0.1, 0.9], dtype=values.dtype, device="cpu")
+    return values.quantile(levels).tolist()
+
+
+def _wall_time(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return 1e3 * (time.perf_counter() - start)
+
+
+def _event_time(call: Callable[[], object]) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()  # or the next call would start behind this one
+    elapsed: float = begin.elapsed_time(end)
+    return elapsed

@@ -37,7 +37,7 @@ def _write_topology(root: Path, **arrays: np.ndarray) -> Path:
 
 
 def _measurement(edges: int, *, ratio: float = 1.0, **peaks: float) -> Measurement:
-    timing = Timing(median=edges / 100, low=0, high=0, ratio=ratio)
+    timing = Timing(median=edges / 100, low=0, high=0, ratio=ratio, ratio_low=0, ratio_high=0)
     return Measurement(Graph(10, edges), 3, {name: timing for name in peaks}, dict(peaks))  # type: ignore[arg-type]
 
 

@@ -1,0 +1,61 @@
+"""Many posterior samples of a translation's alignment, against one deterministic pass of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from experiments.benchmarks.timing import Timing, interleave
+from models.nmt import Translation, TranslationSizes
+from pyro_attention import AttentionGuide, ContextualGammaPrior, Soft, Weibull, sample_posterior
+
+__all__ = ["SAMPLES", "Sizes", "make_guides", "run"]
+
+SAMPLES = 32
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a batch: sentences, source and target words, width of every layer and vocabulary."""
+
+    batch: int = 16
+    sources: int = 25
+    targets: int = 25
+    width: int = 256
+    vocabulary: int = 10_000
+
+
+def make_guides(sizes: Sizes) -> tuple[AttentionGuide, AttentionGuide, tuple[Any, ...]]:
+    """Soft and Weibull attention over one translation model, and the arguments of a teacher-forced pass."""
+    torch.manual_seed(0)
+    widths = TranslationSizes(*[sizes.width] * 4)
+    prior = ContextualGammaPrior(sizes.width)
+    model = Translation(sizes.vocabulary, sizes.vocabulary, sizes=widths, prior=prior).eval()
+    source = torch.randint(sizes.vocabulary, (sizes.batch, sizes.sources))
+    target = torch.randint(sizes.vocabulary, (sizes.batch, sizes.targets))
+    guides = AttentionGuide(model, Soft()), AttentionGuide(model, Weibull())
+    return *guides, (source, torch.ones_like(source, dtype=torch.bool), target, target)
+
+
+def run(*, rounds: int = 50, sizes: Sizes | None = None) -> dict[str, Timing]:
+    """Time a pass of soft attention (the reference; without the log probabilities of the words), and 32 samples."""
+    soft, weibull, arguments = make_guides(Sizes() if sizes is None else sizes)
+
+    def deterministic() -> None:
+        with torch.no_grad():
+            soft.run(*arguments)
+
+    def samples(chunk_size: int) -> None:
+        sample_posterior(weibull, *arguments, num_samples=SAMPLES, chunk_size=chunk_size)
+
+    return interleave(
+        {
+            "deterministic pass": deterministic,
+            f"{SAMPLES} samples, one at a time": lambda: samples(1),
+            f"{SAMPLES} samples, chunked": lambda: samples(SAMPLES),
+        },
+        rounds=rounds,
+        warm_up=1,
+    )

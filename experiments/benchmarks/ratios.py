@@ -1,0 +1,99 @@
+"""The committed ratios of the benchmarks, and what got worse against them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypedDict
+
+from experiments.benchmarks.timing import Timing
+from experiments.results import UserError, write_atomic
+
+__all__ = ["RATIOS", "Measured", "Ratios", "compare", "ratios_of", "read_ratios", "write_ratios"]
+
+RATIOS = Path(__file__).with_name("ratios.json")
+WORSE = 1.2  # a ratio that has grown by more than this factor is reported
+
+
+class Measured(TypedDict):
+    """Ratios of one benchmark by contestant, and with what they were measured."""
+
+    torch: str
+    threads: int
+    ratios: dict[str, float]
+
+
+# By device, "cpu" or the name of a GPU, and benchmark: only figures of one device can be compared.
+Ratios = dict[str, dict[str, Measured]]
+
+
+def read_ratios(path: Path) -> Ratios:
+    """The committed ratios; none where there is no file.
+
+    Raises:
+        UserError: The file is damaged.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text())
+        return {device: {n: _checked(m) for n, m in benchmarks.items()} for device, benchmarks in content.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path} is damaged ({type(error).__name__}: {error}), expected device: benchmark: torch, threads and "
+            f"ratios; restore it from git, or remove it and measure again with --update"
+        ) from error
+
+
+def _checked(found: Mapping[str, Any]) -> Measured:
+    ratios = {contestant: float(ratio) for contestant, ratio in found["ratios"].items()}
+    if not all(ratio > 0 for ratio in ratios.values()):
+        raise ValueError(f"ratios {ratios} are not all positive")
+    return {"torch": str(found["torch"]), "threads": int(found["threads"]), "ratios": ratios}
+
+
+def write_ratios(path: Path, committed: Ratios, device: str, measured: Mapping[str, Measured]) -> None:
+    """Replace the ratios of the measured benchmarks on this device; all others stay."""
+    content = committed | {device: committed.get(device, {}) | dict(measured)}
+    write_atomic(path, lambda file: file.write(f"{json.dumps(content, indent=2, sort_keys=True)}\n".encode()))
+
+
+def ratios_of(timings: Mapping[str, Timing], *, torch: str, threads: int) -> Measured:
+    """What is committed of a benchmark's timings."""
+    return {"torch": torch, "threads": threads, "ratios": {name: round(t.ratio, 3) for name, t in timings.items()}}
+
+
+def compare(committed: Ratios, device: str, measured: Mapping[str, Measured]) -> list[str]:
+    """What got worse by more than 20 %, what is new and what was measured otherwise, one finding a line."""
+    if device not in committed:
+        return [f"ratios.json has no ratios on {device}; --update writes those of this run"]
+    lines, worse = [], 0
+    for name, now in measured.items():
+        before = committed[device].get(name)
+        if before is None:
+            lines.append(f"{name}: new, not in ratios.json")
+            continue
+        lines += [f"{name}: {new} is new" for new in now["ratios"] if new not in before["ratios"]]
+        found = _worse(name, now["ratios"], before["ratios"])
+        worse += len(found)
+        lines += found
+        if (now["torch"], now["threads"]) != (before["torch"], before["threads"]):
+            lines.append(
+                f"{name}: ratios.json is of torch {before['torch']} on {_threads(before)}, this run of torch "
+                f"{now['torch']} on {_threads(now)}"
+            )
+    return lines if worse else [*lines, "no ratio is more than 20 % worse than ratios.json"]
+
+
+def _worse(name: str, now: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
+    return [
+        f"{name}: {contestant} takes {ratio:.2f} times the reference, was {before[contestant]:.2f} "
+        f"({100 * (ratio / before[contestant] - 1):+.0f} %)"
+        for contestant, ratio in now.items()
+        if contestant in before and ratio > WORSE * before[contestant]
+    ]
+
+
+def _threads(measured: Measured) -> str:
+    return f"{measured['threads']} thread{'s' if measured['threads'] > 1 else ''}"
