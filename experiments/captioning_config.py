@@ -60,6 +60,7 @@ class CaptioningConfig(RunOptions):
         num_samples: Posterior samples of the attention for perplexity and pointing.
         beam: Live hypotheses of the beam search.
         length_penalty: Exponent of the length penalty of the beam search.
+        no_repeat: The beam search repeats no so many word pieces in a row; it may when omitted.
         precision: Arithmetic of the training; evaluation is in 32 bits.
         seed: Seed of the own encoder, the initial weights, the order of the batches and all noise.
     """
@@ -97,5 +98,6 @@ class CaptioningConfig(RunOptions):
     num_samples: PositiveInt = 20  # type: ignore[valid-type]
     beam: PositiveInt = 3  # type: ignore[valid-type]
     length_penalty: NonNegativeFloat = 1.0  # type: ignore[valid-type]
+    no_repeat: PositiveInt | None = None  # type: ignore[valid-type]
     precision: Precision = "32"
     seed: NonNegativeInt = 0  # type: ignore[valid-type]

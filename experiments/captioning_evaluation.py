@@ -65,7 +65,7 @@ def describe(trained: TrainedCaptioning, data: RegionCaptions) -> list[str]:
     for regions, mask in data.sources(_BATCH, trained.device):
         hypotheses = beam_search(
             trained.model, regions, mask, begin=BEGIN, end=END, family=trained.family, beam=config.beam,
-            length_penalty=config.length_penalty, max_length=_LONGEST, alignments=False,
+            length_penalty=config.length_penalty, max_length=_LONGEST, no_repeat=config.no_repeat, alignments=False,
         )  # fmt: skip
         found += [trained.vocabulary.decode(best[0].tokens) for best in hypotheses]
     return found

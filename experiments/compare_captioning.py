@@ -91,6 +91,7 @@ class CompareCaptions(SweepOptions):
         kl_weight: Weight of the KL in weibull and lognormal.
         num_samples: Posterior samples of random attention weights.
         beam: Live hypotheses of the beam search.
+        no_repeat: The beam search repeats no so many word pieces in a row; it may when omitted.
         pictures: Test images that are drawn.
     """
 
@@ -114,6 +115,7 @@ class CompareCaptions(SweepOptions):
     kl_weight: NonNegativeFloat = 0.01  # type: ignore[valid-type]
     num_samples: PositiveInt = 20  # type: ignore[valid-type]
     beam: PositiveInt = 3  # type: ignore[valid-type]
+    no_repeat: PositiveInt | None = None  # type: ignore[valid-type]
     pictures: PositiveInt = 1  # type: ignore[valid-type]
 
 
@@ -176,7 +178,7 @@ def _base(config: CompareCaptions, folder: Path, seed: int) -> CaptioningConfig:
     """Soft attention, from the beginning."""
     names = (
         "dataset", "images", "encoder", "size", "cache", "skip_bad", "vocabulary", "hidden", "dropout", "batch_size",
-        "learning_rate", "num_samples", "beam",
+        "learning_rate", "num_samples", "beam", "no_repeat",
     )  # fmt: skip
     shared: dict[str, Any] = {name: getattr(config, name) for name in names}
     epochs = max(1, config.base_epochs)

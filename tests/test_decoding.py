@@ -122,6 +122,24 @@ def test_a_beam_that_drops_nothing_is_exhaustive_search(length_penalty, max_leng
         assert best == hypotheses[0]
 
 
+def all_different(tokens, size):
+    """Whether no so many tokens in a row come twice, the begin token among them."""
+    rows = [(BEGIN, *tokens)[i : i + size] for i in range(len(tokens) - size + 2)]
+    return len(set(rows)) == len(rows)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_tokens_in_a_row_come_twice(size):
+    """Exhaustive search among the sentences that do not repeat themselves."""
+    source, mask = batch()[0][1:2, :3], torch.ones(1, 3, dtype=torch.bool)
+    (found,) = beam_search(make(2), source, mask, **IDS, beam=108, max_length=4, keep=20, no_repeat=size)
+    finished, live, _ = random_sequences(3, 4)
+    kept = [[one for one in ranked(some, 1.0) if all_different(one[1], size)] for some in (finished, live)]
+    expected = [tokens for _, tokens, _ in [*kept[0], *kept[1]]][:20]
+    assert [one.tokens for one in found] == expected
+    assert size > 2 or any(not all_different(tokens, size) for _, tokens, _ in ranked(finished, 1.0))
+
+
 def test_an_end_with_the_highest_log_probability_does_not_stop_the_search():
     """Trained on 8 empty sentences, 7 of three words and 5 of one: the empty one leads at first, and then loses."""
     model = make(std=0.5, dropout=0.0)
@@ -337,6 +355,7 @@ def test_every_module_keeps_its_mode_and_nothing_needs_a_gradient():
         ({"begin": 4}, r"begin is 4, expected an id in 0 \.\. 3"),
         ({"end": -1}, r"end is -1, expected an id in 0 \.\. 3"),
         ({"length_penalty": -1.0}, "length_penalty is -1.0, expected a number of at least 0"),
+        ({"no_repeat": 0}, "no_repeat is 0, expected a number of tokens of at least 1"),
         ({"k_max": 0}, "k_max is 0, expected an integer of at least 1"),
         ({"samples": -1}, "samples is -1, expected an integer of at least 0"),
         ({"samples": 2}, "samples is 2, expected 0: the sum over alignments is exact"),
