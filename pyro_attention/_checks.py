@@ -38,6 +38,8 @@ def check_positive(name: str, value: Tensor | float) -> None:
         ValueError: scale is -1.0, expected a positive finite number
     """
     if isinstance(value, Tensor):
+        if value.numel() == 1 and 0 < value.item() < float("inf"):  # in a fraction of the time of the steps below
+            return
         good = (value > 0) & value.isfinite()
         if not good.all():
             worst = value[~good].flatten()[0].item()

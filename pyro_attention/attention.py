@@ -175,10 +175,12 @@ class LatentAttention(nn.Module):
             )
 
     def _prior(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogWeights:
+        total: Tensor | float | None = None
         if self.normalize_scores and self.prior.normalizes:
             scores = self.normalizer.normalize_scores(scores, layout)
+            total = self.normalizer.total(scores, layout)
         elif layout.mask is not None:
             scores = scores.masked_fill(~layout.mask, 0)
         prior: LogWeights = self.prior(scores, keys, layout)
-        prior.scores, prior.normalizer = scores, self.normalizer
+        prior.scores, prior.normalizer, prior.expected_total = scores, self.normalizer, total
         return prior

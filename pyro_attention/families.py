@@ -5,7 +5,7 @@ Every family has ``E[S] = exp(scores)``, so all of them share one deterministic 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from pyro.distributions import Delta, Distribution
@@ -18,6 +18,8 @@ from pyro_attention.registry import Registry
 __all__ = ["FAMILIES", "Family", "Gamma", "LogNormal", "Soft", "Weibull"]
 
 FAMILIES: Registry[type[Family]] = Registry("posterior family")
+
+Weights = TypeVar("Weights", WeibullWeights, LogNormalWeights, GammaWeights)
 
 
 class Family(nn.Module):
@@ -110,9 +112,7 @@ class Weibull(_Reparameterised):
     def posterior(self, prior: LogWeights) -> WeibullWeights:
         k = self.value(prior)
         log_scale = prior.proposal - torch.lgamma(1 + k.reciprocal())
-        posterior = WeibullWeights(log_scale, k, layout=prior.layout, shape=prior.full_shape)
-        posterior.log_expected_weight = prior.proposal  # known already
-        return posterior
+        return _with_mean(prior, WeibullWeights(log_scale, k, layout=prior.layout, shape=prior.full_shape))
 
 
 @FAMILIES.register("lognormal")
@@ -139,7 +139,7 @@ class LogNormal(_Reparameterised):
     def posterior(self, prior: LogWeights) -> LogNormalWeights:
         scale = self.value(prior)
         loc = prior.proposal - scale.square() / 2
-        return LogNormalWeights(loc, scale, layout=prior.layout, shape=prior.full_shape)
+        return _with_mean(prior, LogNormalWeights(loc, scale, layout=prior.layout, shape=prior.full_shape))
 
 
 @FAMILIES.register("gamma")
@@ -164,4 +164,10 @@ class Gamma(_Reparameterised):
     def posterior(self, prior: LogWeights) -> GammaWeights:
         log_concentration = self.value(prior).log()
         log_rate = log_concentration - prior.proposal
-        return GammaWeights(log_concentration, log_rate, layout=prior.layout, shape=prior.full_shape)
+        return _with_mean(prior, GammaWeights(log_concentration, log_rate, layout=prior.layout, shape=prior.full_shape))
+
+
+def _with_mean(prior: LogWeights, posterior: Weights) -> Weights:
+    """The posterior with what is known of its mean already."""
+    posterior.log_expected_weight, posterior.expected_total = prior.proposal, prior.expected_total
+    return posterior

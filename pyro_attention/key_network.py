@@ -54,6 +54,11 @@ class KeyNetwork(nn.Module):
                 f"keys have {keys.size(-3)} heads of width {keys.size(-1)}, but the contextual prior expects "
                 f"{heads if heads > 1 else 'any number of'} heads of width {key_dim}"
             )
-        hidden = torch.relu(keys.to(self.hidden_weight.dtype) @ self.hidden_weight + self.hidden_bias)
-        potential = as_float((hidden @ self.output_weight).squeeze(-1))
-        return layout.log_softmax(layout.spread_keys(potential))
+        shape = keys.shape[:-1]
+        if heads == 1:  # one product for all; batched ones would take a gradient of the weights for every entry
+            keys = keys.reshape(1, -1, key_dim)
+        # weights on the left: products and sums run along the keys, the long dimension, in half of the time
+        products = self.hidden_weight.mT @ keys.to(self.hidden_weight.dtype).mT
+        hidden = products.add_(self.hidden_bias.mT).relu_()
+        potential = (self.output_weight.mT @ hidden).reshape(shape)
+        return layout.log_softmax(layout.spread_keys(as_float(potential)))

@@ -7,8 +7,10 @@ M queries, N keys or nodes, D width, E edges.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -39,6 +41,10 @@ class Layout(ABC):
     @abstractmethod
     def num_keys(self, scores: Tensor) -> int:
         """Number of keys or source nodes."""
+
+    def num_rows(self, scores: Tensor) -> Tensor | float | None:  # noqa: ARG002
+        """Number of rows (a head of a query) that see any key, for each batch entry or all; None if not known."""
+        return None
 
     @abstractmethod
     def heads_first(self, keys: Tensor) -> Tensor:
@@ -113,6 +119,14 @@ class Dense(Layout):
 
     def num_keys(self, scores: Tensor) -> int:
         return scores.size(-1)
+
+    def num_rows(self, scores: Tensor) -> Tensor | float:
+        rows = scores.shape[-self.event_dim : -1]
+        if self.mask is None:
+            return math.prod(rows) if scores.size(-1) else 0
+        seeing = self.mask.any(-1)
+        dims = tuple(range(1 - self.event_dim, 0))
+        return seeing.expand(*seeing.shape[: 1 - self.event_dim], *rows).sum(dims).to(scores.dtype)
 
     def spread_keys(self, values: Tensor) -> Tensor:
         """``[..., H, N]`` to ``[..., H, 1, N]``; unchanged when queries lie in a plate."""
@@ -233,6 +247,17 @@ class EdgeList(Layout):
 
     def num_keys(self, scores: Tensor) -> int:  # noqa: ARG002
         return self.sources.count
+
+    def num_rows(self, scores: Tensor) -> Tensor:
+        return self._seeing * scores.size(-1)
+
+    @cached_property
+    def _seeing(self) -> Tensor:
+        """Number of targets with an unmasked in-edge, on average over the columns of the mask."""
+        kept = torch.ones_like(self.targets.index, dtype=torch.bool).unsqueeze(-1)
+        if self.mask is not None:
+            kept = kept & self.mask
+        return (self.targets.sum(kept.float()) > 0).sum(-2).float().mean(-1)
 
     def spread_keys(self, values: Tensor) -> Tensor:
         """``[..., H, N]`` to the source of every edge, ``[..., E, H]``."""

@@ -299,7 +299,7 @@ sample_posterior"
 
 
 def _scores_shape(q: Tensor, k: Tensor) -> torch.Size:
-    batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+    batch = q.shape[:-2] if q.shape[:-2] == k.shape[:-2] else torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
     return torch.Size((*batch, q.size(-2), k.size(-2)))
 
 

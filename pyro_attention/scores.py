@@ -112,18 +112,21 @@ class GraphAdditive(nn.Module):
 
     def forward(self, sources: Tensor, targets: Tensor, graph: EdgeList, edges: Tensor | None = None) -> Tensor:
         """Scores ``[..., E, H]`` of source and target nodes ``[..., N, H, D]`` and edge features ``[E, H, D]``."""
-        source_term = graph.sources.spread(_head_products(sources, self.att_src))
-        target_term = graph.targets.spread(_head_products(targets, self.att_dst))
-        scores = source_term + target_term
+        if sources is targets:
+            source_term, target_term = _head_products(sources, self.att_src, self.att_dst)
+        else:
+            source_term, target_term = _head_products(sources, self.att_src) + _head_products(targets, self.att_dst)
+        scores = graph.sources.spread(source_term) + graph.targets.spread(target_term)
         if edges is not None and self.att_edge is not None:
-            scores = scores + _head_products(edges, self.att_edge)
-        return nn.functional.leaky_relu(scores, self.negative_slope)
+            scores = scores + _head_products(edges, self.att_edge)[0]
+        return nn.functional.leaky_relu(scores, self.negative_slope, inplace=True)
 
 
-def _head_products(vectors: Tensor, att: Tensor) -> Tensor:
-    """Dot products per head of ``[..., N, H, D]`` with ``[1, H, D]``: ``[..., N, H]``.
+def _head_products(vectors: Tensor, *atts: Tensor) -> list[Tensor]:
+    """Dot products per head of ``[..., N, H, D]`` with each of some ``[1, H, D]``: ``[..., N, H]``.
 
     One product with a block-diagonal matrix; sums over a short last dimension are slow.
     """
-    blocks: Tensor = torch.block_diag(*att.squeeze(0).unsqueeze(-1))
-    return vectors.flatten(-2) @ blocks
+    blocks = [torch.diag_embed(att.squeeze(0).T, dim1=0, dim2=2).flatten(0, 1) for att in atts]
+    products = vectors.flatten(-2) @ torch.cat(blocks, -1)
+    return [product.contiguous() for product in products.chunk(len(atts), -1)]

@@ -54,6 +54,8 @@ class LogWeights(TorchDistribution):
     Attributes:
         scores: ``log E[S]`` that the attention layer proposes; a posterior family starts from it. None on
             distributions made by hand.
+        expected_total: Sum of ``E[S]`` over the unmasked entries of the event where it is known, as for normalised
+            scores; a number, or one for each batch entry.
         normalizer: From log weights to weights; softmax over the keys unless set.
     """
 
@@ -69,7 +71,7 @@ class LogWeights(TorchDistribution):
         validate_args: bool | None = None,
     ) -> None:
         self.layout: Layout = Dense() if layout is None else layout
-        self.scores: Tensor | None = None
+        self.scores = None
         self.normalizer: Normalizer = Softmax()
         full = torch.broadcast_shapes(*(p.shape for p in parameters)) if shape is None else shape
         if len(full) < self.layout.event_dim:
@@ -89,6 +91,16 @@ class LogWeights(TorchDistribution):
     def expand(self, batch_shape: Any, _instance: Any = None) -> LogWeights:
         """Copy with a larger batch shape; parameters are shared, not expanded."""
         return expand_shared(self, batch_shape)
+
+    @property
+    def scores(self) -> Tensor | None:
+        """``log E[S]`` that the attention layer proposes."""
+        return self._scores
+
+    @scores.setter
+    def scores(self, scores: Tensor | None) -> None:
+        self._scores = scores
+        self.expected_total: Tensor | float | None = None  # that of other scores
 
     @property
     def proposal(self) -> Tensor:
@@ -112,6 +124,11 @@ class LogWeights(TorchDistribution):
         raise NotImplementedError
 
     @property
+    def mean_gap(self) -> Tensor:
+        """``log E[S] - E[log S]``, per weight; it depends on the spread alone."""
+        return self.log_expected_weight - self.mean
+
+    @property
     def mean_value(self) -> Tensor:
         """The value ``log E[S]``."""
         return self.log_expected_weight.expand(self.full_shape)
@@ -131,15 +148,36 @@ class LogWeights(TorchDistribution):
 
     # What torch and Pyro ask for, from the above.
 
-    def sum_event(self, term: Tensor) -> Tensor:
-        """Sum over the unmasked entries of the event, without expanding what broadcasts: the batch shape."""
+    def sum_event(self, term: Tensor, *, summed: tuple[int, ...] = ()) -> Tensor:
+        """Sum over the unmasked entries of the event, without expanding what broadcasts: the batch shape.
+
+        Args:
+            term: Per weight, in the smallest shape that holds it.
+            summed: Event dimensions (negative) that it was summed over already.
+        """
         dims = tuple(range(-len(self.event_shape), 0))
         if self.layout.mask is not None:
             # where, not a product: 0 * inf would be NaN
             term = term.where(self.layout.mask, 0)
         term = term[(None,) * (len(dims) - term.dim())]
-        repeats = math.prod(self.event_shape[dim] for dim in dims if term.size(dim) == 1)
+        repeats = math.prod(self.event_shape[dim] for dim in dims if term.size(dim) == 1 and dim not in summed)
         return (term.sum(dims) * repeats).expand(self.batch_shape)
+
+    def sum_products(self, term: Tensor, factor: Tensor) -> Tensor:
+        """Sum of ``term * factor`` over the unmasked entries of the event: the batch shape.
+
+        The term is summed first over the dimensions that neither factor nor mask has: scores meet the parameters of
+        a key once, as a sum over the queries.
+        """
+        others = [factor] if self.layout.mask is None else [factor, self.layout.mask]
+        dims = tuple(
+            dim
+            for dim in range(-min(term.dim(), len(self.event_shape)), 0)
+            if term.size(dim) > 1 and all(other.dim() < -dim or other.size(dim) == 1 for other in others)
+        )
+        if dims:
+            term = term.sum(dims, keepdim=True)
+        return self.sum_event(term * factor, summed=dims)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of ``log S`` summed over the unmasked entries of the event: the batch shape."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_attention._checks import as_float, check_positive
 from pyro_attention.distributions.base import LogWeights
 from pyro_attention.ops.noise import log_exponential, log_standard_gamma
-from pyro_attention.ops.special import lgamma_exp
+from pyro_attention.ops.special import lgamma_and_exp, lgamma_exp
 
 __all__ = ["GammaWeights", "LogNormalWeights", "WeibullWeights"]
 
@@ -50,7 +50,10 @@ class WeibullWeights(LogWeights):
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         shape = torch.Size(sample_shape) + self.full_shape
-        return self.from_noise(log_exponential(shape, dtype=self.log_scale.dtype, device=self.log_scale.device))
+        noise = log_exponential(shape, dtype=self.log_scale.dtype, device=self.log_scale.device)
+        if self.concentration.requires_grad:
+            return self.from_noise(noise)
+        return noise.div_(self.concentration).add_(self.log_scale)  # in place, as nothing needs the noise
 
     def from_noise(self, noise: Tensor) -> Tensor:
         """The value that a log standard exponential draw becomes."""
@@ -59,6 +62,10 @@ class WeibullWeights(LogWeights):
     @property
     def mean(self) -> Tensor:
         return self.log_scale - EULER_GAMMA / self.concentration
+
+    @property
+    def mean_gap(self) -> Tensor:
+        return EULER_GAMMA / self.concentration + torch.lgamma(1 + self.concentration.reciprocal())
 
     @property
     def variance(self) -> Tensor:
@@ -122,7 +129,12 @@ class LogNormalWeights(LogWeights):
         return self.scale.square()
 
     @property
-    def log_expected_weight(self) -> Tensor:
+    def mean_gap(self) -> Tensor:
+        return self.scale.square() / 2
+
+    @cached_property
+    def log_expected_weight(self) -> Tensor:  # type: ignore[override]
+        """``log E[S]``, per weight."""
         return self.loc + self.scale.square() / 2
 
     @property
@@ -189,7 +201,12 @@ class GammaWeights(LogWeights):
         return torch.polygamma(1, 1 + self.concentration) + (-2 * self.log_concentration).exp()
 
     @property
-    def log_expected_weight(self) -> Tensor:
+    def mean_gap(self) -> Tensor:
+        return self.log_concentration + (-self.log_concentration).exp() - torch.digamma(1 + self.concentration)
+
+    @cached_property
+    def log_expected_weight(self) -> Tensor:  # type: ignore[override]
+        """``log E[S]``, per weight."""
         return self.log_concentration - self.log_rate
 
     @property
@@ -203,6 +220,11 @@ class GammaWeights(LogWeights):
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
         r""":math:`\sum \log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
-        linear = self.concentration * (q.mean + self.log_rate)
-        expected = (q.log_expected_weight + self.log_rate).exp_()
-        return self.sum_event(lgamma_exp(self.log_concentration)) - self.sum_event(linear) + self.sum_event(expected)
+        log_gamma, a = lgamma_and_exp(self.log_concentration)
+        log_mean = q.log_expected_weight
+        linear = self.sum_products(log_mean, a) + self.sum_products(a, self.log_rate - q.mean_gap)
+        if q.expected_total is not None and self.log_rate.numel() == 1:
+            expected = q.expected_total * self.log_rate.exp().reshape(())
+        else:
+            expected = self.sum_event((log_mean + self.log_rate).exp_())
+        return self.sum_event(log_gamma) - linear + expected

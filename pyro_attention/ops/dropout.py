@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
+
+from pyro_attention.ops.noise import uniform
 
 __all__ = ["Dropout"]
 
@@ -20,6 +21,7 @@ class Dropout(nn.Dropout):
         ValueError: ``p`` is outside [0, 1).
 
     Example:
+        >>> import torch
         >>> sorted(set(Dropout(0.75)(torch.ones(100)).tolist()))
         [0.0, 4.0]
     """
@@ -30,8 +32,10 @@ class Dropout(nn.Dropout):
         super().__init__(p)
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training or self.p == 0 or not input.is_cpu:
+        if not self.training or self.p == 0:
+            return input
+        if not input.is_cpu:
             return super().forward(input)
         # in 32 bits: half precision would round the probability
-        kept = torch.rand(input.shape, device=input.device).ge_(self.p).to(input.dtype)
+        kept = uniform(input.shape, device=input.device).ge_(self.p).to(input.dtype)
         return input * kept.div_(1 - self.p)

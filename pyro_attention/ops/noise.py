@@ -7,10 +7,41 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["log_exponential", "log_standard_gamma"]
+__all__ = ["log_exponential", "log_standard_gamma", "uniform"]
 
 # A float32 uniform has 24 random bits; zero stands for everything below half a step.
 _SMALLEST_UNIFORM = 2.0**-25
+
+_MANY = 2**14
+
+
+def uniform(
+    shape: torch.Size | tuple[int, ...],
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Draw uniform numbers above 0 and below 1.
+
+    Many float32 numbers on a CPU are made from the bits of half as many 64-bit integers, odd multiples of 2^-24: torch
+    draws these in two thirds of the time of as many floats.
+
+    Args:
+        shape: Shape of the result.
+        dtype: ``torch.float32`` or ``torch.float64``.
+        device: Device of the result.
+
+    Example:
+        >>> x = uniform((1000, 1000))
+        >>> bool((0 < x.min()) & (x.max() < 1))
+        True
+    """
+    count = math.prod(shape)
+    if count < _MANY or dtype != torch.float32 or torch.empty(0, device=device).device.type != "cpu":
+        return torch.rand(shape, dtype=dtype, device=device).clamp_(min=_SMALLEST_UNIFORM)
+    words = torch.empty((count + 1) // 2, dtype=torch.int64, device=device).random_().view(torch.int32)
+    # the low 23 bits as those of a float32 in [1, 2)
+    return words[:count].view(shape).bitwise_and_(0x7FFFFF).bitwise_or_(0x3F800000).view(dtype).sub_(1 - 2**-24)
 
 
 def log_exponential(
@@ -36,8 +67,7 @@ def log_exponential(
         >>> log_exponential((2, 3)).shape
         torch.Size([2, 3])
     """
-    uniform = torch.rand(shape, dtype=dtype, device=device)
-    return uniform.clamp_(min=_SMALLEST_UNIFORM).log_().neg_().log_()
+    return uniform(shape, dtype=dtype, device=device).log_().neg_().log_()
 
 
 def log_standard_gamma(concentration: Tensor, log_concentration: Tensor) -> Tensor:
@@ -64,7 +94,7 @@ def log_standard_gamma(concentration: Tensor, log_concentration: Tensor) -> Tens
     """
     concentration, log_concentration = torch.broadcast_tensors(concentration, log_concentration)
     boosted = torch._standard_gamma(concentration + 1).log()
-    uniform = torch.rand_like(concentration).clamp_(min=_SMALLEST_UNIFORM)
+    draws = uniform(concentration.shape, dtype=concentration.dtype, device=concentration.device)
     # 1 / a, kept so small that the product is finite
     largest = math.log(torch.finfo(boosted.dtype).max) - 8
-    return boosted + uniform.log_() * (-log_concentration).clamp(max=largest).exp()
+    return boosted + draws.log_() * (-log_concentration).clamp(max=largest).exp()

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pyro_attention.ops.head_product import HeadPattern, head_product
+
 __all__ = ["Segments", "segment_aggregate", "segment_log_softmax", "segment_softmax"]
 
 
@@ -27,6 +29,10 @@ class Segments:
         index: Segment of each edge, int64 ``[E]`` in ``0 .. count - 1``.
         count: Number of segments.
 
+    Attributes:
+        order: Edges by segment.
+        offsets: Where each segment starts in this order, and the number of edges.
+
     Example:
         >>> segments = Segments(torch.tensor([0, 0, 2]), 3)
         >>> segments.sum(torch.ones(3, 1)).flatten().tolist()
@@ -35,14 +41,18 @@ class Segments:
 
     index: Tensor
     count: int
-    _order: Tensor = field(init=False, repr=False)
-    _offsets: Tensor = field(init=False, repr=False)
+    order: Tensor = field(init=False, repr=False)
+    offsets: Tensor = field(init=False, repr=False)
     _incidence: dict[torch.dtype, Tensor] = field(init=False, repr=False, default_factory=dict)
+    _patterns: dict[int, HeadPattern] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         offsets = torch.bincount(self.index, minlength=self.count).cumsum(0)
-        object.__setattr__(self, "_order", self.index.argsort(stable=True))
-        object.__setattr__(self, "_offsets", torch.nn.functional.pad(offsets, (1, 0)))
+        object.__setattr__(self, "order", self.index.argsort(stable=True))
+        object.__setattr__(self, "offsets", torch.nn.functional.pad(offsets, (1, 0)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Segments, (self.index, self.count)  # copies prepare anew: a sparse matrix cannot be copied
 
     def to(self, device: torch.device | str) -> Segments:
         """Copy on another device."""
@@ -62,15 +72,24 @@ class Segments:
             with torch.autocast(values.device.type, enabled=False):
                 return self.sum(values)
         dtype = values.dtype if values.dtype == torch.float64 else torch.float32
+        if values.dim() == 2 and values.dtype == dtype:
+            return self._matrix(dtype) @ values
         columns = values.to(dtype).movedim(-2, 0)
         total: Tensor = self._matrix(dtype) @ columns.flatten(1)
         return torch.unflatten(total, -1, columns.shape[1:]).movedim(0, -2).to(values.dtype)
 
     def max(self, values: Tensor) -> Tensor:
         """Maximum of ``[..., E, H]`` over the edges of each segment: ``[..., count, H]``; -inf for empty ones."""
-        columns = _take(values.movedim(-2, 0), self._order, 0)
-        highest = torch.segment_reduce(columns, "max", offsets=self._offsets, axis=0, unsafe=True)
+        columns = _take(values.movedim(-2, 0), self.order, 0)
+        highest = torch.segment_reduce(columns, "max", offsets=self.offsets, axis=0, unsafe=True)
         return highest.movedim(0, -2)
+
+    def pattern(self, columns: Segments, heads: int) -> HeadPattern:
+        """Pattern of the matrix of edge weights from the columns to these rows."""
+        pattern = self._patterns.get(heads)
+        if pattern is None or pattern.index is not columns.index:
+            pattern = self._patterns[heads] = HeadPattern.of(self, columns, heads)
+        return pattern
 
     def _matrix(self, dtype: torch.dtype) -> Tensor:
         """Sparse ``[count, E]`` with a one where an edge belongs to a segment."""
@@ -78,7 +97,7 @@ class Segments:
             ones = torch.ones(self.index.numel(), dtype=dtype, device=self.index.device)
             shape = (self.count, self.index.numel())
             # the sparse product wants 32-bit indices and would convert them at every call
-            pointers = self._offsets.int(), self._order.int()
+            pointers = self.offsets.int(), self.order.int()
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
                 matrix = torch.sparse_csr_tensor(*pointers, ones, shape, check_invariants=False)
@@ -108,12 +127,7 @@ def _totals(exponentials: Tensor, segments: Segments, mask: Tensor | None) -> Te
 
 def _take(values: Tensor, index: Tensor, dim: int) -> Tensor:
     """``values.index_select(dim, index)``, which on a CPU is many times slower on strided tensors."""
-    if values.is_contiguous():
-        return values.index_select(dim, index)
-    shape = list(values.shape)
-    shape[dim] = index.numel()
-    trailing = values.dim() - 1 - dim % values.dim()
-    return values.gather(dim, index.reshape(-1, *[1] * trailing).expand(shape))
+    return values.contiguous().index_select(dim, index)
 
 
 class _Spread(torch.autograd.Function):
@@ -150,23 +164,24 @@ class _SegmentLogSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
         shifted = _shifted(scores, segments, mask)
+        exponentials = shifted.exp()
+        totals = _totals(exponentials, segments, mask)
         # the logarithm of each segment, not of each edge
-        log_weights = shifted.sub_(segments.gather(_totals(shifted.exp(), segments, mask).log_()))
+        log_weights = shifted.sub_(segments.gather(totals.log()))
         if mask is not None:
             log_weights.masked_fill_(~mask, 0)
-        ctx.save_for_backward(log_weights, mask)
+        ctx.save_for_backward(exponentials, totals, mask)
         ctx.segments = segments
         return log_weights
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        log_weights, mask = ctx.saved_tensors
+        exponentials, totals, mask = ctx.saved_tensors
         if mask is not None:
             grad = grad.masked_fill(~mask, 0)
-        total = ctx.segments.gather(ctx.segments.sum(grad))
-        result = total.mul_(log_weights.exp()).neg_().add_(grad)
-        return (result if mask is None else result.masked_fill_(~mask, 0)), None, None
+        share = ctx.segments.gather(ctx.segments.sum(grad).div_(totals))
+        return torch.addcmul(grad, share, exponentials, value=-1), None, None
 
 
 class _SegmentAggregate(torch.autograd.Function):
@@ -248,4 +263,12 @@ def segment_aggregate(weights: Tensor, values: Tensor, *, sources: Segments, tar
         >>> segment_aggregate(torch.full((1, 1), 2.0), torch.ones(1, 1, 3), sources=node, targets=node).tolist()
         [[[2.0, 2.0, 2.0]]]
     """
+    if weights.is_cpu and values.dim() == 3 and weights.shape[1:] == values.shape[1:2] and _same_float(weights, values):
+        return head_product(weights, values, sources=sources, targets=targets)
     return _segment_aggregate(weights, values, sources, targets)
+
+
+def _same_float(*tensors: Tensor) -> bool:
+    """Whether all are float32 or all float64, and stay so: there is no sparse product in half precision."""
+    cast = torch.is_autocast_enabled(tensors[0].device.type)
+    return not cast and {x.dtype for x in tensors} in ({torch.float32}, {torch.float64})

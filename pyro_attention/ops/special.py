@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["lgamma_exp"]
+__all__ = ["lgamma_and_exp", "lgamma_exp"]
 
 
-# Per dtype: the step s from a to y = a + s; the recurrence by pairs, 1/(a+i) + 1/(a+s-i) = (2a+s) / (a y + i(s-i)), as
-# (factor, i(s-i)); and coefficients of the asymptotic series in 1/y^2, the highest power first.
-_DIGAMMA = {
-    torch.float32: (4, ((1.0, 3), (0.5, 4)), (1 / 252, -1 / 120, 1 / 12)),
-    torch.float64: (7, ((1.0, 6), (1.0, 10), (1.0, 12)), (-691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)),
+# Per dtype: the step s from a to y = a + s; of the recurrence by pairs, 1/(a+i) + 1/(a+s-i) = (2a+s) / (a y + i(s-i)),
+# i(s-i) of the first and (factor, i(s-i)) of the others; coefficients of the asymptotic series in 1/y^2, the highest
+# power first.
+_Series = tuple[int, int, tuple[tuple[float, int], ...], tuple[float, ...]]
+_DIGAMMA: dict[torch.dtype, _Series] = {
+    torch.float32: (4, 3, ((0.5, 4),), (1 / 252, -1 / 120, 1 / 12)),
+    torch.float64: (7, 6, ((1.0, 10), (1.0, 12)), (-691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)),
 }
 
 
@@ -26,10 +28,10 @@ def _digamma1p(a: Tensor) -> Tensor:
     A few vectorised passes, in place; torch's digamma runs element by element on a CPU and costs several times as
     much.
     """
-    step, pairs, (highest, *coefficients) = _DIGAMMA[a.dtype]
+    step, first, pairs, (highest, *coefficients) = _DIGAMMA[a.dtype]
     y = a + step
     product = a * y
-    recurrence = torch.zeros_like(a)
+    recurrence = (product + first).reciprocal_()
     for factor, offset in pairs:
         recurrence.add_((product + offset).reciprocal_(), alpha=factor)
     recurrence.mul_(a + y)
@@ -43,19 +45,19 @@ def _digamma1p(a: Tensor) -> Tensor:
 
 class _LGammaExp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         a = x.exp()
         ctx.save_for_backward(a)
-        return (1 + a).lgamma_().sub_(x)
+        return (1 + a).lgamma_().sub_(x), a
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor, grad_exp: Tensor) -> Tensor:
         (a,) = ctx.saved_tensors
-        return _digamma1p(a).mul_(a).sub_(1).mul_(grad)
+        return _digamma1p(a).mul_(grad).add_(grad_exp).mul_(a).sub_(grad)
 
 
-_lgamma_exp: Callable[..., Tensor] = _LGammaExp.apply
+_lgamma_exp: Callable[..., tuple[Tensor, Tensor]] = _LGammaExp.apply
 
 
 def lgamma_exp(x: Tensor) -> Tensor:
@@ -66,5 +68,15 @@ def lgamma_exp(x: Tensor) -> Tensor:
         [1000.0, 0.0]
 
     Source: Abramowitz and Stegun, 6.3.5 and 6.3.18, for the gradient.
+    """
+    return _lgamma_exp(x)[0]
+
+
+def lgamma_and_exp(x: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`lgamma_exp` and the exponential itself, which it needs anyway.
+
+    Example:
+        >>> [value.item() for value in lgamma_and_exp(torch.tensor(0.0))]
+        [0.0, 1.0]
     """
     return _lgamma_exp(x)

@@ -1,6 +1,7 @@
 """Closed-form KL: against quadrature, Monte Carlo, gradcheck, the paper's formula; masks and broadcasting."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pyro.distributions as dist
@@ -133,6 +134,51 @@ def test_plates_expand(q, p):
     one = kl_divergence(left := BUILD[q](*inputs[:2], **options), right := BUILD[p](*inputs[2:], **options))
     more = kl_divergence(left.expand((7, 3)), right.expand((7, 3)))
     torch.testing.assert_close(more, one.expand(7, 3))
+
+
+KEY_MASK = torch.tensor([True, False, True, True, True])
+MASKS = {
+    "none": None,
+    "keys": KEY_MASK,
+    "queries": torch.tensor([True, False, True, True]).unsqueeze(-1),
+    "both": layout().mask,
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("shape", [(2, 1, 5), (3, 1, 1, 5), (2, 4, 1), (4, 5), (5,), (), (3, 2, 4, 5)])
+def test_sum_of_products(shape, mask):
+    """Whatever the factor lacks, the sum is that of the expanded product."""
+    d = LogNormalWeights(torch.zeros(BATCH + EVENT), torch.ones(()), layout=Dense(mask))
+    factor = torch.randn(shape, dtype=torch.float64)
+    for term in parameters(BATCH + EVENT, (2, 1, 5), (5,), ()):
+        torch.testing.assert_close(d.sum_products(term, factor), d.sum_event((term * factor).expand(BATCH + EVENT)))
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("event_dim", [2, 3])
+def test_known_total_of_normalised_scores(mask, event_dim):
+    scores, log_concentration = parameters(BATCH + EVENT, (2, 1, 5) if event_dim == 3 else (4, 5))
+    where = Dense(mask, event_dim=event_dim)
+    q = WeibullWeights(where.log_softmax(scores), double(3.0), layout=where)
+    p = GammaWeights(log_concentration, double(0.7).log(), layout=where, shape=scores.shape)
+    results = []
+    for total in (None, where.num_rows(scores) * torch.lgamma(1 + 1 / double(3.0)).exp()):
+        q.expected_total = total
+        value = kl_divergence(q, p)
+        results.append((value, *torch.autograd.grad(value.sum(), (scores, log_concentration), retain_graph=True)))
+    assert results[0][0].shape == q.batch_shape
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_rows_of_an_edge_list(masked):
+    """Target 3 has no in-edge, target 0 none that counts."""
+    graph = EdgeList.from_edge_index(torch.tensor([[0, 1, 1, 3], [1, 1, 0, 2]]), num_nodes=4)
+    if masked:
+        graph = replace(graph, mask=torch.tensor([True, True, False, True]).unsqueeze(-1))
+    assert graph.num_rows(torch.zeros(4, 2)) == 2 * (2 if masked else 3)
+    assert graph.softmax(torch.randn(4, 2)).sum().item() == pytest.approx(graph.num_rows(torch.zeros(4, 2)).item())
 
 
 @every_pair

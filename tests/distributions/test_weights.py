@@ -245,3 +245,11 @@ def test_scores_are_asked_for():
         _ = prior.proposal
     prior.scores = torch.ones(1, 2, 3)
     assert prior.proposal is prior.scores
+
+
+def test_other_scores_have_another_total():
+    prior = FixedGammaPrior()(torch.zeros(1, 2, 3), None, Dense())
+    prior.expected_total = 2.0
+    assert prior.expand((5,)).expected_total == 2
+    prior.scores = torch.ones(1, 2, 3)
+    assert prior.expected_total is None

@@ -7,10 +7,35 @@ import pytest
 import torch
 from scipy import stats
 
-from pyro_attention.ops.noise import log_exponential, log_standard_gamma
+from pyro_attention.ops.noise import log_exponential, log_standard_gamma, uniform
 from tests.helpers import assert_mean
 
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+
+
+@pytest.mark.parametrize("shape", [(7,), (101, 501), (3, 2**18)])
+@every_dtype
+def test_uniform_distribution(shape, dtype):
+    torch.manual_seed(3)
+    x = uniform(shape, dtype=dtype)
+    assert x.shape == shape
+    assert x.dtype == dtype
+    assert ((x > 0) & (x < 1)).all()
+    x = x.double().flatten()
+    if len(x) > 1000:
+        assert_mean(x, 1 / 2)
+        assert_mean((x - 0.5) ** 2, 1 / 12)
+        assert_mean((x[1:] - 0.5) * (x[:-1] - 0.5), 0)  # neighbours come from one 64-bit number
+        assert_mean((x[2:] - 0.5) * (x[:-2] - 0.5), 0)
+    assert stats.kstest(x.numpy(), stats.uniform.cdf).pvalue > 1e-4
+    torch.manual_seed(3)
+    assert torch.equal(x, uniform(shape, dtype=dtype).double().flatten())
+
+
+@pytest.mark.parametrize(("bits", "expected"), [(0, 2**-24), (-1, 1 - 2**-24)])
+def test_ends_of_many_uniform_numbers(bits, expected, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "random_", lambda self: self.fill_(bits))
+    assert uniform((2**15,)).unique().tolist() == [expected]
 
 
 @every_dtype

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pyro_attention.ops.special import lgamma_exp
+from pyro_attention.ops.special import lgamma_and_exp, lgamma_exp
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
@@ -20,3 +20,13 @@ def test_underflow():
     (gradient,) = torch.autograd.grad(value.sum(), x)
     assert value.item() == 1000
     assert gradient.item() == -1
+
+
+def test_with_the_exponential():
+    x = torch.linspace(-5, 3, 9, dtype=torch.float64).requires_grad_()
+    log_gamma, exponential = lgamma_and_exp(x)
+    torch.testing.assert_close(log_gamma, lgamma_exp(x), rtol=0, atol=0)
+    torch.testing.assert_close(exponential, x.exp(), rtol=0, atol=0)
+    assert torch.autograd.gradcheck(lgamma_and_exp, x)
+    for part in (0, 1):  # the other gets no gradient
+        assert torch.autograd.gradcheck(lambda x, part=part: lgamma_and_exp(x)[part], x)

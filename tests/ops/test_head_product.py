@@ -1,0 +1,104 @@
+"""Weighted sums along edges as products of sparse matrices, against a loop and the sums over segments."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from pyro_attention.ops import segment
+from pyro_attention.ops.head_product import head_product
+from pyro_attention.ops.segment import Segments, segment_aggregate
+
+# Segments without edges on both sides, and two edges with the same ends.
+TARGETS = Segments(torch.tensor([3, 0, 0, 3, 1, 0, 3, 3]), 5)
+SOURCES = Segments(torch.tensor([0, 1, 2, 3, 3, 3, 1, 0]), 6)
+
+
+def random(*shape, dtype=torch.float64):
+    return torch.randn(shape, dtype=dtype, requires_grad=True)
+
+
+def looped(weights, values):
+    rows = []
+    for target in range(TARGETS.count):
+        edges = (target == TARGETS.index).nonzero().flatten().tolist()
+        terms = [weights[edge, :, None] * values[SOURCES.index[edge]] for edge in edges]
+        rows.append(torch.stack(terms).sum(0) if terms else torch.zeros_like(values[0]))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("heads", "width"), [(1, 1), (3, 7), (2, 8), (4, 16)])
+def test_value_and_gradients(heads, width, dtype):
+    weights, values = random(8, heads, dtype=dtype), random(6, heads, width, dtype=dtype)
+    grad = torch.randn(5, heads, width, dtype=dtype)
+    results = []
+    for function in (lambda w, v: head_product(w, v, sources=SOURCES, targets=TARGETS), looped):
+        out = function(weights, values)
+        results.append((out, *torch.autograd.grad(out, (weights, values), grad)))
+    assert results[0][0].dtype == dtype
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("constant", [None, 0, 1], ids=["both", "values", "weights"])
+def test_gradcheck(constant):
+    inputs = [random(8, 2), random(6, 2, 3)]
+    if constant is not None:
+        inputs[constant].requires_grad_(False)
+    assert torch.autograd.gradcheck(lambda w, v: head_product(w, v, sources=SOURCES, targets=TARGETS), inputs)
+
+
+def test_gradient_that_is_expanded():
+    """As that of a sum, whose gradient has no memory of its own."""
+    weights, values = random(8, 2), random(6, 2, 3)
+    (gradient,) = torch.autograd.grad(head_product(weights, values, sources=SOURCES, targets=TARGETS).sum(), weights)
+    torch.testing.assert_close(gradient, values.sum(-1)[SOURCES.index])
+
+
+def test_one_target_with_two_sets_of_sources():
+    weights, values = random(8, 2), random(6, 2, 3)
+    reverse = Segments(SOURCES.index.flip(0), 6)
+    first, other, again = (
+        head_product(weights, values, sources=sources, targets=TARGETS) for sources in (SOURCES, reverse, SOURCES)
+    )
+    torch.testing.assert_close(first, again)
+    torch.testing.assert_close(
+        other, TARGETS.sum((weights.unsqueeze(-1) * values[reverse.index]).flatten(1)).view_as(other)
+    )
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
+def test_segments_are_copied_after_use(copied):
+    weights, values = random(8, 2), random(6, 2, 3)
+    before = head_product(weights, values, sources=SOURCES, targets=TARGETS)
+    after = head_product(weights, values, sources=copied(SOURCES), targets=copied(TARGETS))
+    assert torch.equal(before, after)
+
+
+def test_no_edges():
+    empty = Segments(torch.empty(0, dtype=torch.int64), 5)
+    weights, values = random(0, 2), random(5, 2, 3)
+    out = head_product(weights, values, sources=empty, targets=empty)
+    assert torch.equal(out, torch.zeros(5, 2, 3, dtype=torch.float64))
+    assert [g.abs().sum() for g in torch.autograd.grad(out.sum(), (weights, values))] == [0, 0]
+
+
+def test_aggregate_leaves_the_rest_to_sums_over_segments(monkeypatch):
+    """Batches, half precision, autocast."""
+    calls = []
+    monkeypatch.setattr(
+        segment, "head_product", lambda *args, **kwargs: calls.append(args) or head_product(*args, **kwargs)
+    )
+    weights, values = random(8, 2, dtype=torch.float32), random(6, 2, 3, dtype=torch.float32)
+    expected = segment_aggregate(weights, values, sources=SOURCES, targets=TARGETS)
+    assert len(calls) == 1
+    others = [
+        segment_aggregate(weights.expand(4, 8, 2), values, sources=SOURCES, targets=TARGETS)[3],
+        segment_aggregate(weights.bfloat16(), values.bfloat16(), sources=SOURCES, targets=TARGETS).float(),
+    ]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        others.append(segment_aggregate(weights, values, sources=SOURCES, targets=TARGETS).float())
+    assert len(calls) == 1
+    for other, reference in zip(others, (expected, expected, expected), strict=True):
+        torch.testing.assert_close(other, reference, atol=5e-2, rtol=5e-2)
