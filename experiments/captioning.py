@@ -19,11 +19,11 @@ from experiments.captioning_evaluation import evaluate
 from experiments.captioning_figures import caption_sections
 from experiments.captioning_model import build, load_trained, load_vocabulary, read_config
 from experiments.cli import Command, run_commands
-from experiments.datasets.batches import BucketSampler, SamplerEpoch
+from experiments.datasets.batches import BucketSampler
 from experiments.datasets.region_captions import EncodedCaptions, OneCaptionSampler, caption_loader
 from experiments.results import (
     UserError,
-    as_table,
+    metrics_table,
     open_run,
     read_metrics,
     user_errors,
@@ -31,7 +31,7 @@ from experiments.results import (
     write_environment,
     write_metrics,
 )
-from experiments.training import Device, fit
+from experiments.training import Device, fit_batches
 
 __all__ = ["COMMANDS", "CaptioningConfig", "run", "run_folder"]
 
@@ -65,24 +65,15 @@ def run(config: CaptioningConfig) -> dict[str, float]:
     train_data = EncodedCaptions(data["train"], vocabulary)
     val_data = EncodedCaptions(data["val"], vocabulary, references=1)
     sampler = OneCaptionSampler(train_data, sentences=config.batch_size, seed=config.seed)
-    with user_errors(ValueError, OSError):
-        fitted = fit(
-            trained.module,
-            caption_loader(train_data, sampler),
-            caption_loader(val_data, BucketSampler(val_data.lengths, sentences=config.batch_size, shuffle=False)),
-            folder=folder,
-            max_epochs=config.max_epochs,
-            monitor={"val_loss": "min"},
-            patience=config.patience,
-            device=config.device,
-            precision=config.precision,
-            gradient_clip=config.gradient_clip,
-            callbacks=[SamplerEpoch(sampler)],
-            checkpoint_every=config.checkpoint_every,
-            resume=config.resume,
-            progress=config.progress,
-        )
-    evaluation = evaluate(trained, data, fitted, updates=len(fitted.history) * len(sampler))
+    fitted = fit_batches(
+        config,
+        trained.module,
+        caption_loader(train_data, sampler),
+        caption_loader(val_data, BucketSampler(val_data.lengths, sentences=config.batch_size, shuffle=False)),
+        folder=folder,
+        patience=config.patience,
+    )
+    evaluation = evaluate(trained, data, fitted)
     lines = "".join(f"{line}\n" for line in evaluation.captions)
     write_atomic(folder / "captions.txt", lambda file: file.write(lines.encode()))
     write_metrics(folder, evaluation.metrics, evaluation.definitions)
@@ -91,7 +82,7 @@ def run(config: CaptioningConfig) -> dict[str, float]:
 
 def _run_and_show(config: CaptioningConfig) -> None:
     metrics = run(config)
-    print(as_table([{"metric": name, "value": value} for name, value in metrics.items()]))
+    print(metrics_table(metrics))
     print(f"\nsaved in {run_folder(config)}")
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-import torch
-
 from experiments import caption_scores, pointing
 from experiments.caption_scores import score_captions
 from experiments.captioning_model import TrainedCaptioning
@@ -88,9 +86,7 @@ class Evaluation:
     captions: list[str]
 
 
-def evaluate(
-    trained: TrainedCaptioning, data: dict[str, RegionCaptions], fitted: Fitted, *, updates: int
-) -> Evaluation:
+def evaluate(trained: TrainedCaptioning, data: dict[str, RegionCaptions], fitted: Fitted) -> Evaluation:
     """All metrics of a trained network on the test images."""
     test, best, entropies = data["test"], fitted.history[fitted.best_epoch], EntropySums()
     captions, references = describe(trained, test), _REFERENCES if test.scenes is None else 1
@@ -104,10 +100,7 @@ def evaluate(
     metrics |= {
         "test_ppl": perplexity(trained, batches(trained, test, references=references)),
         "val_ppl": math.exp(best["val_loss"]),
-        "best_epoch": fitted.best_epoch,
-        "epochs": len(fitted.history),
-        "updates": updates,
-        "step_ms": torch.tensor([row["step_ms"] for row in fitted.history]).median().item(),
+        **fitted.metrics,
         "word_pieces": len(trained.vocabulary),
         "parameters": sum(parameter.numel() for parameter in trained.module.parameters()),
         "skipped": sum(sum(split.skipped.values()) for split in data.values()),

@@ -25,6 +25,7 @@ from experiments.parallel import run_all
 from experiments.report import Section, write_report
 from experiments.results import SweepOptions, as_table, open_run, user_errors, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
+from experiments.scheme_table import mean_metrics
 
 __all__ = ["CompareGraphs", "run"]
 
@@ -97,7 +98,7 @@ def run(config: CompareGraphs) -> dict[str, float]:
             Section("Configuration", table=(folder / "config.yaml").read_text()),
         ],
     )
-    means = _means(runs)
+    means = mean_metrics(runs)
     write_metrics(folder, means, {key: f"{DEFINITIONS[key.split('/')[1]]}; mean over seeds" for key in means})
     if config.results is not None:
         machine = hardware([Path(str(found.out)) for found in configs.values()])
@@ -145,12 +146,4 @@ def _table_row(name: str, runs: Sequence[Mapping[str, float]], kind: str) -> dic
         "ECE": cell(f"test_{kind}_ece", 3),
         "|KL gradient|": cell("kl_gradient_norm", 1) if bayesian else "-",
         "ms/step": cell("step_ms", 1),
-    }
-
-
-def _means(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, float]:
-    return {
-        f"{row}/{metric}": sum(metrics[metric] for metrics in found) / len(found)
-        for row, found in runs.items()
-        for metric in found[0]
     }

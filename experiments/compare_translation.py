@@ -19,6 +19,7 @@ from experiments.parallel import run_all
 from experiments.report import Section, write_report
 from experiments.results import SweepOptions, as_table, open_run, user_errors, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
+from experiments.scheme_table import mean_metrics
 from experiments.translation_claims import claims
 from experiments.translation_config import NormalizerName, TranslationConfig
 from experiments.translation_evaluation import DEFINITIONS
@@ -119,11 +120,7 @@ def run(config: CompareTranslations) -> dict[str, float]:
         sections.append(Section("IBM Models as baselines", "NLTK's, trained on the same pairs.", table=baselines))
     sections.append(Section("Configuration", table=(folder / "config.yaml").read_text()))
     report = write_report(folder / "report.html", "Alignment as a latent variable", sections)
-    means = {
-        f"{scheme}/{name}": sum(metrics[name] for metrics in found) / len(found)
-        for scheme, found in runs.items()
-        for name in found[0]
-    }
+    means = mean_metrics(runs)
     write_metrics(folder, means, {key: f"{DEFINITIONS[key.split('/')[1]]}; mean over seeds" for key in means})
     if config.results is not None:
         _write_section(config, config.results, table, [str(claim) for claim in checked], configs)

@@ -6,7 +6,7 @@ python -m experiments.finetune sst2 --init-from RUN --data-root DIR
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from experiments.classification import SCORES, score
 from experiments.cli import run_script
-from experiments.datasets.batches import SamplerEpoch
 from experiments.datasets.masked_text import EpochSampler, encode_sentences, padded
 from experiments.datasets.sst2 import CLASSES, LabelledText, load_sst2
 from experiments.datasets.vocabulary import Vocabulary
@@ -26,7 +25,7 @@ from experiments.pretrain_evaluation import is_random
 from experiments.results import (
     RunOptions,
     UserError,
-    as_table,
+    metrics_table,
     open_run,
     read_metrics,
     user_errors,
@@ -34,7 +33,7 @@ from experiments.results import (
     write_metrics,
 )
 from experiments.text_model import TextTraining, Trained, build_encoder, load_trained, scheme_of
-from experiments.training import PriorFactory, fit, seeded_build
+from experiments.training import Precision, PriorFactory, fit_batches, seeded_build
 from guides import build_scheme
 from models.text import TextClassifier
 from pyro_attention import predict
@@ -71,6 +70,7 @@ class FinetuneConfig(RunOptions):
         max_epochs: Number of epochs; the one with the best validation accuracy is kept.
         checkpoint_every: Epochs between two checkpoints.
         num_samples: Posterior samples of random attention for test scores.
+        precision: Arithmetic of the training; evaluation is in 32 bits.
         seed: Seed of the output layer (and of fresh weights), the order of the batches and all noise.
     """
 
@@ -86,6 +86,7 @@ class FinetuneConfig(RunOptions):
     max_epochs: PositiveInt = 4  # type: ignore[valid-type]
     checkpoint_every: PositiveInt = 1  # type: ignore[valid-type]
     num_samples: PositiveInt = 10  # type: ignore[valid-type]
+    precision: Precision = "32"
     seed: NonNegativeInt = 0  # type: ignore[valid-type]
 
 
@@ -158,30 +159,20 @@ def run(config: FinetuneConfig) -> dict[str, float]:
     module = _build(config, start)
     before = _probabilities(config, module, data["test"])[0]
     sampler = data["train"].sampler(sentences=config.batch_size, seed=config.seed)
-    with user_errors(ValueError, OSError):
-        fitted = fit(
-            module,
-            DataLoader(data["train"], sampler=sampler, batch_size=None),
-            DataLoader(data["val"], sampler=data["val"].sampler(sentences=100, shuffle=False), batch_size=None),
-            folder=folder,
-            max_epochs=config.max_epochs,
-            monitor={"val_accuracy": "max"},
-            patience=config.max_epochs,
-            device=config.device,
-            gradient_clip=config.gradient_clip,
-            callbacks=[SamplerEpoch(sampler)],
-            checkpoint_every=config.checkpoint_every,
-            resume=config.resume,
-            progress=config.progress,
-        )
+    fitted = fit_batches(
+        config,
+        module,
+        DataLoader(data["train"], sampler=sampler, batch_size=None),
+        DataLoader(data["val"], sampler=data["val"].sampler(sentences=100, shuffle=False), batch_size=None),
+        folder=folder,
+        patience=config.max_epochs,
+        monitor={"val_accuracy": "max"},
+    )
     probabilities, labels = _probabilities(config, module, data["test"])
     metrics = {f"test_{name}": value for name, value in score(probabilities, labels).items()} | {
         "test_accuracy_before": score(before, labels)["accuracy"],
         "val_accuracy": fitted.history[fitted.best_epoch]["val_accuracy"],
-        "best_epoch": fitted.best_epoch,
-        "epochs": len(fitted.history),
-        "updates": len(fitted.history) * len(sampler),
-        "step_ms": torch.tensor([row["step_ms"] for row in fitted.history]).median().item(),
+        **fitted.metrics,
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
     }
     write_metrics(folder, metrics, _DEFINITIONS)
@@ -221,15 +212,11 @@ def _batches(data: _Encoded, device: torch.device) -> Iterator[_Batch]:
         yield _Batch(*(tensor.to(device) for tensor in data[index]))
 
 
-def _table(metrics: Mapping[str, float]) -> str:
-    return as_table([{"metric": name, "value": value} for name, value in metrics.items()])
-
-
 def _run_and_show(config: FinetuneConfig) -> None:
     """The script: table on the terminal."""
     metrics = run(config)
     print(
-        f"{_table(metrics)}\n\ntest accuracy before fine-tuning {metrics['test_accuracy_before']:.4f}, "
+        f"{metrics_table(metrics)}\n\ntest accuracy before fine-tuning {metrics['test_accuracy_before']:.4f}, "
         f"after {metrics['test_accuracy']:.4f}; saved in {run_folder(config)}"
     )
 

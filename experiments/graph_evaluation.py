@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from experiments.classification import SCALED_SCORES, SCORES, score, score_scaled
 from experiments.datasets.graphs import GraphData
-from experiments.results import as_table
+from experiments.results import as_table, metrics_table
 from experiments.training import ELBOTraining, Fitted
 from pyro_attention import AttentionELBO, AttentionGuide, EdgeList, Prediction, Soft, predict, sample_posterior
 from pyro_attention.analysis import (
@@ -79,6 +79,7 @@ DEFINITIONS = (
         "pay them; mean over heads and layers",
         "best_epoch": "epoch whose weights are evaluated, from 0",
         "epochs": "number of epochs trained",
+        "updates": "number of training steps",
         "step_ms": "median time of a training step, ms",
         "parameters": "number of trained numbers in network, priors and guide",
     }
@@ -144,9 +145,7 @@ def evaluate(
         "val_loss": best["val_loss"],
         **_kl_and_gradient(module, inputs, seed),
         "attention_entropy": fmean(layer.mean().item() for layer in relative_entropies(weights, inputs[1])),
-        "best_epoch": fitted.best_epoch,
-        "epochs": len(fitted.history),
-        "step_ms": median(row["step_ms"] for row in fitted.history),
+        **fitted.metrics,
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
     }
     return Evaluation(metrics, samples["mean"][0])
@@ -240,6 +239,6 @@ def prediction_table(metrics: Mapping[str, float]) -> str:
         if f"test_{kind}_accuracy" in metrics
     ]
     names = ("prediction", *SCORES, *SCALED_SCORES)
-    others = [{"metric": name, "value": value} for name, value in metrics.items() if not name.startswith("test_")]
+    others = {name: value for name, value in metrics.items() if not name.startswith("test_")}
     samples = as_table(rows, ["prediction", *_SCORES, *_SAMPLE_SCORES])
-    return f"{as_table(rows, names)}\n\n{samples}\n\n{as_table(others)}"
+    return f"{as_table(rows, names)}\n\n{samples}\n\n{metrics_table(others)}"

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from experiments.cli import Command, run_commands
-from experiments.datasets.batches import BucketSampler, EncodedText, SamplerEpoch, batch_loader
+from experiments.datasets.batches import BucketSampler, EncodedText, batch_loader
 from experiments.datasets.graph_parts import SPLITS
 from experiments.results import (
-    as_table,
+    metrics_table,
     open_run,
     read_metrics,
     user_errors,
@@ -22,7 +22,7 @@ from experiments.results import (
     write_environment,
     write_metrics,
 )
-from experiments.training import fit
+from experiments.training import fit_batches
 from experiments.translation_config import TranslationConfig
 from experiments.translation_evaluation import evaluate
 from experiments.translation_files import (
@@ -71,24 +71,15 @@ def run(config: TranslationConfig) -> dict[str, float]:
         return metrics
     write_environment(folder, trained.device)
     sampler = BucketSampler(train_data.lengths, sentences=config.batch_size, seed=config.seed)
-    with user_errors(ValueError, OSError):
-        fitted = fit(
-            trained.module,
-            batch_loader(train_data, sampler),
-            batch_loader(val_data, BucketSampler(val_data.lengths, sentences=config.batch_size, shuffle=False)),
-            folder=folder,
-            max_epochs=config.max_epochs,
-            monitor={"val_loss": "min"},
-            patience=config.patience,
-            device=config.device,
-            precision=config.precision,
-            gradient_clip=config.gradient_clip,
-            callbacks=[SamplerEpoch(sampler)],
-            checkpoint_every=config.checkpoint_every,
-            resume=config.resume,
-            progress=config.progress,
-        )
-    evaluation = evaluate(trained, fitted, updates=len(fitted.history) * len(sampler))
+    fitted = fit_batches(
+        config,
+        trained.module,
+        batch_loader(train_data, sampler),
+        batch_loader(val_data, BucketSampler(val_data.lengths, sentences=config.batch_size, shuffle=False)),
+        folder=folder,
+        patience=config.patience,
+    )
+    evaluation = evaluate(trained, fitted)
     lines = "".join(f"{line}\n" for line in evaluation.translations)
     write_atomic(folder / "translations.txt", lambda file: file.write(lines.encode()))
     write_metrics(folder, evaluation.metrics, evaluation.definitions)
@@ -98,7 +89,7 @@ def run(config: TranslationConfig) -> dict[str, float]:
 def _run_and_show(config: TranslationConfig) -> None:
     """The script: table on the terminal, pictures of the first test sentences in the folder."""
     metrics, folder = run(config), run_folder(config)
-    print(as_table([{"metric": name, "value": value} for name, value in metrics.items()]))
+    print(metrics_table(metrics))
     trained = load_trained(folder, device=config.device)
     text = load_text(config, "test").first(PICTURES)
     for place, pair in enumerate(aligned_pairs(trained, text, num_samples=100)):

@@ -9,15 +9,14 @@ import sys
 from pathlib import Path
 
 from experiments.cli import run_script
-from experiments.datasets.batches import SamplerEpoch
 from experiments.datasets.masked_text import EpochSampler, MaskedText, encode_sentences, load_english, masked_loader
 from experiments.figures import save
 from experiments.pretrain_config import PretrainConfig
 from experiments.pretrain_evaluation import definitions, evaluate
 from experiments.pretrain_figures import hybrid_curves, loss_curves, mass_histogram
-from experiments.results import as_table, open_run, read_metrics, user_errors, write_environment, write_metrics
+from experiments.results import metrics_table, open_run, read_metrics, user_errors, write_environment, write_metrics
 from experiments.text_model import build, load_vocabulary
-from experiments.training import fit
+from experiments.training import fit_batches
 
 __all__ = ["PretrainConfig", "run", "run_folder"]
 
@@ -55,24 +54,15 @@ def run(config: PretrainConfig) -> dict[str, float]:
         return metrics
     write_environment(folder, trained.device)
     sampler = EpochSampler(rows["train"], sentences=config.batch_size, seed=config.seed)
-    with user_errors(ValueError, OSError):
-        fitted = fit(
-            trained.module,
-            masked_loader(data["train"], sampler),
-            masked_loader(data["val"], EpochSampler(rows["val"], sentences=config.batch_size, shuffle=False)),
-            folder=folder,
-            max_epochs=config.max_epochs,
-            monitor={"val_loss": "min"},
-            patience=config.max_epochs,
-            device=config.device,
-            precision=config.precision,
-            gradient_clip=config.gradient_clip,
-            callbacks=[SamplerEpoch(sampler)],
-            checkpoint_every=config.checkpoint_every,
-            resume=config.resume,
-            progress=config.progress,
-        )
-    metrics, masses = evaluate(trained, fitted, updates=len(fitted.history) * len(sampler))
+    fitted = fit_batches(
+        config,
+        trained.module,
+        masked_loader(data["train"], sampler),
+        masked_loader(data["val"], EpochSampler(rows["val"], sentences=config.batch_size, shuffle=False)),
+        folder=folder,
+        patience=config.max_epochs,
+    )
+    metrics, masses = evaluate(trained, fitted)
     name = f"{config.normalizer}, {config.guide}"
     save(loss_curves({name: [fitted.history]}), folder / "figures" / "loss.png")
     save(mass_histogram({name: masses}), folder / "figures" / "key_mass.png")
@@ -85,7 +75,7 @@ def run(config: PretrainConfig) -> dict[str, float]:
 def _run_and_show(config: PretrainConfig) -> None:
     """The script: table on the terminal."""
     metrics, folder = run(config), run_folder(config)
-    print(as_table([{"metric": name, "value": value} for name, value in metrics.items()]))
+    print(metrics_table(metrics))
     print(f"\nsaved in {folder}; fine-tune it: python -m experiments.finetune sst2 --init-from {folder}")
 
 

@@ -93,17 +93,14 @@ def key_masses(trained: Trained) -> dict[str, Tensor]:
     return {site: torch.cat(masses, 1) for site, masses in found.items()}
 
 
-def evaluate(trained: Trained, fitted: Fitted, *, updates: int) -> tuple[dict[str, float], dict[str, Tensor]]:
+def evaluate(trained: Trained, fitted: Fitted) -> tuple[dict[str, float], dict[str, Tensor]]:
     """All metrics of a trained network, and its :func:`key_masses`."""
     best, masses = fitted.history[fitted.best_epoch], key_masses(trained)
     metrics = token_scores(trained) | {
         "val_ppl": math.exp(best["val_loss"]),
         "val_accuracy": best["val_accuracy"],
         **_mass_summary(torch.cat(list(masses.values())).flatten(), trained.config.epsilon),
-        "best_epoch": fitted.best_epoch,
-        "epochs": len(fitted.history),
-        "updates": updates,
-        "step_ms": torch.tensor([row["step_ms"] for row in fitted.history]).median().item(),
+        **fitted.metrics,
         "parameters": sum(parameter.numel() for parameter in trained.module.parameters()),
     }
     for site, rows in masses.items():

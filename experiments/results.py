@@ -23,6 +23,7 @@ __all__ = [
     "SweepOptions",
     "UserError",
     "as_table",
+    "metrics_table",
     "open_run",
     "read_metrics",
     "user_errors",
@@ -225,6 +226,11 @@ def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = 
         ]
         lines.append("  ".join(aligned).rstrip())
     return "\n".join(lines)
+
+
+def metrics_table(metrics: Mapping[str, float]) -> str:
+    """Metrics as a plain text table, one a line."""
+    return as_table([{"metric": name, "value": value} for name, value in metrics.items()])
 
 
 def _cell(value: Any) -> str:

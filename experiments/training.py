@@ -8,20 +8,34 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from statistics import median
+from typing import Any, Literal, Protocol, TypeVar
 
 import lightning.pytorch as pl
 import pyro
 import torch
 from pyro.infer import ELBO
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from experiments.callbacks import EarlyStopping, EpochBar, History, RandomState
 from experiments.checkpoints import AtomicCheckpointIO, Checkpoints
+from experiments.datasets.batches import SamplerEpoch
 from experiments.results import UserError, user_errors
 from pyro_attention import AttentionELBO, AttentionGuide, Prior
 
-__all__ = ["Device", "ELBOTraining", "Fitted", "Precision", "fit", "load_best", "resolve_device", "seeded_build"]
+__all__ = [
+    "BatchTraining",
+    "Device",
+    "ELBOTraining",
+    "Fitted",
+    "Precision",
+    "fit",
+    "fit_batches",
+    "load_best",
+    "resolve_device",
+    "seeded_build",
+]
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["32", "bf16-mixed"]
@@ -98,10 +112,22 @@ class Fitted:
     Attributes:
         history: Metrics of every epoch.
         best_epoch: Epoch of the weights that the module now has.
+        updates: Number of training steps.
     """
 
     history: list[dict[str, float]]
     best_epoch: int
+    updates: int
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """How long training took, for metrics.json; step_ms is the median over epochs of the mean time of a step."""
+        return {
+            "best_epoch": self.best_epoch,
+            "epochs": len(self.history),
+            "updates": self.updates,
+            "step_ms": median(row["step_ms"] for row in self.history),
+        }
 
 
 def resolve_device(device: Device) -> torch.device:
@@ -181,7 +207,69 @@ def fit(
         raise UserError(f"no epoch has a finite {' and '.join(monitor)}; try a smaller learning rate")
     module.load_state_dict(stopping.weights)
     module.to(target)
-    return Fitted(history=history.rows, best_epoch=stopping.best_epoch)
+    return Fitted(history=history.rows, best_epoch=stopping.best_epoch, updates=trainer.global_step)
+
+
+class BatchTraining(Protocol):
+    """What :func:`fit_batches` reads of a script's configuration."""
+
+    @property
+    def max_epochs(self) -> int: ...
+    @property
+    def device(self) -> Device: ...
+    @property
+    def precision(self) -> Precision: ...
+    @property
+    def gradient_clip(self) -> float: ...
+    @property
+    def checkpoint_every(self) -> int: ...
+    @property
+    def resume(self) -> bool: ...
+    @property
+    def progress(self) -> bool: ...
+
+
+def fit_batches(
+    config: BatchTraining,
+    module: ELBOTraining,
+    train_data: DataLoader[Any],
+    val_data: DataLoader[Any],
+    *,
+    folder: Path,
+    patience: int,
+    monitor: Mapping[str, Literal["min", "max"]] | None = None,
+) -> Fitted:
+    """:func:`fit` with the options of a configuration, on loaders whose batches a :class:`BucketSampler` chooses.
+
+    Args:
+        config: The configuration.
+        module: What to train.
+        train_data: Loader of the training batches.
+        val_data: Loader of the validation batches.
+        folder: That of the run.
+        patience: Epochs without a good metric before training stops.
+        monitor: As in :func:`fit`; the validation loss when omitted.
+
+    Raises:
+        UserError: As :func:`fit`, or a batch cannot be computed.
+    """
+    with user_errors(ValueError, OSError):
+        return fit(
+            module,
+            train_data,
+            val_data,
+            folder=folder,
+            max_epochs=config.max_epochs,
+            monitor={"val_loss": "min"} if monitor is None else monitor,
+            patience=patience,
+            device=config.device,
+            precision=config.precision,
+            gradient_clip=config.gradient_clip,
+            callbacks=[SamplerEpoch(train_data.sampler)],
+            checkpoint_every=config.checkpoint_every,
+            resume=config.resume,
+            progress=config.progress,
+        )
 
 
 def load_best(module: ELBOTraining, folder: Path) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import sacrebleu
-import torch
 from tqdm import tqdm
 
 from experiments.datasets.batches import Batch, BucketSampler, EncodedText, batch_loader
@@ -130,7 +129,7 @@ class Evaluation:
     translations: list[str]
 
 
-def evaluate(trained: Trained, fitted: Fitted, *, updates: int) -> Evaluation:
+def evaluate(trained: Trained, fitted: Fitted) -> Evaluation:
     """All metrics of a trained network on the test text."""
     text, best = load_text(trained.config, "test"), fitted.history[fitted.best_epoch]
     translations = translate(trained, text)
@@ -142,10 +141,7 @@ def evaluate(trained: Trained, fitted: Fitted, *, updates: int) -> Evaluation:
     metrics |= {
         **alignment_summary(trained, text, batches(trained, text)),
         "val_ppl": math.exp(best["val_loss"]),
-        "best_epoch": fitted.best_epoch,
-        "epochs": len(fitted.history),
-        "updates": updates,
-        "step_ms": torch.tensor([row["step_ms"] for row in fitted.history]).median().item(),
+        **fitted.metrics,
         "parameters": sum(parameter.numel() for parameter in trained.module.parameters()),
         "network_parameters": sum(parameter.numel() for parameter in trained.model.parameters()),
     }

@@ -11,7 +11,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from experiments.alignment_figures import interval_heatmaps, prior_and_posterior, weights_heatmap
 from experiments.datasets.parallel_text import ParallelText, Rules, clean_pairs, read_lines, read_parallel
 from experiments.figures import save
-from experiments.results import UserError, as_table, user_errors, write_atomic
+from experiments.results import UserError, metrics_table, user_errors, write_atomic
 from experiments.translation_alignments import PairAlignment, align_pairs
 from experiments.translation_evaluation import batches, bleu, perplexity, progress_bar, translate
 from experiments.translation_model import Trained, load_text, load_trained
@@ -149,7 +149,7 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
         found = translate(trained, text, k_max=config.k_max, beam=config.beam, samples=config.samples, progress=True)
     scored = bleu(found, text)
     metrics = {"perplexity": perplexity(trained, text, k_max=config.k_max), "BLEU": scored.score}
-    print(as_table([{"metric": name, "value": value} for name, value in metrics.items()]), f"({scored.signature})")
+    print(metrics_table(metrics), f"({scored.signature})")
     return metrics
 
 

@@ -132,7 +132,7 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys
 def test_a_finished_run_is_not_trained_again(tmp_path, monkeypatch):
     config = tiny_config(tmp_path, guide="soft")
     metrics = run(config)
-    monkeypatch.setattr(experiments.captioning, "fit", None)
+    monkeypatch.setattr(experiments.captioning, "fit_batches", None)
     assert run(replace(config, resume=True)) == metrics
     with pytest.raises(UserError, match="another configuration"):
         run(replace(config, resume=True, dropout=0.5))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import experiments.captioning
+import experiments.training
 from experiments import gradient_noise
 from experiments.captioning_config import CaptioningConfig
 from experiments.captioning_data import load_images
@@ -120,7 +121,7 @@ def test_end_to_end(tmp_path, capsys, monkeypatch):
     assert "0 of 1" in printed
     assert read_metrics(tmp_path / "out") == pytest.approx(metrics, nan_ok=True)
     # nothing is trained again
-    monkeypatch.setattr(experiments.captioning, "fit", None)
+    monkeypatch.setattr(experiments.captioning, "fit_batches", None)
     assert run(CompareEstimators(**options, resume=True)) == pytest.approx(metrics, nan_ok=True)
     with pytest.raises(UserError, match="another configuration"):
         run(CompareEstimators(**(options | {"kl_weight": 0.1}), resume=True))
@@ -137,7 +138,7 @@ def test_other_errors_are_not_counted(tmp_path, monkeypatch):
     def full(*args, **options):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(experiments.captioning, "fit", full)
+    monkeypatch.setattr(experiments.training, "fit", full)
     with pytest.raises(UserError, match="No space left"):
         run(CompareEstimators(**TINY, out=tmp_path))
 

@@ -125,7 +125,7 @@ def test_ctrl_c_and_resume_give_the_same_run(tmp_path, monkeypatch):
     resumed = run(replace(config, resume=True))
     del whole["step_ms"], resumed["step_ms"]
     assert resumed == pytest.approx(whole, rel=1e-5)
-    monkeypatch.setattr(experiments.pretrain, "fit", None)
+    monkeypatch.setattr(experiments.pretrain, "fit_batches", None)
     assert run(replace(config, resume=True)).keys() == whole.keys() | {"step_ms"}
     with pytest.raises(UserError, match="another configuration"):
         run(replace(config, resume=True, dropout=0.5))
