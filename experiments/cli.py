@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from jsonargparse import ActionYesNo, ArgumentParser
 
-from experiments.results import RunOptions, SweepOptions, UserError
+from experiments.results import SweepOptions, UserError
 
 __all__ = ["Command", "command_line", "run_commands", "run_script"]
 
@@ -98,12 +98,12 @@ def run_commands(commands: Mapping[str, Command], *, name: str, arguments: Seque
     return 0 if wanted else 2
 
 
-def command_line(script: str, config: RunOptions, *, always: Sequence[str] = ()) -> str:
+def command_line(script: str, config: Any, *, always: Sequence[str] = ()) -> str:
     """The command that repeats a run: the options that say what is computed, where they are not the script's defaults.
 
     Args:
         script: The module, with what is given by position.
-        config: Configuration of the run.
+        config: Configuration of the run, a dataclass.
         always: Options to name even where they have their default.
     """
     parts = [f"python -m {script}"]

@@ -25,7 +25,7 @@ from tqdm import tqdm
 from experiments.benchmarks import blocked_attention_report as report
 from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import Timing, interleave
-from experiments.cli import run_script
+from experiments.cli import command_line, run_script
 from experiments.figures import save
 from experiments.results import as_table, write_environment, write_metrics
 from experiments.results_page import hardware, update_section
@@ -189,7 +189,8 @@ def _report(config: BlockedConfig, metrics: dict[str, float]) -> None:
         threads = torch.get_num_threads()
         machine = f"{hardware([config.out])}, {threads} thread{'s' if threads > 1 else ''}"
         layer = f"{HEADS} heads of width {WIDTH}"
-        text = report.section(rows, rounds=config.rounds, layer=layer, machine=machine, picture=beside)
+        command = command_line("experiments.benchmarks.blocked_attention", config, always=("rounds",))
+        text = report.section(rows, command, rounds=config.rounds, layer=layer, machine=machine, picture=beside)
         update_section(config.results, "blocked_attention", text)
 
 

@@ -66,11 +66,13 @@ def _guides(axis: Axes, lengths: Sequence[int], lowest: float) -> None:
         axis.plot(ends, values, color="0.3", linestyle=dashes, linewidth=1, label=f"slope {slope}")
 
 
-def section(rows: Sequence[Mapping[str, str]], *, rounds: int, layer: str, machine: str, picture: Path) -> str:
+def section(
+    rows: Sequence[Mapping[str, str]], command: str, *, rounds: int, layer: str, machine: str, picture: Path
+) -> str:
     """Markdown of the section."""
     return f"""## Blocked attention
 
-`python -m experiments.benchmarks.blocked_attention --rounds {rounds}`, on {machine}.
+`{command}`, on {machine}.
 
 Forward and backward of Weibull attention with a contextual Gamma prior, its KL included, {layer}, learned
 concentration: the library's dense and blocked paths, and "naive dense" as a user would write it. Beside them torch's

@@ -15,7 +15,16 @@ from jsonargparse.typing import PositiveFloat, PositiveInt
 from tqdm import tqdm
 
 from experiments.benchmarks import graph_scaling_report as report
-from experiments.benchmarks.graph_sizes import CONTESTANTS, Graph, Measurement, growth, measure, pubmed
+from experiments.benchmarks.graph_sizes import (
+    CONTESTANTS,
+    LARGE,
+    SMALL,
+    Graph,
+    Measurement,
+    growth,
+    measure,
+    pubmed,
+)
 from experiments.cli import run_script
 from experiments.figures import save
 from experiments.results import UserError, as_table, write_environment, write_metrics
@@ -33,6 +42,7 @@ QUANTITIES = {
 SLOPES = {
     "slope_ms": "slope of log time against log edges, over graphs with at least a tenth of the most edges",
     "slope_peak_mb": "slope of log peak memory against log edges, over graphs with at least a tenth of the most edges",
+    "ms_per_edge": f"median time divided by edges, on {LARGE} edges over {SMALL}",
 }
 
 
@@ -98,7 +108,7 @@ def _measure_all(graphs: Sequence[Graph], config: ScalingConfig) -> list[Measure
             times_larger = graph.edges / done[-1].graph.edges
             fitting = [name for name in fitting if done[-1].peaks[name] * times_larger <= 1e3 * config.max_memory]
         if fitting:
-            rounds = min(config.rounds, max(3, 3_000_000 // graph.edges))
+            rounds = min(config.rounds, max(5, 5_000_000 // graph.edges))
             done.append(measure(graph, fitting, rounds=rounds))
     return done
 
@@ -118,6 +128,9 @@ def _metrics(at_pubmed: Measurement, growing: Sequence[Measurement]) -> tuple[di
         edges = [found.graph.edges for found in measured]
         metrics[f"{contestant}/slope_ms"] = growth(edges, [found.times[contestant].median for found in measured])
         metrics[f"{contestant}/slope_peak_mb"] = growth(edges, [found.peaks[contestant] for found in measured])
+        times = {found.graph.edges: found.times[contestant].median for found in growing if contestant in found.times}
+        if SMALL in times and LARGE in times:
+            metrics[f"{contestant}/ms_per_edge"] = times[LARGE] / LARGE / (times[SMALL] / SMALL)
     meaning = QUANTITIES | SLOPES
     return metrics, {name: meaning[name.rpartition("/")[2]] for name in metrics}
 

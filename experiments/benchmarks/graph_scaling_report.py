@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.benchmarks.graph_sizes import CONTESTANTS, Graph, Measurement
+from experiments.benchmarks.graph_sizes import CONTESTANTS, LARGE, SMALL, Graph, Measurement
 from experiments.results_page import markdown_table
 
 __all__ = ["figure", "findings", "rows", "section", "topology"]
@@ -54,6 +54,9 @@ def findings(metrics: Mapping[str, float]) -> list[str]:
     ]
     if slopes:
         lines.append(f"Slopes of log time and log memory against log edges, upper decade: {', '.join(slopes)}.")
+    per_edge = [f"{name} {metrics[key]:.2f}" for name in CONTESTANTS if (key := f"{name}/ms_per_edge") in metrics]
+    if per_edge:
+        lines.append(f"Time per edge on {LARGE} edges over that on {SMALL}: {', '.join(per_edge)}.")
     return lines
 
 

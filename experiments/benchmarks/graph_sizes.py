@@ -18,11 +18,23 @@ from experiments.datasets.graph_parts import data_folder
 from experiments.results import UserError
 from pyro_attention import EdgeList
 
-__all__ = ["CONTESTANTS", "Contestant", "Graph", "Measurement", "growth", "make_step", "measure", "pubmed"]
+__all__ = [
+    "CONTESTANTS",
+    "LARGE",
+    "SMALL",
+    "Contestant",
+    "Graph",
+    "Measurement",
+    "growth",
+    "make_step",
+    "measure",
+    "pubmed",
+]
 
 Contestant = Literal["GATConv", "Soft", "WC"]
 CONTESTANTS: tuple[Contestant, ...] = get_args(Contestant)
 CLASSES, OUTPUT_HEADS = 3, 8  # PubMed's
+SMALL, LARGE = 100_000, 1_000_000  # edges of the graphs whose times per edge are compared
 PUBMED_NODES, PUBMED_EDGES = 19717, 88648
 TOPOLOGY = Path("planetoid", "pubmed_topology.npz")
 

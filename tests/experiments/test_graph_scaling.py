@@ -9,8 +9,8 @@ import torch
 
 from experiments.benchmarks import graph_scaling, graph_sizes
 from experiments.benchmarks.graph_scaling import ScalingConfig, run
-from experiments.benchmarks.graph_scaling_report import rows, topology
-from experiments.benchmarks.graph_sizes import CONTESTANTS, Graph, Measurement, growth, make_step, pubmed
+from experiments.benchmarks.graph_scaling_report import findings, rows, topology
+from experiments.benchmarks.graph_sizes import CONTESTANTS, LARGE, SMALL, Graph, Measurement, growth, make_step, pubmed
 from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import Timing
 from experiments.results import UserError, read_metrics
@@ -157,6 +157,21 @@ def test_layers_that_would_need_too_much_memory_are_left_out(monkeypatch: pytest
     assert [sorted(found.times) for found in done] == [["GATConv", "Soft", "WC"]] * 2 + [["Soft", "WC"]]
     last = rows(done)[-1]
     assert (last["GATConv ms"], last["WC ratio"], last["WC ms"]) == ("-", "-", "500.0")
+
+
+def test_time_per_edge_of_the_large_graph_over_the_small_one() -> None:
+    def timed(edges: int, ms: float) -> Measurement:
+        timing = Timing(median=ms, low=0, high=0, ratio=1.0, ratio_low=0, ratio_high=0)
+        return Measurement(Graph(10, edges), 3, dict.fromkeys(CONTESTANTS, timing), dict.fromkeys(CONTESTANTS, 1.0))
+
+    growing = [timed(SMALL, 200.0), timed(LARGE, 1800.0)]
+    metrics, definitions = graph_scaling._metrics(timed(7, 1.0), growing)
+    assert metrics["WC/ms_per_edge"] == pytest.approx(0.9)
+    assert definitions["WC/ms_per_edge"] == "median time divided by edges, on 1000000 edges over 100000"
+    everyone = ", ".join(f"{name} 0.90" for name in CONTESTANTS)
+    assert findings(metrics)[-1] == f"Time per edge on 1000000 edges over that on 100000: {everyone}."
+    smaller, _ = graph_scaling._metrics(timed(7, 1.0), growing[:1])
+    assert "WC/ms_per_edge" not in smaller
 
 
 def test_max_edges_below_the_smallest_graph(tmp_path: Path) -> None:
