@@ -14,7 +14,7 @@ import torch
 from jsonargparse.typing import PositiveInt
 from tqdm import tqdm
 
-from experiments.benchmarks.ratios import RATIOS, Measured, compare, ratios_of, read_ratios, write_ratios
+from experiments.benchmarks.ratios import RATIOS, Measured, compare, device_name, ratios_of, read_ratios, write_ratios
 from experiments.benchmarks.suite import BENCHMARKS, Name
 from experiments.benchmarks.timing import Timing
 from experiments.cli import run_script
@@ -86,18 +86,19 @@ def _run_on(device: torch.device, config: BenchmarkConfig) -> None:
     print(path)
     _guard(results, environment, update=config.update)
     if config.results is not None:
-        section = "benchmarks" if device.type == "cpu" else "benchmarks-gpu"
+        threads = f"-{environment['threads']}-threads" if config.threads is not None else ""
+        section = f"benchmarks{threads}" if device.type == "cpu" else "benchmarks-gpu"
         update_section(config.results, section, _section(results, config, hardware([path.parent])))
 
 
 def _guard(results: Results, environment: Mapping[str, Any], *, update: bool) -> None:
     """Print what got worse; with ``update``, then let this be what later runs are compared with."""
-    versions = {"torch": environment["packages"]["torch"], "threads": environment["threads"]}
-    measured: dict[str, Measured] = {name: ratios_of(timings, **versions) for name, timings in results.items()}
+    device, version = device_name(environment["device"], environment["threads"]), environment["packages"]["torch"]
+    measured: dict[str, Measured] = {name: ratios_of(timings, torch=version) for name, timings in results.items()}
     committed = read_ratios(RATIOS)
-    print(*compare(committed, environment["device"], measured), sep="\n")
+    print(*compare(committed, device, measured), sep="\n")
     if update:
-        write_ratios(RATIOS, committed, environment["device"], measured)
+        write_ratios(RATIOS, committed, device, measured)
         print(f"{RATIOS} updated")
 
 

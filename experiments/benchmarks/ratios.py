@@ -10,21 +10,20 @@ from typing import Any, TypedDict
 from experiments.benchmarks.timing import Timing
 from experiments.results import UserError, write_atomic
 
-__all__ = ["RATIOS", "Measured", "Ratios", "compare", "ratios_of", "read_ratios", "write_ratios"]
+__all__ = ["RATIOS", "Measured", "Ratios", "compare", "device_name", "ratios_of", "read_ratios", "write_ratios"]
 
 RATIOS = Path(__file__).with_name("ratios.json")
 WORSE = 1.2  # a ratio that has grown by more than this factor is reported
 
 
 class Measured(TypedDict):
-    """Ratios of one benchmark by contestant, and with what they were measured."""
+    """Ratios of one benchmark by contestant, and with which torch they were measured."""
 
     torch: str
-    threads: int
     ratios: dict[str, float]
 
 
-# By device, "cpu" or the name of a GPU, and benchmark: only figures of one device can be compared.
+# By device, as device_name() has it, and benchmark: only figures of one device can be compared.
 Ratios = dict[str, dict[str, Measured]]
 
 
@@ -41,8 +40,8 @@ def read_ratios(path: Path) -> Ratios:
         return {device: {n: _checked(m) for n, m in benchmarks.items()} for device, benchmarks in content.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{path} is damaged ({type(error).__name__}: {error}), expected device: benchmark: torch, threads and "
-            f"ratios; restore it from git, or remove it and measure again with --update"
+            f"{path} is damaged ({type(error).__name__}: {error}), expected device: benchmark: torch and ratios; "
+            f" restore it from git, or remove it and measure again with --update"
         ) from error
 
 
@@ -50,7 +49,7 @@ def _checked(found: Mapping[str, Any]) -> Measured:
     ratios = {contestant: float(ratio) for contestant, ratio in found["ratios"].items()}
     if not all(ratio > 0 for ratio in ratios.values()):
         raise ValueError(f"ratios {ratios} are not all positive")
-    return {"torch": str(found["torch"]), "threads": int(found["threads"]), "ratios": ratios}
+    return {"torch": str(found["torch"]), "ratios": ratios}
 
 
 def write_ratios(path: Path, committed: Ratios, device: str, measured: Mapping[str, Measured]) -> None:
@@ -59,9 +58,19 @@ def write_ratios(path: Path, committed: Ratios, device: str, measured: Mapping[s
     write_atomic(path, lambda file: file.write(f"{json.dumps(content, indent=2, sort_keys=True)}\n".encode()))
 
 
-def ratios_of(timings: Mapping[str, Timing], *, torch: str, threads: int) -> Measured:
+def device_name(device: str, threads: int) -> str:
+    """Under which name ratios are kept: that of the GPU, or "cpu" with the number of threads, which changes them.
+
+    Example:
+        >>> device_name("cpu", 2)
+        'cpu, 2 threads'
+    """
+    return f"cpu, {threads} thread{'s' if threads > 1 else ''}" if device == "cpu" else device
+
+
+def ratios_of(timings: Mapping[str, Timing], *, torch: str) -> Measured:
     """What is committed of a benchmark's timings."""
-    return {"torch": torch, "threads": threads, "ratios": {name: round(t.ratio, 3) for name, t in timings.items()}}
+    return {"torch": torch, "ratios": {name: round(t.ratio, 3) for name, t in timings.items()}}
 
 
 def compare(committed: Ratios, device: str, measured: Mapping[str, Measured]) -> list[str]:
@@ -78,11 +87,8 @@ def compare(committed: Ratios, device: str, measured: Mapping[str, Measured]) ->
         found = _worse(name, now["ratios"], before["ratios"])
         worse += len(found)
         lines += found
-        if (now["torch"], now["threads"]) != (before["torch"], before["threads"]):
-            lines.append(
-                f"{name}: ratios.json is of torch {before['torch']} on {_threads(before)}, this run of torch "
-                f"{now['torch']} on {_threads(now)}"
-            )
+        if now["torch"] != before["torch"]:
+            lines.append(f"{name}: ratios.json is of torch {before['torch']}, this run of {now['torch']}")
     return lines if worse else [*lines, "no ratio is more than 20 % worse than ratios.json"]
 
 
@@ -93,7 +99,3 @@ def _worse(name: str, now: Mapping[str, float], before: Mapping[str, float]) -> 
         for contestant, ratio in now.items()
         if contestant in before and ratio > WORSE * before[contestant]
     ]
-
-
-def _threads(measured: Measured) -> str:
-    return f"{measured['threads']} thread{'s' if measured['threads'] > 1 else ''}"

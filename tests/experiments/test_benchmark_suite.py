@@ -11,7 +11,7 @@ import torch
 from experiments.benchmarks import __main__ as script
 from experiments.benchmarks import enumeration, suite
 from experiments.benchmarks.__main__ import BenchmarkConfig, run
-from experiments.benchmarks.ratios import Measured, compare, ratios_of, read_ratios, write_ratios
+from experiments.benchmarks.ratios import RATIOS, Measured, compare, ratios_of, read_ratios, write_ratios
 from experiments.benchmarks.suite import BENCHMARKS, Name
 from experiments.benchmarks.timing import Timing, interleave
 from experiments.cli import run_script
@@ -20,8 +20,8 @@ from experiments.results import UserError
 NOTHING = "no ratio is more than 20 % worse than ratios.json"
 
 
-def measured(threads: int = 1, **ratios: float) -> Measured:
-    return {"torch": "2.13.0", "threads": threads, "ratios": ratios}
+def measured(torch: str = "2.13.0", **ratios: float) -> Measured:
+    return {"torch": torch, "ratios": ratios}
 
 
 @pytest.fixture
@@ -104,13 +104,11 @@ def test_what_got_worse() -> None:
 
 def test_what_was_measured_otherwise() -> None:
     before = {"cpu": {"self_attention": measured(ours=1.0)}}
-    now = {"self_attention": measured(ours=9.0, threads=2)}
+    now = {"self_attention": measured(ours=9.0, torch="2.14.0")}
     assert compare(before, "NVIDIA H200", now) == [
         "ratios.json has no ratios on NVIDIA H200; --update writes those of this run"
     ]
-    assert compare(before, "cpu", now)[1:] == [
-        "self_attention: ratios.json is of torch 2.13.0 on 1 thread, this run of torch 2.13.0 on 2 threads"
-    ]
+    assert compare(before, "cpu", now)[1:] == ["self_attention: ratios.json is of torch 2.13.0, this run of 2.14.0"]
 
 
 def test_update_keeps_what_was_not_measured(tmp_path: Path) -> None:
@@ -118,10 +116,10 @@ def test_update_keeps_what_was_not_measured(tmp_path: Path) -> None:
     assert read_ratios(path) == {}
     timings = {"ours": Timing(1, 1, 1, 1.23456, 1, 2)}
     write_ratios(path, {}, "cpu", {"a": measured(x=1.0), "b": measured(x=1.0)})
-    write_ratios(path, read_ratios(path), "cpu", {"b": ratios_of(timings, torch="2.14", threads=2)})
+    write_ratios(path, read_ratios(path), "cpu", {"b": ratios_of(timings, torch="2.14")})
     write_ratios(path, read_ratios(path), "GPU", {"a": measured(x=3.0)})
     assert read_ratios(path) == {
-        "cpu": {"a": measured(x=1.0), "b": {"torch": "2.14", "threads": 2, "ratios": {"ours": 1.235}}},
+        "cpu": {"a": measured(x=1.0), "b": {"torch": "2.14", "ratios": {"ours": 1.235}}},
         "GPU": {"a": measured(x=3.0)},
     }
 
@@ -143,6 +141,11 @@ def test_damaged_ratios(committed: Path, tmp_path: Path, slow: list[float], text
 
 def test_names() -> None:
     assert tuple(BENCHMARKS) == get_args(Name)
+
+
+def test_committed_ratios_are_of_the_suite() -> None:
+    for device, benchmarks in read_ratios(RATIOS).items():
+        assert set(benchmarks) == set(BENCHMARKS), device
 
 
 def test_enumeration_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +174,10 @@ def test_end_to_end(committed: Path, tmp_path: Path, slow: list[float], capsys: 
     assert "ratios.json updated" in capsys.readouterr().out
     run(BenchmarkConfig(out=out, device="cpu"))
     assert NOTHING in capsys.readouterr().out
+    threads = torch.get_num_threads()
+    run(BenchmarkConfig(out=out, device="cpu", threads=threads + 1))
+    assert f"no ratios on cpu, {threads + 1} threads" in capsys.readouterr().out
+    torch.set_num_threads(threads)
     slow[0] = 1.62
     assert run_script(BenchmarkConfig, run, name="b", arguments=["--device", "cpu", "--out", str(out)]) == 0
     assert "self_attention: ours takes 1.62 times the reference, was 1.30 (+25 %)" in capsys.readouterr().out
