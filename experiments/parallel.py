@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -42,7 +44,7 @@ def run_all(
         describe: Text beside the bar after a run has finished.
 
     Raises:
-        KeyboardInterrupt: Stopped by Ctrl-C; the runs in progress leave their checkpoints.
+        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; the runs in progress leave their checkpoints.
     """
     metrics: dict[Key, Metrics] = {}
     with tqdm(total=len(configs), unit="run", disable=not progress) as bar:
@@ -69,8 +71,9 @@ def _in_processes(
     with _environment(_KEEP_MEMORY), ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         futures = {pool.submit(_on_one_thread, run, config): key for key, config in configs.items()}
         try:
-            for future in _as_completed(futures, bar):
-                yield futures[future], future.result()
+            with _terminated_together():
+                for future in _as_completed(futures, bar):
+                    yield futures[future], future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -79,6 +82,25 @@ def _in_processes(
 def _on_one_thread(run: Callable[[Config], Metrics], config: Config) -> Metrics:
     torch.set_num_threads(1)
     return run(config)
+
+
+@contextmanager
+def _terminated_together() -> Iterator[None]:
+    """Pass SIGTERM on to the processes, which Ctrl-C reaches by itself, and end as after Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may handle signals
+        return
+
+    def stop(*_: object) -> None:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 @contextmanager

@@ -193,7 +193,7 @@ class _SegmentAggregate(torch.autograd.Function):
         # in place where possible: the messages are the largest tensor of a layer
         fits = torch.broadcast_shapes(messages.shape, factors.shape) == messages.shape
         messages = messages.mul_(factors) if fits else messages * factors
-        return torch.unflatten(targets.sum(messages.flatten(-2)), -1, values.shape[-2:])
+        return torch.unflatten(targets.sum(messages.flatten(-2)), -1, messages.shape[-2:])
 
     @staticmethod
     @once_differentiable
@@ -207,7 +207,7 @@ class _SegmentAggregate(torch.autograd.Function):
             grad_weights = products.sum(-1).sum_to_size(weights.shape)
         if ctx.needs_input_grad[1]:
             total = sources.sum(messages.mul_(weights.unsqueeze(-1)).flatten(-2))
-            grad_values = total.unflatten(-1, values.shape[-2:]).sum_to_size(values.shape)
+            grad_values = total.unflatten(-1, messages.shape[-2:]).sum_to_size(values.shape)
         return grad_weights, grad_values, None, None
 
 
@@ -251,7 +251,7 @@ def segment_aggregate(weights: Tensor, values: Tensor, *, sources: Segments, tar
 
     Args:
         weights: ``[..., E, H]``.
-        values: ``[..., N, H, D]``.
+        values: ``[..., N, H, D]``, or one head ``[..., N, 1, D]`` that all share.
         sources: Source node of each edge.
         targets: Target node of each edge.
 

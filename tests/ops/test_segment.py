@@ -141,8 +141,9 @@ def test_dtype_is_kept(dtype):
 @pytest.mark.parametrize(
     ("weight_batch", "value_batch"), [((), ()), ((3,), (3,)), ((3,), ()), ((), (3,)), ((2, 1), (1, 3)), ((3,), (1,))]
 )
-def test_aggregate(weight_batch, value_batch):
-    weights, values = random(*weight_batch, 8, 2), random(*value_batch, 4, 2, 3)
+@pytest.mark.parametrize("value_heads", [2, 1])
+def test_aggregate(weight_batch, value_batch, value_heads):
+    weights, values = random(*weight_batch, 8, 2), random(*value_batch, 4, value_heads, 3)
     out = segment_aggregate(weights, values, sources=SOURCES, targets=SEGMENTS)
     expected = torch.zeros_like(out)
     for edge, (source, target) in enumerate(zip(SOURCES.index.tolist(), INDEX.tolist(), strict=True)):
