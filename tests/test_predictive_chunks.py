@@ -1,6 +1,7 @@
 """Chunks of posterior samples: their sizes under a memory budget, what is computed once, and an early end."""
 
 import re
+from functools import partial
 
 import pyro
 import pytest
@@ -8,6 +9,7 @@ import torch
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import nn
 
+from models.temporal import TemporalNormalizer
 from pyro_attention import (
     AttentionGuide,
     ContextualGammaPrior,
@@ -31,6 +33,7 @@ from tests.toy_models import SelfAttention, Sequences
 every_draw = pytest.mark.parametrize("draw", [predict, sample_posterior])
 DECODERS = {
     "translation": (make, SIZES, batch),
+    "normalised over the words before": (partial(make, normalizer=TemporalNormalizer(0.5)), SIZES, batch),
     "captioning": (make_captioning, CAPTIONING_SIZES, captioning_batch),
 }
 
