@@ -114,6 +114,16 @@ def _bias(MASK, slice, columns, keys):
 
 
 @triton.jit
+def _scores(q, k, MASK, slice, rows, columns, keys, CAUSAL: tl.constexpr, PRECISION: tl.constexpr):
+    """Scores of a block in base 2, -inf where a query may not attend to a key."""
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * 1.4426950408889634
+    scores += _bias(MASK, slice, columns, keys)[None, :]
+    if CAUSAL:
+        scores = tl.where(rows[:, None] >= columns[None, :], scores, float("-inf"))
+    return scores
+
+
+@triton.jit
 def _row(POINTER, slice, rows, queries, other):
     """Part of a row vector ``[S, M]``."""
     return tl.load(POINTER + slice * queries + rows, mask=rows < queries, other=other)
@@ -162,10 +172,7 @@ def forward(
         columns = start + tl.arange(0, COLS)
         k = _load(K + slice * keys * WIDTH, columns, keys, WIDTH, PADDED)
         v = _load(V + slice * keys * VALUE_WIDTH, columns, keys, VALUE_WIDTH, VALUE_PADDED)
-        bias = _bias(MASK, slice, columns, keys)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * 1.4426950408889634 + bias[None, :]
-        if CAUSAL:
-            scores = tl.where(rows[:, None] >= columns[None, :], scores, float("-inf"))
+        scores = _scores(q, k, MASK, slice, rows, columns, keys, CAUSAL, PRECISION)
         if NOISE is not None:
             _, plain_maximum, plain_total, _ = _softmax_step(scores, plain_maximum, plain_total)
             column = tl.load(COLUMNS + columns, mask=columns < keys, other=0)
@@ -213,10 +220,7 @@ def backward_queries(
         columns = start + tl.arange(0, COLS)
         k = _load(K + slice * keys * WIDTH, columns, keys, WIDTH, PADDED)
         v = _load(V + slice * keys * VALUE_WIDTH, columns, keys, VALUE_WIDTH, VALUE_PADDED)
-        bias = _bias(MASK, slice, columns, keys)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * 1.4426950408889634 + bias[None, :]
-        if CAUSAL:
-            scores = tl.where(rows[:, None] >= columns[None, :], scores, float("-inf"))
+        scores = _scores(q, k, MASK, slice, rows, columns, keys, CAUSAL, PRECISION)
         grad = tl.dot(grad_context, tl.trans(v), input_precision=PRECISION) - inner[:, None]
         if NOISE is None:
             grad *= tl.exp2(scores - noisy[:, None])
