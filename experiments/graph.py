@@ -205,7 +205,7 @@ def run(config: GraphConfig) -> dict[str, float]:
     )  # fmt: skip
     logits = evaluation.logits.cpu().numpy()
     write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, logits=logits))
-    write_metrics(folder, evaluation.metrics, DEFINITIONS)
+    write_metrics(folder, evaluation.metrics, {name: DEFINITIONS[name] for name in evaluation.metrics})
     return evaluation.metrics
 
 

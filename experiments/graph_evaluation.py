@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from experiments.classification import SCALED_SCORES, SCORES, score, score_scaled
 from experiments.datasets.graphs import GraphData
@@ -18,6 +18,7 @@ from pyro_attention import AttentionELBO, AttentionGuide, EdgeList, Prediction, 
 from pyro_attention.analysis import (
     decompose_uncertainty,
     fit_temperature,
+    hybrid_weights,
     max_probability,
     pavpu,
     selective_accuracy,
@@ -77,6 +78,10 @@ DEFINITIONS = (
         "logarithm of their number (1 = uniform); mean over nodes with neighbours, heads and layers",
         "noise_edge_attention": "attention paid to the edges added as noise, divided by what uniform attention would "
         "pay them; mean over heads and layers",
+        **{
+            f"hybrid_{site}": f"share of doubly normalised attention in {site}, mean over heads, at the best epoch"
+            for site in ("layers.0", "layers.1")
+        },
         "best_epoch": "epoch whose weights are evaluated, from 0",
         "epochs": "number of epochs trained",
         "updates": "number of training steps",
@@ -84,6 +89,11 @@ DEFINITIONS = (
         "parameters": "number of trained numbers in network, priors and guide",
     }
 )
+
+
+def hybrid_means(model: nn.Module) -> dict[str, float]:
+    """Share of doubly normalised attention in every layer of hybrid attention, mean over heads."""
+    return {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(model).items()}
 
 
 @dataclass(frozen=True)
@@ -145,6 +155,7 @@ def evaluate(
         "val_loss": best["val_loss"],
         **_kl_and_gradient(module, inputs, seed),
         "attention_entropy": fmean(layer.mean().item() for layer in relative_entropies(weights, inputs[1])),
+        **hybrid_means(module.objective.model),
         **fitted.metrics,
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
     }

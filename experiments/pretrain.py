@@ -67,7 +67,7 @@ def run(config: PretrainConfig) -> dict[str, float]:
     save(loss_curves({name: [fitted.history]}), folder / "figures" / "loss.png")
     save(mass_histogram({name: masses}), folder / "figures" / "key_mass.png")
     if config.normalizer == "hybrid":
-        save(hybrid_curves({name: [fitted.history]}), folder / "figures" / "hybrid.png")
+        save(hybrid_curves({name: [fitted.history]}, start=config.hybrid_share), folder / "figures" / "hybrid.png")
     write_metrics(folder, metrics, definitions(metrics))
     return metrics
 

@@ -17,9 +17,9 @@ from experiments.datasets.masked_text import (
     masked_loader,
 )
 from experiments.text_model import Trained
-from experiments.training import Fitted
+from experiments.training import Fitted, hybrid_metrics
 from pyro_attention import AttentionGuide, Dense, Soft, predict, sample_posterior
-from pyro_attention.analysis import explained_away, hybrid_weights
+from pyro_attention.analysis import explained_away
 
 __all__ = ["definitions", "evaluate", "is_random", "key_masses", "token_scores"]
 
@@ -107,8 +107,7 @@ def evaluate(trained: Trained, fitted: Fitted) -> tuple[dict[str, float], dict[s
         for head, row in enumerate(rows):
             summary = _mass_summary(row, trained.config.epsilon)
             metrics |= {f"{name}_{site}_{head}": value for name, value in summary.items()}
-    for site, shares in hybrid_weights(trained.model).items():
-        metrics |= {f"hybrid_{site}_{head}": share.item() for head, share in enumerate(shares)}
+    metrics |= hybrid_metrics(trained.model)
     return metrics, masses
 
 

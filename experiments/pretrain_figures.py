@@ -34,13 +34,21 @@ def _finish(axis: Axes, xlabel: str) -> None:
 
 
 def loss_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
-    """Loss on the validation sentences epoch by epoch, mean over seeds and range; dotted on those trained on.
+    """Loss on the validation sentences epoch by epoch, mean over seeds and range; a panel a guide.
 
     Args:
-        runs: "normaliser, guide" to one history a seed.
+        runs: "normaliser, guide" to one history a seed; of a single one the loss in training is drawn too, dotted.
     """
-    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-    axis = figure.subplots()
+    guides = list(dict.fromkeys(name.partition(", ")[2] for name in runs))
+    figure = Figure(figsize=(1.6 + 3.8 * len(guides), 3.8), layout="constrained")
+    axes = figure.subplots(1, len(guides), sharey=True, squeeze=False)[0]
+    for guide, axis in zip(guides, axes, strict=True):
+        _losses(axis, {name: histories for name, histories in runs.items() if name.partition(", ")[2] == guide})
+    axes[0].set_ylabel("nats per hidden word piece")
+    return figure
+
+
+def _losses(axis: Axes, runs: Mapping[str, Sequence[History]]) -> None:
     for name, histories in runs.items():
         look = _look(name)
         losses = np.array([[row["val_loss"] for row in history] for history in histories])
@@ -51,18 +59,17 @@ def loss_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
             trained = np.array([[row["loss"] for row in history] for history in histories]).mean(0)
             axis.plot(epochs, trained, color="0.5", linestyle=":", label="negative ELBO on training sentences")
     _finish(axis, "epoch")
-    axis.set_ylabel("nats per hidden word piece")
     axis.legend(frameon=False, fontsize=8)
-    return figure
 
 
-def hybrid_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
+def hybrid_curves(runs: Mapping[str, Sequence[History]], *, start: float) -> Figure:
     """Share of doubly normalised attention by layer; a panel a run.
 
     Thick the mean over heads and seeds, thin every head of every seed.
 
     Args:
         runs: Name to one history a seed, with columns ``hybrid_SITE_HEAD``.
+        start: Share that training began with.
 
     Source: Ding et al. (2020), Attention that does not Explain Away, figures 3 to 5.
     """
@@ -75,7 +82,8 @@ def hybrid_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
             shares = np.array(
                 [[row[c] for row in history] for history in histories for c in columns if c.startswith(f"{site}_")]
             )
-            epochs = np.arange(1, shares.shape[1] + 1)
+            shares = np.concatenate([np.full((len(shares), 1), start), shares], 1)
+            epochs = np.arange(shares.shape[1])
             axis.plot(epochs, shares.T, color=f"C{number}", linewidth=0.6, alpha=0.5)
             look = {"color": f"C{number}", "linewidth": 2.2, "marker": "o"}
             axis.plot(epochs, shares.mean(0), label=site.removeprefix("hybrid_"), **look)
@@ -115,11 +123,14 @@ def mass_histogram(runs: Mapping[str, Mapping[str, Tensor]]) -> Figure:
     return figure
 
 
-def scores_figure(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
+def scores_figure(
+    scores: Mapping[str, Mapping[str, Sequence[float]]], control: Mapping[str, Mapping[str, Sequence[float]]]
+) -> Figure:
     """Every seed's score and the mean, one line a row of the table; a panel a score.
 
     Args:
         scores: Score to row to one number a seed.
+        control: The same for some of the scores, drawn hollow.
     """
     rows = list(next(iter(scores.values())))
     figure = Figure(figsize=(4.0 * len(scores), 0.9 + 0.42 * len(rows)), layout="constrained")
@@ -129,6 +140,9 @@ def scores_figure(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure
             colour = _look(row)["color"]
             axis.plot(found[row], [place] * len(found[row]), "o", color=colour, markersize=4, alpha=0.5)
             axis.plot([np.mean(found[row])], [place], "|", color=colour, markersize=16, markeredgewidth=2)
+            if what in control:
+                hollow = control[what][row]
+                axis.plot(hollow, [place + 0.25] * len(hollow), "o", color=colour, markersize=4, fillstyle="none")
         axis.grid(axis="x", color="0.92")
         axis.set_axisbelow(True)
         _finish(axis, what)

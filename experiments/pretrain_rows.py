@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from experiments.statistics import paired_difference, summarise
@@ -15,7 +15,7 @@ Runs = Mapping[Key, Mapping[str, float]]
 
 
 class Column(NamedTuple):
-    """One score: its metric, how it is shown, and whether differences to the first row are shown too."""
+    """One score: its metric, how it is shown, and whether differences between rows are shown too."""
 
     metric: str
     digits: int
@@ -34,12 +34,13 @@ COLUMNS = {
     "SST-2 %, not pretrained": Column("scratch_accuracy", 2, 100),
     "explained away %": Column("explained_away", 3, 100),
     "mass, 1st percentile": Column("key_mass_1_percent", 3),
-    "ms/step": Column("step_ms", 0),
 }
 
 
 def score_rows(metrics: Runs) -> list[dict[str, str]]:
-    """Mean and standard deviation over seeds, and paired differences to the first row with 95 % intervals.
+    """Mean and standard deviation over seeds, and paired differences with 95 % intervals.
+
+    A row is compared with the first normaliser under its own guide, and that one with the first row.
 
     Args:
         metrics: Metrics by (row, seed), the seeds of every row in the same order.
@@ -49,15 +50,23 @@ def score_rows(metrics: Runs) -> list[dict[str, str]]:
     columns = {title: column for title, column in COLUMNS.items() if column.metric in known}
     rows = []
     for name in names:
-        cells = {"attention": name}
+        reference = _reference(name, names)
+        cells = {"attention": name, "compared with": "" if reference is None else reference}
         for title, column in columns.items():
             values = column.values(metrics, name)
             cells[title] = _mean(values, column.digits)
             if column.compared:
-                compared = "" if name == names[0] else _difference(values, column.values(metrics, names[0]))
-                cells[f"{title}: minus {names[0]}"] = compared
+                others = None if reference is None else column.values(metrics, reference)
+                cells[f"{title}: difference"] = "" if others is None else _difference(values, others)
         rows.append(cells)
     return rows
+
+
+def _reference(name: str, names: Sequence[str]) -> str | None:
+    """Row that this one is compared with; None for the first."""
+    alike = f"{names[0].partition(', ')[0]}, {name.partition(', ')[2]}"
+    found = names[0] if name == alike else alike
+    return None if name == names[0] else found
 
 
 def hybrid_rows(metrics: Runs) -> list[dict[str, str]]:

@@ -63,6 +63,12 @@ class SequenceTraining(ELBOTraining):
         if isinstance(family, Amortised):
             family.warm_start = self.current_epoch < self.warm_start
 
+    def on_validation_epoch_end(self) -> None:
+        """Log the share of attention that is normalised over the words before, where there is one."""
+        normalizer = self.objective.model.normalizer
+        if normalizer is not None:
+            self.log("temporal_share", normalizer.mixing_weight)
+
     def arguments(self, batch: Batch) -> Sequence[Tensor]:
         return model_arguments(batch)
 

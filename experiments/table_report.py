@@ -47,16 +47,16 @@ class Results:
         return values
 
     def difference(self, dataset: str, row: str) -> Difference:
-        """Of the main number to the baseline's."""
-        return paired_difference(self.main(dataset, row), self.main(dataset, self.table.baseline))
+        """Of the main number to that of the row it is compared with."""
+        return paired_difference(self.main(dataset, row), self.main(dataset, self.table.reference(row)))
 
     @property
     def comparisons(self) -> int:
-        """Number of rows compared with the baseline, over all data sets."""
+        """Number of comparisons, over all data sets."""
         return (len(self.table.rows) - 1) * len(self.table.datasets)
 
     def main_rows(self) -> list[dict[str, str]]:
-        """The main table: one row a row, three columns a data set."""
+        """The main table: one row a row, a few columns a data set."""
         return [{"attention": row} | dict(self._main_cells(row)) for row in self.table.rows]
 
     def _main_cells(self, row: str) -> Iterator[tuple[str, str]]:
@@ -64,9 +64,13 @@ class Results:
         for dataset, label in table.datasets.items():
             yield f"{label} {table.main.name}", _with_error(summarise(self.main(dataset, row)))
             text = "" if row == table.baseline else _interval(self.difference(dataset, row), self.comparisons)
-            yield f"minus {table.baseline} ({label})", text
-            paper = table.paper.get(row, {}).get(dataset)
-            yield f"paper ({label})", "" if paper is None else f"{paper:.{table.main.digits}f}"
+            if table.references:
+                yield f"difference ({label})", f"{text} to {table.reference(row)}" if text else ""
+            else:
+                yield f"minus {table.baseline} ({label})", text
+            if table.paper:
+                paper = table.paper.get(row, {}).get(dataset)
+                yield f"paper ({label})", "" if paper is None else f"{paper:.{table.main.digits}f}"
 
     def block_rows(self, dataset: str, block: Block) -> list[dict[str, str]]:
         """Mean and spread of the block's columns; rows that lack the first are left out."""
@@ -129,11 +133,12 @@ def table_section(results: Results, command: str, machine: str, picture: str) ->
         picture: File of the picture, in the folder pictures/ beside the page.
     """
     table, seeds = results.table, results.seeds
+    compared = "" if table.references else f" to {table.baseline}"
     parts = [
         f"## {table.title}",
         f"`{command}`; seeds {seeds[0]} to {seeds[-1]}; {machine}.",
         table.text,
-        f"Mean ± standard deviation over seeds (standard error of the mean). The difference to {table.baseline} is "
+        f"Mean ± standard deviation over seeds (standard error of the mean). The difference{compared} is "
         f"taken seed by seed, with its 95 % confidence interval (Student's t, {len(seeds) - 1} degrees of freedom). "
         f"Bold: distinguishable from zero at 5 % after Bonferroni's correction for the {results.comparisons} "
         f"comparisons.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from experiments import graph
@@ -58,6 +58,7 @@ class Table:
         blocks: What else is shown.
         ensemble: Metrics of the mean prediction of several runs.
         ensemble_columns: What is shown of it.
+        references: Rows that are compared with another one than the baseline, and with which.
     """
 
     title: str
@@ -72,6 +73,11 @@ class Table:
     blocks: Sequence[Block]
     ensemble: Callable[[Sequence[Any]], dict[str, float]]
     ensemble_columns: Sequence[Column]
+    references: Mapping[str, str] = field(default_factory=dict)
+
+    def reference(self, row: str) -> str:
+        """Row that this one is compared with."""
+        return self.references.get(row, self.baseline)
 
     def configure(self, row: str, dataset: str, seed: int, **options: Any) -> Any:
         """Configuration of one run."""
@@ -175,14 +181,24 @@ _NORMALIZERS = replace(
         "doubly: weights normalised over the nodes that attend to a neighbour first, then over the neighbours; "
         "hybrid: a trained mixture of that and the softmax, from .5, one a head. WC: Weibull posterior, contextual "
         "prior, as in the table of Bayesian Attention Modules, from which all other settings are; none were searched "
-        "here. The paper has no graphs. Scores are those of the test nodes."
+        "here. The paper has no graphs. The contextual prior prefers some neighbours whichever node attends, which "
+        "the normalisation over nodes takes back in part. Scores are those of the test nodes."
     ),
     rows={
         f"{row}{suffix}": _BAM1.rows[row] | ({"normalizer": name} if suffix else {})
         for row in ("soft", "WC")
         for suffix, name in (("", "softmax"), (" doubly", "doubly_normalized"), (" hybrid", "hybrid"))
     },
+    references={"WC doubly": "WC", "WC hybrid": "WC"},
     paper={},
+    blocks=[
+        *_BAM1.blocks,
+        Block(
+            "Mixing weight of hybrid attention",
+            "Share of doubly normalised attention at the best epoch, mean over heads; training begins with .5.",
+            [Column("first layer", "hybrid_layers.0"), Column("second layer", "hybrid_layers.1")],
+        ),
+    ],
 )
 
 TABLES: dict[TableName, Table] = {"bam1": _BAM1, "normalizers": _NORMALIZERS}

@@ -19,7 +19,6 @@ from experiments.training import ELBOTraining, PriorFactory, load_best, resolve_
 from guides import Scheme, build_scheme
 from models.text import MaskedLanguageModel, TextEncoder
 from pyro_attention import NORMALIZERS, AttentionGuide, Hybrid, Normalizer, predict
-from pyro_attention.analysis import hybrid_weights
 
 __all__ = [
     "MaskedTraining",
@@ -34,12 +33,7 @@ __all__ = [
 
 
 class TextTraining(ELBOTraining):
-    """Trains a text model with a learning rate that rises and falls; logs its hybrid attention weights."""
-
-    def on_validation_epoch_end(self) -> None:
-        """Log every mixing weight of hybrid attention as ``hybrid_SITE_HEAD``."""
-        found = hybrid_weights(self.objective.model)
-        self.log_dict({f"hybrid_{site}_{head}": u for site, row in found.items() for head, u in enumerate(row)})
+    """Trains a text model with a learning rate that rises and falls."""
 
     def configure_optimizers(self) -> Any:
         optimizer = super().configure_optimizers()

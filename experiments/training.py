@@ -23,6 +23,7 @@ from experiments.checkpoints import AtomicCheckpointIO, Checkpoints
 from experiments.datasets.batches import SamplerEpoch
 from experiments.results import UserError, user_errors
 from pyro_attention import AttentionELBO, AttentionGuide, Prior
+from pyro_attention.analysis import hybrid_weights
 
 __all__ = [
     "BatchTraining",
@@ -32,6 +33,7 @@ __all__ = [
     "Precision",
     "fit",
     "fit_batches",
+    "hybrid_metrics",
     "load_best",
     "resolve_device",
     "seeded_build",
@@ -100,9 +102,19 @@ class ELBOTraining(pl.LightningModule):
         metrics = {f"val_{name}": value for name, value in self.evaluate(batch).items()}
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=self.observations(batch))
 
+    def on_validation_epoch_end(self) -> None:
+        """Log the mixing weights of hybrid attention, so that history.csv holds their trajectories."""
+        self.log_dict(hybrid_metrics(self.objective.model))
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         # L2 on everything, biases and prior networks too, as the reference code does; AdamW would be another method
         return torch.optim.Adam(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+
+
+def hybrid_metrics(model: nn.Module) -> dict[str, float]:
+    """Share of doubly normalised attention in every head of hybrid attention, as ``hybrid_SITE_HEAD``."""
+    found = hybrid_weights(model)
+    return {f"hybrid_{site}_{head}": share.item() for site, row in found.items() for head, share in enumerate(row)}
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from experiments.finetune import _run_and_show as show_finetuned
 from experiments.finetune import run as finetune
 from experiments.pretrain import PretrainConfig, run
 from experiments.pretrain_evaluation import definitions, key_masses, token_scores
+from experiments.pretrain_rows import score_rows
 from experiments.pretrain_table import PretrainTableConfig
 from experiments.pretrain_table import run as run_table
 from experiments.results import UserError, read_metrics
@@ -217,6 +218,14 @@ def test_bad_start(pretrained, tmp_path):
 # the table
 
 
+def test_rows_are_compared_under_their_own_guide():
+    names = ["softmax, soft", "softmax, weibull", "hybrid, soft", "hybrid, weibull"]
+    metrics = {(name, seed): {"test_ppl": 10.0 * place + seed} for place, name in enumerate(names) for seed in (1, 2)}
+    rows = score_rows(metrics)
+    assert [row["compared with"] for row in rows] == ["", "softmax, soft", "softmax, soft", "softmax, weibull"]
+    assert rows[3]["perplexity: difference"] == "+20.00 [+20.00, +20.00]"
+
+
 def test_table(tmp_path, capsys):
     config = PretrainTableConfig(
         dataset="toy", normalizers=("softmax", "hybrid"), guides=("soft",), seeds=2, vocabulary=270, width=8,
@@ -229,7 +238,8 @@ def test_table(tmp_path, capsys):
         assert means[f"{row}/test_ppl"] > 1
         assert f"\n{row}  " in printed
         assert f"| {row} |" in page
-    assert "perplexity: minus softmax, soft" in page
+    assert "perplexity: difference" in page
+    assert "| hybrid, soft | softmax, soft |" in page
     assert "SST-2 %, not pretrained" in page
     assert "python -m experiments.pretrain_table --dataset toy --normalizers" in page
     pictures = [path.name for path in (tmp_path / "pictures").iterdir()]

@@ -31,7 +31,7 @@ def data(tmp_path: Path) -> Path:
 def _table(data: Path, **options: object) -> table.TableConfig:
     sizes = {"seeds": 2, "max_epochs": 2, "num_samples": 3, "progress": False, "workers": 1}
     places = {"data_root": data, "out": data / "out", "results": data / "RESULTS.md"}
-    return table.TableConfig(name="bam1", **(sizes | places | options))  # type: ignore[arg-type]
+    return table.TableConfig(**({"name": "bam1"} | sizes | places | options))  # type: ignore[arg-type]
 
 
 def test_table_end_to_end(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,6 +59,23 @@ def test_table_end_to_end(data: Path, capsys: pytest.CaptureFixture[str]) -> Non
     # another configuration is refused, not mixed
     with pytest.raises(UserError, match="max_epochs 2 instead of 3"):
         table.run(_table(data, resume=True, max_epochs=3))
+
+
+def test_normalizers_are_compared_under_the_same_guide(data: Path) -> None:
+    means = table.run(_table(data, name="normalizers"))
+    page = (data / "RESULTS.md").read_text()
+    main = page.split("Mean ± standard deviation")[1]
+    rows = {
+        row: next(line for line in main.splitlines() if line.startswith(f"| {row} |")) for row in ("soft", "WC hybrid")
+    }
+    assert "] to WC |" in rows["WC hybrid"]
+    assert " to " not in rows["soft"]
+    assert "paper (" not in main
+    shares = [means[f"cora/soft hybrid/hybrid_layers.{layer}"] for layer in range(2)]
+    assert "cora/soft/hybrid_layers.0" not in means
+    assert f"| soft hybrid | {shares[0]:.3f} ±" in main
+    history = (data / "out" / "runs" / "cora-soft-hybrid-0" / "history.csv").read_text()
+    assert "hybrid_layers.0_7" in history.splitlines()[0]
 
 
 def test_rows_of_a_seed_start_from_the_same_weights_and_searched_settings_are_used() -> None:
