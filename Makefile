@@ -40,8 +40,8 @@ lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: $(STAMP) ## run the benchmarks
-	$(BIN)/python -m experiments.benchmarks
+bench: $(STAMP) ## run the benchmarks, or one: make bench NAME=graph_attention
+	$(BIN)/python -m experiments.benchmarks $(if $(NAME),--name $(NAME))
 
 clean: ## remove caches and build products; .venv stays
 	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

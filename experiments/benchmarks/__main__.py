@@ -133,6 +133,8 @@ def _section(results: Results, config: BenchmarkConfig, machine: str) -> str:
         f"thread{'s' if threads > 1 else ''}.\n\nTimes are medians over interleaved rounds, ratios medians of the "
         f"ratio to the reference in the same round: the first row, or the last row before whose ratio is 1."
     ]
+    if not torch.cuda.is_available():
+        parts.append("No GPU was at hand; `python -m experiments.benchmarks.fused_attention` times the kernels on one.")
     for name, timings in results.items():
         rounds = config.rounds or BENCHMARKS[name].rounds
         parts.append(f"### {name}\n\n{BENCHMARKS[name].text} {rounds} rounds.\n\n{markdown_table(_rows(timings))}")

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import interleave
-from experiments.cli import run_script
+from experiments.cli import command_line, run_script
 from experiments.results import as_table, write_environment, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from pyro_attention.likelihoods import TokenLikelihood
@@ -33,6 +33,8 @@ CONTESTANTS: tuple[Contestant, ...] = get_args(Contestant)
 QUANTITIES = {
     "ms": "median time of forward and backward in milliseconds",
     "ratio": "that time divided by that of logsumexp by hand in the same round, median over rounds",
+    "ratio_low": "10 % quantile of that ratio over rounds",
+    "ratio_high": "90 % quantile of that ratio over rounds",
     "peak_mb": "memory at the peak of forward and backward beyond that before the first one, in MB (10^6 bytes)",
 }
 
@@ -137,8 +139,9 @@ def run(config: EnumerationConfig) -> dict[str, float]:
         peaks = {name: peak_memory(make_step, name, sizes) for name in CONTESTANTS}
         times = interleave({name: make_step(name, sizes) for name in CONTESTANTS}, rounds=config.rounds, warm_up=1)
         for name in CONTESTANTS:
-            numbers = {"ms": times[name].median, "ratio": times[name].ratio, "peak_mb": peaks[name]}
-            metrics |= {f"{sources}_sources/{name}/{quantity}": value for quantity, value in numbers.items()}
+            numbers = {quantity: getattr(times[name], quantity) for quantity in ("ratio", "ratio_low", "ratio_high")}
+            numbers |= {"ms": times[name].median, "peak_mb": peaks[name]}
+            metrics |= {f"{sources}_sources/{name}/{quantity}": numbers[quantity] for quantity in QUANTITIES}
     write_metrics(config.out, metrics, {name: QUANTITIES[name.rpartition("/")[2]] for name in metrics})
     write_environment(config.out, torch.device("cpu"))
     rows = _rows(metrics, config.sources)
@@ -151,14 +154,14 @@ def run(config: EnumerationConfig) -> dict[str, float]:
 def _section(config: EnumerationConfig, rows: list[dict[str, str]]) -> str:
     sizes = Sizes(0, vocabulary=config.vocabulary)
     threads = torch.get_num_threads()
-    command = f"python -m experiments.benchmarks.enumeration --rounds {config.rounds}"
+    command = command_line("experiments.benchmarks.enumeration", config, always=("rounds",))
     return (
         f"## Exact enumeration of alignments\n\n`{command}`, "
         f"on {hardware([config.out])}, {threads} thread{'s' if threads > 1 else ''}.\n\n"
         f"Forward and backward of the last layer of a translation model, the alignment summed out by Pyro: "
         f"{sizes.batch} sentences of {sizes.targets} words, width {sizes.width}, {sizes.vocabulary} tokens. Medians of "
         f"{config.rounds} interleaved rounds, ratios to logsumexp over all logits, by hand and without Pyro, in each "
-        f"round; memory at the peak beyond that before.\n\n{markdown_table(rows)}"
+        f"round (10-90 %); memory at the peak beyond that before.\n\n{markdown_table(rows)}"
     )
 
 
@@ -168,8 +171,11 @@ def _rows(metrics: dict[str, float], sources: tuple[int, ...]) -> list[dict[str,
     for count in sources:
         row = {"sources": str(count)}
         for name in CONTESTANTS:
-            for quantity, unit, digits in (("ms", "ms", 0), ("ratio", "ratio", 2), ("peak_mb", "MB", 0)):
-                row[f"{name} {unit}"] = f"{metrics[f'{count}_sources/{name}/{quantity}']:.{digits}f}"
+            found = {quantity: metrics[f"{count}_sources/{name}/{quantity}"] for quantity in QUANTITIES}
+            row[f"{name} ms"] = f"{found['ms']:.0f}"
+            if name != CONTESTANTS[0]:
+                row[f"{name} ratio"] = f"{found['ratio']:.2f} ({found['ratio_low']:.2f} - {found['ratio_high']:.2f})"
+            row[f"{name} MB"] = f"{found['peak_mb']:.0f}"
         rows.append(row)
     return rows
 

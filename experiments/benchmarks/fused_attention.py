@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Literal, get_args
 
 import pyro
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from tqdm import tqdm
 
+from experiments.benchmarks.timing import interleave
 from experiments.cli import run_script
 from experiments.results import UserError, as_table, write_environment, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
@@ -35,6 +35,8 @@ CONTESTANTS: tuple[Contestant, ...] = get_args(Contestant)
 QUANTITIES = {
     "ms": "median time of forward and backward on the GPU in milliseconds, by CUDA events",
     "ratio": "that time divided by softmax attention's in the same round, median over rounds",
+    "ratio_low": "10 % quantile of that ratio over rounds",
+    "ratio_high": "90 % quantile of that ratio over rounds",
     "peak_mb": "memory at the peak of forward and backward beyond that before, in MB (10^6 bytes)",
 }
 
@@ -129,11 +131,12 @@ def run(config: FusedConfig) -> dict[str, float]:
     for length in tqdm(config.lengths, unit="length", disable=not sys.stderr.isatty(), leave=False):
         steps = {name: make_step(name, config, length, torch.device("cuda")) for name in CONTESTANTS}
         peaks = {name: _peak_memory(step) for name, step in steps.items()}
-        times = _event_times(steps, config.rounds)
-        ratios = {name: [a / b for a, b in zip(times[name], times["softmax"], strict=True)] for name in times}
+        with torch.device("cuda"):
+            times = interleave(steps, rounds=config.rounds, warm_up=WARM_UP)
         for name in CONTESTANTS:
-            numbers = {"ms": median(times[name]), "ratio": median(ratios[name]), "peak_mb": peaks[name]}
-            metrics |= {f"{length}_positions/{name}/{quantity}": value for quantity, value in numbers.items()}
+            numbers = {quantity: getattr(times[name], quantity) for quantity in ("ratio", "ratio_low", "ratio_high")}
+            numbers |= {"ms": times[name].median, "peak_mb": peaks[name]}
+            metrics |= {f"{length}_positions/{name}/{quantity}": numbers[quantity] for quantity in QUANTITIES}
     write_metrics(config.out, metrics, {name: QUANTITIES[name.rpartition("/")[2]] for name in metrics})
     write_environment(config.out, torch.device("cuda"))
     rows = _rows(metrics, config.lengths)
@@ -157,21 +160,6 @@ def _check(config: FusedConfig) -> None:
         )
 
 
-def _event_times(steps: Mapping[Contestant, Callable[[], object]], rounds: int) -> dict[Contestant, list[float]]:
-    """Times of steps that take turns, in milliseconds, between events on the GPU."""
-    times: dict[Contestant, list[float]] = {name: [] for name in steps}
-    for turn in range(WARM_UP + rounds):
-        for name, step in steps.items():
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            step()
-            end.record()
-            end.synchronize()
-            if turn >= WARM_UP:
-                times[name].append(begin.elapsed_time(end))
-    return times
-
-
 def _peak_memory(step: Callable[[], object]) -> float:
     """In MB, gradients included: the first call leaves them behind."""
     before = torch.cuda.memory_allocated()
@@ -187,8 +175,11 @@ def _rows(metrics: Mapping[str, float], lengths: tuple[int, ...]) -> list[dict[s
     for length in lengths:
         row = {"positions": str(length)}
         for name in CONTESTANTS:
-            for quantity, unit, digits in (("ms", "ms", 2), ("ratio", "ratio", 2), ("peak_mb", "MB", 0)):
-                row[f"{name} {unit}"] = f"{metrics[f'{length}_positions/{name}/{quantity}']:.{digits}f}"
+            found = {quantity: metrics[f"{length}_positions/{name}/{quantity}"] for quantity in QUANTITIES}
+            row[f"{name} ms"] = f"{found['ms']:.2f}"
+            if name != "softmax":
+                row["ratio"] = f"{found['ratio']:.2f} ({found['ratio_low']:.2f} - {found['ratio_high']:.2f})"
+            row[f"{name} MB"] = f"{found['peak_mb']:.0f}"
         rows.append(row)
     return rows
 
@@ -205,7 +196,8 @@ def _section(config: FusedConfig, rows: list[dict[str, str]]) -> str:
         f"Forward and backward of Weibull attention with a contextual Gamma prior, its KL included, in fused kernels, "
         f"and of torch's scaled_dot_product_attention: {config.batch} × {config.heads} heads of width {config.width} "
         f"in {config.dtype}{', causal' if config.causal else ''}. Medians of {config.rounds} interleaved rounds by "
-        f"CUDA events, ratios to softmax attention in the same round; memory at the peak beyond that before.\n\n"
+        f"CUDA events, ratios to softmax attention in the same round (10-90 %); memory at the peak "
+        f"beyond that before.\n\n"
         f"{markdown_table(rows)}"
     )
 

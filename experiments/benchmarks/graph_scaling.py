@@ -25,7 +25,7 @@ from experiments.benchmarks.graph_sizes import (
     measure,
     pubmed,
 )
-from experiments.cli import run_script
+from experiments.cli import command_line, run_script
 from experiments.figures import save
 from experiments.results import UserError, as_table, write_environment, write_metrics
 from experiments.results_page import RESULTS, hardware, update_section
@@ -92,8 +92,10 @@ def run(config: ScalingConfig) -> dict[str, float]:
     picture = Path("pictures", "graph_scaling.png")
     for path in (config.out / picture.name, config.results.parent / picture):
         save(report.figure(at_pubmed, growing), path)
-    machine = f"{hardware([config.out])}, {torch.get_num_threads()} threads"
-    section = report.section(at_pubmed, growing, metrics, picture=picture, machine=machine)
+    threads = torch.get_num_threads()
+    machine = f"{hardware([config.out])}, {threads} thread{'s' if threads > 1 else ''}"
+    command = command_line("experiments.benchmarks.graph_scaling", config)
+    section = report.section(at_pubmed, growing, metrics, command=command, picture=picture, machine=machine)
     update_section(config.results, "graph-scaling", section)
     print(config.out / picture.name, config.results, sep="\n")
     return metrics

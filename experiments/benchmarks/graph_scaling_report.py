@@ -94,13 +94,19 @@ def _guide(axis: Axes, growing: Sequence[Measurement], quantity: str) -> None:
 
 
 def section(
-    at_pubmed: Measurement, growing: Sequence[Measurement], metrics: Mapping[str, float], *, picture: Path, machine: str
+    at_pubmed: Measurement,
+    growing: Sequence[Measurement],
+    metrics: Mapping[str, float],
+    *,
+    command: str,
+    picture: Path,
+    machine: str,
 ) -> str:
     """Markdown of the section."""
     rounds = [found.rounds for found in (at_pubmed, *growing)]
     return f"""## Graph attention against the size of the graph
 
-`python -m experiments.benchmarks.graph_scaling --data-root DIR`, on {machine}.
+`{command} --data-root DIR`, on {machine}.
 
 The two attention layers of a GAT with PubMed's widths (64-wide dense input, 8 heads of 8, then 8 averaged heads of 3),
 forward and backward. WC: Weibull posterior, contextual Gamma prior, KL included. Soft: the same layers, deterministic.

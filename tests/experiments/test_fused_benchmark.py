@@ -6,6 +6,7 @@ import torch
 
 from experiments.benchmarks import fused_attention
 from experiments.benchmarks.fused_attention import CONTESTANTS, FusedConfig, make_step, run
+from experiments.benchmarks.timing import Timing
 from experiments.cli import run_script
 from experiments.results import UserError, read_metrics
 
@@ -39,8 +40,13 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr(fused_attention, "_check", lambda config: None)
     monkeypatch.setattr(fused_attention, "make_step", lambda *arguments: lambda: None)
     monkeypatch.setattr(fused_attention, "_peak_memory", lambda step: 7.0)
-    times = {"softmax": [2.0, 4.0, 3.0], "Bayesian": [4.0, 4.0, 9.0]}
-    monkeypatch.setattr(fused_attention, "_event_times", lambda steps, rounds: times)
+    times = {"softmax": Timing(3, 2, 4, 1, 1, 1), "Bayesian": Timing(4, 4, 9, 2, 1, 3)}
+
+    def interleave(steps: dict[str, object], *, rounds: int, warm_up: int) -> dict[str, Timing]:
+        assert (rounds, warm_up) == (20, 3)
+        return times
+
+    monkeypatch.setattr(fused_attention, "interleave", interleave)
     write = fused_attention.write_environment
     monkeypatch.setattr(fused_attention, "write_environment", lambda folder, device: write(folder, cpu))
     config = FusedConfig(lengths=(5, 6), out=tmp_path, results=tmp_path / "PAGE.md", causal=True)
@@ -50,7 +56,7 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert read_metrics(tmp_path) == metrics
     assert "Bayesian MB" in capsys.readouterr().out
     page = (tmp_path / "PAGE.md").read_text()
-    assert "| 6 | 3.00 | 1.00 | 7 | 4.00 | 2.00 | 7 |" in page
+    assert "| 6 | 3.00 | 7 | 4.00 | 2.00 (1.00 - 3.00) | 7 |" in page
     assert "--lengths '[5, 6]' --width 64 --dtype bfloat16" in page
 
 
