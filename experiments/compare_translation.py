@@ -24,7 +24,7 @@ from experiments.translation_claims import claims
 from experiments.translation_config import NormalizerName, TranslationConfig
 from experiments.translation_evaluation import DEFINITIONS
 from experiments.translation_figures import agreement_figure, ibm_error_rates, sentence_figures
-from experiments.translation_table import LEGEND, table_rows
+from experiments.translation_table import LEGEND, NORMALIZERS, table_rows
 from guides import SchemeName, build_scheme
 
 __all__ = ["SCHEMES", "CompareTranslations", "run"]
@@ -104,7 +104,7 @@ def run(config: CompareTranslations) -> dict[str, float]:
         open_run(folder, config, free=("schemes", "seeds", "ibm"))
     configs, runs = _train(config, folder)
     table, checked = table_rows(runs), claims(runs)
-    legend = f"{_protocol(config)} {LEGEND}"
+    legend = _legend(config)
     print(f"\n{as_table(table)}\n\n{textwrap.fill(legend, 100)}\n")
     print("\n".join(map(str, checked)))
     print("\nDrawing the pictures ...", flush=True)
@@ -179,6 +179,14 @@ def _scheme_config(config: CompareTranslations, base: TranslationConfig, scheme:
     )  # fmt: skip
 
 
+def _normalised(config: CompareTranslations) -> bool:
+    return config.normalizers != ("softmax",)
+
+
+def _legend(config: CompareTranslations) -> str:
+    return f"{_protocol(config)} {LEGEND}{f' {NORMALIZERS}' if _normalised(config) else ''}"
+
+
 def _protocol(config: CompareTranslations) -> str:
     seeds = "1 seed." if config.seeds == 1 else f"{config.seeds} seeds, mean +- standard deviation."
     return (
@@ -201,12 +209,12 @@ def _write_section(
 ) -> None:
     folders = [Path(str(found.out)) for found in configs.values()]
     parts = [
-        f"## Translation: {config.dataset}",
+        f"## Translation: {config.dataset}{', normalised over the words before' if _normalised(config) else ''}",
         f"`{command_line('experiments.compare', config)}`, on {hardware(folders)}.",
-        f"{_protocol(config)} {LEGEND}",
+        _legend(config),
         markdown_table(table),
     ]
     if checked:
         parts.append("```\n" + "\n".join(checked) + "\n```")
-    name = f"translation-{config.dataset}" + ("" if config.normalizers == ("softmax",) else "-normalizers")
+    name = f"translation-{config.dataset}" + ("-normalizers" if _normalised(config) else "")
     update_section(page, name, "\n\n".join(parts))

@@ -39,7 +39,8 @@ class Claim:
 def claims(runs: Runs) -> list[Claim]:
     """The four claims: perplexity of marginal, error rate of categorical_enum, entropies of hard_enum and dirichlet.
 
-    A claim on schemes or metrics that are missing is left out; so are all for a single seed, which has no interval.
+    And one of ours: perplexity of normalising over the words before. A claim on schemes or metrics that are missing is
+    left out; so are all for a single seed, which has no interval.
 
     Args:
         runs: Metrics of every seed, by scheme.
@@ -52,7 +53,7 @@ def claims(runs: Runs) -> list[Claim]:
     found: list[Claim] = []
 
     def add(text: str, *pairs: tuple[str, tuple[str, str], tuple[str, str]]) -> None:
-        if all(row in runs and metric in runs[row][0] for _, *both in pairs for row, metric in both):
+        if pairs and all(row in runs and metric in runs[row][0] for _, *both in pairs for row, metric in both):
             found.append(Claim(text, {name: _difference(runs, *both) for name, *both in pairs}))
 
     entropy, posterior = "test_entropy", ("categorical_enum", "test_posterior_aer")
@@ -74,6 +75,11 @@ def claims(runs: Runs) -> list[Claim]:
     add(
         "dirichlet has the highest entropy",
         *((f"{row} - dirichlet", (row, entropy), ("dirichlet", entropy)) for row in others),
+    )
+    normalised = [(row, row.rpartition("-")[0]) for row in runs if row.endswith(("-temporal", "-hybrid"))]
+    add(
+        "normalising over the words before lowers the perplexity",
+        *((f"{row} - {plain}", (row, "test_ppl"), (plain, "test_ppl")) for row, plain in normalised),
     )
     return found
 

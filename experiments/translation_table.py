@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from experiments.scheme_table import Runs, scheme_rows
 
-__all__ = ["LEGEND", "table_rows"]
+__all__ = ["LEGEND", "NORMALIZERS", "table_rows"]
 
 COLUMNS = {
     "perplexity": ("test_ppl", 3, 1),
@@ -24,6 +24,11 @@ LEGEND = (
     "y_<j), which does not see the word, and of the posterior, which does: that of the inference network "
     "(categorical, dirichlet), else exact (marginal, hard); the attention weights of soft, weibull and lognormal are "
     "all they have. Entropy of the mean weights that predict, in nats."
+)
+NORMALIZERS = (
+    "Rows temporal: weights normalised over the words before, then over the source. Double normalisation sums over the "
+    "words to come as well, which a decoder does not have yet; this is the rest of it. Rows hybrid: a trained mixture "
+    "of that, with the share shown, and the softmax."
 )
 
 

@@ -76,6 +76,20 @@ def test_claims_hold_where_the_whole_interval_is_on_the_right_side():
     assert [claim.holds for claim in claims(runs)] == [False, True, True, False]
 
 
+def test_normalizers_are_compared_with_their_own_scheme():
+    runs = {
+        row: [{"test_ppl": ppl}, {"test_ppl": 2 * ppl}]
+        for row, ppl in {"soft": 2.0, "soft-temporal": 1.8, "weibull": 1.5, "weibull-temporal": 1.6}.items()
+    }
+    (claim,) = claims(runs)
+    assert {name: round(found.mean, 6) for name, found in claim.differences.items()} == {
+        "soft-temporal - soft": -0.3,
+        "weibull-temporal - weibull": 0.15,
+    }
+    assert not claim.holds
+    assert claims({row: runs[row] for row in ("soft", "weibull")}) == []
+
+
 def test_claims_need_their_schemes_and_several_seeds():
     runs = rows(soft=(7.0, 1.2, 0.5, 0.4), marginal=(6.0, 0.8, 0.3, 0.2))
     assert len(claims(runs)) == 1
@@ -108,4 +122,5 @@ def test_normalizers_are_rows_of_their_own(tmp_path, capsys):
     assert "soft/temporal_share" not in metrics
     assert "temporal share" in capsys.readouterr().out
     assert "translation-toy-normalizers" in page.read_text()
+    assert "Rows hybrid: a trained mixture" in page.read_text()
     assert "--normalizers" in page.read_text()
