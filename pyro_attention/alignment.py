@@ -28,6 +28,8 @@ class AlignmentPrior(Prior):
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2.
     """
 
+    keys_only = "each query chooses its key by itself"
+
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> CategoricalAlignment:  # type: ignore[override]  # noqa: ARG002
         return CategoricalAlignment(scores, layout=layout)
 

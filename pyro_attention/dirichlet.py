@@ -31,6 +31,7 @@ class DirichletPrior(Prior):
     """
 
     normalizes = False
+    keys_only = "each query's weights are by themselves a point on the simplex"
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> DirichletWeights:  # noqa: ARG002
         return DirichletWeights(_clamp(scores), layout=layout)

@@ -21,6 +21,8 @@ from pyro_attention.priors import Prior
 
 __all__ = ["ContextualGaussianPrior", "FixedGaussianPrior", "Gaussian", "GaussianWeights", "kl_gaussian"]
 
+_KEYS_ONLY = "a weight is drawn as it is, normalised over nothing"
+
 
 class GaussianWeights(LogWeights):
     r"""Independent Gaussian weights: the value is the weight itself, :math:`W \sim \mathrm{Normal}(m, s)`.
@@ -133,6 +135,7 @@ class FixedGaussianPrior(Prior):
     Source: Bahuleyan et al. (2018), Variational Attention for Sequence-to-Sequence Models: N(0, 1).
     """
 
+    keys_only = _KEYS_ONLY
     loc: Tensor
     log_scale: Tensor
 
@@ -168,6 +171,7 @@ class ContextualGaussianPrior(Prior):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.3, for the network.
     """
 
+    keys_only = _KEYS_ONLY
     log_scale: Tensor
 
     def __init__(self, key_dim: int, heads: int = 1, *, scale: float = 1.0, hidden_dim: int = 10) -> None:

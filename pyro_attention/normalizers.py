@@ -62,11 +62,27 @@ class Normalizer(nn.Module):
 
 
 def _is_causal(mask: Tensor) -> bool:
-    """Whether no query sees a later key, some see an earlier one, and at least two keys are seen."""
-    if mask.dim() < 2 or mask.size(-2) == 1:
+    """Whether no query sees a later key, or in some head of some batch entry queries see more and more keys."""
+    if mask.dim() < 2 or mask.size(-2) < 2:
         return False
     seen = mask.reshape(-1, *mask.shape[-2:]).any(0)
-    return bool(~seen.triu(1).any() & seen.tril(-1).any() & (seen.any(0).sum() > 1))
+    triangle = ~seen.triu(1).any() & seen.tril(-1).any() & (seen.any(0).sum() > 1)
+    return bool(triangle) or _widens(mask)
+
+
+def _widens(mask: Tensor) -> bool:
+    """Whether, in some head of some batch entry, a query sees all that those before it see, and some see more.
+
+    Queries that see nothing are padding and do not count.
+    """
+    sees = mask.any(-1, keepdim=True)
+    place = sees * sees.cumsum(-2, dtype=torch.int32)  # from one among the queries that count, zero for the others
+    total, queries = place.amax(-2, keepdim=True), mask.sum(-2, keepdim=True, dtype=torch.int32)
+    more = ((queries > 0) & (queries < total)).any(-1, keepdim=True)
+    if not more.any():  # all see the same, as with padding alone: no need to look at every entry
+        return False
+    # what is seen stays seen if the n queries of a key are the last n; cummax takes more time and memory
+    return bool((more & (mask == (place > total - queries)).flatten(-2).all(-1)[..., None, None]).any())
 
 
 @NORMALIZERS.register("softmax")
@@ -96,6 +112,10 @@ class DoublyNormalized(Normalizer):
 
     The weights a key gets from all queries sum to at least 1 / number of keys, if any query may attend to it.
 
+    What is the same for all queries cancels: where they see the same keys, the mean of a contextual prior says nothing
+    about the weights, which are uniform there whatever the keys are. A causal mask is refused; edge lists are not
+    checked, and a causal graph is the caller's matter.
+
     Example:
         >>> DoublyNormalized()(torch.tensor([[[3.0, 0.0], [3.0, 0.0]]]), Dense()).tolist()  # both prefer key 0
         [[[0.5, 0.5], [0.5, 0.5]]]
@@ -114,7 +134,7 @@ class DoublyNormalized(Normalizer):
 
 @NORMALIZERS.register("sinkhorn")
 class Sinkhorn(DoublyNormalized):
-    r"""Normalise over queries and keys in turn; one iteration is :class:`DoublyNormalized`.
+    r"""Normalise over queries and keys in turn; one iteration is :class:`DoublyNormalized`, whose limits it shares.
 
     Many iterations approach the weights that maximise :math:`\sum W \log S - \sum W \log W` with rows that sum to one
     and columns that sum to queries / keys.

@@ -31,9 +31,11 @@ class Prior(nn.Module):
 
     Attributes:
         normalizes: Scores may enter as log-softmax; False where their size means something.
+        keys_only: Why no weights may be normalised over queries too; None where they may.
     """
 
     normalizes: ClassVar[bool] = True
+    keys_only: ClassVar[str | None] = None
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogWeights:
         """Prior over log weights of the shape of ``scores``.

@@ -94,7 +94,7 @@ class Problem:
         """A problem in which nobody may attend to key 2 and query 1 to nothing, unless a mask is given."""
         if mask is None:
             mask = torch.ones(4, 5, dtype=torch.bool)
-            mask[0, 3] = mask[1] = mask[:, 2] = False
+            mask[1] = mask[:, 2] = mask[3, 3] = False  # key 3 is lost to query 3, so it is not causal
         queries, keys = mask.shape
         generator = torch.Generator().manual_seed(seed)
         shapes = (heads, queries, keys), (heads, keys, width), (heads, queries, width)
@@ -164,9 +164,10 @@ def prior_kind(name):
 
 
 PAIRS = [(family, prior) for prior in PRIORS for family in FAMILIES if FAMILIES[family].kind == prior_kind(prior)]
-# A normalizer sees a value, not the prior: one prior is enough for those beside the softmax.
+# A normalizer sees a value, not the prior: for those beside the softmax one prior is enough, and the experiments' pair.
 CASES = [(family, prior, "softmax") for family, prior in PAIRS]
-CASES += [(*pair, other) for pair in dict(PAIRS).items() for other in NORMALIZERS if other != "softmax"]
+OTHERS = [*dict(PAIRS).items(), ("weibull", "gamma_contextual")]
+CASES += [(*pair, other) for pair in OTHERS for other in NORMALIZERS if other != "softmax"]
 
 
 def draw(model, family, problem, *, seed=0):

@@ -11,7 +11,10 @@ from pyro_attention import (
     AlignmentPrior,
     AttentionELBO,
     AttentionGuide,
+    ContextualGammaPrior,
+    ContextualLogNormalPrior,
     Dense,
+    DirichletPrior,
     DoublyNormalized,
     EdgeList,
     FixedGammaPrior,
@@ -26,23 +29,35 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.analysis import hybrid_weights
+from pyro_attention.gaussian import ContextualGaussianPrior, FixedGaussianPrior
+from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm
 
 WIDTH, HEADS = 8, 2
+every_form = pytest.mark.parametrize(
+    "form", [DenseForm(), MaskedEdgesForm(), EdgesForm()], ids=lambda form: type(form).__name__
+)
 
 
+@every_form
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(
     queries=st.integers(1, 6), keys=st.integers(1, 6), scale=st.sampled_from([0.1, 3.0, 100.0]),
     density=st.sampled_from([0.3, 1.0]), seed=st.integers(0, 10_000),
 )  # fmt: skip
-def test_theorem_2(queries, keys, scale, density, seed):
-    """The weights of every key that somebody sees sum to at least 1 / number of keys."""
+def test_theorem_2(form, queries, keys, scale, density, seed):
+    """The weights of every key that somebody sees sum to at least 1 / number of keys.
+
+    More tightly, over the most keys that one of its queries sees: a weight is at least A_ij over these, as no A exceeds
+    one, and the A_ij of a key sum to one.
+    """
     generator = torch.Generator().manual_seed(seed)
     log_weights = scale * torch.randn(3, queries, keys, generator=generator, dtype=torch.float64)
     mask = torch.rand(queries, keys, generator=generator) < density
-    mass = DoublyNormalized()(log_weights, Dense(mask)).sum(-2)
-    assert (mass[:, mask.any(0)] >= (1 - 1e-12) / keys).all()
-    assert (mass[:, ~mask.any(0)] == 0).all()
+    layout, visible = form.layout(mask), mask.any(0)
+    mass = layout.sum_over_queries(DoublyNormalized()(form.scores(log_weights, mask), layout))
+    most = (mask * mask.sum(-1, keepdim=True)).amax(0).double()
+    assert (mass[:, visible] >= (1 - 1e-12) / most[visible]).all()
+    assert (mass[:, ~visible] == 0).all()
 
 
 def test_softmax_explains_keys_away():
@@ -71,6 +86,25 @@ def test_many_sweeps_are_doubly_stochastic(queries, keys):
     weights = Sinkhorn(300)(torch.randn(2, queries, keys, dtype=torch.float64), Dense())
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, queries, dtype=torch.float64))
     torch.testing.assert_close(weights.sum(-2), torch.full((2, keys), queries / keys, dtype=torch.float64))
+
+
+@every_form
+@pytest.mark.parametrize("prior", [ContextualGammaPrior, ContextualLogNormalPrior])
+@pytest.mark.parametrize("normalizer", [DoublyNormalized(), Sinkhorn(3), Softmax()], ids=str)
+def test_the_mean_of_a_contextual_prior_cancels(normalizer, prior, form):
+    """Psi of a key is the same for all queries, so normalising over these leaves uniform weights; not so a softmax."""
+    mask = torch.tensor([True, True, False, True]).repeat(3, 1)
+    mask[1] = False  # a padded query
+    layout, prior, uniform = form.layout(mask), prior(WIDTH), mask / 3
+    scores = form.scores(torch.zeros(HEADS, 3, 4), mask)
+    for keys in 3 * torch.randn(2, HEADS, 4, WIDTH):
+        p = prior(scores, form.nodes(keys), layout)
+        for value in (p.mean, p.log_expected_weight):
+            weights = form.to_dense(normalizer(value.expand(p.shape()), layout), mask)
+            if normalizer.over_queries:
+                torch.testing.assert_close(weights, uniform.expand_as(weights))
+            else:
+                assert ((weights - uniform)[:, [0, 2]].abs().amax(-1) > 0.05).all()
 
 
 def self_attention(layer, x, padding=None, **arguments):
@@ -166,9 +200,21 @@ def test_queries_in_a_plate_are_refused():
 
 
 @pytest.mark.parametrize("normalizer", [DoublyNormalized(), Hybrid(), Sinkhorn()], ids=str)
-def test_alignments_are_refused(normalizer):
-    with pytest.raises(ValueError, match=r"site 'decoder': .* each query chooses its key by itself; use Softmax\(\)"):
-        LatentAttention("decoder", AlignmentPrior(), normalizer=normalizer)
+@pytest.mark.parametrize(
+    ("prior", "reason"),
+    [
+        (AlignmentPrior(), "AlignmentPrior each query chooses its key by itself"),
+        (DirichletPrior(), "DirichletPrior each query's weights are by themselves a point on the simplex"),
+        (FixedGaussianPrior(), "FixedGaussianPrior a weight is drawn as it is, normalised over nothing"),
+        (ContextualGaussianPrior(WIDTH), "ContextualGaussianPrior a weight is drawn as it is"),
+    ],
+    ids=["alignment", "dirichlet", "gaussian", "contextual gaussian"],
+)
+def test_priors_over_keys_alone(prior, reason, normalizer):
+    kind = type(normalizer).__name__
+    with pytest.raises(ValueError, match=rf"'decoder': {kind} normalises over queries, .* {reason}.*; use Softmax\(\)"):
+        LatentAttention("decoder", prior, normalizer=normalizer)
+    LatentAttention("decoder", prior, normalizer=Softmax())
 
 
 def test_what_is_no_normalizer():

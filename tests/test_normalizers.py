@@ -167,7 +167,18 @@ def test_wrong_arguments(make, message):
         make()
 
 
-FUTURE = torch.ones(4, 4, dtype=torch.bool).triu(1)
+def ones(queries, keys):
+    return torch.ones(queries, keys, dtype=torch.bool)
+
+
+def pad(mask, *lengths):
+    """Sequences of these lengths: neither queries nor keys behind them, ``[B, 1, M, N]``."""
+    real = torch.arange(mask.size(-1)) < torch.tensor(lengths)[:, None]
+    return (mask & real[:, :, None] & real[:, None])[:, None]
+
+
+FUTURE = ones(4, 4).triu(1)
+BLOCKS = torch.block_diag(*[torch.ones(2, 2)] * 3).bool()
 
 
 @pytest.mark.parametrize(
@@ -184,6 +195,25 @@ FUTURE = torch.ones(4, 4, dtype=torch.bool).triu(1)
         (torch.tensor([True, False, False, False]).expand(3, 4), False),  # sources of one word
         (torch.arange(4)[:, None] - torch.arange(4) < 2, False),
         (torch.zeros(4, 4, dtype=torch.bool), False),
+        (ones(3, 6).tril(3), True),  # a chunk behind a cache
+        (torch.cat([ones(3, 3).tril(), ones(3, 2)], -1), True),  # memory that all see, behind the words
+        (ones(6, 6).tril() | BLOCKS, True),  # blocks of two
+        (ones(5, 5).tril() | (torch.arange(5) < 2), True),  # a prefix that all see
+        (ones(4, 4).tril(1), True),
+        (torch.stack([~FUTURE, ones(4, 4)])[:, None], True),  # one entry of the batch
+        (torch.stack([ones(4, 4), ~FUTURE])[None], True),  # one head
+        (ones(5, 5).tril().triu(-1), True),  # a window of two
+        (pad(ones(6, 6).tril() | BLOCKS, 5, 3), True),
+        (pad(ones(6, 6).triu() | BLOCKS, 5, 3).flip(-1, -2), True),  # padded in front
+        (pad(ones(5, 5), 5, 2, 1), False),
+        (pad(ones(5, 5), 5, 2, 1).flip(-1, -2), False),  # padded in front
+        (pad(ones(5, 5), 5, 2, 1).any(-2, keepdim=True), False),  # keys alone are padded
+        (ones(3, 5) & (torch.arange(5) < torch.tensor([[4], [2]]))[:, None, None], False),  # encoder and decoder
+        ((torch.arange(3) < torch.tensor([[3], [1]]))[:, None, :, None], False),  # queries alone are padded
+        (BLOCKS, False),  # sentences in one row
+        (torch.stack([BLOCKS, ones(6, 6)])[:, None], False),  # and beside it one alone
+        (ones(5, 5).triu(-1).tril(1), False),  # neighbours
+        (torch.cat([ones(1, 4), torch.eye(4, dtype=torch.bool)]), False),  # one query that sees all
     ],
 )
 def test_causal_masks_are_refused(mask, causal):
