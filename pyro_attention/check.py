@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_attention._checks import unregistered_parameters
 from pyro_attention.alignment_elbo import AlignmentELBO
+from pyro_attention.distributions import BlockedPrior
 from pyro_attention.elbo import AttentionELBO
 from pyro_attention.families import Family
 from pyro_attention.guide import AttentionGuide
@@ -31,7 +32,8 @@ class SiteReport:
         event_shape: (heads, queries, keys) or (edges, heads).
         masked: Fraction of masked entries.
         kl: KL of the site in nats, None where the site has no prior term.
-        gradient_norm: Euclidean norm of the loss's gradient with respect to the site's scores.
+        gradient_norm: Euclidean norm of the loss's gradient with respect to the site's scores, None without one.
+        scores_held: Whether the scores were there to take a gradient of; blocked attention does not hold them.
     """
 
     name: str
@@ -42,6 +44,7 @@ class SiteReport:
     masked: float
     kl: float | None
     gradient_norm: float | None
+    scores_held: bool = True
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class ModelReport:
             (
                 site.name, site.family, site.prior, str(site.batch_shape), str(site.event_shape), f"{site.masked:.1%}",
                 "-" if site.kl is None else f"{site.kl:.4g}",
-                "-" if site.gradient_norm is None else f"{site.gradient_norm:.3g}",
+                _gradient_cell(site),
             )
             for site in self.sites
         ]  # fmt: skip
@@ -78,6 +81,12 @@ class ModelReport:
         lines.append(f"loss {self.loss:.6g}" if self.loss is not None else "loss could not be computed")
         lines += [f"problem: {problem}" for problem in self.problems] or ["no problems found"]
         return "\n".join(line.rstrip() for line in lines)
+
+
+def _gradient_cell(site: SiteReport) -> str:
+    if site.gradient_norm is None:
+        return "-" if site.scores_held else "not held"
+    return f"{site.gradient_norm:.3g}"
 
 
 def check_model(
@@ -168,8 +177,7 @@ def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[
         problem = unregistered_parameters(loss, params)
         problems += [] if problem is None else [problem]
     for name, (prior, _) in recorder.sites.items():
-        mask = prior.layout.mask
-        if mask is not None and not mask.any():
+        if _masked(prior) == 1:
             problems.append(f"site '{name}': every entry is masked; in masks True means may attend")
     return problems
 
@@ -186,15 +194,23 @@ def _gradients(loss: Tensor | None, scores: list[Tensor | None]) -> list[float |
     return [None if gradient is None else gradient.norm().item() for gradient in gradients]
 
 
-def _site_report(name: str, prior: Any, posterior: Any, kl: Tensor | None, gradient: float | None) -> SiteReport:
+def _masked(prior: Any) -> float:
+    """Fraction of masked entries."""
+    if isinstance(prior, BlockedPrior):  # its layout knows the key mask alone
+        return 1 - (prior.pairs.counts().double() / prior.pairs.shape[-2]).mean().item()
     mask = prior.layout.mask
+    return 0.0 if mask is None else 1 - mask.float().mean().item()
+
+
+def _site_report(name: str, prior: Any, posterior: Any, kl: Tensor | None, gradient: float | None) -> SiteReport:
     return SiteReport(
         name=name,
         family=type(posterior).__name__,
         prior=type(prior).__name__,
         batch_shape=tuple(prior.batch_shape),
         event_shape=tuple(prior.event_shape),
-        masked=0.0 if mask is None else 1 - mask.float().mean().item(),
+        masked=_masked(prior),
         kl=None if kl is None else kl.item(),
         gradient_norm=gradient,
+        scores_held=not isinstance(prior, BlockedPrior),
     )

@@ -19,6 +19,10 @@ from pyro_attention.guide import AttentionGuide
 __all__ = ["Noise", "Prediction", "predict", "sample_posterior", "seeded"]
 
 
+# What torch's allocators say: for a CPU on each system, for a GPU, and of a size beyond 64 bits.
+_OUT_OF_MEMORY = "can't allocate memory", "not enough memory", "out of memory", "overflow"
+
+
 @dataclass(frozen=True)
 class Prediction:
     """Moments of a model's output over posterior samples.
@@ -75,7 +79,8 @@ def sample_posterior(
     Raises:
         TypeError: ``num_samples`` or ``chunk_size`` is no integer.
         ValueError: ``num_samples`` or ``chunk_size`` below one, chunks with dropout, a memory budget below one sample,
-            blocked attention whose weights do not fit in memory, or attention sites that change from pass to pass.
+            samples, or weights of blocked attention, that do not fit in memory, or attention sites that change from
+            pass to pass.
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
@@ -97,7 +102,7 @@ def sample_posterior(
                 value = value.dense()
             value = drawn.samples_first(value, site)
             if name not in samples:
-                samples[name] = value.new_empty(num_samples, *value.shape[1:])
+                samples[name] = _room(name, num_samples, value)
             samples[name][counts[name] : counts[name] + len(value)] = value
             counts[name] += len(value)
         del drawn, prior, value, site  # the next pass needs the memory
@@ -108,6 +113,22 @@ def sample_posterior(
                 f"a model may not change from pass to pass"
             )
     return samples
+
+
+def _room(name: str, num_samples: int, value: Tensor) -> Tensor:
+    """Memory for all samples of a site, of which ``value`` has one first."""
+    shape = (num_samples, *value.shape[1:])
+    try:
+        return value.new_empty(shape)
+    except RuntimeError as error:
+        if not any(reason in str(error) for reason in _OUT_OF_MEMORY):
+            raise
+        size = 1e-9 * num_samples * value[0].nbytes
+        raise ValueError(
+            f"site '{name}': {num_samples} samples of shape {shape[1:]} would take {size:.1f} GB, more than can be "
+            f"allocated; draw fewer, use predict, which streams over samples, or, in blocked attention, read the log "
+            f"weights of some queries by value.window(rows)"
+        ) from error
 
 
 def predict(

@@ -17,12 +17,21 @@ __all__ = ["BlockedValue", "rows_of"]
 
 _LARGEST = 2**27  # entries that are put together on request: half a gigabyte in float32
 
+# What torch does without asking __torch_dispatch__; "__set__" is that of requires_grad, data and grad.
+_UNDISPATCHED = frozenset(
+    (
+        "__array__", "__bool__", "__complex__", "__dlpack__", "__float__", "__index__", "__int__", "__set__", "apply_",
+        "backward", "data_ptr", "detach_", "is_nonzero", "item", "map_", "numpy", "requires_grad_", "storage", "tolist",
+        "untyped_storage",
+    )
+)  # fmt: skip
+
 
 class BlockedValue(Tensor):
     """``log S`` of a site ``[..., H, M, N]`` as posterior and seed: a tensor without storage.
 
-    It has a shape, a dtype and a device, and can be detached; every other operation raises. :meth:`window` gives the
-    numbers of some queries.
+    It has a shape, a dtype and a device, and can be detached; whatever would need or change its numbers raises.
+    :meth:`window` gives the numbers of some queries.
 
     Args:
         posterior: Distribution it is drawn from.
@@ -51,8 +60,14 @@ class BlockedValue(Tensor):
         return value
 
     def window(self, rows: slice) -> Tensor:
-        """``log S`` of some queries, ``[..., H, R, N]``, with gradients."""
+        """``log S`` of some queries in a row, ``[..., H, R, N]``, with gradients.
+
+        Raises:
+            TypeError: ``rows`` is no slice.
+            ValueError: It has a step other than 1.
+        """
         posterior = self.posterior
+        _check_rows(rows, posterior.site)
         shape = posterior.full_shape
         kind, _ = posterior.noise()
         if kind is None or self.seed is None:
@@ -82,18 +97,47 @@ class BlockedValue(Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"BlockedValue(shape={tuple(self.shape)}, seed={self.seed})"
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise _not_held("__format__", self)
+        return repr(self)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if name in _UNDISPATCHED:
+            raise _not_held(name, args, kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         if func is torch.ops.aten.detach.default:
             return cls(args[0].posterior.detach(), args[0].seed)
-        value = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls))
-        raise RuntimeError(
-            f"{func} on the log weights of site '{value.posterior.site}', which blocked attention does not hold: "
-            f"materialise first, some queries by value.window(rows), or draw weights by "
-            f"pyro_attention.sample_posterior (in place of Pyro's Predictive); "
-            f"MultiheadAttention(implementation='dense') holds them all"
+        raise _not_held(func, args, kwargs)
+
+
+def _not_held(operation: Any, *arguments: Any) -> RuntimeError:
+    """The error of an operation that needs the numbers."""
+    value = next(leaf for leaf in tree_leaves(arguments) if isinstance(leaf, BlockedValue))
+    return RuntimeError(
+        f"{operation} on the log weights of site '{value.posterior.site}', which blocked attention does not hold: "
+        f"materialise first, some queries by value.window(rows), or draw weights by "
+        f"pyro_attention.sample_posterior (in place of Pyro's Predictive); "
+        f"MultiheadAttention(implementation='dense') holds them all"
+    )
+
+
+def _check_rows(rows: object, site: str) -> None:
+    if not isinstance(rows, slice):
+        raise TypeError(
+            f"site '{site}': rows are {rows!r}, expected a slice of queries, such as slice(3, 4) for one of them; "
+            f"index the result for any others"
+        )
+    if rows.step not in (None, 1):
+        raise ValueError(
+            f"site '{site}': rows are {rows}, expected a step of 1 or None; leave it out and index the result, "
+            f"value.window(rows)[..., ::{rows.step}, :]"
         )
 
 

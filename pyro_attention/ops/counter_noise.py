@@ -14,6 +14,7 @@ NoiseKind = Literal["log_exponential", "normal"]
 
 _WORD = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+_MIXER = 0x7FEB352D, 0x846CA68B - (1 << 32)  # the factors of lowbias32, as signed numbers
 _ROWS, _COLUMNS = 1, 2  # streams of one seed
 
 
@@ -23,9 +24,11 @@ class CounterNoise:
     .. math:: U_{ij} = (\lfloor h(a_i + c_j;\ m_i) / 2^9 \rfloor + \tfrac12) / 2^{23}, \qquad
               \log(-\log U) \text{ or } \Phi^{-1}(U)
 
-    Every row has a random offset ``a`` and an odd multiplier ``m``, every column an offset ``c``, all hashed in 64
-    bits; ``h`` mixes their sum in 32 bits, of which 23 are kept. A few passes of integer arithmetic take less time
-    than torch's own generator on a CPU, and the value at a position depends on nothing but seed and position.
+    Every row has a random offset ``a`` and an odd multiplier ``m``, every column an offset ``c``; ``h`` mixes their sum
+    in 32 bits, of which 23 are kept. Columns that shared an offset would share all their noise, so no two do: a
+    one-to-one map of 32-bit numbers gives them. Rows have 63 random bits, which two of a million share with a chance
+    below 1e-7. A few passes of integer arithmetic take less time than torch's own generator on a CPU, and the
+    value at a position depends on nothing but seed and position.
 
     Args:
         kind: "log_exponential", the logarithm of standard exponential draws, or "normal", standard normal ones.
@@ -42,7 +45,7 @@ class CounterNoise:
         True
 
     Source: Salmon et al. (2011), Parallel random numbers: as easy as 1, 2, 3, for the idea; Steele et al. (2014)
-    (splitmix64) for the hash of rows and columns; Wellons (2018), hash prospector (lowbias32) for the mixer.
+    (splitmix64) for the hash of seeds and rows; Wellons (2018), hash prospector (lowbias32) for the mixer and columns.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class CounterNoise:
         self.kind: NoiseKind = kind
         row_keys = _keys(seed, _ROWS, slices * rows, device).view(slices, rows, 2)
         self._offsets, self._multipliers = row_keys[..., :1], row_keys[..., 1:] | 1
-        self._columns = _keys(seed, _COLUMNS, columns, device)[:, 0]
+        self._columns = _distinct(seed, _COLUMNS, columns, device)
 
     @property
     def keys(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -62,7 +65,7 @@ class CounterNoise:
 
         ``[S, M]``, ``[S, M]`` and ``[N]``, int32 and contiguous: for kernels, which mix them where they need them.
         """
-        return self._offsets[..., 0].contiguous(), self._multipliers[..., 0].contiguous(), self._columns.contiguous()
+        return self._offsets[..., 0].contiguous(), self._multipliers[..., 0].contiguous(), self._columns
 
     def block(self, slices: slice, rows: slice, columns: slice, *, dtype: torch.dtype = torch.float32) -> Tensor:
         """Part of the table, in float32 or float64; the numbers behind it are the same in both."""
@@ -80,7 +83,7 @@ class CounterNoise:
         x = self._offsets[slices, rows] + self._columns[columns]
         spare = torch.empty_like(x)
         _xor_shifted(x, 16, spare).mul_(self._multipliers[slices, rows])
-        _xor_shifted(x, 15, spare).mul_(0x846CA68B - (1 << 32))
+        _xor_shifted(x, 15, spare).mul_(_MIXER[1])
         _xor_shifted(x, 16, spare)
         # the bits of a float32 in [1, 2)
         x.bitwise_right_shift_(9).bitwise_and_(0x7FFFFF).bitwise_or_(0x3F800000)
@@ -93,13 +96,28 @@ def _xor_shifted(x: Tensor, shift: int, spare: Tensor) -> Tensor:
     return x.bitwise_xor_(spare.bitwise_and_((1 << (32 - shift)) - 1))
 
 
+def _distinct(seed: int, stream: int, count: int, device: torch.device | str | None) -> Tensor:
+    """A random 32-bit integer for each of the numbers 0 .. count - 1, no two the same: int32 ``[count]``."""
+    start = _start(seed, stream) >> 32
+    x = torch.arange(count, dtype=torch.int32, device=device).add_(start - (1 << 31))
+    spare = torch.empty_like(x)
+    # each step can be undone: a shift folded in, a product with an odd number
+    for shift, factor in zip((16, 15), _MIXER, strict=True):
+        _xor_shifted(x, shift, spare).mul_(factor)
+    return _xor_shifted(x, 16, spare)
+
+
 def _keys(seed: int, stream: int, count: int, device: torch.device | str | None) -> Tensor:
     """Two random 32-bit integers for each of the numbers 0 .. count - 1: int32 ``[count, 2]``."""
-    start = _splitmix(_splitmix(seed & _WORD) + stream)
-    z = torch.arange(count, device=device).mul_(_signed(_GOLDEN)).add_(_signed(start))
+    z = torch.arange(count, device=device).mul_(_signed(_GOLDEN)).add_(_signed(_start(seed, stream)))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * _signed(factor)
     return z.view(torch.int32).view(count, 2)
+
+
+def _start(seed: int, stream: int) -> int:
+    """64 random bits of a stream of a seed."""
+    return _splitmix(_splitmix(seed & _WORD) + stream)
 
 
 def _splitmix(z: int) -> int:

@@ -75,6 +75,30 @@ def test_all_pairs_of_rows_and_of_columns():
             assert correlations.abs().max() < 6.5, bit
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 2**32, 2**63 + 5, -1])
+def test_no_two_columns_are_the_same(seed):
+    """Two with one offset would share their noise in every row; chance alone would give five such pairs."""
+    columns = CounterNoise("normal", seed, (1, 1, 200_000)).keys[2]
+    assert len(columns.unique()) == 200_000
+    # they are random numbers besides
+    assert stats.kstest(columns.double().numpy(), stats.uniform(-(2.0**31), 2.0**32).cdf).pvalue > 1e-4
+    signs = (columns[:, None] >> torch.arange(32) & 1).double() * 2 - 1
+    assert (signs.mean(0).abs() * math.sqrt(len(signs))).max() < 5
+    assert ((signs[1:] * signs[:-1]).mean(0).abs() * math.sqrt(len(signs))).max() < 5
+
+
+def test_no_two_rows_are_the_same():
+    offsets, multipliers, _ = CounterNoise("normal", 4, (8, 25_000, 1)).keys
+    assert (multipliers % 2 != 0).all()
+    assert len(torch.stack([offsets.flatten(), multipliers.flatten()]).unique(dim=1).T) == 200_000
+
+
+def test_columns_that_once_shared_their_noise():
+    """Of seed 1, when their offsets were drawn independently."""
+    noise = CounterNoise("normal", 1, (1, 64, 8192)).dense()[0]
+    assert not torch.isclose(noise[:, 2609], noise[:, 5996]).any()
+
+
 def test_pairs_fill_the_square_evenly():
     u = uniform(6)
     for a, b in ((u[..., 1:], u[..., :-1]), (u[:, 1:], u[:, :-1]), (u[0], u[1])):
