@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import PlateCheck, as_float, check_pairs, check_per_key, check_scores
-from pyro_attention.alignment import AlignmentPrior
 from pyro_attention.distributions import BlockedPrior, BlockedValue, LogWeights
 from pyro_attention.distributions.pairs import Pairs
 from pyro_attention.layout import Dense, Layout
@@ -45,7 +44,8 @@ class LatentAttention(nn.Module):
 
     Raises:
         TypeError: The normalizer is no :class:`Normalizer`.
-        ValueError: The dropout probability is outside [0, 1), or an alignment prior with a normalizer over queries.
+        ValueError: The dropout probability is outside [0, 1), or a normalizer over queries with an alignment,
+            Dirichlet or Gaussian prior.
 
     Example:
         >>> from pyro_attention import AttentionGuide, FixedGammaPrior, Weibull
@@ -152,13 +152,17 @@ class LatentAttention(nn.Module):
             weights = prior.weights(value)  # given by a condition
         return AttentionOutput(context=weights.to(values.dtype) @ values, weights=weights)
 
-    def obstacle(self) -> str | None:
-        """What keeps this layer from being blocked; None when nothing does."""
+    def obstacle(self, *, training: bool | None = None) -> str | None:
+        """What keeps this layer from being blocked; None when nothing does.
+
+        Args:
+            training: The mode, on which dropout depends; the layer's own by default.
+        """
         if type(self.normalizer) is not Softmax:
             return f"the normalizer {type(self.normalizer).__name__}, only Softmax"
-        if not isinstance(self.prior, _BLOCKED_PRIORS):
+        if type(self.prior) not in _BLOCKED_PRIORS:  # a subclass may read the scores, of which there are none
             return f"the prior {type(self.prior).__name__}, only {', '.join(p.__name__ for p in _BLOCKED_PRIORS)}"
-        if self.training and self.dropout.p > 0:
+        if (self.training if training is None else training) and self.dropout.p > 0:
             return f"dropout of the weights (here {self.dropout.p} in training mode)"
         return None
 
@@ -168,10 +172,10 @@ class LatentAttention(nn.Module):
                 f"site '{self.name}': normalizer is {self.normalizer!r}, expected a Normalizer such as Softmax(); "
                 f"NORMALIZERS['softmax'] finds one by name"
             )
-        if self.normalizer.over_queries and isinstance(self.prior, AlignmentPrior):
+        if self.normalizer.over_queries and self.prior.keys_only is not None:
             raise ValueError(
-                f"site '{self.name}': {type(self.normalizer).__name__} normalises over queries, but under an "
-                f"AlignmentPrior each query chooses its key by itself; use Softmax(), or a Gamma or LogNormal prior"
+                f"site '{self.name}': {type(self.normalizer).__name__} normalises over queries, but under "
+                f"{type(self.prior).__name__} {self.prior.keys_only}; use Softmax(), or a Gamma or LogNormal prior"
             )
 
     def _prior(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogWeights:

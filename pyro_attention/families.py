@@ -30,12 +30,15 @@ class Family(nn.Module):
         has_prior_term: False when the site adds no KL to the ELBO.
         infer: Pyro's inference options of the site, such as enumeration.
         normalizes: Scores of an inference network may enter as log-softmax; False where their size means something.
+        shifts_scores: The posterior is Weibull, LogNormal or a point mass, and that of scores of zero shifted by the
+            scores: blocked attention can draw from it. Each class says so for itself; it is not inherited.
     """
 
     kind: ClassVar[str] = LogWeights.kind
     has_prior_term: ClassVar[bool] = True
     infer: ClassVar[dict[str, Any]] = {}
     normalizes: ClassVar[bool] = True
+    shifts_scores: ClassVar[bool] = False
 
     def posterior(self, prior: Any) -> Distribution:
         """Posterior of a site from its prior, whose ``scores`` hold ``log E[S]``."""
@@ -56,6 +59,7 @@ class Soft(Family):
     """
 
     has_prior_term = False
+    shifts_scores = True
 
     def posterior(self, prior: LogWeights) -> Distribution:
         return Delta(prior.proposal.expand(prior.full_shape), event_dim=len(prior.event_shape))
@@ -106,6 +110,8 @@ class Weibull(_Reparameterised):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
 
+    shifts_scores = True
+
     def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:
         super().__init__("concentration", concentration, learnable)
 
@@ -132,6 +138,8 @@ class LogNormal(_Reparameterised):
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
+
+    shifts_scores = True
 
     def __init__(self, scale: float | Tensor = 0.5, *, learnable: bool = False) -> None:
         super().__init__("scale", scale, learnable)

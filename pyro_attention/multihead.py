@@ -5,24 +5,26 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import reduce
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float
+from pyro_attention._implementation import (
+    Implementation,
+    check_implementation,
+    is_blocked,
+    scores_shape,
+    unsupported,
+)
 from pyro_attention.attention import LatentAttention
 from pyro_attention.layout import Dense
-from pyro_attention.normalizers import Normalizer
+from pyro_attention.normalizers import Hybrid, Normalizer
 from pyro_attention.output import AttentionOutput
 from pyro_attention.priors import ContextualGammaPrior, Prior
 from pyro_attention.scores import ScaledDotProduct
 
 __all__ = ["Implementation", "MultiheadAttention"]
-
-Implementation = Literal["dense", "blocked", "auto"]
-
-_MANY_WEIGHTS = 2**25
 
 
 class MultiheadAttention(nn.Module):
@@ -45,11 +47,16 @@ class MultiheadAttention(nn.Module):
         normalizer: From log weights to weights; softmax by default.
         normalize_scores: See :class:`LatentAttention`.
         implementation: "dense" holds scores and weights; "blocked" makes them block by block and again in backward,
-            in memory that grows as the lengths and not as their product, and returns no weights; "auto" is blocked
-            from 32 million weights a call on, and dense for less or where blocked does not support something.
+            in memory that grows as the lengths and not as their product, and returns no weights: calls need
+            ``need_weights=False``. "auto" is dense below 2**25 weights a call (34 million), and blocked from there on
+            where it can be: with ``need_weights=False`` (not the default), no ``attn_mask``, :class:`Softmax`, a Gamma
+            or LogNormal prior of this library, no dropout in training mode and, on a GPU, what the fused kernels take.
+            Elsewhere it stays dense, and warns once unless the weights were asked for; beyond 2**31 weights (8.6 GB in
+            float32) it raises instead, or, where nothing but the kernels is missing, is blocked with a warning.
 
     Raises:
-        ValueError: ``num_heads`` does not divide ``embed_dim``, or the implementation is unknown.
+        ValueError: ``num_heads`` does not divide ``embed_dim``, the normalizer has another number of heads, the
+            implementation is unknown, or it is "blocked" and normalizer or prior are not supported.
 
     Example:
         >>> import pyro
@@ -80,11 +87,15 @@ class MultiheadAttention(nn.Module):
         implementation: Implementation = "auto",
     ) -> None:
         super().__init__()
-        if implementation not in get_args(Implementation):
-            raise ValueError(f"implementation is '{implementation}', expected 'dense', 'blocked' or 'auto'")
+        check_implementation(implementation)
         self.implementation: Implementation = implementation
         if num_heads < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}")
+        if isinstance(normalizer, Hybrid) and normalizer.logit.numel() not in (1, num_heads):
+            raise ValueError(
+                f"site '{name}': Hybrid has {normalizer.logit.numel()} mixing weights, the attention {num_heads} "
+                f"heads; pass Hybrid(heads={num_heads})"
+            )
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, embed_dim, bias=bias)
@@ -98,6 +109,9 @@ class MultiheadAttention(nn.Module):
             dropout=dropout,
             normalize_scores=normalize_scores,
         )
+        obstacle = self.attention.obstacle(training=False)  # dropout may be meant for dense training
+        if implementation == "blocked" and obstacle is not None:
+            raise unsupported(name, obstacle)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -172,8 +186,9 @@ class MultiheadAttention(nn.Module):
             Context ``[..., M, embed_dim]``; weights ``[..., heads, M, N]``, or ``[..., M, N]`` when averaged.
 
         Raises:
-            ValueError: Shapes do not fit; or the implementation is "blocked" and something asked for is not; or a
-                normalizer over queries meets a causal mask, or padded keys without a ``query_padding_mask``.
+            ValueError: Shapes do not fit; or the implementation is "blocked" and something asked for is not, or "auto"
+                and so for more than 2**31 weights; or a normalizer over queries meets a causal mask, or padded keys
+                without a ``query_padding_mask``.
             TypeError: A mask is neither boolean nor floating point.
         """
         self._check(query, key, value)
@@ -182,7 +197,8 @@ class MultiheadAttention(nn.Module):
             self._heads(self.k_proj(key)),
             self._heads(self.v_proj(value)),
         )
-        if self._blocked(q, k, attn_mask, need_weights):
+        obstacle, site = self._obstacle(attn_mask, need_weights), self.attention.name
+        if is_blocked(self.implementation, q, k, v, site=site, obstacle=obstacle, wanted=need_weights):
             return self._attend_blocked(q, k, v, key_padding_mask, query_padding_mask, is_causal)
         scores = self.score(q, k)
         bias, mask = self._attn_mask(attn_mask, scores)
@@ -196,25 +212,16 @@ class MultiheadAttention(nn.Module):
             weights = weights.mean(-3)
         return replace(output, context=context, weights=weights)
 
-    def _blocked(self, q: Tensor, k: Tensor, attn_mask: Tensor | None, need_weights: bool) -> bool:
-        """Whether a call is blocked; ValueError when it should be and cannot."""
-        weights = _scores_shape(q, k).numel()
-        if self.implementation == "dense" or (self.implementation == "auto" and weights < _MANY_WEIGHTS):
-            return False
-        reason = self.attention.obstacle()
+    def _obstacle(self, attn_mask: Tensor | None, need_weights: bool) -> str | None:
+        """What keeps a call from being blocked; None when nothing does."""
         if need_weights:
-            reason = "need_weights=True, as it never holds all weights; pass need_weights=False, and draw some by \
+            return "need_weights=True, as it never holds all weights; pass need_weights=False, and draw some by \
 sample_posterior"
-        elif attn_mask is not None:
-            reason = "attn_mask, only key_padding_mask, query_padding_mask and is_causal"
-        elif type(self.score) is not ScaledDotProduct:
-            reason = f"scores by {type(self.score).__name__}, only ScaledDotProduct"
-        if reason is not None and self.implementation == "blocked":
-            raise ValueError(
-                f"site '{self.attention.name}': implementation='blocked' does not support {reason}; or use "
-                f"implementation='dense'"
-            )
-        return reason is None
+        if attn_mask is not None:
+            return "attn_mask, only key_padding_mask, query_padding_mask and is_causal"
+        if type(self.score) is not ScaledDotProduct:
+            return f"scores by {type(self.score).__name__}, only ScaledDotProduct"
+        return self.attention.obstacle()
 
     def _attend_blocked(
         self,
@@ -225,7 +232,7 @@ sample_posterior"
         query_padding_mask: Tensor | None,
         is_causal: bool,
     ) -> AttentionOutput:
-        shape = _scores_shape(q, k)
+        shape = scores_shape(q, k)
         masks = [
             None if padding is None else _kept(name, padding, shape, dim)
             for name, padding, dim in (
@@ -296,11 +303,6 @@ sample_posterior"
         if is_causal:
             masks.append(torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril())
         return reduce(torch.logical_and, masks) if masks else None
-
-
-def _scores_shape(q: Tensor, k: Tensor) -> torch.Size:
-    batch = q.shape[:-2] if q.shape[:-2] == k.shape[:-2] else torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
-    return torch.Size((*batch, q.size(-2), k.size(-2)))
 
 
 def _kept(name: str, padding_mask: Tensor, shape: torch.Size, dim: int) -> Tensor:

@@ -1,7 +1,5 @@
 """MultiheadAttention(implementation="blocked") is the dense layer with the same noise, and says what it cannot do."""
 
-import pickle
-
 import pyro
 import pytest
 import torch
@@ -11,13 +9,11 @@ from pyro.optim import Adam
 
 from pyro_attention import (
     PRIORS,
+    Amortised,
     AttentionELBO,
     AttentionGuide,
-    BlockedValue,
     ContextualGammaPrior,
     Dirichlet,
-    DirichletPrior,
-    DoublyNormalized,
     Gamma,
     LogNormal,
     MultiheadAttention,
@@ -27,7 +23,7 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
-from pyro_attention import multihead as multihead_module
+from pyro_attention.distributions import WeibullWeights
 from pyro_attention.distributions import blocked_value as value_module
 from pyro_attention.distributions import pairs as pairs_module
 from pyro_attention.ops.counter_noise import CounterNoise
@@ -146,26 +142,6 @@ def test_repeatable(blocked, x):
     assert not torch.equal(guide.run(x), guide.run(x))
 
 
-def test_value(blocked, x):
-    value = blocked[1](x)["attention"]
-    assert isinstance(value, BlockedValue)
-    assert (value.shape, value.dtype) == ((BATCH, HEADS, LENGTH, LENGTH), torch.float32)
-    everything = value.window(slice(None))
-    torch.testing.assert_close(value.window(slice(1, 3)), everything[..., 1:3, :])
-    assert everything.requires_grad
-    detached = value.detach()
-    assert torch.equal(detached.window(slice(None)), everything)
-    assert not detached.window(slice(None)).requires_grad
-    assert "BlockedValue(shape=(3, 2, 6, 6), seed=" in repr(value)
-
-
-@pytest.mark.parametrize("operation", [lambda v: v + 1, lambda v: v[0], torch.exp, lambda v: torch.stack([v, v])])
-def test_other_operations_ask_for_a_window(operation, blocked, x):
-    value = blocked[1](x)["attention"]
-    with pytest.raises(RuntimeError, match=r"site 'attention'.*materialise first, some queries by value\.window"):
-        operation(value)
-
-
 @pytest.mark.parametrize("parallel", [False, True])
 def test_stock_predictive_points_to_sample_posterior(parallel, blocked, x):
     model, guide = blocked
@@ -232,20 +208,29 @@ def test_half_precision(prior, x):
     torch.testing.assert_close(kl[1:], [kl[0], kl[0]], rtol=0.02, atol=0)
 
 
-def test_check_model(blocked, x):
+@pytest.mark.parametrize("masks", MASKS)
+def test_check_model(masks, blocked, x):
     model, guide = blocked
-    report = check_model(model, guide, x, **MASKS["padded keys"])
-    assert not [problem for problem in report.problems if "observes nothing" not in problem]
-    assert report.sites[0].masked == pytest.approx(0.5)
+    reports = []
+    for implementation in ("blocked", "dense"):
+        model.layer.implementation = implementation
+        reports.append(check_model(model, guide, x, **MASKS[masks]))
+    assert not [problem for problem in reports[0].problems if "observes nothing" not in problem]
+    (site,), (expected,) = (report.sites for report in reports)
+    assert site.masked == pytest.approx(expected.masked)
+    assert (site.masked == 0) == (masks == "none")
+    assert (site.gradient_norm, site.scores_held, expected.scores_held) == (None, False, True)
+    assert [("not held" in str(report)) for report in reports] == [True, False]
 
 
-def test_guides_and_values_pickle(blocked, x):
+@pytest.mark.parametrize("masked", ["query_padding_mask", "key_padding_mask"])
+@pytest.mark.parametrize("implementation", ["blocked", "dense"])
+def test_check_model_reports_a_site_that_is_masked_altogether(implementation, masked, blocked, x):
     model, guide = blocked
-    with torch.no_grad():
-        value = guide(x)["attention"]
-    copy = pickle.loads(pickle.dumps(value))
-    assert torch.equal(copy.window(slice(None)), value.window(slice(None)))
-    pickle.loads(pickle.dumps((model, guide)))
+    model.layer.implementation = implementation
+    report = check_model(model, guide, x, **{masked: torch.ones(BATCH, LENGTH, dtype=torch.bool)})
+    assert report.sites[0].masked == 1
+    assert any("site 'attention': every entry is masked" in problem for problem in report.problems)
 
 
 def test_a_given_value_is_used(x):
@@ -254,40 +239,6 @@ def test_a_given_value_is_used(x):
     blocked = given(x, **MASKS["causal"])
     model.layer.implementation = "dense"
     torch.testing.assert_close(given(x, **MASKS["causal"]), blocked)
-
-
-def test_auto_is_blocked_where_it_is_large_and_possible(x, monkeypatch):
-    def kind(model, **options):
-        def call():
-            with pyro.plate("batch", BATCH):
-                return model.layer(x, x, x, **{"need_weights": False, **options})
-
-        return type(AttentionGuide(call, Weibull())()["attention"])
-
-    model = Model(implementation="auto", dropout=0.1).eval()
-    assert kind(model) is torch.Tensor
-    monkeypatch.setattr(multihead_module, "_MANY_WEIGHTS", BATCH * HEADS * LENGTH**2)
-    assert kind(model) is BlockedValue
-    assert kind(model, need_weights=True) is torch.Tensor
-    assert kind(model, attn_mask=torch.zeros(LENGTH, LENGTH)) is torch.Tensor
-    assert kind(model.train()) is torch.Tensor  # dropout
-    assert kind(Model(implementation="auto", normalizer=DoublyNormalized())) is torch.Tensor
-
-
-@pytest.mark.parametrize(
-    ("options", "arguments", "message"),
-    [
-        ({}, {"need_weights": True}, "need_weights=True.*pass need_weights=False, and draw some by sample_posterior"),
-        ({}, {"attn_mask": torch.zeros(6, 6)}, "attn_mask, only key_padding_mask, query_padding_mask and is_causal"),
-        ({"normalizer": DoublyNormalized()}, {}, "the normalizer DoublyNormalized, only Softmax"),
-        ({"prior": DirichletPrior()}, {}, "the prior DirichletPrior, only FixedGammaPrior"),
-        ({"dropout": 0.1}, {}, r"dropout of the weights \(here 0.1 in training mode\)"),
-    ],
-)
-def test_what_is_not_blocked_raises(options, arguments, message, x):
-    model = Model(**options)
-    with pytest.raises(ValueError, match=f"site 'attention'.*not support {message}.*implementation='dense'"):
-        model.layer(x, x, x, **{"need_weights": False, **arguments})
 
 
 q = torch.zeros(BATCH, HEADS, LENGTH, 4)
@@ -310,18 +261,53 @@ def test_wrong_tensors(tensors, masks, error, message):
         Model().layer.attention.blocked(*tensors, **masks)
 
 
+class Sharper(Weibull):
+    """Its spread depends on the scores."""
+
+    def posterior(self, prior):
+        k = 1 + prior.proposal.exp()
+        return WeibullWeights(prior.proposal - torch.lgamma(1 + 1 / k), k, layout=prior.layout, shape=prior.full_shape)
+
+
+class ScaledByScores(LogNormal):
+    """So does its spread, by another method."""
+
+    def value(self, prior):
+        return prior.proposal.exp()
+
+
+class Halved(Weibull):
+    """Half the concentration, and says that it fits."""
+
+    shifts_scores = True
+
+    def value(self, prior):
+        return super().value(prior) / 2
+
+
+def test_a_family_that_says_it_shifts_scores(blocked, x):
+    contexts = []
+    for family in (Halved(8.0), Weibull(4.0)):
+        pyro.set_rng_seed(0)
+        contexts.append(AttentionGuide(blocked[0], family).run(x))
+    torch.testing.assert_close(*contexts)
+
+
 def test_other_errors(blocked, x):
     model, _ = blocked
-    with pytest.raises(ValueError, match=r"draws Weibull and LogNormal weights, not those of Gamma.*'dense'"):
-        AttentionGuide(model, Gamma()).run(x)
+    amortised = Amortised(torch.nn.Identity(), Weibull()), Amortised(torch.nn.Identity(), Soft(), warm_start=True)
+    for family in (Gamma(), *amortised, Sharper(), ScaledByScores()):
+        name = type(family).__name__
+        with pytest.raises(ValueError, match=rf"'attention'.*LogNormal weights, not those of {name}.*'dense'"):
+            AttentionGuide(model, family).run(x)
     with pytest.raises(ValueError, match="fits priors of kind"):
         AttentionGuide(model, Dirichlet()).run(x)
     with pytest.raises(NotImplementedError, match="run the model under an AttentionGuide"):
         model(x)
-    with pytest.raises(ValueError, match="implementation is 'fast', expected 'dense', 'blocked' or 'auto'"):
-        Model(implementation="fast")
     with pytest.raises(ValueError, match="144 of 144 queries are NaN or infinite"):
         AttentionGuide(model, Weibull()).run(x * torch.nan)
+    with pytest.raises(ValueError, match=r"'attention': \d+ of 36 rows of scores are NaN or infinite; check"):
+        AttentionGuide(model, Weibull()).run(x * 1e25)
     with pytest.raises(ValueError, match="no plate at dimension -1"):
         AttentionGuide(lambda: model.layer(x, x, x, need_weights=False), Weibull()).run()
     with pytest.raises(ValueError, match="the contextual prior expects"):

@@ -11,6 +11,7 @@ from pyro.distributions import Delta
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pyro_attention._checks import check_scores
 from pyro_attention.distributions.base import LogWeights
 from pyro_attention.distributions.blocked_value import BlockedValue, rows_of
 from pyro_attention.distributions.pairs import Pairs
@@ -89,20 +90,28 @@ class BlockedPrior(_BlockedWeights):
         return prior
 
     def posterior(self, family: Any) -> BlockedPosterior:
-        """Posterior of a family that adds noise to the scores.
+        """Posterior of a family that adds noise to the scores, the same whatever they are.
 
         Raises:
-            ValueError: It does not.
+            ValueError: It does not, or its class does not say so (``shifts_scores``).
         """
+        # not inherited: a subclass may well make the spread depend on the scores
+        if not vars(type(family)).get("shifts_scores", False):
+            raise self._unsuitable(family)
         origin = LogNormalWeights(self.pairs.queries.new_zeros(self.event_shape[0], 1, 1), torch.ones(()))
         origin.scores = origin.loc
         relative = family.posterior(origin)
         if not isinstance(relative, WeibullWeights | LogNormalWeights | Delta):
-            raise ValueError(
-                f"site '{self.site}': blocked attention draws Weibull and LogNormal weights, not those of {family!r}; "
-                f"choose one of these families (or Soft()), or MultiheadAttention(implementation='dense')"
-            )
+            raise self._unsuitable(family)
         return BlockedPosterior(self.pairs, relative, site=self.site)
+
+    def _unsuitable(self, family: Any) -> ValueError:
+        return ValueError(
+            f"site '{self.site}': blocked attention draws Weibull and LogNormal weights, not those of "
+            f"{type(family).__name__}; choose one of these families (or Soft()), or "
+            f"MultiheadAttention(implementation='dense'); a family of your own whose noise does not depend on the "
+            f"scores says so by shifts_scores = True"
+        )
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         raise NotImplementedError(
@@ -159,7 +168,11 @@ class BlockedPosterior(_BlockedWeights):
         return None, None
 
     def attend(self, seed: int | None, values: Tensor) -> Tensor:
-        """Context ``[..., H, M, D]`` of the values under the weights of a seed; None for the posterior mean."""
+        """Context ``[..., H, M, D]`` of the values under the weights of a seed; None for the posterior mean.
+
+        Raises:
+            ValueError: Scores overflow.
+        """
         kind, scale = self.noise() if seed is not None else (None, None)
         pairs, slices = self.pairs, self.full_shape[:-2]
         mask = None if pairs.key_mask is None else pairs.key_mask[..., None, :]
@@ -167,6 +180,8 @@ class BlockedPosterior(_BlockedWeights):
             pairs.queries.expand(*slices, *pairs.queries.shape[-2:]), pairs.keys, values,
             noise=kind, noise_scale=scale, seed=seed or 0, key_mask=mask, causal=pairs.causal,
         )  # fmt: skip
+        # the products of finite queries and keys may overflow; of these only the rows are held
+        check_scores(normalisers.detach(), site=self.site, name="rows of scores")
         self._normalisers["rows"] = normalisers
         return context if pairs.query_mask is None else context.where(pairs.query_mask[..., None, :, None], 0)
 

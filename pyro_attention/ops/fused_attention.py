@@ -14,14 +14,14 @@ from torch.autograd.function import once_differentiable
 
 from pyro_attention.ops.counter_noise import CounterNoise, NoiseKind
 
-__all__ = ["Tiles", "fused_attention", "fuses", "product_dtype", "tiles"]
+__all__ = ["Tiles", "fused_attention", "fuses", "product_dtype", "tiles", "unfused"]
 
 _WIDEST = 512  # bytes of a vector
 _ENTRIES = 2**31  # of a slice: positions in it are 32-bit numbers
 
 
 def fuses(queries: Tensor, keys: Tensor, values: Tensor) -> bool:
-    """Whether attention of these tensors goes through the kernels.
+    """Whether attention of these tensors goes through the kernels; :func:`unfused` says why not.
 
     It does on a GPU (NVIDIA's from compute capability 8.0 on) where Triton is installed, in bfloat16 and float16 for
     heads of width up to 256, in float32 up to 128: wider ones would not fit into the registers. Everything else,
@@ -36,12 +36,38 @@ def fuses(queries: Tensor, keys: Tensor, values: Tensor) -> bool:
         >>> fuses(torch.zeros(5, 4), torch.zeros(5, 4), torch.zeros(5, 4))
         False
     """
+    return unfused(queries, keys, values) is None
+
+
+def unfused(queries: Tensor, keys: Tensor, values: Tensor) -> str | None:
+    """Why attention of these tensors does not go through the kernels; None where it does.
+
+    Args:
+        queries: ``[..., M, D]``.
+        keys: ``[..., N, D]``.
+        values: ``[..., N, Dv]``.
+
+    Example:
+        >>> unfused(torch.zeros(5, 4), torch.zeros(5, 4), torch.zeros(5, 4))
+        'the kernels run on a GPU alone'
+    """
     tensors = queries, keys, values
-    if not all(x.is_cuda and x.dtype in (torch.float32, torch.bfloat16, torch.float16) for x in tensors):
-        return False
+    if not all(x.is_cuda for x in tensors):
+        return "the kernels run on a GPU alone"
+    for x in tensors:
+        if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            return f"dtype {x.dtype}, expected torch.float32, torch.bfloat16 or torch.float16"
     widths, longest = [x.size(-1) for x in tensors], max(x.size(-2) for x in tensors)
-    fit = min(widths) >= 1 and max(widths) * product_dtype(keys, values).itemsize <= _WIDEST
-    return fit and longest * max(widths) < _ENTRIES and _has_triton() and _has_tensor_cores(queries.device)
+    dtype = product_dtype(keys, values)
+    if min(widths) < 1 or max(widths) * dtype.itemsize > _WIDEST:
+        return f"heads of widths {min(widths)} to {max(widths)}, expected 1 to {_WIDEST // dtype.itemsize} in {dtype}"
+    if longest * max(widths) >= _ENTRIES:
+        return f"{longest} positions of width {max(widths)}, expected a product below 2**31"
+    if not _has_triton():
+        return "Triton is not installed; pip install 'pyro-attention[triton]'"
+    if not _has_tensor_cores(queries.device):
+        return "the GPU has a compute capability below 8.0"
+    return None
 
 
 @cache

@@ -181,7 +181,7 @@ def forward(
         context = tl.dot(weights.to(v.dtype), v, context * factor[:, None], input_precision=PRECISION)
     if NOISE is None:
         plain_maximum, plain_total = maximum, total
-    seen = total > 0.0  # of each row the same with and without noise
+    seen = total != 0.0  # of each row the same with and without noise; NaN, of scores that overflow, stays
     total, plain_total = tl.where(seen, total, 1.0), tl.where(seen, plain_total, 1.0)
     _store(CONTEXT + slice * queries * VALUE_WIDTH, rows, queries, context / total[:, None], VALUE_WIDTH, VALUE_PADDED)
     # zero where a row saw nothing, whose exponentials are zero then too

@@ -150,6 +150,18 @@ def test_scores_of_any_size():
         assert all(x.isfinite().all() for x in found)
 
 
+def test_scores_that_overflow_are_not_finite_in_their_rows():
+    """Products of finite vectors; a row whose first score alone is infinite is no row without keys."""
+    queries, keys = torch.ones(1, 1, 3, 16), torch.ones(1, 1, 20, 16)
+    queries[..., 1, :], keys[..., 0, :] = 1e30, 1e20
+    values = torch.ones(1, 1, 20, 4)
+    for fused in (True, False):
+        with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+            patch.setattr(blocked_module, "fuses", lambda *tensors, fused=fused: fused)
+            _, normalisers = blocked_attention(queries, keys, values, noise="normal", noise_scale=torch.tensor(0.1))
+        assert normalisers.isfinite().tolist() == [[[True, False, True]]]
+
+
 def test_slices_without_keys_or_queries():
     v = torch.ones(2, 3, 4)
     for queries, keys in ((torch.ones(2, 0, 4), torch.ones(2, 3, 4)), (torch.ones(0, 3, 4), torch.ones(0, 3, 4))):

@@ -12,7 +12,7 @@ import torch
 from pyro_attention.ops import blocked_attention as blocked_module
 from pyro_attention.ops import fused_attention as fused_module
 from pyro_attention.ops.blocked_attention import blocked_attention
-from pyro_attention.ops.fused_attention import fuses, tiles
+from pyro_attention.ops.fused_attention import fuses, tiles, unfused
 
 CHECKS = Path(__file__).with_name("fused_attention_checks.py")
 KERNELS = ["forward", "backward_queries", "backward_keys"]
@@ -37,25 +37,28 @@ def stand_in(dtype=torch.bfloat16, shape=(8, 64), is_cuda=True):
 
 
 @pytest.mark.parametrize(
-    ("tensor", "capability", "triton", "expected"),
+    ("tensor", "capability", "triton", "reason"),
     [
-        ({}, (8, 0), True, True),
-        ({"shape": (1, 256)}, (9, 0), True, True),
-        ({"dtype": torch.float32, "shape": (1, 128)}, (9, 0), True, True),
-        ({"dtype": torch.float32, "shape": (8, 129)}, (9, 0), True, False),
-        ({}, (8, 0), False, False),
-        ({}, (7, 5), True, False),
-        ({"is_cuda": False}, (8, 0), True, False),
-        ({"dtype": torch.float64}, (8, 0), True, False),
-        ({"shape": (8, 257)}, (8, 0), True, False),
-        ({"shape": (8, 0)}, (8, 0), True, False),
-        ({"shape": (2**25, 64)}, (8, 0), True, False),
+        ({}, (8, 0), True, None),
+        ({"shape": (1, 256)}, (9, 0), True, None),
+        ({"dtype": torch.float32, "shape": (1, 128)}, (9, 0), True, None),
+        ({"dtype": torch.float32, "shape": (8, 129)}, (9, 0), True, "widths 64 to 129, expected 1 to 128 in torch.fl"),
+        ({}, (8, 0), False, "Triton is not installed; pip install"),
+        ({}, (7, 5), True, "compute capability below 8.0"),
+        ({"is_cuda": False}, (8, 0), True, "on a GPU alone"),
+        ({"dtype": torch.float64}, (8, 0), True, "dtype torch.float64, expected torch.float32"),
+        ({"shape": (8, 257)}, (8, 0), True, "widths 64 to 257, expected 1 to 256 in torch.bfloat16"),
+        ({"shape": (8, 0)}, (8, 0), True, "widths 0 to 64, expected"),
+        ({"shape": (2**25, 64)}, (8, 0), True, "33554432 positions of width 64"),
     ],
 )
-def test_what_is_fused(tensor, capability, triton, expected, monkeypatch):
+def test_what_is_fused(tensor, capability, triton, reason, monkeypatch):
     monkeypatch.setattr(fused_module, "_has_triton", lambda: triton)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert fuses(stand_in(), stand_in(), stand_in(**tensor)) == expected
+    tensors = stand_in(), stand_in(), stand_in(**tensor)
+    assert fuses(*tensors) == (reason is None)
+    actual = unfused(*tensors)
+    assert actual is None if reason is None else reason in actual
 
 
 @pytest.mark.slow
