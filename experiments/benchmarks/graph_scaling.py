@@ -24,6 +24,7 @@ from experiments.benchmarks.graph_sizes import (
     growth,
     measure,
     pubmed,
+    time_per_edge,
 )
 from experiments.cli import command_line, run_script
 from experiments.figures import save
@@ -42,7 +43,9 @@ QUANTITIES = {
 SLOPES = {
     "slope_ms": "slope of log time against log edges, over graphs with at least a tenth of the most edges",
     "slope_peak_mb": "slope of log peak memory against log edges, over graphs with at least a tenth of the most edges",
-    "ms_per_edge": f"median time divided by edges, on {LARGE} edges over {SMALL}",
+    "per_edge": f"time divided by edges, on {LARGE} edges over {SMALL} in the same round, median over rounds",
+    "per_edge_low": "10 % quantile of that",
+    "per_edge_high": "90 % quantile of that",
 }
 
 
@@ -85,7 +88,8 @@ def run(config: ScalingConfig) -> dict[str, float]:
     print(f"PubMed's size: {report.topology(graph)}", flush=True)
     (at_pubmed,) = _measure_all([graph], config)
     growing = _measure_all([Graph(NODES, edges) for edges in sizes], config)
-    metrics, definitions = _metrics(at_pubmed, growing)
+    metrics = _metrics(at_pubmed, growing) | _per_edge(growing)
+    definitions = {name: (QUANTITIES | SLOPES)[name.rpartition("/")[2]] for name in metrics}
     write_metrics(config.out, metrics, definitions)
     write_environment(config.out, torch.device("cpu"))
     print(as_table(report.rows([at_pubmed, *growing])), *report.findings(metrics), sep="\n")
@@ -115,8 +119,19 @@ def _measure_all(graphs: Sequence[Graph], config: ScalingConfig) -> list[Measure
     return done
 
 
-def _metrics(at_pubmed: Measurement, growing: Sequence[Measurement]) -> tuple[dict[str, float], dict[str, str]]:
-    """Numbers by name, such as ``pubmed/WC/ms``, and what they mean."""
+def _per_edge(growing: Sequence[Measurement]) -> dict[str, float]:
+    """What an edge of a large graph takes beside one of a small graph, for layers that were measured on both."""
+    measured = [found for found in growing if found.graph.edges in (SMALL, LARGE)]
+    if len(measured) < 2:
+        return {}
+    small, large = measured
+    names = [name for name in CONTESTANTS if name in large.times]
+    found = {name: time_per_edge(name, small.graph, large.graph) for name in names}
+    return {f"{name}/{key}": value for name in names for key, value in found[name].items()}
+
+
+def _metrics(at_pubmed: Measurement, growing: Sequence[Measurement]) -> dict[str, float]:
+    """Numbers by name, such as ``pubmed/WC/ms``."""
     named = {"pubmed": at_pubmed} | {f"{found.graph.edges}_edges": found for found in growing}
     metrics = {
         f"{size}/{contestant}/{quantity}": value
@@ -130,11 +145,7 @@ def _metrics(at_pubmed: Measurement, growing: Sequence[Measurement]) -> tuple[di
         edges = [found.graph.edges for found in measured]
         metrics[f"{contestant}/slope_ms"] = growth(edges, [found.times[contestant].median for found in measured])
         metrics[f"{contestant}/slope_peak_mb"] = growth(edges, [found.peaks[contestant] for found in measured])
-        times = {found.graph.edges: found.times[contestant].median for found in growing if contestant in found.times}
-        if SMALL in times and LARGE in times:
-            metrics[f"{contestant}/ms_per_edge"] = times[LARGE] / LARGE / (times[SMALL] / SMALL)
-    meaning = QUANTITIES | SLOPES
-    return metrics, {name: meaning[name.rpartition("/")[2]] for name in metrics}
+    return metrics
 
 
 if __name__ == "__main__":

@@ -54,9 +54,13 @@ def findings(metrics: Mapping[str, float]) -> list[str]:
     ]
     if slopes:
         lines.append(f"Slopes of log time and log memory against log edges, upper decade: {', '.join(slopes)}.")
-    per_edge = [f"{name} {metrics[key]:.2f}" for name in CONTESTANTS if (key := f"{name}/ms_per_edge") in metrics]
+    per_edge = [
+        f"{name} {metrics[key]:.2f} ({metrics[f'{key}_low']:.2f} - {metrics[f'{key}_high']:.2f})"
+        for name in CONTESTANTS
+        if (key := f"{name}/per_edge") in metrics
+    ]
     if per_edge:
-        lines.append(f"Time per edge on {LARGE} edges over that on {SMALL}: {', '.join(per_edge)}.")
+        lines.append(f"Time per edge on {LARGE} edges over that on {SMALL}, taking turns: {', '.join(per_edge)}.")
     return lines
 
 

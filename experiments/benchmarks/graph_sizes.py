@@ -29,6 +29,7 @@ __all__ = [
     "make_step",
     "measure",
     "pubmed",
+    "time_per_edge",
 ]
 
 Contestant = Literal["GATConv", "Soft", "WC"]
@@ -129,6 +130,14 @@ def measure(graph: Graph, contestants: Sequence[Contestant], *, rounds: int) -> 
     steps = {name: make_step(name, graph) for name in contestants}
     times = interleave(steps, rounds=rounds, warm_up=max(1, rounds // 10))
     return Measurement(graph, rounds, {name: times[name] for name in contestants}, peaks)
+
+
+def time_per_edge(contestant: Contestant, small: Graph, large: Graph, *, rounds: int = 10) -> dict[str, float]:
+    """Time per edge on the large graph over that on the small one, both in turn: median and 10-90 % over rounds."""
+    steps = {str(graph.edges): make_step(contestant, graph) for graph in (small, large)}
+    found, edges = interleave(steps, rounds=rounds, warm_up=2)[str(large.edges)], large.edges / small.edges
+    ratios = {"per_edge": found.ratio, "per_edge_low": found.ratio_low, "per_edge_high": found.ratio_high}
+    return {name: ratio / edges for name, ratio in ratios.items()}
 
 
 def growth(sizes: Sequence[float], costs: Sequence[float]) -> float:

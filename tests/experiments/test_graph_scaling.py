@@ -159,19 +159,22 @@ def test_layers_that_would_need_too_much_memory_are_left_out(monkeypatch: pytest
     assert (last["GATConv ms"], last["WC ratio"], last["WC ms"]) == ("-", "-", "500.0")
 
 
-def test_time_per_edge_of_the_large_graph_over_the_small_one() -> None:
-    def timed(edges: int, ms: float) -> Measurement:
-        timing = Timing(median=ms, low=0, high=0, ratio=1.0, ratio_low=0, ratio_high=0)
-        return Measurement(Graph(10, edges), 3, dict.fromkeys(CONTESTANTS, timing), dict.fromkeys(CONTESTANTS, 1.0))
+def test_time_per_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    timing = Timing(median=1, low=1, high=1, ratio=9, ratio_low=8, ratio_high=12)
+    monkeypatch.setattr(graph_sizes, "make_step", lambda contestant, graph: lambda: None)
+    monkeypatch.setattr(graph_sizes, "interleave", lambda steps, **_: dict.fromkeys(steps, timing))
+    growing = [_measurement(SMALL, GATConv=1, WC=1), _measurement(LARGE, WC=1)]
+    found = graph_scaling._per_edge(growing)
+    assert found == {"WC/per_edge": 0.9, "WC/per_edge_low": 0.8, "WC/per_edge_high": 1.2}
+    assert graph_scaling._per_edge(growing[:1]) == {}
+    metrics = graph_scaling._metrics(_measurement(7, GATConv=1, Soft=1, WC=1), growing) | found
+    expected = "Time per edge on 1000000 edges over that on 100000, taking turns: WC 0.90 (0.80 - 1.20)."
+    assert findings(metrics)[-1] == expected
 
-    growing = [timed(SMALL, 200.0), timed(LARGE, 1800.0)]
-    metrics, definitions = graph_scaling._metrics(timed(7, 1.0), growing)
-    assert metrics["WC/ms_per_edge"] == pytest.approx(0.9)
-    assert definitions["WC/ms_per_edge"] == "median time divided by edges, on 1000000 edges over 100000"
-    everyone = ", ".join(f"{name} 0.90" for name in CONTESTANTS)
-    assert findings(metrics)[-1] == f"Time per edge on 1000000 edges over that on 100000: {everyone}."
-    smaller, _ = graph_scaling._metrics(timed(7, 1.0), growing[:1])
-    assert "WC/ms_per_edge" not in smaller
+
+def test_time_per_edge_of_real_layers() -> None:
+    found = graph_sizes.time_per_edge("WC", Graph(10, 20), Graph(10, 40), rounds=2)
+    assert 0 < found["per_edge_low"] <= found["per_edge"] <= found["per_edge_high"]
 
 
 def test_max_edges_below_the_smallest_graph(tmp_path: Path) -> None:
