@@ -64,7 +64,8 @@ class SequenceTraining(ELBOTraining):
             family.warm_start = self.current_epoch < self.warm_start
 
     def on_validation_epoch_end(self) -> None:
-        """Log the share of attention that is normalised over the words before, where there is one."""
+        """Log the share of attention that is normalised over the words before, too, where there is one."""
+        super().on_validation_epoch_end()
         normalizer = self.objective.model.normalizer
         if normalizer is not None:
             self.log("temporal_share", normalizer.mixing_weight)

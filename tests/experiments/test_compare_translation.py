@@ -120,6 +120,10 @@ def test_normalizers_are_rows_of_their_own(tmp_path, capsys):
     assert 0.3 < metrics["soft-hybrid/temporal_share"] < 0.7
     assert metrics["marginal-hybrid/test_ppl"] != metrics["marginal/test_ppl"]
     assert "soft/temporal_share" not in metrics
+    histories = {path.parent.name: path.read_text().splitlines()[0] for path in tmp_path.glob("out/runs/*/history.csv")}
+    assert {name for name, head in histories.items() if "temporal_share" in head} == {
+        name for name in histories if "hybrid" in name
+    }
     assert "temporal share" in capsys.readouterr().out
     assert "translation-toy-normalizers" in page.read_text()
     assert "Rows hybrid: a trained mixture" in page.read_text()
