@@ -54,24 +54,20 @@ def is_blocked(
     weights = shape.numel()
     if implementation == "dense" or (implementation == "auto" and weights < _MANY_WEIGHTS):
         return False
-    if obstacle is not None and implementation == "blocked":
-        raise unsupported(site, obstacle)
-    if obstacle is not None and weights > _MOST_WEIGHTS:
-        raise ValueError(
-            f"site '{site}': weights of shape {tuple(shape)} would take {_gigabytes(q, weights):.1f} GB in dense "
-            f"attention, several times over, and blocked attention does not support {obstacle}; or use "
-            f"implementation='dense', which computes them all the same"
-        )
-    slow = _slow(q, k, v)
-    if obstacle is None and slow is None:
-        return True
-    if obstacle is None and (implementation == "blocked" or weights > _MOST_WEIGHTS):
-        _warn_once(f"site '{site}': blocked attention runs without the fused kernels, many times slower: {slow}")
-        return True
+    required = implementation == "blocked" or weights > _MOST_WEIGHTS
+    if obstacle is not None:
+        if required:
+            raise unsupported(site, obstacle) if implementation == "blocked" else _too_many(site, obstacle, q, shape)
+        reason = f"does not support {obstacle}"
+    else:
+        slow = _slow(q, k, v)
+        if slow is None:
+            return True
+        if required:
+            _warn_once(f"site '{site}': blocked attention runs without the fused kernels, many times slower: {slow}")
+            return True
+        reason = f"would be slow without the fused kernels: {slow}"
     if not wanted:
-        reason = (
-            f"would be slow without the fused kernels: {slow}" if obstacle is None else f"does not support {obstacle}"
-        )
         _warn_once(
             f"site '{site}': implementation='auto' keeps a large call dense, as blocked attention {reason}; change "
             f"that, or choose implementation='dense'"
@@ -97,8 +93,14 @@ def _slow(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     return unfused(q, k, v) if q.is_cuda else None
 
 
-def _gigabytes(q: Tensor, weights: int) -> float:
-    return 1e-9 * weights * max(4, q.dtype.itemsize)  # never in half precision
+def _too_many(site: str, obstacle: str, q: Tensor, shape: torch.Size) -> ValueError:
+    """The error of a layer that cannot be blocked and would hold too many weights."""
+    gigabytes = 1e-9 * shape.numel() * max(4, q.dtype.itemsize)  # never in half precision
+    return ValueError(
+        f"site '{site}': weights of shape {tuple(shape)} would take {gigabytes:.1f} GB in dense attention, several "
+        f"times over, and blocked attention does not support {obstacle}; or use implementation='dense', which "
+        f"computes them all the same"
+    )
 
 
 @cache  # by the message: a training loop would repeat it at every step
