@@ -113,8 +113,12 @@ def command_line(script: str, config: Any, *, always: Sequence[str] = ()) -> str
         if field.default is MISSING or field.name in how or isinstance(value, Path):
             continue
         if field.name in always or value != field.default:
+            option = field.name.replace("_", "-")
+            if isinstance(value, bool):  # a switch, without a value
+                parts.append(f"--{option}" if value else f"--no-{option}")
+                continue
             value = f"'{json.dumps(value)}'" if isinstance(value, tuple) else value
-            parts.append(f"--{field.name.replace('_', '-')} {value}")
+            parts.append(f"--{option} {value}")
     return " ".join(parts)
 
 

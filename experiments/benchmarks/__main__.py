@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from experiments.benchmarks.ratios import RATIOS, Measured, compare, device_name, ratios_of, read_ratios, write_ratios
 from experiments.benchmarks.suite import BENCHMARKS, Name
-from experiments.benchmarks.timing import Timing
+from experiments.benchmarks.timing import Timing, threads_text
 from experiments.cli import run_script
 from experiments.results import UserError, as_table, write_atomic, write_environment
 from experiments.results_page import hardware, markdown_table, update_section
@@ -127,10 +127,9 @@ def _section(results: Results, config: BenchmarkConfig, machine: str) -> str:
     """Markdown of the section: a table for each benchmark."""
     options = {"rounds": config.rounds, "threads": config.threads}
     given = "".join(f" --{option} {value}" for option, value in options.items() if value is not None)
-    threads = torch.get_num_threads()
     parts = [
-        f"## Benchmarks\n\n`python -m experiments.benchmarks{given}`, on {machine}, {threads} "
-        f"thread{'s' if threads > 1 else ''}.\n\nTimes are medians over interleaved rounds, ratios medians of the "
+        f"## Benchmarks\n\n`python -m experiments.benchmarks{given}`, on {machine}, {threads_text()}."
+        f"\n\nTimes are medians over interleaved rounds, ratios medians of the "
         f"ratio to the reference in the same round: the first row, or the last row before whose ratio is 1."
     ]
     if not torch.cuda.is_available():

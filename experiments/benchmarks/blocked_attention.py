@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from experiments.benchmarks import blocked_attention_report as report
 from experiments.benchmarks.memory import peak_memory
-from experiments.benchmarks.timing import Timing, interleave
+from experiments.benchmarks.timing import Timing, interleave, threads_text
 from experiments.cli import command_line, run_script
 from experiments.figures import save
 from experiments.results import as_table, write_environment, write_metrics
@@ -168,9 +168,8 @@ def run(config: BlockedConfig) -> dict[str, float]:
         peaks = {name: peak_memory(make_step, name, length) for name in names}
         times = interleave({name: make_step(name, length) for name in names}, rounds=config.rounds, warm_up=1)
         for name in names:
-            numbers = {quantity: getattr(times[name], quantity) for quantity in ("ratio", "ratio_low", "ratio_high")}
-            numbers |= {"ms": times[name].median, "peak_mb": peaks[name]}
-            metrics |= {f"{length}_positions/{name}/{quantity}": numbers[quantity] for quantity in QUANTITIES}
+            numbers = times[name].quantities(peak_mb=peaks[name])
+            metrics |= {f"{length}_positions/{name}/{quantity}": value for quantity, value in numbers.items()}
     write_metrics(config.out, metrics, {name: QUANTITIES[name.rpartition("/")[2]] for name in metrics})
     write_environment(config.out, torch.device("cpu"))
     _report(config, metrics)
@@ -186,8 +185,7 @@ def _report(config: BlockedConfig, metrics: dict[str, float]) -> None:
     if config.results is not None:
         beside = Path("pictures", path.name)
         save(picture, config.results.parent / beside)
-        threads = torch.get_num_threads()
-        machine = f"{hardware([config.out])}, {threads} thread{'s' if threads > 1 else ''}"
+        machine = f"{hardware([config.out])}, {threads_text()}"
         layer = f"{HEADS} heads of width {WIDTH}"
         command = command_line("experiments.benchmarks.blocked_attention", config, always=("rounds",))
         text = report.section(rows, command, rounds=config.rounds, layer=layer, machine=machine, picture=beside)

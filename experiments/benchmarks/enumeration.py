@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from experiments.benchmarks.memory import peak_memory
-from experiments.benchmarks.timing import interleave
+from experiments.benchmarks.timing import interleave, threads_text, with_spread
 from experiments.cli import command_line, run_script
 from experiments.results import as_table, write_environment, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
@@ -142,9 +142,8 @@ def run(config: EnumerationConfig) -> dict[str, float]:
         peaks = {name: median(peak_memory(make_step, name, sizes) for _ in range(3)) for name in CONTESTANTS}
         times = interleave({name: make_step(name, sizes) for name in CONTESTANTS}, rounds=config.rounds, warm_up=1)
         for name in CONTESTANTS:
-            numbers = {quantity: getattr(times[name], quantity) for quantity in ("ratio", "ratio_low", "ratio_high")}
-            numbers |= {"ms": times[name].median, "peak_mb": peaks[name]}
-            metrics |= {f"{sources}_sources/{name}/{quantity}": numbers[quantity] for quantity in QUANTITIES}
+            numbers = times[name].quantities(peak_mb=peaks[name])
+            metrics |= {f"{sources}_sources/{name}/{quantity}": value for quantity, value in numbers.items()}
     write_metrics(config.out, metrics, {name: QUANTITIES[name.rpartition("/")[2]] for name in metrics})
     write_environment(config.out, torch.device("cpu"))
     rows = _rows(metrics, config.sources)
@@ -156,11 +155,10 @@ def run(config: EnumerationConfig) -> dict[str, float]:
 
 def _section(config: EnumerationConfig, rows: list[dict[str, str]]) -> str:
     sizes = Sizes(0, vocabulary=config.vocabulary)
-    threads = torch.get_num_threads()
     command = command_line("experiments.benchmarks.enumeration", config, always=("rounds",))
     return (
         f"## Exact enumeration of alignments\n\n`{command}`, "
-        f"on {hardware([config.out])}, {threads} thread{'s' if threads > 1 else ''}.\n\n"
+        f"on {hardware([config.out])}, {threads_text()}.\n\n"
         f"Forward and backward of the last layer of a translation model, the alignment summed out by Pyro: "
         f"{sizes.batch} sentences of {sizes.targets} words, width {sizes.width}, {sizes.vocabulary} tokens. Medians of "
         f"{config.rounds} interleaved rounds, ratios to logsumexp over all logits, by hand and without Pyro, in each "
@@ -177,7 +175,7 @@ def _rows(metrics: dict[str, float], sources: tuple[int, ...]) -> list[dict[str,
             found = {quantity: metrics[f"{count}_sources/{name}/{quantity}"] for quantity in QUANTITIES}
             row[f"{name} ms"] = f"{found['ms']:.0f}"
             if name != CONTESTANTS[0]:
-                row[f"{name} ratio"] = f"{found['ratio']:.2f} ({found['ratio_low']:.2f} - {found['ratio_high']:.2f})"
+                row[f"{name} ratio"] = with_spread(found, "ratio")
             row[f"{name} MB"] = f"{found['peak_mb']:.0f}"
         rows.append(row)
     return rows

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from tqdm import tqdm
 
-from experiments.benchmarks.timing import interleave
-from experiments.cli import run_script
+from experiments.benchmarks.timing import interleave, with_spread
+from experiments.cli import command_line, run_script
 from experiments.results import UserError, as_table, write_environment, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from pyro_attention import AttentionELBO, AttentionGuide, ContextualGammaPrior, LatentAttention, Weibull
@@ -134,9 +134,8 @@ def run(config: FusedConfig) -> dict[str, float]:
         with torch.device("cuda"):
             times = interleave(steps, rounds=config.rounds, warm_up=WARM_UP)
         for name in CONTESTANTS:
-            numbers = {quantity: getattr(times[name], quantity) for quantity in ("ratio", "ratio_low", "ratio_high")}
-            numbers |= {"ms": times[name].median, "peak_mb": peaks[name]}
-            metrics |= {f"{length}_positions/{name}/{quantity}": numbers[quantity] for quantity in QUANTITIES}
+            numbers = times[name].quantities(peak_mb=peaks[name])
+            metrics |= {f"{length}_positions/{name}/{quantity}": value for quantity, value in numbers.items()}
     write_metrics(config.out, metrics, {name: QUANTITIES[name.rpartition("/")[2]] for name in metrics})
     write_environment(config.out, torch.device("cuda"))
     rows = _rows(metrics, config.lengths)
@@ -178,19 +177,15 @@ def _rows(metrics: Mapping[str, float], lengths: tuple[int, ...]) -> list[dict[s
             found = {quantity: metrics[f"{length}_positions/{name}/{quantity}"] for quantity in QUANTITIES}
             row[f"{name} ms"] = f"{found['ms']:.2f}"
             if name != "softmax":
-                row["ratio"] = f"{found['ratio']:.2f} ({found['ratio_low']:.2f} - {found['ratio_high']:.2f})"
+                row["ratio"] = with_spread(found, "ratio")
             row[f"{name} MB"] = f"{found['peak_mb']:.0f}"
         rows.append(row)
     return rows
 
 
 def _section(config: FusedConfig, rows: list[dict[str, str]]) -> str:
-    lengths = " ".join(map(str, config.lengths))
-    command = (
-        f"python -m experiments.benchmarks.fused_attention --lengths '[{lengths.replace(' ', ', ')}]' "
-        f"--width {config.width} --dtype {config.dtype} --heads {config.heads} --batch {config.batch} "
-        f"--rounds {config.rounds}{' --causal' if config.causal else ''}"
-    )
+    always = ("lengths", "width", "dtype", "heads", "batch", "rounds")
+    command = command_line("experiments.benchmarks.fused_attention", config, always=always)
     return (
         f"## Fused attention\n\n`{command}`, on {hardware([config.out])}.\n\n"
         f"Forward and backward of Weibull attention with a contextual Gamma prior, its KL included, in fused kernels, "

@@ -26,6 +26,7 @@ from experiments.benchmarks.graph_sizes import (
     pubmed,
     time_per_edge,
 )
+from experiments.benchmarks.timing import threads_text
 from experiments.cli import command_line, run_script
 from experiments.figures import save
 from experiments.results import UserError, as_table, write_environment, write_metrics
@@ -96,8 +97,7 @@ def run(config: ScalingConfig) -> dict[str, float]:
     picture = Path("pictures", "graph_scaling.png")
     for path in (config.out / picture.name, config.results.parent / picture):
         save(report.figure(at_pubmed, growing), path)
-    threads = torch.get_num_threads()
-    machine = f"{hardware([config.out])}, {threads} thread{'s' if threads > 1 else ''}"
+    machine = f"{hardware([config.out])}, {threads_text()}"
     command = command_line("experiments.benchmarks.graph_scaling", config)
     section = report.section(at_pubmed, growing, metrics, command=command, picture=picture, machine=machine)
     update_section(config.results, "graph-scaling", section)

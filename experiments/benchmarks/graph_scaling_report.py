@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.benchmarks.graph_sizes import CONTESTANTS, LARGE, SMALL, Graph, Measurement
+from experiments.benchmarks.timing import with_spread
 from experiments.results_page import markdown_table
 
 __all__ = ["figure", "findings", "rows", "section", "topology"]
@@ -54,11 +55,7 @@ def findings(metrics: Mapping[str, float]) -> list[str]:
     ]
     if slopes:
         lines.append(f"Slopes of log time and log memory against log edges, upper decade: {', '.join(slopes)}.")
-    per_edge = [
-        f"{name} {metrics[key]:.2f} ({metrics[f'{key}_low']:.2f} - {metrics[f'{key}_high']:.2f})"
-        for name in CONTESTANTS
-        if (key := f"{name}/per_edge") in metrics
-    ]
+    per_edge = [f"{name} {with_spread(metrics, key)}" for name in CONTESTANTS if (key := f"{name}/per_edge") in metrics]
     if per_edge:
         lines.append(f"Time per edge on {LARGE} edges over that on {SMALL}, taking turns: {', '.join(per_edge)}.")
     return lines

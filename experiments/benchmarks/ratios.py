@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
-from experiments.benchmarks.timing import Timing
+from experiments.benchmarks.timing import Timing, threads_text
 from experiments.results import UserError, write_atomic
 
 __all__ = ["RATIOS", "Measured", "Ratios", "compare", "device_name", "ratios_of", "read_ratios", "write_ratios"]
@@ -65,7 +65,7 @@ def device_name(device: str, threads: int) -> str:
         >>> device_name("cpu", 2)
         'cpu, 2 threads'
     """
-    return f"cpu, {threads} thread{'s' if threads > 1 else ''}" if device == "cpu" else device
+    return f"cpu, {threads_text(threads)}" if device == "cpu" else device
 
 
 def ratios_of(timings: Mapping[str, Timing], *, torch: str) -> Measured:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Timing", "interleave"]
+__all__ = ["Timing", "interleave", "threads_text", "with_spread"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,32 @@ class Timing:
     ratio: float
     ratio_low: float
     ratio_high: float
+
+    def quantities(self, *, peak_mb: float) -> dict[str, float]:
+        """Time and ratio with its spread for metrics.json, and the memory that was measured beside them."""
+        spread = {name: getattr(self, name) for name in ("ratio", "ratio_low", "ratio_high")}
+        return {"ms": self.median} | spread | {"peak_mb": peak_mb}
+
+
+def with_spread(numbers: Mapping[str, float], name: str) -> str:
+    """A number with its quantiles ``NAME_low`` and ``NAME_high``.
+
+    Example:
+        >>> with_spread({"ratio": 0.93, "ratio_low": 0.83, "ratio_high": 1.01}, "ratio")
+        '0.93 (0.83 - 1.01)'
+    """
+    return f"{numbers[name]:.2f} ({numbers[f'{name}_low']:.2f} - {numbers[f'{name}_high']:.2f})"
+
+
+def threads_text(count: int | None = None) -> str:
+    """A number of threads in words; that of torch when omitted.
+
+    Example:
+        >>> threads_text(1), threads_text(2)
+        ('1 thread', '2 threads')
+    """
+    count = torch.get_num_threads() if count is None else count
+    return f"{count} thread{'s' if count > 1 else ''}"
 
 
 def interleave(

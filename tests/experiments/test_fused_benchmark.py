@@ -58,6 +58,7 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     page = (tmp_path / "PAGE.md").read_text()
     assert "| 6 | 3.00 | 7 | 4.00 | 2.00 (1.00 - 3.00) | 7 |" in page
     assert "--lengths '[5, 6]' --width 64 --dtype bfloat16" in page
+    assert " --causal " in page
 
 
 @pytest.mark.cuda
