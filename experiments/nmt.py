@@ -23,18 +23,10 @@ from experiments.results import (
     write_metrics,
 )
 from experiments.training import fit_batches
+from experiments.translation_align import AlignConfig, align_file, aligned_pairs, draw_pair
 from experiments.translation_config import TranslationConfig
 from experiments.translation_evaluation import evaluate
-from experiments.translation_files import (
-    AlignConfig,
-    EvaluateConfig,
-    TranslateConfig,
-    align_file,
-    aligned_pairs,
-    draw_pair,
-    evaluate_run,
-    translate_file,
-)
+from experiments.translation_files import EvaluateConfig, TranslateConfig, evaluate_run, translate_file
 from experiments.translation_model import build, load_text, load_trained, load_vocabulary
 from pyro_attention.analysis import GoldAlignment
 
@@ -88,6 +80,8 @@ def run(config: TranslationConfig) -> dict[str, float]:
 
 def _run_and_show(config: TranslationConfig) -> None:
     """The script: table on the terminal, pictures of the first test sentences in the folder."""
+    if config.dataset == "own":
+        print(_reading(config))
     metrics, folder = run(config), run_folder(config)
     print(metrics_table(metrics))
     trained = load_trained(folder, device=config.device)
@@ -96,6 +90,15 @@ def _run_and_show(config: TranslationConfig) -> None:
         gold = None if text.alignments is None else GoldAlignment(text.alignments[place].links)
         print(draw_pair(pair, folder / "figures" / f"pair-{place + 1}.png", gold=gold))
     print(f"\nsaved in {folder}")
+
+
+def _reading(config: TranslationConfig) -> str:
+    """What becomes of one's own text."""
+    case = "all letters made small (--no-lowercase keeps them)" if config.lowercase else "capitals kept"
+    divided = "words as they stand between blanks"
+    if config.words != "none":
+        divided = f"punctuation split off words by {config.words} (--tokenize none for text that is tokenised already)"
+    return f"{config.text}: {case}, {divided}"
 
 
 COMMANDS = {
