@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, get_args
@@ -214,7 +214,15 @@ def start_from(model: nn.Module, folder: Path, vocabulary: Vocabulary) -> None:
     model.load_state_dict({name: value for name, value in weights.items() if name in ours}, strict=False)
 
 
-def run_config(folder: Path, config_type: type[Config], *, paths: Sequence[str], script: str, **changes: Any) -> Config:
+def run_config(
+    folder: Path,
+    config_type: type[Config],
+    *,
+    paths: Sequence[str],
+    script: str,
+    older: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Config:
     """The configuration of the run in a folder.
 
     Args:
@@ -222,6 +230,7 @@ def run_config(folder: Path, config_type: type[Config], *, paths: Sequence[str],
         config_type: Dataclass of the configuration.
         paths: Its fields that are paths.
         script: The script that makes such runs.
+        older: What fields meant in runs of before they were there, where that is not their default.
         changes: Fields to set to something else.
     """
     path = folder / "config.yaml"
@@ -232,5 +241,5 @@ def run_config(folder: Path, config_type: type[Config], *, paths: Sequence[str],
     known = {field.name for field in fields(config_type)}  # type: ignore[arg-type]
     values = {name: Path(value) if name in paths and value else value for name, value in values.items()}
     # the weights are loaded: where they started does not matter any more
-    values |= {"out": folder, "init_from": None} | changes
+    values = dict(older or {}) | values | {"out": folder, "init_from": None} | changes
     return config_type(**{name: value for name, value in values.items() if name in known})
