@@ -17,7 +17,7 @@ from experiments.sequence_model import perplexity as sequence_perplexity
 from experiments.training import Fitted
 from experiments.translation_alignments import alignment_summary
 from experiments.translation_model import Trained, load_text
-from models.decoding import beam_search
+from models.decoding import Inference, beam_search
 
 __all__ = ["DEFINITIONS", "Bleu", "batches", "bleu", "evaluate", "perplexity", "progress_bar", "translate"]
 
@@ -85,12 +85,13 @@ def translate(
         progress: Show a progress bar.
     """
     found, config = [""] * len(text), trained.config
+    inference = Inference(k_max=k_max, family=trained.family, samples=samples)
     bar = progress_bar(len(text), "translating", shown=progress)
     for batch in batches(trained, text):
         hypotheses = beam_search(
-            trained.model, batch.source, batch.source_mask, begin=BEGIN, end=END, k_max=k_max, family=trained.family,
+            trained.model, batch.source, batch.source_mask, begin=BEGIN, end=END, inference=inference,
             beam=config.beam if beam is None else beam, length_penalty=config.length_penalty, max_length=_LONGEST,
-            samples=samples, alignments=False, seed=config.seed,
+            alignments=False, seed=config.seed,
         )  # fmt: skip
         for index, best in zip(batch.indices.tolist(), hypotheses, strict=True):
             found[index] = trained.vocabulary.decode(best[0].tokens)
