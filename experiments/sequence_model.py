@@ -19,7 +19,7 @@ from experiments.results import UserError, user_errors
 from experiments.training import ELBOTraining
 from guides import AlignmentSchemeName, Scheme, build_scheme
 from models.decoder import AttentionDecoder
-from models.next_word import target_log_probs
+from models.decoding import Inference, target_log_probs
 from pyro_attention import Amortised, AttentionGuide, CategoricalAlignment, Family, Soft
 from pyro_attention.predictive import seeded
 
@@ -77,8 +77,8 @@ class SequenceTraining(ELBOTraining):
         return int(batch.target_mask.sum())
 
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
-        family = prediction_family(self.objective.guide)
-        log_probs = target_log_probs(self.objective.model, *model_arguments(batch), family=family)
+        inference = Inference(family=prediction_family(self.objective.guide))
+        log_probs = target_log_probs(self.objective.model, *model_arguments(batch), inference=inference)
         return {"loss": -log_probs.sum() / self.observations(batch)}
 
     def configure_optimizers(self) -> Any:
@@ -178,11 +178,11 @@ def perplexity(trained: TrainedSequences, batches: Iterable[Batch], *, k_max: in
     """Perplexity per word piece of batches, under the scheme's own predictive distribution."""
     trained.module.eval()
     samples = trained.config.num_samples if is_random(trained) else 0
+    inference = Inference(k_max=k_max, family=trained.family, samples=samples)
     total, count = 0.0, 0
     with seeded(trained.config.seed):
         for batch in batches:
-            arguments = model_arguments(batch)
-            found = target_log_probs(trained.model, *arguments, k_max=k_max, family=trained.family, samples=samples)
+            found = target_log_probs(trained.model, *model_arguments(batch), inference=inference)
             total, count = total - found.double().sum().item(), count + int(batch.target_mask.sum())
     return math.exp(total / count)
 

@@ -19,7 +19,7 @@ from experiments.training import Fitted
 from experiments.translation_alignments import alignment_summary
 from experiments.translation_config import TranslationConfig
 from experiments.translation_model import TOKENISED, Trained, load_text
-from models.decoding import beam_search
+from models.decoding import Inference, beam_search
 
 __all__ = [
     "DEFINITIONS",
@@ -115,14 +115,14 @@ def translate(
         progress: Show a progress bar.
     """
     config, found = trained.config, dict[int, Translated]()
+    inference = Inference(k_max=k_max, family=trained.family, samples=samples)
     bar = progress_bar(len(text), "translating", shown=progress)
     for batch in batches(trained, text):
         hypotheses = beam_search(
-            trained.model, batch.source, batch.source_mask, begin=BEGIN, end=END, k_max=k_max, family=trained.family,
+            trained.model, batch.source, batch.source_mask, begin=BEGIN, end=END, inference=inference,
             beam=config.beam if beam is None else beam, length_penalty=config.length_penalty,
             max_length=_LONGEST if max_length is None else max_length,
-            no_repeat=config.no_repeat if no_repeat is None else no_repeat, samples=samples, alignments=False,
-            seed=config.seed,
+            no_repeat=config.no_repeat if no_repeat is None else no_repeat, alignments=False, seed=config.seed,
         )  # fmt: skip
         for index, (best, *_) in zip(batch.indices.tolist(), hypotheses, strict=True):
             joined = join_words(trained.vocabulary.decode(best.tokens), config.words)
