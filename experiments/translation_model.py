@@ -175,5 +175,4 @@ def load_trained(folder: Path, *, device: str = "auto") -> Trained:
 
 def read_config(folder: Path, **changes: Any) -> TranslationConfig:
     """The configuration of the run in a folder."""
-    paths = ("out", "data_root", "text")
-    return run_config(folder, TranslationConfig, paths=paths, script="experiments.nmt", **changes)
+    return run_config(folder, TranslationConfig, script="experiments.nmt", **changes)
