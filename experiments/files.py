@@ -21,7 +21,6 @@ __all__ = [
     "locked",
     "read_json",
     "remove_partials",
-    "require_new",
     "unwritable",
     "user_errors",
     "write_atomic",
@@ -124,16 +123,6 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def require_new(path: Path, *, overwrite: bool) -> None:
-    """Refuse to write over a file that is there already, before any work is done.
-
-    Raises:
-        UserError: There is such a file, or a symbolic link, and ``overwrite`` is not set.
-    """
-    if not overwrite and (path.exists() or path.is_symlink()):
-        raise UserError(f"{path} exists already; choose another --out, or pass --overwrite to replace it")
 
 
 def drawn_here(path: Path) -> bool:

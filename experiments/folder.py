@@ -76,8 +76,9 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
         _remove_run(folder, present)
     elif present:
         _check_same(folder, {name: plain[name] for name in identity}, resume=config.resume)
-    if free or config.overwrite or not present:
-        write_atomic(folder / "config.yaml", lambda file: file.write(yaml.safe_dump(plain, sort_keys=False).encode()))
+        if not free or saved_options(folder) == plain:
+            return
+    write_atomic(folder / "config.yaml", lambda file: file.write(yaml.safe_dump(plain, sort_keys=False).encode()))
 
 
 def open_results(folder: Path, script: str) -> None:

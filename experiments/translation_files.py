@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
+from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from experiments.alignment_figures import interval_heatmaps, prior_and_posterior, weights_heatmap
 from experiments.datasets.parallel_text import ParallelText, Rules, clean_pairs, read_lines, read_parallel
 from experiments.figures import save
-from experiments.files import require_new
 from experiments.results import UserError, metrics_table, user_errors, write_atomic
 from experiments.translation_alignments import PairAlignment, align_pairs
 from experiments.translation_evaluation import batches, bleu, perplexity, progress_bar, translate
@@ -73,7 +72,6 @@ class AlignConfig:
         source: File of the source sentences, UTF-8.
         target: File of their translations.
         out: Folder for alignments.txt (Pharaoh format, words from 0, source first) and the pictures.
-        overwrite: Replace an alignments.txt that is there already.
         reverse: Folder of a network trained in the other direction, to combine both.
         symmetrise: How to combine them.
         method: argmax: the most probable source word of each target word; threshold: every link of at least
@@ -91,13 +89,12 @@ class AlignConfig:
     source: Path
     target: Path
     out: Path = Path("alignments")
-    overwrite: bool = False
     reverse: Path | None = None
     symmetrise: Literal["intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and"] = (
         "grow-diag-final-and"
     )
     method: Literal["argmax", "threshold", "mbr"] = "argmax"
-    threshold: ClosedUnitInterval = 0.5  # type: ignore[valid-type]
+    threshold: float = 0.5
     gold: Path | None = None
     gold_index: Literal[0, 1] | None = None
     pictures: NonNegativeInt = 5  # type: ignore[valid-type]
@@ -157,13 +154,7 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
 
 
 def align_file(config: AlignConfig) -> Path:
-    """Write the alignments and the pictures, print where they are and, against gold links, the error rate.
-
-    Raises:
-        UserError: Files or options are not right, or there are alignments in the folder already.
-    """
-    path = config.out / "alignments.txt"
-    require_new(path, overwrite=config.overwrite)
+    """Write the alignments and the pictures, print where they are and, against gold links, the error rate."""
     trained = load_trained(config.run, device=config.device)
     with user_errors(ValueError, OSError):
         text = _read(config, trained, (config.source, config.target))
@@ -173,6 +164,7 @@ def align_file(config: AlignConfig) -> Path:
     if config.reverse is not None:
         links = _symmetrised(links, config)
     lines = "".join(f"{alignment}\n" for alignment in links)
+    path = config.out / "alignments.txt"
     write_atomic(path, lambda file: file.write(lines.encode()))
     print(f"{len(links)} sentence pairs: {path}")
     if gold is not None:

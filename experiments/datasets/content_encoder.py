@@ -146,11 +146,7 @@ def _load(encoder: ContentEncoder, path: Path, key: str) -> None:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             if str(archive["key"]) != key:
                 raise ValueError("trained with other data or settings")
-            weights = {name: torch.from_numpy(archive[name]) for name in archive.files if name != "key"}
-            for name, value in encoder.state_dict().items():
-                if name in weights and weights[name].dtype != value.dtype:
-                    raise ValueError(f"{name} is of {weights[name].dtype}, expected {value.dtype}")
-            encoder.load_state_dict(weights)
+            encoder.load_state_dict({name: torch.from_numpy(archive[name]) for name in archive.files if name != "key"})
     except (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: {error}. Remove the file, and the encoder is trained again.") from error
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from experiments import files
 from experiments.figures import save
-from experiments.files import UserError, drawn_here, locked, read_json, require_new, write_atomic
+from experiments.files import UserError, drawn_here, locked, read_json, write_atomic
 from experiments.results_page import update_section
 from tests.experiments.second_process import second_process
 
@@ -192,15 +192,6 @@ def test_page_that_is_none(tmp_path: Path) -> None:
 
 
 # files of somebody else's
-
-
-def test_a_file_that_is_there_is_refused_without_overwrite(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    require_new(path, overwrite=False)
-    path.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=f"{path} exists already; .* --overwrite"):
-        require_new(path, overwrite=False)
-    require_new(path, overwrite=True)
 
 
 def test_only_pictures_that_were_drawn_here_are_drawn_again(tmp_path: Path) -> None:

@@ -168,7 +168,9 @@ def test_a_run_can_be_read_where_nothing_can_be_written(finished: Path, monkeypa
 
     folder_module._held.pop(finished.resolve()).release()
     monkeypatch.setattr(folder_module.FileLock, "acquire", refuse)
+    monkeypatch.setattr(folder_module, "write_atomic", pytest.fail)
     open_run(finished, Options(resume=True))
+    open_run(finished, Options(resume=True), free=("weight",))
     assert finished.resolve() not in folder_module._held
     assert read_metrics(finished) == {"a": 1.0}
 

@@ -20,7 +20,6 @@ from experiments.pretrain_config import PretrainConfig
 from experiments.results import UserError, open_run
 from experiments.sequence_model import run_config
 from experiments.translation_config import TranslationConfig
-from experiments.translation_files import AlignConfig
 
 TASKS = {
     "graph": GraphConfig(),
@@ -140,10 +139,3 @@ def test_an_unset_shell_variable_is_not_the_current_folder(
 
 def test_the_current_folder_has_a_name() -> None:
     assert configuration(TranslationConfig, {"out": "."}).out == Path()
-
-
-@pytest.mark.parametrize("threshold", ["-0.1", "1.5", "nan"])
-def test_threshold_of_an_alignment(capsys: pytest.CaptureFixture[str], threshold: str) -> None:
-    given = ["run", "a", "b", f"--threshold={threshold}"]
-    assert run_script(AlignConfig, pytest.fail, name="script", arguments=given) == 2
-    assert "threshold" in capsys.readouterr().err

@@ -150,7 +150,7 @@ def test_command_line(tmp_path, capsys):
     [
         ({"heads": 3}, "num_heads 3"),
         ({"length": 2}, "length is 2"),
-        ({"masked": 1.0}, "share is 1.0"),
+        ({"masked": 1.0}, '"masked"'),
         ({"hybrid_share": 1.0, "normalizer": "hybrid"}, "initial is 1.0"),
         ({"vocabulary": 10}, "size is 10"),
     ],
