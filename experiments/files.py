@@ -117,7 +117,7 @@ def locked(path: Path) -> Iterator[None]:
             print(f"waiting for another process, which is writing {path}", file=sys.stderr, flush=True)
             lock.acquire()
     except (OSError, NotImplementedError) as error:
-        raise unwritable(Path(lock.lock_file), error if isinstance(error, OSError) else OSError(str(error))) from error
+        raise unwritable(path, error if isinstance(error, OSError) else OSError(str(error))) from error
     try:
         remove_partials(path)
         yield

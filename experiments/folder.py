@@ -150,7 +150,7 @@ def _hold(folder: Path) -> None:
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return  # where nothing can be written, nobody writes; a run that is complete there can still be read
-        raise unwritable(folder / ".lock", error) from error
+        raise unwritable(folder, error) from error
     _held[folder] = lock
     who = f"process {os.getpid()} on {platform.node()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
     write_atomic(note, lambda file: file.write(who.encode()))
