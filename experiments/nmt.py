@@ -15,6 +15,7 @@ from experiments.cli import Command, run_commands
 from experiments.datasets.batches import BucketSampler, EncodedText, batch_loader
 from experiments.datasets.graph_parts import SPLITS
 from experiments.results import (
+    exclusive,
     metrics_table,
     open_run,
     read_metrics,
@@ -41,6 +42,7 @@ def run_folder(config: TranslationConfig) -> Path:
     return config.out or Path("runs", "nmt", f"{config.dataset}-{config.guide}-{config.seed}")
 
 
+@exclusive
 def run(config: TranslationConfig) -> dict[str, float]:
     """Train, evaluate and save; what is in the folder already is not computed again when resuming.
 

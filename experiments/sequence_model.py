@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, get_args
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from experiments.checkpoints import AtomicCheckpointIO
 from experiments.datasets.batches import Batch
 from experiments.datasets.vocabulary import Vocabulary
-from experiments.results import UserError, user_errors
+from experiments.files import UserError, user_errors
+from experiments.folder import saved_options
+from experiments.options import OptionError, configuration
 from experiments.training import ELBOTraining
 from guides import AlignmentSchemeName, Scheme, build_scheme
 from models.decoder import AttentionDecoder
@@ -215,31 +216,27 @@ def start_from(model: nn.Module, folder: Path, vocabulary: Vocabulary) -> None:
 
 
 def run_config(
-    folder: Path,
-    config_type: type[Config],
-    *,
-    paths: Sequence[str],
-    script: str,
-    older: Mapping[str, Any] | None = None,
-    **changes: Any,
+    folder: Path, config_type: type[Config], *, script: str, older: Mapping[str, Any] | None = None, **changes: Any
 ) -> Config:
-    """The configuration of the run in a folder.
+    """The configuration of the run in a folder, checked as on the command line.
 
     Args:
         folder: The folder.
         config_type: Dataclass of the configuration.
-        paths: Its fields that are paths.
         script: The script that makes such runs.
         older: What fields meant in runs of before they were there, where that is not their default.
         changes: Fields to set to something else.
+
+    Raises:
+        UserError: The folder holds no run, or its config.yaml is damaged or has a value that is not allowed.
     """
     path = folder / "config.yaml"
     if not path.is_file():
         raise UserError(f"{folder} holds no run (config.yaml is missing); train one: python -m {script} train")
-    with user_errors(yaml.YAMLError):
-        values = yaml.safe_load(path.read_text())
     known = {field.name for field in fields(config_type)}  # type: ignore[arg-type]
-    values = {name: Path(value) if name in paths and value else value for name, value in values.items()}
     # the weights are loaded: where they started does not matter any more
-    values = dict(older or {}) | values | {"out": folder, "init_from": None} | changes
-    return config_type(**{name: value for name, value in values.items() if name in known})
+    values = dict(older or {}) | saved_options(folder) | {"out": folder, "init_from": None} | changes
+    try:
+        return configuration(config_type, {name: value for name, value in values.items() if name in known})
+    except OptionError as error:
+        raise UserError(f"{path}: {error}; put the value of the training back, or train again") from error

@@ -9,7 +9,7 @@ from typing import Literal
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.datasets.word_rules import WordRule
-from experiments.results import RunOptions
+from experiments.options import Dropout, RunOptions
 from experiments.training import Precision
 from guides import PriorName, SchemeName
 
@@ -100,7 +100,7 @@ class TranslationConfig(RunOptions):
     hidden: PositiveInt = 64  # type: ignore[valid-type]
     layers: PositiveInt = 2  # type: ignore[valid-type]
     init_range: PositiveFloat | None = None  # type: ignore[valid-type]
-    dropout: NonNegativeFloat = 0.3  # type: ignore[valid-type]
+    dropout: Dropout = 0.3  # type: ignore[valid-type]
     batch_size: PositiveInt = 32  # type: ignore[valid-type]
     learning_rate: PositiveFloat = 3e-3  # type: ignore[valid-type]
     gradient_clip: PositiveFloat = 1.0  # type: ignore[valid-type]

@@ -181,7 +181,6 @@ def load_trained(folder: Path, *, device: str = "auto") -> Trained:
 
 def read_config(folder: Path, **changes: Any) -> TranslationConfig:
     """The configuration of the run in a folder."""
-    paths = ("out", "data_root", "text")
     # runs of before there was a choice took the words as they were
     older = {"tokenize": "none"}
-    return run_config(folder, TranslationConfig, paths=paths, script="experiments.nmt", older=older, **changes)
+    return run_config(folder, TranslationConfig, script="experiments.nmt", older=older, **changes)

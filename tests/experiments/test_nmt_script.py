@@ -132,10 +132,8 @@ def test_a_killed_run_resumes_to_the_same_metrics(tmp_path):
     ]
     command = [sys.executable, "-m", "experiments.nmt", "train", *options, "--out", str(killed)]
     process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    deadline = time.monotonic() + 120
     while not (killed / "checkpoints" / "last.ckpt").exists():
         assert process.poll() is None
-        assert time.monotonic() < deadline
         time.sleep(0.005)
     process.kill()
     assert process.wait() == -signal.SIGKILL
