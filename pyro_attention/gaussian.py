@@ -76,6 +76,12 @@ class GaussianWeights(LogWeights):
         return self.loc.expand(self.full_shape)
 
     @property
+    def deterministic_value(self) -> Tensor:
+        """The weights of ordinary attention, around which the posterior lies."""
+        weights: Tensor = self.normalizer(self.proposal, self.layout)
+        return weights.expand(self.full_shape)
+
+    @property
     def expected_weights(self) -> Tensor:
         """``E[W]``; masked keys have none."""
         return self.weights(self.mean_value)

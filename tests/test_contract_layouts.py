@@ -126,14 +126,15 @@ def problems(draw):
 
 
 def looks_causal(mask):
-    """Whether queries, but those that see nothing, see more and more; or a triangle.
-
-    That is: nobody sees a later key, and there are two keys of which somebody sees an earlier one.
-    """
-    seen = mask.nonzero().tolist()
-    triangle = all(j <= i for i, j in seen) and any(j < i for i, j in seen) and len({j for _, j in seen}) > 1
-    rows = [row for row in ({j for i, j in seen if i == query} for query in range(len(mask))) if row]
-    return triangle or (all(a <= b for a, b in pairwise(rows)) and any(a < b for a, b in pairwise(rows)))
+    """Whether queries, but those that see nothing, see different keys and only look back, as the library has it."""
+    rows = {i: set(row.nonzero().flatten().tolist()) for i, row in enumerate(mask) if row.any()}
+    if len(set(map(frozenset, rows.values()))) < 2:
+        return False
+    widens = all(a <= b for a, b in pairwise(rows.values())) and len(set(map(len, rows.values()))) > 2
+    triangle = all(max(row) <= i for i, row in rows.items()) and any(min(row) < i for i, row in rows.items())
+    first = mask.size(1) - mask.size(0)
+    window = first > 0 and all(first + i - 1 <= max(row) <= first + i for i, row in rows.items())
+    return widens or triangle or window
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)

@@ -303,7 +303,7 @@ def test_other_errors(blocked, x):
     with pytest.raises(ValueError, match="fits priors of kind"):
         AttentionGuide(model, Dirichlet()).run(x)
     with pytest.raises(NotImplementedError, match="run the model under an AttentionGuide"):
-        model(x)
+        pyro.poutine.trace(model)(x)
     with pytest.raises(ValueError, match="144 of 144 queries are NaN or infinite"):
         AttentionGuide(model, Weibull()).run(x * torch.nan)
     with pytest.raises(ValueError, match=r"'attention': \d+ of 36 rows of scores are NaN or infinite; check"):

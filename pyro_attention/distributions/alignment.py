@@ -89,6 +89,11 @@ class CategoricalAlignment(dist.Categorical):
         """Probabilities of the keys as attention weights, ``[..., 1, N]``."""
         return self._masked(self.probs.unsqueeze(-2))
 
+    @property
+    def deterministic_value(self) -> Tensor:
+        """The weights of ordinary attention, for a layer that Pyro does not run: those expected."""
+        return self.expected_weights
+
     def weights(self, value: Tensor) -> Tensor:
         """Attention weights ``[..., 1, N]`` of indices ``[...]``; weights are returned as they are."""
         if value.is_floating_point():

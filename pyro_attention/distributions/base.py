@@ -134,6 +134,11 @@ class LogWeights(TorchDistribution):
         return self.log_expected_weight.expand(self.full_shape)
 
     @property
+    def deterministic_value(self) -> Tensor:
+        """The value whose weights are ordinary attention, for a layer that Pyro does not run."""
+        return self.proposal.expand(self.full_shape)
+
+    @property
     def entropy_per_weight(self) -> Tensor:
         """Differential entropy of ``log S``, per weight."""
         raise NotImplementedError

@@ -105,6 +105,12 @@ class BlockedPrior(_BlockedWeights):
             raise self._unsuitable(family)
         return BlockedPosterior(self.pairs, relative, site=self.site)
 
+    @property
+    def deterministic_value(self) -> BlockedValue:
+        """The value without noise, whose weights are ordinary attention."""
+        point = Delta(self.pairs.queries.new_zeros(self.event_shape[0], 1, 1), event_dim=3)
+        return BlockedPosterior(self.pairs, point, site=self.site).mean_value
+
     def _unsuitable(self, family: Any) -> ValueError:
         return ValueError(
             f"site '{self.site}': blocked attention draws Weibull and LogNormal weights, not those of "

@@ -86,6 +86,11 @@ class DirichletWeights(LogWeights):
         return self.layout.log_softmax(self.log_concentration)
 
     @property
+    def deterministic_value(self) -> Tensor:
+        """The logarithm of ``E[W]``."""
+        return self.mean_value
+
+    @property
     def entropy_per_weight(self) -> Tensor:
         return self._log_normalizer - self.concentration * self.mean
 

@@ -13,6 +13,7 @@ from pyro_attention._checks import as_float, check_positive
 from pyro_attention.distributions.base import LogWeights
 from pyro_attention.ops.noise import log_exponential, log_standard_gamma
 from pyro_attention.ops.special import lgamma_and_exp, lgamma_exp
+from pyro_attention.ops.transforms import in_transform
 
 __all__ = ["GammaWeights", "LogNormalWeights", "WeibullWeights"]
 
@@ -51,7 +52,7 @@ class WeibullWeights(LogWeights):
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         shape = torch.Size(sample_shape) + self.full_shape
         noise = log_exponential(shape, dtype=self.log_scale.dtype, device=self.log_scale.device)
-        if self.concentration.requires_grad:
+        if self.concentration.requires_grad or in_transform(self.log_scale):
             return self.from_noise(noise)
         return noise.div_(self.concentration).add_(self.log_scale)  # in place, as nothing needs the noise
 
