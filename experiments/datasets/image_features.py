@@ -16,8 +16,11 @@ from tqdm import tqdm
 from experiments.datasets.array_cache import cached_array, checksum
 from experiments.datasets.caption_data import CaptionedImages
 from experiments.datasets.image_files import ImageFile
+from experiments.datasets.untrusted import file_name, shown
 
 __all__ = ["GridEncoder", "Scale", "fingerprint", "grid_features", "resized_images", "resnet_grid"]
+
+_AGAIN = "Remove the file and the one beside it (.npy, .json), and they are made again; or name another folder."
 
 
 class Scale(nn.Module):
@@ -93,7 +96,13 @@ def resized_images(
                 yield np.zeros((1, 3, size, size), np.uint8)
 
     key = {"images": _files_fingerprint(data.images), "size": size}
-    array, bad = cached_array(folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels, notes=bad)
+    name = file_name(f"{data.name}-{data.split}-{size}", "the name of the data, its split and the size")
+    array, bad = cached_array(folder, name, key, len(data), pixels, notes=bad)
+    _check_cache(array, f"torch.uint8 {[3, size, size]}", folder, name)
+    if any(not (place.isdecimal() and int(place) < len(data)) for place in bad):
+        raise ValueError(
+            f"{folder / name}-*.json: notes of {shown(next(iter(bad)))}; expected places of images. {_AGAIN}"
+        )
     if not bad:
         return data, array
     if not skip:
@@ -101,6 +110,13 @@ def resized_images(
     places = {int(place) for place in bad}
     kept = [place for place in range(len(data)) if place not in places]
     return data.without(places, "bad image"), array[kept]
+
+
+def _check_cache(array: Tensor, kind: str, folder: Path, name: str) -> None:
+    """Raise ValueError unless an image of the cache has this type and this shape."""
+    found = f"{array.dtype} {list(array.shape[1:])}"
+    if found != kind:
+        raise ValueError(f"{folder / name}-*.npy: an image is {found}; expected {kind}. {_AGAIN}")
 
 
 def _files_fingerprint(images: Sequence[ImageFile]) -> str:
@@ -151,15 +167,21 @@ def grid_features(
             cells = grid.flatten(2).transpose(1, 2).half()
             if not cells.isfinite().all():
                 raise ValueError(f"{encoder.name}: features that 16 bits do not hold; expected them below 65504")
+            notes["image"] = f"{cells.dtype} {list(cells.shape[1:])}"
             yield cells.cpu().numpy()
 
+    name = file_name(encoder.name, "the name of the encoder")
+    notes: dict[str, str] = {}
     key = {
         "encoder": encoder.name,
         "weights": fingerprint(encoder.module),
         "transform": fingerprint(encoder.transform),
         "pixels": checksum(pixels),
+        "notes": "the type and shape of an image",
     }
-    return cached_array(folder, encoder.name, key, len(pixels), features)[0]
+    array, told = cached_array(folder, name, key, len(pixels), features, notes=notes)
+    _check_cache(array, str(told.get("image")), folder, name)
+    return array
 
 
 def resnet_grid(name: str = "resnet50") -> GridEncoder:

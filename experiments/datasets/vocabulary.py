@@ -13,6 +13,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
+from experiments.datasets.untrusted import MOST_JSON_BYTES, is_there, read_bytes
 from experiments.results import write_atomic
 from pyro_attention.analysis.word_pieces import word_map
 
@@ -125,10 +126,11 @@ class Vocabulary:
             ValueError: the file is damaged or of another kind; the message names it.
         """
         remedy = "Replace the file by an intact copy, or train the tokenizer again."
-        if not path.is_file():
+        if not is_there(path):
             raise FileNotFoundError(f"{path} is missing; expected a vocabulary as JSON. {remedy}")
+        content = read_bytes(path, expected="a vocabulary as JSON", most=MOST_JSON_BYTES)
         try:
-            return Vocabulary(path.read_bytes().decode())
+            return Vocabulary(content.decode())
         except ValueError as error:
             raise ValueError(f"{path}: {error}. {remedy}") from error
 

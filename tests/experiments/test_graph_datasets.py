@@ -185,7 +185,7 @@ BAD_ARRAYS = {
         "int64 of shape [6]",
         "floating in one dimension",
     ),
-    "object array": (None, {"x_data": np.array([{}] * 6)}, "allow_pickle=False", "without pickles"),
+    "object array": (None, {"x_data": np.array([{}] * 6)}, "entry 'x_data': Python objects", "without pickles"),
     "columns": ("x_shape", changed("x_indices", 0, 4), "", "CSR"),
     "row pointer": ("x_shape", changed("x_indptr", 3, 1), "", "CSR"),
     "shape": ("x_shape", {"x_shape": np.array([5, 4])}, "", "CSR"),
