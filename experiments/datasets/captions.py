@@ -61,7 +61,7 @@ def _flickr8k(folder: Path, split: str, skip: bool) -> CaptionedImages:
     stem = "dev" if split == "val" else split
     names = ("Flickr8k.token.txt", f"Flickr_8k.{stem}Images.txt")
     folders = [folder / "text", folder / "Flickr8k_text", folder]
-    text = next((place for place in folders if (place / names[0]).is_file()), folders[0])
+    text = next((place for place in folders if is_there(place / names[0])), folders[0])
     for name in names:
         if not is_there(text / name):
             raise FileNotFoundError(

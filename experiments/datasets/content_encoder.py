@@ -145,12 +145,15 @@ def _load(encoder: ContentEncoder, path: Path, key: str) -> None:
     arrays = read_arrays(path, remedy=_AGAIN)
     if str(arrays.pop("key", None)) != key:
         raise ValueError(f"{path}: trained with other data or settings. {_AGAIN}")
-    found = {name: (array.dtype, array.shape) for name, array in arrays.items()}
-    if found != {name: (tensor.numpy(force=True).dtype, tensor.shape) for name, tensor in encoder.state_dict().items()}:
-        raise ValueError(f"{path}: weights of other names, types or shapes than those of the encoder. {_AGAIN}")
-    if not all(np.isfinite(array).all() for array in arrays.values()):
-        raise ValueError(f"{path}: NaN or infinite weights; expected finite ones. {_AGAIN}")
-    encoder.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+    for name, tensor in encoder.state_dict().items():
+        found, wanted = arrays.get(name), tensor.numpy(force=True)
+        if found is None or (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
+            seen = "missing" if found is None else f"{found.dtype} of shape {list(found.shape)}"
+            expected = f"{wanted.dtype} of shape {list(wanted.shape)}"
+            raise ValueError(f"{path}: {name} is {seen}; expected {expected}. {_AGAIN}")
+        if not np.isfinite(found).all():
+            raise ValueError(f"{path}: {name} holds NaN or infinite weights; expected finite ones. {_AGAIN}")
+    encoder.load_state_dict({name: torch.from_numpy(arrays[name]) for name in encoder.state_dict()})
 
 
 def _train(

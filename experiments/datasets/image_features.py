@@ -20,8 +20,6 @@ from experiments.datasets.untrusted import file_name, shown
 
 __all__ = ["GridEncoder", "Scale", "fingerprint", "grid_features", "resized_images", "resnet_grid"]
 
-_AGAIN = "Remove the file and the one beside it (.npy, .json), and they are made again; or name another folder."
-
 
 class Scale(nn.Module):
     """Makes pixels of 0 to 255 numbers around 0, colour by colour: [B, 3, height, width] uint8 to float32."""
@@ -80,8 +78,10 @@ def resized_images(
         The data, without bad photographs, and [images, 3, size, size] uint8, read from disk when it is wanted.
 
     Raises:
-        ValueError: without `skip`, a photograph that cannot be read, the first; or a damaged cache.
+        ValueError: without `skip`, a photograph that cannot be read, the first; or a damaged cache, or a name of the
+            data that would lead out of it.
     """
+    file_name(f"{data.name}-{data.split}", "the name of the data and the split")
     bad: dict[str, str] = {}
 
     def pixels() -> Iterator[np.ndarray]:
@@ -96,27 +96,17 @@ def resized_images(
                 yield np.zeros((1, 3, size, size), np.uint8)
 
     key = {"images": _files_fingerprint(data.images), "size": size}
-    name = file_name(f"{data.name}-{data.split}-{size}", "the name of the data, its split and the size")
-    array, bad = cached_array(folder, name, key, len(data), pixels, notes=bad)
-    _check_cache(array, f"torch.uint8 {[3, size, size]}", folder, name)
-    if any(not (place.isdecimal() and int(place) < len(data)) for place in bad):
-        raise ValueError(
-            f"{folder / name}-*.json: notes of {shown(next(iter(bad)))}; expected places of images. {_AGAIN}"
-        )
+    array, bad = cached_array(folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels, notes=bad)
     if not bad:
         return data, array
     if not skip:
         raise ValueError(next(iter(bad.values())))
+    if wrong := [place for place in bad if not (place.isdecimal() and int(place) < len(data))]:
+        seen = f"a note of {data.name}-{data.split} tells of image {shown(wrong[0])}"
+        raise ValueError(f"{folder}: {seen}; expected a place in the data. Remove the notes (.json) and try again.")
     places = {int(place) for place in bad}
     kept = [place for place in range(len(data)) if place not in places]
     return data.without(places, "bad image"), array[kept]
-
-
-def _check_cache(array: Tensor, kind: str, folder: Path, name: str) -> None:
-    """Raise ValueError unless an image of the cache has this type and this shape."""
-    found = f"{array.dtype} {list(array.shape[1:])}"
-    if found != kind:
-        raise ValueError(f"{folder / name}-*.npy: an image is {found}; expected {kind}. {_AGAIN}")
 
 
 def _files_fingerprint(images: Sequence[ImageFile]) -> str:
@@ -154,8 +144,9 @@ def grid_features(
 
     Raises:
         ValueError: no grid comes out, features are not finite in 16 bits, or a cache is damaged or of another
-            encoder.
+            encoder; or the encoder's name would lead out of the cache.
     """
+    file_name(encoder.name, "the name of the encoder")
 
     def features() -> Iterator[np.ndarray]:
         module, transform = encoder.module.to(device).eval(), encoder.transform.to(device)
@@ -167,21 +158,15 @@ def grid_features(
             cells = grid.flatten(2).transpose(1, 2).half()
             if not cells.isfinite().all():
                 raise ValueError(f"{encoder.name}: features that 16 bits do not hold; expected them below 65504")
-            notes["image"] = f"{cells.dtype} {list(cells.shape[1:])}"
             yield cells.cpu().numpy()
 
-    name = file_name(encoder.name, "the name of the encoder")
-    notes: dict[str, str] = {}
     key = {
         "encoder": encoder.name,
         "weights": fingerprint(encoder.module),
         "transform": fingerprint(encoder.transform),
         "pixels": checksum(pixels),
-        "notes": "the type and shape of an image",
     }
-    array, told = cached_array(folder, name, key, len(pixels), features, notes=notes)
-    _check_cache(array, str(told.get("image")), folder, name)
-    return array
+    return cached_array(folder, encoder.name, key, len(pixels), features)[0]
 
 
 def resnet_grid(name: str = "resnet50") -> GridEncoder:

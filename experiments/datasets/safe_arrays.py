@@ -73,8 +73,8 @@ def _read_archive(file: IO[bytes]) -> dict[str, np.ndarray]:
             try:
                 with archive.open(member) as stream:
                     arrays[name] = _read_array(stream, member.file_size)
-            except ValueError as error:
-                raise ValueError(f"entry {clipped(name)!r}: {error}") from error
+            except _UNREADABLE as error:
+                raise ValueError(f"entry {clipped(name)!r}: {error or type(error).__name__}") from error
     return arrays
 
 
