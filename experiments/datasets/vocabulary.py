@@ -13,7 +13,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from experiments.datasets.untrusted import MOST_JSON_BYTES, is_there, read_bytes
+from experiments.datasets.untrusted import MOST_JSON_BYTES, clipped, is_there, read_bytes
 from experiments.results import write_atomic
 from pyro_attention.analysis.word_pieces import word_map
 
@@ -74,8 +74,11 @@ class Vocabulary:
     def _tokenizer(self) -> Tokenizer:
         try:
             tokenizer = Tokenizer.from_str(self.text)
-        except Exception as error:  # the library raises no narrower one
-            raise ValueError(f"no tokenizer: {error}; expected JSON of the tokenizers library") from error
+        except BaseException as error:  # the library raises Exception, or a panic of Rust, which is no Exception
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            seen = clipped(str(error))
+            raise ValueError(f"no tokenizer: {seen}; expected JSON of the tokenizers library") from error
         # Or "<s>" in a sentence would become the special token.
         tokenizer.encode_special_tokens = True
         return tokenizer

@@ -1,5 +1,6 @@
 """What a crafted file does: one line of error that names it, and nothing else."""
 
+import doctest
 import os
 import re
 import subprocess
@@ -7,6 +8,7 @@ import tracemalloc
 
 import pytest
 
+from experiments.datasets import untrusted
 from tests.experiments.hostile.arrays import ARCHIVES, CACHES
 from tests.experiments.hostile.lists import LISTS
 from tests.experiments.hostile.pickles import PICKLES
@@ -66,6 +68,10 @@ def test_hostile_file(case, tmp_path, monkeypatch, no_programs):
     assert len(message) < 1000 + 4 * len(str(root))
     assert peak < MOST_MEMORY
     assert found(tmp_path) == before
+
+
+def test_examples():
+    assert doctest.testmod(untrusted).failed == 0
 
 
 def test_every_case_has_a_name_of_its_own():

@@ -47,6 +47,11 @@ def link_to(target: str) -> Content:
     return lambda path: path.symlink_to(target)
 
 
+def later(make: Callable[[], bytes]) -> Content:
+    """Content that takes a while to make."""
+    return lambda path: path.write_bytes(make())
+
+
 def endless(path: Path) -> None:
     path.symlink_to("/dev/zero")
 

@@ -1,11 +1,13 @@
 """Plain text and vocabularies."""
 
+import json
 from pathlib import Path
 
 from experiments.datasets.captions import load_captions
 from experiments.datasets.parallel_text import read_parallel
 from experiments.datasets.sst2 import load_sst2
 from experiments.datasets.vocabulary import Vocabulary
+from pyro_attention.analysis import read_naacl, read_pharaoh
 from tests.experiments.hostile.case import Case, anywhere, link_to
 from tests.experiments.hostile.pictures import picture
 
@@ -37,10 +39,25 @@ def pairs(root: Path) -> object:
     return read_parallel(root / "a.de", root / "a.en", languages=("de", "en"))
 
 
+def gold(root: Path) -> object:
+    return read_pharaoh(root / "gold.txt")
+
+
+def columns(root: Path) -> object:
+    return read_naacl(root / "gold.wa")
+
+
 def vocabulary(root: Path) -> object:
     return Vocabulary.load(root / "vocabulary.json")
 
 
+# The library cuts off a prefix of six letters from a piece of one.
+PANIC = {
+    "type": "BPE",
+    "vocab": {"a": 0, "b": 1, "ab": 2},
+    "merges": [["a", "b"]],
+    "continuing_subword_prefix": "######",
+}
 TOKENS, IMAGES = "Flickr8k.token.txt", "Flickr_8k.devImages.txt"
 TEXTS = [
     reviews(b"sentence\tlabel\n\xff\t1\n", "line 2 is not UTF-8; expected UTF-8", "other encoding"),
@@ -58,6 +75,15 @@ TEXTS = [
     Case("pairs: other encoding", pairs, {"a.de": b"\xff\n", "a.en": b"a\n"}, "a.de", "line 1 is not UTF-8"),
     Case("pairs: another number", pairs, {"a.de": b"a\n", "a.en": b"a\nb\n"}, "a.de", "1 lines, but 2"),
     Case("pairs: zero bytes", pairs, {"a.de": b" \n", "a.en": bytes(9)}, "a.de", "line 1 is empty"),
+    Case("gold links: other encoding", gold, {"gold.txt": b"\xff\n"}, "gold.txt", "expected UTF-8"),
+    Case("gold links: a number of 5000 digits", gold, {"gold.txt": b"1" * 5000 + b"-0\n"}, "gold.txt", "is no link"),
+    Case(
+        "gold links: columns without end",
+        columns,
+        {"gold.wa": b"1 1 " + b"1" * 5000},
+        "gold.wa",
+        "expected the columns",
+    ),
     *(
         Case(f"vocabulary: {name}", vocabulary, {"vocabulary.json": content}, "vocabulary.json", seen)
         for name, content, seen in [
@@ -65,6 +91,7 @@ TEXTS = [
             ("other encoding", b"\xff\xfe", "can't decode"),
             ("cut off", b'{"version": "1.0", ', "no tokenizer"),
             ("a number", b"3", "no tokenizer"),
+            ("panic", json.dumps({"model": PANIC}).encode(), "no tokenizer"),
             ("other kind", b'{"model": {"type": "WordLevel", "vocab": {}, "unk_token": "a"}}', ""),
         ]
     ),
