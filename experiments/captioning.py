@@ -23,6 +23,7 @@ from experiments.datasets.batches import BucketSampler
 from experiments.datasets.region_captions import EncodedCaptions, OneCaptionSampler, caption_loader
 from experiments.results import (
     UserError,
+    exclusive,
     metrics_table,
     open_run,
     read_metrics,
@@ -41,6 +42,7 @@ def run_folder(config: CaptioningConfig) -> Path:
     return config.out or Path("runs", "captioning", f"{config.dataset}-{config.guide}-{config.seed}")
 
 
+@exclusive
 def run(config: CaptioningConfig) -> dict[str, float]:
     """Train, evaluate and save; what is in the folder already is not computed again when resuming.
 

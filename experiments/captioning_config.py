@@ -8,7 +8,7 @@ from typing import Literal
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from experiments.results import RunOptions
+from experiments.options import Dropout, RunOptions
 from experiments.training import Precision
 from guides import AblationSchemeName, PriorName, SchemeName
 
@@ -89,7 +89,7 @@ class CaptioningConfig(RunOptions):
     embedding: PositiveInt = 64  # type: ignore[valid-type]
     hidden: PositiveInt = 128  # type: ignore[valid-type]
     init_range: PositiveFloat | None = None  # type: ignore[valid-type]
-    dropout: NonNegativeFloat = 0.1  # type: ignore[valid-type]
+    dropout: Dropout = 0.1  # type: ignore[valid-type]
     batch_size: PositiveInt = 32  # type: ignore[valid-type]
     learning_rate: PositiveFloat = 1e-3  # type: ignore[valid-type]
     gradient_clip: PositiveFloat = 1.0  # type: ignore[valid-type]

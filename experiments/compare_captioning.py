@@ -22,9 +22,10 @@ from experiments.captioning_figures import caption_sections
 from experiments.captioning_model import load_trained
 from experiments.cli import command_line
 from experiments.datasets.region_captions import RegionCaptions
+from experiments.options import Dropout
 from experiments.parallel import run_all
 from experiments.report import Section, write_report
-from experiments.results import SweepOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results import SweepOptions, as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from experiments.scheme_table import Runs, mean_metrics, scheme_rows
 from guides import SchemeName
@@ -110,7 +111,7 @@ class CompareCaptions(SweepOptions):
     skip_bad: bool = False
     vocabulary: PositiveInt = 4000  # type: ignore[valid-type]
     hidden: PositiveInt = 128  # type: ignore[valid-type]
-    dropout: NonNegativeFloat = 0.1  # type: ignore[valid-type]
+    dropout: Dropout = 0.1  # type: ignore[valid-type]
     batch_size: PositiveInt = 32  # type: ignore[valid-type]
     learning_rate: PositiveFloat = 2e-3  # type: ignore[valid-type]
     kl_weight: NonNegativeFloat = 0.01  # type: ignore[valid-type]
@@ -120,6 +121,7 @@ class CompareCaptions(SweepOptions):
     pictures: PositiveInt = 1  # type: ignore[valid-type]
 
 
+@exclusive
 def run(config: CompareCaptions) -> dict[str, float]:
     """Train all rows, print the table, and write pictures and report.html.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from jsonargparse.typing import PositiveInt
+from jsonargparse.typing import NonNegativeFloat, PositiveInt
 
 from experiments import graph
 from experiments.cli import command_line
@@ -23,7 +23,7 @@ from experiments.graph_rows import LEGEND as ROWS_LEGEND
 from experiments.graph_rows import ROWS
 from experiments.parallel import run_all
 from experiments.report import Section, write_report
-from experiments.results import SweepOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results import SweepOptions, as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from experiments.scheme_table import mean_metrics
 
@@ -55,10 +55,11 @@ class CompareGraphs(SweepOptions):
     seeds: PositiveInt = 2  # type: ignore[valid-type]
     max_epochs: PositiveInt = 80  # type: ignore[valid-type]
     patience: PositiveInt = 80  # type: ignore[valid-type]
-    kl_weight: float = 1e-3
+    kl_weight: NonNegativeFloat = 1e-3  # type: ignore[valid-type]
     num_samples: PositiveInt = 30  # type: ignore[valid-type]
 
 
+@exclusive
 def run(config: CompareGraphs) -> dict[str, float]:
     """Train all rows, print the table, and write pictures and report.html.
 

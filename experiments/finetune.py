@@ -25,6 +25,7 @@ from experiments.pretrain_evaluation import is_random
 from experiments.results import (
     RunOptions,
     UserError,
+    exclusive,
     metrics_table,
     open_run,
     read_metrics,
@@ -133,6 +134,7 @@ def run_folder(config: FinetuneConfig) -> Path:
     return config.out or Path("runs", "finetune", name)
 
 
+@exclusive
 def run(config: FinetuneConfig) -> dict[str, float]:
     """Fine-tune, evaluate and save; what is in the folder already is not computed again when resuming.
 

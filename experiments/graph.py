@@ -20,7 +20,15 @@ from experiments.datasets.graphs import GraphData, load_graph
 from experiments.datasets.perturbations import add_edge_noise, add_feature_noise, limit_labels
 from experiments.graph_config import GraphConfig, kl_schedule
 from experiments.graph_evaluation import DEFINITIONS, evaluate, prediction_table
-from experiments.results import open_run, read_metrics, user_errors, write_atomic, write_environment, write_metrics
+from experiments.results import (
+    exclusive,
+    open_run,
+    read_metrics,
+    user_errors,
+    write_atomic,
+    write_environment,
+    write_metrics,
+)
 from experiments.training import ELBOTraining, fit, load_best, resolve_device, seeded_build
 from guides import build_scheme
 from models.gat import GAT
@@ -166,6 +174,7 @@ def load_trained(config: GraphConfig) -> Trained:
     return trained
 
 
+@exclusive
 def run(config: GraphConfig) -> dict[str, float]:
     """Train, evaluate and save; what is in the folder already is not computed again when resuming.
 

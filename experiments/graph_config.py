@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.datasets.graphs import GraphName
-from experiments.results import RunOptions
+from experiments.options import Dropout, RunOptions
 from experiments.training import Precision
 from guides import PriorName, WeightsSchemeName
 from pyro_attention.schedules import Constant, Cyclical, Linear, Sigmoid
@@ -70,7 +70,7 @@ class GraphConfig(RunOptions):
     learnable: bool = False
     hidden: PositiveInt = 8  # type: ignore[valid-type]
     heads: PositiveInt = 8  # type: ignore[valid-type]
-    dropout: NonNegativeFloat = 0.6  # type: ignore[valid-type]
+    dropout: Dropout = 0.6  # type: ignore[valid-type]
     learning_rate: PositiveFloat = 0.005  # type: ignore[valid-type]
     weight_decay: NonNegativeFloat = 5e-4  # type: ignore[valid-type]
     max_epochs: PositiveInt = 1000  # type: ignore[valid-type]
@@ -80,7 +80,7 @@ class GraphConfig(RunOptions):
     seed: NonNegativeInt = 0  # type: ignore[valid-type]
     split_seed: NonNegativeInt = 0  # type: ignore[valid-type]
     labels_per_class: PositiveInt | None = None  # type: ignore[valid-type]
-    feature_noise: NonNegativeFloat = 0.0  # type: ignore[valid-type]
+    feature_noise: ClosedUnitInterval = 0.0  # type: ignore[valid-type]
     edge_noise: NonNegativeFloat = 0.0  # type: ignore[valid-type]
 
 

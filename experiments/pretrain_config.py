@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jsonargparse.typing import (
+    ClosedUnitInterval,
+    NonNegativeFloat,
+    NonNegativeInt,
+    OpenUnitInterval,
+    PositiveFloat,
+    PositiveInt,
+)
 
-from experiments.results import RunOptions
+from experiments.options import Dropout, RunOptions
 from experiments.training import Precision
 from guides import PriorName, WeightsSchemeName
 
@@ -62,8 +69,8 @@ class PretrainConfig(RunOptions):
     width: PositiveInt = 64  # type: ignore[valid-type]
     heads: PositiveInt = 4  # type: ignore[valid-type]
     layers: PositiveInt = 2  # type: ignore[valid-type]
-    dropout: NonNegativeFloat = 0.1  # type: ignore[valid-type]
-    masked: PositiveFloat = 0.15  # type: ignore[valid-type]
+    dropout: Dropout = 0.1  # type: ignore[valid-type]
+    masked: OpenUnitInterval = 0.15  # type: ignore[valid-type]
     batch_size: PositiveInt = 64  # type: ignore[valid-type]
     learning_rate: PositiveFloat = 3e-3  # type: ignore[valid-type]
     gradient_clip: PositiveFloat = 1.0  # type: ignore[valid-type]

@@ -19,7 +19,7 @@ from experiments.cli import command_line, run_script
 from experiments.datasets.graphs import GraphName
 from experiments.graph_rows import GRIDS, ROWS
 from experiments.parallel import run_all
-from experiments.results import SweepOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results import SweepOptions, as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 
 __all__ = ["SearchConfig", "run"]
@@ -48,6 +48,7 @@ class SearchConfig(SweepOptions):
     patience: PositiveInt = 100  # type: ignore[valid-type]
 
 
+@exclusive
 def run(config: SearchConfig) -> dict[str, float]:
     """Train every setting, print the table and save it.
 

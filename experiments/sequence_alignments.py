@@ -13,7 +13,7 @@ from torch import Tensor
 from experiments.datasets.batches import Batch
 from experiments.sequence_model import TrainedSequences, model_arguments
 from models.decoder import AttentionDecoder
-from models.next_word import word_alignment
+from models.decoding import Inference, word_alignment
 from pyro_attention import (
     Amortised,
     CategoricalAlignment,
@@ -77,10 +77,11 @@ def _align_batch(trained: TrainedSequences, batch: Batch, num_samples: int) -> B
         with seeded(trained.config.seed):
             samples = sample_posterior(trained.guide, *arguments, num_samples=count, memory_budget=_MEMORY)
         return BatchAlignment(mean, samples["alignment"].squeeze(-2))
-    state, rows = model.start(model.encode(*arguments[:2]), batch.source_mask), []
-    for word, wanted in zip(model.embed(batch.target_in).unbind(1), batch.target_out.unbind(1), strict=True):
-        state, queries, scores = model.step(state, word)
-        rows.append(word_alignment(model, state, queries, scores, wanted, family=family))
+    steps = model.steps(model.start(model.encode(*arguments[:2]), batch.source_mask), batch.target_in)
+    rows = [
+        word_alignment(model, step, wanted, Inference(family=family))
+        for step, wanted in zip(steps, batch.target_out.unbind(1), strict=True)
+    ]
     return BatchAlignment(mean, torch.stack(rows, 1).unsqueeze(0))
 
 

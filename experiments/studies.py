@@ -20,7 +20,7 @@ from experiments.datasets.graphs import GraphName
 from experiments.figures import save
 from experiments.graph_rows import LEGEND, ROWS, SEARCHED
 from experiments.parallel import run_all
-from experiments.results import SweepOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results import SweepOptions, as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 from experiments.statistics import paired_difference, summarise
 
@@ -110,6 +110,7 @@ class StudyConfig(SweepOptions):
     num_samples: PositiveInt = 50  # type: ignore[valid-type]
 
 
+@exclusive
 def run(config: StudyConfig) -> dict[str, float]:
     """Train what is not trained yet, write the section and print its table.
 

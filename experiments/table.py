@@ -15,7 +15,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from experiments.cli import command_line, run_script
 from experiments.figures import save
 from experiments.parallel import run_all
-from experiments.results import SweepOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results import SweepOptions, as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, update_section
 from experiments.table_report import Results, difference_figure, table_section
 from experiments.tables import TABLES, Table, TableName
@@ -44,6 +44,7 @@ class TableConfig(SweepOptions):
     num_samples: PositiveInt | None = None  # type: ignore[valid-type]
 
 
+@exclusive
 def run(config: TableConfig) -> dict[str, float]:
     """Train what is not trained yet, write the section and print the main numbers.
 

@@ -8,7 +8,8 @@ from typing import Literal
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from experiments.results import RunOptions
+from experiments.datasets.word_rules import WordRule
+from experiments.options import Dropout, RunOptions
 from experiments.training import Precision
 from guides import PriorName, SchemeName
 
@@ -27,7 +28,9 @@ class TranslationConfig(RunOptions):
         text: Folder of one's own text: train.SOURCE, train.TARGET, and the same for val and test, a sentence a line.
         source: Language to translate from, the ending of its files.
         target: Language to translate to.
-        lowercase: Make all letters small.
+        lowercase: Make all letters small, in translations too.
+        tokenize: How sentences are divided into words: none takes what stands between blanks, nltk splits punctuation
+            off (and joins it again in translations); nltk for own text when omitted, none for the others.
         max_words: Most words of a training sentence; longer pairs are left out and counted.
         train_pairs: Train on so many first pairs; on all when omitted.
         test_pairs: Test on so many first pairs; on all when omitted.
@@ -63,6 +66,7 @@ class TranslationConfig(RunOptions):
         k_max: Evaluate also with so many largest weights of each word.
         beam: Live hypotheses of the beam search.
         length_penalty: Exponent of the length penalty of the beam search.
+        no_repeat: The beam search repeats no so many word pieces in a row; it may when omitted.
         precision: Arithmetic of the training; evaluation is in 32 bits.
         seed: Seed of the initial weights, the order of the batches and all noise.
     """
@@ -72,6 +76,7 @@ class TranslationConfig(RunOptions):
     source: str = "de"
     target: str = "en"
     lowercase: bool = True
+    tokenize: WordRule | None = None
     max_words: PositiveInt = 80  # type: ignore[valid-type]
     train_pairs: PositiveInt | None = None  # type: ignore[valid-type]
     test_pairs: PositiveInt | None = None  # type: ignore[valid-type]
@@ -95,7 +100,7 @@ class TranslationConfig(RunOptions):
     hidden: PositiveInt = 64  # type: ignore[valid-type]
     layers: PositiveInt = 2  # type: ignore[valid-type]
     init_range: PositiveFloat | None = None  # type: ignore[valid-type]
-    dropout: NonNegativeFloat = 0.3  # type: ignore[valid-type]
+    dropout: Dropout = 0.3  # type: ignore[valid-type]
     batch_size: PositiveInt = 32  # type: ignore[valid-type]
     learning_rate: PositiveFloat = 3e-3  # type: ignore[valid-type]
     gradient_clip: PositiveFloat = 1.0  # type: ignore[valid-type]
@@ -105,5 +110,16 @@ class TranslationConfig(RunOptions):
     k_max: PositiveInt | None = 5  # type: ignore[valid-type]
     beam: PositiveInt = 5  # type: ignore[valid-type]
     length_penalty: NonNegativeFloat = 1.0  # type: ignore[valid-type]
+    no_repeat: PositiveInt | None = None  # type: ignore[valid-type]
     precision: Precision = "32"
     seed: NonNegativeInt = 0  # type: ignore[valid-type]
+
+    def __post_init__(self) -> None:
+        # written out, so that a saved configuration says how its own text was divided
+        if self.dataset == "own" and self.tokenize is None:
+            object.__setattr__(self, "tokenize", "nltk")
+
+    @property
+    def words(self) -> WordRule:
+        """How sentences are divided into words."""
+        return self.tokenize or "none"

@@ -22,7 +22,7 @@ from experiments.figures import save
 from experiments.graph_evaluation import relative_entropies
 from experiments.graph_rows import LEGEND, ROWS, SEARCHED
 from experiments.parallel import run_all
-from experiments.results import SweepOptions, as_table, open_run, user_errors, write_metrics
+from experiments.results import SweepOptions, as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 from experiments.statistics import paired_difference, summarise
 from pyro_attention import predict, sample_posterior
@@ -59,6 +59,7 @@ class _Measured:
     uniform_accuracy: float
 
 
+@exclusive
 def run(config: UniformityConfig) -> dict[str, float]:
     """Train what is not trained yet, measure, and write a section of RESULTS.md with a picture.
 

@@ -18,9 +18,10 @@ from experiments.benchmarks.ratios import RATIOS, Measured, compare, device_name
 from experiments.benchmarks.suite import BENCHMARKS, Name
 from experiments.benchmarks.timing import Timing, threads_text
 from experiments.cli import run_script
-from experiments.results import UserError, as_table, write_atomic, write_environment
+from experiments.results import UserError, as_table, exclusive, open_results, write_atomic, write_environment
 from experiments.results_page import hardware, markdown_table, update_section
 
+SCRIPT = "experiments.benchmarks"
 Results = dict[Name, dict[str, Timing]]
 
 
@@ -47,6 +48,7 @@ class BenchmarkConfig:
     results: Path | None = None
 
 
+@exclusive
 def run(config: BenchmarkConfig) -> None:
     """Run the benchmarks, print their tables and what got worse, and write benchmarks.json.
 
@@ -61,6 +63,7 @@ def run(config: BenchmarkConfig) -> None:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     for device in _devices(config.device):
+        open_results(config.out / device.type, SCRIPT)
         _run_on(device, config)
 
 
@@ -79,7 +82,7 @@ def _run_on(device: torch.device, config: BenchmarkConfig) -> None:
             results[name] = benchmark.run(rounds=config.rounds or benchmark.rounds)
         rows = [{name: row.pop("contestant")} | row for row in _rows(results[name])]
         tqdm.write(f"{as_table(rows)}\n")
-    environment = write_environment(config.out / device.type, device)
+    environment = write_environment(config.out / device.type, device, script=SCRIPT)
     path = config.out / device.type / "benchmarks.json"
     content = _content(results, environment, config)
     write_atomic(path, lambda file: file.write(json.dumps(content, indent=2).encode()))
@@ -95,10 +98,9 @@ def _guard(results: Results, environment: Mapping[str, Any], *, update: bool) ->
     """Print what got worse; with ``update``, then let this be what later runs are compared with."""
     device, version = device_name(environment["device"], environment["threads"]), environment["packages"]["torch"]
     measured: dict[str, Measured] = {name: ratios_of(timings, torch=version) for name, timings in results.items()}
-    committed = read_ratios(RATIOS)
-    print(*compare(committed, device, measured), sep="\n")
+    print(*compare(read_ratios(RATIOS), device, measured), sep="\n")
     if update:
-        write_ratios(RATIOS, committed, device, measured)
+        write_ratios(RATIOS, device, measured)
         print(f"{RATIOS} updated")
 
 
@@ -141,4 +143,4 @@ def _section(results: Results, config: BenchmarkConfig, machine: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(BenchmarkConfig, run, name="experiments.benchmarks"))
+    sys.exit(run_script(BenchmarkConfig, run, name=SCRIPT))

@@ -20,7 +20,7 @@ from experiments.datasets.caption_data import caption_words
 from experiments.datasets.image_features import GridEncoder, Scale
 from experiments.datasets.safe_arrays import read_arrays
 from experiments.datasets.untrusted import is_there
-from experiments.results import write_atomic
+from experiments.files import locked, write_atomic
 
 __all__ = ["ContentEncoder", "content_encoder", "content_targets"]
 
@@ -132,12 +132,14 @@ def content_encoder(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         encoder = ContentEncoder(len(words)).to(device)
-        if is_there(path):
-            _load(encoder, path, key)
-        else:
-            _train(encoder, pixels, targets, epochs, batch_size, learning_rate, name if progress else None)
-            weights: dict[str, Any] = {name: tensor.cpu().numpy() for name, tensor in encoder.state_dict().items()}
-            write_atomic(path, lambda file: np.savez(file, key=np.array(key), **weights))
+        if not is_there(path):
+            with locked(path):
+                if not path.is_file():  # no other process has trained it meanwhile
+                    _train(encoder, pixels, targets, epochs, batch_size, learning_rate, name if progress else None)
+                    state = encoder.state_dict()
+                    weights: dict[str, Any] = {part: value.cpu().numpy() for part, value in state.items()}
+                    write_atomic(path, lambda file: np.savez(file, key=np.array(key), **weights))
+        _load(encoder, path, key)
     return GridEncoder(name, encoder.requires_grad_(False).eval(), Scale())
 
 

@@ -96,7 +96,10 @@ def resized_images(
                 yield np.zeros((1, 3, size, size), np.uint8)
 
     key = {"images": _files_fingerprint(data.images), "size": size}
-    array, bad = cached_array(folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels, notes=bad)
+    array, bad = cached_array(
+        folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels, row=(3, size, size),
+        dtype=np.dtype(np.uint8), notes=bad,
+    )  # fmt: skip
     if not bad:
         return data, array
     if not skip:
@@ -166,7 +169,8 @@ def grid_features(
         "transform": fingerprint(encoder.transform),
         "pixels": checksum(pixels),
     }
-    return cached_array(folder, encoder.name, key, len(pixels), features)[0]
+    dtype = np.dtype(np.float16)
+    return cached_array(folder, encoder.name, key, len(pixels), features, row=(None, None), dtype=dtype)[0]
 
 
 def resnet_grid(name: str = "resnet50") -> GridEncoder:

@@ -68,7 +68,7 @@ def test_every_guide_and_prior_on_digits(guide, prior, tmp_path):
     assert saved.pop("definitions").keys() == expected
     assert saved == metrics
     assert [row["epoch"] for row in history(tmp_path)] == ["0", "1"]
-    names = {path.name for path in tmp_path.iterdir()}
+    names = {path.name for path in tmp_path.iterdir() if path.name != ".lock"}
     files = {"config.yaml", "metrics.json", "environment.json", "history.csv", "predictions.npz"}
     assert names == files | {"checkpoints"}
 
@@ -107,10 +107,8 @@ def test_a_killed_run_resumes_to_the_same_metrics(tmp_path):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     command = [sys.executable, "-m", "experiments.graph", *options, "--out", str(killed), "--no-progress"]
     process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    deadline = time.monotonic() + 120
     while not (killed / "checkpoints" / "last.ckpt").exists():
         assert process.poll() is None
-        assert time.monotonic() < deadline
         time.sleep(0.005)
     process.kill()
     assert process.wait() == -signal.SIGKILL

@@ -132,10 +132,8 @@ def test_a_killed_run_resumes_to_the_same_metrics(tmp_path):
     ]
     command = [sys.executable, "-m", "experiments.nmt", "train", *options, "--out", str(killed)]
     process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    deadline = time.monotonic() + 120
     while not (killed / "checkpoints" / "last.ckpt").exists():
         assert process.poll() is None
-        assert time.monotonic() < deadline
         time.sleep(0.005)
     process.kill()
     assert process.wait() == -signal.SIGKILL
@@ -286,12 +284,6 @@ def test_bad_options(arguments, part, tmp_path, capsys):
 
 def test_bad_files(trained_folder, tmp_path, capsys):
     folder, file = str(trained_folder), tmp_path / "new.de"
-    file.write_text("gut\n\n")
-    assert command_line("translate", folder, str(file)) == 2
-    assert_one_line(capsys, "new.de", "line 2", "empty")
-    file.write_text("wort " * 300 + "\n")
-    assert command_line("translate", folder, str(file)) == 2
-    assert_one_line(capsys, "new.de", "line 1", "200")
     file.write_text("gut\n")
     assert command_line("translate", folder, str(file), "--out", str(file)) == 2
     assert_one_line(capsys, "--out")

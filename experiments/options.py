@@ -1,0 +1,114 @@
+"""Options that all scripts share, their types, and the check of every configuration, wherever it comes from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse.typing import PositiveInt, register_type, restricted_number_type
+
+from experiments.files import UserError
+
+__all__ = ["Dropout", "OptionError", "RunOptions", "SweepOptions", "configuration"]
+
+Config = TypeVar("Config")
+
+Dropout = restricted_number_type("Dropout", float, [(">=", 0), ("<", 1)], docstring="share to drop: from 0 to below 1")
+
+
+def _named(path: str) -> Path:
+    if not str(path).strip():
+        raise ValueError("an empty name (is a shell variable unset?), expected a file or a folder")
+    return Path(path)
+
+
+# pathlib reads an empty name as the current folder, into which a script would then write
+register_type(Path, str, _named, type_check=isinstance, fail_already_registered=False)
+
+
+class OptionError(UserError, ValueError):
+    """A value of a configuration that its type does not allow; a ValueError, and one line in a terminal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How and where to run; a script's own options, which say what is computed, are fields of a subclass.
+
+    Values are checked against the types of the fields, whether they come from the command line, from a file or from
+    Python.
+
+    Args:
+        out: Folder for everything the run writes; named after the run under runs/ when omitted.
+        data_root: Folder of the data sets; $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention when omitted.
+        resume: Continue the run in the folder, if there is one.
+        overwrite: Remove the run in the folder first.
+        device: Where to compute; auto takes a GPU where there is one.
+        checkpoint_every: Epochs between two checkpoints.
+        progress: Show a progress bar.
+
+    Raises:
+        OptionError: A value is not of its field's type, or out of its range.
+    """
+
+    out: Path | None = None
+    data_root: Path | None = None
+    resume: bool = False
+    overwrite: bool = False
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    checkpoint_every: PositiveInt = 20  # type: ignore[valid-type]
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        _checked(type(self), {field.name: getattr(self, field.name) for field in fields(self)})
+
+    def for_runs(self) -> dict[str, Any]:
+        """Options of the runs a script starts in its own folder; one that is complete there is read, not repeated."""
+        options = {name: getattr(self, name) for name in ("data_root", "device", "checkpoint_every", "overwrite")}
+        return options | {"resume": not self.overwrite, "progress": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(RunOptions):
+    """How to run many trainings.
+
+    Args:
+        workers: Trainings at a time, each on one thread.
+        results: The page whose section is written; when omitted experiments/RESULTS.md by tables and studies, none by
+            comparisons. Pictures go into the folder pictures/ beside it.
+    """
+
+    workers: PositiveInt = 2  # type: ignore[valid-type]
+    results: Path | None = None
+
+
+def configuration(config_type: type[Config], values: Mapping[str, Any]) -> Config:
+    """Build a configuration out of plain values, such as a file holds, with the checks of the command line.
+
+    Raises:
+        OptionError: A value is not of its field's type, out of its range or of no field.
+    """
+    return config_type(**_checked(config_type, values))
+
+
+def _checked(config_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values in the types of their fields."""
+    try:
+        found: dict[str, Any] = _parser(config_type).parse_object(dict(values)).as_dict()
+    except ArgumentError as error:
+        raise OptionError(" ".join(str(error).split())) from error
+    for name, value in found.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise OptionError(f"{name} is {value}, expected a finite number")
+    return found
+
+
+@cache
+def _parser(config_type: type) -> ArgumentParser:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(config_type, as_group=False)
+    return parser
