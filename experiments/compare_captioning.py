@@ -54,8 +54,9 @@ COLUMNS = {
     "parameters": ("parameters", 0, 1.0),
 }
 LEGEND = (
-    "BLEU is NLTK's, METEOR is NLTK-METEOR; CIDEr-D and ROUGE-L as in coco-caption. Perplexity: alignments summed out "
-    "exactly; weibull and lognormal: predictive, over posterior samples. Entropy of the mean weights that predict."
+    "BLEU by sacrebleu's counts, METEOR is NLTK-METEOR; CIDEr-D and ROUGE-L as in coco-caption. Perplexity: alignments "
+    "summed out exactly; weibull and lognormal: predictive, over posterior samples. Entropy of the mean weights "
+    "that predict."
 )
 POINTING = (
     "Points: share of the digit words of the captions made whose largest mean posterior weight is on the digit's own "

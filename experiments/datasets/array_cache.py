@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.datasets.safe_arrays import map_array
+from experiments.datasets.untrusted import read_json
 from experiments.files import locked, remove_partials, write_atomic
 
 __all__ = ["cached_array", "checksum"]
@@ -67,10 +69,10 @@ def cached_array(
                 text = json.dumps({"key": key, "shape": shape, "notes": notes or {}}, indent=2)
                 write_atomic(record, lambda file: file.write(text.encode()))
     try:
-        saved = json.loads(record.read_bytes())
+        saved = read_json(record, expected="a record of an array", remedy=_AGAIN)
         found, shape, told = dict(saved["key"]), list(saved["shape"]), dict(saved["notes"])
         # mode "c": changes would stay in memory; torch warns of arrays that cannot be written to
-        array = torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
+        array = torch.from_numpy(map_array(path))
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: it or {record.name} is damaged: {error!r}. {_AGAIN}") from error
     differing = [f"{what} {found.get(what)} instead of {key[what]}" for what in key if found.get(what) != key[what]]

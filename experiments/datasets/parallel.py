@@ -8,6 +8,7 @@ from pathlib import Path
 from experiments.datasets.graph_parts import OTHER_FOLDER, SPLITS, data_folder
 from experiments.datasets.multi30k_files import find_multi30k
 from experiments.datasets.parallel_text import ParallelText, Rules, clean_pairs, read_lines, read_parallel
+from experiments.datasets.untrusted import is_there
 from experiments.datasets.word_rules import WordRule
 
 __all__ = ["LANGUAGES", "ParallelText", "load_parallel", "read_parallel"]
@@ -87,7 +88,7 @@ def _iwslt14(root: Path, split: str, languages: tuple[str, str], rules: Rules) -
         return first, second
 
     def there(stem: str) -> bool:
-        return all(path.is_file() for path in files(stem))
+        return all(is_there(path) for path in files(stem))
 
     def read(stem: str) -> ParallelText:
         sides = [[line.replace(b"@@ ", b"") for line in read_lines(path)] for path in files(stem)]
@@ -129,7 +130,7 @@ def _distinct(samples: list[ParallelText], held_out: list[ParallelText]) -> Para
 
 def _tatoeba(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
     path = root / "tatoeba-deu-eng" / "deu.txt"
-    if not path.is_file():
+    if not is_there(path):
         raise FileNotFoundError(
             f"{path} is missing; expected lines of an English and a German sentence with a tab between them, as in "
             f"deu.txt of https://www.manythings.org/anki/deu-eng.zip (it is not fetched: it changes from time to "

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments.datasets.untrusted import read_bytes
 from experiments.datasets.word_rules import WordRule, divide_words
 from pyro_attention.analysis.alignments import Alignment
 
@@ -130,9 +131,8 @@ def read_parallel(
 
 def read_lines(path: Path) -> list[bytes]:
     """Return the lines of a file without their ends and without a byte order mark."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing; expected a plain text file (UTF-8) of one sentence a line.")
-    lines = path.read_bytes().removeprefix(_BOM).split(b"\n")
+    content = read_bytes(path, expected="a plain text file (UTF-8) of one sentence a line")
+    lines = content.removeprefix(_BOM).split(b"\n")
     return lines if lines[-1] else lines[:-1]
 
 

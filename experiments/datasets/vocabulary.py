@@ -14,6 +14,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
+from experiments.datasets.untrusted import MOST_JSON_BYTES, clipped, is_there, read_bytes
 from experiments.results import write_atomic
 from pyro_attention.analysis.word_pieces import word_map
 
@@ -129,10 +130,11 @@ class Vocabulary:
             ValueError: the file is damaged or of another kind; the message names it.
         """
         remedy = "Replace the file by an intact copy, or train the tokenizer again."
-        if not path.is_file():
+        if not is_there(path):
             raise FileNotFoundError(f"{path} is missing; expected a vocabulary as JSON. {remedy}")
+        content = read_bytes(path, expected="a vocabulary as JSON", most=MOST_JSON_BYTES)
         try:
-            return Vocabulary(path.read_bytes().decode())
+            return Vocabulary(content.decode())
         except ValueError as error:
             raise ValueError(f"{path}: {error}. {remedy}") from error
 
@@ -155,7 +157,7 @@ def _library_errors() -> Iterator[None]:
         # A panic in Rust is no Exception, and no module offers its class to be caught by.
         if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
             raise
-        raise ValueError(f"no tokenizer: {error}; expected JSON of the tokenizers library") from error
+        raise ValueError(f"no tokenizer: {clipped(str(error))}; expected JSON of the tokenizers library") from error
 
 
 def _before_end(ids: Sequence[int]) -> list[int]:

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -470,6 +471,47 @@ def test_damaged_encoder(tmp_path):
             ValueError, match=r"seed0-\w{16}\.npz: .* Remove the file, and the encoder is trained again"
         ):
             content_encoder(pixels, captions, tmp_path, epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda weights: weights[1:], r"is float32 of shape \[\d+.*; expected float32 of shape"),
+        (lambda weights: weights.astype(np.float64), "is float64 of shape .*; expected float32 of shape"),
+        (lambda weights: weights * np.float32(np.nan), "holds NaN or infinite weights; expected finite ones"),
+        (lambda weights: None, "is missing; expected float32 of shape"),
+    ],
+)
+def test_encoder_of_other_weights(tmp_path, change, message):
+    pixels, captions = coloured(16)
+    content_encoder(pixels, captions, tmp_path, epochs=1)
+    (path,) = files(tmp_path, ".npz")
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    arrays["words.weight"] = change(arrays["words.weight"])
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    with pytest.raises(ValueError, match=rf"\.npz: words\.weight {message}.* Remove the file, and the encoder"):
+        content_encoder(pixels, captions, tmp_path, epochs=1)
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/b", "", "a\nb"])
+def test_names_stay_in_the_cache(photographs, tmp_path, name):
+    with pytest.raises(ValueError, match=r"the name of the data and the split is .*; expected at most 60"):
+        resized_images(replace(photographs, name=name), 8, tmp_path / "cache")
+    with pytest.raises(ValueError, match=r"the name of the encoder is .*; expected at most 60"):
+        grid_features(tiny(name=name), PIXELS, tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_notes_on_photographs_that_are_not_there(photographs, tmp_path):
+    photographs.images[1].path.write_bytes(b"none")
+    resized_images(photographs, 8, tmp_path / "cache", skip=True)
+    (path,) = files(tmp_path / "cache", ".json")
+    record = path.read_text()
+    for place in ("x", "4", "-1"):
+        path.write_text(record.replace('"1":', f'"{place}":'))
+        with pytest.raises(ValueError, match=rf"a note of mine-val tells of image '{place}'; expected a place"):
+            resized_images(photographs, 8, tmp_path / "cache", skip=True)
 
 
 def test_encoder_of_other_data(tmp_path):
