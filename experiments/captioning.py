@@ -21,12 +21,11 @@ from experiments.captioning_model import build, load_trained, load_vocabulary, r
 from experiments.cli import Command, run_commands
 from experiments.datasets.batches import BucketSampler
 from experiments.datasets.region_captions import EncodedCaptions, OneCaptionSampler, caption_loader
+from experiments.extension import open_training
 from experiments.results import (
     UserError,
     exclusive,
     metrics_table,
-    open_run,
-    read_metrics,
     user_errors,
     write_atomic,
     write_environment,
@@ -51,16 +50,15 @@ def run(config: CaptioningConfig) -> dict[str, float]:
 
     Raises:
         UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.
     """
     folder = run_folder(config)
     with user_errors(ValueError, OSError, ImportError):
         # all splits, so that nothing is found bad or missing after the training
         data = load_images(config, progress=config.progress)
-        open_run(folder, config)
+        metrics = open_training(folder, config)
         vocabulary = load_vocabulary(config, folder, data["train"])
         trained = build(config, vocabulary, features=data["train"].regions.size(2))
-    metrics = read_metrics(folder)
     if metrics is not None:
         return metrics
     write_environment(folder, trained.device)

@@ -59,8 +59,9 @@ def run_script(
     except (ArgumentError, UserError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("\ninterrupted; the same command with --resume continues from the last checkpoint", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        # trainings say which checkpoint there is
+        print(f"\n{str(stop) or 'interrupted; the same command with --resume continues'}", file=sys.stderr)
         return 130
     return 0
 

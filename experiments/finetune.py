@@ -69,7 +69,6 @@ class FinetuneConfig(RunOptions):
         learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
         gradient_clip: Largest norm of the gradient of the loss per sentence.
         max_epochs: Number of epochs; the one with the best validation accuracy is kept.
-        checkpoint_every: Epochs between two checkpoints.
         num_samples: Posterior samples of random attention for test scores.
         precision: Arithmetic of the training; evaluation is in 32 bits.
         seed: Seed of the output layer (and of fresh weights), the order of the batches and all noise.
@@ -85,7 +84,6 @@ class FinetuneConfig(RunOptions):
     learning_rate: PositiveFloat = 1e-3  # type: ignore[valid-type]
     gradient_clip: PositiveFloat = 1.0  # type: ignore[valid-type]
     max_epochs: PositiveInt = 4  # type: ignore[valid-type]
-    checkpoint_every: PositiveInt = 1  # type: ignore[valid-type]
     num_samples: PositiveInt = 10  # type: ignore[valid-type]
     precision: Precision = "32"
     seed: NonNegativeInt = 0  # type: ignore[valid-type]

@@ -14,11 +14,10 @@ from pathlib import Path
 from experiments.cli import Command, run_commands
 from experiments.datasets.batches import BucketSampler, EncodedText, batch_loader
 from experiments.datasets.graph_parts import SPLITS
+from experiments.extension import open_training
 from experiments.results import (
     exclusive,
     metrics_table,
-    open_run,
-    read_metrics,
     user_errors,
     write_atomic,
     write_environment,
@@ -51,17 +50,16 @@ def run(config: TranslationConfig) -> dict[str, float]:
 
     Raises:
         UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.
     """
     folder = run_folder(config)
     with user_errors(ValueError, OSError):
         # the test text too, so that nothing is found missing after the training
         train_text, val_text, _ = (load_text(config, split) for split in SPLITS)
-        open_run(folder, config)
+        metrics = open_training(folder, config)
         vocabulary = load_vocabulary(config, folder)
         trained = build(config, vocabulary)
         train_data, val_data = EncodedText(train_text, vocabulary), EncodedText(val_text, vocabulary)
-    metrics = read_metrics(folder)
     if metrics is not None:
         return metrics
     write_environment(folder, trained.device)

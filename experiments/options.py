@@ -48,7 +48,8 @@ class RunOptions:
         resume: Continue the run in the folder, if there is one.
         overwrite: Remove the run in the folder first.
         device: Where to compute; auto takes a GPU where there is one.
-        checkpoint_every: Epochs between two checkpoints.
+        checkpoint_every: Epochs between two checkpoints; when omitted every epoch, or every five seconds where epochs
+            are shorter.
         progress: Show a progress bar.
 
     Raises:
@@ -60,7 +61,7 @@ class RunOptions:
     resume: bool = False
     overwrite: bool = False
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    checkpoint_every: PositiveInt = 20  # type: ignore[valid-type]
+    checkpoint_every: PositiveInt | None = None  # type: ignore[valid-type]
     progress: bool = True
 
     def __post_init__(self) -> None:

@@ -48,7 +48,6 @@ class PretrainConfig(RunOptions):
         learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
         gradient_clip: Largest norm of the gradient of the loss per hidden piece.
         max_epochs: Number of epochs.
-        checkpoint_every: Epochs between two checkpoints.
         num_samples: Posterior samples of random attention for test scores.
         epsilon: A key whose weights from all queries sum to less is explained away.
         precision: Arithmetic of the training; evaluation is in 32 bits.
@@ -75,7 +74,6 @@ class PretrainConfig(RunOptions):
     learning_rate: PositiveFloat = 3e-3  # type: ignore[valid-type]
     gradient_clip: PositiveFloat = 1.0  # type: ignore[valid-type]
     max_epochs: PositiveInt = 8  # type: ignore[valid-type]
-    checkpoint_every: PositiveInt = 1  # type: ignore[valid-type]
     num_samples: PositiveInt = 10  # type: ignore[valid-type]
     epsilon: PositiveFloat = 1e-8  # type: ignore[valid-type]
     precision: Precision = "32"

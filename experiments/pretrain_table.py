@@ -51,7 +51,6 @@ class PretrainTableConfig(RunOptions):
         finetune_epochs: Epochs of fine-tuning.
         train: Sentences of SST-2 to fine-tune on, at most.
         num_samples: Posterior samples of random attention for test scores.
-        checkpoint_every: Epochs between two checkpoints.
         workers: Trainings at a time, each on one thread.
         results: The page whose section is written, experiments/RESULTS.md when omitted; the pictures go into the
             folder pictures/ beside it.
@@ -69,7 +68,6 @@ class PretrainTableConfig(RunOptions):
     finetune_epochs: PositiveInt = 4  # type: ignore[valid-type]
     train: PositiveInt = 10_000  # type: ignore[valid-type]
     num_samples: PositiveInt = 10  # type: ignore[valid-type]
-    checkpoint_every: PositiveInt = 1  # type: ignore[valid-type]
     workers: PositiveInt = 2  # type: ignore[valid-type]
     results: Path | None = None
 

@@ -61,7 +61,7 @@ def run(config: SearchConfig) -> dict[str, float]:
     """
     folder = config.out or Path("runs", "search", f"{config.name}-{config.dataset}")
     with user_errors(ValueError, OSError):
-        open_run(folder, config)
+        open_run(folder, config, free=("max_epochs",))
     settings = {f"{row} {_text(setting)}".strip(): (row, setting) for row in GRIDS for setting in GRIDS[row]}
     configs = {
         (name, seed): _run_config(config, folder, name, ROWS[row] | setting, seed)

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from experiments.checkpoints import AtomicCheckpointIO
+from experiments.checkpoints import read_weights
 from experiments.datasets.batches import Batch
 from experiments.datasets.vocabulary import Vocabulary
 from experiments.files import UserError, user_errors
@@ -203,8 +203,10 @@ def start_from(model: nn.Module, folder: Path, vocabulary: Vocabulary) -> None:
     path, prefix = folder / "checkpoints" / "best.ckpt", "objective.model."
     if not path.is_file():
         raise UserError(f"{path} is missing; init_from takes the folder of a finished run")
-    state = AtomicCheckpointIO().load_checkpoint(path)["state_dict"]
-    with user_errors(ValueError, KeyError):
+    state = read_weights(path)
+    if "_extra_state" not in state:
+        raise UserError(f"{path} knows no vocabulary; init_from takes the folder of a run of the same script")
+    with user_errors(ValueError):
         vocabulary.require(bytes(state["_extra_state"].tolist()).hex(), path)
     weights = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     ours = model.state_dict()

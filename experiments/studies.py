@@ -127,7 +127,7 @@ def run(config: StudyConfig) -> dict[str, float]:
         unknown = set(config.rows) - ROWS.keys()
         if unknown or not config.rows:
             raise ValueError(f"rows {', '.join(unknown)}: expected some of {', '.join(ROWS)}")
-        open_run(folder, config, free=("seeds",))
+        open_run(folder, config, free=("seeds", "max_epochs"))
     configs = {
         (row, level, seed): _run_config(config, study, folder, row, level, seed)
         for seed in range(config.seeds)

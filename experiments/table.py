@@ -58,7 +58,7 @@ def run(config: TableConfig) -> dict[str, float]:
     table, folder = TABLES[config.name], config.out or Path("runs", "table", config.name)
     page = config.results or RESULTS
     with user_errors(ValueError, OSError):
-        open_run(folder, config, free=("seeds", "first_seed"))
+        open_run(folder, config, free=("seeds", "first_seed", "max_epochs"))
     configs = _configs(table, config, folder)
     metrics = run_all(
         table.run, configs, workers=config.workers, progress=config.progress,

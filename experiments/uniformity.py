@@ -75,7 +75,7 @@ def run(config: UniformityConfig) -> dict[str, float]:
         unknown = set(config.rows) - ROWS.keys()
         if unknown or not config.rows or not config.datasets:
             raise ValueError(f"rows {', '.join(unknown)}: expected some of {', '.join(ROWS)}, and a data set")
-        open_run(folder, config, free=("datasets", "rows", "seeds"))
+        open_run(folder, config, free=("datasets", "rows", "seeds", "max_epochs"))
     configs = {
         (dataset, row, seed): _run_config(config, folder, dataset, row, seed)
         for seed in range(config.seeds)
