@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pyro
 import torch
+from pyro import poutine
 from torch import Tensor
 
 from pyro_attention._pass_handlers import AtMean, dropout_mode, is_attention, seeded, stop_after
@@ -108,7 +109,10 @@ class Pass:
             ValueError: It has no such dimension.
         """
         if not isinstance(self.output, Tensor):
-            raise TypeError(f"the model returned {type(self.output).__name__}, expected a tensor such as logits")
+            raise TypeError(
+                f"the model returned {type(self.output).__name__}, expected a tensor such as logits; return it from the "
+                f"model, or make the guide of a function that picks it, as AttentionGuide(lambda x: model(x)[0], ...)"
+            )
         if not self.vectorized:
             return self.output.unsqueeze(0)
         if self.output.dim() == 0 or self.output.size(0) != self.size:
@@ -149,10 +153,10 @@ def _run(guide: AttentionGuide, args: Any, kwargs: Any, *around: AbstractContext
     with ExitStack() as stack:
         for handler in around:
             stack.enter_context(handler)
-        output = guide.run(*args, **kwargs)
-    trace = guide.trace
-    del guide.trace
-    return trace, output
+        # a run that is stopped returns no trace of its own
+        tracer = stack.enter_context(poutine.trace())
+        output = guide.run(*args, **kwargs).output
+    return tracer.trace, output
 
 
 def _depth(site: Any) -> int:

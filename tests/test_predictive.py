@@ -192,7 +192,7 @@ def test_no_noise_is_soft_attention(make):
     soft = AttentionGuide(guide.model, Soft())
     if isinstance(guide.model, nn.Module):
         guide.model.eval()
-    torch.testing.assert_close(prediction.mean, soft.run(*arguments))
+    torch.testing.assert_close(prediction.mean, soft.run(*arguments).output)
     samples = sample_posterior(guide, *arguments, num_samples=2, noise="none")
     expected = sample_posterior(soft, *arguments, num_samples=1)
     for name in shapes:
