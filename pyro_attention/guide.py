@@ -126,7 +126,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if rest is not None and not callable(rest):
             raise TypeError(f"rest is {rest!r}, expected a guide, or a class of guides such as AutoNormal")
         makes_guides = isinstance(rest.func if isinstance(rest, partial) else rest, type)
-        self.rest = rest(poutine.block(model, hide_fn=self._hidden_from_rest)) if makes_guides else rest
+        self.rest = rest(poutine.block(_without_output(model), self._hidden_from_rest)) if makes_guides else rest
 
     @pyro_method  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
@@ -190,12 +190,13 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         for name, site in list(guide_trace.nodes.items()):
             if (site["infer"] or {}).get("marginal"):
                 del guide_trace.nodes[name]
-        if self._drawn is not None:
-            for name, site in prune_subsample_sites(self._drawn).nodes.items():
-                guide_trace.nodes.pop(name, None)  # what the model takes from rest; it stands in the order of rest
-                if site["type"] in ("sample", "param"):
-                    guide_trace.add_node(name, **site)
-        return model_trace, guide_trace
+        if self._drawn is None:
+            return model_trace, guide_trace
+        both = prune_subsample_sites(self._drawn)  # rest comes first, in its own order
+        for name, site in guide_trace.nodes.items():
+            if name not in both:
+                both.add_node(name, **site)
+        return model_trace, both
 
     def _pyro_sample(self, msg: Any) -> None:
         drawn = self._drawn_site(msg)
@@ -334,6 +335,15 @@ def check_guide(guide: Any) -> None:
             f"guide is a {type(guide).__name__}, expected an AttentionGuide; make one of the model, as in "
             f"AttentionGuide(model, Weibull())"
         )
+
+
+def _without_output(model: Callable[..., Any]) -> Callable[..., None]:
+    """The model for an autoguide, which would keep the output of its first call, with the graph behind it."""
+
+    def sites(*args: Any, **kwargs: Any) -> None:
+        model(*args, **kwargs)
+
+    return sites
 
 
 def _is_attention(prior: Any) -> bool:
