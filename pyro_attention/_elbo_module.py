@@ -27,7 +27,8 @@ def loss_and_backward(elbo: Any, model: Any, guide: Any, args: Any, kwargs: Any)
         raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
     # stock Pyro skips the backward pass silently when nothing is registered
     if is_validation_enabled():
-        params = [site["value"].unconstrained() for site in tracer.trace.nodes.values() if site["type"] == "param"]
+        sites: list[Any] = list(tracer.trace.nodes.values())
+        params = [site["value"].unconstrained() for site in sites if site["type"] == "param"]
         problem = unregistered_parameters(loss, params)
         if problem is not None:
             raise ValueError(problem)
@@ -42,7 +43,7 @@ class WholeELBOModule(ELBOModule):
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        loss: Tensor = super().forward(*args, **kwargs)
+        loss: Tensor = super().forward(*args, **kwargs)  # type: ignore[no-untyped-call]
         if not loss.requires_grad:
             return loss
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -110,8 +110,8 @@ class Pass:
         """
         if not isinstance(self.output, Tensor):
             raise TypeError(
-                f"the model returned {type(self.output).__name__}, expected a tensor such as logits; return it from the "
-                f"model, or make the guide of a function that picks it, as AttentionGuide(lambda x: model(x)[0], ...)"
+                f"the model returned {type(self.output).__name__}, expected a tensor such as logits; return it from "
+                f"the model, or make the guide of a function that picks it: AttentionGuide(lambda x: model(x)[0], ...)"
             )
         if not self.vectorized:
             return self.output.unsqueeze(0)
@@ -123,7 +123,9 @@ class Pass:
         return self.output
 
 
-def passes(guide: AttentionGuide, args: Any, kwargs: Any, request: Request, *, whole: bool) -> Iterator[Pass]:
+def passes(
+    guide: AttentionGuide, args: Any, kwargs: Any, request: Request, *, whole: bool
+) -> Generator[Pass, None, None]:
     """Run the model under the guide until all samples are drawn.
 
     The first pass is one sample, and shows the model's plates, its attention sites and their sizes; those after it are

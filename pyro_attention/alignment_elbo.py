@@ -55,13 +55,13 @@ class AlignmentELBO(TraceEnum_ELBO):
 
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Negative ELBO in nats."""
-        loss: float = super().loss(model, guide, *args, **kwargs)
+        loss: float = super().loss(model, guide, *args, **kwargs)  # type: ignore[no-untyped-call]
         self._check_finite(loss)
         return loss
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Negative ELBO in nats, a scalar tensor."""
-        loss: Tensor = super().differentiable_loss(model, guide, *args, **kwargs)
+        loss: Tensor = super().differentiable_loss(model, guide, *args, **kwargs)  # type: ignore[no-untyped-call]
         self._check_finite(loss)
         return loss
 

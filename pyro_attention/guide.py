@@ -123,10 +123,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if isinstance(keep_prior, str):
             raise TypeError(f"keep_prior is the string '{keep_prior}', expected names in a list: ['{keep_prior}']")
         self.keep_prior = tuple(keep_prior)
-        if rest is not None and not callable(rest):
-            raise TypeError(f"rest is {rest!r}, expected a guide, or a class of guides such as AutoNormal")
-        makes_guides = isinstance(rest.func if isinstance(rest, partial) else rest, type)
-        self.rest = rest(poutine.block(_without_output(model), self._hidden_from_rest)) if makes_guides else rest
+        self.rest = self._make_rest(model, rest)
 
     @pyro_method  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
@@ -229,6 +226,15 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             msg["infer"]["prior"], msg["fn"] = msg["fn"], drawn["fn"]
         TraceMessenger._pyro_post_sample(self, msg)
 
+    def _make_rest(self, model: Callable[..., Any], rest: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        """The guide of the other latent sites."""
+        if rest is not None and not callable(rest):
+            raise TypeError(f"rest is {rest!r}, expected a guide, or a class of guides such as AutoNormal")
+        if rest is None or not isinstance(rest.func if isinstance(rest, partial) else rest, type):
+            return rest
+        made: Callable[..., Any] = rest(poutine.block(_without_output(model), self._hidden_from_rest))
+        return made
+
     def _drawn_site(self, msg: Any) -> Any:
         """The trace node of a site that ``rest`` drew; None for others."""
         node = None if self._drawn is None else self._drawn.nodes.get(msg["name"])
@@ -262,7 +268,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if unused:
             found = ", ".join(map(repr, sites)) or "none; route its attention through LatentAttention"
             raise ValueError(f"no attention site matches {', '.join(map(repr, unused))}; the model's sites: {found}")
-        drawn = {} if self._drawn is None else prune_subsample_sites(self._drawn).nodes
+        drawn: dict[str, Any] = {} if self._drawn is None else dict(prune_subsample_sites(self._drawn).nodes)
         for name, site in drawn.items():
             if site["type"] == "sample" and name not in self.trace and not site["infer"].get("is_auxiliary"):
                 raise ValueError(
@@ -296,7 +302,7 @@ def forget_traces(messenger: Any) -> None:
 
 def run_messenger(guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """Traces of model and guide of one run of a messenger guide, with the handlers around it; it keeps neither."""
-    messenger = poutine.unwrap(guide)
+    messenger: Any = poutine.unwrap(guide)
     try:
         guide(*args, **kwargs)
         model_trace, guide_trace = messenger.get_traces()

@@ -79,8 +79,8 @@ def sample_posterior(
         kwargs: Keyword arguments of the model.
 
     Other latent sites (those of the guide's ``rest``, or drawn from their prior) are random under every ``noise``.
-    Threads take turns, each with a guide of its own: Pyro has one stack of handlers a process, so nothing else of Pyro,
-    such as training, may run in another thread at the same time. Processes draw in parallel.
+    Threads take turns, each with a guide of its own: a process has one stack of Pyro's handlers and one generator, so
+    no other thread may train, or draw random numbers under a seed, at the same time. Processes draw in parallel.
 
     Returns:
         For every attention site ``[S, ..., H, M, N]`` or ``[S, ..., E, H]``, in float32.

@@ -25,9 +25,9 @@ class ScoreFunctionELBO(AttentionELBO):
               + (\log f(y \mid z) - B)\, \nabla \log q(z)], \qquad B = \log f(y \mid \mathrm{E}_p[z])
 
     The baseline B costs a second run of the model, without gradient, at the prior's expected alignment (on the same
-    minibatch, and with the same values of what was drawn before). The reward of an alignment is what was observed in its
-    own plates, so queries must be conditionally independent given the input; where other latent sites come after it,
-    their KL is part of the reward too.
+    minibatch, and with the same values of what was drawn before). The reward of an alignment is what was observed in
+    its own plates, so queries must be conditionally independent given the input; where other latent sites come after
+    it, their KL is part of the reward too.
     Its value is that of the plain ELBO. For :class:`Categorical(enumerate=False) <Categorical>`.
 
     Args:

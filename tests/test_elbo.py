@@ -203,7 +203,9 @@ def test_not_finite(value):
         pyro.sample("x", Normal(0.0, 1.0, validate_args=False), obs=torch.tensor(value))
 
     guide = AttentionGuide(model, Weibull())
-    message = rf"the ELBO is {value} \(KL per site: .*'attention': .*; log likelihood per site: .*'x': {value}.*look for"
+    message = (
+        rf"the ELBO is {value} \(KL per site: .*'attention': .*; log likelihood per site: .*'x': {value}.*look for"
+    )
     for evaluate in (AttentionELBO().differentiable_loss, AttentionELBO().loss):
         with pytest.raises(ValueError, match=message):
             evaluate(model, guide, value)

@@ -1,4 +1,4 @@
-"""Latent sites beside attention: ``rest=`` gives them a guide, and every objective is that of the two guides together."""
+"""Latent sites beside attention: ``rest=`` gives them a guide, and objectives are those of both guides together."""
 
 import copy
 import functools
@@ -204,11 +204,12 @@ def test_vectorized_particles_are_the_mean_of_looped_ones(data):
     model = Shifted()
     guide = AttentionGuide(model, Soft(), rest=AutoNormal)
     guide(data.x, data.y)
-    losses = []
-    for vectorize in (False, True):
-        elbo = AttentionELBO(num_particles=1500 if vectorize else 300, vectorize_particles=vectorize, max_plate_nesting=1)
-        losses.append(elbo.loss(model, guide, data.x, data.y))
-    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    looped, vectorized = (
+        AttentionELBO(num_particles=n, vectorize_particles=n > 1, max_plate_nesting=1) for n in (1, 400)
+    )
+    losses = torch.tensor([looped.loss(model, guide, data.x, data.y) for _ in range(200)])
+    error = losses.std() * (1 / 200 + 1 / 400) ** 0.5
+    assert abs(losses.mean() - vectorized.loss(model, guide, data.x, data.y)) < 4 * error
 
 
 @pytest.mark.parametrize("around", ["scale", "mask"])
@@ -284,10 +285,12 @@ def test_svi_finds_the_posterior_beside_attention():
         pyro.sample("x", dist.Normal(shift * one, 1.0), obs=torch.tensor(1.0))
 
     guide = AttentionGuide(model, Soft(), rest=AutoNormal)
-    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.05, "lrd": 0.99}), AttentionELBO(num_particles=10))
-    for _ in range(400):
+    elbo = AttentionELBO(num_particles=50, vectorize_particles=True, max_plate_nesting=0)
+    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.98}), elbo)
+    for _ in range(150):
         svi.step()
-    draws = torch.stack([guide()["shift"].detach() for _ in range(2000)])
+    with pyro.plate("draws", 4000, dim=-1):
+        draws = guide()["shift"].detach()
     assert draws.mean().item() == pytest.approx(0.5, abs=0.06)
     assert draws.std().item() == pytest.approx(0.5**0.5, abs=0.06)
 
@@ -320,7 +323,8 @@ def test_enumeration_beside_rest():
     at = 0.4
     guide = AttentionGuide(model, Categorical(), rest=lambda: pyro.sample("shift", Delta(torch.tensor(at))))
     means = torch.tensor([0.0, 1.0, 3.0]) + at
-    expected = dist.Normal(means, 1.0).log_prob(y[:, None]).mean(1).sum() + dist.Normal(0.0, 1.0).log_prob(torch.tensor(at))
+    expected = dist.Normal(means, 1.0).log_prob(y[:, None]).mean(1).sum()
+    expected = expected + dist.Normal(0.0, 1.0).log_prob(torch.tensor(at))
     assert -AlignmentELBO(max_plate_nesting=1).loss(model, guide) == pytest.approx(expected.item(), rel=1e-5)
     drawn = AttentionGuide(model, Categorical(enumerate=False), rest=guide.rest)
     losses = torch.tensor([ScoreFunctionELBO().loss(model, drawn) for _ in range(400)])
@@ -367,7 +371,10 @@ def test_guides_with_a_rest_copy(used, data):
             lambda x, y=None: pyro.sample("shift", Delta(torch.zeros(())), obs=torch.zeros(())),
             "site 'shift' is observed in the guide",
         ),
-        (lambda x, y=None: pyro.sample("other", Delta(torch.zeros(()))), "rest has the site 'other', expected a latent"),
+        (
+            lambda x, y=None: pyro.sample("other", Delta(torch.zeros(()))),
+            "rest has the site 'other', expected a latent",
+        ),
     ],
     ids=["attention", "observed", "observed_in_guide", "unknown"],
 )
