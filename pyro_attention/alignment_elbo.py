@@ -14,7 +14,8 @@ from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
 
 from pyro_attention._elbo_module import WholeELBOModule, loss_and_backward
-from pyro_attention.guide import AttentionGuide, forget_traces, warn_of_priors
+from pyro_attention._guide_runs import forget_traces, warn_of_priors
+from pyro_attention.guide import AttentionGuide
 
 __all__ = ["AlignmentELBO"]
 

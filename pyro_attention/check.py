@@ -12,11 +12,12 @@ from pyro import poutine
 from torch import Tensor
 
 from pyro_attention._checks import unregistered_parameters
+from pyro_attention._guide_runs import PriorWarning, sites_at_prior
 from pyro_attention.alignment_elbo import AlignmentELBO
 from pyro_attention.distributions import BlockedPrior
 from pyro_attention.elbo import AttentionELBO
 from pyro_attention.families import Family
-from pyro_attention.guide import AttentionGuide, PriorWarning, check_guide, sites_at_prior
+from pyro_attention.guide import AttentionGuide, check_guide
 
 __all__ = ["ModelReport", "SiteReport", "check_model"]
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyro_attention._elbo_module import WholeELBOModule, loss_and_backward
-from pyro_attention.guide import run_messenger
+from pyro_attention._guide_runs import run_messenger
 
 __all__ = ["AttentionELBO"]
 

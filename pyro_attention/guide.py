@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -17,37 +15,11 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import nn
 
+from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, without_output
 from pyro_attention.distributions import BlockedPrior
 from pyro_attention.families import Family
 
-__all__ = [
-    "AttentionGuide",
-    "GuideRun",
-    "PriorWarning",
-    "check_guide",
-    "forget_traces",
-    "run_messenger",
-    "sites_at_prior",
-    "warn_of_priors",
-]
-
-
-class PriorWarning(UserWarning):
-    """A latent site is drawn from its prior, and nobody said that it should be."""
-
-
-@dataclass(frozen=True)
-class GuideRun:
-    """One run of an :class:`AttentionGuide`.
-
-    Attributes:
-        output: What the model returned.
-        trace: Pyro's trace of the model's sites. At a latent site ``fn`` is the posterior, and ``infer["prior"]`` the
-            prior.
-    """
-
-    output: Any
-    trace: Trace
+__all__ = ["AttentionGuide", "check_guide"]
 
 
 class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
@@ -232,7 +204,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             raise TypeError(f"rest is {rest!r}, expected a guide, or a class of guides such as AutoNormal")
         if rest is None or not isinstance(rest.func if isinstance(rest, partial) else rest, type):
             return rest
-        made: Callable[..., Any] = rest(poutine.block(_without_output(model), self._hidden_from_rest))
+        made: Callable[..., Any] = rest(poutine.block(without_output(model), self._hidden_from_rest))
         return made
 
     def _drawn_site(self, msg: Any) -> Any:
@@ -287,51 +259,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
     def __getstate__(self) -> dict[str, Any]:
         # PyroModule's own leaves out weak references; a trace, of a whole autograd graph, cannot be pickled either
         state: dict[str, Any] = PyroModule.__getstate__(self)
-        return {name: value for name, value in state.items() if name not in _TRACES}
-
-
-# What a guide holds of its last run.
-_TRACES = ("trace", "_drawn")
-
-
-def forget_traces(messenger: Any) -> None:
-    """Drop the traces of a messenger guide, which would keep this step's autograd graph alive until the next one."""
-    for name in _TRACES:
-        vars(messenger).pop(name, None)
-
-
-def run_messenger(guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Traces of model and guide of one run of a messenger guide, with the handlers around it; it keeps neither."""
-    messenger: Any = poutine.unwrap(guide)
-    try:
-        guide(*args, **kwargs)
-        model_trace, guide_trace = messenger.get_traces()
-    finally:
-        forget_traces(messenger)
-    warn_of_priors(messenger, guide_trace)
-    return model_trace, guide_trace
-
-
-def warn_of_priors(messenger: Any, guide_trace: Any) -> None:
-    """Warn of the latent sites that an AttentionGuide leaves at their prior without having been told to."""
-    sites = [site for site in guide_trace.nodes.values() if site["type"] == "sample"]
-    message = sites_at_prior(messenger, sites)
-    if message is not None:
-        warnings.warn(message, PriorWarning, stacklevel=2)
-
-
-def sites_at_prior(messenger: Any, sites: Iterable[Any]) -> str | None:
-    """What is to be said of latent sites that keep their prior without having been told to; None when none does."""
-    if not isinstance(messenger, AttentionGuide):
-        return None
-    kept = [site["name"] for site in sites if site["infer"].get("keeps_prior")]
-    kept = [name for name in kept if not messenger.keeps_prior(name)]
-    if not kept:
-        return None
-    return (
-        f"latent sites without a posterior are drawn from their prior: {', '.join(map(repr, kept))}; give "
-        f"AttentionGuide a guide for them (rest=AutoNormal), observe them, or say that they keep it (keep_prior={kept})"
-    )
+        return {name: value for name, value in state.items() if name not in TRACES}
 
 
 def check_guide(guide: Any) -> None:
@@ -341,15 +269,6 @@ def check_guide(guide: Any) -> None:
             f"guide is a {type(guide).__name__}, expected an AttentionGuide; make one of the model, as in "
             f"AttentionGuide(model, Weibull())"
         )
-
-
-def _without_output(model: Callable[..., Any]) -> Callable[..., None]:
-    """The model for an autoguide, which would keep the output of its first call, with the graph behind it."""
-
-    def sites(*args: Any, **kwargs: Any) -> None:
-        model(*args, **kwargs)
-
-    return sites
 
 
 def _is_attention(prior: Any) -> bool:

@@ -24,6 +24,7 @@ from pyro_attention import (
     Dense,
     FixedGammaPrior,
     LatentAttention,
+    PriorWarning,
     ScoreFunctionELBO,
     Soft,
     Weibull,
@@ -31,7 +32,6 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
-from pyro_attention.guide import PriorWarning
 from tests.toy_models import SelfAttention, Sequences
 
 
@@ -437,3 +437,13 @@ def test_a_run_leaves_nothing_behind(data):
         guide.run()
     assert not hasattr(guide, "trace")
     assert isinstance(guide.model, SelfAttention)
+
+
+def test_the_nesting_of_plates_is_guessed(data):
+    model = Shifted()
+    guide, elbo = (
+        AttentionGuide(model, Weibull(), rest=AutoNormal),
+        AttentionELBO(num_particles=3, vectorize_particles=True),
+    )
+    assert elbo.loss(model, guide, data.x, data.y) > 0
+    assert elbo.max_plate_nesting == 2

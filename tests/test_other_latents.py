@@ -10,11 +10,11 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     MultiheadAttention,
+    PriorWarning,
     Weibull,
     WeibullWeights,
     check_model,
 )
-from pyro_attention.guide import PriorWarning
 from tests.toy_models import Sequences, attention_values
 
 vectorized = pytest.mark.parametrize("vectorize", [False, True])
