@@ -97,10 +97,7 @@ def _expected_feed(model: AttentionDecoder) -> Iterator[None]:
 
 def _attention_site(trained: TrainedSequences, batch: Batch) -> dict[str, Any]:
     """The trace node of the alignment, with prior and posterior."""
-    guide = trained.guide
-    guide.run(*model_arguments(batch))
-    node: dict[str, Any] = guide.trace.nodes["alignment"]
-    del guide.trace
+    node: dict[str, Any] = trained.guide.run(*model_arguments(batch)).trace.nodes["alignment"]
     return node
 
 

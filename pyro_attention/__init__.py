@@ -1,5 +1,6 @@
 """Attention weights as latent variables of Pyro models."""
 
+from pyro_attention._guide_runs import GuideRun, PriorWarning
 from pyro_attention.alignment import AlignmentPrior, Amortised, Categorical, ExpectedAlignment, Marginal
 from pyro_attention.alignment_elbo import AlignmentELBO
 from pyro_attention.attention import LatentAttention
@@ -65,6 +66,7 @@ __all__ = [
     "GammaWeights",
     "GraphAdditive",
     "GraphAttention",
+    "GuideRun",
     "GumbelSoftmax",
     "Hybrid",
     "ImportanceELBO",
@@ -80,6 +82,7 @@ __all__ = [
     "Normalizer",
     "Prediction",
     "Prior",
+    "PriorWarning",
     "ScaledDotProduct",
     "ScoreFunctionELBO",
     "Sinkhorn",

@@ -10,6 +10,7 @@ from pyro.poutine.markov_messenger import MarkovMessenger
 from pyro.poutine.mask_messenger import MaskMessenger
 from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from pyro_attention._checks import PlateCheck, as_float, check_pairs, check_per_key, check_scores
 from pyro_attention.distributions import BlockedPrior, BlockedValue, LogWeights
@@ -57,7 +58,7 @@ class LatentAttention(nn.Module):
             these always enter raw.
 
     Raises:
-        TypeError: The normalizer is no :class:`Normalizer`.
+        TypeError: The prior is no :class:`Prior`, or the normalizer no :class:`Normalizer`.
         ValueError: The dropout probability is outside [0, 1), or a normalizer over queries with an alignment,
             Dirichlet or Gaussian prior.
 
@@ -84,6 +85,13 @@ class LatentAttention(nn.Module):
         normalize_scores: bool = True,
     ) -> None:
         super().__init__()
+        if not isinstance(prior, Prior):
+            shown = type(prior).__name__ if isinstance(prior, Distribution) else repr(prior)
+            raise TypeError(
+                f"site '{name}': prior is {shown}, expected a Prior, a module that makes the distribution of the log "
+                f"weights for every call, such as FixedGammaPrior(concentration=1.0, rate=1.0); "
+                f"PRIORS['gamma_fixed'] finds one by name"
+            )
         self.name = name
         self.prior = prior
         self.normalizer = Softmax() if normalizer is None else normalizer

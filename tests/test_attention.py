@@ -25,7 +25,7 @@ from tests.toy_models import KEYS, WIDTH, FreeScores, attention_values
 def test_soft_attention(layer, scores, values):
     """With Soft() the weights are the softmax of the scores, without a guide Pyro draws them from the prior."""
     guide = AttentionGuide(lambda: layer(scores, values), Soft())
-    output = guide.run()
+    output = guide.run().output
     torch.testing.assert_close(output.weights, scores.softmax(-1))
     torch.testing.assert_close(output.context, scores.softmax(-1) @ values)
     assert output.self_loop_weights is None
@@ -76,12 +76,12 @@ def test_half_precision(contextual, scores, values, autocast, dtype):
             return contextual(scores, values, keys=values)
 
     elbo, guide = AttentionELBO(), AttentionGuide(model, Weibull())
-    output = guide.run()
+    output = guide.run().output
     assert (output.weights.dtype, output.context.dtype) == (torch.float32, dtype)
     torch.testing.assert_close(output.weights.sum(-1), torch.ones(2, 3))
     elbo.loss(model, guide)
     assert elbo.kl_record["encoder.0"].dtype == torch.float32
-    soft = AttentionGuide(model, Soft()).run()
+    soft = AttentionGuide(model, Soft()).run().output
     torch.testing.assert_close(soft.weights, scores.float().softmax(-1))
 
 
@@ -100,7 +100,7 @@ def test_queries_in_a_plate(scores, values):
     (posterior, value), = attention_values(guide, 2).values()  # fmt: skip
     assert (posterior.batch_shape, posterior.event_shape, value.shape) == ((2, 3), (2, KEYS), (2, 3, 2, KEYS))
     assert elbo.loss(model, guide, 2) > 0
-    output = AttentionGuide(model, Soft()).run(2)
+    output = AttentionGuide(model, Soft()).run(2).output
     expected = scores.masked_fill(~mask, float("-inf")).softmax(-1)
     torch.testing.assert_close(output.weights, expected)
     torch.testing.assert_close(output.context, torch.einsum("bmhn,bhnd->bmhd", expected, values[:, 0]))
@@ -124,7 +124,7 @@ def test_raw_scores_give_the_same_weights(values):
         layer = LatentAttention("attention", FixedGammaPrior(), normalize_scores=normalize_scores)
         guide, elbo = AttentionGuide(lambda layer=layer: layer(scores, values), Weibull(3.0)), AttentionELBO()
         torch.manual_seed(0)
-        drawn.append(guide.run().weights)
+        drawn.append(guide.run().output.weights)
         elbo.loss(guide.model, guide)
         kls.append(elbo.kl_record["attention"].item())
         log_mean = attention_values(guide)["attention"][0].log_expected_weight
@@ -150,27 +150,27 @@ def test_plain_function_and_pyro_module(layer, scores, values, as_module):
             return self.attention(scores, values).weights
 
     model = Model() if as_module else lambda: layer(scores, values).weights
-    torch.testing.assert_close(AttentionGuide(model, Soft()).run(), scores.softmax(-1))
+    torch.testing.assert_close(AttentionGuide(model, Soft()).run().output, scores.softmax(-1))
 
 
 def test_dropout_only_in_training_mode(scores, values):
     layer = LatentAttention("attention", FixedGammaPrior(), dropout=0.5)
     basis = torch.eye(KEYS).expand(2, -1, -1)
     guide = AttentionGuide(lambda: layer(scores, basis), Soft())
-    output = guide.run()
+    output = guide.run().output
     dropped = output.context == 0
     assert 0.2 < dropped.float().mean() < 0.8
     torch.testing.assert_close(output.context, (2 * scores.softmax(-1)).masked_fill(dropped, 0))
     torch.testing.assert_close(output.weights, output.context)  # what is returned is what made the context
     layer.eval()
-    torch.testing.assert_close(guide.run().context, scores.softmax(-1))
+    torch.testing.assert_close(guide.run().output.context, scores.softmax(-1))
 
 
 def test_free_scores_use_their_mask():
     """Guards the toy model: its layout reaches the layer."""
     mask = torch.tensor([True, True, False, True])
     model = FreeScores(FixedGammaPrior(), layout=Dense(mask))
-    assert (AttentionGuide(model, Weibull()).run()[..., 2] == 0).all()
+    assert (AttentionGuide(model, Weibull()).run().output[..., 2] == 0).all()
 
 
 @pytest.mark.parametrize("batch", [(), (3,)], ids=str)

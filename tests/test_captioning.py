@@ -108,8 +108,7 @@ def test_permuting_the_regions_permutes_attention_and_changes_nothing_else(name)
     order = torch.tensor([3, 0, 4, 1, 2])
 
     def results(source):
-        guide.run(source, source_mask, *target)
-        site = guide.trace.nodes["alignment"]
+        site = guide.run(source, source_mask, *target).trace.nodes["alignment"]
         weights = [site["infer"]["prior"], site["fn"]] if name != "weibull" else [site["fn"]]
         found = [getattr(part, "expected_weights", getattr(part, "log_expected_weight", None)) for part in weights]
         loss = scheme.elbo.loss(model, guide, source, source_mask, *target) if name != "weibull" else 0.0
@@ -134,8 +133,7 @@ def test_a_contextual_prior_reads_the_regions_alone():
     source, source_mask, target_in, *target = batch()
 
     def prior(target_in):
-        guide.run(source, source_mask, target_in, *target)
-        found = guide.trace.nodes["alignment"]["infer"]["prior"]
+        found = guide.run(source, source_mask, target_in, *target).trace.nodes["alignment"]["infer"]["prior"]
         return found.log_expected_weight.expand(found.full_shape)
 
     before = prior(target_in)
@@ -152,8 +150,8 @@ def test_a_region_acts_on_its_own_word_only():
     guide = schemes(model, "hard_sample")[1]
     scores = []
     for _ in range(2):
-        guide.run(*arguments)
-        scores.append(guide.trace.nodes["alignment"]["infer"]["prior"].expected_weights)
+        site = guide.run(*arguments).trace.nodes["alignment"]
+        scores.append(site["infer"]["prior"].expected_weights)
     assert torch.equal(*scores)
 
 

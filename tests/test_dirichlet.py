@@ -312,7 +312,7 @@ def test_bfloat16_computes_in_float32():
     attention = LatentAttention("attention", DirichletPrior())
     scores, values = torch.randn(2, 3, 3).bfloat16(), torch.randn(2, 3, 4).bfloat16()
     guide = AttentionGuide(lambda: attention(scores, values), Dirichlet())
-    output = guide.run()
+    output = guide.run().output
     assert (output.weights.dtype, output.context.dtype) == (torch.float32, torch.bfloat16)
 
 

@@ -30,7 +30,7 @@ def pair(in_channels=FEATURES, **options):
 
 
 def run(layer, *args, family=None):
-    return AttentionGuide(layer, Soft() if family is None else family).run(*args)
+    return AttentionGuide(layer, Soft() if family is None else family).run(*args).output
 
 
 def assert_same(actual, expected):

@@ -78,8 +78,10 @@ def test_call_returns_every_sample_site(data):
 def test_run_returns_what_the_model_returns(data):
     model = SelfAttention()
     guide = AttentionGuide(model, Soft())
-    torch.testing.assert_close(guide.run(data.x, padding=data.padding), guide.run(data.x, None, data.padding))
-    assert guide.run(data.x).shape == (6,)
+    torch.testing.assert_close(
+        guide.run(data.x, padding=data.padding).output, guide.run(data.x, None, data.padding).output
+    )
+    assert guide.run(data.x).output.shape == (6,)
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,7 @@ def test_plates_give_every_query_a_draw_of_its_own():
         with pyro.plate("queries", 5):
             return attention(torch.zeros(1, 1, 3), torch.ones(1, 3, 2), layout=Dense(event_dim=2)).weights
 
-    weights = AttentionGuide(model, GumbelSoftmax()).run()
+    weights = AttentionGuide(model, GumbelSoftmax()).run().output
     assert weights.shape == (5, 1, 3)
     assert len(weights.unique(dim=0)) == 5
 

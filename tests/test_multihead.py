@@ -29,7 +29,7 @@ def run(layer, *args, family=None, **kwargs):
         with pyro.plate("batch", args[0].size(0)):
             return layer(*args, **kwargs)
 
-    return AttentionGuide(model, Soft() if family is None else family).run()
+    return AttentionGuide(model, Soft() if family is None else family).run().output
 
 
 def pair(**options):
@@ -149,7 +149,7 @@ def test_several_batch_dimensions():
         with pyro.plate("outer", 2, dim=-2), pyro.plate("batch", BATCH, dim=-1):
             return mine(query, key, value, key_padding_mask=padding, attn_mask=mask)
 
-    output = AttentionGuide(model, Soft()).run()
+    output = AttentionGuide(model, Soft()).run().output
     assert output.weights.shape == (2, BATCH, QUERIES, KEYS)
     for i in range(2):
         flat = mask[i].flatten(0, 1)

@@ -91,7 +91,7 @@ def evaluate(model, family, x, masks, elbo=None):
         pyro.set_rng_seed(0)
         loss = elbo.differentiable_loss(model, guide, x, **masks)
         pyro.set_rng_seed(0)
-        context = guide.run(x, **masks)
+        context = guide.run(x, **masks).output
     leaves = [x, *model.parameters(), *family.parameters()]
     gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
     return loss, getattr(elbo, "kl_record", {}).get("attention", 0.0), context, *gradients
@@ -136,10 +136,10 @@ def test_repeatable(blocked, x):
     contexts = []
     for seed in (0, 0, 1):
         pyro.set_rng_seed(seed)
-        contexts.append(guide.run(x))
+        contexts.append(guide.run(x).output)
     assert torch.equal(contexts[0], contexts[1])
     assert not torch.equal(contexts[0], contexts[2])
-    assert not torch.equal(guide.run(x), guide.run(x))
+    assert not torch.equal(guide.run(x).output, guide.run(x).output)
 
 
 @pytest.mark.parametrize("parallel", [False, True])
@@ -166,7 +166,7 @@ def test_predictions(blocked, x):
     assert predict(guide, x, num_samples=3).variance.max() > 0
     mean = predict(guide, x, num_samples=2, noise="none")
     assert mean.variance.max() == 0
-    torch.testing.assert_close(mean.mean, AttentionGuide(model, Soft()).run(x))
+    torch.testing.assert_close(mean.mean, AttentionGuide(model, Soft()).run(x).output)
 
 
 def test_weights_beyond_memory_are_read_by_windows(blocked, x, monkeypatch):
@@ -200,7 +200,7 @@ def test_half_precision(prior, x):
     with torch.autocast("cpu", torch.bfloat16):
         elbos[1].loss(model, guide, x)
     model.bfloat16()
-    assert guide.run(x.bfloat16()).dtype == torch.bfloat16
+    assert guide.run(x.bfloat16()).output.dtype == torch.bfloat16
     elbos[2].loss(model, guide, x.bfloat16())
     kl = [elbo.kl_record["attention"] for elbo in elbos]
     assert expected > 0
@@ -289,7 +289,7 @@ def test_a_family_that_says_it_shifts_scores(blocked, x):
     contexts = []
     for family in (Halved(8.0), Weibull(4.0)):
         pyro.set_rng_seed(0)
-        contexts.append(AttentionGuide(blocked[0], family).run(x))
+        contexts.append(AttentionGuide(blocked[0], family).run(x).output)
     torch.testing.assert_close(*contexts)
 
 
