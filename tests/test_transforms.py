@@ -100,8 +100,7 @@ def test_draws_under_a_guide(family, randomness, same, length):
 
     def one(x):
         guide = AttentionGuide(lambda: layer(x, x, x).weights, family)
-        weights = guide.run().output
-        return weights
+        return guide.run().output
 
     first, second = vmap(one, randomness=randomness)(x)
     assert torch.equal(first, second) == same

@@ -63,7 +63,7 @@ def test_dense(name, normalizer, normalize_scores, problem):
         with pyro.plate("batch", BATCH):
             return layer(scores, values, keys=values, layout=Dense(MASK))
 
-    guided = AttentionGuide(model, Soft()).run()
+    guided = AttentionGuide(model, Soft()).run().output
     assert torch.equal(guided.weights, output.weights)
     assert torch.equal(model().weights, output.weights)
 
@@ -96,7 +96,7 @@ def test_alignments():
 
     for output in (model(), layer(scores, values, layout=Dense(mask, event_dim=2))):
         torch.testing.assert_close(output.weights, expected_weights(scores, mask))
-        torch.testing.assert_close(output.weights, AttentionGuide(model, ExpectedAlignment()).run().weights)
+        torch.testing.assert_close(output.weights, AttentionGuide(model, ExpectedAlignment()).run().output.weights)
 
 
 @pytest.mark.parametrize(
