@@ -6,10 +6,12 @@ from pyro_attention.attention import LatentAttention
 from pyro_attention.check import ModelReport, SiteReport, check_model
 from pyro_attention.dirichlet import Dirichlet, DirichletPrior
 from pyro_attention.distributions import BlockedValue, GammaWeights, LogNormalWeights, LogWeights, WeibullWeights
-from pyro_attention.distributions.alignment import CategoricalAlignment
+from pyro_attention.distributions.alignment import AlignmentWeights, CategoricalAlignment
+from pyro_attention.distributions.attention import AttentionDistribution, Proposal
 from pyro_attention.distributions.dirichlet import DirichletWeights
 from pyro_attention.elbo import AttentionELBO
 from pyro_attention.families import FAMILIES, Family, Gamma, LogNormal, Soft, Weibull
+from pyro_attention.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian, GaussianWeights
 from pyro_attention.graph import GraphAttention
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.gumbel import GumbelSoftmax
@@ -41,7 +43,9 @@ __all__ = [
     "Additive",
     "AlignmentELBO",
     "AlignmentPrior",
+    "AlignmentWeights",
     "Amortised",
+    "AttentionDistribution",
     "AttentionELBO",
     "AttentionGuide",
     "AttentionOutput",
@@ -50,6 +54,7 @@ __all__ = [
     "Categorical",
     "CategoricalAlignment",
     "ContextualGammaPrior",
+    "ContextualGaussianPrior",
     "ContextualLogNormalPrior",
     "Dense",
     "Dirichlet",
@@ -60,9 +65,12 @@ __all__ = [
     "ExpectedAlignment",
     "Family",
     "FixedGammaPrior",
+    "FixedGaussianPrior",
     "FixedLogNormalPrior",
     "Gamma",
     "GammaWeights",
+    "Gaussian",
+    "GaussianWeights",
     "GraphAdditive",
     "GraphAttention",
     "GumbelSoftmax",
@@ -80,6 +88,7 @@ __all__ = [
     "Normalizer",
     "Prediction",
     "Prior",
+    "Proposal",
     "ScaledDotProduct",
     "ScoreFunctionELBO",
     "Sinkhorn",

@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_attention._checks import unregistered_parameters
 from pyro_attention.alignment_elbo import AlignmentELBO
 from pyro_attention.distributions import BlockedPrior
+from pyro_attention.distributions.attention import AttentionDistribution
 from pyro_attention.elbo import AttentionELBO
 from pyro_attention.families import Family
 from pyro_attention.guide import AttentionGuide
@@ -131,7 +132,9 @@ def check_model(
         problems.append(f"{type(error).__name__}: {error}")
     else:
         problems += _problems(loss, recorder, tracer.trace, svi)
-    gradients = _gradients(loss, [prior.scores for prior, _ in recorder.sites.values()])
+    # blocked attention holds no scores
+    scores = [None if isinstance(p, BlockedPrior) else p.proposal.scores for p, _ in recorder.sites.values()]
+    gradients = _gradients(loss, scores)
     sites = tuple(
         _site_report(name, prior, posterior, getattr(elbo, "kl_record", {}).get(name), gradient)
         for (name, (prior, posterior)), gradient in zip(recorder.sites.items(), gradients, strict=True)
@@ -159,7 +162,7 @@ class _Recorder(poutine.messenger.Messenger):
 
     def _pyro_post_sample(self, msg: Any) -> None:
         prior = msg["infer"].get("prior")
-        if getattr(prior, "kind", None) is not None:
+        if isinstance(prior, AttentionDistribution):
             self.sites[msg["name"]] = (prior, msg["fn"])
         self.observed |= msg["is_observed"] and msg["infer"].get("_deterministic") is None
 
@@ -184,7 +187,6 @@ def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[
 
 def _gradients(loss: Tensor | None, scores: list[Tensor | None]) -> list[float | None]:
     """Norm of the loss's gradient at each site's scores; None where there is none."""
-    # blocked attention holds no scores
     known = [torch.zeros(()) if tensor is None else tensor for tensor in scores]
     wanted = [tensor for tensor in known if tensor.requires_grad]
     if loss is None or not loss.requires_grad or not wanted:

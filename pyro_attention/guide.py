@@ -12,6 +12,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import nn
 
 from pyro_attention.distributions import BlockedPrior
+from pyro_attention.distributions.attention import AttentionDistribution
 from pyro_attention.families import Family
 
 __all__ = ["AttentionGuide"]
@@ -99,7 +100,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     def get_posterior(self, name: str, prior: Any) -> Any:
         """Posterior of a site: its family's for attention sites, the prior itself elsewhere."""
-        if getattr(prior, "kind", None) is None:
+        if not isinstance(prior, AttentionDistribution):
             return prior
         family = self.family(name)
         if family.kind != prior.kind:
@@ -129,6 +130,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             msg["infer"]["keeps_prior"] = True
             return
         family = self._matched[msg["name"]][1]
+        msg["infer"]["prior"] = family.prior(msg["infer"]["prior"])
         msg["infer"].update(family.infer)
         if not family.has_prior_term:
             # a point mass has no density: without this its "KL" would be -log p, MAP instead of soft attention

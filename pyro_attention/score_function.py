@@ -9,7 +9,7 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from pyro_attention.distributions.alignment import CategoricalAlignment
+from pyro_attention.distributions.alignment import AlignmentWeights, CategoricalAlignment
 from pyro_attention.elbo import AttentionELBO
 from pyro_attention.guide import AttentionGuide
 
@@ -101,5 +101,5 @@ class _AtPriorMean(Messenger):
 
     def _pyro_sample(self, msg: Any) -> None:
         prior = msg["infer"].get("prior")
-        if isinstance(prior, CategoricalAlignment) and not msg["is_observed"]:
-            msg["value"] = prior.expected_weights
+        if isinstance(prior, CategoricalAlignment | AlignmentWeights) and not msg["is_observed"]:
+            msg["value"] = prior.mean_value
