@@ -132,6 +132,12 @@ FAMILY_ARGUMENTS = {
     "weibull": lambda k: {"concentration": k},
     "gamma": lambda k: {"concentration": k},
     "lognormal": lambda k: {"scale": 1 / k},
+    "gaussian": lambda k: {"scale": 1 / k},
+    "dirichlet": lambda k: {},
+    "categorical": lambda k: {},
+    "expected_alignment": lambda k: {},
+    "marginal": lambda k: {},
+    "gumbel_softmax": lambda k: {},
 }
 
 

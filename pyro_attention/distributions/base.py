@@ -43,9 +43,9 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
     """A distribution over the weights of a whole attention call, or over their logarithms, as one value.
 
     Its event is (heads, queries, keys), (heads, keys) or (edges, heads). Its parameters stay unexpanded. The layout's
-    mask takes entries out of every moment, KL and weight; the values there are standard normal and independent of all
-    else, under every prior and posterior alike. So the density integrates to one, as MCMC needs it, and these entries
-    cancel between prior and posterior.
+    mask takes entries out of every moment, entropy, KL and weight. Only the density counts them, as standard normal
+    under every prior and posterior alike: so it integrates to one, which MCMC needs, and they cancel between prior and
+    posterior. Nothing reads their values; in a draw they are zero, without any noise.
 
     A subclass supplies :meth:`draw`, ``mean_value``, ``entropy_per_weight`` and ``log_density``.
 
@@ -104,7 +104,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         value = self.draw(torch.Size(sample_shape) + self.full_shape)
-        return value if self.layout.mask is None else value.where(self.layout.mask, torch.randn_like(value))
+        return value if self.layout.mask is None else value.masked_fill(~self.layout.mask, 0)
 
     def weights(self, value: Tensor) -> Tensor:
         """Normalised attention weights of a value that holds their logarithms."""
@@ -165,12 +165,8 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         return total + hidden.sum(tuple(range(-dims, 0)))
 
     def entropy(self) -> Tensor:
-        """Entropy of the value, masked entries standard normal: the batch shape."""
-        entropy = self.sum_event(self.entropy_per_weight)
-        if self.layout.mask is None:
-            return entropy
-        hidden = self.event_shape.numel() - self.sum_event(torch.ones_like(entropy[(0,) * entropy.dim()]))
-        return entropy + hidden * 0.5 * (1 + _LOG_2_PI)
+        """Entropy summed over the unmasked entries of the event: the batch shape."""
+        return self.sum_event(self.entropy_per_weight)
 
 
 class LogWeights(ContinuousWeights):

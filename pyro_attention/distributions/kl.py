@@ -39,7 +39,7 @@ def kl_log_weights(q: LogWeights, p: LogWeights) -> Tensor:
     """
     if q.event_shape != p.event_shape:
         raise ValueError(f"KL between event shapes {tuple(q.event_shape)} and {tuple(p.event_shape)}")
-    return p.cross_entropy(q) - q.sum_event(q.entropy_per_weight)
+    return p.cross_entropy(q) - q.entropy()
 
 
 @register_kl(Weibull, Gamma)  # type: ignore[untyped-decorator]
