@@ -69,9 +69,9 @@ def _align_batch(trained: TrainedSequences, batch: Batch, num_samples: int) -> B
     prior, posterior = site["infer"]["prior"], site["fn"]
     model, family = trained.model, trained.guide.family("alignment")
     shown = not isinstance(model.attention.prior, FixedGammaPrior | FixedLogNormalPrior | FixedGaussianPrior)
-    mean = _mean_weights(prior).squeeze(-2) if shown else None
-    if isinstance(family, Amortised) and isinstance(posterior, CategoricalAlignment):
-        return BatchAlignment(mean, posterior.expected_weights.squeeze(-2).unsqueeze(0))
+    mean = prior.mean_weights.squeeze(-2) if shown else None
+    if isinstance(family, Amortised) and prior.kind == CategoricalAlignment.kind:
+        return BatchAlignment(mean, posterior.mean_weights.squeeze(-2).unsqueeze(0))
     if prior.kind != CategoricalAlignment.kind:
         count = 1 if isinstance(family, Soft) else num_samples
         with seeded(trained.config.seed):
@@ -99,13 +99,6 @@ def _attention_site(trained: TrainedSequences, batch: Batch) -> dict[str, Any]:
     """The trace node of the alignment, with prior and posterior."""
     node: dict[str, Any] = trained.guide.run(*model_arguments(batch)).trace.nodes["alignment"]
     return node
-
-
-def _mean_weights(prior: Any) -> Tensor:
-    """Expected weights; where they have no closed form, the weights of the expected S."""
-    if hasattr(prior, "expected_weights"):
-        return prior.expected_weights
-    return prior.weights(prior.log_expected_weight.expand(prior.full_shape))
 
 
 def predicts_by_posterior(trained: TrainedSequences) -> bool:

@@ -115,6 +115,7 @@ class TranslationConfig(RunOptions):
     seed: NonNegativeInt = 0  # type: ignore[valid-type]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # written out, so that a saved configuration says how its own text was divided
         if self.dataset == "own" and self.tokenize is None:
             object.__setattr__(self, "tokenize", "nltk")

@@ -17,6 +17,7 @@ __all__ = [
     "check_dense",
     "check_edge_index",
     "check_edges",
+    "check_finite",
     "check_pairs",
     "check_per_key",
     "check_positive",
@@ -49,6 +50,22 @@ def check_positive(name: str, value: Tensor | float) -> None:
             raise ValueError(f"{name} has an entry {worst}, expected positive finite numbers")
     elif not 0 < value < float("inf"):
         raise ValueError(f"{name} is {value}, expected a positive finite number")
+
+
+def check_finite(name: str, value: Tensor) -> None:
+    """Raise ValueError unless every entry is a finite number.
+
+    Example:
+        >>> check_finite("loc", torch.tensor([0.0, float("nan")]))
+        Traceback (most recent call last):
+        ValueError: loc has 1 of 2 entries NaN or infinite, expected finite numbers; look for ...
+    """
+    # one pass; only a sum that is not finite calls for a closer look
+    if not value.sum().isfinite() and not value.isfinite().all():
+        raise ValueError(
+            f"{name} has {(~value.isfinite()).sum().item()} of {value.numel()} entries NaN or infinite, expected "
+            f"finite numbers; look for NaN in the inputs or in the trained parameters"
+        )
 
 
 class PlateCheck(Messenger):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyro
 import torch
 from pyro.poutine import runtime
@@ -13,7 +15,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from pyro_attention._checks import PlateCheck, as_float, check_pairs, check_per_key, check_scores
-from pyro_attention.distributions import BlockedPrior, BlockedValue, LogWeights
+from pyro_attention.distributions import BlockedPrior, BlockedValue
+from pyro_attention.distributions.attention import AttentionDistribution, Proposal
 from pyro_attention.distributions.pairs import Pairs
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
@@ -190,7 +193,7 @@ class LatentAttention(nn.Module):
             return f"dropout of the weights (here {self.dropout.p} in training mode)"
         return None
 
-    def _value(self, prior: LogWeights) -> Tensor:
+    def _value(self, prior: AttentionDistribution) -> Tensor:
         """Value of the site where Pyro runs the model, else that of ordinary attention."""
         if all(isinstance(handler, _ANNOTATIONS) for handler in runtime._PYRO_STACK):
             return prior.deterministic_value
@@ -204,19 +207,14 @@ class LatentAttention(nn.Module):
                 f"site '{self.name}': normalizer is {self.normalizer!r}, expected a Normalizer such as Softmax(); "
                 f"NORMALIZERS['softmax'] finds one by name"
             )
-        if self.normalizer.over_queries and self.prior.keys_only is not None:
+        if self.normalizer.over_queries and self.prior.over_queries_obstacle is not None:
             raise ValueError(
                 f"site '{self.name}': {type(self.normalizer).__name__} normalises over queries, but under "
-                f"{type(self.prior).__name__} {self.prior.keys_only}; use Softmax(), or a Gamma or LogNormal prior"
+                f"{type(self.prior).__name__} {self.prior.over_queries_obstacle}; use Softmax(), or a Gamma or "
+                f"LogNormal prior"
             )
 
-    def _prior(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogWeights:
-        total: Tensor | float | None = None
-        if self.normalize_scores and self.prior.normalizes:
-            scores = self.normalizer.normalize_scores(scores, layout)
-            total = self.normalizer.total(scores, layout)
-        elif layout.mask is not None:
-            scores = scores.masked_fill(~layout.mask, 0)
-        prior: LogWeights = self.prior(scores, keys, layout)
-        prior.scores, prior.normalizer, prior.expected_total = scores, self.normalizer, total
-        return prior
+    def _prior(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> Any:
+        normalize = self.normalize_scores and self.prior.normalizes
+        proposal = Proposal(scores, layout, self.normalizer, normalize)
+        return self.prior(proposal.scores, keys, layout).with_proposal(proposal)

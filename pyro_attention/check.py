@@ -15,6 +15,7 @@ from pyro_attention._checks import unregistered_parameters
 from pyro_attention._guide_runs import PriorWarning, sites_at_prior
 from pyro_attention.alignment_elbo import AlignmentELBO
 from pyro_attention.distributions import BlockedPrior
+from pyro_attention.distributions.attention import AttentionDistribution
 from pyro_attention.elbo import AttentionELBO
 from pyro_attention.families import Family
 from pyro_attention.guide import AttentionGuide, check_guide
@@ -136,7 +137,9 @@ def check_model(
         problems += _problems(loss, recorder, tracer.trace, svi)
         at_prior = sites_at_prior(poutine.unwrap(guide), recorder.latent.values())
         problems += [] if at_prior is None else [at_prior]
-    gradients = _gradients(loss, [prior.scores for prior, _ in recorder.sites.values()])
+    # blocked attention holds no scores
+    scores = [None if isinstance(p, BlockedPrior) else p.proposal.scores for p, _ in recorder.sites.values()]
+    gradients = _gradients(loss, scores)
     sites = tuple(
         _site_report(name, prior, posterior, getattr(elbo, "kl_record", {}).get(name), gradient)
         for (name, (prior, posterior)), gradient in zip(recorder.sites.items(), gradients, strict=True)
@@ -166,7 +169,7 @@ class _Recorder(poutine.messenger.Messenger):
 
     def _pyro_post_sample(self, msg: Any) -> None:
         prior = msg["infer"].get("prior")
-        if getattr(prior, "kind", None) is not None:
+        if isinstance(prior, AttentionDistribution):
             self.sites[msg["name"]] = (prior, msg["fn"])
         if not msg["is_observed"]:
             self.latent[msg["name"]] = {"name": msg["name"], "infer": msg["infer"]}
@@ -193,7 +196,6 @@ def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[
 
 def _gradients(loss: Tensor | None, scores: list[Tensor | None]) -> list[float | None]:
     """Norm of the loss's gradient at each site's scores; None where there is none."""
-    # blocked attention holds no scores
     known = [torch.zeros(()) if tensor is None else tensor for tensor in scores]
     wanted = [tensor for tensor in known if tensor.requires_grad]
     if loss is None or not loss.requires_grad or not wanted:

@@ -17,6 +17,7 @@ from torch import nn
 
 from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, without_output
 from pyro_attention.distributions import BlockedPrior
+from pyro_attention.distributions.attention import AttentionDistribution
 from pyro_attention.families import Family
 
 __all__ = ["AttentionGuide", "check_guide"]
@@ -183,6 +184,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             msg["infer"]["keeps_prior"] = True
             return
         family = self.family(msg["name"])
+        msg["infer"]["prior"] = family.prior(msg["infer"]["prior"])
         msg["infer"].update(family.infer)
         if not family.has_prior_term:
             # a point mass has no density: without this its "KL" would be -log p, MAP instead of soft attention
@@ -272,7 +274,7 @@ def check_guide(guide: Any) -> None:
 
 
 def _is_attention(prior: Any) -> bool:
-    return getattr(prior, "kind", None) is not None
+    return isinstance(prior, AttentionDistribution)
 
 
 def _is_attention_site(site: Any) -> bool:

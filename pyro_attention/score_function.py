@@ -11,7 +11,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_attention.distributions.alignment import CategoricalAlignment
+from pyro_attention.distributions.alignment import AlignmentWeights, CategoricalAlignment
 from pyro_attention.elbo import AttentionELBO
 from pyro_attention.guide import AttentionGuide
 
@@ -129,10 +129,10 @@ class _AtPriorMean(Messenger):
         if msg["is_observed"] or msg["value"] is not None:
             return
         if _is_alignment(msg):
-            msg["value"] = msg["infer"]["prior"].expected_weights
+            msg["value"] = msg["infer"]["prior"].mean_value
         elif msg["name"] in self.same:
             msg["value"] = self.same[msg["name"]]
 
 
 def _is_alignment(site: Any) -> bool:
-    return isinstance(site["infer"].get("prior"), CategoricalAlignment)
+    return isinstance(site["infer"].get("prior"), CategoricalAlignment | AlignmentWeights)

@@ -110,7 +110,7 @@ def test_permuting_the_regions_permutes_attention_and_changes_nothing_else(name)
     def results(source):
         site = guide.run(source, source_mask, *target).trace.nodes["alignment"]
         weights = [site["infer"]["prior"], site["fn"]] if name != "weibull" else [site["fn"]]
-        found = [getattr(part, "expected_weights", getattr(part, "log_expected_weight", None)) for part in weights]
+        found = [getattr(part, "mean_weights", None) for part in weights]
         loss = scheme.elbo.loss(model, guide, source, source_mask, *target) if name != "weibull" else 0.0
         captions = beam_search(model.eval(), source, source_mask, begin=1, end=2, beam=3, max_length=6)
         log_probs = target_log_probs(model, source, source_mask, *target, inference=Inference(family=None))
@@ -151,7 +151,7 @@ def test_a_region_acts_on_its_own_word_only():
     scores = []
     for _ in range(2):
         site = guide.run(*arguments).trace.nodes["alignment"]
-        scores.append(site["infer"]["prior"].expected_weights)
+        scores.append(site["infer"]["prior"].mean_weights)
     assert torch.equal(*scores)
 
 

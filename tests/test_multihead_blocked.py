@@ -97,9 +97,10 @@ def evaluate(model, family, x, masks, elbo=None):
     return loss, getattr(elbo, "kl_record", {}).get("attention", 0.0), context, *gradients
 
 
-CASES = [(prior, "weibull", masks, True) for prior in PRIORS for masks in MASKS]
-CASES += [(prior, "lognormal", "padded", True) for prior in PRIORS]
-CASES += [(prior, "weibull", masks, False) for prior in PRIORS for masks in ("padded", "causal, padded in front")]
+BLOCKED = [name for name in PRIORS if name.startswith(("gamma", "lognormal"))]
+CASES = [(prior, "weibull", masks, True) for prior in BLOCKED for masks in MASKS]
+CASES += [(prior, "lognormal", "padded", True) for prior in BLOCKED]
+CASES += [(prior, "weibull", masks, False) for prior in BLOCKED for masks in ("padded", "causal, padded in front")]
 CASES += [("gamma_contextual", "soft", masks, True) for masks in MASKS]
 
 
@@ -265,21 +266,21 @@ class Sharper(Weibull):
     """Its spread depends on the scores."""
 
     def posterior(self, prior):
-        k = 1 + prior.proposal.exp()
-        return WeibullWeights(prior.proposal - torch.lgamma(1 + 1 / k), k, layout=prior.layout, shape=prior.full_shape)
+        k = 1 + prior.proposal.scores.exp()
+        return WeibullWeights(
+            prior.proposal.scores - torch.lgamma(1 + 1 / k), k, layout=prior.layout, shape=prior.full_shape
+        )
 
 
 class ScaledByScores(LogNormal):
     """So does its spread, by another method."""
 
     def value(self, prior):
-        return prior.proposal.exp()
+        return prior.proposal.scores.exp()
 
 
-class Halved(Weibull):
+class Halved(Weibull, shifts_scores=True):
     """Half the concentration, and says that it fits."""
-
-    shifts_scores = True
 
     def value(self, prior):
         return super().value(prior) / 2
