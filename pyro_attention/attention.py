@@ -198,7 +198,7 @@ class LatentAttention(nn.Module):
         if all(isinstance(handler, _ANNOTATIONS) for handler in runtime._PYRO_STACK):
             return prior.deterministic_value
         with PlateCheck():
-            value: Tensor = pyro.sample(self.name, prior)
+            value: Tensor = pyro.sample(self.name, prior)  # type: ignore[arg-type]
         return value
 
     def _check_normalizer(self) -> None:

@@ -115,7 +115,7 @@ def test_a_network_that_returns_the_layers_scores(family, prior, normalize_score
 @every_pair
 def test_rows_are_simplices(family, prior):
     problem, model = Queries.random(), Model(prior)
-    weights = AttentionGuide(model, build(family)).run(problem)
+    weights = AttentionGuide(model, build(family)).run(problem).output
     assert weights.shape == problem.scores.shape
     assert (weights[:, ~problem.mask] == 0).all()
     if FAMILIES[family].kind != GaussianWeights.kind:

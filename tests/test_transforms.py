@@ -11,7 +11,6 @@ from torch.func import functional_call, grad, hessian, stack_module_state, vmap
 
 from pyro_attention import (
     NORMALIZERS,
-    PRIORS,
     AttentionELBO,
     AttentionGuide,
     DoublyNormalized,
@@ -22,12 +21,12 @@ from pyro_attention import (
     Weibull,
 )
 from pyro_attention.ops.noise import uniform
-from tests.helpers import make_normalizer, make_prior
+from tests.helpers import POSITIVE_PRIORS, make_normalizer, make_prior
 
 BATCH, LENGTH, WIDTH, HEADS = 3, 4, 8, 2
 PADDING = torch.arange(LENGTH) >= torch.tensor([[4], [2], [3]])
 EDGES = torch.tensor([[0, 1, 2, 2, 3, 3], [1, 1, 0, 1, 2, 2]])
-every_prior = pytest.mark.parametrize("prior", list(PRIORS))
+every_prior = pytest.mark.parametrize("prior", POSITIVE_PRIORS)
 
 
 def multihead(prior="gamma_contextual", **options):

@@ -11,7 +11,6 @@ from torch import nn
 from torch_geometric.nn import GATConv
 
 from pyro_attention import (
-    PRIORS,
     AlignmentPrior,
     AttentionGuide,
     Dense,
@@ -26,7 +25,7 @@ from pyro_attention import (
     Soft,
 )
 from pyro_attention.gaussian import ContextualGaussianPrior, FixedGaussianPrior
-from tests.helpers import make_normalizer, make_prior
+from tests.helpers import POSITIVE_PRIORS, make_normalizer, make_prior
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 2, 3, 4, 5
 MASK = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
@@ -45,7 +44,7 @@ def expected_weights(scores, mask=MASK):
 
 @pytest.mark.parametrize("normalize_scores", [True, False])
 @pytest.mark.parametrize("normalizer", ["softmax", "doubly_normalized", "hybrid"])
-@pytest.mark.parametrize("name", list(PRIORS))
+@pytest.mark.parametrize("name", POSITIVE_PRIORS)
 def test_dense(name, normalizer, normalize_scores, problem):
     scores, values = problem
     layer = LatentAttention(
@@ -102,7 +101,7 @@ def test_alignments():
 @pytest.mark.parametrize(
     "masks", [{}, {"is_causal": True}, {"key_padding_mask": torch.arange(4) > torch.tensor([[3], [1]])}]
 )
-@pytest.mark.parametrize("name", list(PRIORS))
+@pytest.mark.parametrize("name", POSITIVE_PRIORS)
 def test_blocked(name, masks):
     x = torch.randn(BATCH, 4, 8)
     layer = MultiheadAttention(8, HEADS, prior=make_prior(name, width=4), implementation="blocked")
@@ -124,7 +123,7 @@ def test_copies_are_the_layers_they_copy():
         torch.testing.assert_close(copy(x, edges).context, conv(x, edges), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", list(PRIORS))
+@pytest.mark.parametrize("name", POSITIVE_PRIORS)
 def test_graphs_with_a_batch(name):
     graph = EdgeList.from_edge_index(torch.tensor([[0, 1, 2, 2], [1, 1, 0, 1]]), num_nodes=3)
     scores, values = torch.randn(BATCH, 4, HEADS), torch.randn(BATCH, 3, HEADS, WIDTH)

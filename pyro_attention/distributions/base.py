@@ -15,6 +15,7 @@ from pyro_attention._checks import check_finite, check_positive
 from pyro_attention.distributions.attention import AttentionDistribution, Proposal
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Softmax
+from pyro_attention.ops.transforms import whole
 
 __all__ = ["ContinuousWeights", "LogWeights", "expand_shared"]
 
@@ -87,7 +88,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         if self._validate_args:
             for name, parameter in parameters.items():
                 check = check_positive if name in self.positive else check_finite
-                check(f"{type(self).__name__}: {name}", parameter)
+                check(f"{type(self).__name__}: {name}", whole(parameter))
 
     @property
     def support(self) -> constraints.Constraint:
