@@ -164,8 +164,8 @@ def make_model(form, prior, normalizer="softmax", *, heads=2, **options):
     return Regression(form, make_prior(prior, heads=heads), make_normalizer(normalizer, heads=heads), **options)
 
 
-ALL_POSITIVE_PRIORS = [name for name in PRIORS if PRIORS[name].kind == LogWeights.kind]
-PAIRS = [(family, prior) for prior in PRIORS for family in FAMILIES if FAMILIES[family].kind == PRIORS[prior].kind]
+POSITIVE_PRIORS = [name for name in PRIORS if PRIORS[name].kind == LogWeights.kind]
+ALL_PAIRS = [(family, prior) for prior in PRIORS for family in FAMILIES if FAMILIES[family].kind == PRIORS[prior].kind]
 PAIRS = [(family, prior) for family, prior in ALL_PAIRS if FAMILIES[family].kind == LogWeights.kind]
 # A normalizer sees a value, not the prior: for those beside the softmax one prior is enough, and the experiments' pair.
 CASES = [(family, prior, "softmax") for family, prior in PAIRS]
