@@ -114,11 +114,6 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         return weights
 
     @property
-    def deterministic_value(self) -> Tensor:
-        """The value whose weights are ordinary attention, for a layer that Pyro does not run."""
-        return self.proposal.scores.expand(self.full_shape)
-
-    @property
     def entropy_per_weight(self) -> Tensor:
         """Differential entropy of the value, per weight."""
         raise NotImplementedError
@@ -212,6 +207,11 @@ class LogWeights(ContinuousWeights):
     def mean_gap(self) -> Tensor:
         """``log E[S] - E[log S]``, per weight; it depends on the spread alone."""
         return self.log_expected_weight - self.mean
+
+    @property
+    def deterministic_value(self) -> Tensor:
+        """The value whose weights are ordinary attention, for a layer that Pyro does not run."""
+        return self.proposal.scores.expand(self.full_shape)
 
     @property
     def mean_value(self) -> Tensor:
