@@ -8,9 +8,14 @@ python -m experiments.nmt align RUN FILE.de FILE.en
 from __future__ import annotations
 
 import sys
+
+from experiments.cli import run_commands
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(run_commands("experiments.translation_config:COMMANDS", name="experiments.nmt"))
+
 from pathlib import Path
 
-from experiments.cli import Command, run_commands
 from experiments.datasets.batches import BucketSampler, EncodedText, batch_loader
 from experiments.datasets.graph_parts import SPLITS
 from experiments.results import (
@@ -26,19 +31,13 @@ from experiments.training import fit_batches
 from experiments.translation_config import TranslationConfig
 from experiments.translation_evaluation import evaluate
 from experiments.translation_files import (
-    AlignConfig,
-    EvaluateConfig,
-    TranslateConfig,
-    align_file,
     aligned_pairs,
     draw_pair,
-    evaluate_run,
-    translate_file,
 )
 from experiments.translation_model import build, load_text, load_trained, load_vocabulary
 from pyro_attention.analysis import GoldAlignment
 
-__all__ = ["COMMANDS", "TranslationConfig", "run", "run_folder"]
+__all__ = ["TranslationConfig", "run", "run_folder"]
 
 PICTURES = 3
 
@@ -96,14 +95,3 @@ def _run_and_show(config: TranslationConfig) -> None:
         gold = None if text.alignments is None else GoldAlignment(text.alignments[place].links)
         print(draw_pair(pair, folder / "figures" / f"pair-{place + 1}.png", gold=gold))
     print(f"\nsaved in {folder}")
-
-
-COMMANDS = {
-    "train": Command(TranslationConfig, _run_and_show),
-    "evaluate": Command(EvaluateConfig, evaluate_run),
-    "translate": Command(TranslateConfig, translate_file),
-    "align": Command(AlignConfig, align_file),
-}
-
-if __name__ == "__main__":
-    sys.exit(run_commands(COMMANDS, name="experiments.nmt"))

@@ -7,16 +7,18 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import torch
 import yaml
-from jsonargparse.typing import PositiveInt
+
+from experiments.files import UserError, user_errors
+from experiments.options import RunOptions, SweepOptions
+from experiments.safe_yaml import read_yaml
 
 __all__ = [
     "RunOptions",
@@ -44,61 +46,6 @@ _FILES = (
     "vocabulary.json",
 )
 _FOLDERS = ("checkpoints", "figures")
-
-
-class UserError(Exception):
-    """Something the user can put right; shown as one line, without a traceback."""
-
-
-@contextmanager
-def user_errors(*types: type[Exception]) -> Iterator[None]:
-    """Turn exceptions of these types into :class:`UserError`."""
-    try:
-        yield
-    except types as error:
-        raise UserError(str(error)) from error
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """How and where to run; a script's own options, which say what is computed, are fields of a subclass.
-
-    Args:
-        out: Folder for everything the run writes; named after the run under runs/ when omitted.
-        data_root: Folder of the data sets; $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention when omitted.
-        resume: Continue the run in the folder, if there is one.
-        overwrite: Remove the run in the folder first.
-        device: Where to compute; auto takes a GPU where there is one.
-        checkpoint_every: Epochs between two checkpoints.
-        progress: Show a progress bar.
-    """
-
-    out: Path | None = None
-    data_root: Path | None = None
-    resume: bool = False
-    overwrite: bool = False
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    checkpoint_every: PositiveInt = 20  # type: ignore[valid-type]
-    progress: bool = True
-
-    def for_runs(self) -> dict[str, Any]:
-        """Options of the runs a script starts in its own folder; one that is complete there is read, not repeated."""
-        options = {name: getattr(self, name) for name in ("data_root", "device", "checkpoint_every", "overwrite")}
-        return options | {"resume": not self.overwrite, "progress": False}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepOptions(RunOptions):
-    """How to run many trainings.
-
-    Args:
-        workers: Trainings at a time, each on one thread.
-        results: The page whose section is written; when omitted experiments/RESULTS.md by tables and studies, none by
-            comparisons. Pictures go into the folder pictures/ beside it.
-    """
-
-    workers: PositiveInt = 2  # type: ignore[valid-type]
-    results: Path | None = None
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -153,8 +100,8 @@ def _check_same(folder: Path, wanted: Mapping[str, Any], *, resume: bool) -> Non
     path = folder / "config.yaml"
     if not path.is_file():
         raise UserError(f"{folder} holds results but no config.yaml; choose another --out, or pass --overwrite")
-    with user_errors(yaml.YAMLError):
-        found = yaml.safe_load(path.read_text()) or {}
+    with user_errors(ValueError, OSError):
+        found = read_yaml(path)
     differing = [
         f"{name} {found.get(name)} instead of {wanted[name]}" for name in wanted if found.get(name) != wanted[name]
     ]

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, get_args
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from experiments.checkpoints import AtomicCheckpointIO
 from experiments.datasets.batches import Batch
 from experiments.datasets.vocabulary import Vocabulary
 from experiments.results import UserError, user_errors
+from experiments.safe_yaml import read_yaml
 from experiments.training import ELBOTraining
-from guides import AlignmentSchemeName, Scheme, build_scheme
+from guides.names import AlignmentSchemeName
+from guides.schemes import Scheme, build_scheme
 from models.decoder import AttentionDecoder
 from models.next_word import target_log_probs
 from pyro_attention import Amortised, AttentionGuide, CategoricalAlignment, Family, Soft
@@ -227,8 +228,8 @@ def run_config(folder: Path, config_type: type[Config], *, paths: Sequence[str],
     path = folder / "config.yaml"
     if not path.is_file():
         raise UserError(f"{folder} holds no run (config.yaml is missing); train one: python -m {script} train")
-    with user_errors(yaml.YAMLError):
-        values = yaml.safe_load(path.read_text())
+    with user_errors(ValueError, OSError):
+        values = read_yaml(path)
     known = {field.name for field in fields(config_type)}  # type: ignore[arg-type]
     values = {name: Path(value) if name in paths and value else value for name, value in values.items()}
     # the weights are loaded: where they started does not matter any more

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from experiments import graph
 from experiments.ensembles import graph_ensemble
+from experiments.graph_config import TableName
 from experiments.graph_rows import GRIDS, LEGEND, ROWS, SEARCHED
 
 __all__ = ["TABLES", "Block", "Column", "Table", "TableName"]
-
-TableName = Literal["bam1", "normalizers"]
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,15 @@ from torch.utils.data import DataLoader
 from experiments.callbacks import EarlyStopping, EpochBar, History, RandomState
 from experiments.checkpoints import AtomicCheckpointIO, Checkpoints
 from experiments.datasets.batches import SamplerEpoch
+from experiments.options import Device, Precision
 from experiments.results import UserError, user_errors
 from pyro_attention import AttentionELBO, AttentionGuide, Prior
 from pyro_attention.analysis import hybrid_weights
 
 __all__ = [
     "BatchTraining",
-    "Device",
     "ELBOTraining",
     "Fitted",
-    "Precision",
     "fit",
     "fit_batches",
     "hybrid_metrics",
@@ -39,8 +38,6 @@ __all__ = [
     "seeded_build",
 ]
 
-Device = Literal["auto", "cpu", "cuda"]
-Precision = Literal["32", "bf16-mixed"]
 PriorFactory = Callable[[int, int], Prior]
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -1,4 +1,4 @@
-"""Options of the translation script."""
+"""Options of the scripts on translation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from typing import Literal
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from experiments.results import RunOptions
-from experiments.training import Precision
-from guides import PriorName, SchemeName
+from experiments.cli import Command
+from experiments.options import Device, Precision, RunOptions, SweepOptions
+from guides.names import PriorName, SchemeName
 
-__all__ = ["NormalizerName", "TextName", "TranslationConfig"]
+__all__ = [
+    "COMMANDS",
+    "SCHEMES",
+    "AlignConfig",
+    "CompareTranslations",
+    "EvaluateConfig",
+    "NormalizerName",
+    "TextName",
+    "TranslateConfig",
+    "TranslationConfig",
+]
 
 NormalizerName = Literal["softmax", "temporal", "hybrid"]
 TextName = Literal["toy", "multi30k", "iwslt14", "tatoeba", "own"]
@@ -107,3 +117,153 @@ class TranslationConfig(RunOptions):
     length_penalty: NonNegativeFloat = 1.0  # type: ignore[valid-type]
     precision: Precision = "32"
     seed: NonNegativeInt = 0  # type: ignore[valid-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """Perplexity and BLEU of a trained network on its test text, with other options than in training.
+
+    Args:
+        run: Folder of a trained network.
+        beam: Live hypotheses of the beam search; as in training when omitted.
+        k_max: Keep so many largest weights of each word.
+        samples: Average the next word's probability over so many posterior samples; 0 takes the mean weights. For
+            weibull, lognormal, gamma and dirichlet.
+        device: Where to compute.
+    """
+
+    run: Path
+    beam: PositiveInt | None = None  # type: ignore[valid-type]
+    k_max: PositiveInt | None = None  # type: ignore[valid-type]
+    samples: NonNegativeInt = 0  # type: ignore[valid-type]
+    device: Device = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateConfig:
+    """Translate a text file, a sentence a line.
+
+    Args:
+        run: Folder of a trained network.
+        file: The file, UTF-8.
+        out: Where to write the translations; beside the file, with the language as its ending, when omitted.
+        beam: Live hypotheses of the beam search; as in training when omitted.
+        k_max: Keep so many largest weights of each word.
+        samples: Average the next word's probability over so many posterior samples; 0 takes the mean weights. For
+            weibull, lognormal, gamma and dirichlet.
+        max_words: Most words of a sentence.
+        device: Where to compute.
+    """
+
+    run: Path
+    file: Path
+    out: Path | None = None
+    beam: PositiveInt | None = None  # type: ignore[valid-type]
+    k_max: PositiveInt | None = None  # type: ignore[valid-type]
+    samples: NonNegativeInt = 0  # type: ignore[valid-type]
+    max_words: PositiveInt = 200  # type: ignore[valid-type]
+    device: Device = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignConfig:
+    """Align the words of two text files that translate each other line by line.
+
+    Args:
+        run: Folder of a trained network.
+        source: File of the source sentences, UTF-8.
+        target: File of their translations.
+        out: Folder for alignments.txt (Pharaoh format, words from 0, source first) and the pictures.
+        reverse: Folder of a network trained in the other direction, to combine both.
+        symmetrise: How to combine them.
+        method: argmax: the most probable source word of each target word; threshold: every link of at least
+            --threshold; mbr: minimum Bayes risk under the alignment error rate.
+        threshold: Smallest probability of a link.
+        gold: File of gold links, Pharaoh (i-j sure, ipj possible) or NAACL format, to score against.
+        gold_index: What its first word counts as; 0 for Pharaoh and 1 for NAACL when omitted.
+        pictures: Sentence pairs to draw, from the first on.
+        num_samples: Posterior samples of random attention weights.
+        max_words: Most words of a sentence.
+        device: Where to compute.
+    """
+
+    run: Path
+    source: Path
+    target: Path
+    out: Path = Path("alignments")
+    reverse: Path | None = None
+    symmetrise: Literal["intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and"] = (
+        "grow-diag-final-and"
+    )
+    method: Literal["argmax", "threshold", "mbr"] = "argmax"
+    threshold: float = 0.5
+    gold: Path | None = None
+    gold_index: Literal[0, 1] | None = None
+    pictures: NonNegativeInt = 5  # type: ignore[valid-type]
+    num_samples: PositiveInt = 100  # type: ignore[valid-type]
+    max_words: PositiveInt = 200  # type: ignore[valid-type]
+    device: Device = "auto"
+
+
+COMMANDS = {
+    "train": Command(TranslationConfig, "experiments.nmt:_run_and_show"),
+    "evaluate": Command(EvaluateConfig, "experiments.translation_files:evaluate_run"),
+    "translate": Command(TranslateConfig, "experiments.translation_files:translate_file"),
+    "align": Command(AlignConfig, "experiments.translation_files:align_file"),
+}
+
+
+SCHEMES: tuple[SchemeName, ...] = (
+    "soft", "marginal", "hard_enum", "categorical_enum", "categorical_sample", "dirichlet", "weibull", "lognormal",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareTranslations(SweepOptions):
+    """Compare inference schemes for the alignment of a translation model.
+
+    For each seed soft attention is trained first; every scheme, and soft as a control, goes on from its network for a
+    common number of epochs, at half the learning rate.
+
+    Args:
+        task: The task; --task graph has other options.
+        dataset: The sentence pairs; toy is an embedded corpus of German-like and English-like sentences.
+        schemes: The schemes to compare.
+        normalizers: What attention is normalised over: softmax, the source words; temporal, the target words before and
+            then the source words; hybrid, a trained mixture. Soft attention is trained from the beginning with each.
+        seeds: Number of seeds.
+        base_epochs: Epochs of soft attention at first.
+        epochs: Epochs of every scheme from there.
+        train_pairs: Sentence pairs to train on, the first ones; 3000 of toy, else all when omitted.
+        test_pairs: Sentence pairs to test on, the first ones; 250 of toy, else all when omitted.
+        vocabulary: Word pieces at most, both languages together.
+        hidden: Width of the networks.
+        layers: Layers of the networks.
+        batch_size: Sentence pairs of a batch.
+        learning_rate: Learning rate of Adam.
+        kl_weight: Weight of the KL in weibull and lognormal.
+        num_samples: Posterior samples of random attention weights.
+        beam: Live hypotheses of the beam search; 1 is greedy.
+        k_max: Evaluate also with so many largest weights of each word.
+        ibm: Also train IBM Models 1 up to this on the same text, as baselines for alignment; 0 for none.
+    """
+
+    task: Literal["translation"] = "translation"
+    dataset: Literal["toy", "multi30k", "iwslt14", "tatoeba"] = "toy"
+    schemes: tuple[SchemeName, ...] = SCHEMES
+    normalizers: tuple[NormalizerName, ...] = ("softmax",)
+    seeds: PositiveInt = 3  # type: ignore[valid-type]
+    base_epochs: PositiveInt = 6  # type: ignore[valid-type]
+    epochs: PositiveInt = 1  # type: ignore[valid-type]
+    train_pairs: PositiveInt | None = None  # type: ignore[valid-type]
+    test_pairs: PositiveInt | None = None  # type: ignore[valid-type]
+    vocabulary: PositiveInt = 1000  # type: ignore[valid-type]
+    hidden: PositiveInt = 64  # type: ignore[valid-type]
+    layers: PositiveInt = 1  # type: ignore[valid-type]
+    batch_size: PositiveInt = 32  # type: ignore[valid-type]
+    learning_rate: PositiveFloat = 1e-2  # type: ignore[valid-type]
+    kl_weight: NonNegativeFloat = 0.01  # type: ignore[valid-type]
+    num_samples: PositiveInt = 20  # type: ignore[valid-type]
+    beam: PositiveInt = 1  # type: ignore[valid-type]
+    k_max: PositiveInt | None = None  # type: ignore[valid-type]
+    ibm: Literal[0, 1, 2] = 1

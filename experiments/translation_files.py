@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from jsonargparse.typing import NonNegativeInt, PositiveInt
+from typing import Any
 
 from experiments.alignment_figures import interval_heatmaps, prior_and_posterior, weights_heatmap
 from experiments.datasets.parallel_text import ParallelText, Rules, clean_pairs, read_lines, read_parallel
 from experiments.figures import save
 from experiments.results import UserError, metrics_table, user_errors, write_atomic
 from experiments.translation_alignments import PairAlignment, align_pairs
+from experiments.translation_config import AlignConfig, EvaluateConfig, TranslateConfig
 from experiments.translation_evaluation import batches, bleu, perplexity, progress_bar, translate
 from experiments.translation_model import Trained, load_text, load_trained
 from pyro_attention.analysis import (
@@ -35,92 +33,6 @@ __all__ = [
     "evaluate_run",
     "translate_file",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TranslateConfig:
-    """Translate a text file, a sentence a line.
-
-    Args:
-        run: Folder of a trained network.
-        file: The file, UTF-8.
-        out: Where to write the translations; beside the file, with the language as its ending, when omitted.
-        beam: Live hypotheses of the beam search; as in training when omitted.
-        k_max: Keep so many largest weights of each word.
-        samples: Average the next word's probability over so many posterior samples; 0 takes the mean weights. For
-            weibull, lognormal, gamma and dirichlet.
-        max_words: Most words of a sentence.
-        device: Where to compute.
-    """
-
-    run: Path
-    file: Path
-    out: Path | None = None
-    beam: PositiveInt | None = None  # type: ignore[valid-type]
-    k_max: PositiveInt | None = None  # type: ignore[valid-type]
-    samples: NonNegativeInt = 0  # type: ignore[valid-type]
-    max_words: PositiveInt = 200  # type: ignore[valid-type]
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlignConfig:
-    """Align the words of two text files that translate each other line by line.
-
-    Args:
-        run: Folder of a trained network.
-        source: File of the source sentences, UTF-8.
-        target: File of their translations.
-        out: Folder for alignments.txt (Pharaoh format, words from 0, source first) and the pictures.
-        reverse: Folder of a network trained in the other direction, to combine both.
-        symmetrise: How to combine them.
-        method: argmax: the most probable source word of each target word; threshold: every link of at least
-            --threshold; mbr: minimum Bayes risk under the alignment error rate.
-        threshold: Smallest probability of a link.
-        gold: File of gold links, Pharaoh (i-j sure, ipj possible) or NAACL format, to score against.
-        gold_index: What its first word counts as; 0 for Pharaoh and 1 for NAACL when omitted.
-        pictures: Sentence pairs to draw, from the first on.
-        num_samples: Posterior samples of random attention weights.
-        max_words: Most words of a sentence.
-        device: Where to compute.
-    """
-
-    run: Path
-    source: Path
-    target: Path
-    out: Path = Path("alignments")
-    reverse: Path | None = None
-    symmetrise: Literal["intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and"] = (
-        "grow-diag-final-and"
-    )
-    method: Literal["argmax", "threshold", "mbr"] = "argmax"
-    threshold: float = 0.5
-    gold: Path | None = None
-    gold_index: Literal[0, 1] | None = None
-    pictures: NonNegativeInt = 5  # type: ignore[valid-type]
-    num_samples: PositiveInt = 100  # type: ignore[valid-type]
-    max_words: PositiveInt = 200  # type: ignore[valid-type]
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateConfig:
-    """Perplexity and BLEU of a trained network on its test text, with other options than in training.
-
-    Args:
-        run: Folder of a trained network.
-        beam: Live hypotheses of the beam search; as in training when omitted.
-        k_max: Keep so many largest weights of each word.
-        samples: Average the next word's probability over so many posterior samples; 0 takes the mean weights. For
-            weibull, lognormal, gamma and dirichlet.
-        device: Where to compute.
-    """
-
-    run: Path
-    beam: PositiveInt | None = None  # type: ignore[valid-type]
-    k_max: PositiveInt | None = None  # type: ignore[valid-type]
-    samples: NonNegativeInt = 0  # type: ignore[valid-type]
-    device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
 def translate_file(config: TranslateConfig) -> Path:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import get_args
 
 from pyro.infer import ELBO
 from torch import nn
 
+from guides.names import AblationSchemeName, AlignmentSchemeName, PriorName, SchemeName
 from pyro_attention import (
     AlignmentELBO,
     AlignmentPrior,
@@ -36,31 +37,7 @@ from pyro_attention import (
 )
 from pyro_attention.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian
 
-__all__ = [
-    "AblationSchemeName",
-    "AlignmentSchemeName",
-    "PriorName",
-    "Scheme",
-    "SchemeName",
-    "WeightsSchemeName",
-    "build_scheme",
-]
-
-WeightsSchemeName = Literal["soft", "weibull", "lognormal", "gamma"]
-AlignmentSchemeName = Literal[
-    "marginal",
-    "hard_enum",
-    "hard_sample",
-    "categorical_enum",
-    "categorical_sample",
-    "gumbel",
-    "wake_sleep",
-    "iwae",
-    "dirichlet",
-]
-SchemeName = Literal[WeightsSchemeName, AlignmentSchemeName]
-AblationSchemeName = Literal["gaussian"]  # weights off the simplex, which not every evaluation is made for
-PriorName = Literal["fixed", "contextual"]
+__all__ = ["Scheme", "build_scheme"]
 
 PriorFactory = Callable[[int, int], Prior]
 KLWeight = float | Callable[[int], float]

@@ -10,7 +10,8 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from experiments.benchmarks.timing import Timing, interleave
-from guides import WeightsSchemeName, build_scheme
+from guides.names import WeightsSchemeName
+from guides.schemes import build_scheme
 from models.gat import GAT
 from pyro_attention import EdgeList
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import experiments.captioning
-from experiments.captioning import COMMANDS, CaptioningConfig, run
+from experiments.captioning import CaptioningConfig, run
+from experiments.captioning_config import COMMANDS
 from experiments.captioning_data import load_images
 from experiments.captioning_evaluation import DEFINITIONS, batches, describe
 from experiments.captioning_figures import attention_figure, uncertainty_figure, view_caption
@@ -25,7 +26,8 @@ from experiments.results import UserError
 from experiments.sequence_alignments import BatchAlignment
 from experiments.sequence_model import perplexity
 from experiments.word_uncertainty import word_uncertainty
-from guides import SchemeName, build_scheme
+from guides.names import SchemeName
+from guides.schemes import build_scheme
 from models.next_word import next_word_mixture
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
 from pyro_attention.analysis import decompose_uncertainty

@@ -19,11 +19,12 @@ import torch
 import experiments.graph
 from experiments.cli import run_script
 from experiments.datasets.graphs import load_graph
-from experiments.graph import build_model, run
-from experiments.graph_config import GraphConfig, ScheduleName, kl_schedule
+from experiments.graph import build_model, kl_schedule, run
+from experiments.graph_config import GraphConfig, ScheduleName
 from experiments.graph_evaluation import DEFINITIONS, relative_entropies
 from experiments.results import UserError
-from guides import PriorName, WeightsSchemeName, build_scheme
+from guides.names import PriorName, WeightsSchemeName
+from guides.schemes import build_scheme
 from pyro_attention import EdgeList
 from tests.experiments.tiny_graphs import write_citations
 

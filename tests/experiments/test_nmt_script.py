@@ -16,11 +16,13 @@ import torch
 
 import experiments.nmt
 from experiments.cli import run_commands
-from experiments.nmt import COMMANDS, TranslationConfig, run
+from experiments.nmt import TranslationConfig, run
 from experiments.results import UserError
+from experiments.translation_config import COMMANDS
 from experiments.translation_evaluation import DEFINITIONS, batches, perplexity
 from experiments.translation_model import load_text, load_trained, model_arguments
-from guides import SchemeName, build_scheme
+from guides.names import SchemeName
+from guides.schemes import build_scheme
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
 from tests.experiments.tiny_text import SIZES, TINY, tiny_options, write_text
 
