@@ -9,23 +9,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
-from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentParser, get_loader, set_loader
+from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentParser, set_loader
 
 from experiments.cli import did_you_mean, expected_one_of
-from experiments.safe_yaml import bounded_text, mapping, refuse_anchors
+from experiments.safe_yaml import bounded_text, load_plain, mapping
 
 __all__ = ["first_line", "option_parser", "parse"]
 
-_load_yaml = get_loader("yaml")
-
-
-def _load_plain(text: str) -> Any:
-    refuse_anchors(text)
-    return _load_yaml(text)
-
-
-# values are YAML themselves, on the command line and inside a file
-set_loader("yaml", _load_plain, exceptions=(yaml.YAMLError,))
+# the values of options are YAML themselves, on the command line and inside a file
+set_loader("yaml", load_plain, exceptions=(yaml.YAMLError,))
 
 
 def parse(config_type: type, arguments: Sequence[str], *, name: str) -> dict[str, Any]:
@@ -107,7 +99,7 @@ def _check_names(found: Mapping[str, Any], parser: ArgumentParser) -> None:
 def _explained(parser: ArgumentParser, error: Exception) -> str:
     """The parser's error in one line, with what was probably meant."""
     text = " ".join(str(error).split())
-    if unknown := re.match(r"unrecognized arguments: (.*)", text):
+    if unknown := re.match(r"[Uu]nrecognized arguments: (.*)", text):
         return _unknown_option(parser, unknown[1].split())
     wrong = re.match(r'(?:Parser key "config": )?Parser key "(\w+)"[^:]*: (.*)', text)
     action = next((action for action in parser._actions if wrong and action.dest == wrong[1]), None)

@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
-__all__ = ["MAX_BYTES", "bounded_text", "mapping", "read_yaml", "refuse_anchors"]
+__all__ = ["MAX_BYTES", "bounded_text", "load_plain", "mapping", "read_yaml"]
 
 MAX_BYTES = 2**16  # a config.yaml of the scripts has less than a twentieth of it
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Mappings, lists, text, numbers and switches; 1e-3 is a number, and a date is text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def fetch_anchor(self) -> NoReturn:
+        """An anchor or an alias, by which a few lines become a value of gigabytes."""
+        raise yaml.MarkedYAMLError(
+            problem="anchors (&) and aliases (*) are not read, write the value out", problem_mark=self.get_mark()
+        )
+
+    fetch_alias = fetch_anchor
+
+
+_PlainLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def load_plain(text: str) -> Any:
+    """The value of a YAML text without anchors and aliases.
+
+    Raises:
+        YAMLError: The text is not that.
+
+    Example:
+        >>> load_plain("{weight: 1e-3, rows: [soft, WC]}")
+        {'weight': 0.001, 'rows': ['soft', 'WC']}
+    """
+    return yaml.load(text, Loader=_PlainLoader)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -40,26 +76,11 @@ def bounded_text(path: Path) -> str:
 def mapping(text: str, path: Path) -> dict[str, Any]:
     """The names and values in the text of a configuration file; it raises what :func:`read_yaml` raises."""
     try:
-        refuse_anchors(text)
-        found = yaml.safe_load(text)
+        found = load_plain(text)
     except RecursionError as error:
         raise ValueError(f"{path} cannot be read: it nests too deeply") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: there is no such day, or a number has too many digits
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number of too many digits
         raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise ValueError(f"{path} holds no names with values, expected lines such as 'seed: 0', as in a config.yaml")
     return found
-
-
-def refuse_anchors(text: str) -> None:
-    """Refuse anchors and aliases, by which a few lines become a value of gigabytes.
-
-    Raises:
-        YAMLError: There is one, or the text is no YAML.
-    """
-    for token in yaml.scan(text, Loader=yaml.SafeLoader):
-        if isinstance(token, yaml.AnchorToken | yaml.AliasToken):
-            raise yaml.MarkedYAMLError(
-                problem=f"anchors and aliases ('{token.value}') are not read, write the value out",
-                problem_mark=token.start_mark,
-            )
