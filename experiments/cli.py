@@ -159,9 +159,9 @@ def _run(command: Command, given: list[str], name: str) -> int:
         run(config)
     except UserError as error:
         return user_error(error, code=1)
-    except KeyboardInterrupt:
-        resumable = "; the same command with --resume continues from the last checkpoint"
-        return _interrupted(resumable if hasattr(config, "resume") else "")
+    except KeyboardInterrupt as stop:
+        resumable = "; the same command with --resume continues" if hasattr(config, "resume") else ""
+        return _interrupted(str(stop) or f"interrupted{resumable}")
     return 0
 
 
@@ -172,6 +172,6 @@ def _interruptible(run: Callable[[], int]) -> int:
         return _interrupted()
 
 
-def _interrupted(what_next: str = "") -> int:
-    print(f"\ninterrupted{what_next}", file=sys.stderr)
+def _interrupted(text: str = "interrupted") -> int:
+    print(f"\n{text}", file=sys.stderr)
     return 130

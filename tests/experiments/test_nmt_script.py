@@ -230,7 +230,7 @@ def test_evaluate_with_other_options(trained_folder, capsys):
     assert command_line("evaluate", str(trained_folder), "--k-max", "1", "--beam", "1") == 0
     assert "perplexity" in capsys.readouterr().out
     # sums over alignments are exact
-    assert command_line("evaluate", str(trained_folder), "--samples", "3") == 2
+    assert command_line("evaluate", str(trained_folder), "--samples", "3") == 1
     assert "error: samples is 3, expected 0" in capsys.readouterr().err
 
 
@@ -265,7 +265,7 @@ def assert_one_line(capsys, *parts):
 def test_bad_text(spoil, parts, tmp_path, capsys):
     text = write_text(tmp_path / "text")
     spoil(text)
-    assert command_line("train", *tiny_options(text), "--out", str(tmp_path / "run")) == 2
+    assert command_line("train", *tiny_options(text), "--out", str(tmp_path / "run")) == 1
     assert_one_line(capsys, *parts)
     assert not (tmp_path / "run").exists()
 
@@ -282,29 +282,29 @@ def test_bad_text(spoil, parts, tmp_path, capsys):
     ],
 )
 def test_bad_options(arguments, part, tmp_path, capsys):
-    assert command_line("train", *arguments, "--out", str(tmp_path / "run")) == 2
+    assert command_line("train", *arguments, "--out", str(tmp_path / "run")) in (1, 2)
     assert_one_line(capsys, part)
 
 
 def test_bad_files(trained_folder, tmp_path, capsys):
     folder, file = str(trained_folder), tmp_path / "new.de"
     file.write_text("gut\n\n")
-    assert command_line("translate", folder, str(file)) == 2
+    assert command_line("translate", folder, str(file)) == 1
     assert_one_line(capsys, "new.de", "line 2", "empty")
     file.write_text("wort " * 300 + "\n")
-    assert command_line("translate", folder, str(file)) == 2
+    assert command_line("translate", folder, str(file)) == 1
     assert_one_line(capsys, "new.de", "line 1", "200")
     file.write_text("gut\n")
-    assert command_line("translate", folder, str(file), "--out", str(file)) == 2
+    assert command_line("translate", folder, str(file), "--out", str(file)) == 1
     assert_one_line(capsys, "--out")
     assert file.read_text() == "gut\n"
     (tmp_path / "new.en").write_text("good\n")
     gold = tmp_path / "gold.txt"
     gold.write_text("0-5\n")
     files = [str(file), str(tmp_path / "new.en"), "--out", str(tmp_path / "out")]
-    assert command_line("align", folder, *files, "--gold", str(gold)) == 2
+    assert command_line("align", folder, *files, "--gold", str(gold)) == 1
     assert_one_line(capsys, "gold.txt", "line 1", "0-5")
-    assert command_line("translate", str(tmp_path), str(file)) == 2
+    assert command_line("translate", str(tmp_path), str(file)) == 1
     assert_one_line(capsys, "config.yaml")
 
 
@@ -315,7 +315,7 @@ def test_a_checkpoint_of_another_vocabulary(trained_folder, tmp_path, capsys):
     (config.out / "checkpoints" / "best.ckpt").write_bytes(before)
     file = tmp_path / "new.de"
     file.write_text("gut\n")
-    assert command_line("translate", str(config.out), str(file)) == 2
+    assert command_line("translate", str(config.out), str(file)) == 1
     assert_one_line(capsys, "vocabulary")
 
 
