@@ -111,7 +111,9 @@ def _train(
     print("Training every scheme:", flush=True)
     configs = {(scheme, seed): _config(config, folder, scheme, seed) for scheme in config.schemes for seed in seeds}
     metrics = run_all(captioning.run, configs, **how)
-    runs = {scheme: [metrics[scheme, seed] for seed in seeds] for scheme in config.schemes}
+    runs: dict[str, list[dict[str, float]]] = {
+        scheme: [metrics[scheme, seed] for seed in seeds] for scheme in config.schemes
+    }
     return {scheme: configs[scheme, 0] for scheme in config.schemes}, runs
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from pyro.distributions.util import scale_and_mask
@@ -106,7 +107,7 @@ def gradient_noise(
     return metrics | {"loss_variance_ratio": ratio, "loss_variance_ratio_error": error}
 
 
-def _flat_gradient(term: Tensor, parameters: list[Tensor]) -> Tensor:
+def _flat_gradient(term: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """All gradients of a term as one vector, zero where it does not depend on a parameter."""
     if not term.requires_grad:
         return torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)

@@ -75,14 +75,14 @@ def run(config: CompareEstimators) -> dict[str, float]:
     found = run_all(_train, configs, workers=config.workers, progress=config.progress)
     rows = sorted({key[:2]: None for key in configs}, key=lambda key: config.guides.index(key[0]))
     runs: Runs = {key: [found[*key, seed] for seed in range(config.seeds)] for key in rows}
-    points = {
+    points: dict[tuple[str, str], _Measurement] = {
         (guide, point): _Measurement(configs[guide, "closed_form", 0], point, config.pairs)
         for guide, kl in rows
         if kl == "sampled" and not found[guide, "closed_form", 0]["diverged"]
         for point in get_args(Point)
     }
     print(f"Gradients, {2 * config.pairs} draws at each of {len(points)} points:", flush=True)
-    noise = run_all(_measure, points, workers=config.workers, progress=config.progress)
+    noise: Noise = run_all(_measure, points, workers=config.workers, progress=config.progress)
     return _report(config, folder, runs, noise, [Path(str(one.out)) for one in configs.values()])
 
 

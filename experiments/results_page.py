@@ -55,7 +55,7 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def hardware(folders: Sequence[Path]) -> str:
     """On what the runs in these folders were made, one phrase for each kind of machine."""
-    kinds = {}
+    kinds: dict[str, None] = {}
     for folder in folders:
         record = json.loads((folder / "environment.json").read_text())
         device = record["device"] if record["device"] != "cpu" else f"{record['cpus']} CPU cores"

@@ -50,7 +50,7 @@ def run(config: SearchConfig) -> dict[str, float]:
         for seed in _seeds(config)
     }
     metrics = run_all(graph.run, configs, workers=config.workers, progress=config.progress)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "row": row,
             "setting": _text(setting) or "-",

@@ -98,7 +98,8 @@ def _attention_site(trained: TrainedSequences, batch: Batch) -> dict[str, Any]:
     """The trace node of the alignment, with prior and posterior."""
     guide = trained.guide
     guide.run(*model_arguments(batch))
-    node: dict[str, Any] = guide.trace.nodes["alignment"]
+    nodes: Any = guide.trace.nodes
+    node: dict[str, Any] = nodes["alignment"]
     del guide.trace
     return node
 

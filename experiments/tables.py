@@ -184,7 +184,7 @@ _NORMALIZERS = replace(
         "the normalisation over nodes takes back in part. Scores are those of the test nodes."
     ),
     rows={
-        f"{row}{suffix}": _BAM1.rows[row] | ({"normalizer": name} if suffix else {})
+        f"{row}{suffix}": {**_BAM1.rows[row], **({"normalizer": name} if suffix else {})}
         for row in ("soft", "WC")
         for suffix, name in (("", "softmax"), (" doubly", "doubly_normalized"), (" hybrid", "hybrid"))
     },

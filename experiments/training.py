@@ -55,6 +55,8 @@ class ELBOTraining(pl.LightningModule):
         weight_decay: L2 penalty on every parameter, inside Adam's gradient.
     """
 
+    objective: Any  # of Pyro: the ELBO, called with the batch; it holds the model, the guide and itself as elbo
+
     def __init__(
         self,
         model: nn.Module,
@@ -84,12 +86,11 @@ class ELBOTraining(pl.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
         elbo, size = self.objective.elbo, self.observations(batch)
-        weighted = isinstance(elbo, AttentionELBO)
-        if weighted:
+        if isinstance(elbo, AttentionELBO):
             elbo.step = self.global_step
         loss: Tensor = self.objective(*self.arguments(batch)) / size
         record = {"loss": loss.detach()}
-        if weighted:
+        if isinstance(elbo, AttentionELBO):
             record["kl_weight"] = torch.tensor(elbo.current_kl_weight())
             record |= {f"kl_{site}": kl for site, kl in elbo.kl_record.items()}
         self.log_dict(record, on_step=False, on_epoch=True, batch_size=size)
@@ -262,6 +263,7 @@ def fit_batches(
     Raises:
         UserError: As :func:`fit`, or a batch cannot be computed.
     """
+    sampler: Any = train_data.sampler  # to torch's types any iterable
     with user_errors(ValueError, OSError):
         return fit(
             module,
@@ -274,7 +276,7 @@ def fit_batches(
             device=config.device,
             precision=config.precision,
             gradient_clip=config.gradient_clip,
-            callbacks=[SamplerEpoch(train_data.sampler)],
+            callbacks=[SamplerEpoch(sampler)],
             checkpoint_every=config.checkpoint_every,
             resume=config.resume,
             progress=config.progress,

@@ -66,7 +66,7 @@ def run(config: UniformityConfig) -> dict[str, float]:
         if unknown or not config.rows or not config.datasets:
             raise ValueError(f"rows '{unknown}': {expected_one_of(ROWS, unknown)}, and a data set")
         open_run(folder, config, free=("datasets", "rows", "seeds"))
-    configs = {
+    configs: dict[tuple[str, str, int], graph.GraphConfig] = {
         (dataset, row, seed): _run_config(config, folder, dataset, row, seed)
         for seed in range(config.seeds)
         for dataset in config.datasets

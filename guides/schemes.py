@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
+from typing import cast, get_args
 
 from pyro.infer import ELBO
 from torch import nn
@@ -144,7 +144,7 @@ def build_scheme(
     if prior not in get_args(PriorName):
         raise ValueError(f"unknown prior '{prior}'; expected one of {', '.join(get_args(PriorName))}")
     if name in get_args(AlignmentSchemeName):
-        return _alignment_scheme(name, kl_weight, temperature, particles, plates)
+        return _alignment_scheme(cast(AlignmentSchemeName, name), kl_weight, temperature, particles, plates)
     elbo, contextual = AttentionELBO(kl_weight=kl_weight), prior == "contextual"
     if name == "soft":
         return Scheme(_keyless(FixedGammaPrior), Soft(), elbo)

@@ -131,8 +131,8 @@ def align(
     state = start.select(torch.tensor([sentence for sentence, _ in pairs], device=device))
     for before, word in zip(tokens[:, :-1].unbind(1), tokens[:, 1:].unbind(1), strict=True):
         state, queries, scores = model.step(state, model.embed(before), k_max=k_max)
-        options = {"k_max": k_max, "family": family, "samples": samples}
-        rows.append(word_alignment(model, state, queries, scores, word, **options))
+        weights = word_alignment(model, state, queries, scores, word, k_max=k_max, family=family, samples=samples)
+        rows.append(weights)
     sizes = start.mask.sum(1).tolist()
     for (sentence, hypothesis), weights in zip(pairs, torch.stack(rows, 1), strict=True):
         own = weights[: len(hypothesis.tokens), : sizes[sentence]].clone()  # without the padding behind a view

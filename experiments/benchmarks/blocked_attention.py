@@ -65,7 +65,7 @@ QUANTITIES = {
 }
 
 
-class _Layer(PyroModule):  # type: ignore[misc]
+class _Layer(PyroModule):
     """Scaled dot-product attention of free queries, keys and values, observed through the mean of squares."""
 
     def __init__(self, length: int, *, blocked: bool) -> None:

@@ -59,11 +59,12 @@ class _Softmax(nn.Module):
         self.vectors, self.causal = _vectors(config, length, device), config.causal
 
     def forward(self) -> Tensor:
-        context = scaled_dot_product_attention(*self.vectors, is_causal=self.causal)
+        queries, keys, values = self.vectors
+        context = scaled_dot_product_attention(queries, keys, values, is_causal=self.causal)
         return context.square().mean(dtype=torch.float32)
 
 
-class _Bayesian(PyroModule):  # type: ignore[misc]
+class _Bayesian(PyroModule):
     """The same with latent weights, observed through the mean of squares."""
 
     def __init__(self, config: FusedConfig, length: int, device: torch.device) -> None:

@@ -22,6 +22,9 @@ class _Recorded:
     and their names have moved from release to release. The real objects are made from the records afterwards.
     """
 
+    arguments: tuple[Any, ...]
+    state: Any
+
     def __new__(cls, *arguments: Any) -> "_Recorded":
         record = super().__new__(cls)
         record.arguments, record.state = arguments, None
