@@ -78,41 +78,41 @@ class CaptioningConfig(RunOptions):
     """
 
     dataset: ImagesName = "digits"
-    images: PositiveInt | None = None  # type: ignore[valid-type]
+    images: PositiveInt | None = None
     encoder: EncoderName = "own"
-    size: PositiveInt = 96  # type: ignore[valid-type]
-    encoder_epochs: PositiveInt = 15  # type: ignore[valid-type]
+    size: PositiveInt = 96
+    encoder_epochs: PositiveInt = 15
     cache: Path | None = None
     skip_bad: bool = False
     guide: GuideName = "weibull"
     prior: PriorName = "contextual"
-    kl_weight: NonNegativeFloat = 0.01  # type: ignore[valid-type]
+    kl_weight: NonNegativeFloat = 0.01
     kl: KLEstimator = "closed_form"
-    concentration: PositiveFloat = 10.0  # type: ignore[valid-type]
-    scale: PositiveFloat = 0.1  # type: ignore[valid-type]
-    prior_rate: PositiveFloat = 1.0  # type: ignore[valid-type]
-    prior_scale: PositiveFloat = 1.0  # type: ignore[valid-type]
-    temperature: PositiveFloat = 0.5  # type: ignore[valid-type]
-    particles: PositiveInt = 5  # type: ignore[valid-type]
+    concentration: PositiveFloat = 10.0
+    scale: PositiveFloat = 0.1
+    prior_rate: PositiveFloat = 1.0
+    prior_scale: PositiveFloat = 1.0
+    temperature: PositiveFloat = 0.5
+    particles: PositiveInt = 5
     input_feed: Literal["expected", "sampled"] = "expected"
-    warm_start: NonNegativeInt = 0  # type: ignore[valid-type]
+    warm_start: NonNegativeInt = 0
     init_from: Path | None = None
-    vocabulary: PositiveInt = 4000  # type: ignore[valid-type]
-    embedding: PositiveInt = 64  # type: ignore[valid-type]
-    hidden: PositiveInt = 128  # type: ignore[valid-type]
-    init_range: PositiveFloat | None = None  # type: ignore[valid-type]
-    dropout: NonNegativeFloat = 0.1  # type: ignore[valid-type]
-    batch_size: PositiveInt = 32  # type: ignore[valid-type]
-    learning_rate: PositiveFloat = 1e-3  # type: ignore[valid-type]
-    gradient_clip: PositiveFloat = 1.0  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 20  # type: ignore[valid-type]
-    patience: PositiveInt = 5  # type: ignore[valid-type]
-    num_samples: PositiveInt = 20  # type: ignore[valid-type]
-    beam: PositiveInt = 3  # type: ignore[valid-type]
-    length_penalty: NonNegativeFloat = 1.0  # type: ignore[valid-type]
-    no_repeat: PositiveInt | None = None  # type: ignore[valid-type]
+    vocabulary: PositiveInt = 4000
+    embedding: PositiveInt = 64
+    hidden: PositiveInt = 128
+    init_range: PositiveFloat | None = None
+    dropout: NonNegativeFloat = 0.1
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 1e-3
+    gradient_clip: PositiveFloat = 1.0
+    max_epochs: PositiveInt = 20
+    patience: PositiveInt = 5
+    num_samples: PositiveInt = 20
+    beam: PositiveInt = 3
+    length_penalty: NonNegativeFloat = 1.0
+    no_repeat: PositiveInt | None = None
     precision: Precision = "32"
-    seed: NonNegativeInt = 0  # type: ignore[valid-type]
+    seed: NonNegativeInt = 0
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class ShowConfig:
 
     run: Path
     out: Path | None = None
-    images: tuple[NonNegativeInt, ...] = (0, 1, 2)  # type: ignore[valid-type]
+    images: tuple[NonNegativeInt, ...] = (0, 1, 2)
     device: Device = "auto"
 
 
@@ -176,25 +176,25 @@ class CompareCaptions(SweepOptions):
     task: Literal["captioning"] = "captioning"
     dataset: ImagesName = "digits"
     schemes: tuple[SchemeName, ...] = SCHEMES
-    seeds: PositiveInt = 2  # type: ignore[valid-type]
-    base_epochs: NonNegativeInt = 10  # type: ignore[valid-type]
-    epochs: PositiveInt = 2  # type: ignore[valid-type]
-    patience: PositiveInt = 5  # type: ignore[valid-type]
-    images: PositiveInt | None = None  # type: ignore[valid-type]
+    seeds: PositiveInt = 2
+    base_epochs: NonNegativeInt = 10
+    epochs: PositiveInt = 2
+    patience: PositiveInt = 5
+    images: PositiveInt | None = None
     encoder: EncoderName = "own"
-    size: PositiveInt = 96  # type: ignore[valid-type]
+    size: PositiveInt = 96
     cache: Path | None = None
     skip_bad: bool = False
-    vocabulary: PositiveInt = 4000  # type: ignore[valid-type]
-    hidden: PositiveInt = 128  # type: ignore[valid-type]
-    dropout: NonNegativeFloat = 0.1  # type: ignore[valid-type]
-    batch_size: PositiveInt = 32  # type: ignore[valid-type]
-    learning_rate: PositiveFloat = 2e-3  # type: ignore[valid-type]
-    kl_weight: NonNegativeFloat = 0.01  # type: ignore[valid-type]
-    num_samples: PositiveInt = 20  # type: ignore[valid-type]
-    beam: PositiveInt = 3  # type: ignore[valid-type]
-    no_repeat: PositiveInt | None = None  # type: ignore[valid-type]
-    pictures: PositiveInt = 1  # type: ignore[valid-type]
+    vocabulary: PositiveInt = 4000
+    hidden: PositiveInt = 128
+    dropout: NonNegativeFloat = 0.1
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 2e-3
+    kl_weight: NonNegativeFloat = 0.01
+    num_samples: PositiveInt = 20
+    beam: PositiveInt = 3
+    no_repeat: PositiveInt | None = None
+    pictures: PositiveInt = 1
 
 
 Guide = Literal["soft", "weibull", "lognormal", "gamma", "gaussian"]
@@ -220,12 +220,12 @@ class CompareEstimators(SweepOptions):
 
     guides: tuple[Guide, ...] = ("soft", "weibull", "lognormal", "gaussian")
     prior: PriorName = "contextual"
-    kl_weight: NonNegativeFloat = 1.0  # type: ignore[valid-type]
-    concentration: PositiveFloat = 10.0  # type: ignore[valid-type]
-    scale: PositiveFloat = 0.1  # type: ignore[valid-type]
-    seeds: PositiveInt = 3  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 4  # type: ignore[valid-type]
-    images: PositiveInt | None = None  # type: ignore[valid-type]
-    hidden: PositiveInt = 64  # type: ignore[valid-type]
-    learning_rate: PositiveFloat = 1e-3  # type: ignore[valid-type]
-    pairs: PositiveInt = 50  # type: ignore[valid-type]
+    kl_weight: NonNegativeFloat = 1.0
+    concentration: PositiveFloat = 10.0
+    scale: PositiveFloat = 0.1
+    seeds: PositiveInt = 3
+    max_epochs: PositiveInt = 4
+    images: PositiveInt | None = None
+    hidden: PositiveInt = 64
+    learning_rate: PositiveFloat = 1e-3
+    pairs: PositiveInt = 50

@@ -69,29 +69,29 @@ class GraphConfig(RunOptions):
     guide: WeightsSchemeName = "weibull"
     normalizer: NormalizerName = "softmax"
     prior: PriorName = "contextual"
-    kl_weight: NonNegativeFloat = 1e-3  # type: ignore[valid-type]
+    kl_weight: NonNegativeFloat = 1e-3
     kl_schedule: ScheduleName = "constant"
-    kl_steps: PositiveInt = 100  # type: ignore[valid-type]
-    kl_rate: NonNegativeFloat = 1.0  # type: ignore[valid-type]
-    concentration: PositiveFloat = 10.0  # type: ignore[valid-type]
-    scale: PositiveFloat = 0.1  # type: ignore[valid-type]
-    prior_rate: PositiveFloat = 1.0  # type: ignore[valid-type]
-    prior_scale: PositiveFloat = 1.0  # type: ignore[valid-type]
+    kl_steps: PositiveInt = 100
+    kl_rate: NonNegativeFloat = 1.0
+    concentration: PositiveFloat = 10.0
+    scale: PositiveFloat = 0.1
+    prior_rate: PositiveFloat = 1.0
+    prior_scale: PositiveFloat = 1.0
     learnable: bool = False
-    hidden: PositiveInt = 8  # type: ignore[valid-type]
-    heads: PositiveInt = 8  # type: ignore[valid-type]
-    dropout: NonNegativeFloat = 0.6  # type: ignore[valid-type]
-    learning_rate: PositiveFloat = 0.005  # type: ignore[valid-type]
-    weight_decay: NonNegativeFloat = 5e-4  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 1000  # type: ignore[valid-type]
-    patience: PositiveInt = 100  # type: ignore[valid-type]
-    num_samples: PositiveInt = 50  # type: ignore[valid-type]
+    hidden: PositiveInt = 8
+    heads: PositiveInt = 8
+    dropout: NonNegativeFloat = 0.6
+    learning_rate: PositiveFloat = 0.005
+    weight_decay: NonNegativeFloat = 5e-4
+    max_epochs: PositiveInt = 1000
+    patience: PositiveInt = 100
+    num_samples: PositiveInt = 50
     precision: Precision = "32"
-    seed: NonNegativeInt = 0  # type: ignore[valid-type]
-    split_seed: NonNegativeInt = 0  # type: ignore[valid-type]
-    labels_per_class: PositiveInt | None = None  # type: ignore[valid-type]
-    feature_noise: NonNegativeFloat = 0.0  # type: ignore[valid-type]
-    edge_noise: NonNegativeFloat = 0.0  # type: ignore[valid-type]
+    seed: NonNegativeInt = 0
+    split_seed: NonNegativeInt = 0
+    labels_per_class: PositiveInt | None = None
+    feature_noise: NonNegativeFloat = 0.0
+    edge_noise: NonNegativeFloat = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +110,11 @@ class CompareGraphs(SweepOptions):
 
     task: Literal["graph"] = "graph"
     dataset: GraphName = "digits"
-    seeds: PositiveInt = 2  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 80  # type: ignore[valid-type]
-    patience: PositiveInt = 80  # type: ignore[valid-type]
+    seeds: PositiveInt = 2
+    max_epochs: PositiveInt = 80
+    patience: PositiveInt = 80
     kl_weight: float = 1e-3
-    num_samples: PositiveInt = 30  # type: ignore[valid-type]
+    num_samples: PositiveInt = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +132,10 @@ class SearchConfig(SweepOptions):
 
     name: Literal["bam1"]
     dataset: GraphName = "cora"
-    seeds: PositiveInt = 3  # type: ignore[valid-type]
-    first_seed: PositiveInt = 1000  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
-    patience: PositiveInt = 100  # type: ignore[valid-type]
+    seeds: PositiveInt = 3
+    first_seed: PositiveInt = 1000
+    max_epochs: PositiveInt = 2000
+    patience: PositiveInt = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +155,10 @@ class StudyConfig(SweepOptions):
     name: StudyName
     dataset: GraphName = "cora"
     rows: tuple[str, ...] = ("soft", "WC")
-    seeds: PositiveInt = 3  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
-    patience: PositiveInt = 100  # type: ignore[valid-type]
-    num_samples: PositiveInt = 50  # type: ignore[valid-type]
+    seeds: PositiveInt = 3
+    max_epochs: PositiveInt = 2000
+    patience: PositiveInt = 100
+    num_samples: PositiveInt = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,10 +176,10 @@ class TableConfig(SweepOptions):
     """
 
     name: TableName
-    seeds: PositiveInt = 10  # type: ignore[valid-type]
-    first_seed: NonNegativeInt = 0  # type: ignore[valid-type]
-    max_epochs: PositiveInt | None = None  # type: ignore[valid-type]
-    num_samples: PositiveInt | None = None  # type: ignore[valid-type]
+    seeds: PositiveInt = 10
+    first_seed: NonNegativeInt = 0
+    max_epochs: PositiveInt | None = None
+    num_samples: PositiveInt | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +196,6 @@ class UniformityConfig(SweepOptions):
 
     datasets: tuple[GraphName, ...] = ("cora", "citeseer")
     rows: tuple[str, ...] = ("soft", "WC")
-    seeds: PositiveInt = 5  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
-    patience: PositiveInt = 100  # type: ignore[valid-type]
+    seeds: PositiveInt = 5
+    max_epochs: PositiveInt = 2000
+    patience: PositiveInt = 100

@@ -26,9 +26,9 @@ class ModeCollapseConfig(RunOptions):
             folder pictures/ beside it.
     """
 
-    distance: PositiveFloat = 3.0  # type: ignore[valid-type]
-    deviation: NonNegativeFloat = 0.3  # type: ignore[valid-type]
-    steps: PositiveInt = 4  # type: ignore[valid-type]
-    concentration: PositiveFloat = 1.0  # type: ignore[valid-type]
-    seeds: PositiveInt = 5  # type: ignore[valid-type]
+    distance: PositiveFloat = 3.0
+    deviation: NonNegativeFloat = 0.3
+    steps: PositiveInt = 4
+    concentration: PositiveFloat = 1.0
+    seeds: PositiveInt = 5
     results: Path | None = None

@@ -33,7 +33,7 @@ class RunOptions:
     resume: bool = False
     overwrite: bool = False
     device: Device = "auto"
-    checkpoint_every: PositiveInt = 20  # type: ignore[valid-type]
+    checkpoint_every: PositiveInt = 20
     progress: bool = True
 
     def for_runs(self) -> dict[str, Any]:
@@ -52,5 +52,5 @@ class SweepOptions(RunOptions):
             comparisons. Pictures go into the folder pictures/ beside it.
     """
 
-    workers: PositiveInt = 2  # type: ignore[valid-type]
+    workers: PositiveInt = 2
     results: Path | None = None

@@ -49,30 +49,30 @@ class PretrainConfig(RunOptions):
     """
 
     dataset: Literal["toy", "english"] = "toy"
-    sentences: PositiveInt = 30_000  # type: ignore[valid-type]
+    sentences: PositiveInt = 30_000
     normalizer: NormalizerName = "softmax"
-    hybrid_share: ClosedUnitInterval = 0.5  # type: ignore[valid-type]
+    hybrid_share: ClosedUnitInterval = 0.5
     guide: WeightsSchemeName = "soft"
     prior: PriorName = "contextual"
-    kl_weight: NonNegativeFloat = 1e-3  # type: ignore[valid-type]
-    concentration: PositiveFloat = 10.0  # type: ignore[valid-type]
-    scale: PositiveFloat = 0.1  # type: ignore[valid-type]
-    vocabulary: PositiveInt = 4000  # type: ignore[valid-type]
-    length: PositiveInt = 64  # type: ignore[valid-type]
-    width: PositiveInt = 64  # type: ignore[valid-type]
-    heads: PositiveInt = 4  # type: ignore[valid-type]
-    layers: PositiveInt = 2  # type: ignore[valid-type]
-    dropout: NonNegativeFloat = 0.1  # type: ignore[valid-type]
-    masked: PositiveFloat = 0.15  # type: ignore[valid-type]
-    batch_size: PositiveInt = 64  # type: ignore[valid-type]
-    learning_rate: PositiveFloat = 3e-3  # type: ignore[valid-type]
-    gradient_clip: PositiveFloat = 1.0  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 8  # type: ignore[valid-type]
-    checkpoint_every: PositiveInt = 1  # type: ignore[valid-type]
-    num_samples: PositiveInt = 10  # type: ignore[valid-type]
-    epsilon: PositiveFloat = 1e-8  # type: ignore[valid-type]
+    kl_weight: NonNegativeFloat = 1e-3
+    concentration: PositiveFloat = 10.0
+    scale: PositiveFloat = 0.1
+    vocabulary: PositiveInt = 4000
+    length: PositiveInt = 64
+    width: PositiveInt = 64
+    heads: PositiveInt = 4
+    layers: PositiveInt = 2
+    dropout: NonNegativeFloat = 0.1
+    masked: PositiveFloat = 0.15
+    batch_size: PositiveInt = 64
+    learning_rate: PositiveFloat = 3e-3
+    gradient_clip: PositiveFloat = 1.0
+    max_epochs: PositiveInt = 8
+    checkpoint_every: PositiveInt = 1
+    num_samples: PositiveInt = 10
+    epsilon: PositiveFloat = 1e-8
     precision: Precision = "32"
-    seed: NonNegativeInt = 0  # type: ignore[valid-type]
+    seed: NonNegativeInt = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,17 +100,17 @@ class FinetuneConfig(RunOptions):
     dataset: Literal["sst2"]
     init_from: Path | None = None
     scratch: bool = False
-    train: PositiveInt = 10_000  # type: ignore[valid-type]
+    train: PositiveInt = 10_000
     pooling: Literal["mean", "first"] = "mean"
-    kl_weight: NonNegativeFloat | None = None  # type: ignore[valid-type]
-    batch_size: PositiveInt = 32  # type: ignore[valid-type]
-    learning_rate: PositiveFloat = 1e-3  # type: ignore[valid-type]
-    gradient_clip: PositiveFloat = 1.0  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 4  # type: ignore[valid-type]
-    checkpoint_every: PositiveInt = 1  # type: ignore[valid-type]
-    num_samples: PositiveInt = 10  # type: ignore[valid-type]
+    kl_weight: NonNegativeFloat | None = None
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 1e-3
+    gradient_clip: PositiveFloat = 1.0
+    max_epochs: PositiveInt = 4
+    checkpoint_every: PositiveInt = 1
+    num_samples: PositiveInt = 10
     precision: Precision = "32"
-    seed: NonNegativeInt = 0  # type: ignore[valid-type]
+    seed: NonNegativeInt = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,15 +142,15 @@ class PretrainTableConfig(RunOptions):
     dataset: Literal["toy", "english"] = "english"
     normalizers: tuple[NormalizerName, ...] = ("softmax", "doubly_normalized", "hybrid")
     guides: tuple[WeightsSchemeName, ...] = ("soft", "weibull")
-    seeds: PositiveInt = 3  # type: ignore[valid-type]
-    sentences: PositiveInt = 30_000  # type: ignore[valid-type]
-    vocabulary: PositiveInt = 4000  # type: ignore[valid-type]
-    width: PositiveInt = 64  # type: ignore[valid-type]
-    layers: PositiveInt = 2  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 8  # type: ignore[valid-type]
-    finetune_epochs: PositiveInt = 4  # type: ignore[valid-type]
-    train: PositiveInt = 10_000  # type: ignore[valid-type]
-    num_samples: PositiveInt = 10  # type: ignore[valid-type]
-    checkpoint_every: PositiveInt = 1  # type: ignore[valid-type]
-    workers: PositiveInt = 2  # type: ignore[valid-type]
+    seeds: PositiveInt = 3
+    sentences: PositiveInt = 30_000
+    vocabulary: PositiveInt = 4000
+    width: PositiveInt = 64
+    layers: PositiveInt = 2
+    max_epochs: PositiveInt = 8
+    finetune_epochs: PositiveInt = 4
+    train: PositiveInt = 10_000
+    num_samples: PositiveInt = 10
+    checkpoint_every: PositiveInt = 1
+    workers: PositiveInt = 2
     results: Path | None = None

@@ -82,41 +82,41 @@ class TranslationConfig(RunOptions):
     source: str = "de"
     target: str = "en"
     lowercase: bool = True
-    max_words: PositiveInt = 80  # type: ignore[valid-type]
-    train_pairs: PositiveInt | None = None  # type: ignore[valid-type]
-    test_pairs: PositiveInt | None = None  # type: ignore[valid-type]
+    max_words: PositiveInt = 80
+    train_pairs: PositiveInt | None = None
+    test_pairs: PositiveInt | None = None
     skip_bad: bool = False
     guide: SchemeName = "categorical_enum"
     prior: PriorName = "contextual"
-    kl_weight: NonNegativeFloat = 1.0  # type: ignore[valid-type]
-    concentration: PositiveFloat = 10.0  # type: ignore[valid-type]
-    scale: PositiveFloat = 0.1  # type: ignore[valid-type]
-    prior_rate: PositiveFloat = 1.0  # type: ignore[valid-type]
-    prior_scale: PositiveFloat = 1.0  # type: ignore[valid-type]
-    temperature: PositiveFloat = 0.5  # type: ignore[valid-type]
-    particles: PositiveInt = 5  # type: ignore[valid-type]
+    kl_weight: NonNegativeFloat = 1.0
+    concentration: PositiveFloat = 10.0
+    scale: PositiveFloat = 0.1
+    prior_rate: PositiveFloat = 1.0
+    prior_scale: PositiveFloat = 1.0
+    temperature: PositiveFloat = 0.5
+    particles: PositiveInt = 5
     input_feed: Literal["expected", "sampled"] = "expected"
     normalizer: NormalizerName = "softmax"
-    warm_start: NonNegativeInt = 0  # type: ignore[valid-type]
+    warm_start: NonNegativeInt = 0
     posterior_from_prior: bool = False
     init_from: Path | None = None
-    vocabulary: PositiveInt = 1000  # type: ignore[valid-type]
-    embedding: PositiveInt = 64  # type: ignore[valid-type]
-    hidden: PositiveInt = 64  # type: ignore[valid-type]
-    layers: PositiveInt = 2  # type: ignore[valid-type]
-    init_range: PositiveFloat | None = None  # type: ignore[valid-type]
-    dropout: NonNegativeFloat = 0.3  # type: ignore[valid-type]
-    batch_size: PositiveInt = 32  # type: ignore[valid-type]
-    learning_rate: PositiveFloat = 3e-3  # type: ignore[valid-type]
-    gradient_clip: PositiveFloat = 1.0  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 15  # type: ignore[valid-type]
-    patience: PositiveInt = 5  # type: ignore[valid-type]
-    num_samples: PositiveInt = 20  # type: ignore[valid-type]
-    k_max: PositiveInt | None = 5  # type: ignore[valid-type]
-    beam: PositiveInt = 5  # type: ignore[valid-type]
-    length_penalty: NonNegativeFloat = 1.0  # type: ignore[valid-type]
+    vocabulary: PositiveInt = 1000
+    embedding: PositiveInt = 64
+    hidden: PositiveInt = 64
+    layers: PositiveInt = 2
+    init_range: PositiveFloat | None = None
+    dropout: NonNegativeFloat = 0.3
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 3e-3
+    gradient_clip: PositiveFloat = 1.0
+    max_epochs: PositiveInt = 15
+    patience: PositiveInt = 5
+    num_samples: PositiveInt = 20
+    k_max: PositiveInt | None = 5
+    beam: PositiveInt = 5
+    length_penalty: NonNegativeFloat = 1.0
     precision: Precision = "32"
-    seed: NonNegativeInt = 0  # type: ignore[valid-type]
+    seed: NonNegativeInt = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +133,9 @@ class EvaluateConfig:
     """
 
     run: Path
-    beam: PositiveInt | None = None  # type: ignore[valid-type]
-    k_max: PositiveInt | None = None  # type: ignore[valid-type]
-    samples: NonNegativeInt = 0  # type: ignore[valid-type]
+    beam: PositiveInt | None = None
+    k_max: PositiveInt | None = None
+    samples: NonNegativeInt = 0
     device: Device = "auto"
 
 
@@ -158,10 +158,10 @@ class TranslateConfig:
     run: Path
     file: Path
     out: Path | None = None
-    beam: PositiveInt | None = None  # type: ignore[valid-type]
-    k_max: PositiveInt | None = None  # type: ignore[valid-type]
-    samples: NonNegativeInt = 0  # type: ignore[valid-type]
-    max_words: PositiveInt = 200  # type: ignore[valid-type]
+    beam: PositiveInt | None = None
+    k_max: PositiveInt | None = None
+    samples: NonNegativeInt = 0
+    max_words: PositiveInt = 200
     device: Device = "auto"
 
 
@@ -199,9 +199,9 @@ class AlignConfig:
     threshold: float = 0.5
     gold: Path | None = None
     gold_index: Literal[0, 1] | None = None
-    pictures: NonNegativeInt = 5  # type: ignore[valid-type]
-    num_samples: PositiveInt = 100  # type: ignore[valid-type]
-    max_words: PositiveInt = 200  # type: ignore[valid-type]
+    pictures: NonNegativeInt = 5
+    num_samples: PositiveInt = 100
+    max_words: PositiveInt = 200
     device: Device = "auto"
 
 
@@ -252,18 +252,18 @@ class CompareTranslations(SweepOptions):
     dataset: Literal["toy", "multi30k", "iwslt14", "tatoeba"] = "toy"
     schemes: tuple[SchemeName, ...] = SCHEMES
     normalizers: tuple[NormalizerName, ...] = ("softmax",)
-    seeds: PositiveInt = 3  # type: ignore[valid-type]
-    base_epochs: PositiveInt = 6  # type: ignore[valid-type]
-    epochs: PositiveInt = 1  # type: ignore[valid-type]
-    train_pairs: PositiveInt | None = None  # type: ignore[valid-type]
-    test_pairs: PositiveInt | None = None  # type: ignore[valid-type]
-    vocabulary: PositiveInt = 1000  # type: ignore[valid-type]
-    hidden: PositiveInt = 64  # type: ignore[valid-type]
-    layers: PositiveInt = 1  # type: ignore[valid-type]
-    batch_size: PositiveInt = 32  # type: ignore[valid-type]
-    learning_rate: PositiveFloat = 1e-2  # type: ignore[valid-type]
-    kl_weight: NonNegativeFloat = 0.01  # type: ignore[valid-type]
-    num_samples: PositiveInt = 20  # type: ignore[valid-type]
-    beam: PositiveInt = 1  # type: ignore[valid-type]
-    k_max: PositiveInt | None = None  # type: ignore[valid-type]
+    seeds: PositiveInt = 3
+    base_epochs: PositiveInt = 6
+    epochs: PositiveInt = 1
+    train_pairs: PositiveInt | None = None
+    test_pairs: PositiveInt | None = None
+    vocabulary: PositiveInt = 1000
+    hidden: PositiveInt = 64
+    layers: PositiveInt = 1
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 1e-2
+    kl_weight: NonNegativeFloat = 0.01
+    num_samples: PositiveInt = 20
+    beam: PositiveInt = 1
+    k_max: PositiveInt | None = None
     ibm: Literal[0, 1, 2] = 1

@@ -33,8 +33,8 @@ class BenchmarkConfig:
     """
 
     name: Name | None = None
-    rounds: PositiveInt | None = None  # type: ignore[valid-type]
-    threads: PositiveInt | None = None  # type: ignore[valid-type]
+    rounds: PositiveInt | None = None
+    threads: PositiveInt | None = None
     device: Device = "auto"
     out: Path = Path("runs", "benchmarks")
     update: bool = False
@@ -54,11 +54,11 @@ class BlockedConfig:
         results: Page whose section on this is written, with the picture in pictures/ beside it; none when omitted.
     """
 
-    lengths: tuple[PositiveInt, ...] = (1024, 2048, 4096, 8192)  # type: ignore[valid-type]
-    dense_up_to: PositiveInt = 8192  # type: ignore[valid-type]
+    lengths: tuple[PositiveInt, ...] = (1024, 2048, 4096, 8192)
+    dense_up_to: PositiveInt = 8192
     out: Path = Path("runs", "bench", "blocked_attention")
-    rounds: PositiveInt = 5  # type: ignore[valid-type]
-    threads: PositiveInt | None = None  # type: ignore[valid-type]
+    rounds: PositiveInt = 5
+    threads: PositiveInt | None = None
     results: Path | None = None
 
 
@@ -75,11 +75,11 @@ class EnumerationConfig:
         results: Page whose section on this is written; none when omitted.
     """
 
-    sources: tuple[PositiveInt, ...] = (10, 25, 50)  # type: ignore[valid-type]
-    vocabulary: PositiveInt = 10_000  # type: ignore[valid-type]
+    sources: tuple[PositiveInt, ...] = (10, 25, 50)
+    vocabulary: PositiveInt = 10_000
     out: Path = Path("runs", "bench", "enumeration")
-    rounds: PositiveInt = 5  # type: ignore[valid-type]
-    threads: PositiveInt | None = None  # type: ignore[valid-type]
+    rounds: PositiveInt = 5
+    threads: PositiveInt | None = None
     results: Path | None = None
 
 
@@ -99,13 +99,13 @@ class FusedConfig:
         results: Page whose section on this is written; none when omitted.
     """
 
-    lengths: tuple[PositiveInt, ...] = (4096, 16384)  # type: ignore[valid-type]
-    width: PositiveInt = 64  # type: ignore[valid-type]
+    lengths: tuple[PositiveInt, ...] = (4096, 16384)
+    width: PositiveInt = 64
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
-    heads: PositiveInt = 16  # type: ignore[valid-type]
-    batch: PositiveInt = 1  # type: ignore[valid-type]
+    heads: PositiveInt = 16
+    batch: PositiveInt = 1
     causal: bool = False
-    rounds: PositiveInt = 20  # type: ignore[valid-type]
+    rounds: PositiveInt = 20
     out: Path = Path("runs", "bench", "fused_attention")
     results: Path | None = None
 
@@ -132,7 +132,7 @@ class ScalingConfig:
     data_root: Path | None = None
     out: Path = Path("runs", "bench", "graph_scaling")
     results: Path | None = None
-    max_edges: PositiveInt = EDGES[-1]  # type: ignore[valid-type]
-    max_memory: PositiveFloat = 8.0  # type: ignore[valid-type]
-    rounds: PositiveInt = 30  # type: ignore[valid-type]
-    threads: PositiveInt | None = None  # type: ignore[valid-type]
+    max_edges: PositiveInt = EDGES[-1]
+    max_memory: PositiveFloat = 8.0
+    rounds: PositiveInt = 30
+    threads: PositiveInt | None = None
