@@ -1,16 +1,19 @@
 # Settings, from the environment or the command line:
-#   PYTHON      the interpreter that makes .venv (3.11 or newer)
-#   TORCH_SPEC  the torch to install, e.g. torch==2.13.0
-#   PIP_ARGS    extra arguments to every pip install, e.g. an --extra-index-url with CPU wheels
+#   PYTHON       the interpreter that makes .venv (3.11 or newer)
+#   CONSTRAINTS  exact versions that were tested together; empty (CONSTRAINTS=) installs the newest of everything
+#   TORCH_SPEC   the torch to install in place of the one in the constraints, e.g. torch==2.13.0
+#   PIP_ARGS     extra arguments to every pip install, e.g. an --extra-index-url with CPU wheels
 PYTHON ?= python3
-TORCH_SPEC ?= torch
+CONSTRAINTS ?= constraints.txt
+TORCH_SPEC ?=
 PIP_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-CONSTRAINTS := $(VENV)/constraints.txt
-# Named after TORCH_SPEC, so that asking for another torch installs it.
-STAMP := $(VENV)/.installed-$(shell printf '%s' '$(TORCH_SPEC)' | cksum | cut -d' ' -f1)
+# What pip is told: the constraints, with the torch that is installed in place of theirs.
+PINNED := $(VENV)/constraints.txt
+# Named after the settings, so that asking for other versions installs them.
+STAMP := $(VENV)/.installed-$(shell printf '%s' '$(TORCH_SPEC) $(CONSTRAINTS)' | cksum | cut -d' ' -f1)
 
 ifneq ($(shell command -v uv 2>/dev/null),)
 CREATE_VENV = uv venv --python "$$(command -v $(PYTHON))" $(VENV)
@@ -20,7 +23,7 @@ CREATE_VENV = $(PYTHON) -m venv $(VENV)
 PIP_INSTALL = $(BIN)/python -m pip install $(PIP_ARGS)
 endif
 
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo test test-all lint bench constraints clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -43,19 +46,32 @@ lint: $(STAMP) ## check style, format and types
 bench: $(STAMP) ## run the benchmarks, or one: make bench NAME=graph_attention
 	$(BIN)/python -m experiments.benchmarks $(if $(NAME),--name $(NAME))
 
+constraints: ## write constraints.txt anew: the newest versions, in an environment of their own
+	$(MAKE) VENV=.venv-newest CONSTRAINTS= TORCH_SPEC= .venv-newest/.frozen
+	rm -rf .venv-newest
+
+# The packages that come with one platform's torch stay out: torch itself asks for them by exact version.
+$(VENV)/.frozen: $(STAMP)
+	$(BIN)/python -m pip list --format=freeze --exclude-editable | \
+		grep -viE '^(pip|setuptools|wheel|triton|cuda-|nvidia-)' > constraints.new
+	{ sed '/^[^#]/d' constraints.txt; cat constraints.new; } > constraints.next
+	mv constraints.next constraints.txt
+	rm constraints.new
+
 clean: ## remove caches and build products; .venv stays
 	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# torchvision pins one release of torch. The constraint makes pip choose the torchvision
-# that goes with the torch already here, instead of replacing that torch. A CUDA build of
-# torchvision still cannot load beside a CPU build of torch, and Lightning, which needs no
-# torchvision, fails to import when it finds one that is broken: then it is better gone.
-$(STAMP): pyproject.toml | $(BIN)/python
+# torchvision pins one release of torch, so pip is told which torch is here already: it then chooses
+# the torchvision that goes with it, instead of replacing that torch. A CUDA build of torchvision
+# cannot load beside a CPU build of torch, and Lightning, which needs no torchvision, fails to import
+# when it finds one that is broken: then it is better gone.
+$(STAMP): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	rm -f $(VENV)/.installed-*
-	$(PIP_INSTALL) "$(TORCH_SPEC)"
-	$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $(CONSTRAINTS)
-	$(PIP_INSTALL) -c $(CONSTRAINTS) -e '.[experiments,dev]'
+	cat /dev/null $(CONSTRAINTS) $(if $(TORCH_SPEC),| sed -e '/^torch==/d' -e '/^torchvision==/d') > $(PINNED)
+	$(PIP_INSTALL) -c $(PINNED) "$(or $(TORCH_SPEC),torch)"
+	$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >> $(PINNED)
+	$(PIP_INSTALL) -c $(PINNED) -e '.[experiments,dev]'
 	$(BIN)/python -c 'import torchvision' 2>/dev/null || $(BIN)/python -m pip uninstall -y torchvision
 	touch $@
 

@@ -1,4 +1,4 @@
-"""Lightning callbacks: random states, history, early stopping on several metrics and a bar of epochs."""
+"""Lightning callbacks: random states, history, early stopping on several metrics and progress bars."""
 
 from __future__ import annotations
 
@@ -7,29 +7,36 @@ import io
 import random
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
 import lightning.pytorch as pl
 import numpy as np
+import pyro
 import torch
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from torch import Tensor
 from tqdm import tqdm
 
 from experiments.results import write_atomic
 
-__all__ = ["EarlyStopping", "EpochBar", "History", "RandomState"]
+__all__ = ["BatchBar", "EarlyStopping", "EpochBar", "History", "RandomState"]
 
 
 class RandomState(pl.Callback):
     """Keeps the state of every random generator in the checkpoint, so that a resumed run draws the same numbers.
 
     Checkpoints are taken at the end of an epoch, ahead of what the next epoch's data loader draws; the states are
-    restored at the same place.
+    restored at the same place. Ranks other than the first, whose states are those of the first until then, begin with
+    states of their own, so that each draws other noise.
     """
+
+    def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if trainer.global_rank > 0:
+            # drawn from the common state, so that a resumed run does not repeat the noise of its beginning
+            pyro.set_rng_seed(int(torch.randint(2**31, ())) + trainer.global_rank)
 
     def state_dict(self) -> dict[str, Any]:
         """States of the generators of Python, numpy, torch and every CUDA device, as plain containers and tensors."""
@@ -53,7 +60,9 @@ class RandomState(pl.Callback):
 
 
 class History(pl.Callback):
-    """One row of metrics per epoch, in the checkpoint and, whenever one is written, in a CSV file.
+    """One row of metrics per epoch, in the checkpoint and in a CSV file, which gets its row when the epoch ends.
+
+    A resumed run writes the file again with the rows of its checkpoint, and goes on from there.
 
     Args:
         path: The CSV file.
@@ -65,8 +74,17 @@ class History(pl.Callback):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows: list[dict[str, float]] = []
+        self._columns: list[str] = []
         self._start = 0.0
         self._times: list[float] = []
+
+    def on_fit_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if not trainer.is_global_zero:
+            return
+        if self.rows:
+            self.write()
+        else:
+            self.path.unlink(missing_ok=True)
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         self._start = _now(trainer)
@@ -78,24 +96,35 @@ class History(pl.Callback):
         metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
         self.rows.append({"epoch": trainer.current_epoch, **metrics, "step_ms": fmean(self._times)})
         self._times.clear()
-
-    def on_save_checkpoint(self, *_: Any) -> None:
-        self.write()
+        if not trainer.is_global_zero:
+            return
+        if self.rows[-1].keys() <= set(self._columns):
+            # a line alone: the whole file at every one of a thousand short epochs would cost as much as they do
+            with self.path.open("ab") as file:
+                file.write(self._lines(self.rows[-1:]))
+        else:
+            self.write()
 
     def write(self) -> None:
         """Write the CSV file; metrics that an epoch does not have are left empty."""
+        self._columns = list(dict.fromkeys(name for row in self.rows for name in row))
+        header = dict(zip(self._columns, self._columns, strict=True))
+        content = self._lines([header, *self.rows])
+        write_atomic(self.path, lambda file: file.write(content))
+
+    def _lines(self, rows: Sequence[Mapping[str, float | str]]) -> bytes:
         text = io.StringIO()
-        names = dict.fromkeys(name for row in self.rows for name in row)
-        writer = csv.DictWriter(text, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
-        write_atomic(self.path, lambda file: file.write(text.getvalue().encode()))
+        csv.DictWriter(text, self._columns, lineterminator="\n").writerows(rows)
+        return text.getvalue().encode()
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": self.rows}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.rows = list(state_dict["rows"])
+        self.rows = [dict(row) for row in state_dict["rows"]]
+        epochs = [row["epoch"] for row in self.rows]
+        if epochs != list(range(len(epochs))):
+            raise ValueError(f"the history has the epochs {epochs}, expected each once, from 0 on")
 
 
 def _now(trainer: pl.Trainer) -> float:
@@ -165,15 +194,21 @@ class EarlyStopping(pl.Callback):
         return {name: getattr(self, name) for name in ("best", "waited", "best_epoch", "weights")}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for name, value in state_dict.items():
-            setattr(self, name, value)
+        self.best = {name: float(state_dict["best"][name]) for name in self.monitor}
+        self.waited, self.best_epoch = int(state_dict["waited"]), int(state_dict["best_epoch"])
+        self.weights = dict(state_dict["weights"])
 
 
 class EpochBar(ProgressBar):
-    """One progress bar over all epochs, for runs whose epochs take no time."""
+    """One progress bar over all epochs, for runs whose epochs take no time.
 
-    def __init__(self) -> None:
+    Args:
+        monitor: Names of the metrics to show beside the loss.
+    """
+
+    def __init__(self, monitor: Iterable[str]) -> None:
         super().__init__()
+        self._shown = ("loss", *monitor)
         self._bar: tqdm[Any] | None = None
 
     def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
@@ -183,12 +218,7 @@ class EpochBar(ProgressBar):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         if self._bar is not None:
-            shown = {
-                name: f"{value:.3f}"
-                for name, value in trainer.callback_metrics.items()
-                if name in ("loss", "val_loss", "val_accuracy")
-            }
-            self._bar.set_postfix(shown, refresh=False)
+            self._bar.set_postfix(_shown(trainer, self._shown), refresh=False)
             self._bar.update()
 
     def on_train_end(self, *_: Any) -> None:
@@ -201,3 +231,31 @@ class EpochBar(ProgressBar):
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+
+class BatchBar(TQDMProgressBar):
+    """Lightning's bar over the batches of an epoch, with the loss of the last batch and the last validation metrics.
+
+    Args:
+        monitor: Names of the metrics to show beside the loss.
+    """
+
+    def __init__(self, monitor: Iterable[str]) -> None:
+        super().__init__()
+        self._shown = tuple(monitor)
+        self._loss: Tensor | None = None
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._loss = outputs["loss"].detach()
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:  # noqa: ARG002
+        loss = {} if self._loss is None else {"loss": f"{self._loss.item():.3f}"}
+        return loss | _shown(trainer, self._shown)
+
+
+def _shown(trainer: pl.Trainer, names: Iterable[str]) -> dict[str, str]:
+    found = trainer.callback_metrics
+    return {name: f"{found[name].item():.3f}" for name in names if name in found}

@@ -1,28 +1,30 @@
 """Scores of captions against references: BLEU, ROUGE-L, CIDEr-D, and METEOR where WordNet is there."""
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import zip_longest
+from typing import Any, NamedTuple, TypeAlias
 
+import sacrebleu
 from nltk.corpus import wordnet
-from nltk.translate.bleu_score import corpus_bleu
 from nltk.translate.meteor_score import meteor_score
 from nltk.util import everygrams
 
 from experiments.datasets.caption_data import caption_words
 
-__all__ = ["DEFINITIONS", "CaptionScores", "cider_d", "rouge_l", "score_captions"]
+__all__ = ["DEFINITIONS", "CaptionScores", "cider_d", "corpus_bleu", "rouge_l", "score_captions"]
+
+Words: TypeAlias = Sequence[str]
 
 _ORDERS = 4  # n-grams of 1 to 4 words
 _SIGMA = 6.0  # of CIDEr-D's penalty on differences of length
 _BETA = 1.2  # of ROUGE-L: how much more recall counts than precision
-_BLEU_WEIGHTS = [(1 / order,) * order for order in range(1, _ORDERS + 1)]
 
 DEFINITIONS = {
-    f"bleu_{n}": f"NLTK corpus BLEU of 1- to {n}-grams, without smoothing, times 100" for n in range(1, 5)
+    f"bleu_{n}": f"corpus BLEU of 1- to {n}-grams by sacrebleu's counts, without smoothing, times 100"
+    for n in range(1, _ORDERS + 1)
 } | {
     "rouge_l": "ROUGE-L as in coco-caption (best precision, best recall, beta 1.2), mean over images, times 100",
     "cider_d": "CIDEr-D as in coco-caption, document frequencies of these references, mean over images, times 100",
@@ -87,31 +89,68 @@ def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]])
         Papineni et al., BLEU, 2002; Lin, ROUGE, 2004; Vedantam, Zitnick and Parikh, CIDEr, 2015; Lavie and Agarwal,
         METEOR, 2007; https://github.com/tylin/coco-caption.
     """
-    if not captions or len(captions) != len(references):
-        raise ValueError(
-            f"{len(captions)} captions and references of {len(references)} images; expected as many, at least one"
-        )
     spoken = [caption_words(caption) for caption in captions]
     written = [[caption_words(reference) for reference in texts] for texts in references]
-    for number, texts in enumerate(written, 1):
-        if not any(texts):
-            raise ValueError(f"image {number} has no reference with a word; expected at least one")
+    _check(spoken, written)
     pairs = list(zip(spoken, written, strict=True))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"\s*The hypothesis contains 0 counts")  # then the score is nearly 0
-        one, two, three, four = (100 * score for score in corpus_bleu(written, spoken, weights=_BLEU_WEIGHTS))
+    one, two, three, four = (100 * score for score in corpus_bleu(spoken, written))
     rouge = sum(rouge_l(words, texts) for words, texts in pairs) / len(pairs)
     cider = sum(cider_d(spoken, written)) / len(pairs)
     meteor, reason = _meteor(pairs)
     return CaptionScores(one, two, three, four, 100 * rouge, 100 * cider, meteor, reason)
 
 
-def rouge_l(words: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+def _check(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> None:
+    if not captions or len(captions) != len(references):
+        raise ValueError(
+            f"{len(captions)} captions and references of {len(references)} images; expected as many, at least one"
+        )
+    for number, texts in enumerate(references, 1):
+        if not any(texts):
+            raise ValueError(f"image {number} has no reference with a word; expected at least one")
+
+
+def corpus_bleu(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[float]:
+    """Return BLEU of 1- to n-grams of all captions together, for n = 1 to 4, between 0 and 1.
+
+    The geometric mean of the shares of n-grams that a reference of the same image has, times exp(1 - r / c) where all
+    captions have c words and their references (of each image the one closest in length) r words, more than c. A caption
+    of fewer than n words has no n-gram and does not count among them; where no caption has one, the score is 0.
+
+    Args:
+        captions: words of every caption.
+        references: words of the references of every caption.
+
+    Raises:
+        ValueError: see `score_captions`.
+
+    Example:
+        >>> corpus_bleu([["a", "dog", "runs"], ["dog"]], [[["a", "dog", "runs"]], [["dog"]]])
+        [1.0, 1.0, 1.0, 0.0]
+
+    Source:
+        Papineni et al., BLEU, 2002; Post, A Call for Clarity in Reporting BLEU Scores, 2018 (sacrebleu).
+    """
+    _check(captions, references)
+    # Not NLTK's: it counts one n-gram of a caption that has none. One column of sacrebleu is one reference an image.
+    texts = [[" ".join(words) for words in image] for image in references]
+    columns = list(zip_longest(*texts))
+    metric = sacrebleu.BLEU(tokenize="none", smooth_method="none", max_ngram_order=_ORDERS, force=True)
+    counted = metric.corpus_score([" ".join(words) for words in captions], columns)
+    shares = [count / total if total else 0.0 for count, total in zip(counted.counts, counted.totals, strict=True)]
+    return [counted.bp * math.prod(shares[:order]) ** (1 / order) for order in range(1, _ORDERS + 1)]
+
+
+def rouge_l(words: Words, references: Sequence[Words]) -> float:
     """Return ROUGE-L of a caption: the F-measure of its best precision and best recall over the references.
 
     Precision and recall are the length of the longest common subsequence as a share of the caption and of the
-    reference.
+    reference. A caption without words scores 0.
+
+    Raises:
+        ValueError: no reference has a word.
     """
+    _check([words], [references])
     common = [_common_length(words, reference) for reference in references]
     if not any(common):
         return 0.0
@@ -140,7 +179,7 @@ class _Vector(NamedTuple):
     length: int
 
 
-def cider_d(captions: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> list[float]:
+def cider_d(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[float]:
     """Return CIDEr-D of every caption, between 0 and 10.
 
     The cosine between the n-gram counts of caption and reference, each weighted by its inverse document frequency,
@@ -150,7 +189,11 @@ def cider_d(captions: Sequence[Sequence[str]], references: Sequence[Sequence[Seq
     Args:
         captions: words of every caption.
         references: words of the references of every caption.
+
+    Raises:
+        ValueError: see `score_captions`.
     """
+    _check(captions, references)
     counted = [[_counts(reference) for reference in texts] for texts in references]
     frequency = Counter(gram for texts in counted for gram in set().union(*texts))
     log_documents = math.log(len(references))

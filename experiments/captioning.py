@@ -23,11 +23,11 @@ from experiments.captioning_figures import caption_sections
 from experiments.captioning_model import build, load_trained, load_vocabulary, read_config
 from experiments.datasets.batches import BucketSampler
 from experiments.datasets.region_captions import EncodedCaptions, OneCaptionSampler, caption_loader
+from experiments.extension import open_training
 from experiments.results import (
     UserError,
+    exclusive,
     metrics_table,
-    open_run,
-    read_metrics,
     user_errors,
     write_atomic,
     write_environment,
@@ -43,6 +43,7 @@ def run_folder(config: CaptioningConfig) -> Path:
     return config.out or Path("runs", "captioning", f"{config.dataset}-{config.guide}-{config.seed}")
 
 
+@exclusive
 def run(config: CaptioningConfig) -> dict[str, float]:
     """Train, evaluate and save; what is in the folder already is not computed again when resuming.
 
@@ -51,16 +52,15 @@ def run(config: CaptioningConfig) -> dict[str, float]:
 
     Raises:
         UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.
     """
     folder = run_folder(config)
     with user_errors(ValueError, OSError, ImportError):
         # all splits, so that nothing is found bad or missing after the training
         data = load_images(config, progress=config.progress)
-        open_run(folder, config)
+        metrics = open_training(folder, config)
         vocabulary = load_vocabulary(config, folder, data["train"])
         trained = build(config, vocabulary, features=data["train"].regions.size(2))
-    metrics = read_metrics(folder)
     if metrics is not None:
         return metrics
     write_environment(folder, trained.device)

@@ -9,7 +9,7 @@ from typing import Literal
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.cli import Command
-from experiments.options import Device, Precision, RunOptions, SweepOptions
+from experiments.options import Device, Dropout, Precision, RunOptions, SweepOptions
 from guides.names import AblationSchemeName, PriorName, SchemeName
 
 __all__ = [
@@ -101,7 +101,7 @@ class CaptioningConfig(RunOptions):
     embedding: PositiveInt = 64
     hidden: PositiveInt = 128
     init_range: PositiveFloat | None = None
-    dropout: NonNegativeFloat = 0.1
+    dropout: Dropout = 0.1
     batch_size: PositiveInt = 32
     learning_rate: PositiveFloat = 1e-3
     gradient_clip: PositiveFloat = 1.0
@@ -187,7 +187,7 @@ class CompareCaptions(SweepOptions):
     skip_bad: bool = False
     vocabulary: PositiveInt = 4000
     hidden: PositiveInt = 128
-    dropout: NonNegativeFloat = 0.1
+    dropout: Dropout = 0.1
     batch_size: PositiveInt = 32
     learning_rate: PositiveFloat = 2e-3
     kl_weight: NonNegativeFloat = 0.01

@@ -16,7 +16,7 @@ from experiments.datasets.vocabulary import BEGIN, END
 from experiments.sequence_alignments import EntropySums, align_batch
 from experiments.sequence_model import perplexity
 from experiments.training import Fitted
-from models.decoding import beam_search
+from models.decoding import Inference, beam_search
 
 __all__ = ["DEFINITIONS", "batches", "describe", "evaluate", "floor_scores"]
 
@@ -59,10 +59,10 @@ def batches(trained: TrainedCaptioning, data: RegionCaptions, *, references: int
 
 def describe(trained: TrainedCaptioning, data: RegionCaptions) -> list[str]:
     """A caption of every image by beam search."""
-    found, config = [], trained.config
+    found, config, inference = [], trained.config, Inference(family=trained.family)
     for regions, mask in data.sources(_BATCH, trained.device):
         hypotheses = beam_search(
-            trained.model, regions, mask, begin=BEGIN, end=END, family=trained.family, beam=config.beam,
+            trained.model, regions, mask, begin=BEGIN, end=END, beam=config.beam, inference=inference,
             length_penalty=config.length_penalty, max_length=_LONGEST, no_repeat=config.no_repeat, alignments=False,
         )  # fmt: skip
         found += [trained.vocabulary.decode(best[0].tokens) for best in hypotheses]

@@ -110,5 +110,4 @@ def load_trained(folder: Path, features: int, *, device: str = "auto") -> Traine
 
 def read_config(folder: Path, **changes: Any) -> CaptioningConfig:
     """The configuration of the run in a folder."""
-    paths = ("out", "data_root", "cache")
-    return run_config(folder, CaptioningConfig, paths=paths, script="experiments.captioning", **changes)
+    return run_config(folder, CaptioningConfig, script="experiments.captioning", **changes)

@@ -22,7 +22,7 @@ from experiments.cli import command_line
 from experiments.datasets.region_captions import RegionCaptions
 from experiments.parallel import run_all
 from experiments.report import Section, write_report
-from experiments.results import as_table, open_run, user_errors, write_metrics
+from experiments.results import as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from experiments.scheme_table import Runs, mean_metrics, scheme_rows
 from guides.names import SchemeName
@@ -50,8 +50,9 @@ COLUMNS = {
     "parameters": ("parameters", 0, 1.0),
 }
 LEGEND = (
-    "BLEU is NLTK's, METEOR is NLTK-METEOR; CIDEr-D and ROUGE-L as in coco-caption. Perplexity: alignments summed out "
-    "exactly; weibull and lognormal: predictive, over posterior samples. Entropy of the mean weights that predict."
+    "BLEU by sacrebleu's counts, METEOR is NLTK-METEOR; CIDEr-D and ROUGE-L as in coco-caption. Perplexity: alignments "
+    "summed out exactly; weibull and lognormal: predictive, over posterior samples. Entropy of the mean weights "
+    "that predict."
 )
 POINTING = (
     "Points: share of the digit words of the captions made whose largest mean posterior weight is on the digit's own "
@@ -60,6 +61,7 @@ POINTING = (
 )
 
 
+@exclusive
 def run(config: CompareCaptions) -> dict[str, float]:
     """Train all rows, print the table, and write pictures and report.html.
 

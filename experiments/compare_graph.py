@@ -21,7 +21,7 @@ from experiments.graph_rows import LEGEND as ROWS_LEGEND
 from experiments.graph_rows import ROWS
 from experiments.parallel import run_all
 from experiments.report import Section, write_report
-from experiments.results import as_table, open_run, user_errors, write_metrics
+from experiments.results import as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from experiments.scheme_table import mean_metrics
 
@@ -34,6 +34,7 @@ LEGEND = (
 )
 
 
+@exclusive
 def run(config: CompareGraphs) -> dict[str, float]:
     """Train all rows, print the table, and write pictures and report.html.
 

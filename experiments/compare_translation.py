@@ -15,7 +15,7 @@ from experiments import nmt
 from experiments.cli import command_line
 from experiments.parallel import run_all
 from experiments.report import Section, write_report
-from experiments.results import as_table, open_run, user_errors, write_metrics
+from experiments.results import as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from experiments.scheme_table import mean_metrics
 from experiments.translation_claims import claims
@@ -34,6 +34,7 @@ Metrics = Mapping[str, float]
 TOY_PAIRS = {"train_pairs": 3000, "test_pairs": 250}  # the demo is to take four minutes at most
 
 
+@exclusive
 def run(config: CompareTranslations) -> dict[str, float]:
     """Train all rows, print table and claims, and write pictures and report.html.
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
+from experiments.datasets.safe_arrays import read_arrays
 from experiments.graph import GraphConfig, load_data, run_folder
 from experiments.graph_evaluation import prediction_scores
-from experiments.results import UserError
+from experiments.results import UserError, user_errors
 
 __all__ = ["graph_ensemble"]
+
+_AGAIN = "run this configuration again with --overwrite"
 
 
 def graph_ensemble(configs: Sequence[GraphConfig]) -> dict[str, float]:
@@ -28,7 +30,10 @@ def graph_ensemble(configs: Sequence[GraphConfig]) -> dict[str, float]:
     for config in configs:
         path = run_folder(config) / "predictions.npz"
         if not path.is_file():
-            raise UserError(f"{path} is missing; run this configuration again with --overwrite")
-        with np.load(path, allow_pickle=False) as arrays:
-            members.append(torch.from_numpy(arrays["logits"]))
+            raise UserError(f"{path} is missing; {_AGAIN}")
+        with user_errors(ValueError):
+            arrays = read_arrays(path, remedy=_AGAIN)
+        if "logits" not in arrays:
+            raise UserError(f"{path} has no array logits; {_AGAIN}")
+        members.append(torch.from_numpy(arrays["logits"]))
     return prediction_scores("mean", torch.stack(members), load_data(configs[0]))

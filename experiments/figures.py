@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from torch import Tensor
 
-from experiments.results import write_atomic
+from experiments.files import PICTURE_MARK, UserError, drawn_here, write_atomic
 
 __all__ = ["neighbourhood", "reliability_diagram", "save"]
 
@@ -22,9 +22,15 @@ MIN_ITEMS = 10  # the accuracy of fewer says little
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG, atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, lambda file: figure.savefig(file, format="png", dpi=150, bbox_inches="tight"))
+    """Write a figure as PNG, atomically; the file says that it was drawn here, and only such files are written over.
+
+    Raises:
+        UserError: There is another file of that name, or the file cannot be written.
+    """
+    if (path.exists() or path.is_symlink()) and not drawn_here(path):
+        raise UserError(f"{path} exists and was not drawn by these scripts; move it, or choose another folder")
+    mark = {"Software": PICTURE_MARK, "Title": path.name}
+    write_atomic(path, lambda file: figure.savefig(file, format="png", dpi=150, bbox_inches="tight", metadata=mark))
     return path
 
 

@@ -1,11 +1,44 @@
-"""Errors that a user can put right."""
+"""Files: errors that a user can put right, writing whole or not at all, and locks between processes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import errno
+import glob
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import IO, Any
 
-__all__ = ["UserError", "user_errors"]
+from filelock import FileLock, Timeout
+
+__all__ = [
+    "PICTURE_MARK",
+    "UserError",
+    "drawn_here",
+    "locked",
+    "read_json",
+    "remove_partials",
+    "unwritable",
+    "user_errors",
+    "write_atomic",
+]
+
+PICTURE_MARK = "experiments of pyro_attention"
+_PATIENCE = 1  # seconds before it is said what is waited for
+_SPACE = "free some space there, or choose another folder"
+_RIGHTS = "allow yourself to write there, or choose another folder"
+_NAME = "choose another name or folder"
+_REMEDIES = {
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EFBIG: _SPACE,
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: _RIGHTS,
+}
 
 
 class UserError(Exception):
@@ -19,3 +52,106 @@ def user_errors(*types: type[Exception]) -> Iterator[None]:
         yield
     except types as error:
         raise UserError(str(error)) from error
+
+
+def unwritable(path: Path, error: OSError) -> UserError:
+    """The error of a file that cannot be written: its name, the reason and the remedy."""
+    remedy = _REMEDIES.get(error.errno or 0, _NAME)
+    return UserError(f"{path} cannot be written: {error.strerror or error}; {remedy}")
+
+
+def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file through a temporary one beside it: whenever the process dies, the old or the new file is whole.
+
+    The temporary file has a name of its own in each call, so that two processes never write into the same one.
+
+    Args:
+        path: The file; folders on the way are made.
+        write: Writes the content into an open file.
+
+    Raises:
+        UserError: The file cannot be written; what was there before is still there. Errors of ``write`` that concern
+            something else are left as they are.
+    """
+    if not path.name:
+        raise UserError(f"'{path}' is no name of a file; choose one")
+    partial = path.with_name(f".{path.name}.{token_hex(8)}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("xb") as file:
+            write(file)
+        partial.replace(path)
+    except (OSError, RuntimeError) as error:
+        # torch.save raises RuntimeError out of the error of the operating system
+        cause = error if isinstance(error, OSError) else error.__context__
+        ours = {None, *map(str, (path, partial, *path.parents))}
+        if not isinstance(cause, OSError) or cause.errno is None or cause.filename not in ours:
+            raise
+        raise unwritable(path, cause) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+def remove_partials(path: Path) -> None:
+    """Remove the temporary files of processes that were killed; only for who holds the lock on the file."""
+    for partial in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Have a file for oneself: another process that asks for it waits until this one is done, or dead.
+
+    The lock is the operating system's, on a hidden file that stays beside the file; who is killed holds it no more.
+
+    Raises:
+        UserError: There cannot be a lock beside the file.
+    """
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=_PATIENCE)
+        except Timeout:
+            print(f"waiting for another process, which is writing {path}", file=sys.stderr, flush=True)
+            lock.acquire()
+    except (OSError, NotImplementedError) as error:
+        raise unwritable(path, error if isinstance(error, OSError) else OSError(str(error))) from error
+    try:
+        remove_partials(path)
+        yield
+    finally:
+        lock.release()
+
+
+def drawn_here(path: Path) -> bool:
+    """Whether a picture was drawn by these scripts under this name: it says so itself; a copy has another name."""
+    from PIL import Image  # only where a picture is there already
+
+    if path.is_symlink() or not path.is_file():
+        return False
+    try:
+        with Image.open(path) as image:
+            return (image.info.get("Software"), image.info.get("Title")) == (PICTURE_MARK, path.name)
+    except (OSError, SyntaxError):  # Pillow's errors of what is no picture, or a damaged one
+        return False
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """Read an object out of a JSON file.
+
+    Args:
+        path: The file.
+        remedy: What to do if it is damaged, for the error.
+
+    Raises:
+        UserError: The file cannot be read, or holds something else.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read ({error}); {remedy}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds {type(content).__name__}, expected a JSON object; {remedy}")
+    return content

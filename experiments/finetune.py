@@ -34,6 +34,7 @@ from experiments.pretrain_config import FinetuneConfig
 from experiments.pretrain_evaluation import is_random
 from experiments.results import (
     UserError,
+    exclusive,
     metrics_table,
     open_run,
     read_metrics,
@@ -104,6 +105,7 @@ def run_folder(config: FinetuneConfig) -> Path:
     return config.out or Path("runs", "finetune", name)
 
 
+@exclusive
 def run(config: FinetuneConfig) -> dict[str, float]:
     """Fine-tune, evaluate and save; what is in the folder already is not computed again when resuming.
 

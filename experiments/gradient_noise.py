@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pyro.distributions.util import scale_and_mask
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import kl_divergence
 from tqdm import tqdm
@@ -42,22 +44,18 @@ def loss_terms(trained: TrainedSequences, batch: Batch) -> dict[str, Tensor]:
     Returns:
         ``likelihood`` (negative and logarithmic), ``closed_form`` and ``sampled``; a KL is not weighted yet.
     """
-    guide, size = trained.guide, trained.module.observations(batch)
-    guide.run(*trained.module.arguments(batch))
-    model_trace, guide_trace = guide.get_traces()
-    # the trace would keep the graph alive until the next run
-    del guide.trace
-    model_trace.compute_log_prob(lambda _, site: site["is_observed"])
+    size, trace = trained.module.observations(batch), trained.guide.run(*trained.module.arguments(batch)).trace
+    trace.compute_log_prob(lambda _, site: site["is_observed"])
     terms = {"likelihood": torch.zeros(()), "closed_form": torch.zeros(()), "sampled": torch.zeros(())}
-    for name, site in model_trace.nodes.items():
+    nodes: Any = trace.nodes
+    for site in nodes.values():
         if site["type"] == "sample" and site["is_observed"]:
             terms["likelihood"] = terms["likelihood"] - site["log_prob_sum"] / size
-        elif site["type"] == "sample" and guide_trace.nodes[name]["mask"] is not False:
-            drawn = guide_trace.nodes[name]
-            q, p, value = drawn["fn"], site["fn"], drawn["value"]
+        elif site["type"] == "sample" and not site_is_subsample(site) and site["mask"] is not False:
+            q, p, value = site["fn"], site["infer"]["prior"], site["value"]
             estimates = {"closed_form": kl_divergence(q, p), "sampled": q.log_prob(value) - p.log_prob(value)}
             for kl, estimate in estimates.items():
-                counted = scale_and_mask(estimate, scale=drawn["scale"], mask=drawn["mask"]).sum()
+                counted = scale_and_mask(estimate, scale=site["scale"], mask=site["mask"]).sum()
                 terms[kl] = terms[kl] + counted / size
     return terms
 

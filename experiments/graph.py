@@ -25,9 +25,10 @@ from torch import Tensor, nn
 
 from experiments.datasets.graphs import GraphData, load_graph
 from experiments.datasets.perturbations import add_edge_noise, add_feature_noise, limit_labels
+from experiments.extension import open_training
 from experiments.graph_config import GraphConfig, ScheduleName
 from experiments.graph_evaluation import DEFINITIONS, evaluate, prediction_table
-from experiments.results import open_run, read_metrics, user_errors, write_atomic, write_environment, write_metrics
+from experiments.results import exclusive, user_errors, write_atomic, write_environment, write_metrics
 from experiments.training import ELBOTraining, fit, load_best, resolve_device, seeded_build
 from guides.schemes import build_scheme
 from models.gat import GAT
@@ -186,6 +187,7 @@ def load_trained(config: GraphConfig) -> Trained:
     return trained
 
 
+@exclusive
 def run(config: GraphConfig) -> dict[str, float]:
     """Train, evaluate and save; what is in the folder already is not computed again when resuming.
 
@@ -194,13 +196,12 @@ def run(config: GraphConfig) -> dict[str, float]:
 
     Raises:
         UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.
     """
     folder = run_folder(config)
     with user_errors(ValueError, OSError):
         trained = _build(config)
-        open_run(folder, config)
-    metrics = read_metrics(folder)
+        metrics = open_training(folder, config)
     if metrics is not None:
         return metrics
     write_environment(folder, trained.features.device)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.datasets.names import GraphName
-from experiments.options import Precision, RunOptions, SweepOptions
+from experiments.options import Dropout, Precision, RunOptions, SweepOptions
 from guides.names import PriorName, WeightsSchemeName
 
 __all__ = [
@@ -80,7 +80,7 @@ class GraphConfig(RunOptions):
     learnable: bool = False
     hidden: PositiveInt = 8
     heads: PositiveInt = 8
-    dropout: NonNegativeFloat = 0.6
+    dropout: Dropout = 0.6
     learning_rate: PositiveFloat = 0.005
     weight_decay: NonNegativeFloat = 5e-4
     max_epochs: PositiveInt = 1000
@@ -90,7 +90,7 @@ class GraphConfig(RunOptions):
     seed: NonNegativeInt = 0
     split_seed: NonNegativeInt = 0
     labels_per_class: PositiveInt | None = None
-    feature_noise: NonNegativeFloat = 0.0
+    feature_noise: ClosedUnitInterval = 0.0
     edge_noise: NonNegativeFloat = 0.0
 
 
@@ -113,7 +113,7 @@ class CompareGraphs(SweepOptions):
     seeds: PositiveInt = 2
     max_epochs: PositiveInt = 80
     patience: PositiveInt = 80
-    kl_weight: float = 1e-3
+    kl_weight: NonNegativeFloat = 1e-3
     num_samples: PositiveInt = 30
 
 

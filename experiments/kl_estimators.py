@@ -35,7 +35,7 @@ from experiments.datasets.vocabulary import Vocabulary
 from experiments.gradient_noise import gradient_noise
 from experiments.kl_estimator_tables import Noise, Runs, flat_metrics, noise_rows, training_rows
 from experiments.parallel import run_all
-from experiments.results import UserError, as_table, open_run, write_metrics
+from experiments.results import UserError, as_table, exclusive, open_run, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 
 __all__ = ["CompareEstimators", "run"]
@@ -54,6 +54,7 @@ class _Measurement:
     pairs: int
 
 
+@exclusive
 def run(config: CompareEstimators) -> dict[str, float]:
     """Train everything, measure the gradients, and print the tables; ``resume`` repeats no finished training.
 

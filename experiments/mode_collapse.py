@@ -24,6 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.cli import command_line
@@ -31,7 +32,7 @@ from experiments.figures import save
 from experiments.mode_collapse_config import ModeCollapseConfig
 from experiments.mode_collapse_figures import RATIOS, distance_curves, one_update, panels
 from experiments.report import Section, write_report
-from experiments.results import as_table, open_run, write_environment, write_metrics
+from experiments.results import as_table, exclusive, open_run, write_environment, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 from experiments.statistics import summarise
 from experiments.two_clusters import ATTENTIONS, centre_distances, clusters, next_distance, trajectory
@@ -63,6 +64,7 @@ class _Setting:
         return [centre_distances(points, self.first).tolist() for points in self.trajectories[attention]]
 
 
+@exclusive
 def run(config: ModeCollapseConfig) -> dict[str, float]:
     """Follow the clusters, print the table, and write metrics, pictures, report and a section of RESULTS.md.
 
@@ -89,9 +91,7 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
         + [Section(f"Points: {setting.name}", picture=pictures[setting.name]) for setting in settings]
         + [Section("One update of clusters without extent", picture=pictures["one update"])],
     )
-    shown = page.parent / "pictures" / "mode_collapse.png"
-    shown.parent.mkdir(parents=True, exist_ok=True)
-    shown.write_bytes(pictures[f"2-D, {list(CASES)[-1]}"].read_bytes())
+    shown = save(_panels(settings[-1]), page.parent / "pictures" / "mode_collapse.png")
     section = f"""## Mode collapse: two clusters under repeated attention
 
 `{command_line("experiments.mode_collapse", config)}`; {hardware([folder])}.
@@ -166,15 +166,17 @@ def _text(config: ModeCollapseConfig, metrics: Mapping[str, float]) -> str:
 def _pictures(settings: list[_Setting], folder: Path) -> dict[str, Path]:
     paths = {}
     for setting in settings:
-        points = {name: seeds[0] for name, seeds in setting.trajectories.items()}
         file = f"points-{setting.dim}d-{setting.case.replace(' + ', '-')}.png"
-        paths[setting.name] = save(
-            panels(points, setting.first, title=f"{setting.name} (Weibull: one draw)"), folder / file
-        )
+        paths[setting.name] = save(_panels(setting), folder / file)
     distances = {setting.name: {name: setting.distances(name) for name in ATTENTIONS} for setting in settings}
     paths["distances"] = save(distance_curves(distances), folder / "distances.png")
     paths["one update"] = save(one_update(_one_update()), folder / "one_update.png")
     return paths
+
+
+def _panels(setting: _Setting) -> Figure:
+    points = {name: seeds[0] for name, seeds in setting.trajectories.items()}
+    return panels(points, setting.first, title=f"{setting.name} (Weibull: one draw)")
 
 
 def _one_update() -> dict[str, list[tuple[float, float]]]:

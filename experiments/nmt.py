@@ -3,6 +3,7 @@
 python -m experiments.nmt train --dataset multi30k --guide categorical_enum --data-root DIR --out RUN
 python -m experiments.nmt translate RUN FILE.de
 python -m experiments.nmt align RUN FILE.de FILE.en
+python -m experiments.nmt evaluate RUN --source-file FILE.de --target-file FILE.en
 """
 
 from __future__ import annotations
@@ -18,22 +19,19 @@ from pathlib import Path
 
 from experiments.datasets.batches import BucketSampler, EncodedText, batch_loader
 from experiments.datasets.graph_parts import SPLITS
+from experiments.extension import open_training
 from experiments.results import (
+    exclusive,
     metrics_table,
-    open_run,
-    read_metrics,
     user_errors,
     write_atomic,
     write_environment,
     write_metrics,
 )
 from experiments.training import fit_batches
+from experiments.translation_align import aligned_pairs, draw_pair
 from experiments.translation_config import TranslationConfig
 from experiments.translation_evaluation import evaluate
-from experiments.translation_files import (
-    aligned_pairs,
-    draw_pair,
-)
 from experiments.translation_model import build, load_text, load_trained, load_vocabulary
 from pyro_attention.analysis import GoldAlignment
 
@@ -47,6 +45,7 @@ def run_folder(config: TranslationConfig) -> Path:
     return config.out or Path("runs", "nmt", f"{config.dataset}-{config.guide}-{config.seed}")
 
 
+@exclusive
 def run(config: TranslationConfig) -> dict[str, float]:
     """Train, evaluate and save; what is in the folder already is not computed again when resuming.
 
@@ -55,17 +54,16 @@ def run(config: TranslationConfig) -> dict[str, float]:
 
     Raises:
         UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.
     """
     folder = run_folder(config)
     with user_errors(ValueError, OSError):
         # the test text too, so that nothing is found missing after the training
         train_text, val_text, _ = (load_text(config, split) for split in SPLITS)
-        open_run(folder, config)
+        metrics = open_training(folder, config)
         vocabulary = load_vocabulary(config, folder)
         trained = build(config, vocabulary)
         train_data, val_data = EncodedText(train_text, vocabulary), EncodedText(val_text, vocabulary)
-    metrics = read_metrics(folder)
     if metrics is not None:
         return metrics
     write_environment(folder, trained.device)
@@ -87,6 +85,8 @@ def run(config: TranslationConfig) -> dict[str, float]:
 
 def _run_and_show(config: TranslationConfig) -> None:
     """The script: table on the terminal, pictures of the first test sentences in the folder."""
+    if config.dataset == "own":
+        print(_reading(config))
     metrics, folder = run(config), run_folder(config)
     print(metrics_table(metrics))
     trained = load_trained(folder, device=config.device)
@@ -95,3 +95,12 @@ def _run_and_show(config: TranslationConfig) -> None:
         gold = None if text.alignments is None else GoldAlignment(text.alignments[place].links)
         print(draw_pair(pair, folder / "figures" / f"pair-{place + 1}.png", gold=gold))
     print(f"\nsaved in {folder}")
+
+
+def _reading(config: TranslationConfig) -> str:
+    """What becomes of one's own text."""
+    case = "all letters made small (--no-lowercase keeps them)" if config.lowercase else "capitals kept"
+    divided = "words as they stand between blanks"
+    if config.words != "none":
+        divided = f"punctuation split off words by {config.words} (--tokenize none for text that is tokenised already)"
+    return f"{config.text}: {case}, {divided}"

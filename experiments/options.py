@@ -1,22 +1,60 @@
-"""Options that all scripts share; nothing heavy is imported."""
+"""Options that all scripts share, their types, and the check of every configuration, wherever it comes from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from jsonargparse.typing import PositiveInt
+from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse.typing import PositiveInt, register_type, restricted_number_type
 
-__all__ = ["Device", "Precision", "RunOptions", "SweepOptions"]
+from experiments.files import UserError
 
+__all__ = [
+    "Device",
+    "Dropout",
+    "HalfOpenUnitInterval",
+    "OptionError",
+    "Precision",
+    "RunOptions",
+    "SweepOptions",
+    "configuration",
+]
+
+Config = TypeVar("Config")
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["32", "bf16-mixed"]
+
+HalfOpenUnitInterval = restricted_number_type(
+    "HalfOpenUnitInterval", float, [(">=", 0), ("<", 1)], docstring="from 0 to below 1"
+)
+Dropout = HalfOpenUnitInterval  # share to drop
+
+
+def _named(path: str) -> Path:
+    if not str(path).strip():
+        raise ValueError("an empty name (is a shell variable unset?), expected a file or a folder")
+    return Path(path)
+
+
+# pathlib reads an empty name as the current folder, into which a script would then write
+register_type(Path, str, _named, type_check=isinstance, fail_already_registered=False)
+
+
+class OptionError(UserError, ValueError):
+    """A value of a configuration that its type does not allow; a ValueError, and one line in a terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """How and where to run; a script's own options, which say what is computed, are fields of a subclass.
+
+    Values are checked against the types of the fields, whether they come from the command line, from a file or from
+    Python.
 
     Args:
         out: Folder for everything the run writes; named after the run under runs/ when omitted.
@@ -24,8 +62,12 @@ class RunOptions:
         resume: Continue the run in the folder, if there is one.
         overwrite: Remove the run in the folder first.
         device: Where to compute; auto takes a GPU where there is one.
-        checkpoint_every: Epochs between two checkpoints.
+        checkpoint_every: Epochs between two checkpoints; when omitted every epoch, or every five seconds where epochs
+            are shorter.
         progress: Show a progress bar.
+
+    Raises:
+        OptionError: A value is not of its field's type, or out of its range.
     """
 
     out: Path | None = None
@@ -33,8 +75,11 @@ class RunOptions:
     resume: bool = False
     overwrite: bool = False
     device: Device = "auto"
-    checkpoint_every: PositiveInt = 20
+    checkpoint_every: PositiveInt | None = None
     progress: bool = True
+
+    def __post_init__(self) -> None:
+        _checked(type(self), {field.name: getattr(self, field.name) for field in fields(self)})
 
     def for_runs(self) -> dict[str, Any]:
         """Options of the runs a script starts in its own folder; one that is complete there is read, not repeated."""
@@ -54,3 +99,31 @@ class SweepOptions(RunOptions):
 
     workers: PositiveInt = 2
     results: Path | None = None
+
+
+def configuration(config_type: type[Config], values: Mapping[str, Any]) -> Config:
+    """Build a configuration out of plain values, such as a file holds, with the checks of the command line.
+
+    Raises:
+        OptionError: A value is not of its field's type, out of its range or of no field.
+    """
+    return config_type(**_checked(config_type, values))
+
+
+def _checked(config_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values in the types of their fields."""
+    try:
+        found: dict[str, Any] = _parser(config_type).parse_object(dict(values)).as_dict()
+    except ArgumentError as error:
+        raise OptionError(" ".join(str(error).split())) from error
+    for name, value in found.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise OptionError(f"{name} is {value}, expected a finite number")
+    return found
+
+
+@cache
+def _parser(config_type: type) -> ArgumentParser:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(config_type, as_group=False)
+    return parser

@@ -25,7 +25,15 @@ from experiments.figures import save
 from experiments.pretrain_config import PretrainConfig
 from experiments.pretrain_evaluation import definitions, evaluate
 from experiments.pretrain_figures import hybrid_curves, loss_curves, mass_histogram
-from experiments.results import metrics_table, open_run, read_metrics, user_errors, write_environment, write_metrics
+from experiments.results import (
+    exclusive,
+    metrics_table,
+    open_run,
+    read_metrics,
+    user_errors,
+    write_environment,
+    write_metrics,
+)
 from experiments.text_model import build, load_vocabulary
 from experiments.training import fit_batches
 
@@ -37,6 +45,7 @@ def run_folder(config: PretrainConfig) -> Path:
     return config.out or Path("runs", "pretrain", f"{config.dataset}-{config.normalizer}-{config.guide}-{config.seed}")
 
 
+@exclusive
 def run(config: PretrainConfig) -> dict[str, float]:
     """Train, evaluate and save; what is in the folder already is not computed again when resuming.
 

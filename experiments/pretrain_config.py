@@ -6,9 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jsonargparse.typing import (
+    ClosedUnitInterval,
+    NonNegativeFloat,
+    NonNegativeInt,
+    OpenUnitInterval,
+    PositiveFloat,
+    PositiveInt,
+)
 
-from experiments.options import Precision, RunOptions
+from experiments.options import Dropout, Precision, RunOptions
 from guides.names import PriorName, WeightsSchemeName
 
 __all__ = ["FinetuneConfig", "NormalizerName", "PretrainConfig", "PretrainTableConfig"]
@@ -41,7 +48,6 @@ class PretrainConfig(RunOptions):
         learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
         gradient_clip: Largest norm of the gradient of the loss per hidden piece.
         max_epochs: Number of epochs.
-        checkpoint_every: Epochs between two checkpoints.
         num_samples: Posterior samples of random attention for test scores.
         epsilon: A key whose weights from all queries sum to less is explained away.
         precision: Arithmetic of the training; evaluation is in 32 bits.
@@ -62,13 +68,12 @@ class PretrainConfig(RunOptions):
     width: PositiveInt = 64
     heads: PositiveInt = 4
     layers: PositiveInt = 2
-    dropout: NonNegativeFloat = 0.1
-    masked: PositiveFloat = 0.15
+    dropout: Dropout = 0.1
+    masked: OpenUnitInterval = 0.15
     batch_size: PositiveInt = 64
     learning_rate: PositiveFloat = 3e-3
     gradient_clip: PositiveFloat = 1.0
     max_epochs: PositiveInt = 8
-    checkpoint_every: PositiveInt = 1
     num_samples: PositiveInt = 10
     epsilon: PositiveFloat = 1e-8
     precision: Precision = "32"
@@ -91,7 +96,6 @@ class FinetuneConfig(RunOptions):
         learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
         gradient_clip: Largest norm of the gradient of the loss per sentence.
         max_epochs: Number of epochs; the one with the best validation accuracy is kept.
-        checkpoint_every: Epochs between two checkpoints.
         num_samples: Posterior samples of random attention for test scores.
         precision: Arithmetic of the training; evaluation is in 32 bits.
         seed: Seed of the output layer (and of fresh weights), the order of the batches and all noise.
@@ -107,7 +111,6 @@ class FinetuneConfig(RunOptions):
     learning_rate: PositiveFloat = 1e-3
     gradient_clip: PositiveFloat = 1.0
     max_epochs: PositiveInt = 4
-    checkpoint_every: PositiveInt = 1
     num_samples: PositiveInt = 10
     precision: Precision = "32"
     seed: NonNegativeInt = 0
@@ -133,7 +136,6 @@ class PretrainTableConfig(RunOptions):
         finetune_epochs: Epochs of fine-tuning.
         train: Sentences of SST-2 to fine-tune on, at most.
         num_samples: Posterior samples of random attention for test scores.
-        checkpoint_every: Epochs between two checkpoints.
         workers: Trainings at a time, each on one thread.
         results: The page whose section is written, experiments/RESULTS.md when omitted; the pictures go into the
             folder pictures/ beside it.
@@ -151,6 +153,5 @@ class PretrainTableConfig(RunOptions):
     finetune_epochs: PositiveInt = 4
     train: PositiveInt = 10_000
     num_samples: PositiveInt = 10
-    checkpoint_every: PositiveInt = 1
     workers: PositiveInt = 2
     results: Path | None = None

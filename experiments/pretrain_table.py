@@ -31,7 +31,7 @@ from experiments.pretrain_config import NormalizerName, PretrainConfig, Pretrain
 from experiments.pretrain_evaluation import key_masses
 from experiments.pretrain_figures import History, hybrid_curves, loss_curves, mass_histogram, scores_figure
 from experiments.pretrain_rows import COLUMNS, Key, Runs, hybrid_rows, score_rows
-from experiments.results import as_table, open_run, user_errors, write_metrics
+from experiments.results import UserError, as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 from experiments.statistics import summarise
 from experiments.text_model import load_trained
@@ -40,6 +40,7 @@ from guides.names import WeightsSchemeName
 __all__ = ["PretrainTableConfig", "run"]
 
 
+@exclusive
 def run(config: PretrainTableConfig) -> dict[str, float]:
     """Train what is not trained yet, print the table, and write a section of RESULTS.md with pictures.
 
@@ -145,8 +146,12 @@ def _pictures(
 
 
 def _history(folder: Path) -> History:
-    with (folder / "history.csv").open() as file:
-        return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+    path = folder / "history.csv"
+    try:
+        with path.open() as file:
+            return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+    except (OSError, ValueError, TypeError, csv.Error) as error:  # TypeError: a row of too many cells
+        raise UserError(f"{path} cannot be read ({error}); remove {folder} to train it again") from error
 
 
 def _section(

@@ -1,4 +1,4 @@
-"""What a run leaves in its folder: configuration, metrics, environment; all written whole or not at all."""
+"""What a run leaves in its folder: metrics and environment; all written whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ import json
 import math
 import os
 import platform
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
-import yaml
 
-from experiments.files import UserError, user_errors
+from experiments.files import UserError, read_json, user_errors, write_atomic
+from experiments.folder import exclusive, open_results, open_run
 from experiments.options import RunOptions, SweepOptions
-from experiments.safe_yaml import read_yaml
 
 __all__ = [
     "RunOptions",
     "SweepOptions",
     "UserError",
     "as_table",
+    "exclusive",
     "metrics_table",
+    "open_results",
     "open_run",
     "read_metrics",
     "user_errors",
@@ -33,85 +32,6 @@ __all__ = [
     "write_environment",
     "write_metrics",
 ]
-
-# What a run may leave in its folder; nothing else is ever removed from it.
-_FILES = (
-    "config.yaml",
-    "metrics.json",
-    "environment.json",
-    "history.csv",
-    "predictions.npz",
-    "translations.txt",
-    "captions.txt",
-    "vocabulary.json",
-)
-_FOLDERS = ("checkpoints", "figures")
-
-
-def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file through a temporary one beside it: whenever the process dies, the old or the new file is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            write(file)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> None:
-    """Prepare the folder of a run and save the configuration in it.
-
-    Args:
-        folder: The folder.
-        config: A subclass of :class:`RunOptions` or :class:`SweepOptions`; two configurations are the same when all
-            fields that the subclass added agree.
-        free: Fields that may change from one call to the next, such as the number of seeds.
-
-    Raises:
-        UserError: The folder holds a run and neither ``resume`` nor ``overwrite`` is set, or ``resume`` is set and
-            that run had another configuration; or both are set.
-    """
-    if config.resume and config.overwrite:
-        raise UserError("resume and overwrite are both set, expected one of them at most")
-    # through JSON: plain numbers and strings for YAML
-    plain = json.loads(json.dumps(asdict(config), default=str))
-    # a saved configuration read again by --config must not remove anything
-    del plain["resume"], plain["overwrite"]
-    identity = plain.keys() - {field.name for field in fields(SweepOptions)} - set(free)
-    if config.overwrite:
-        _remove_run(folder)
-    present = [name for name in (*_FILES, *_FOLDERS) if (folder / name).exists()]
-    if present:
-        _check_same(folder, {name: plain[name] for name in identity}, resume=config.resume)
-    if not present or free:
-        write_atomic(folder / "config.yaml", lambda file: file.write(yaml.safe_dump(plain, sort_keys=False).encode()))
-
-
-def _remove_run(folder: Path) -> None:
-    for name in _FILES:
-        (folder / name).unlink(missing_ok=True)
-    for name in _FOLDERS:
-        shutil.rmtree(folder / name, ignore_errors=True)
-
-
-def _check_same(folder: Path, wanted: Mapping[str, Any], *, resume: bool) -> None:
-    path = folder / "config.yaml"
-    if not path.is_file():
-        raise UserError(f"{folder} holds results but no config.yaml; choose another --out, or pass --overwrite")
-    with user_errors(ValueError, OSError):
-        found = read_yaml(path)
-    differing = [
-        f"{name} {found.get(name)} instead of {wanted[name]}" for name in wanted if found.get(name) != wanted[name]
-    ]
-    if differing:
-        raise UserError(
-            f"{folder} holds a run of another configuration ({', '.join(sorted(differing))}); choose another --out, or "
-            f"pass --overwrite to remove that run"
-        )
-    if not resume:
-        raise UserError(f"{folder} holds this run already; pass --resume to continue it, or --overwrite to start again")
 
 
 def write_metrics(folder: Path, metrics: Mapping[str, float], definitions: Mapping[str, str]) -> None:
@@ -121,17 +41,32 @@ def write_metrics(folder: Path, metrics: Mapping[str, float], definitions: Mappi
 
 
 def read_metrics(folder: Path) -> dict[str, float] | None:
-    """The numbers of metrics.json; None where a run is not finished."""
+    """The numbers of metrics.json; None where a run is not finished.
+
+    Raises:
+        UserError: The file is damaged.
+    """
     path = folder / "metrics.json"
     if not path.is_file():
         return None
-    with user_errors(ValueError):
-        numbers = json.loads(path.read_text())
-    return {name: math.nan if value is None else value for name, value in numbers.items() if name != "definitions"}
+    remedy = "remove it, and the same command with --resume makes it again"
+    numbers = read_json(path, remedy)
+    definitions = numbers.pop("definitions", None)
+    damaged = [name for name, value in numbers.items() if not (value is None or type(value) in (int, float))]
+    if damaged or not isinstance(definitions, dict) or definitions.keys() != numbers.keys():
+        seen = f"{damaged[0]} is {numbers[damaged[0]]!r}" if damaged else "names and definitions differ"
+        raise UserError(f"{path} is damaged ({seen}, expected a number and a definition a name); {remedy}")
+    return {name: math.nan if value is None else value for name, value in numbers.items()}
 
 
-def write_environment(folder: Path, device: torch.device) -> dict[str, Any]:
-    """Write environment.json: the hardware and the versions that made the results."""
+def write_environment(folder: Path, device: torch.device, *, script: str | None = None) -> dict[str, Any]:
+    """Write environment.json: the hardware and the versions that made the results.
+
+    Args:
+        folder: The folder.
+        device: Where they were computed.
+        script: The module that did, where no config.yaml tells.
+    """
     packages = ("torch", "pyro-ppl", "lightning", "torchmetrics", "numpy", "scikit-learn")
     record = {
         "python": platform.python_version(),
@@ -143,6 +78,8 @@ def write_environment(folder: Path, device: torch.device) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "cuda": torch.version.cuda,
     }
+    if script is not None:
+        record["script"] = script
     _write_json(folder / "environment.json", record)
     return record
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.results import UserError, write_atomic
+from experiments.files import UserError, locked, read_json, write_atomic
 
 __all__ = ["RESULTS", "hardware", "markdown_table", "update_section"]
 
@@ -21,11 +20,23 @@ Written by the scripts named in each section, from the metrics.json of their run
 def update_section(path: Path, name: str, text: str) -> None:
     """Replace one section of the page, or append it; the page is made when there is none.
 
+    Several processes may write sections of one page at the same time: each waits for the others.
+
     Raises:
-        UserError: The section's end is missing.
+        UserError: The section's end is missing, or the page cannot be read or written.
     """
+    path = path.resolve()  # a symbolic link stays one
+    with locked(path):
+        page = _with_section(path, name, text)
+        write_atomic(path, lambda file: file.write(page.encode()))
+
+
+def _with_section(path: Path, name: str, text: str) -> str:
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-    page = path.read_text() if path.is_file() else _HEAD
+    try:
+        page = path.read_bytes().decode() if path.exists() else _HEAD
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read as a page ({error}); choose another --results") from error
     section = f"{begin}\n{text.strip()}\n{end}\n"
     before, found, rest = page.partition(begin)
     if not found:
@@ -35,7 +46,7 @@ def update_section(path: Path, name: str, text: str) -> None:
         if not closed:
             raise UserError(f"{path}: section {name} has no line '{end}'; put it back or remove the section")
         page = before + section + after.removeprefix("\n")
-    write_atomic(path, lambda file: file.write(page.encode()))
+    return page
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -54,10 +65,18 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def hardware(folders: Sequence[Path]) -> str:
-    """On what the runs in these folders were made, one phrase for each kind of machine."""
+    """On what the runs in these folders were made, one phrase for each kind of machine.
+
+    Raises:
+        UserError: A folder's environment.json is missing or damaged.
+    """
     kinds: dict[str, None] = {}
     for folder in folders:
-        record = json.loads((folder / "environment.json").read_text())
-        device = record["device"] if record["device"] != "cpu" else f"{record['cpus']} CPU cores"
-        kinds[f"{device}, {record['system']}, torch {record['packages']['torch']}"] = None
+        path, remedy = folder / "environment.json", "remove the folder, and the same command makes it again"
+        record = read_json(path, remedy)
+        try:
+            device = record["device"] if record["device"] != "cpu" else f"{record['cpus']} CPU cores"
+            kinds[f"{device}, {record['system']}, torch {record['packages']['torch']}"] = None
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{path} is damaged ({error!r}); {remedy}") from error
     return "; ".join(kinds)

@@ -22,7 +22,7 @@ from experiments.cli import command_line
 from experiments.graph_config import SearchConfig
 from experiments.graph_rows import GRIDS, ROWS
 from experiments.parallel import run_all
-from experiments.results import as_table, open_run, user_errors, write_metrics
+from experiments.results import as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 
 __all__ = ["SearchConfig", "run"]
@@ -30,6 +30,7 @@ __all__ = ["SearchConfig", "run"]
 _SHOWN = {"val_accuracy": "accuracy %", "val_loss": "NLL"}
 
 
+@exclusive
 def run(config: SearchConfig) -> dict[str, float]:
     """Train every setting, print the table and save it.
 
@@ -42,7 +43,7 @@ def run(config: SearchConfig) -> dict[str, float]:
     """
     folder = config.out or Path("runs", "search", f"{config.name}-{config.dataset}")
     with user_errors(ValueError, OSError):
-        open_run(folder, config)
+        open_run(folder, config, free=("max_epochs",))
     settings = {f"{row} {_text(setting)}".strip(): (row, setting) for row in GRIDS for setting in GRIDS[row]}
     configs = {
         (name, seed): _run_config(config, folder, name, ROWS[row] | setting, seed)

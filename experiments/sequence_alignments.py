@@ -13,7 +13,7 @@ from torch import Tensor
 from experiments.datasets.batches import Batch
 from experiments.sequence_model import TrainedSequences, model_arguments
 from models.decoder import AttentionDecoder
-from models.next_word import word_alignment
+from models.decoding import Inference, word_alignment
 from pyro_attention import (
     Amortised,
     CategoricalAlignment,
@@ -69,18 +69,19 @@ def _align_batch(trained: TrainedSequences, batch: Batch, num_samples: int) -> B
     prior, posterior = site["infer"]["prior"], site["fn"]
     model, family = trained.model, trained.guide.family("alignment")
     shown = not isinstance(model.attention.prior, FixedGammaPrior | FixedLogNormalPrior | FixedGaussianPrior)
-    mean = _mean_weights(prior).squeeze(-2) if shown else None
-    if isinstance(family, Amortised) and isinstance(posterior, CategoricalAlignment):
-        return BatchAlignment(mean, posterior.expected_weights.squeeze(-2).unsqueeze(0))
+    mean = prior.mean_weights.squeeze(-2) if shown else None
+    if isinstance(family, Amortised) and prior.kind == CategoricalAlignment.kind:
+        return BatchAlignment(mean, posterior.mean_weights.squeeze(-2).unsqueeze(0))
     if prior.kind != CategoricalAlignment.kind:
         count = 1 if isinstance(family, Soft) else num_samples
         with seeded(trained.config.seed):
             samples = sample_posterior(trained.guide, *arguments, num_samples=count, memory_budget=_MEMORY)
         return BatchAlignment(mean, samples["alignment"].squeeze(-2))
-    state, rows = model.start(model.encode(*arguments[:2]), batch.source_mask), []
-    for word, wanted in zip(model.embed(batch.target_in).unbind(1), batch.target_out.unbind(1), strict=True):
-        state, queries, scores = model.step(state, word)
-        rows.append(word_alignment(model, state, queries, scores, wanted, family=family))
+    steps = model.steps(model.start(model.encode(*arguments[:2]), batch.source_mask), batch.target_in)
+    rows = [
+        word_alignment(model, step, wanted, Inference(family=family))
+        for step, wanted in zip(steps, batch.target_out.unbind(1), strict=True)
+    ]
     return BatchAlignment(mean, torch.stack(rows, 1).unsqueeze(0))
 
 
@@ -96,19 +97,9 @@ def _expected_feed(model: AttentionDecoder) -> Iterator[None]:
 
 def _attention_site(trained: TrainedSequences, batch: Batch) -> dict[str, Any]:
     """The trace node of the alignment, with prior and posterior."""
-    guide = trained.guide
-    guide.run(*model_arguments(batch))
-    nodes: Any = guide.trace.nodes
+    nodes: Any = trained.guide.run(*model_arguments(batch)).trace.nodes
     node: dict[str, Any] = nodes["alignment"]
-    del guide.trace
     return node
-
-
-def _mean_weights(prior: Any) -> Tensor:
-    """Expected weights; where they have no closed form, the weights of the expected S."""
-    if hasattr(prior, "expected_weights"):
-        return prior.expected_weights
-    return prior.weights(prior.log_expected_weight.expand(prior.full_shape))
 
 
 def predicts_by_posterior(trained: TrainedSequences) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, get_args
@@ -11,16 +11,17 @@ from typing import Any, Protocol, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from experiments.checkpoints import AtomicCheckpointIO
+from experiments.checkpoints import read_weights
 from experiments.datasets.batches import Batch
 from experiments.datasets.vocabulary import Vocabulary
-from experiments.results import UserError, user_errors
-from experiments.safe_yaml import read_yaml
+from experiments.files import UserError, user_errors
+from experiments.folder import saved_options
+from experiments.options import OptionError, configuration
 from experiments.training import ELBOTraining
 from guides.names import AlignmentSchemeName
 from guides.schemes import Scheme, build_scheme
 from models.decoder import AttentionDecoder
-from models.next_word import target_log_probs
+from models.decoding import Inference, target_log_probs
 from pyro_attention import Amortised, AttentionGuide, CategoricalAlignment, Family, Soft
 from pyro_attention.predictive import seeded
 
@@ -78,8 +79,8 @@ class SequenceTraining(ELBOTraining):
         return int(batch.target_mask.sum())
 
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
-        family = prediction_family(self.objective.guide)
-        log_probs = target_log_probs(self.objective.model, *model_arguments(batch), family=family)
+        inference = Inference(family=prediction_family(self.objective.guide))
+        log_probs = target_log_probs(self.objective.model, *model_arguments(batch), inference=inference)
         return {"loss": -log_probs.sum() / self.observations(batch)}
 
     def configure_optimizers(self) -> Any:
@@ -179,11 +180,11 @@ def perplexity(trained: TrainedSequences, batches: Iterable[Batch], *, k_max: in
     """Perplexity per word piece of batches, under the scheme's own predictive distribution."""
     trained.module.eval()
     samples = trained.config.num_samples if is_random(trained) else 0
+    inference = Inference(k_max=k_max, family=trained.family, samples=samples)
     total, count = 0.0, 0
     with seeded(trained.config.seed):
         for batch in batches:
-            arguments = model_arguments(batch)
-            found = target_log_probs(trained.model, *arguments, k_max=k_max, family=trained.family, samples=samples)
+            found = target_log_probs(trained.model, *model_arguments(batch), inference=inference)
             total, count = total - found.double().sum().item(), count + int(batch.target_mask.sum())
     return math.exp(total / count)
 
@@ -203,8 +204,10 @@ def start_from(model: nn.Module, folder: Path, vocabulary: Vocabulary) -> None:
     path, prefix = folder / "checkpoints" / "best.ckpt", "objective.model."
     if not path.is_file():
         raise UserError(f"{path} is missing; init_from takes the folder of a finished run")
-    state = AtomicCheckpointIO().load_checkpoint(path)["state_dict"]
-    with user_errors(ValueError, KeyError):
+    state = read_weights(path)
+    if "_extra_state" not in state:
+        raise UserError(f"{path} knows no vocabulary; init_from takes the folder of a run of the same script")
+    with user_errors(ValueError):
         vocabulary.require(bytes(state["_extra_state"].tolist()).hex(), path)
     weights = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     ours = model.state_dict()
@@ -215,23 +218,28 @@ def start_from(model: nn.Module, folder: Path, vocabulary: Vocabulary) -> None:
     model.load_state_dict({name: value for name, value in weights.items() if name in ours}, strict=False)
 
 
-def run_config(folder: Path, config_type: type[Config], *, paths: Sequence[str], script: str, **changes: Any) -> Config:
-    """The configuration of the run in a folder.
+def run_config(
+    folder: Path, config_type: type[Config], *, script: str, older: Mapping[str, Any] | None = None, **changes: Any
+) -> Config:
+    """The configuration of the run in a folder, checked as on the command line.
 
     Args:
         folder: The folder.
         config_type: Dataclass of the configuration.
-        paths: Its fields that are paths.
         script: The script that makes such runs.
+        older: What fields meant in runs of before they were there, where that is not their default.
         changes: Fields to set to something else.
+
+    Raises:
+        UserError: The folder holds no run, or its config.yaml is damaged or has a value that is not allowed.
     """
     path = folder / "config.yaml"
     if not path.is_file():
         raise UserError(f"{folder} holds no run (config.yaml is missing); train one: python -m {script} train")
-    with user_errors(ValueError, OSError):
-        values = read_yaml(path)
     known = {field.name for field in fields(config_type)}  # type: ignore[arg-type]
-    values = {name: Path(value) if name in paths and value else value for name, value in values.items()}
     # the weights are loaded: where they started does not matter any more
-    values |= {"out": folder, "init_from": None} | changes
-    return config_type(**{name: value for name, value in values.items() if name in known})
+    values = dict(older or {}) | saved_options(folder) | {"out": folder, "init_from": None} | changes
+    try:
+        return configuration(config_type, {name: value for name, value in values.items() if name in known})
+    except OptionError as error:
+        raise UserError(f"{path}: {error}; put the value of the training back, or train again") from error

@@ -25,7 +25,7 @@ from experiments.figures import save
 from experiments.graph_config import StudyConfig, StudyName
 from experiments.graph_rows import LEGEND, ROWS, SEARCHED
 from experiments.parallel import run_all
-from experiments.results import as_table, open_run, user_errors, write_metrics
+from experiments.results import as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 from experiments.statistics import paired_difference, summarise
 
@@ -91,6 +91,7 @@ STUDIES: dict[StudyName, Study] = {
 }
 
 
+@exclusive
 def run(config: StudyConfig) -> dict[str, float]:
     """Train what is not trained yet, write the section and print its table.
 
@@ -107,7 +108,7 @@ def run(config: StudyConfig) -> dict[str, float]:
         unknown = next((row for row in config.rows if row not in ROWS), "")
         if unknown or not config.rows:
             raise ValueError(f"rows '{unknown}': {expected_one_of(ROWS, unknown)}")
-        open_run(folder, config, free=("seeds",))
+        open_run(folder, config, free=("seeds", "max_epochs"))
     configs = {
         (row, level, seed): _run_config(config, study, folder, row, level, seed)
         for seed in range(config.seeds)

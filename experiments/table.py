@@ -19,7 +19,7 @@ from experiments.cli import command_line
 from experiments.figures import save
 from experiments.graph_config import TableConfig
 from experiments.parallel import run_all
-from experiments.results import as_table, open_run, user_errors, write_metrics
+from experiments.results import as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, update_section
 from experiments.table_report import Results, difference_figure, table_section
 from experiments.tables import TABLES, Table
@@ -27,6 +27,7 @@ from experiments.tables import TABLES, Table
 __all__ = ["TableConfig", "run"]
 
 
+@exclusive
 def run(config: TableConfig) -> dict[str, float]:
     """Train what is not trained yet, write the section and print the main numbers.
 
@@ -40,7 +41,7 @@ def run(config: TableConfig) -> dict[str, float]:
     table, folder = TABLES[config.name], config.out or Path("runs", "table", config.name)
     page = config.results or RESULTS
     with user_errors(ValueError, OSError):
-        open_run(folder, config, free=("seeds", "first_seed"))
+        open_run(folder, config, free=("seeds", "first_seed", "max_epochs"))
     configs = _configs(table, config, folder)
     metrics = run_all(
         table.run, configs, workers=config.workers, progress=config.progress,

@@ -146,8 +146,7 @@ def load_trained(folder: Path, *, device: str = "auto") -> Trained:
                 f"--out {folder}"
             )
     with user_errors(ValueError, OSError, TypeError):
-        paths = ("out", "data_root")
-        config = run_config(folder, PretrainConfig, paths=paths, script="experiments.pretrain", device=device)
+        config = run_config(folder, PretrainConfig, script="experiments.pretrain", device=device)
         trained = build(config, Vocabulary.load(folder / "vocabulary.json"))
         load_best(trained.module, folder)
     return trained

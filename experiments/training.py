@@ -18,8 +18,8 @@ from pyro.infer import ELBO
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from experiments.callbacks import EarlyStopping, EpochBar, History, RandomState
-from experiments.checkpoints import AtomicCheckpointIO, Checkpoints
+from experiments.callbacks import BatchBar, EarlyStopping, EpochBar, History, RandomState
+from experiments.checkpoints import AtomicCheckpointIO, Checkpoints, read_weights
 from experiments.datasets.batches import SamplerEpoch
 from experiments.options import Device, Precision
 from experiments.results import UserError, user_errors
@@ -160,7 +160,7 @@ def fit(
     precision: Precision = "32",
     gradient_clip: float | None = None,
     callbacks: Sequence[pl.Callback] = (),
-    checkpoint_every: int = 1,
+    checkpoint_every: int | None = None,
     resume: bool = False,
     progress: bool = True,
 ) -> Fitted:
@@ -178,21 +178,24 @@ def fit(
         precision: "32" or "bf16-mixed".
         gradient_clip: Largest norm of the gradient.
         callbacks: The task's own callbacks.
-        checkpoint_every: Epochs between two checkpoints.
-        resume: Go on from the last checkpoint in the folder, if there is one.
+        checkpoint_every: Epochs between two checkpoints; see :class:`Checkpoints` for what happens when omitted.
+        resume: Go on from the last checkpoint in the folder, if there is one; more epochs may be asked for than before.
         progress: Show a progress bar: over epochs where an epoch is one batch, else over batches.
 
     Raises:
-        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; the last checkpoint is complete.
-        UserError: No such device, a checkpoint that cannot be read, or no epoch with finite metrics.
+        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; its text says which checkpoint there is.
+        UserError: No such device, a checkpoint that cannot be read or holds more epochs, or no epoch with finite
+            metrics.
     """
     stopping, history = EarlyStopping(monitor, patience=patience), History(folder / "history.csv")
     checkpoints = Checkpoints(folder / "checkpoints", stopping, every=checkpoint_every)
     ours = [history, stopping, RandomState(), checkpoints]
-    if progress and isinstance(train_data, Sized) and len(train_data) == 1:
-        ours.append(EpochBar())
+    if progress:
+        one_batch = isinstance(train_data, Sized) and len(train_data) == 1
+        ours.append(EpochBar(monitor) if one_batch else BatchBar(monitor))
     target = resolve_device(device)
-    with _quiet():
+    resume_from = checkpoints.resumable(max_epochs) if resume else None
+    with _quiet(), checkpoints.explaining(resumed=resume_from is not None):
         trainer = pl.Trainer(
             accelerator="gpu" if target.type == "cuda" else "cpu",
             devices=1,
@@ -207,16 +210,14 @@ def fit(
             num_sanity_val_steps=0,
             default_root_dir=folder,
         )
-        resume_from = checkpoints.last if resume and checkpoints.last.is_file() else None
-        try:
-            trainer.fit(module, train_data, val_data, ckpt_path=resume_from)
-        except SystemExit:
-            # Lightning's answer to Ctrl-C and SIGTERM; what to do about it is the caller's decision
-            raise KeyboardInterrupt from None
+        trainer.fit(module, train_data, val_data, ckpt_path=resume_from)
     if stopping.best_epoch < 0:
         raise UserError(f"no epoch has a finite {' and '.join(monitor)}; try a smaller learning rate")
     module.load_state_dict(stopping.weights)
     module.to(target)
+    if progress and len(history.rows) < max_epochs:
+        names = " or ".join(monitor)
+        print(f"stopped early after {len(history.rows)} epochs: none of the last {patience} had as good a {names}")
     return Fitted(history=history.rows, best_epoch=stopping.best_epoch, updates=trainer.global_step)
 
 
@@ -232,7 +233,7 @@ class BatchTraining(Protocol):
     @property
     def gradient_clip(self) -> float: ...
     @property
-    def checkpoint_every(self) -> int: ...
+    def checkpoint_every(self) -> int | None: ...
     @property
     def resume(self) -> bool: ...
     @property
@@ -289,9 +290,12 @@ def load_best(module: ELBOTraining, folder: Path) -> None:
     Raises:
         UserError: The folder holds no such checkpoint, or one of another network.
     """
-    saved = AtomicCheckpointIO().load_checkpoint(folder / "checkpoints" / "best.ckpt", map_location=module.device)
-    with user_errors(RuntimeError, KeyError, ValueError):
-        module.load_state_dict(saved["state_dict"])
+    path = folder / "checkpoints" / "best.ckpt"
+    weights = read_weights(path, map_location=module.device)
+    try:
+        module.load_state_dict(weights)
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise UserError(f"{path} does not fit this network ({error}); pass --overwrite to train again") from error
 
 
 def seeded_build(

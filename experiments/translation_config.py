@@ -9,7 +9,8 @@ from typing import Literal
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.cli import Command
-from experiments.options import Device, Precision, RunOptions, SweepOptions
+from experiments.datasets.word_rules import WordRule
+from experiments.options import Device, Dropout, HalfOpenUnitInterval, Precision, RunOptions, SweepOptions
 from guides.names import PriorName, SchemeName
 
 __all__ = [
@@ -18,12 +19,16 @@ __all__ = [
     "AlignConfig",
     "CompareTranslations",
     "EvaluateConfig",
+    "GoldIndex",
+    "GoldOrder",
     "NormalizerName",
     "TextName",
     "TranslateConfig",
     "TranslationConfig",
 ]
 
+GoldIndex = Literal[0, 1]
+GoldOrder = Literal["source-target", "target-source"]
 NormalizerName = Literal["softmax", "temporal", "hybrid"]
 TextName = Literal["toy", "multi30k", "iwslt14", "tatoeba", "own"]
 
@@ -37,7 +42,9 @@ class TranslationConfig(RunOptions):
         text: Folder of one's own text: train.SOURCE, train.TARGET, and the same for val and test, a sentence a line.
         source: Language to translate from, the ending of its files.
         target: Language to translate to.
-        lowercase: Make all letters small.
+        lowercase: Make all letters small, in translations too.
+        tokenize: How sentences are divided into words: none takes what stands between blanks, nltk splits punctuation
+            off (and joins it again in translations); nltk for own text when omitted, none for the others.
         max_words: Most words of a training sentence; longer pairs are left out and counted.
         train_pairs: Train on so many first pairs; on all when omitted.
         test_pairs: Test on so many first pairs; on all when omitted.
@@ -73,6 +80,7 @@ class TranslationConfig(RunOptions):
         k_max: Evaluate also with so many largest weights of each word.
         beam: Live hypotheses of the beam search.
         length_penalty: Exponent of the length penalty of the beam search.
+        no_repeat: The beam search repeats no so many word pieces in a row; it may when omitted.
         precision: Arithmetic of the training; evaluation is in 32 bits.
         seed: Seed of the initial weights, the order of the batches and all noise.
     """
@@ -82,6 +90,7 @@ class TranslationConfig(RunOptions):
     source: str = "de"
     target: str = "en"
     lowercase: bool = True
+    tokenize: WordRule | None = None
     max_words: PositiveInt = 80
     train_pairs: PositiveInt | None = None
     test_pairs: PositiveInt | None = None
@@ -105,7 +114,7 @@ class TranslationConfig(RunOptions):
     hidden: PositiveInt = 64
     layers: PositiveInt = 2
     init_range: PositiveFloat | None = None
-    dropout: NonNegativeFloat = 0.3
+    dropout: Dropout = 0.3
     batch_size: PositiveInt = 32
     learning_rate: PositiveFloat = 3e-3
     gradient_clip: PositiveFloat = 1.0
@@ -115,53 +124,81 @@ class TranslationConfig(RunOptions):
     k_max: PositiveInt | None = 5
     beam: PositiveInt = 5
     length_penalty: NonNegativeFloat = 1.0
+    no_repeat: PositiveInt | None = None
     precision: Precision = "32"
     seed: NonNegativeInt = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # written out, so that a saved configuration says how its own text was divided
+        if self.dataset == "own" and self.tokenize is None:
+            object.__setattr__(self, "tokenize", "nltk")
+
+    @property
+    def words(self) -> WordRule:
+        """How sentences are divided into words."""
+        return self.tokenize or "none"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """Perplexity and BLEU of a trained network on its test text, with other options than in training.
+    """Perplexity, BLEU and chrF of a trained network on its test text or on two files, with options of one's own.
 
     Args:
         run: Folder of a trained network.
+        source_file: File of sentences to translate, UTF-8; the test text when omitted.
+        target_file: File of their translations.
         beam: Live hypotheses of the beam search; as in training when omitted.
         k_max: Keep so many largest weights of each word.
         samples: Average the next word's probability over so many posterior samples; 0 takes the mean weights. For
             weibull, lognormal, gamma and dirichlet.
+        no_repeat: Repeat no so many word pieces in a row; as in training when omitted.
+        max_words: Most words of a sentence of the two files.
+        max_length: Most word pieces of a translation; longer ones are cut, and counted.
         device: Where to compute.
     """
 
     run: Path
+    source_file: Path | None = None
+    target_file: Path | None = None
     beam: PositiveInt | None = None
     k_max: PositiveInt | None = None
     samples: NonNegativeInt = 0
+    no_repeat: PositiveInt | None = None
+    max_words: PositiveInt = 200
+    max_length: PositiveInt = 100
     device: Device = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateConfig:
-    """Translate a text file, a sentence a line.
+    """Translate a text file, a sentence a line; a line that is empty or too long gives an empty line.
 
     Args:
         run: Folder of a trained network.
         file: The file, UTF-8.
         out: Where to write the translations; beside the file, with the language as its ending, when omitted.
+        overwrite: Replace that file if it is there already.
         beam: Live hypotheses of the beam search; as in training when omitted.
         k_max: Keep so many largest weights of each word.
         samples: Average the next word's probability over so many posterior samples; 0 takes the mean weights. For
             weibull, lognormal, gamma and dirichlet.
+        no_repeat: Repeat no so many word pieces in a row; as in training when omitted.
         max_words: Most words of a sentence.
+        max_length: Most word pieces of a translation; longer ones are cut, and named.
         device: Where to compute.
     """
 
     run: Path
     file: Path
     out: Path | None = None
+    overwrite: bool = False
     beam: PositiveInt | None = None
     k_max: PositiveInt | None = None
     samples: NonNegativeInt = 0
+    no_repeat: PositiveInt | None = None
     max_words: PositiveInt = 200
+    max_length: PositiveInt = 100
     device: Device = "auto"
 
 
@@ -169,18 +206,25 @@ class TranslateConfig:
 class AlignConfig:
     """Align the words of two text files that translate each other line by line.
 
+    With gold links the words are what stands between blanks, as the links count them; else as in training.
+
     Args:
         run: Folder of a trained network.
         source: File of the source sentences, UTF-8.
         target: File of their translations.
-        out: Folder for alignments.txt (Pharaoh format, words from 0, source first) and the pictures.
+        out: Folder for alignments.txt (Pharaoh format, words from 0, source first), the pictures and, where the
+            network's text was divided into words, words.SOURCE and words.TARGET, which the links count.
+        overwrite: Replace those files if they are there already.
         reverse: Folder of a network trained in the other direction, to combine both.
         symmetrise: How to combine them.
+        weights: Choose links by the posterior, given the translation, or by the prior, which predicts it.
         method: argmax: the most probable source word of each target word; threshold: every link of at least
             --threshold; mbr: minimum Bayes risk under the alignment error rate.
         threshold: Smallest probability of a link.
         gold: File of gold links, Pharaoh (i-j sure, ipj possible) or NAACL format, to score against.
         gold_index: What its first word counts as; 0 for Pharaoh and 1 for NAACL when omitted.
+        gold_order: Which side stands on the left of its links.
+        table: Also write probabilities.tsv: prior, posterior and 90 % credible interval of every likely link.
         pictures: Sentence pairs to draw, from the first on.
         num_samples: Posterior samples of random attention weights.
         max_words: Most words of a sentence.
@@ -191,14 +235,18 @@ class AlignConfig:
     source: Path
     target: Path
     out: Path = Path("alignments")
+    overwrite: bool = False
     reverse: Path | None = None
     symmetrise: Literal["intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and"] = (
         "grow-diag-final-and"
     )
+    weights: Literal["posterior", "prior"] = "posterior"
     method: Literal["argmax", "threshold", "mbr"] = "argmax"
-    threshold: float = 0.5
+    threshold: HalfOpenUnitInterval = 0.5
     gold: Path | None = None
-    gold_index: Literal[0, 1] | None = None
+    gold_index: GoldIndex | None = None
+    gold_order: GoldOrder = "source-target"
+    table: bool = False
     pictures: NonNegativeInt = 5
     num_samples: PositiveInt = 100
     max_words: PositiveInt = 200
@@ -209,7 +257,7 @@ COMMANDS = {
     "train": Command(TranslationConfig, "experiments.nmt:_run_and_show"),
     "evaluate": Command(EvaluateConfig, "experiments.translation_files:evaluate_run"),
     "translate": Command(TranslateConfig, "experiments.translation_files:translate_file"),
-    "align": Command(AlignConfig, "experiments.translation_files:align_file"),
+    "align": Command(AlignConfig, "experiments.translation_align:align_file"),
 }
 
 

@@ -11,9 +11,9 @@ from experiments.datasets.parallel_text import ParallelText
 from experiments.figures import save
 from experiments.ibm_models import train_ibm
 from experiments.report import Section
+from experiments.translation_align import aligned_pairs
 from experiments.translation_alignments import PairAlignment
 from experiments.translation_config import TranslationConfig
-from experiments.translation_files import aligned_pairs
 from experiments.translation_model import load_text, load_trained
 from pyro_attention.analysis import GoldAlignment, alignment_error_rate
 

@@ -32,6 +32,7 @@ from models.temporal import TemporalNormalizer
 from pyro_attention import Prior
 
 __all__ = [
+    "TOKENISED",
     "Trained",
     "TranslationTraining",
     "build",
@@ -41,6 +42,9 @@ __all__ = [
     "model_arguments",
     "read_config",
 ]
+
+
+TOKENISED = ("toy", "iwslt14")  # data sets whose punctuation stands between blanks
 
 
 class TranslationTraining(SequenceTraining):
@@ -76,7 +80,9 @@ def load_text(config: TranslationConfig, split: str) -> ParallelText:
 def _load_all(config: TranslationConfig, split: str) -> ParallelText:
     """All pairs of a split; only training pairs may be left out for their length."""
     languages = (config.source, config.target)
-    rules: dict[str, Any] = {"lowercase": config.lowercase, "skip": config.skip_bad}
+    rules: dict[str, Any] = {"lowercase": config.lowercase, "skip": config.skip_bad, "words": config.words}
+    if config.words != "none" and config.dataset in TOKENISED:
+        raise UserError(f"dataset {config.dataset} is tokenised already; leave out --tokenize {config.words}")
     if split == "train":
         rules |= {"max_words": config.max_words, "skip": True}
     if config.dataset == "toy":
@@ -90,7 +96,7 @@ def _load_all(config: TranslationConfig, split: str) -> ParallelText:
         raise UserError("dataset own needs --text, the folder of train.SOURCE, train.TARGET, val.SOURCE, ...")
     if split == "train" and not config.skip_bad:
         # a long pair is left out, a bad line stops
-        read_parallel(*_own_files(config, split), languages=languages)
+        read_parallel(*_own_files(config, split), languages=languages, words=config.words)
     return read_parallel(*_own_files(config, split), languages=languages, name=config.text.name, **rules)
 
 
@@ -176,5 +182,6 @@ def load_trained(folder: Path, *, device: str = "auto") -> Trained:
 
 def read_config(folder: Path, **changes: Any) -> TranslationConfig:
     """The configuration of the run in a folder."""
-    paths = ("out", "data_root", "text")
-    return run_config(folder, TranslationConfig, paths=paths, script="experiments.nmt", **changes)
+    # runs of before there was a choice took the words as they were
+    older = {"tokenize": "none"}
+    return run_config(folder, TranslationConfig, script="experiments.nmt", older=older, **changes)

@@ -97,7 +97,7 @@ def trajectory(
     found = [points]
     with torch.no_grad(), seeded(seed):
         for _ in range(steps):
-            found.append(guide.run(found[-1]))
+            found.append(guide.run(found[-1]).output)
     return torch.stack(found)
 
 

@@ -32,7 +32,7 @@ from experiments.graph_config import UniformityConfig
 from experiments.graph_evaluation import relative_entropies
 from experiments.graph_rows import LEGEND, ROWS, SEARCHED
 from experiments.parallel import run_all
-from experiments.results import as_table, open_run, user_errors, write_metrics
+from experiments.results import as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 from experiments.statistics import paired_difference, summarise
 from pyro_attention import predict, sample_posterior
@@ -50,6 +50,7 @@ class _Measured:
     uniform_accuracy: float
 
 
+@exclusive
 def run(config: UniformityConfig) -> dict[str, float]:
     """Train what is not trained yet, measure, and write a section of RESULTS.md with a picture.
 
@@ -65,7 +66,7 @@ def run(config: UniformityConfig) -> dict[str, float]:
         unknown = next((row for row in config.rows if row not in ROWS), "")
         if unknown or not config.rows or not config.datasets:
             raise ValueError(f"rows '{unknown}': {expected_one_of(ROWS, unknown)}, and a data set")
-        open_run(folder, config, free=("datasets", "rows", "seeds"))
+        open_run(folder, config, free=("datasets", "rows", "seeds", "max_epochs"))
     configs: dict[tuple[str, str, int], graph.GraphConfig] = {
         (dataset, row, seed): _run_config(config, folder, dataset, row, seed)
         for seed in range(config.seeds)

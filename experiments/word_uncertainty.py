@@ -9,7 +9,7 @@ from torch import Tensor
 
 from experiments.datasets.batches import Batch
 from experiments.sequence_model import TrainedSequences, is_random
-from models.next_word import next_word_mixture
+from models.decoding import Inference, next_word_mixture
 from pyro_attention.predictive import seeded
 
 __all__ = ["WordUncertainty", "word_uncertainty"]
@@ -42,16 +42,14 @@ def word_uncertainty(trained: TrainedSequences, batch: Batch, *, num_samples: in
         batch: Sentences, whose words are taken as given up to each piece.
         num_samples: Posterior samples of random attention weights.
     """
-    model, samples = trained.model.eval(), num_samples if is_random(trained) else 0
+    model = trained.model.eval()
+    inference = Inference(family=trained.family, samples=num_samples if is_random(trained) else 0)
     state, parts = model.start(model.encode(batch.source, batch.source_mask), batch.source_mask), []
     with seeded(trained.config.seed):
-        for word in model.embed(batch.target_in).unbind(1):
-            state, queries, scores = model.step(state, word)
-            log_probs, log_weights = next_word_mixture(
-                model, state, queries, scores, family=trained.family, samples=samples
-            )
-            weights = log_weights.double().exp()
-            given = (weights * torch.special.entr(log_probs.double().exp()).sum(-1)).sum(-1)
-            total = torch.special.entr((weights.unsqueeze(-1) * log_probs.double().exp()).sum(1)).sum(-1)
+        for step in model.steps(state, batch.target_in):
+            mixture = next_word_mixture(model, step, inference)
+            weights, probs = mixture.log_weights.double().exp(), mixture.log_probs.double().exp()
+            given = (weights * torch.special.entr(probs).sum(-1)).sum(-1)
+            total = torch.special.entr((weights.unsqueeze(-1) * probs).sum(1)).sum(-1)
             parts.append((total, given, (total - given).clamp(min=0)))
     return WordUncertainty(*(torch.stack(part, 1).float() for part in zip(*parts, strict=True)))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from models.decoder import AttentionDecoder
-from models.decoder_state import DecoderState
+from models.decoder_state import DecoderState, Step
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, TokenLikelihood
 from pyro_attention.ops.dropout import Dropout
 
@@ -136,12 +136,12 @@ class Captioning(AttentionDecoder):
         context = memory.new_zeros(len(memory), self.sizes.memory)
         return DecoderState(memory, self.score.key(memory), source_mask, ((zeros, zeros),), context)
 
-    def advance(self, state: DecoderState, word: Tensor) -> tuple[DecoderState, Tensor, Tensor]:
+    def advance(self, state: DecoderState, word: Tensor) -> Step:
         """The cell without its context, ``[B, 6 decoder]``: what goes into the gates, and the cell state before."""
         ((hidden, cell),) = state.cells
         queries = torch.cat([self.from_word(word) + self.from_state(hidden), cell], -1)
         looking = self.score.query(torch.cat([hidden, word.expand(*hidden.shape[:-1], -1)], -1)).unsqueeze(-2)
-        return state, queries, self.score.out((looking + state.keys).tanh()).squeeze(-1)
+        return Step(state, queries, self.score.out((looking + state.keys).tanh()).squeeze(-1))
 
     def feed(self, state: DecoderState, queries: Tensor, context: Tensor) -> DecoderState:
         """The context is part of this step's cell."""

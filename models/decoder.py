@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import pyro
@@ -11,20 +12,12 @@ from pyro.poutine.mask_messenger import MaskMessenger
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
-from models.decoder_state import DecoderState
+from models.decoder_state import DecoderState, Step
 from models.temporal import TemporalNormalizer
 from pyro_attention import Dense, LatentAttention, TokenLikelihood
 from pyro_attention.analysis.alignment_uncertainty import k_max as keep_largest
 
 __all__ = ["AttentionDecoder"]
-
-
-@dataclass(frozen=True)
-class _Decoded:
-    """Decoder outputs ``[B, M, width]`` and attention scores ``[B, M, N]``."""
-
-    queries: Tensor
-    scores: Tensor
 
 
 class AttentionDecoder(nn.Module):
@@ -87,16 +80,14 @@ class AttentionDecoder(nn.Module):
         """State before the first word, of the output of :meth:`encode`."""
         raise NotImplementedError
 
-    def advance(self, state: DecoderState, word: Tensor) -> tuple[DecoderState, Tensor, Tensor]:
-        """One step up to the attention; with states of many samples ``[S, B, ...]``, so are its results.
+    def advance(self, state: DecoderState, word: Tensor) -> Step:
+        """One step up to the attention, whose state waits for its context.
+
+        With states of many samples ``[S, B, ...]``, so is everything in the step.
 
         Args:
             state: State after the words before.
             word: Vectors ``[B, embedding]`` of the last word, from :meth:`embed`.
-
-        Returns:
-            The next state, which waits for its context; the queries ``[B, width]``, all that the next word needs
-            besides it; and the attention scores ``[B, N]``, padding included.
         """
         raise NotImplementedError
 
@@ -135,46 +126,46 @@ class AttentionDecoder(nn.Module):
             with sentences:
                 queries, context = self._decode_sampled(memory, source_mask, target_in, target_mask)
         else:
-            decoded = self._decode(memory, source_mask, target_in)
+            steps = list(self.steps(self.start(memory, source_mask), target_in))
+            queries = torch.stack([step.queries for step in steps], 1)
             with sentences, words, _masked(target_mask):
-                queries, context = decoded.queries, self._attend(decoded.scores, memory, source_mask)
+                context = self._attend(torch.stack([step.scores for step in steps], 1), memory, source_mask)
         with sentences, words, _masked(target_mask):
             likelihood = self.likelihood(queries, context)
             pyro.sample("target", likelihood, obs=target_out)
         return likelihood
 
-    def step(
-        self, state: DecoderState, word: Tensor, *, k_max: int | None = None
-    ) -> tuple[DecoderState, Tensor, Tensor]:
+    def step(self, state: DecoderState, word: Tensor, *, k_max: int | None = None) -> Step:
         """One step of the decoder, fed with the expected context; teacher forcing and decoding both go through it.
 
         Args:
             state: State after the words before.
             word: Vectors ``[B, embedding]`` of the last word, from :meth:`embed`.
             k_max: Go on with the context of so many largest attention weights; of all when omitted.
-
-        Returns:
-            The next state, the queries ``[B, width]`` and the attention scores ``[B, N]``, padding included.
         """
-        state, queries, scores = self.advance(state, word)
+        step = self.advance(state, word)
         if self.normalizer is not None:
-            scores, seen = self.normalizer(scores, state.seen, state.mask)
-            state = replace(state, seen=seen)
-        weights = Dense(state.mask[:, None]).softmax(scores.unsqueeze(-2))
+            scores, seen = self.normalizer(step.scores, step.state.seen, step.state.mask)
+            step = replace(step, scores=scores, state=replace(step.state, seen=seen))
+        weights = Dense(step.state.mask[:, None]).softmax(step.scores.unsqueeze(-2))
         if k_max is not None:
-            weights = keep_largest(weights, k_max).to(state.memory.dtype)
-        context = (weights @ state.memory).squeeze(-2)
-        return self.feed(state, queries, context), queries, scores
+            weights = keep_largest(weights, k_max).to(step.state.memory.dtype)
+        context = (weights @ step.state.memory).squeeze(-2)
+        return replace(step, state=self.feed(step.state, step.queries, context))
 
-    def _decode(self, memory: Tensor, source_mask: Tensor, target_in: Tensor) -> _Decoded:
+    def steps(self, state: DecoderState, words: Tensor, *, k_max: int | None = None) -> Iterator[Step]:
+        """Teacher forcing: one :meth:`step` for each of given words.
+
+        Args:
+            state: State before the words.
+            words: Ids ``[B, M]``.
+            k_max: As in :meth:`step`.
+        """
         # all words at once: fast, and dropout's draws keep their order
-        words = self.embed(target_in)
-        state, queries, scores = self.start(memory, source_mask), [], []
-        for word in words.unbind(1):
-            state, query, score = self.step(state, word)
-            queries.append(query)
-            scores.append(score)
-        return _Decoded(torch.stack(queries, 1), torch.stack(scores, 1))
+        for word in self.embed(words).unbind(1):
+            step = self.step(state, word, k_max=k_max)
+            state = step.state
+            yield step
 
     def _decode_sampled(
         self, memory: Tensor, source_mask: Tensor, target_in: Tensor, target_mask: Tensor
@@ -182,11 +173,11 @@ class AttentionDecoder(nn.Module):
         """Queries ``[..., B, M, width]`` and contexts ``[..., B, M, memory]`` of drawn weights, each fed onwards."""
         state, queries, contexts = self.start(memory, source_mask), [], []
         for number, word in enumerate(self.embed(target_in).unbind(1)):
-            state, query, scores = self.step(state, word)
+            step = self.step(state, word)
             with _masked(target_mask[:, number : number + 1]), _Numbered(number):
-                context = self._attend(scores.unsqueeze(-2), memory, source_mask).squeeze(-2)
-            state = self.feed(state, query, context)
-            queries.append(query)
+                context = self._attend(step.scores.unsqueeze(-2), memory, source_mask).squeeze(-2)
+            state = self.feed(step.state, step.queries, context)
+            queries.append(step.queries)
             contexts.append(context)
         # before the first weights were drawn, all samples of one pass were the same
         return torch.stack(torch.broadcast_tensors(*queries), -2), torch.stack(contexts, -2)

@@ -1,4 +1,4 @@
-"""What a decoder remembers between two words."""
+"""What a decoder remembers between two words, and what one step of it gives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-__all__ = ["DecoderState"]
+__all__ = ["DecoderState", "Step"]
 
 
 @dataclass(frozen=True)
@@ -39,3 +39,18 @@ class DecoderState:
         """These rows, source and all; a row may be left out or come many times."""
         ordered = self.reorder(rows)
         return replace(ordered, memory=self.memory[rows], keys=self.keys[rows], mask=self.mask[rows])
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a decoder: what the next word is drawn from, before the attention has looked anywhere.
+
+    Attributes:
+        state: State after the step.
+        queries: All that the next word needs besides a context, ``[B, width]``.
+        scores: Attention scores, padding included, ``[B, N]``.
+    """
+
+    state: DecoderState
+    queries: Tensor
+    scores: Tensor

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from models.decoder import AttentionDecoder
-from models.decoder_state import DecoderState
+from models.decoder_state import DecoderState, Step
 from models.temporal import TemporalNormalizer
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, TokenLikelihood
 from pyro_attention.ops.dropout import Dropout
@@ -140,7 +140,7 @@ class Translation(AttentionDecoder):
         context = memory.new_zeros(len(memory), self.sizes.memory)
         return DecoderState(memory, self.score.key(memory), source_mask, cells, context)
 
-    def advance(self, state: DecoderState, word: Tensor) -> tuple[DecoderState, Tensor, Tensor]:
+    def advance(self, state: DecoderState, word: Tensor) -> Step:
         """The decoder's outputs, which are fed with the last context, and their attention scores."""
         rows = state.context.shape[:-1]
         below, cells = torch.cat([word.expand(*rows, -1), state.context], -1), []
@@ -150,7 +150,7 @@ class Translation(AttentionDecoder):
             cells.append(tuple(part.unflatten(0, rows) for part in after))
             below = self.dropout(cells[-1][0]) if len(cells) < len(self.decoder) else cells[-1][0]
         scores = self.score.out((self.score.query(below).unsqueeze(-2) + state.keys).tanh()).squeeze(-1)
-        return replace(state, cells=tuple(cells)), below, scores
+        return Step(replace(state, cells=tuple(cells)), below, scores)
 
     def feed(self, state: DecoderState, queries: Tensor, context: Tensor) -> DecoderState:
         """The context is part of the next step's input."""

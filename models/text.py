@@ -180,7 +180,8 @@ class TextClassifier(nn.Module):
     Example:
         >>> from pyro_attention import AttentionGuide, Soft
         >>> model = TextClassifier(TextEncoder(10, width=8, heads=2), 2)
-        >>> AttentionGuide(model, Soft()).run(torch.tensor([[1, 5, 2]]), torch.ones(1, 3, dtype=torch.bool)).shape
+        >>> run = AttentionGuide(model, Soft()).run(torch.tensor([[1, 5, 2]]), torch.ones(1, 3, dtype=torch.bool))
+        >>> run.output.shape
         torch.Size([1, 2])
     """
 

@@ -1,15 +1,18 @@
 """Attention weights as latent variables of Pyro models."""
 
+from pyro_attention._guide_runs import GuideRun, PriorWarning
 from pyro_attention.alignment import AlignmentPrior, Amortised, Categorical, ExpectedAlignment, Marginal
 from pyro_attention.alignment_elbo import AlignmentELBO
 from pyro_attention.attention import LatentAttention
 from pyro_attention.check import ModelReport, SiteReport, check_model
 from pyro_attention.dirichlet import Dirichlet, DirichletPrior
 from pyro_attention.distributions import BlockedValue, GammaWeights, LogNormalWeights, LogWeights, WeibullWeights
-from pyro_attention.distributions.alignment import CategoricalAlignment
+from pyro_attention.distributions.alignment import AlignmentWeights, CategoricalAlignment
+from pyro_attention.distributions.attention import AttentionDistribution, Proposal
 from pyro_attention.distributions.dirichlet import DirichletWeights
 from pyro_attention.elbo import AttentionELBO
 from pyro_attention.families import FAMILIES, Family, Gamma, LogNormal, Soft, Weibull
+from pyro_attention.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian, GaussianWeights
 from pyro_attention.graph import GraphAttention
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.gumbel import GumbelSoftmax
@@ -41,7 +44,9 @@ __all__ = [
     "Additive",
     "AlignmentELBO",
     "AlignmentPrior",
+    "AlignmentWeights",
     "Amortised",
+    "AttentionDistribution",
     "AttentionELBO",
     "AttentionGuide",
     "AttentionOutput",
@@ -50,6 +55,7 @@ __all__ = [
     "Categorical",
     "CategoricalAlignment",
     "ContextualGammaPrior",
+    "ContextualGaussianPrior",
     "ContextualLogNormalPrior",
     "Dense",
     "Dirichlet",
@@ -60,11 +66,15 @@ __all__ = [
     "ExpectedAlignment",
     "Family",
     "FixedGammaPrior",
+    "FixedGaussianPrior",
     "FixedLogNormalPrior",
     "Gamma",
     "GammaWeights",
+    "Gaussian",
+    "GaussianWeights",
     "GraphAdditive",
     "GraphAttention",
+    "GuideRun",
     "GumbelSoftmax",
     "Hybrid",
     "ImportanceELBO",
@@ -80,6 +90,8 @@ __all__ = [
     "Normalizer",
     "Prediction",
     "Prior",
+    "PriorWarning",
+    "Proposal",
     "ScaledDotProduct",
     "ScoreFunctionELBO",
     "Sinkhorn",

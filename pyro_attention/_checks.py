@@ -8,6 +8,8 @@ import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from pyro_attention.ops.transforms import whole
+
 __all__ = [
     "PlateCheck",
     "as_float",
@@ -15,6 +17,7 @@ __all__ = [
     "check_dense",
     "check_edge_index",
     "check_edges",
+    "check_finite",
     "check_pairs",
     "check_per_key",
     "check_positive",
@@ -38,6 +41,7 @@ def check_positive(name: str, value: Tensor | float) -> None:
         ValueError: scale is -1.0, expected a positive finite number
     """
     if isinstance(value, Tensor):
+        value = whole(value)
         if value.numel() == 1 and 0 < value.item() < float("inf"):  # in a fraction of the time of the steps below
             return
         good = (value > 0) & value.isfinite()
@@ -46,6 +50,22 @@ def check_positive(name: str, value: Tensor | float) -> None:
             raise ValueError(f"{name} has an entry {worst}, expected positive finite numbers")
     elif not 0 < value < float("inf"):
         raise ValueError(f"{name} is {value}, expected a positive finite number")
+
+
+def check_finite(name: str, value: Tensor) -> None:
+    """Raise ValueError unless every entry is a finite number.
+
+    Example:
+        >>> check_finite("loc", torch.tensor([0.0, float("nan")]))
+        Traceback (most recent call last):
+        ValueError: loc has 1 of 2 entries NaN or infinite, expected finite numbers; look for ...
+    """
+    # one pass; only a sum that is not finite calls for a closer look
+    if not value.sum().isfinite() and not value.isfinite().all():
+        raise ValueError(
+            f"{name} has {(~value.isfinite()).sum().item()} of {value.numel()} entries NaN or infinite, expected "
+            f"finite numbers; look for NaN in the inputs or in the trained parameters"
+        )
 
 
 class PlateCheck(Messenger):
@@ -68,11 +88,14 @@ def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:
         raise TypeError(f"site '{site}': {name} have dtype {scores.dtype}, expected floating point")
     if torch._C._current_graph_task_id() != -1:
         raise RuntimeError(
-            f"site '{site}' is recomputed during backward, where no guide is active and the weights would be drawn "
-            f"from the prior; checkpoint only the deterministic parts around LatentAttention"
+            f"site '{site}' is recomputed during backward, where no guide is active and the weights would be others "
+            f"than in the forward pass; checkpoint only the deterministic parts around LatentAttention"
         )
+    if not torch.distributions.Distribution._validate_args:
+        return
+    scores = whole(scores)
     # one pass; only a sum that is not finite calls for a closer look
-    if torch.distributions.Distribution._validate_args and not scores.sum().isfinite() and not scores.isfinite().all():
+    if not scores.sum().isfinite() and not scores.isfinite().all():
         raise ValueError(
             f"site '{site}': {(~scores.isfinite()).sum().item()} of {scores.numel()} {name} are NaN or infinite; "
             f"check the features and the learning rate, and pass forbidden positions as a mask instead of -inf scores"
@@ -174,12 +197,19 @@ def check_edges(scores: Tensor, mask: Tensor | None, *, edges: Tensor, site: str
 
 def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) -> None:
     """Raise TypeError or ValueError unless ``edge_index`` is int64 ``[2, E]`` with indices in range."""
+    if edge_index.layout != torch.strided:
+        raise ValueError(
+            f"edge_index is a sparse matrix ({edge_index.layout}), expected the indices [2, edges]; of PyG's adj_t, "
+            f"with a row for each target, these are adj_t.to_sparse_coo().coalesce().indices().flip(0)"
+        )
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}, expected [2, edges]")
     if edge_index.dtype != torch.int64:
         raise TypeError(f"edge_index has dtype {edge_index.dtype}, expected torch.int64; convert it with .long()")
     if edge_index.size(1) == 0:
         return
+    if whole(edge_index) is not edge_index:
+        raise ValueError("edge_index is mapped over by torch.func.vmap, expected the same edges for every entry")
     for row, (name, size) in enumerate((("source", num_sources), ("target", num_targets))):
         low, high = edge_index[row].min().item(), edge_index[row].max().item()
         if low < 0 or high >= size:

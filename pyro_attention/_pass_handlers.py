@@ -11,15 +11,14 @@ from pyro.poutine.messenger import Messenger
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from pyro_attention.distributions import LogWeights
-from pyro_attention.distributions.alignment import CategoricalAlignment
+from pyro_attention.distributions.attention import AttentionDistribution
 
 __all__ = ["AtMean", "dropout_mode", "is_attention", "seeded", "stop_after"]
 
 
 def is_attention(site: Any) -> bool:
     """Whether a site of a guide is an attention site."""
-    return site["type"] == "sample" and isinstance(site["infer"].get("prior"), LogWeights | CategoricalAlignment)
+    return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
 
 
 class AtMean(Messenger):
@@ -28,10 +27,8 @@ class AtMean(Messenger):
     def _pyro_sample(self, msg: Any) -> None:
         if msg["is_observed"]:
             return
-        if isinstance(msg["fn"], LogWeights):
+        if isinstance(msg["fn"], AttentionDistribution):
             msg["value"] = msg["fn"].mean_value
-        elif isinstance(msg["fn"], CategoricalAlignment):
-            msg["value"] = msg["fn"].expected_weights
 
 
 class _Enough(BaseException):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyro
 import torch
+from pyro import poutine
 from torch import Tensor
 
 from pyro_attention._pass_handlers import AtMean, dropout_mode, is_attention, seeded, stop_after
@@ -108,7 +109,10 @@ class Pass:
             ValueError: It has no such dimension.
         """
         if not isinstance(self.output, Tensor):
-            raise TypeError(f"the model returned {type(self.output).__name__}, expected a tensor such as logits")
+            raise TypeError(
+                f"the model returned {type(self.output).__name__}, expected a tensor such as logits; return it from "
+                f"the model, or make the guide of a function that picks it: AttentionGuide(lambda x: model(x)[0], ...)"
+            )
         if not self.vectorized:
             return self.output.unsqueeze(0)
         if self.output.dim() == 0 or self.output.size(0) != self.size:
@@ -119,7 +123,9 @@ class Pass:
         return self.output
 
 
-def passes(guide: AttentionGuide, args: Any, kwargs: Any, request: Request, *, whole: bool) -> Iterator[Pass]:
+def passes(
+    guide: AttentionGuide, args: Any, kwargs: Any, request: Request, *, whole: bool
+) -> Generator[Pass, None, None]:
     """Run the model under the guide until all samples are drawn.
 
     The first pass is one sample, and shows the model's plates, its attention sites and their sizes; those after it are
@@ -149,10 +155,10 @@ def _run(guide: AttentionGuide, args: Any, kwargs: Any, *around: AbstractContext
     with ExitStack() as stack:
         for handler in around:
             stack.enter_context(handler)
-        output = guide.run(*args, **kwargs)
-    trace = guide.trace
-    del guide.trace
-    return trace, output
+        # a run that is stopped returns no trace of its own
+        tracer = stack.enter_context(poutine.trace())
+        output = guide.run(*args, **kwargs).output
+    return tracer.trace, output
 
 
 def _depth(site: Any) -> int:

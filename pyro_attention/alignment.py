@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import copy
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from pyro.distributions import Distribution
 from torch import Tensor, nn
 
-from pyro_attention.distributions.alignment import CategoricalAlignment, ExpectedWeights
-from pyro_attention.families import Family
+from pyro_attention.distributions.alignment import AlignmentWeights, CategoricalAlignment, ExpectedWeights
+from pyro_attention.families import FAMILIES, Family
 from pyro_attention.layout import Layout
-from pyro_attention.priors import Prior
+from pyro_attention.priors import PRIORS, Prior
 
 __all__ = ["AlignmentPrior", "Amortised", "Categorical", "ExpectedAlignment", "Marginal"]
 
 
+@PRIORS.register("alignment")
 class AlignmentPrior(Prior):
     r"""The attention scores are the prior: :math:`z \sim \mathrm{Categorical}(\mathrm{softmax}(\Phi))`.
 
@@ -28,9 +29,10 @@ class AlignmentPrior(Prior):
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2.
     """
 
-    keys_only = "each query chooses its key by itself"
+    kind: ClassVar[str] = CategoricalAlignment.kind
+    over_queries_obstacle = "each query chooses its key by itself"
 
-    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> CategoricalAlignment:  # type: ignore[override]  # noqa: ARG002
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> CategoricalAlignment:  # noqa: ARG002
         return CategoricalAlignment(scores, layout=layout)
 
 
@@ -38,6 +40,7 @@ class _AlignmentFamily(Family):
     kind: ClassVar[str] = CategoricalAlignment.kind
 
 
+@FAMILIES.register("expected_alignment")
 class ExpectedAlignment(_AlignmentFamily):
     r"""Soft attention under an alignment prior: the point mass at :math:`\mathrm{E}[z]`, without a prior term.
 
@@ -49,10 +52,14 @@ class ExpectedAlignment(_AlignmentFamily):
 
     has_prior_term = False
 
+    def prior(self, prior: CategoricalAlignment) -> AlignmentWeights:
+        return AlignmentWeights(prior)
+
     def posterior(self, prior: CategoricalAlignment) -> Distribution:
         return ExpectedWeights(prior)
 
 
+@FAMILIES.register("marginal")
 class Marginal(_AlignmentFamily):
     r"""No posterior: the alignment is summed out exactly, :math:`\log \sum_z p(z)\, f(y \mid z)`.
 
@@ -71,6 +78,7 @@ class Marginal(_AlignmentFamily):
         return prior
 
 
+@FAMILIES.register("categorical")
 class Categorical(_AlignmentFamily):
     r"""Categorical posterior, summed out exactly: :math:`\mathrm{E}_q[\log f(y \mid z)] - \mathrm{KL}(q \| p)`.
 
@@ -97,7 +105,7 @@ class Categorical(_AlignmentFamily):
         return {"enumerate": "parallel"} if self.enumerate else {}
 
     def posterior(self, prior: CategoricalAlignment) -> Distribution:
-        return CategoricalAlignment(prior.proposal, layout=prior.layout)
+        return CategoricalAlignment(prior.proposal.scores, layout=prior.layout)
 
     def extra_repr(self) -> str:
         return f"enumerate={self.enumerate}"
@@ -107,7 +115,8 @@ class Amortised(Family):
     r"""A family whose scores come from an inference network instead of the attention layer.
 
     The network is called with the arguments of the model and returns scores of the shape of the layer's own; it may
-    look at everything the model is given, the observations too. Masks are the layer's.
+    look at everything the model is given, the observations too. Masks are the layer's, and so is whether scores enter
+    normalised: a network that returns the layer's scores gives the posterior that the family has by itself.
 
     Args:
         network: Inference network, a module.
@@ -152,18 +161,20 @@ class Amortised(Family):
         """That of the family."""
         return self.family.infer
 
+    def prior(self, prior: Any) -> Any:
+        return self.family.prior(prior)
+
     def amortise(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
         """Posterior of a site from its prior and the arguments of the model."""
         if self.warm_start:
             return self.family.posterior(prior)
         scores = self.network(*args, **kwargs)
-        if scores.shape != prior.proposal.shape:
+        own = prior.proposal.scores
+        if scores.shape != own.shape:
             raise ValueError(
                 f"the inference network returned scores of shape {tuple(scores.shape)}, expected the layer's "
-                f"{tuple(prior.proposal.shape)}; if it scores all queries at once, they must be one site of the model"
+                f"{tuple(own.shape)}; if it scores all queries at once, they must be one site of the model"
             )
         if self.from_prior:
-            scores = scores + prior.proposal.detach()
-        proposed = copy.copy(prior)
-        proposed.scores = prior.normalizer.normalize_scores(scores, prior.layout) if self.family.normalizes else scores
-        return self.family.posterior(proposed)
+            scores = scores + own.detach()
+        return self.family.posterior(prior.with_proposal(replace(prior.proposal, scores=scores)))

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyro
 import torch
+from pyro.poutine import runtime
+from pyro.poutine.indep_messenger import IndepMessenger
+from pyro.poutine.markov_messenger import MarkovMessenger
+from pyro.poutine.mask_messenger import MaskMessenger
+from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from pyro_attention._checks import PlateCheck, as_float, check_pairs, check_per_key, check_scores
-from pyro_attention.distributions import BlockedPrior, BlockedValue, LogWeights
+from pyro_attention.distributions import BlockedPrior, BlockedValue
+from pyro_attention.distributions.attention import AttentionDistribution, Proposal
 from pyro_attention.distributions.pairs import Pairs
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.dropout import Dropout
+from pyro_attention.ops.transforms import in_transform
 from pyro_attention.output import AttentionOutput
 from pyro_attention.priors import (
     ContextualGammaPrior,
@@ -23,6 +33,8 @@ from pyro_attention.priors import (
 
 __all__ = ["LatentAttention"]
 
+# A model enters these by itself, also where somebody calls it like any other module.
+_ANNOTATIONS = (IndepMessenger, MarkovMessenger, MaskMessenger, ScaleMessenger)
 _BLOCKED_PRIORS = (FixedGammaPrior, FixedLogNormalPrior, ContextualGammaPrior, ContextualLogNormalPrior)
 
 
@@ -31,6 +43,12 @@ class LatentAttention(nn.Module):
 
     Declares ``pyro.sample(name, prior)`` with value ``log S``, normalises it and aggregates the values. What the
     weights are, deterministic or random, is the guide's affair.
+
+    Called where Pyro does not run the model, the layer is ordinary attention: it gives the deterministic weights that
+    the guide ``Soft()`` gives, and asks for no plates. Pyro runs the model where a handler is active, such as a guide,
+    ``Predictive``, ``poutine.trace`` or ``poutine.condition``; without a guide the weights are then drawn from the
+    prior. Plates, ``poutine.mask`` and ``poutine.scale`` alone do not count, as a model enters them itself; nor does
+    ``poutine.seed``, which sets a seed and is no handler to Pyro.
 
     Args:
         name: Name of the sample site.
@@ -43,7 +61,7 @@ class LatentAttention(nn.Module):
             these always enter raw.
 
     Raises:
-        TypeError: The normalizer is no :class:`Normalizer`.
+        TypeError: The prior is no :class:`Prior`, or the normalizer no :class:`Normalizer`.
         ValueError: The dropout probability is outside [0, 1), or a normalizer over queries with an alignment,
             Dirichlet or Gaussian prior.
 
@@ -70,6 +88,13 @@ class LatentAttention(nn.Module):
         normalize_scores: bool = True,
     ) -> None:
         super().__init__()
+        if not isinstance(prior, Prior):
+            shown = type(prior).__name__ if isinstance(prior, Distribution) else repr(prior)
+            raise TypeError(
+                f"site '{name}': prior is {shown}, expected a Prior, a module that makes the distribution of the log "
+                f"weights for every call, such as FixedGammaPrior(concentration=1.0, rate=1.0); "
+                f"PRIORS['gamma_fixed'] finds one by name"
+            )
         self.name = name
         self.prior = prior
         self.normalizer = Softmax() if normalizer is None else normalizer
@@ -80,7 +105,7 @@ class LatentAttention(nn.Module):
     def forward(
         self, scores: Tensor, values: Tensor, *, keys: Tensor | None = None, layout: Layout | None = None
     ) -> AttentionOutput:
-        """Sample the weights and aggregate the values.
+        """Sample the weights and aggregate the values; deterministic weights where Pyro does not run the model.
 
         Args:
             scores: Attention scores, ``[..., H, M, N]`` dense or ``[..., E, H]`` on a graph.
@@ -90,8 +115,8 @@ class LatentAttention(nn.Module):
 
         Raises:
             TypeError: The scores are not floating point.
-            ValueError: Shapes do not fit, scores are not finite, keys are missing, a batch dimension has no plate, or
-                a normalizer over queries meets a causal mask or queries in a plate.
+            ValueError: Shapes do not fit, scores are not finite, keys are missing, a batch dimension has no plate where
+                Pyro runs the model, or a normalizer over queries meets a causal mask or queries in a plate.
             RuntimeError: Called from inside a backward pass (gradient checkpointing).
         """
         layout = Dense() if layout is None else layout
@@ -103,10 +128,8 @@ class LatentAttention(nn.Module):
         # an autocast region would redo the softmax inputs in half precision
         with torch.autocast(scores.device.type, enabled=False):
             prior = self._prior(as_float(scores), keys, layout)
-            with PlateCheck():
-                log_weights = pyro.sample(self.name, prior)
-            weights = prior.weights(log_weights)
-        context = layout.aggregate(self.dropout(weights).to(values.dtype), values)
+            weights = self.dropout(prior.weights(self._value(prior)))
+        context = layout.aggregate(weights.to(values.dtype), values)
         return AttentionOutput(context=context, weights=weights)
 
     def blocked(
@@ -140,13 +163,17 @@ class LatentAttention(nn.Module):
         reason = self.obstacle()
         if reason is not None:
             raise ValueError(f"site '{self.name}': blocked attention does not support {reason}; use dense attention")
+        if in_transform(queries, keys, values):
+            raise ValueError(
+                f"site '{self.name}': blocked attention does not support the transforms of torch.func, such as vmap "
+                f"and grad; use dense attention"
+            )
         check_pairs(queries, keys, values, key_mask, query_mask, site=self.name)
         pairs = Pairs(queries, keys, key_mask, query_mask, causal, self.normalize_scores and self.prior.normalizes)
         per_query = causal and not isinstance(self.prior, FixedGammaPrior | FixedLogNormalPrior)
         with torch.autocast(queries.device.type, enabled=False):
             prior = BlockedPrior(self.prior, pairs, per_query=per_query, site=self.name)
-            with PlateCheck():
-                value = pyro.sample(self.name, prior)
+            value = self._value(prior)
             if isinstance(value, BlockedValue):
                 return AttentionOutput(context=value.attend(values), weights=None)
             weights = prior.weights(value)  # given by a condition
@@ -166,25 +193,28 @@ class LatentAttention(nn.Module):
             return f"dropout of the weights (here {self.dropout.p} in training mode)"
         return None
 
+    def _value(self, prior: AttentionDistribution) -> Tensor:
+        """Value of the site where Pyro runs the model, else that of ordinary attention."""
+        if all(isinstance(handler, _ANNOTATIONS) for handler in runtime._PYRO_STACK):
+            return prior.deterministic_value
+        with PlateCheck():
+            value: Tensor = pyro.sample(self.name, prior)
+        return value
+
     def _check_normalizer(self) -> None:
         if not isinstance(self.normalizer, Normalizer):
             raise TypeError(
                 f"site '{self.name}': normalizer is {self.normalizer!r}, expected a Normalizer such as Softmax(); "
                 f"NORMALIZERS['softmax'] finds one by name"
             )
-        if self.normalizer.over_queries and self.prior.keys_only is not None:
+        if self.normalizer.over_queries and self.prior.over_queries_obstacle is not None:
             raise ValueError(
                 f"site '{self.name}': {type(self.normalizer).__name__} normalises over queries, but under "
-                f"{type(self.prior).__name__} {self.prior.keys_only}; use Softmax(), or a Gamma or LogNormal prior"
+                f"{type(self.prior).__name__} {self.prior.over_queries_obstacle}; use Softmax(), or a Gamma or "
+                f"LogNormal prior"
             )
 
-    def _prior(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogWeights:
-        total: Tensor | float | None = None
-        if self.normalize_scores and self.prior.normalizes:
-            scores = self.normalizer.normalize_scores(scores, layout)
-            total = self.normalizer.total(scores, layout)
-        elif layout.mask is not None:
-            scores = scores.masked_fill(~layout.mask, 0)
-        prior: LogWeights = self.prior(scores, keys, layout)
-        prior.scores, prior.normalizer, prior.expected_total = scores, self.normalizer, total
-        return prior
+    def _prior(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> Any:
+        normalize = self.normalize_scores and self.prior.normalizes
+        proposal = Proposal(scores, layout, self.normalizer, normalize)
+        return self.prior(proposal.scores, keys, layout).with_proposal(proposal)

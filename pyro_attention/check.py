@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +12,13 @@ from pyro import poutine
 from torch import Tensor
 
 from pyro_attention._checks import unregistered_parameters
+from pyro_attention._guide_runs import PriorWarning, sites_at_prior
 from pyro_attention.alignment_elbo import AlignmentELBO
 from pyro_attention.distributions import BlockedPrior
+from pyro_attention.distributions.attention import AttentionDistribution
 from pyro_attention.elbo import AttentionELBO
 from pyro_attention.families import Family
-from pyro_attention.guide import AttentionGuide
+from pyro_attention.guide import AttentionGuide, check_guide
 
 __all__ = ["ModelReport", "SiteReport", "check_model"]
 
@@ -125,13 +128,18 @@ def check_model(
     problems: list[str] = []
     loss: Tensor | None = None
     try:
-        with torch.enable_grad(), poutine.trace(param_only=True) as tracer, recorder:
+        with torch.enable_grad(), poutine.trace(param_only=True) as tracer, recorder, warnings.catch_warnings():
+            warnings.simplefilter("ignore", PriorWarning)  # it is among the problems
             loss = torch.as_tensor(elbo.differentiable_loss(model, guide, *args, **kwargs))
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
         problems.append(f"{type(error).__name__}: {error}")
     else:
         problems += _problems(loss, recorder, tracer.trace, svi)
-    gradients = _gradients(loss, [prior.scores for prior, _ in recorder.sites.values()])
+        at_prior = sites_at_prior(poutine.unwrap(guide), recorder.latent.values())
+        problems += [] if at_prior is None else [at_prior]
+    # blocked attention holds no scores
+    scores = [None if isinstance(p, BlockedPrior) else p.proposal.scores for p, _ in recorder.sites.values()]
+    gradients = _gradients(loss, scores)
     sites = tuple(
         _site_report(name, prior, posterior, getattr(elbo, "kl_record", {}).get(name), gradient)
         for (name, (prior, posterior)), gradient in zip(recorder.sites.items(), gradients, strict=True)
@@ -145,6 +153,7 @@ def check_model(
 
 
 def _objective(guide: AttentionGuide) -> AttentionELBO | AlignmentELBO:
+    check_guide(guide)
     summed_out = any("enumerate" in family.infer for family in guide.families if isinstance(family, Family))
     return AlignmentELBO() if summed_out else AttentionELBO()  # type: ignore[no-untyped-call]
 
@@ -155,12 +164,15 @@ class _Recorder(poutine.messenger.Messenger):
     def __init__(self) -> None:
         super().__init__()
         self.sites: dict[str, tuple[Any, Any]] = {}
+        self.latent: dict[str, Any] = {}  # name and infer of every latent site
         self.observed = False
 
     def _pyro_post_sample(self, msg: Any) -> None:
         prior = msg["infer"].get("prior")
-        if getattr(prior, "kind", None) is not None:
+        if isinstance(prior, AttentionDistribution):
             self.sites[msg["name"]] = (prior, msg["fn"])
+        if not msg["is_observed"]:
+            self.latent[msg["name"]] = {"name": msg["name"], "infer": msg["infer"]}
         self.observed |= msg["is_observed"] and msg["infer"].get("_deterministic") is None
 
 
@@ -184,7 +196,6 @@ def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[
 
 def _gradients(loss: Tensor | None, scores: list[Tensor | None]) -> list[float | None]:
     """Norm of the loss's gradient at each site's scores; None where there is none."""
-    # blocked attention holds no scores
     known = [torch.zeros(()) if tensor is None else tensor for tensor in scores]
     wanted = [tensor for tensor in known if tensor.requires_grad]
     if loss is None or not loss.requires_grad or not wanted:

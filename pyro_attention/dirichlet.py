@@ -7,15 +7,16 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from pyro_attention.distributions.dirichlet import DirichletWeights
-from pyro_attention.families import Family
+from pyro_attention.families import FAMILIES, Family
 from pyro_attention.layout import Layout
-from pyro_attention.priors import Prior
+from pyro_attention.priors import PRIORS, Prior
 
 __all__ = ["Dirichlet", "DirichletPrior"]
 
 LARGEST_SCORE = 10.0
 
 
+@PRIORS.register("dirichlet")
 class DirichletPrior(Prior):
     r"""The attention scores are the prior of a relaxed alignment: :math:`W \sim \mathrm{Dirichlet}(\exp\Phi)`.
 
@@ -30,13 +31,15 @@ class DirichletPrior(Prior):
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2; the clamp is in its code.
     """
 
+    kind: ClassVar[str] = DirichletWeights.kind
     normalizes = False
-    keys_only = "each query's weights are by themselves a point on the simplex"
+    over_queries_obstacle = "each query's weights are by themselves a point on the simplex"
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> DirichletWeights:  # noqa: ARG002
         return DirichletWeights(_clamp(scores), layout=layout)
 
 
+@FAMILIES.register("dirichlet")
 class Dirichlet(Family):
     r"""Dirichlet posterior of a relaxed alignment: concentration :math:`\exp\Phi`, scores clamped to [-10, 10].
 
@@ -51,10 +54,9 @@ class Dirichlet(Family):
     """
 
     kind: ClassVar[str] = DirichletWeights.kind
-    normalizes = False
 
     def posterior(self, prior: Any) -> DirichletWeights:
-        return DirichletWeights(_clamp(prior.proposal), layout=prior.layout, shape=prior.full_shape)
+        return DirichletWeights(_clamp(prior.proposal.scores), layout=prior.layout, shape=prior.full_shape)
 
 
 def _clamp(scores: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -10,6 +12,7 @@ from pyro import poutine
 from pyro.distributions import Delta
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
+from pyro.infer.elbo import ELBOModule
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.util import prune_subsample_sites
@@ -17,7 +20,8 @@ from pyro.util import check_model_guide_match, check_site_shape
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyro_attention._checks import unregistered_parameters
+from pyro_attention._elbo_module import WholeELBOModule, loss_and_backward
+from pyro_attention._guide_runs import run_messenger
 
 __all__ = ["AttentionELBO"]
 
@@ -30,6 +34,16 @@ class AttentionELBO(TraceMeanField_ELBO):
     Works wherever a Pyro ELBO does: ``SVI(model, guide, optim, AttentionELBO())``, and as a module for plain PyTorch,
     Lightning and DDP: ``AttentionELBO()(model, guide)``. With an :class:`AttentionGuide` the model runs once a step.
 
+    A point mass, such as a site of an autoguide, has the exact term ``log q - log p`` at its value, and an auxiliary
+    site of the guide has ``log q``: the KL of an autoguide is estimated from the drawn values, as in stock Pyro.
+
+    Parameters that a step does not use (a prior network while the KL weight is 0, or under ``Soft``) take part in the
+    module's loss without a gradient: their ``grad`` stays None in one process, so no optimiser moves them, and DDP,
+    which must hear of every parameter, averages zeros (an optimiser with weight decay then shrinks them). DDP needs
+    no ``find_unused_parameters=True`` for them. Two things are left to the caller: run the module once before it is
+    wrapped when an autoguide makes its parameters at the first call, and seed every rank differently after the
+    parameters are made (``torch.manual_seed(seed + rank)``), because ranks with equal seeds draw equal noise.
+
     Args:
         kl_weight: Weight of the KL terms, or a callable of :attr:`step` (see :mod:`pyro_attention.schedules`); 0 skips
             them.
@@ -41,10 +55,13 @@ class AttentionELBO(TraceMeanField_ELBO):
 
     Attributes:
         step: Step given to a ``kl_weight`` schedule; set by the caller (the training loop), never counted inside.
-        kl_record: Unweighted KL of every site at the last evaluation, averaged over particles, in nats.
+        kl_record: Unweighted KL of every site at the last evaluation, averaged over particles, in nats. An auxiliary
+            site has its own entry, its part of the KL.
 
     Raises:
-        ValueError: At a call: a KL without closed form, an ELBO that is NaN, or parameters that would not train.
+        ValueError: At a call: a KL without closed form, an ELBO that is NaN or infinite, a latent site of the model
+            without one in the guide or the other way round, another scale or mask of a site in a hand-written guide
+            than in the model, or parameters that would not train.
 
     Example:
         >>> import pyro
@@ -88,6 +105,10 @@ class AttentionELBO(TraceMeanField_ELBO):
             raise ValueError(f"kl_weight is {weight} at step {self.step}, expected a finite number >= 0")
         return weight
 
+    def __call__(self, model: Any, guide: Any) -> ELBOModule:
+        """The loss as a module, called with the arguments of the model."""
+        return WholeELBOModule(model, guide, self)
+
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Estimate of the negative ELBO in nats, without gradient."""
         with torch.no_grad():
@@ -95,56 +116,38 @@ class AttentionELBO(TraceMeanField_ELBO):
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Estimate of the negative ELBO in nats, a scalar tensor."""
-        return self._evaluate(model, guide, args, kwargs)[0]
+        self.kl_record = {}
+        loss: Tensor | float = 0.0
+        for model_trace, guide_trace in self._get_traces(model, guide, args, kwargs):  # type: ignore[no-untyped-call]
+            elbo = self._elbo_particle(model_trace, guide_trace)
+            if is_validation_enabled() and not elbo.isfinite():
+                raise ValueError(self._why_not_finite(elbo, model_trace))
+            loss = loss - elbo / self.num_particles
+        return torch.as_tensor(loss)
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Estimate of the negative ELBO; its gradient is added to the parameters of the param store."""
-        loss, params = self._evaluate(model, guide, args, kwargs)
-        if not loss.requires_grad:
-            raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
-        # stock Pyro skips the backward pass silently when nothing is registered
-        problem = unregistered_parameters(loss, params) if is_validation_enabled() else None
-        if problem is not None:
-            raise ValueError(problem)
-        loss.backward(retain_graph=self.retain_graph)
-        return loss.item()
-
-    def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Tensor, list[Tensor]]:
-        """Loss and the param sites' tensors."""
-        self.kl_record = {}
-        loss: Tensor | float = 0.0
-        params: list[Tensor] = []
-        traces = self._get_traces(model, guide, args, kwargs)  # type: ignore[no-untyped-call]
-        for model_trace, guide_trace in traces:
-            loss = loss - self._elbo_particle(model_trace, guide_trace) / self.num_particles
-            for trace in (model_trace, guide_trace):
-                params += [s["value"].unconstrained() for s in trace.nodes.values() if s["type"] == "param"]
-        loss = torch.as_tensor(loss)
-        if is_validation_enabled() and loss.isnan():
-            raise ValueError(
-                f"the ELBO is NaN (KL per site: {self.kl_record}); look for NaN in the observed data, or a learning "
-                f"rate or raw scores so large that the likelihood overflows"
-            )
-        return loss, params
+        return loss_and_backward(self, model, guide, args, kwargs)
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Traces of model and guide; log-probabilities are computed at observed sites only."""
-        messenger = poutine.unwrap(guide)
-        if isinstance(messenger, GuideMessenger):
-            guide(*args, **kwargs)
-            model_trace, guide_trace = messenger.get_traces()
-            # the trace would keep this step's autograd graph alive until the next one
-            del messenger.trace
+        if isinstance(poutine.unwrap(guide), GuideMessenger):
+            model_trace, guide_trace = run_messenger(guide, args, kwargs)
         else:
-            guide_trace = prune_subsample_sites(poutine.trace(guide).get_trace(*args, **kwargs))
+            guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
             replayed = poutine.replay(model, trace=guide_trace)
-            model_trace = prune_subsample_sites(poutine.trace(replayed).get_trace(*args, **kwargs))
-        model_trace.compute_log_prob(lambda _, site: site["is_observed"])
+            model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
         if is_validation_enabled():
             check_model_guide_match(model_trace, guide_trace, self.max_plate_nesting)
+        # not before the replay: model and guide share their minibatch
+        model_trace, guide_trace = prune_subsample_sites(model_trace), prune_subsample_sites(guide_trace)
+        model_trace.compute_log_prob(lambda _, site: site["is_observed"])
+        if is_validation_enabled():
             for _, site in _sample_sites(model_trace):
                 if site["is_observed"]:
                     check_site_shape(site, self.max_plate_nesting)
+            if self.kl == "closed_form":
+                _check_mean_field(model_trace, guide_trace)
         return model_trace, guide_trace
 
     def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
@@ -152,44 +155,127 @@ class AttentionELBO(TraceMeanField_ELBO):
         for name, site in _sample_sites(model_trace):
             if site["is_observed"]:
                 elbo = elbo + site["log_prob_sum"]
-            elif weight > 0:
-                if name not in guide_trace.nodes:
-                    raise ValueError(
-                        f"site '{name}' is in the model alone; use AlignmentELBO to sum an alignment out, or give the "
-                        f"guide such a site"
-                    )
-                kl = self._kl(name, guide_trace.nodes[name], site)
-                if kl is not None:
+            elif name not in guide_trace.nodes:
+                raise ValueError(
+                    f"site '{name}' is in the model alone; use AlignmentELBO to sum an alignment out, or give the "
+                    f"guide such a site"
+                )
+        for name, site in _sample_sites(guide_trace):
+            if name not in model_trace.nodes and not site["infer"].get("is_auxiliary"):
+                raise ValueError(
+                    f"site '{name}' is in the guide alone; mark it by infer={{'is_auxiliary': True}}, or give the "
+                    f"model such a site"
+                )
+            self._check_pathwise(name, site)
+            if weight > 0:
+                # ScoreFunctionELBO reads it there
+                site["kl"] = self._kl(name, site, model_trace.nodes.get(name))
+                if site["kl"] is not None:
+                    kl = site["kl"].sum()
                     elbo = elbo - weight * kl
                     self.kl_record[name] = self.kl_record.get(name, 0) + kl.detach() / self.num_particles
         return elbo
 
     def _kl(self, name: str, guide_site: Any, model_site: Any) -> Tensor | None:
-        """KL of one site, summed over its batch; None where the site has no prior term."""
-        q, p, mask = guide_site["fn"], model_site["fn"], guide_site["mask"]
-        kept = q is p or guide_site["infer"].get("keeps_prior", False)
-        if mask is False or (kept and (q.has_rsample or not q.log_prob(guide_site["value"]).requires_grad)):
+        """KL of one site, with the dimensions of its plates; None where the site has no prior term."""
+        q, value = guide_site["fn"], guide_site["value"]
+        if guide_site["mask"] is False or _keeps_prior(guide_site, model_site):
             return None
-        if not q.has_rsample:
-            self._check_unreparameterised(name, q)
-        if self.kl == "sampled":
-            kl = q.log_prob(guide_site["value"]) - p.log_prob(guide_site["value"])
-        elif isinstance(q, Delta):
-            kl = -p.log_prob(q.v)
-        else:
-            try:
-                kl = kl_divergence(q, p)
-            except NotImplementedError:
+        if model_site is None:  # auxiliary
+            return _weighted(q.log_prob(value), guide_site)
+        p = model_site["fn"]
+        if self.kl == "sampled" or _is_point_mass(q):
+            return _weighted(q.log_prob(value), guide_site) - _weighted(p.log_prob(value), model_site)
+        try:
+            kl = kl_divergence(q, p)
+        except NotImplementedError:
+            raise ValueError(
+                f"site '{name}': KL({type(q).__name__} || {type(p).__name__}) has no closed form; choose another "
+                f"pair, register one with torch.distributions.register_kl, or pass kl='sampled'"
+            ) from None
+        for what in ("scale", "mask"):
+            if not _equal(guide_site[what], model_site[what]):
                 raise ValueError(
-                    f"site '{name}': KL({type(q).__name__} || {type(p).__name__}) has no closed form; choose another "
-                    f"pair, register one with torch.distributions.register_kl, or pass kl='sampled'"
-                ) from None
-        return scale_and_mask(kl, scale=guide_site["scale"], mask=mask).sum()  # type: ignore[no-any-return]
+                    f"site '{name}': its {what} is {guide_site[what]} in the guide and {model_site[what]} in the "
+                    f"model, so its KL has no closed form; put poutine.{what} around the site in both, or pass "
+                    f"kl='sampled'"
+                )
+        return _weighted(torch.as_tensor(kl), guide_site)
+
+    def _check_pathwise(self, name: str, site: Any) -> None:
+        """Raise ValueError when a site's draw loses a gradient."""
+        q = site["fn"]
+        # a site that keeps a prior without parameters has none to lose
+        if q.has_rsample or (site["infer"].get("keeps_prior") and not q.log_prob(site["value"]).requires_grad):
+            return
+        self._check_unreparameterised(name, q)
 
     def _check_unreparameterised(self, name: str, q: Any) -> None:
         raise ValueError(
             f"site '{name}': {type(q).__name__} has no reparameterised sampler, it cannot train here; use "
             f"AlignmentELBO or ScoreFunctionELBO for alignments"
+        )
+
+    def _why_not_finite(self, elbo: Tensor, model_trace: Any) -> str:
+        record = {name: float(kl) for name, kl in self.kl_record.items()}
+        observed = {n: site["log_prob_sum"].item() for n, site in _sample_sites(model_trace) if site["is_observed"]}
+        broken = [name for name, kl in record.items() if not math.isfinite(kl)]
+        if broken:
+            remedy = (
+                f"the KL of {', '.join(map(repr, broken))} overflows, as it does for raw scores near 89: let the layer "
+                f"normalise them (normalize_scores=True), scale them down, or lower the learning rate"
+            )
+        else:
+            remedy = (
+                "look for NaN or impossible values in the observed data, or a learning rate or raw scores so large "
+                "that the likelihood overflows"
+            )
+        return f"the ELBO is {elbo.item()} (KL per site: {record}; log likelihood per site: {observed}); {remedy}"
+
+
+def _keeps_prior(guide_site: Any, model_site: Any) -> bool:
+    q = guide_site["fn"]
+    same = model_site is not None and q is model_site["fn"]
+    if not (same or guide_site["infer"].get("keeps_prior")):
+        return False
+    return q.has_rsample or not q.log_prob(guide_site["value"]).requires_grad
+
+
+def _weighted(log_prob: Tensor, site: Any) -> Tensor:
+    weighted: Tensor = scale_and_mask(log_prob, scale=site["scale"], mask=site["mask"])
+    return weighted
+
+
+def _is_point_mass(q: Any) -> bool:
+    while hasattr(q, "base_dist") and not isinstance(q, Delta):
+        q = q.base_dist
+    return isinstance(q, Delta)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two scales or masks are the same; no mask is a mask of True."""
+    if one is other:
+        return True
+    one, other = (torch.as_tensor(True if value is None else value) for value in (one, other))
+    return bool((one == other).all())
+
+
+def _check_mean_field(model_trace: Any, guide_trace: Any) -> None:
+    """Warn when closed-form KL terms may be wrong: Pyro's mean-field condition, by the order of the sites."""
+    # sites that a messenger took from the model are in its order
+    own = [
+        (name, site)
+        for name, site in _sample_sites(guide_trace)
+        if name in model_trace.nodes and "prior" not in site["infer"]
+    ]
+    order = [name for name, _ in own]
+    expected = [name for name in model_trace.nodes if name in order]
+    if order != expected and not all(_is_point_mass(site["fn"]) for _, site in own):
+        warnings.warn(
+            f"failed to verify the mean field restriction on the guide: its sites come in the order {order}, those of "
+            f"the model in the order {expected}; a closed-form KL is wrong where the model lets a site depend on "
+            f"another that depends on it in the guide. Sample them in the model's order, or pass kl='sampled'",
+            stacklevel=2,
         )
 
 

@@ -5,7 +5,7 @@ Every family has ``E[S] = exp(scores)``, so all of them share one deterministic 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import Delta, Distribution
@@ -19,8 +19,6 @@ __all__ = ["FAMILIES", "Family", "Gamma", "LogNormal", "Soft", "Weibull"]
 
 FAMILIES: Registry[type[Family]] = Registry("posterior family")
 
-Weights = TypeVar("Weights", WeibullWeights, LogNormalWeights, GammaWeights)
-
 
 class Family(nn.Module):
     """A posterior family; subclasses implement :meth:`posterior`.
@@ -29,19 +27,27 @@ class Family(nn.Module):
         kind: The kind of prior it fits (a prior distribution's own ``kind``).
         has_prior_term: False when the site adds no KL to the ELBO.
         infer: Pyro's inference options of the site, such as enumeration.
-        normalizes: Scores of an inference network may enter as log-softmax; False where their size means something.
         shifts_scores: The posterior is Weibull, LogNormal or a point mass, and that of scores of zero shifted by the
-            scores: blocked attention can draw from it. Each class says so for itself; it is not inherited.
+            scores: blocked attention can draw from it. Each class says so for itself, by
+            ``class Mine(Family, shifts_scores=True)``; it is not inherited.
     """
 
     kind: ClassVar[str] = LogWeights.kind
     has_prior_term: ClassVar[bool] = True
     infer: ClassVar[dict[str, Any]] = {}
-    normalizes: ClassVar[bool] = True
     shifts_scores: ClassVar[bool] = False
 
+    def __init_subclass__(cls, *, shifts_scores: bool = False, **options: Any) -> None:
+        # not inherited: a subclass may well make the spread depend on the scores
+        super().__init_subclass__(**options)
+        cls.shifts_scores = shifts_scores
+
+    def prior(self, prior: Any) -> Any:
+        """The prior over what the posterior draws; another one than the layer's where that is another variable."""
+        return prior
+
     def posterior(self, prior: Any) -> Distribution:
-        """Posterior of a site from its prior, whose ``scores`` hold ``log E[S]``."""
+        """Posterior of a site from its prior, whose ``proposal.scores`` hold ``log E[S]``."""
         raise NotImplementedError
 
     def amortise(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:  # noqa: ARG002
@@ -50,7 +56,7 @@ class Family(nn.Module):
 
 
 @FAMILIES.register("soft")
-class Soft(Family):
+class Soft(Family, shifts_scores=True):
     """The point mass at the posterior mean: ordinary deterministic attention, without a prior term.
 
     Example:
@@ -59,23 +65,29 @@ class Soft(Family):
     """
 
     has_prior_term = False
-    shifts_scores = True
 
     def posterior(self, prior: LogWeights) -> Distribution:
-        return Delta(prior.proposal.expand(prior.full_shape), event_dim=len(prior.event_shape))
+        return Delta(prior.proposal.scores.expand(prior.full_shape), event_dim=len(prior.event_shape))
 
 
 class _Reparameterised(Family):
     """A family with one positive parameter, fixed or learnable, one for all heads or one a head."""
 
-    def __init__(self, name: str, value: float | Tensor, learnable: bool) -> None:
+    def __init__(self, name: str, value: float | Tensor, *, of: str, learnable: bool) -> None:
         super().__init__()
         check_positive(name, value)
         log_value = torch.as_tensor(value, dtype=torch.get_default_dtype()).log()
         if log_value.dim() > 1:
             raise ValueError(f"{name} has shape {tuple(log_value.shape)}, expected a number or one per head [heads]")
-        self.log_value: Tensor = nn.Parameter(log_value) if learnable else nn.Buffer(log_value)
-        self._name = name
+        # the name says of what family it is: a state dict of another one must not fit
+        self._name, self._stored_as = name, f"log_{of}_{name}"
+        setattr(self, self._stored_as, nn.Parameter(log_value) if learnable else nn.Buffer(log_value))
+
+    @property
+    def log_value(self) -> Tensor:
+        """Logarithm of the parameter, a number or one per head."""
+        value: Tensor = getattr(self, self._stored_as)
+        return value
 
     def value(self, prior: LogWeights) -> Tensor:
         """The parameter in a shape that broadcasts against the prior's scores."""
@@ -93,7 +105,7 @@ class _Reparameterised(Family):
 
 
 @FAMILIES.register("weibull")
-class Weibull(_Reparameterised):
+class Weibull(_Reparameterised, shifts_scores=True):
     r"""Weibull posterior: :math:`\lambda = \exp(\Phi) / \Gamma(1 + 1/k)`.
 
     Args:
@@ -110,19 +122,17 @@ class Weibull(_Reparameterised):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
 
-    shifts_scores = True
-
     def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:
-        super().__init__("concentration", concentration, learnable)
+        super().__init__("concentration", concentration, of="weibull", learnable=learnable)
 
     def posterior(self, prior: LogWeights) -> WeibullWeights:
         k = self.value(prior)
-        log_scale = prior.proposal - torch.lgamma(1 + k.reciprocal())
-        return _with_mean(prior, WeibullWeights(log_scale, k, layout=prior.layout, shape=prior.full_shape))
+        log_scale = prior.proposal.scores - torch.lgamma(1 + k.reciprocal())
+        return WeibullWeights(log_scale, k, layout=prior.layout, shape=prior.full_shape, proposal=prior.proposal)
 
 
 @FAMILIES.register("lognormal")
-class LogNormal(_Reparameterised):
+class LogNormal(_Reparameterised, shifts_scores=True):
     r"""LogNormal posterior: location :math:`\Phi - \sigma^2/2`.
 
     Args:
@@ -139,15 +149,13 @@ class LogNormal(_Reparameterised):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
 
-    shifts_scores = True
-
     def __init__(self, scale: float | Tensor = 0.5, *, learnable: bool = False) -> None:
-        super().__init__("scale", scale, learnable)
+        super().__init__("scale", scale, of="lognormal", learnable=learnable)
 
     def posterior(self, prior: LogWeights) -> LogNormalWeights:
         scale = self.value(prior)
-        loc = prior.proposal - scale.square() / 2
-        return _with_mean(prior, LogNormalWeights(loc, scale, layout=prior.layout, shape=prior.full_shape))
+        loc = prior.proposal.scores - scale.square() / 2
+        return LogNormalWeights(loc, scale, layout=prior.layout, shape=prior.full_shape, proposal=prior.proposal)
 
 
 @FAMILIES.register("gamma")
@@ -167,15 +175,11 @@ class Gamma(_Reparameterised):
     """
 
     def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:
-        super().__init__("concentration", concentration, learnable)
+        super().__init__("concentration", concentration, of="gamma", learnable=learnable)
 
     def posterior(self, prior: LogWeights) -> GammaWeights:
         log_concentration = self.value(prior).log()
-        log_rate = log_concentration - prior.proposal
-        return _with_mean(prior, GammaWeights(log_concentration, log_rate, layout=prior.layout, shape=prior.full_shape))
-
-
-def _with_mean(prior: LogWeights, posterior: Weights) -> Weights:
-    """The posterior with what is known of its mean already."""
-    posterior.log_expected_weight, posterior.expected_total = prior.proposal, prior.expected_total
-    return posterior
+        log_rate = log_concentration - prior.proposal.scores
+        return GammaWeights(
+            log_concentration, log_rate, layout=prior.layout, shape=prior.full_shape, proposal=prior.proposal
+        )

@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence, register_kl
 
-from pyro_attention._checks import as_float, check_positive
-from pyro_attention.distributions.base import LogWeights
-from pyro_attention.families import _Reparameterised
+from pyro_attention._checks import as_float
+from pyro_attention.distributions.base import ContinuousWeights
+from pyro_attention.families import FAMILIES, _Reparameterised
 from pyro_attention.key_network import KeyNetwork
 from pyro_attention.layout import Layout
-from pyro_attention.priors import Prior
+from pyro_attention.priors import PRIORS, Prior
 
 __all__ = ["ContextualGaussianPrior", "FixedGaussianPrior", "Gaussian", "GaussianWeights", "kl_gaussian"]
 
-_KEYS_ONLY = "a weight is drawn as it is, normalised over nothing"
+_OBSTACLE = "a weight is drawn as it is, normalised over nothing"
 
 
-class GaussianWeights(LogWeights):
+class GaussianWeights(ContinuousWeights):
     r"""Independent Gaussian weights: the value is the weight itself, :math:`W \sim \mathrm{Normal}(m, s)`.
 
     No normalizer touches it; :meth:`weights` sets masked entries to zero, and that is all.
@@ -32,10 +32,10 @@ class GaussianWeights(LogWeights):
     Args:
         loc: ``m``, broadcastable to batch + event.
         scale: ``s > 0``, broadcastable to batch + event.
-        options: ``layout``, ``shape`` and ``validate_args`` of :class:`LogWeights`.
+        options: ``layout``, ``shape`` and ``validate_args`` of :class:`ContinuousWeights`.
 
     Raises:
-        ValueError: The scale is not positive, or there are too few dimensions.
+        ValueError: The scale is not positive, a parameter is not finite, or there are too few dimensions.
 
     Example:
         >>> q = GaussianWeights(torch.tensor([0.9, 0.1]).expand(1, 1, 2), torch.tensor(0.5))
@@ -47,20 +47,18 @@ class GaussianWeights(LogWeights):
     """
 
     kind: ClassVar[str] = "gaussian weights"
+    positive: ClassVar[tuple[str, ...]] = ("scale",)
 
     def __init__(self, loc: Tensor, scale: Tensor, **options: Any) -> None:
         self.loc, self.scale = as_float(loc), as_float(scale)
-        super().__init__(self.loc, self.scale, **options)
-        if self._validate_args:
-            check_positive("Gaussian scale", self.scale)
+        super().__init__(loc=self.loc, scale=self.scale, **options)
         self.normal = Normal(self.loc, self.scale, validate_args=False)
 
     def weights(self, value: Tensor) -> Tensor:
         """The value, with zeros at masked entries."""
         return value if self.layout.mask is None else value.masked_fill(~self.layout.mask, 0)
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
-        shape = torch.Size(sample_shape) + self.full_shape
+    def draw(self, shape: torch.Size) -> Tensor:
         return torch.addcmul(self.loc, torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device), self.scale)
 
     @property
@@ -76,9 +74,11 @@ class GaussianWeights(LogWeights):
         return self.loc.expand(self.full_shape)
 
     @property
-    def expected_weights(self) -> Tensor:
-        """``E[W]``; masked keys have none."""
-        return self.weights(self.mean_value)
+    def deterministic_value(self) -> Tensor:
+        """The weights of ordinary attention, around which the posterior lies."""
+        proposal = self.proposal
+        weights: Tensor = proposal.normalizer(proposal.scores, self.layout)
+        return weights.expand(self.full_shape)
 
     @property
     def entropy_per_weight(self) -> Tensor:
@@ -90,8 +90,8 @@ class GaussianWeights(LogWeights):
         return density
 
 
-@register_kl(GaussianWeights, LogWeights)  # type: ignore[untyped-decorator]
-def kl_gaussian(q: GaussianWeights, p: LogWeights) -> Tensor:
+@register_kl(GaussianWeights, GaussianWeights)  # type: ignore[untyped-decorator]
+def kl_gaussian(q: GaussianWeights, p: GaussianWeights) -> Tensor:
     r"""KL between Gaussian weights, summed over the unmasked entries of the event, in nats.
 
     .. math:: \sum \log\frac{s_p}{s_q} + \frac{s_q^2 + (m_q - m_p)^2}{2 s_p^2} - \frac12
@@ -101,7 +101,6 @@ def kl_gaussian(q: GaussianWeights, p: LogWeights) -> Tensor:
         p: Prior. The result has q's batch shape.
 
     Raises:
-        NotImplementedError: p is a distribution over log weights, another variable.
         ValueError: The two have different event shapes.
 
     Example:
@@ -111,13 +110,12 @@ def kl_gaussian(q: GaussianWeights, p: LogWeights) -> Tensor:
 
     Source: Bahuleyan et al. (2018), Variational Attention for Sequence-to-Sequence Models.
     """
-    if not isinstance(p, GaussianWeights):
-        raise NotImplementedError(f"KL of Gaussian weights from {type(p).__name__}, which is over their logarithm")
     if q.event_shape != p.event_shape:
         raise ValueError(f"KL between event shapes {tuple(q.event_shape)} and {tuple(p.event_shape)}")
     return q.sum_event(kl_divergence(q.normal, p.normal))
 
 
+@PRIORS.register("gaussian_fixed")
 class FixedGaussianPrior(Prior):
     """The same Normal(loc, scale) for every weight.
 
@@ -129,27 +127,29 @@ class FixedGaussianPrior(Prior):
         ValueError: ``loc`` is not finite or ``scale`` not positive.
 
     Example:
-        >>> FixedGaussianPrior(scale=2.0).log_scale.exp().item()
+        >>> FixedGaussianPrior(scale=2.0).log_gaussian_scale.exp().item()
         2.0
 
     Source: Bahuleyan et al. (2018), Variational Attention for Sequence-to-Sequence Models: N(0, 1).
     """
 
-    keys_only = _KEYS_ONLY
-    loc: Tensor
-    log_scale: Tensor
+    kind: ClassVar[str] = GaussianWeights.kind
+    over_queries_obstacle = _OBSTACLE
+    gaussian_loc: Tensor
+    log_gaussian_scale: Tensor
 
     def __init__(self, loc: float = 0.0, scale: float = 1.0) -> None:
         super().__init__()
         if not math.isfinite(loc):
             raise ValueError(f"loc is {loc}, expected a finite number")
-        self.register_buffer("loc", torch.tensor(float(loc)))
-        self._log_buffer("scale", scale)
+        self.register_buffer("gaussian_loc", torch.tensor(float(loc)))
+        self._log_buffer("scale", scale, of="gaussian_")
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GaussianWeights:  # noqa: ARG002
-        return GaussianWeights(self.loc, self.log_scale.exp(), layout=layout, shape=scores.shape)
+        return GaussianWeights(self.gaussian_loc, self.log_gaussian_scale.exp(), layout=layout, shape=scores.shape)
 
 
+@PRIORS.register("gaussian_contextual")
 class ContextualGaussianPrior(Prior):
     r"""Gaussian prior whose mean is read off the keys: :math:`m_j = \Psi_j`, a softmax over them, and fixed scale.
 
@@ -171,19 +171,21 @@ class ContextualGaussianPrior(Prior):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.3, for the network.
     """
 
-    keys_only = _KEYS_ONLY
-    log_scale: Tensor
+    kind: ClassVar[str] = GaussianWeights.kind
+    over_queries_obstacle = _OBSTACLE
+    log_gaussian_scale: Tensor
 
     def __init__(self, key_dim: int, heads: int = 1, *, scale: float = 1.0, hidden_dim: int = 10) -> None:
         super().__init__()
         self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim)
-        self._log_buffer("scale", scale)
+        self._log_buffer("scale", scale, of="gaussian_")
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GaussianWeights:
         log_psi: Tensor = self.network(keys, layout)
-        return GaussianWeights(log_psi.exp(), self.log_scale.exp(), layout=layout, shape=scores.shape)
+        return GaussianWeights(log_psi.exp(), self.log_gaussian_scale.exp(), layout=layout, shape=scores.shape)
 
 
+@FAMILIES.register("gaussian")
 class Gaussian(_Reparameterised):
     r"""Gaussian posterior around the deterministic weights: :math:`W \sim \mathrm{Normal}(w(\Phi), s)`.
 
@@ -204,8 +206,8 @@ class Gaussian(_Reparameterised):
     kind: ClassVar[str] = GaussianWeights.kind
 
     def __init__(self, scale: float | Tensor = 0.1, *, learnable: bool = False) -> None:
-        super().__init__("scale", scale, learnable)
+        super().__init__("scale", scale, of="gaussian", learnable=learnable)
 
     def posterior(self, prior: Any) -> GaussianWeights:
-        mean = prior.normalizer(prior.proposal, prior.layout)
+        mean = prior.proposal.normalizer(prior.proposal.scores, prior.layout)
         return GaussianWeights(mean, self.value(prior), layout=prior.layout, shape=prior.full_shape)

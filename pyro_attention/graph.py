@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyro_attention._pyg import check_conv, read_nodes
 from pyro_attention.attention import LatentAttention
 from pyro_attention.layout import EdgeList
 from pyro_attention.normalizers import Normalizer
@@ -27,8 +28,8 @@ class GraphAttention(nn.Module):
     .. math:: o_i = \sum_{j \in N(i)} W_{ij}\, \Theta x_j, \qquad
               \Phi_{ij} = \mathrm{LeakyReLU}(a_\mathrm{dst}\cdot\Theta x_i + a_\mathrm{src}\cdot\Theta x_j)
 
-    Arguments are those of PyG's ``GATConv`` (:meth:`from_pyg` copies its weights); under the guide ``Soft()`` so is
-    the result.
+    Arguments are those of PyG's ``GATConv`` (:meth:`from_pyg` copies its weights); under the guide ``Soft()``, and
+    where Pyro does not run the model (see :class:`LatentAttention`), so is the result.
 
     Args:
         in_channels: Width of a node, or (source width, target width) of a bipartite graph.
@@ -108,7 +109,7 @@ class GraphAttention(nn.Module):
             dropout=dropout,
             normalize_scores=normalize_scores,
         )
-        self.value_dropout = Dropout(value_dropout)
+        self.value_dropout = Dropout(value_dropout, name="value_dropout")
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -123,12 +124,20 @@ class GraphAttention(nn.Module):
     @classmethod
     @torch.no_grad()
     def from_pyg(cls, conv: Any, *, name: str = "graph_attention", prior: Prior | None = None) -> GraphAttention:
-        """Copy of a trained ``torch_geometric.nn.GATConv``, on its device and in its dtype."""
-        shared = isinstance(conv.in_channels, int)
+        """Copy of a trained ``torch_geometric.nn.GATConv``, on its device, in its dtype and mode (training or not).
+
+        Raises:
+            TypeError: The layer is no ``GATConv``.
+            ValueError: It lets messages flow from target to source, does not add them up, has sizes that are not known
+                yet, or a tensor as ``fill_value``.
+        """
+        check_conv(conv)
+        widths = [linear.weight.size(1) for linear in (conv.lin_src or conv.lin, conv.lin_dst) if linear is not None]
         new = cls(
-            conv.in_channels, conv.out_channels, conv.heads, conv.concat, conv.negative_slope, conv.dropout,
-            conv.add_self_loops, conv.edge_dim, conv.fill_value, conv.bias is not None, conv.residual,
-            name=name, prior=prior,
+            widths[0] if len(widths) == 1 else (widths[0], widths[1]), conv.out_channels, conv.heads, conv.concat,
+            conv.negative_slope, conv.dropout, conv.add_self_loops,
+            None if conv.lin_edge is None else conv.lin_edge.weight.size(1), conv.fill_value, conv.bias is not None,
+            conv.residual, name=name, prior=prior,
         )  # fmt: skip
         new.to(conv.att_src)
         renamed = {
@@ -138,8 +147,8 @@ class GraphAttention(nn.Module):
         missing, unexpected = new.load_state_dict(renamed, strict=False)
         wrong = unexpected + [key for key in missing if not key.startswith("attention.")]
         if wrong:
-            raise ValueError(f"cannot copy this GATConv (shared projection: {shared}); parameters differ: {wrong}")
-        return new
+            raise ValueError(f"cannot copy this GATConv, whose parameters differ: {wrong}")
+        return new.train(conv.training)
 
     def forward(
         self,
@@ -152,16 +161,17 @@ class GraphAttention(nn.Module):
         Args:
             x: Nodes ``[..., N, in_channels]`` (dense or a sparse matrix), or (sources, targets) of a bipartite graph.
             edge_index: int64 ``[2, E]``, or an :class:`EdgeList` built once for many calls.
-            edge_attr: Edge features ``[E, edge_dim]``.
+            edge_attr: Edge features ``[E, edge_dim]``, or ``[E]`` where ``edge_dim`` is 1.
 
         Returns:
             Context ``[..., N, heads * out_channels]`` (or averaged heads); ``weights [..., E, heads]`` aligned with
             the given edges, ``self_loop_weights [..., N, heads]`` apart.
 
         Raises:
+            TypeError: An input is of another type.
             ValueError: Shapes do not fit, an edge index is out of range, or edge features are missing or unexpected.
         """
-        sources, targets = (x, x) if isinstance(x, Tensor) else x
+        sources, targets = read_nodes(x)
         graph = self._layout(edge_index, sources.size(-2), targets.size(-2))
         keys = self._project(sources, self.lin_src)
         queries = keys if self.lin_dst is None else self._project(targets, self.lin_dst)
@@ -178,6 +188,11 @@ class GraphAttention(nn.Module):
         if isinstance(edge_index, Tensor):
             sizes = (num_sources, num_targets)
             return EdgeList.from_edge_index(edge_index, num_nodes=sizes, add_self_loops=self.add_self_loops)
+        if not isinstance(edge_index, EdgeList):
+            raise TypeError(
+                f"edge_index is of type {type(edge_index).__name__}, expected an int64 tensor [2, edges] or an "
+                f"EdgeList; a SparseTensor adj_t becomes one by torch.stack(adj_t.t().coo()[:2])"
+            )
         if (edge_index.sources.count, edge_index.targets.count) != (num_sources, num_targets):
             raise ValueError(
                 f"the EdgeList has {edge_index.sources.count} sources and {edge_index.targets.count} targets, the "
@@ -206,6 +221,8 @@ class GraphAttention(nn.Module):
             raise ValueError(f"edge_attr is {'missing' if edge_attr is None else 'given'}, which does not fit edge_dim")
         if edge_attr is None or self.lin_edge is None:
             return None
+        if edge_attr.dim() == 1:
+            edge_attr = edge_attr.unsqueeze(-1)
         if edge_attr.shape != (graph.num_input_edges, self.lin_edge.in_features):
             raise ValueError(
                 f"edge_attr has shape {tuple(edge_attr.shape)}, expected "

@@ -2,49 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
+from pyro import poutine
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn.module import PyroModule, pyro_method
-from pyro.poutine.util import site_is_subsample
+from pyro.poutine.trace_messenger import TraceMessenger
+from pyro.poutine.trace_struct import Trace
+from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import nn
 
+from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, without_output
 from pyro_attention.distributions import BlockedPrior
+from pyro_attention.distributions.attention import AttentionDistribution
 from pyro_attention.families import Family
 
-__all__ = ["AttentionGuide"]
+__all__ = ["AttentionGuide", "check_guide"]
 
 
 class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
     """A guide over the same model: at each attention site it replaces the prior by a posterior family.
 
-    The guide runs the model once and yields both traces, so Pyro's ELBOs need one forward pass. Other latent sites
-    keep their prior. Handlers belong around the guide or inside the model; around the ``model`` argument of an
-    ELBO they are ignored, as for every Pyro messenger guide.
+    The guide runs the model once and yields both traces, so Pyro's ELBOs need one forward pass. Handlers belong around
+    the guide or inside the model; around the ``model`` argument of an ELBO they are ignored, as for every Pyro
+    messenger guide.
+
+    The posterior of a site reads the scores that the model computes there. So it depends on the inputs of the model,
+    and on the weights that were sampled at earlier sites of the same run, but not on the observations: it is the same
+    whether ``y`` is given or not. Only a family of :class:`Amortised` sees the observations, because its network is
+    called with all arguments of the model.
+
+    Latent sites that are no attention belong to ``rest``. It runs before the model, and the model takes its values; so
+    it can be any Pyro guide of these sites, with auxiliary sites and plates, and the network still runs once a step
+    (an autoguide runs it once more, at the first call, to see the sites). Use this in place of an ``AutoGuideList``
+    that holds an AttentionGuide, which would run the plates of the model twice in one trace. A site that neither
+    belongs to ``rest`` nor matches ``keep_prior`` is drawn from its prior, and the objectives warn of it.
 
     Args:
         model: A Pyro model: any callable that reaches LatentAttention.
         families: One family for all attention sites, or a dict from site-name patterns (as in ``fnmatch``:
             ``"encoder.*"``) to families; the first matching pattern counts.
+        rest: Guide of the other latent sites. A class such as ``AutoNormal`` (or a ``functools.partial`` of one) is
+            called with the model, in which attention sites, observations and ``keep_prior`` are hidden. Anything else
+            is the guide itself, called with the arguments of the model, such as an ``AutoGuideList`` or a function.
+        keep_prior: Names or patterns of latent sites that are meant to be drawn from their prior.
 
     Raises:
-        TypeError: A family is no :class:`Family`.
+        TypeError: A family is no :class:`Family`, ``rest`` cannot be called, or ``keep_prior`` is a string.
         ValueError: No patterns at all; at a call: a site no pattern matches, a pattern that matches no site, a family
-            of another kind than the prior, or a model without attention sites.
+            of another kind than the prior, a model without attention sites, or a site of ``rest`` that is observed, an
+            attention site or unknown in the model.
 
     Example:
-        >>> import torch
-        >>> from pyro_attention import FixedGammaPrior, LatentAttention, LogNormal, Soft
+        >>> import pyro, torch
+        >>> from pyro.distributions import Normal
+        >>> from pyro.infer.autoguide import AutoNormal
+        >>> from pyro_attention import FixedGammaPrior, LatentAttention, LogNormal
         >>> attention = LatentAttention("attention", FixedGammaPrior())
-        >>> model = lambda scores, values: attention(scores, values).context
-        >>> guide = AttentionGuide(model, {"attention": LogNormal(scale=0.5)})
+        >>> def model(scores, values):
+        ...     shift = pyro.sample("shift", Normal(0.0, 1.0))
+        ...     return attention(scores, values + shift).context
+        >>> guide = AttentionGuide(model, {"attention": LogNormal(scale=0.5)}, rest=AutoNormal)
         >>> sorted(guide(torch.zeros(1, 2, 2), torch.ones(1, 2, 3)))
-        ['attention']
+        ['attention', 'shift']
     """
 
-    def __init__(self, model: Callable[..., Any], families: Family | Mapping[str, Family]) -> None:
+    _drawn: Trace | None = None  # of rest, in the run at hand
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        families: Family | Mapping[str, Family],
+        *,
+        rest: Callable[..., Any] | None = None,
+        keep_prior: Collection[str] = (),
+    ) -> None:
         super().__init__(model)
         patterns = dict(families) if isinstance(families, Mapping) else {"*": families}
         if not patterns:
@@ -58,48 +93,55 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         self.patterns = tuple(patterns)
         # module names may not contain the dots that patterns do
         self.families = nn.ModuleList(patterns.values())
-        self._matched: dict[str, tuple[str, Family]] = {}
+        if isinstance(keep_prior, str):
+            raise TypeError(f"keep_prior is the string '{keep_prior}', expected names in a list: ['{keep_prior}']")
+        self.keep_prior = tuple(keep_prior)
+        self.rest = self._make_rest(model, rest)
 
     @pyro_method  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Run the model once under the posterior; returns the value of every sample site."""
-        self.run(*args, **kwargs)
-        model_trace, _ = self.get_traces()
-        return {name: site["value"] for name, site in model_trace.nodes.items() if site["type"] == "sample"}
+        """Run the model once under the posterior; returns the value of every sample site of the model."""
+        self._drawn = None if self.rest is None else poutine.trace(self.rest).get_trace(*args, **kwargs)
+        values: dict[str, Any] = super().__call__(*args, **kwargs)
+        self._check_sites()
+        return values
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model once under the posterior; returns what the model returns and leaves its sites in ``trace``.
+    def run(self, *args: Any, **kwargs: Any) -> GuideRun:
+        """Run the model once under the posterior; the guide itself keeps nothing of it.
 
         Raises:
-            ValueError: The model has no attention site, or a pattern matches none.
+            ValueError: The model has no attention site, a pattern matches none, or ``rest`` does not fit the model.
         """
-        self._matched = {}
-        self.args_kwargs = args, kwargs
+        model, outputs = self.model, []
+
+        def recorded(*args: Any, **kwargs: Any) -> None:
+            outputs.append(model(*args, **kwargs))
+
+        # Pyro's own call throws the output away
+        self._model = (recorded,)
         try:
-            with self:
-                output = self.model(*args, **kwargs)
+            self(*args, **kwargs)
+            return GuideRun(outputs[0], self.trace)
         finally:
-            del self.args_kwargs
-        used = {pattern for pattern, _ in self._matched.values()}
-        unused = [pattern for pattern in self.patterns if pattern not in used]
-        if unused:
-            sites = ", ".join(map(repr, self._matched)) or "none; route its attention through LatentAttention"
-            raise ValueError(f"no attention site matches {', '.join(map(repr, unused))}; the model's sites: {sites}")
-        return output
+            self._model = (model,)
+            forget_traces(self)
 
     def family(self, name: str) -> Family:
         """The family of an attention site; ValueError when no pattern matches its name."""
-        for pattern, family in zip(self.patterns, self.families, strict=True):
-            if fnmatchcase(name, pattern):
-                self._matched[name] = (pattern, family)  # type: ignore[assignment]
-                return family  # type: ignore[return-value]
-        raise ValueError(
-            f"attention site '{name}' matches none of the patterns {', '.join(map(repr, self.patterns))}; add one"
-        )
+        pattern = self._pattern(name)
+        if pattern is None:
+            raise ValueError(
+                f"attention site '{name}' matches none of the patterns {', '.join(map(repr, self.patterns))}; add one"
+            )
+        return self.families[self.patterns.index(pattern)]  # type: ignore[return-value]
+
+    def keeps_prior(self, name: str) -> bool:
+        """Whether a latent site is meant to be drawn from its prior."""
+        return any(fnmatchcase(name, pattern) for pattern in self.keep_prior)
 
     def get_posterior(self, name: str, prior: Any) -> Any:
         """Posterior of a site: its family's for attention sites, the prior itself elsewhere."""
-        if getattr(prior, "kind", None) is None:
+        if not _is_attention(prior):
             return prior
         family = self.family(name)
         if family.kind != prior.kind:
@@ -113,28 +155,127 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         return family.amortise(prior, *args, **kwargs)
 
     def get_traces(self) -> tuple[Any, Any]:
-        """Traces of the model and of the guide after a run; sites that are summed out are in the model's alone."""
+        """Traces of the model and of the guide after a call; sites that are summed out are in the model's alone."""
         model_trace, guide_trace = super().get_traces()
         for name, site in list(guide_trace.nodes.items()):
             if (site["infer"] or {}).get("marginal"):
                 del guide_trace.nodes[name]
-        return model_trace, guide_trace
+        if self._drawn is None:
+            return model_trace, guide_trace
+        both = prune_subsample_sites(self._drawn)  # rest comes first, in its own order
+        for name, site in guide_trace.nodes.items():
+            if name not in both:
+                both.add_node(name, **site)
+        return model_trace, both
 
     def _pyro_sample(self, msg: Any) -> None:
+        drawn = self._drawn_site(msg)
+        if drawn is not None:
+            self._check_drawn(msg, drawn)
+            msg["value"] = drawn["value"]
+            # handlers outside the guide have traced it when rest drew it
+            msg["infer"].update(_do_not_trace=True, is_auxiliary=True)
+            return
         super()._pyro_sample(msg)
         if msg["is_observed"] or site_is_subsample(msg):
             return
-        if msg["name"] not in self._matched:
+        if not _is_attention(msg["infer"]["prior"]):
             # a plate outside the guide (vectorised particles) makes prior and posterior two objects
             msg["infer"]["keeps_prior"] = True
             return
-        family = self._matched[msg["name"]][1]
+        family = self.family(msg["name"])
+        msg["infer"]["prior"] = family.prior(msg["infer"]["prior"])
         msg["infer"].update(family.infer)
         if not family.has_prior_term:
             # a point mass has no density: without this its "KL" would be -log p, MAP instead of soft attention
             msg["mask"] = False
 
+    def _pyro_post_sample(self, msg: Any) -> None:
+        drawn = self._drawn_site(msg)
+        if drawn is None:
+            super()._pyro_post_sample(msg)
+            return
+        del msg["infer"]["_do_not_trace"], msg["infer"]["is_auxiliary"]
+        if not site_is_subsample(msg):
+            msg["infer"]["prior"], msg["fn"] = msg["fn"], drawn["fn"]
+        TraceMessenger._pyro_post_sample(self, msg)
+
+    def _make_rest(self, model: Callable[..., Any], rest: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        """The guide of the other latent sites."""
+        if rest is not None and not callable(rest):
+            raise TypeError(f"rest is {rest!r}, expected a guide, or a class of guides such as AutoNormal")
+        if rest is None or not isinstance(rest.func if isinstance(rest, partial) else rest, type):
+            return rest
+        made: Callable[..., Any] = rest(poutine.block(without_output(model), self._hidden_from_rest))
+        return made
+
+    def _drawn_site(self, msg: Any) -> Any:
+        """The trace node of a site that ``rest`` drew; None for others."""
+        node = None if self._drawn is None else self._drawn.nodes.get(msg["name"])
+        return node if node is not None and node["type"] == "sample" else None
+
+    def _check_drawn(self, msg: Any, drawn: Any) -> None:
+        """Raise ValueError unless ``rest`` may draw a site."""
+        name = msg["name"]
+        if site_is_subsample(msg):
+            if msg["value"] is not None and not msg["value"].equal(drawn["value"]):
+                raise ValueError(
+                    f"plate '{name}' has a subsample of its own in the model, and rest has drawn another; give rest "
+                    f"the same plate (create_plates= of an autoguide)"
+                )
+        elif _is_attention(msg["fn"]):
+            raise ValueError(
+                f"attention site '{name}' is in rest too, expected the other latent sites alone; give rest a class of "
+                f"guides such as AutoNormal, or a guide of poutine.block(model, hide=['{name}'])"
+            )
+        elif msg["is_observed"] or drawn["is_observed"]:
+            raise ValueError(
+                f"site '{name}' is observed in the {'model' if msg['is_observed'] else 'guide'}, but it is a site of "
+                f"model and rest, expected a latent site; hide it from rest by poutine.block(model, hide=['{name}'])"
+            )
+
+    def _check_sites(self) -> None:
+        """Raise ValueError when a pattern, or a site of ``rest``, has no counterpart in the model."""
+        sites = [name for name, site in self.trace.nodes.items() if _is_attention_site(site)]
+        matched = {self._pattern(name) for name in sites}
+        unused = [pattern for pattern in self.patterns if pattern not in matched]
+        if unused:
+            found = ", ".join(map(repr, sites)) or "none; route its attention through LatentAttention"
+            raise ValueError(f"no attention site matches {', '.join(map(repr, unused))}; the model's sites: {found}")
+        drawn: dict[str, Any] = {} if self._drawn is None else dict(prune_subsample_sites(self._drawn).nodes)
+        for name, site in drawn.items():
+            if site["type"] == "sample" and name not in self.trace and not site["infer"].get("is_auxiliary"):
+                raise ValueError(
+                    f"rest has the site '{name}', expected a latent site of the model; mark a site that rest needs for "
+                    f"itself by infer={{'is_auxiliary': True}}"
+                )
+
+    def _pattern(self, name: str) -> str | None:
+        return next((pattern for pattern in self.patterns if fnmatchcase(name, pattern)), None)
+
+    def _hidden_from_rest(self, msg: Any) -> bool:
+        return msg["type"] == "sample" and (
+            msg["is_observed"] or _is_attention(msg["fn"]) or self.keeps_prior(msg["name"])
+        )
+
     def __getstate__(self) -> dict[str, Any]:
         # PyroModule's own leaves out weak references; a trace, of a whole autograd graph, cannot be pickled either
         state: dict[str, Any] = PyroModule.__getstate__(self)
-        return {name: value for name, value in state.items() if name != "trace"}
+        return {name: value for name, value in state.items() if name not in TRACES}
+
+
+def check_guide(guide: Any) -> None:
+    """Raise TypeError unless a guide is an AttentionGuide."""
+    if not isinstance(guide, AttentionGuide):
+        raise TypeError(
+            f"guide is a {type(guide).__name__}, expected an AttentionGuide; make one of the model, as in "
+            f"AttentionGuide(model, Weibull())"
+        )
+
+
+def _is_attention(prior: Any) -> bool:
+    return isinstance(prior, AttentionDistribution)
+
+
+def _is_attention_site(site: Any) -> bool:
+    return site["type"] == "sample" and _is_attention(site["infer"].get("prior"))

@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 from pyro_attention._checks import as_float, check_positive
-from pyro_attention.distributions.alignment import CategoricalAlignment
-from pyro_attention.families import Family
+from pyro_attention.distributions.alignment import AlignmentWeights, CategoricalAlignment
+from pyro_attention.families import FAMILIES, Family
 from pyro_attention.layout import Layout
 from pyro_attention.ops.noise import log_exponential
 
 __all__ = ["GumbelSoftmax", "RelaxedAlignment"]
 
 
-class RelaxedAlignment(CategoricalAlignment):
+class RelaxedAlignment(AlignmentWeights):
     r"""An alignment whose draws are weights, :math:`\mathrm{softmax}((\log\pi + G) / \tau)`, G standard Gumbel.
 
-    They tend to one-hot draws of the categorical distribution :math:`\pi` as the temperature falls; density, entropy
-    and KL remain those of that distribution.
+    They tend to one-hot draws of the categorical distribution :math:`\pi` as the temperature falls; log probability (in
+    expectation under the weights), entropy and KL are those of that distribution.
 
     Args:
         scores: Unnormalised log probabilities of the keys, ``[..., 1, N]``: one head, queries in plates.
@@ -51,28 +51,18 @@ class RelaxedAlignment(CategoricalAlignment):
         validate_args: bool | None = None,
     ) -> None:
         check_positive("temperature", temperature)
-        super().__init__(as_float(scores), layout=layout, validate_args=validate_args)
+        super().__init__(CategoricalAlignment(as_float(scores), layout=layout, validate_args=validate_args))
         self.temperature = temperature
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> RelaxedAlignment:
-        """Copy with a larger batch shape."""
-        new = super().expand(batch_shape, _instance)
-        new.temperature = self.temperature  # type: ignore[attr-defined]
-        return new  # type: ignore[return-value]
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Weights ``[..., 1, N]``."""
-        logits = self.logits.unsqueeze(-2)
+        logits = self.alignment.logits.unsqueeze(-2)
         shape = torch.Size(sample_shape) + logits.shape
         gumbel = -log_exponential(shape, dtype=logits.dtype, device=logits.device)
         return self.layout.softmax((logits + gumbel) / self.temperature)
 
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Weights ``[..., 1, N]``, without gradient."""
-        with torch.no_grad():
-            return self.rsample(sample_shape)
 
-
+@FAMILIES.register("gumbel_softmax")
 class GumbelSoftmax(Family):
     r"""Relaxed draws of a categorical posterior, for :class:`AttentionELBO`; the KL is the categorical one, exact.
 
@@ -104,8 +94,11 @@ class GumbelSoftmax(Family):
         check_positive("temperature", temperature)
         self.temperature = temperature
 
+    def prior(self, prior: CategoricalAlignment) -> AlignmentWeights:
+        return AlignmentWeights(prior)
+
     def posterior(self, prior: CategoricalAlignment) -> RelaxedAlignment:
-        posterior = RelaxedAlignment(prior.proposal, temperature=self.temperature, layout=prior.layout)
+        posterior = RelaxedAlignment(prior.proposal.scores, temperature=self.temperature, layout=prior.layout)
         return posterior.expand(prior.batch_shape)
 
     def extra_repr(self) -> str:

@@ -88,6 +88,9 @@ class Dense(Layout):
             padded query is one that may attend to nothing; normalisation over queries needs these rows masked.
         event_dim: 3 when one site holds all queries (self-attention); 2 when queries lie in a plate, as where each
             target position has its own observation: scores ``[..., H, N]``.
+        causal: Whether queries are steps in time that may not know of later ones: a statement, which changes no mask.
+            Normalizers over queries refuse such attention. None: they look at the mask, and refuse one that looks
+            causal.
 
     Raises:
         TypeError: The mask is not boolean.
@@ -101,6 +104,7 @@ class Dense(Layout):
 
     mask: Tensor | None = None
     event_dim: int = 3
+    causal: bool | None = None
 
     def __post_init__(self) -> None:
         check_boolean_mask(self.mask)

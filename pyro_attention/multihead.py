@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from pyro_attention._implementation import (
     scores_shape,
     unsupported,
 )
+from pyro_attention._masks import Mask, check_batches, read_attn_mask, read_padding
 from pyro_attention.attention import LatentAttention
 from pyro_attention.layout import Dense
 from pyro_attention.normalizers import Hybrid, Normalizer
@@ -33,7 +33,9 @@ class MultiheadAttention(nn.Module):
     .. math:: \Phi_h = \frac{(X W^Q_h)(Z W^K_h)^\top}{\sqrt{d_h}}, \qquad O = [W_1 V_1, \dots, W_H V_H] W^O
 
     Arguments and shapes are those of :class:`torch.nn.MultiheadAttention` with ``batch_first=True``; under the guide
-    ``Soft()`` so is the result. Any number of leading batch dimensions is allowed; each must lie in a plate.
+    ``Soft()``, and where Pyro does not run the model (see :class:`LatentAttention`), so is the result. Shapes that
+    torch refuses are refused, but for more batch dimensions than one; where Pyro runs the model each of them must lie
+    in a plate.
 
     Args:
         embed_dim: Width of queries and output.
@@ -126,7 +128,7 @@ class MultiheadAttention(nn.Module):
     def from_torch(
         cls, layer: nn.MultiheadAttention, *, name: str = "attention", prior: Prior | None = None
     ) -> MultiheadAttention:
-        """Copy of a trained torch layer, on its device and in its dtype.
+        """Copy of a trained torch layer, on its device, in its dtype and mode (training or evaluation).
 
         Raises:
             ValueError: The layer is not ``batch_first``, or uses ``add_bias_kv`` or ``add_zero_attn``.
@@ -152,7 +154,7 @@ class MultiheadAttention(nn.Module):
             for linear, value in zip((new.q_proj, new.k_proj, new.v_proj), layer.in_proj_bias.chunk(3), strict=True):
                 linear.bias.copy_(value)
         new.out_proj.load_state_dict(layer.out_proj.state_dict())
-        return new
+        return new.train(layer.training)
 
     def forward(
         self,
@@ -173,23 +175,25 @@ class MultiheadAttention(nn.Module):
             query: ``[..., M, embed_dim]``.
             key: ``[..., N, kdim]``.
             value: ``[..., N, vdim]``.
-            key_padding_mask: Boolean ``[..., N]``, True = ignore (torch's meaning).
+            key_padding_mask: ``[..., N]``; boolean with True = ignore, or float, added to the scores (-inf = ignore).
             need_weights: Whether to return the weights.
-            attn_mask: ``[M, N]``, ``[batch * heads, M, N]`` or ``[..., heads, M, N]``; boolean with True = ignore, or
-                float, added to the scores (-inf = ignore).
+            attn_mask: ``[M, N]``, ``[batch * heads, M, N]`` (``[heads, M, N]`` without a batch) or
+                ``[..., heads, M, N]``; boolean with True = ignore, or float, added to the scores (-inf = ignore).
             average_attn_weights: Average the returned weights over heads.
             is_causal: Let no query attend to later keys; adds to the other masks.
-            query_padding_mask: Boolean ``[..., M]``, True = attends to nothing; in self-attention the
-                ``key_padding_mask``. It takes padded queries out of the KL and of normalisation over queries.
+            query_padding_mask: ``[..., M]``; boolean with True = attends to nothing, or float, 0 or -inf; in
+                self-attention the ``key_padding_mask``. It takes padded queries out of the KL and of normalisation over
+                queries.
 
         Returns:
-            Context ``[..., M, embed_dim]``; weights ``[..., heads, M, N]``, or ``[..., M, N]`` when averaged.
+            Context ``[..., M, embed_dim]``; weights ``[..., heads, M, N]``, or ``[..., M, N]`` when averaged. Like
+            torch's they are those that made the context: after dropout in training mode.
 
         Raises:
-            ValueError: Shapes do not fit; or the implementation is "blocked" and something asked for is not, or "auto"
-                and so for more than 2**31 weights; or a normalizer over queries meets a causal mask, or padded keys
-                without a ``query_padding_mask``.
-            TypeError: A mask is neither boolean nor floating point.
+            ValueError: Shapes do not fit; a mask has NaN; the implementation is "blocked" and something asked for is
+                not, or "auto" and so for more than 2**31 weights; or a normalizer over queries meets a causal mask, or
+                padded keys without a ``query_padding_mask``.
+            TypeError: An input is no floating-point tensor, or a mask is neither boolean nor floating point.
         """
         self._check(query, key, value)
         q, k, v = (
@@ -197,28 +201,35 @@ class MultiheadAttention(nn.Module):
             self._heads(self.k_proj(key)),
             self._heads(self.v_proj(value)),
         )
-        obstacle, site = self._obstacle(attn_mask, need_weights), self.attention.name
+        shape = scores_shape(q, k)
+        keys = read_padding("key_padding_mask", key_padding_mask, shape, -1)
+        queries = self._queries(query_padding_mask, shape, keys)
+        obstacle, site = self._obstacle(attn_mask, keys, need_weights), self.attention.name
         if is_blocked(self.implementation, q, k, v, site=site, obstacle=obstacle, wanted=need_weights):
-            return self._attend_blocked(q, k, v, key_padding_mask, query_padding_mask, is_causal)
+            return self._attend_blocked(q, k, v, keys.allowed, queries.allowed, is_causal)
         scores = self.score(q, k)
-        bias, mask = self._attn_mask(attn_mask, scores)
-        if bias is not None:
-            scores = scores + bias
-        mask = self._merge(mask, key_padding_mask, query_padding_mask, scores, is_causal)
-        output: AttentionOutput = self.attention(scores, v, keys=k, layout=Dense(mask))
+        mask = read_attn_mask(attn_mask, shape) & keys[..., None, None, :] & queries[..., None, :, None]
+        if mask.bias is not None:
+            scores = scores + mask.bias.to(scores.dtype)
+        if is_causal:
+            mask &= Mask(torch.ones(shape[-2:], dtype=torch.bool, device=scores.device).tril())
+        layout = Dense(mask.allowed, causal=True if is_causal else None)
+        output: AttentionOutput = self.attention(scores, v, keys=k, layout=layout)
         context = self.out_proj(output.context.transpose(-3, -2).flatten(-2))
         weights = output.weights if need_weights else None
         if weights is not None and average_attn_weights:
             weights = weights.mean(-3)
         return replace(output, context=context, weights=weights)
 
-    def _obstacle(self, attn_mask: Tensor | None, need_weights: bool) -> str | None:
+    def _obstacle(self, attn_mask: Tensor | None, keys: Mask, need_weights: bool) -> str | None:
         """What keeps a call from being blocked; None when nothing does."""
         if need_weights:
             return "need_weights=True, as it never holds all weights; pass need_weights=False, and draw some by \
 sample_posterior"
         if attn_mask is not None:
             return "attn_mask, only key_padding_mask, query_padding_mask and is_causal"
+        if self.implementation != "dense" and keys.has_bias:
+            return "a key_padding_mask with numbers other than 0 and -inf"
         if type(self.score) is not ScaledDotProduct:
             return f"scores by {type(self.score).__name__}, only ScaledDotProduct"
         return self.attention.obstacle()
@@ -228,25 +239,33 @@ sample_posterior"
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        key_padding_mask: Tensor | None,
-        query_padding_mask: Tensor | None,
+        key_mask: Tensor | None,
+        query_mask: Tensor | None,
         is_causal: bool,
     ) -> AttentionOutput:
-        shape = scores_shape(q, k)
-        masks = [
-            None if padding is None else _kept(name, padding, shape, dim)
-            for name, padding, dim in (
-                ("key_padding_mask", key_padding_mask, -1),
-                ("query_padding_mask", query_padding_mask, -2),
-            )
-        ]
         queries = as_float(q) / math.sqrt(q.size(-1))
-        output = self.attention.blocked(queries, k, v, key_mask=masks[0], query_mask=masks[1], causal=is_causal)
+        output = self.attention.blocked(queries, k, v, key_mask=key_mask, query_mask=query_mask, causal=is_causal)
         return replace(output, context=self.out_proj(output.context.transpose(-3, -2).flatten(-2)))
 
     def _heads(self, projected: Tensor) -> Tensor:
         heads: Tensor = projected.unflatten(-1, (self.num_heads, -1))
         return heads.transpose(-3, -2)
+
+    def _queries(self, query_padding_mask: Tensor | None, shape: torch.Size, keys: Mask) -> Mask:
+        """Which queries may attend at all."""
+        if keys.allowed is not None and query_padding_mask is None and self.attention.normalizer.over_queries:
+            raise ValueError(
+                f"site '{self.attention.name}': {type(self.attention.normalizer).__name__} normalises over queries, "
+                f"and padded ones would take weight from the others; pass query_padding_mask= as well (in "
+                f"self-attention the key_padding_mask, one that ignores nothing where no query is padded)"
+            )
+        queries = read_padding("query_padding_mask", query_padding_mask, shape, -2)
+        if queries.has_bias:
+            raise ValueError(
+                "query_padding_mask has numbers other than 0 and -inf, but nothing is added to the scores of a query; "
+                "pass a boolean mask, True = attends to nothing"
+            )
+        return Mask(queries.allowed)
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         for name, tensor, linear in (
@@ -254,63 +273,13 @@ sample_posterior"
             ("key", key, self.k_proj),
             ("value", value, self.v_proj),
         ):
+            if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+                kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+                raise TypeError(f"{name} is of type {kind}, expected a floating-point tensor [..., length, width]")
             if tensor.dim() < 2 or tensor.size(-1) != linear.in_features:
                 raise ValueError(
                     f"{name} has shape {tuple(tensor.shape)}, expected [..., length, {linear.in_features}]"
                 )
         if key.size(-2) != value.size(-2):
             raise ValueError(f"key has {key.size(-2)} positions and value {value.size(-2)}, expected the same number")
-
-    def _attn_mask(self, attn_mask: Tensor | None, scores: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Additive bias and boolean mask (True = may attend) of torch's attn_mask."""
-        if attn_mask is None:
-            return None, None
-        if attn_mask.shape[-2:] != scores.shape[-2:] or (attn_mask.dim() == 3 and attn_mask.size(0) % self.num_heads):
-            raise ValueError(
-                f"attn_mask has shape {tuple(attn_mask.shape)}, expected {tuple(scores.shape[-2:])}, or the same with "
-                f"batch * heads in front"
-            )
-        if attn_mask.dim() == 3:  # torch's [batch * heads, M, N]
-            attn_mask = attn_mask.unflatten(0, (-1, self.num_heads))
-        if attn_mask.dtype == torch.bool:
-            return None, ~attn_mask
-        if not attn_mask.is_floating_point():
-            raise TypeError(f"attn_mask has dtype {attn_mask.dtype}, expected torch.bool or floating point")
-        allowed = attn_mask > -torch.inf
-        return attn_mask.masked_fill(~allowed, 0).to(scores.dtype), allowed
-
-    def _merge(
-        self,
-        mask: Tensor | None,
-        key_padding_mask: Tensor | None,
-        query_padding_mask: Tensor | None,
-        scores: Tensor,
-        is_causal: bool,
-    ) -> Tensor | None:
-        """Conjunction of all masks, True = may attend."""
-        normalizer = self.attention.normalizer
-        if normalizer.over_queries and key_padding_mask is not None and query_padding_mask is None:
-            raise ValueError(
-                f"site '{self.attention.name}': {type(normalizer).__name__} normalises over queries, and padded ones "
-                f"would take weight from the others; pass query_padding_mask= as well (in self-attention the "
-                f"key_padding_mask, all False where no query is padded)"
-            )
-        masks = [] if mask is None else [mask]
-        if key_padding_mask is not None:
-            masks.append(_kept("key_padding_mask", key_padding_mask, scores.shape, -1)[..., None, None, :])
-        if query_padding_mask is not None:
-            masks.append(_kept("query_padding_mask", query_padding_mask, scores.shape, -2)[..., None, :, None])
-        if is_causal:
-            masks.append(torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril())
-        return reduce(torch.logical_and, masks) if masks else None
-
-
-def _kept(name: str, padding_mask: Tensor, shape: torch.Size, dim: int) -> Tensor:
-    """Inverse of a padding mask along a dimension of scores of a shape."""
-    if padding_mask.dtype != torch.bool:
-        raise TypeError(f"{name} has dtype {padding_mask.dtype}, expected torch.bool, True = ignore")
-    expected = (*shape[:-3], shape[dim])
-    # vectorised particles put a dimension at the left of the scores
-    if padding_mask.dim() > len(expected) or padding_mask.shape != expected[-padding_mask.dim() :]:
-        raise ValueError(f"{name} has shape {tuple(padding_mask.shape)}, expected {expected}")
-    return ~padding_mask
+        check_batches(query, key, value)

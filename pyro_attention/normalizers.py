@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from pyro_attention._causal import looks_causal
 from pyro_attention._checks import as_float
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.registry import Registry
@@ -54,35 +55,15 @@ class Normalizer(nn.Module):
                 f"site '{site}': {type(self).__name__} normalises over queries, but with event_dim=2 queries lie in a "
                 f"plate, each alone in its event; use Dense(event_dim=3), or Softmax()"
             )
-        if layout.mask is not None and _is_causal(layout.mask):
+        causal = layout.causal
+        if causal is None:
+            causal = layout.mask is not None and looks_causal(layout.mask)
+        if causal:
             raise ValueError(
                 f"site '{site}': {type(self).__name__} normalises over queries, the later ones too, and would leak "
-                f"the future through a causal mask; use Softmax() in causal attention"
+                f"the future through a causal mask; use Softmax() in causal attention, or, where queries are no steps "
+                f"in time, LatentAttention with layout=Dense(mask, causal=False)"
             )
-
-
-def _is_causal(mask: Tensor) -> bool:
-    """Whether no query sees a later key, or in some head of some batch entry queries see more and more keys."""
-    if mask.dim() < 2 or mask.size(-2) < 2:
-        return False
-    seen = mask.reshape(-1, *mask.shape[-2:]).any(0)
-    triangle = ~seen.triu(1).any() & seen.tril(-1).any() & (seen.any(0).sum() > 1)
-    return bool(triangle) or _widens(mask)
-
-
-def _widens(mask: Tensor) -> bool:
-    """Whether, in some head of some batch entry, a query sees all that those before it see, and some see more.
-
-    Queries that see nothing are padding and do not count.
-    """
-    sees = mask.any(-1, keepdim=True)
-    place = sees * sees.cumsum(-2, dtype=torch.int32)  # from one among the queries that count, zero for the others
-    total, queries = place.amax(-2, keepdim=True), mask.sum(-2, keepdim=True, dtype=torch.int32)
-    more = ((queries > 0) & (queries < total)).any(-1, keepdim=True)
-    if not more.any():  # all see the same, as with padding alone: no need to look at every entry
-        return False
-    # what is seen stays seen if the n queries of a key are the last n; cummax takes more time and memory
-    return bool((more & (mask == (place > total - queries)).flatten(-2).all(-1)[..., None, None]).any())
 
 
 @NORMALIZERS.register("softmax")
@@ -113,8 +94,11 @@ class DoublyNormalized(Normalizer):
     The weights a key gets from all queries sum to at least 1 / number of keys, if any query may attend to it.
 
     What is the same for all queries cancels: where they see the same keys, the mean of a contextual prior says nothing
-    about the weights, which are uniform there whatever the keys are. A causal mask is refused; edge lists are not
-    checked, and a causal graph is the caller's matter.
+    about the weights, which are uniform there whatever the keys are.
+
+    Causal attention is refused: where ``Dense(causal=True)`` says so, or where it says nothing and the mask looks like
+    it (never because of padding alone). Nodes of a graph have no order in time, so edge lists are not checked: whoever
+    builds a graph of steps in time must use :class:`Softmax`.
 
     Example:
         >>> DoublyNormalized()(torch.tensor([[[3.0, 0.0], [3.0, 0.0]]]), Dense()).tolist()  # both prefer key 0

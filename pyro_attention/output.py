@@ -15,7 +15,9 @@ class AttentionOutput:
 
     Attributes:
         context: Weighted sum of the values.
-        weights: Normalised weights that produced it, ``[..., H, M, N]`` or ``[..., E, H]``; None when not asked for.
+        weights: Weights that produced it, ``[..., H, M, N]`` or ``[..., E, H]``; None when not asked for. They are
+            normalised; dropout in training mode then sets some to zero and scales the others, and what is returned is
+            what dropout left, as in torch's and PyG's layers.
         self_loop_weights: Weights of the self loops a graph layer added, ``[..., N, H]``; None elsewhere.
     """
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any
 
 import torch
@@ -14,13 +16,16 @@ from pyro_attention._pass_handlers import seeded
 from pyro_attention._passes import Noise, Request, passes
 from pyro_attention._streaming import Moments, OrderStatistics
 from pyro_attention.distributions import BlockedValue
-from pyro_attention.guide import AttentionGuide
+from pyro_attention.guide import AttentionGuide, check_guide
 
 __all__ = ["Noise", "Prediction", "predict", "sample_posterior", "seeded"]
 
 
 # What torch's allocators say: for a CPU on each system, for a GPU, and of a size beyond 64 bits.
 _OUT_OF_MEMORY = "can't allocate memory", "not enough memory", "out of memory", "overflow"
+
+# Pyro has one stack of handlers, and torch one generator, for all threads: they take turns.
+_TURN = RLock()
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,15 @@ def sample_posterior(
         seed: Seed of this call alone; the global generator goes on as if nothing had happened.
         kwargs: Keyword arguments of the model.
 
+    Other latent sites (those of the guide's ``rest``, or drawn from their prior) are random under every ``noise``.
+    Threads take turns, each with a guide of its own: a process has one stack of Pyro's handlers and one generator, so
+    no other thread may train, or draw random numbers under a seed, at the same time. Processes draw in parallel.
+
     Returns:
         For every attention site ``[S, ..., H, M, N]`` or ``[S, ..., E, H]``, in float32.
 
     Raises:
-        TypeError: ``num_samples`` or ``chunk_size`` is no integer.
+        TypeError: The guide is no AttentionGuide, or ``num_samples`` or ``chunk_size`` is no integer.
         ValueError: ``num_samples`` or ``chunk_size`` below one, chunks with dropout, a memory budget below one sample,
             samples, or weights of blocked attention, that do not fit in memory, or attention sites that change from
             pass to pass.
@@ -92,20 +101,22 @@ def sample_posterior(
     """
     samples: dict[str, Tensor] = {}
     counts: Counter[str] = Counter()
+    check_guide(guide)
     request = Request(num_samples, noise, chunk_size, memory_budget, seed)
-    for drawn in passes(guide, args, kwargs, request, whole=False):
-        for name, site in drawn.attention_sites():
-            prior, value = site["infer"]["prior"], site["value"]
-            if not log_weights:
-                value = prior.weights(value)
-            elif isinstance(value, BlockedValue):
-                value = value.dense()
-            value = drawn.samples_first(value, site)
-            if name not in samples:
-                samples[name] = _room(name, num_samples, value)
-            samples[name][counts[name] : counts[name] + len(value)] = value
-            counts[name] += len(value)
-        del drawn, prior, value, site  # the next pass needs the memory
+    with _TURN, closing(passes(guide, args, kwargs, request, whole=False)) as draws:
+        for drawn in draws:
+            for name, site in drawn.attention_sites():
+                prior, value = site["infer"]["prior"], site["value"]
+                if not log_weights:
+                    value = prior.weights(value)
+                elif isinstance(value, BlockedValue):
+                    value = value.dense()
+                value = drawn.samples_first(value, site)
+                if name not in samples:
+                    samples[name] = _room(name, num_samples, value)
+                samples[name][counts[name] : counts[name] + len(value)] = value
+                counts[name] += len(value)
+            del drawn, prior, value, site  # the next pass needs the memory
     for name, count in counts.items():
         if count != num_samples:
             raise ValueError(
@@ -166,7 +177,8 @@ def predict(
         kwargs: Keyword arguments of the model.
 
     Raises:
-        TypeError: The model returns no tensor, or a count is no integer.
+        TypeError: The guide is no AttentionGuide, the model returns no tensor or one of integers (labels, say) that no
+            transform turns into numbers to be averaged, or a count is no integer.
         ValueError: A count below one, a probability outside [0, 1], chunks with dropout, or a memory budget below one
             sample.
 
@@ -180,17 +192,20 @@ def predict(
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 4.2, for the use of both sources of noise.
     """
+    check_guide(guide)
     request = Request(num_samples, noise, chunk_size, memory_budget, seed)
     moments, order = Moments(), {q: OrderStatistics(q, num_samples) for q in quantiles}
     samples: list[Tensor] = []
-    for drawn in passes(guide, args, kwargs, request, whole=True):
-        chunk = drawn.outputs() if transform is None else transform(drawn.outputs())
-        moments.update(chunk)
-        for statistics in order.values():
-            statistics.update(chunk)
-        if keep_samples:
-            samples.append(chunk)
-        del drawn, chunk  # the next pass needs the memory
+    with _TURN, closing(passes(guide, args, kwargs, request, whole=True)) as draws:
+        for drawn in draws:
+            chunk = drawn.outputs() if transform is None else transform(drawn.outputs())
+            _check_averageable(chunk, transformed=transform is not None)
+            moments.update(chunk)
+            for statistics in order.values():
+                statistics.update(chunk)
+            if keep_samples:
+                samples.append(chunk)
+            del drawn, chunk  # the next pass needs the memory
     return Prediction(
         mean=moments.mean,
         variance=moments.variance,
@@ -198,3 +213,16 @@ def predict(
         quantiles={q: statistics.result() for q, statistics in order.items()},
         samples=torch.cat(samples) if keep_samples else None,
     )
+
+
+def _check_averageable(chunk: Any, *, transformed: bool) -> None:
+    """Raise TypeError unless outputs are numbers that have a mean."""
+    who = "transform" if transformed else "the model"
+    if not isinstance(chunk, Tensor):
+        raise TypeError(f"{who} returned {type(chunk).__name__}, expected a tensor such as logits")
+    if not chunk.is_floating_point():
+        raise TypeError(
+            f"{who} returned {chunk.dtype} (labels, say), whose mean says nothing, expected floating point such as "
+            f"logits; return those from the model, or pass transform=, for example "
+            f"lambda labels: torch.nn.functional.one_hot(labels, classes).float()"
+        )

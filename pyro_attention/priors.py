@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pyro_attention._checks import check_positive
 from pyro_attention.distributions import GammaWeights, LogNormalWeights, LogWeights
+from pyro_attention.distributions.attention import AttentionDistribution
 from pyro_attention.key_network import KeyNetwork
 from pyro_attention.layout import Layout
 from pyro_attention.registry import Registry
@@ -30,26 +31,28 @@ class Prior(nn.Module):
     """Maps (scores, keys, layout) to the prior of one attention call; subclasses implement :meth:`forward`.
 
     Attributes:
+        kind: The kind of its distributions, which a posterior family must share.
         normalizes: Scores may enter as log-softmax; False where their size means something.
-        keys_only: Why no weights may be normalised over queries too; None where they may.
+        over_queries_obstacle: Why no weights may be normalised over queries too; None where they may.
     """
 
+    kind: ClassVar[str] = LogWeights.kind
     normalizes: ClassVar[bool] = True
-    keys_only: ClassVar[str | None] = None
+    over_queries_obstacle: ClassVar[str | None] = None
 
-    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogWeights:
-        """Prior over log weights of the shape of ``scores``.
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
+        """Prior over weights, or their logarithms, of the shape of ``scores``.
 
         Args:
-            scores: Read for their shape only.
+            scores: As they enter the site. The priors here read their shape only, except those of alignments.
             keys: In the layout's own shape, ``[..., H, N, D]`` dense, ``[..., N, H, D]`` on graphs.
             layout: Where the weights live.
         """
         raise NotImplementedError
 
-    def _log_buffer(self, name: str, value: float) -> None:
+    def _log_buffer(self, name: str, value: float, *, of: str = "") -> None:
         check_positive(name, value)
-        self.register_buffer(f"log_{name}", torch.tensor(math.log(value)))
+        self.register_buffer(f"log_{of}{name}", torch.tensor(math.log(value)))
 
 
 @PRIORS.register("gamma_fixed")

@@ -256,7 +256,7 @@ def test_distribution_by_hand():
     scores = torch.tensor([[[0.0, math.log(3.0), 5.0]]])
     prior = CategoricalAlignment(scores, layout=Dense(torch.tensor([True, True, False]), event_dim=2))
     torch.testing.assert_close(prior.probs, torch.tensor([[0.25, 0.75, 0.0]]))
-    torch.testing.assert_close(prior.expected_weights, torch.tensor([[[0.25, 0.75, 0.0]]]))
+    torch.testing.assert_close(prior.mean_weights, torch.tensor([[[0.25, 0.75, 0.0]]]))
     assert prior.weights(torch.tensor([2])).tolist() == [[[0.0, 0.0, 0.0]]]
     assert prior.expand([4, 1]).weights(torch.zeros(4, 1, dtype=torch.long)).shape == (4, 1, 1, 3)
     other = CategoricalAlignment(torch.zeros(1, 1, 3), layout=prior.layout)

@@ -12,6 +12,7 @@ from pyro_attention import (
     AttentionGuide,
     ContextualGammaPrior,
     Dense,
+    EdgeList,
     FixedGammaPrior,
     LatentAttention,
     Soft,
@@ -22,20 +23,21 @@ from tests.toy_models import KEYS, WIDTH, FreeScores, attention_values
 
 
 def test_soft_attention(layer, scores, values):
-    """Without a guide the weights come from the prior, with Soft() they are the softmax of the scores."""
+    """With Soft() the weights are the softmax of the scores, without a guide Pyro draws them from the prior."""
     guide = AttentionGuide(lambda: layer(scores, values), Soft())
-    output = guide.run()
+    output = guide.run().output
     torch.testing.assert_close(output.weights, scores.softmax(-1))
     torch.testing.assert_close(output.context, scores.softmax(-1) @ values)
     assert output.self_loop_weights is None
-    drawn = layer(scores, values)
+    with pyro.poutine.trace():
+        drawn = layer(scores, values)
     torch.testing.assert_close(drawn.weights.sum(-1), torch.ones(2, 3))
     torch.testing.assert_close(drawn.context, drawn.weights @ values)
     assert not drawn.weights.allclose(output.weights)
 
 
 def test_unit_batch_dimensions_need_no_plate(layer, scores, values):
-    with pyro.plate("batch", 7, dim=-1):
+    with pyro.poutine.trace(), pyro.plate("batch", 7, dim=-1):
         assert layer(scores.expand(1, 7, -1, -1, -1), values).weights.shape == (1, 7, 2, 3, KEYS)
 
 
@@ -74,12 +76,12 @@ def test_half_precision(contextual, scores, values, autocast, dtype):
             return contextual(scores, values, keys=values)
 
     elbo, guide = AttentionELBO(), AttentionGuide(model, Weibull())
-    output = guide.run()
+    output = guide.run().output
     assert (output.weights.dtype, output.context.dtype) == (torch.float32, dtype)
     torch.testing.assert_close(output.weights.sum(-1), torch.ones(2, 3))
     elbo.loss(model, guide)
     assert elbo.kl_record["encoder.0"].dtype == torch.float32
-    soft = AttentionGuide(model, Soft()).run()
+    soft = AttentionGuide(model, Soft()).run().output
     torch.testing.assert_close(soft.weights, scores.float().softmax(-1))
 
 
@@ -98,7 +100,7 @@ def test_queries_in_a_plate(scores, values):
     (posterior, value), = attention_values(guide, 2).values()  # fmt: skip
     assert (posterior.batch_shape, posterior.event_shape, value.shape) == ((2, 3), (2, KEYS), (2, 3, 2, KEYS))
     assert elbo.loss(model, guide, 2) > 0
-    output = AttentionGuide(model, Soft()).run(2)
+    output = AttentionGuide(model, Soft()).run(2).output
     expected = scores.masked_fill(~mask, float("-inf")).softmax(-1)
     torch.testing.assert_close(output.weights, expected)
     torch.testing.assert_close(output.context, torch.einsum("bmhn,bhnd->bmhd", expected, values[:, 0]))
@@ -122,7 +124,7 @@ def test_raw_scores_give_the_same_weights(values):
         layer = LatentAttention("attention", FixedGammaPrior(), normalize_scores=normalize_scores)
         guide, elbo = AttentionGuide(lambda layer=layer: layer(scores, values), Weibull(3.0)), AttentionELBO()
         torch.manual_seed(0)
-        drawn.append(guide.run().weights)
+        drawn.append(guide.run().output.weights)
         elbo.loss(guide.model, guide)
         kls.append(elbo.kl_record["attention"].item())
         log_mean = attention_values(guide)["attention"][0].log_expected_weight
@@ -131,7 +133,7 @@ def test_raw_scores_give_the_same_weights(values):
     assert kls[1] != pytest.approx(kls[0], rel=0.1)
 
 
-def test_prior_is_what_is_sampled_without_a_guide():
+def test_prior_is_what_pyro_samples_without_a_guide():
     layer = LatentAttention("attention", FixedGammaPrior(2.0, 5.0))
     trace = pyro.poutine.trace(layer).get_trace(torch.randn(1, 100, 100), torch.ones(1, 100, 2))
     assert_mean(trace.nodes["attention"]["value"].exp().flatten(), 2 / 5)
@@ -148,24 +150,40 @@ def test_plain_function_and_pyro_module(layer, scores, values, as_module):
             return self.attention(scores, values).weights
 
     model = Model() if as_module else lambda: layer(scores, values).weights
-    torch.testing.assert_close(AttentionGuide(model, Soft()).run(), scores.softmax(-1))
+    torch.testing.assert_close(AttentionGuide(model, Soft()).run().output, scores.softmax(-1))
 
 
 def test_dropout_only_in_training_mode(scores, values):
     layer = LatentAttention("attention", FixedGammaPrior(), dropout=0.5)
     basis = torch.eye(KEYS).expand(2, -1, -1)
     guide = AttentionGuide(lambda: layer(scores, basis), Soft())
-    output = guide.run()
+    output = guide.run().output
     dropped = output.context == 0
     assert 0.2 < dropped.float().mean() < 0.8
-    torch.testing.assert_close(output.context, (2 * output.weights).masked_fill(dropped, 0))
-    torch.testing.assert_close(output.weights, scores.softmax(-1))  # what is returned is not dropped
+    torch.testing.assert_close(output.context, (2 * scores.softmax(-1)).masked_fill(dropped, 0))
+    torch.testing.assert_close(output.weights, output.context)  # what is returned is what made the context
     layer.eval()
-    torch.testing.assert_close(guide.run().context, scores.softmax(-1))
+    torch.testing.assert_close(guide.run().output.context, scores.softmax(-1))
 
 
 def test_free_scores_use_their_mask():
     """Guards the toy model: its layout reaches the layer."""
     mask = torch.tensor([True, True, False, True])
     model = FreeScores(FixedGammaPrior(), layout=Dense(mask))
-    assert (AttentionGuide(model, Weibull()).run()[..., 2] == 0).all()
+    assert (AttentionGuide(model, Weibull()).run().output[..., 2] == 0).all()
+
+
+@pytest.mark.parametrize("batch", [(), (3,)], ids=str)
+@pytest.mark.parametrize("graph", [False, True], ids=["dense", "graph"])
+def test_values_that_all_heads_share(graph, batch):
+    """One head of values for several of weights, with gradients: as if it were repeated."""
+    layer, layout = LatentAttention("attention", FixedGammaPrior()), Dense()
+    scores, values = torch.randn(*batch, 2, 3, KEYS), torch.randn(*batch, 1, KEYS, WIDTH, requires_grad=True)
+    if graph:
+        layout = EdgeList.from_edge_index(torch.tensor([[0, 1, 2, 2], [1, 1, 0, 1]]), num_nodes=KEYS)
+        scores, values = torch.randn(*batch, 4, 2), torch.randn(*batch, KEYS, 1, WIDTH, requires_grad=True)
+    shape = list(values.shape)
+    shape[values.shape.index(1, len(batch))] = 2
+    contexts = [layer(scores, part, layout=layout).context for part in (values, values.expand(shape))]
+    gradients = [torch.autograd.grad(context.square().sum(), values) for context in contexts]
+    torch.testing.assert_close((contexts[0], gradients[0]), (contexts[1], gradients[1]))

@@ -7,15 +7,36 @@ import pytest
 import torch
 
 from pyro_attention import (
+    PRIORS,
     AttentionGuide,
     Dense,
     EdgeList,
     FixedGammaPrior,
+    GraphAttention,
     LatentAttention,
+    MultiheadAttention,
     Soft,
     Weibull,
 )
 from tests.toy_models import KEYS, WIDTH
+
+
+@pytest.mark.parametrize(
+    ("prior", "shown"),
+    [
+        (pyro.distributions.Gamma(1.0, 1.0), "Gamma"),
+        (torch.distributions.LogNormal(0.0, 1.0), "LogNormal"),
+        (FixedGammaPrior, "<class '.*FixedGammaPrior'>"),
+        ("gamma_fixed", "'gamma_fixed'"),
+        (None, "None"),
+    ],
+    ids=["pyro", "torch", "class", "name", "none"],
+)
+def test_what_is_no_prior(prior, shown):
+    message = rf"site 'z': prior is {shown}, expected a Prior, .*FixedGammaPrior\(concentration=1.0, rate=1.0\)"
+    with pytest.raises(TypeError, match=message):
+        LatentAttention("z", prior)
+    assert isinstance(LatentAttention("z", PRIORS["gamma_fixed"]()).prior, FixedGammaPrior)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +55,7 @@ def test_batch_dimension_without_plate(layer, scores, values, shape, plates, dim
         rf"site 'encoder.0': batch shape \({', '.join(map(str, shape))},?\) has no plate at dimension {dim}; wrap the "
         rf"call, for example `with pyro.plate\('data', {size}, dim={dim}\):`"
     )
-    for run in (model, AttentionGuide(model, Weibull()), AttentionGuide(model, Soft())):
+    for run in (pyro.poutine.trace(model), AttentionGuide(model, Weibull()), AttentionGuide(model, Soft())):
         with pytest.raises(ValueError, match=message):
             run()
 
@@ -122,11 +143,32 @@ def test_mask_that_is_not_boolean(mask):
 def test_scores_are_not_checked_without_validation(layer, scores, values):
     """The check waits for the device; torch's switch turns it off."""
     scores[0, 0, 0] = float("nan")
-    with pyro.validation_enabled(False):
+    with pyro.validation_enabled(False), pyro.poutine.trace():
         assert layer(scores, values).weights.isfinite().all()  # drawn from the prior
 
 
-@pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
-def test_wrong_dropout(dropout):
-    with pytest.raises(ValueError, match=r"dropout is .*, expected a probability in \[0, 1\)"):
-        LatentAttention("attention", FixedGammaPrior(), dropout=dropout)
+LAYERS = {
+    "latent": lambda **options: LatentAttention("attention", FixedGammaPrior(), **options),
+    "multihead": lambda **options: MultiheadAttention(4, 2, **options),
+    "graph": lambda **options: GraphAttention(4, 2, **options),
+}
+
+
+@pytest.mark.parametrize(("make", "name"), [*((kind, "dropout") for kind in LAYERS), ("graph", "value_dropout")])
+@pytest.mark.parametrize(
+    ("dropout", "error"),
+    [(7, ValueError), (-0.1, ValueError), (1.0, ValueError), (float("nan"), ValueError), ("0.5", TypeError),
+     (None, TypeError), (True, TypeError)],
+    ids=str,
+)  # fmt: skip
+def test_wrong_dropout(make, name, dropout, error):
+    with pytest.raises(error, match=rf"^{name} is .*, expected a probability in \[0, 1\)"):
+        LAYERS[make](**{name: dropout})
+
+
+def test_a_dropout_that_is_set_later(scores, values):
+    layer = LatentAttention("attention", FixedGammaPrior())
+    layer.dropout.p = 7
+    with pytest.raises(ValueError, match="dropout is 7, expected a probability"):
+        layer(scores, values)
+    layer.eval()(scores, values)

@@ -11,8 +11,8 @@ from guides.inference_network import RegionNetwork
 from guides.names import AblationSchemeName, SchemeName
 from guides.schemes import build_scheme
 from models.captioning import Captioning, CaptioningSizes
-from models.decoding import beam_search, greedy, sample
-from models.next_word import next_word_log_probs, next_word_mixture, target_log_probs
+from models.decoding import Inference, beam_search, greedy, sample
+from models.decoding.next_word import next_word_log_probs, next_word_mixture, target_log_probs
 from pyro_attention import AlignmentELBO, AttentionGuide, ContextualGammaPrior, Marginal, Soft, Weibull
 from pyro_attention.predictive import sample_posterior
 
@@ -110,13 +110,12 @@ def test_permuting_the_regions_permutes_attention_and_changes_nothing_else(name)
     order = torch.tensor([3, 0, 4, 1, 2])
 
     def results(source):
-        guide.run(source, source_mask, *target)
-        site = guide.trace.nodes["alignment"]
+        site = guide.run(source, source_mask, *target).trace.nodes["alignment"]
         weights = [site["infer"]["prior"], site["fn"]] if name != "weibull" else [site["fn"]]
-        found = [getattr(part, "expected_weights", getattr(part, "log_expected_weight", None)) for part in weights]
+        found = [getattr(part, "mean_weights", None) for part in weights]
         loss = scheme.elbo.loss(model, guide, source, source_mask, *target) if name != "weibull" else 0.0
         captions = beam_search(model.eval(), source, source_mask, begin=1, end=2, beam=3, max_length=6)
-        log_probs = target_log_probs(model, source, source_mask, *target, family=None)
+        log_probs = target_log_probs(model, source, source_mask, *target, inference=Inference(family=None))
         return found, loss, captions, log_probs
 
     first, second = results(source), results(source[:, order])
@@ -136,8 +135,7 @@ def test_a_contextual_prior_reads_the_regions_alone():
     source, source_mask, target_in, *target = batch()
 
     def prior(target_in):
-        guide.run(source, source_mask, target_in, *target)
-        found = guide.trace.nodes["alignment"]["infer"]["prior"]
+        found = guide.run(source, source_mask, target_in, *target).trace.nodes["alignment"]["infer"]["prior"]
         return found.log_expected_weight.expand(found.full_shape)
 
     before = prior(target_in)
@@ -154,8 +152,8 @@ def test_a_region_acts_on_its_own_word_only():
     guide = schemes(model, "hard_sample")[1]
     scores = []
     for _ in range(2):
-        guide.run(*arguments)
-        scores.append(guide.trace.nodes["alignment"]["infer"]["prior"].expected_weights)
+        site = guide.run(*arguments).trace.nodes["alignment"]
+        scores.append(site["infer"]["prior"].mean_weights)
     assert torch.equal(*scores)
 
 
@@ -208,14 +206,14 @@ def test_the_next_word_is_the_mixture_of_its_attentions(family, samples):
     model = make(prior=None if family is None else ContextualGammaPrior(SIZES.memory)).eval()
     source, source_mask, target_in, *_ = batch()
     state = model.start(model.encode(source, source_mask), source_mask)
-    state, queries, scores = model.step(state, model.embed(target_in[:, 0]))
-    options = {"family": family, "samples": samples}
+    step = model.step(state, model.embed(target_in[:, 0]))
+    inference = Inference(family=family, samples=samples)
     torch.manual_seed(0)
-    log_probs, log_weights = next_word_mixture(model, state, queries, scores, **options)
+    mixture = next_word_mixture(model, step, inference)
     torch.manual_seed(0)
-    expected = next_word_log_probs(model, state, queries, scores, **options)
-    torch.testing.assert_close(log_weights.exp().sum(1), torch.ones(2, dtype=torch.float64))
-    torch.testing.assert_close((log_probs + log_weights.unsqueeze(-1)).logsumexp(1), expected)
+    expected = next_word_log_probs(model, step, inference)
+    torch.testing.assert_close(mixture.log_weights.exp().sum(1), torch.ones(2, dtype=torch.float64))
+    torch.testing.assert_close((mixture.log_probs + mixture.log_weights.unsqueeze(-1)).logsumexp(1), expected)
 
 
 def test_bad_input():

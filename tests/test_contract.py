@@ -1,4 +1,4 @@
-"""What every posterior family keeps with every prior, normalizer and layout, through the public interface.
+"""What every posterior family of positive weights keeps with every prior, normalizer and layout, in public.
 
 A newly registered member joins by its name; a new posterior family also needs a line in ``helpers.FAMILY_ARGUMENTS``.
 """
@@ -8,8 +8,19 @@ import pickle
 
 import pytest
 import torch
+from torch import nn
 
-from pyro_attention import FAMILIES, NORMALIZERS, PRIORS, AttentionELBO, AttentionGuide, Dense, Soft
+from pyro_attention import (
+    FAMILIES,
+    NORMALIZERS,
+    PRIORS,
+    Amortised,
+    AttentionELBO,
+    AttentionGuide,
+    Dense,
+    LogWeights,
+    Soft,
+)
 from tests.helpers import (
     CASES,
     PAIRS,
@@ -35,7 +46,21 @@ def gradients(loss, problem, *modules):
 
 def test_every_registered_member_takes_part():
     families, priors, normalizers = map(set, zip(*CASES, strict=True))
-    assert (families, priors, normalizers) == (set(FAMILIES), set(PRIORS), set(NORMALIZERS))
+    positive = [
+        {name for name in registry if registry[name].kind == LogWeights.kind} for registry in (FAMILIES, PRIORS)
+    ]
+    assert [families, priors, normalizers] == [*positive, set(NORMALIZERS)]
+
+
+class LayerScores(nn.Module):
+    """An inference network that returns what the layer itself proposes."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.form = form
+
+    def forward(self, problem):
+        return self.form.scores(problem.scores, problem.mask)
 
 
 @pytest.mark.parametrize(("family", "prior", "normalizer"), CASES)
@@ -103,6 +128,14 @@ class AttentionContract:
         lse = problem.scores.masked_fill(~problem.mask, -torch.inf).logsumexp(-1, keepdim=True)[:, visible]
         difference = self.form.to_dense(raw["attention"] - normalized["attention"], problem.mask)[:, visible]
         torch.testing.assert_close(difference, (lse * problem.mask[visible]), atol=1e-5, rtol=1e-5)
+
+    @pytest.mark.parametrize("normalize_scores", [True, False])
+    def test_a_network_that_returns_the_layers_scores(self, family, prior, normalizer, normalize_scores):
+        problem = Problem.random()
+        model = make_model(self.form, prior, normalizer, normalize_scores=normalize_scores)
+        amortised = Amortised(LayerScores(self.form), make_family(family, k=2.0))
+        found = [closed_form(model, posterior, problem) for posterior in (make_family(family, k=2.0), amortised)]
+        torch.testing.assert_close(*found, rtol=0, atol=0)
 
     def test_deterministic_limit(self, family, prior, normalizer):
         problem, model = Problem.random(), make_model(self.form, prior, normalizer)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from models.decoding import beam_search, greedy, next_word_log_probs, sample
-from models.hypotheses import largest, length_divisor
-from models.next_word import word_alignment
+from models.decoding import Inference, beam_search, greedy, next_word_log_probs, sample
+from models.decoding.hypotheses import largest, length_divisor
+from models.decoding.next_word import word_alignment
 from models.nmt import Translation, TranslationSizes
 from pyro_attention import (
     AlignmentELBO,
@@ -169,10 +169,11 @@ def test_next_words_are_the_explicit_sum(k_max, soft):
     state = model.start(model.encode(source, mask), mask)
     for word in (BEGIN, *prefix):
         ids = torch.full((3,), word)
-        state, queries, scores = model.step(state, model.embed(ids), k_max=k_max)
-    options = {"k_max": k_max, "family": ExpectedAlignment() if soft else None}
-    log_probs = next_word_log_probs(model, state, queries, scores, **options)
-    chunked = next_word_log_probs(model, state, queries, scores, chunk_rows=1, **options)
+        step = model.step(state, model.embed(ids), k_max=k_max)
+        state = step.state
+    inference = Inference(k_max=k_max, family=ExpectedAlignment() if soft else None)
+    log_probs = next_word_log_probs(model, step, inference)
+    chunked = next_word_log_probs(model, step, inference, chunk_rows=1)
     torch.testing.assert_close(log_probs, chunked)
     for b in range(3):
         words = source[b, : mask[b].sum()]
@@ -188,7 +189,7 @@ def test_next_words_are_the_explicit_sum(k_max, soft):
 @pytest.mark.parametrize("k_max", [None, 2])
 def test_alignments_are_by_bayes_rule(k_max):
     model, (source, mask) = make(), batch(more=2)
-    found = beam_search(model, source, mask, **IDS, beam=4, keep=2, max_length=5, k_max=k_max)
+    found = beam_search(model, source, mask, inference=Inference(k_max=k_max), **IDS, beam=4, keep=2, max_length=5)
     for b, hypotheses in enumerate(found):
         words = source[b, : mask[b].sum()]
         for one in hypotheses:
@@ -207,15 +208,16 @@ def test_soft_attention_and_bayesian_attention_at_its_mean_agree():
     model, other, (source, mask) = make(), make(**BAYESIAN), batch()
     other.load_state_dict(model.state_dict(), strict=False)
     options = {**IDS, "beam": 3, "max_length": 5}
-    first = beam_search(model, source, mask, family=ExpectedAlignment(), **options)
+    first = beam_search(model, source, mask, inference=Inference(family=ExpectedAlignment()), **options)
     network = Amortised(nn.Linear(1, 1), Gamma())
     for family in (None, Soft(), Weibull(), network):
-        assert scores_of(beam_search(other, source, mask, family=family, **options)) == approx(scores_of(first))
-    again = beam_search(other, source, mask, family=Soft(), samples=2, **options)
+        found = beam_search(other, source, mask, inference=Inference(family=family), **options)
+        assert scores_of(found) == approx(scores_of(first))
+    again = beam_search(other, source, mask, inference=Inference(family=Soft(), samples=2), **options)
     assert scores_of(again) == approx(scores_of(first))
     # the row of one hypothesis: attention weights before the first word
     state = model.eval().start(model.encode(source, mask), mask)
-    scores = model.step(state, model.embed(torch.full((3,), BEGIN)))[2]
+    scores = model.step(state, model.embed(torch.full((3,), BEGIN))).scores
     torch.testing.assert_close(first[1][0].alignments[0], scores[1].softmax(0))
 
 
@@ -231,22 +233,22 @@ def test_draws_of_the_weights_are_averaged():
     """The mean probability over draws of a narrow posterior is near that of the mean, of a wide one it is not."""
     model, (source, mask) = make(**BAYESIAN).eval(), batch()
     state = model.start(model.encode(source, mask), mask)
-    state, queries, scores = model.step(state, model.embed(torch.full((3,), BEGIN)))
+    step = model.step(state, model.embed(torch.full((3,), BEGIN)))
     torch.manual_seed(0)
     family, count = LogNormal(scale=2.0).double(), 4000
-    wide = next_word_log_probs(model, state, queries, scores, family=family, samples=count).exp()
+    wide = next_word_log_probs(model, step, Inference(family=family, samples=count)).exp()
     # E[S] = exp(score) for every scale
-    log_s = scores.masked_fill(~mask, -math.inf) - 2.0 + 2.0 * torch.randn(count, 3, 5, dtype=torch.float64)
+    log_s = step.scores.masked_fill(~mask, -math.inf) - 2.0 + 2.0 * torch.randn(count, 3, 5, dtype=torch.float64)
     contexts = torch.einsum("sbn,bnd->sbd", log_s.softmax(-1), state.memory)
-    f = model.likelihood(queries, contexts).logits.exp()
+    f = model.likelihood(step.queries, contexts).logits.exp()
     error = (2 * f.var(0) / count).sqrt()
     assert ((wide - f.mean(0)).abs() <= 4 * error + 1e-9).all()
-    mean = next_word_log_probs(model, state, queries, scores).exp()
+    mean = next_word_log_probs(model, step).exp()
     assert ((wide - mean).abs() > 4 * error)[:2].any()
-    narrow = next_word_log_probs(model, state, queries, scores, family=LogNormal(scale=1e-6).double(), samples=3)
+    narrow = next_word_log_probs(model, step, Inference(family=LogNormal(scale=1e-6).double(), samples=3))
     torch.testing.assert_close(narrow.exp(), mean, rtol=0, atol=1e-5)
     words = torch.zeros(3, dtype=torch.int64)
-    rows = word_alignment(model, state, queries, scores, words, family=family, samples=3, k_max=2)
+    rows = word_alignment(model, step, words, Inference(family=family, samples=3, k_max=2))
     torch.testing.assert_close(rows.sum(1), torch.ones(3, dtype=torch.float64))
     assert ((rows > 0) <= mask).all()
 
@@ -256,7 +258,7 @@ def test_greedy_is_a_beam_of_one(k_max):
     source, mask = batch()
     for seed in range(5):
         model = make(seed)
-        options = {**IDS, "max_length": 6, "k_max": k_max}
+        options = {**IDS, "max_length": 6, "inference": Inference(k_max=k_max)}
         path = greedy(model, source, mask, **options)
         found = beam_search(model, source, mask, beam=1, length_penalty=0.0, **options)
         assert scores_of([path]) == approx(scores_of(found))
@@ -324,8 +326,8 @@ def test_ties_go_to_the_first():
     model, (source, mask) = make(), batch((2,))
     for parameter in model.output.parameters():
         nn.init.zeros_(parameter)  # all words are equally probable
-    options = {"beam": 6, "keep": 3, "max_length": 3, "length_penalty": 0.0, "family": ExpectedAlignment()}
-    found = beam_search(model, source, mask, **IDS, **options)
+    options = {"beam": 6, "keep": 3, "max_length": 3, "length_penalty": 0.0}
+    found = beam_search(model, source, mask, **IDS, **options, inference=Inference(family=ExpectedAlignment()))
     assert [one.tokens for one in found[0]] == [(1,), (0, 1), (2, 1)]
     values = torch.tensor([[2.0, 1.0, 2.0, 1.0, 1.0], [-math.inf, 0.0, -math.inf, 0.0, 1.0]])
     assert largest(values, 3)[1].tolist() == [[0, 2, 1], [4, 1, 3]]
@@ -356,15 +358,26 @@ def test_every_module_keeps_its_mode_and_nothing_needs_a_gradient():
         ({"end": -1}, r"end is -1, expected an id in 0 \.\. 3"),
         ({"length_penalty": -1.0}, "length_penalty is -1.0, expected a number of at least 0"),
         ({"no_repeat": 0}, "no_repeat is 0, expected a number of tokens of at least 1"),
-        ({"k_max": 0}, "k_max is 0, expected an integer of at least 1"),
-        ({"samples": -1}, "samples is -1, expected an integer of at least 0"),
-        ({"samples": 2}, "samples is 2, expected 0: the sum over alignments is exact"),
-        ({"family": Weibull()}, "kind 'positive weights', which does not fit the model's prior AlignmentPrior"),
+        ({"inference": Inference(samples=2)}, "samples is 2, expected 0: the sum over alignments is exact"),
+        ({"inference": Inference(family=Weibull())}, "kind 'positive weights', which does not fit the model's prior"),
     ],
 )
 def test_bad_options(changes, message):
     with pytest.raises(ValueError, match=message):
         beam_search(make(), *batch(), **{**IDS, **changes})
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"k_max": 0}, ValueError, "k_max is 0, expected an integer of at least 1"),
+        ({"samples": -1}, ValueError, "samples is -1, expected an integer of at least 0"),
+        ({"family": "soft"}, TypeError, "family is 'soft', expected a Family"),
+    ],
+)
+def test_bad_inference(options, error, message):
+    with pytest.raises(error, match=message):
+        Inference(**options)
 
 
 def test_bad_input():
@@ -377,14 +390,12 @@ def test_bad_input():
         greedy(model, source[0], mask[0], **IDS)
     with pytest.raises(ValueError, match=r"temperature is 0\.0, expected a positive finite number"):
         sample(model, source, mask, **IDS, temperature=0.0)
-    with pytest.raises(TypeError, match="family is 'soft', expected a Family"):
-        greedy(model, source, mask, **IDS, family="soft")
     bayesian = make(**BAYESIAN)
     with pytest.raises(ValueError, match="which does not fit the model's prior ContextualGammaPrior"):
-        greedy(bayesian, source, mask, **IDS, family=Categorical())
+        greedy(bayesian, source, mask, inference=Inference(family=Categorical()), **IDS)
     for family in (None, Amortised(nn.Linear(1, 1), Gamma())):
         with pytest.raises(ValueError, match="expected a family to draw from"):
-            greedy(bayesian, source, mask, **IDS, family=family, samples=2)
+            greedy(bayesian, source, mask, inference=Inference(family=family, samples=2), **IDS)
     model.output.bias.data[2] = math.nan
     for search in (beam_search, greedy, sample):
         with pytest.raises(ValueError, match="log probabilities of 3 sentences are NaN"):

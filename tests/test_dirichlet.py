@@ -165,7 +165,7 @@ def test_the_prior_by_hand():
     prior = trace.nodes["attention"]["fn"]
     assert isinstance(prior, DirichletWeights)
     assert prior.log_concentration.tolist() == [[2.0, 10.0, 0.0]]
-    assert prior.scores.tolist() == [[2.0, 30.0, 0.0]]
+    assert prior.proposal.scores.tolist() == [[2.0, 30.0, 0.0]]
     weights = trace.nodes["_RETURN"]["value"].weights
     assert weights[0, 2] == 0
     assert weights.sum().item() == pytest.approx(1)
@@ -312,7 +312,7 @@ def test_bfloat16_computes_in_float32():
     attention = LatentAttention("attention", DirichletPrior())
     scores, values = torch.randn(2, 3, 3).bfloat16(), torch.randn(2, 3, 4).bfloat16()
     guide = AttentionGuide(lambda: attention(scores, values), Dirichlet())
-    output = guide.run()
+    output = guide.run().output
     assert (output.weights.dtype, output.context.dtype) == (torch.float32, torch.bfloat16)
 
 

@@ -122,11 +122,11 @@ def test_multihead_attention_sees_no_padding(normalizer):
     """A batch of padded sequences is each sequence alone: context, weights and KL."""
     layer, x = MultiheadAttention(WIDTH, HEADS, normalizer=normalizer), torch.randn(3, 5, WIDTH)
     lengths = torch.tensor([5, 2, 3])
-    output = AttentionGuide(self_attention(layer, x, torch.arange(5) >= lengths[:, None]), Soft()).run()
+    output = AttentionGuide(self_attention(layer, x, torch.arange(5) >= lengths[:, None]), Soft()).run().output
     elbo, kl = AttentionELBO(), torch.zeros(())
     for i, length in enumerate(lengths):
         model = self_attention(layer, x[i : i + 1, :length])
-        alone = AttentionGuide(model, Soft()).run()
+        alone = AttentionGuide(model, Soft()).run().output
         torch.testing.assert_close(output.context[i, :length], alone.context[0])
         torch.testing.assert_close(output.weights[i, :, :length, :length], alone.weights[0])
         assert (output.weights[i, :, length:] == 0).all()
@@ -140,8 +140,8 @@ def test_multihead_attention_sees_no_padding(normalizer):
 def test_graph_attention_of_two_graphs_is_that_of_each():
     layer = GraphAttention(3, WIDTH, HEADS, normalizer=DoublyNormalized())
     x, edges = torch.randn(5, 3), torch.tensor([[0, 1, 1, 3, 4], [1, 0, 2, 4, 3]])
-    both = AttentionGuide(lambda: layer(x, edges), Soft()).run()
-    first = AttentionGuide(lambda: layer(x[:3], edges[:, :3]), Soft()).run()
+    both = AttentionGuide(lambda: layer(x, edges), Soft()).run().output
+    first = AttentionGuide(lambda: layer(x[:3], edges[:, :3]), Soft()).run().output
     torch.testing.assert_close(both.context[:3], first.context)
     torch.testing.assert_close(both.weights[:3], first.weights)
 
@@ -183,6 +183,7 @@ future = torch.ones(4, 4, dtype=torch.bool).triu(1)
         ({"attn_mask": future}, ValueError, "would leak the future"),
         ({"attn_mask": torch.zeros(4, 4).masked_fill(future, -torch.inf)}, ValueError, "would leak the future"),
         ({"key_padding_mask": padding}, ValueError, "site 'decoder': Hybrid .* pass query_padding_mask="),
+        ({"key_padding_mask": torch.zeros(2, 4)}, ValueError, "site 'decoder': Hybrid .* pass query_padding_mask="),
         ({"query_padding_mask": padding.int()}, TypeError, "query_padding_mask has dtype torch.int32"),
         ({"query_padding_mask": padding[:, 1:]}, ValueError, r"query_padding_mask has shape \(2, 3\), expected \(2, 4"),
     ],

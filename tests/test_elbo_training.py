@@ -26,6 +26,7 @@ from pyro_attention import (
     Soft,
     Weibull,
 )
+from pyro_attention.schedules import Linear
 from tests.toy_models import FreeScores, GraphData, SelfAttention, Sequences
 
 
@@ -193,13 +194,14 @@ def train_rank(rank, folder):
     torch.manual_seed(0)
     data = Sequences.random(batch=8)
     model = SelfAttention(size=8)
-    loss = AttentionELBO()(model, AttentionGuide(model, Weibull(5.0, learnable=True)))
+    elbo = AttentionELBO(kl_weight=Linear(warmup=2))
+    loss = elbo(model, AttentionGuide(model, Weibull(5.0, learnable=True)))
     module = DistributedDataParallel(loss)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.02)
     part = slice(4 * rank, 4 * rank + 4)
     torch.manual_seed(rank)
     noise = []
-    for _ in range(3):
+    for elbo.step in range(3):  # the prior networks are not used at step 0
         optimizer.zero_grad()
         noise.append(torch.get_rng_state())
         module(data.x[part], data.y[part], data.padding[part]).backward()

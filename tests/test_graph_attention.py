@@ -4,7 +4,7 @@ import pyro
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import GATConv
+from torch_geometric.nn import GATConv, SumAggregation
 
 from models.gat import GAT
 from pyro_attention import AttentionGuide, FixedGammaPrior, GraphAttention, Soft, Weibull
@@ -30,7 +30,7 @@ def pair(in_channels=FEATURES, **options):
 
 
 def run(layer, *args, family=None):
-    return AttentionGuide(layer, Soft() if family is None else family).run(*args)
+    return AttentionGuide(layer, Soft() if family is None else family).run(*args).output
 
 
 def assert_same(actual, expected):
@@ -113,7 +113,7 @@ def test_batch_of_features_on_one_graph(data):
     _, mine = pair(heads=2)
     x = torch.randn(2, 7, FEATURES)
     with pytest.raises(ValueError, match=r"site 'graph_attention': batch shape \(2,\) has no plate"):
-        mine(x, data.graph)
+        run(mine, x, data.graph)
 
     def model():
         with pyro.plate("batch", 2):
@@ -198,6 +198,46 @@ def test_the_copy_keeps_dtype_name_and_prior():
     copy = GraphAttention.from_pyg(GATConv(3, 4).double(), name="layers.7", prior=prior)
     assert {parameter.dtype for parameter in copy.parameters()} == {torch.float64}
     assert (copy.attention.name, copy.attention.prior) == ("layers.7", prior)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_copy_keeps_the_mode(training):
+    assert GraphAttention.from_pyg(GATConv(3, 4).train(training)).training == training
+
+
+@pytest.mark.parametrize("aggr", ["add", "sum", SumAggregation()], ids=str)
+def test_names_of_the_sum(data, aggr):
+    compare(*pair(heads=2, aggr=aggr), data.features, data.edge_index)
+
+
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize(("in_channels", "edge_dim"), [(-1, None), (-1, -1), ((-1, -1), None)])
+def test_sizes_that_pyg_finds_out(data, in_channels, edge_dim, residual):
+    """Once it has seen data, the layer has parameters, though its ``in_channels`` stays -1."""
+    theirs = GATConv(in_channels, WIDTH, heads=2, edge_dim=edge_dim, residual=residual)
+    edge_attr = None if edge_dim is None else torch.randn(data.edge_index.size(1), EDGE_WIDTH)
+    theirs(data.features, data.edge_index, edge_attr)
+    compare(theirs, GraphAttention.from_pyg(theirs), data.features, data.edge_index, edge_attr)
+
+
+@pytest.mark.parametrize("add_self_loops", [True, False])
+def test_one_number_an_edge(data, add_self_loops):
+    theirs, mine = pair(heads=2, edge_dim=1, add_self_loops=add_self_loops)
+    compare(theirs, mine, data.features, data.edge_index, torch.randn(data.edge_index.size(1)))
+
+
+@pytest.mark.parametrize(("edges", "nodes"), [(5, 2), (9, 2), (50, 3)])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_multigraphs(edges, nodes, heads):
+    """More edges between two nodes than torch's product with a pattern takes, all of them alike or not."""
+    torch.manual_seed(0)
+    for edge_index in (torch.tensor([[0], [1]]).expand(2, edges), torch.randint(nodes, (2, edges))):
+        theirs, mine = (layer.double() for layer in pair(heads=heads, add_self_loops=False))
+        x = torch.randn(nodes, FEATURES, dtype=torch.float64, requires_grad=True)
+        outputs = theirs(x, edge_index), mine(x, edge_index).context
+        leaves = [x, theirs.att_src, theirs.lin.weight], [x, mine.score.att_src, mine.lin_src.weight]
+        gradients = [torch.autograd.grad(out.square().sum(), of) for out, of in zip(outputs, leaves, strict=True)]
+        torch.testing.assert_close(*gradients)
 
 
 class PygGAT(nn.Module):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 
 from pyro_attention import GraphAttention
 from tests.toy_models import GraphData
@@ -52,6 +53,72 @@ def test_wrong_calls(data, options, arguments, message):
         arguments["edge_index"] = data.graph
     with pytest.raises(ValueError, match=message):
         layer(**arguments)
+
+
+x = torch.zeros(7, FEATURES)
+
+
+class OtherConv(GATConv):
+    """May compute something else."""
+
+
+@pytest.mark.parametrize(
+    ("conv", "error", "message"),
+    [
+        (lambda: GATv2Conv(3, 4), TypeError, r"a torch_geometric.nn.conv.gatv2_conv.GATv2Conv, expected .*GATConv"),
+        (lambda: TransformerConv(3, 4), TypeError, "TransformerConv, expected a torch_geometric.nn.GATConv"),
+        (lambda: OtherConv(3, 4), TypeError, "OtherConv, expected"),
+        (lambda: torch.nn.Linear(3, 4), TypeError, "Linear, expected a torch_geometric.nn.GATConv"),
+        (lambda: GATConv(3, 4, flow="target_to_source"), ValueError, r"flow='target_to_source'.*edge_index.flip\(0\)"),
+        (lambda: GATConv(3, 4, aggr="mean"), ValueError, "aggr is a MeanAggregation, expected 'add'"),
+        (lambda: GATConv(3, 4, aggr="max"), ValueError, "aggr is a MaxAggregation, expected 'add'"),
+        (lambda: GATConv(-1, 4), ValueError, r"GATConv\(-1, 4, heads=1\), whose sizes are not known yet"),
+        (lambda: GATConv((-1, -1), 4), ValueError, "sizes are not known yet .*; call it once with data"),
+        (lambda: GATConv(3, 4, edge_dim=-1), ValueError, "sizes are not known yet"),
+        (
+            lambda: GATConv(3, 4, edge_dim=2, fill_value=torch.ones(2)),
+            ValueError,
+            r"fill_value is a tensor of shape \(2",
+        ),
+    ],
+)
+def test_layers_that_cannot_be_copied(conv, error, message):
+    with pytest.raises(error, match=f"cannot copy .*{message}"):
+        GraphAttention.from_pyg(conv())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"x": (x, None)}, TypeError, r"x is \(Tensor, NoneType\), expected .*\(sources, targets\)"),
+        ({"x": (x,)}, TypeError, r"x is \(Tensor\), expected"),
+        ({"x": None}, TypeError, "x is NoneType, expected"),
+        ({"x": x.tolist()}, TypeError, r"x is \(list, "),
+        ({"x": x[0]}, ValueError, r"x has shape \(5,\), expected \[..., nodes, channels\]"),
+        ({"x": x.long()}, TypeError, "x has dtype torch.int64, expected floating point"),
+        ({"edge_index": torch.eye(7).to_sparse}, ValueError, "edge_index is a sparse matrix .*sparse_coo"),
+        ({"edge_index": torch.eye(7).to_sparse_csr}, ValueError, "edge_index is a sparse matrix .*sparse_csr"),
+        ({"edge_index": [[0], [1]]}, TypeError, "edge_index is of type list, expected an int64 tensor"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_wrong_types(data, arguments, error, message):
+    arguments = {"x": x, "edge_index": data.edge_index, **arguments}
+    if callable(arguments["edge_index"]):  # torch warns of the first sparse matrix
+        arguments["edge_index"] = arguments["edge_index"]()
+    with pytest.raises(error, match=message):
+        GraphAttention(FEATURES, WIDTH)(**arguments)
+
+
+def test_the_remedy_for_a_sparse_adjacency(data):
+    """What the error says: the same graph, with other edges first."""
+    layer, (source, target) = GraphAttention(FEATURES, WIDTH), data.edge_index.unique(dim=1)
+    adj_t = torch.sparse_coo_tensor(
+        torch.stack([target, source]), torch.ones(len(source)), (7, 7), check_invariants=True
+    )
+    edge_index = adj_t.to_sparse_coo().coalesce().indices().flip(0)
+    expected = layer(data.features, torch.stack([source, target])).context
+    torch.testing.assert_close(layer(data.features, edge_index).context, expected)
 
 
 def test_self_loops_need_one_set_of_nodes():

@@ -14,7 +14,7 @@ from torch.distributions import kl_divergence
 from pyro_attention import AttentionELBO, AttentionGuide, Dense, GumbelSoftmax, ScoreFunctionELBO, sample_posterior
 from pyro_attention.alignment import Amortised, Categorical
 from pyro_attention.alignment_elbo import AlignmentELBO
-from pyro_attention.distributions.alignment import CategoricalAlignment
+from pyro_attention.distributions.alignment import AlignmentWeights, CategoricalAlignment, ExpectedWeights
 from pyro_attention.gumbel import RelaxedAlignment
 from tests.helpers import assert_mean
 from tests.test_alignment import BATCH, KEYS, QUERIES, Network, Toy, make_problem
@@ -136,11 +136,11 @@ def test_draws_are_weights_whose_largest_is_categorical(temperature):
     assert (weights[:, ~MASK[:, None]] == 0).all()
     torch.testing.assert_close(weights.sum(-1), torch.ones(20_000, 2, 1))
     largest = torch.nn.functional.one_hot(weights.argmax(-1), 4).double()
-    assert_mean(largest[:, MASK[:, None]], q.expected_weights[MASK[:, None]])
+    assert_mean(largest[:, MASK[:, None]], q.mean_weights[MASK[:, None]])
     # as in torch's own class
-    torch_draws = pyro.distributions.RelaxedOneHotCategorical(torch.tensor(temperature), logits=q.logits[0]).sample(
-        (20_000,)
-    )
+    torch_draws = pyro.distributions.RelaxedOneHotCategorical(
+        torch.tensor(temperature), logits=q.alignment.logits[0]
+    ).sample((20_000,))
     for moment in (lambda x: x, torch.square):
         a, b = moment(weights[:, 0, 0].double()), moment(torch_draws.double())
         error = ((a.var(0) + b.var(0)) / 20_000).sqrt()
@@ -151,13 +151,29 @@ def test_its_density_and_kl_are_the_categorical_ones():
     scores, layout = torch.randn(2, 1, 4, dtype=torch.float64), Dense(MASK[:, None], event_dim=2)
     q, plain = RelaxedAlignment(scores, temperature=0.3, layout=layout), CategoricalAlignment(scores, layout=layout)
     p = CategoricalAlignment(torch.randn(2, 1, 4, dtype=torch.float64), layout=layout)
-    torch.testing.assert_close(kl_divergence(q, p), kl_divergence(plain, p))
+    relaxed = AlignmentWeights(p)
+    torch.testing.assert_close(kl_divergence(q, relaxed), kl_divergence(plain, p))
     torch.testing.assert_close(q.entropy(), plain.entropy())
     weights = q.rsample((5,))
     torch.testing.assert_close(q.log_prob(weights), plain.log_prob(weights))
-    torch.testing.assert_close(q.log_prob(torch.tensor([2, 1])), plain.log_prob(torch.tensor([2, 1])))
-    expected = torch.stack([(q.probs[i, m] * (q.probs[i, m] / p.probs[i, m]).log()).sum() for i, m in enumerate(MASK)])
-    torch.testing.assert_close(kl_divergence(q, p), expected)
+    probs = plain.probs
+    expected = torch.stack([(probs[i, m] * (probs[i, m] / p.probs[i, m]).log()).sum() for i, m in enumerate(MASK)])
+    torch.testing.assert_close(kl_divergence(q, relaxed), expected)
+
+
+def test_draws_lie_in_the_declared_support_and_shape():
+    mask = torch.cat([MASK, torch.zeros(1, 4, dtype=torch.bool)])[:, None]  # the last query has no key
+    layout = Dense(mask, event_dim=2)
+    alignment = CategoricalAlignment(torch.randn(3, 1, 4), layout=layout)
+    for q in (RelaxedAlignment(torch.randn(3, 1, 4), temperature=0.3, layout=layout), ExpectedWeights(alignment)):
+        draws = q.rsample((5,))
+        assert (q.batch_shape, q.event_shape) == ((3,), (1, 4))
+        assert draws.shape == q.shape((5,))
+        assert q.support.check(draws).all()
+        assert q.log_prob(draws).shape == (5, 3)
+    q = RelaxedAlignment(torch.randn(3, 1, 4), temperature=0.3)
+    with pytest.raises(ValueError, match="within the support"):
+        q.log_prob(torch.full((3, 1, 4), 0.5))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -169,7 +185,7 @@ def test_gradients_are_finite_and_masked_ones_zero(dtype, temperature, spread):
     inputs = [(spread * torch.rand(3, 1, 4, dtype=dtype)).requires_grad_() for _ in range(2)]
     layout = Dense(mask, event_dim=2)
     q = RelaxedAlignment(layout.log_softmax(inputs[0]), temperature=temperature, layout=layout)
-    p = CategoricalAlignment(layout.log_softmax(inputs[1]), layout=layout)
+    p = AlignmentWeights(CategoricalAlignment(layout.log_softmax(inputs[1]), layout=layout))
     kl, weights = kl_divergence(q, p), q.rsample()
     assert kl.isfinite().all()
     assert kl[2] == 0
@@ -189,7 +205,7 @@ def test_gradcheck():
 
     def kl(a, b):
         q = RelaxedAlignment(a, temperature=0.5, layout=layout)
-        return kl_divergence(q, CategoricalAlignment(b, layout=layout))
+        return kl_divergence(q, AlignmentWeights(CategoricalAlignment(b, layout=layout)))
 
     inputs = [torch.randn(2, 1, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     assert torch.autograd.gradcheck(draw, inputs[0])
@@ -234,7 +250,7 @@ def test_plates_give_every_query_a_draw_of_its_own():
         with pyro.plate("queries", 5):
             return attention(torch.zeros(1, 1, 3), torch.ones(1, 3, 2), layout=Dense(event_dim=2)).weights
 
-    weights = AttentionGuide(model, GumbelSoftmax()).run()
+    weights = AttentionGuide(model, GumbelSoftmax()).run().output
     assert weights.shape == (5, 1, 3)
     assert len(weights.unique(dim=0)) == 5
 

@@ -296,7 +296,7 @@ def test_bad_guides():
 def test_bad_models():
     def loss(observe):
         model = Narrow(observe)
-        guide = AttentionGuide(model, Categorical(enumerate=False))
+        guide = AttentionGuide(model, Categorical(enumerate=False), keep_prior=["shift"])
         arguments = torch.zeros(2, 1, 1, 2), torch.zeros(2, 1, 1, 2, 1), torch.zeros(2, 1)
         return ImportanceELBO(2, max_plate_nesting=2).loss(model, guide, *arguments)
 

@@ -29,7 +29,7 @@ def run(layer, *args, family=None, **kwargs):
         with pyro.plate("batch", args[0].size(0)):
             return layer(*args, **kwargs)
 
-    return AttentionGuide(model, Soft() if family is None else family).run()
+    return AttentionGuide(model, Soft() if family is None else family).run().output
 
 
 def pair(**options):
@@ -128,6 +128,18 @@ def test_gradients():
     torch.testing.assert_close(torch.autograd.grad(run(mine, *tensors).context.square().sum(), tensors), expected)
 
 
+@pytest.mark.parametrize("arguments", [(), ("attn_mask",), ("key_padding_mask",), ("attn_mask", "key_padding_mask")])
+@pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 4, 5), (2, 0, 5), (2, 4, 0), (0, 0, 0)])
+def test_nothing_at_all(batch, queries, keys, arguments):
+    """Torch takes an empty batch, and keys or queries that are none."""
+    masks = {"attn_mask": torch.zeros(queries, keys).bool(), "key_padding_mask": torch.zeros(batch, keys).bool()}
+    theirs, mine = pair()
+    tensors, masks = inputs((batch,), queries, keys), {name: masks[name] for name in arguments}
+    expected, output = theirs(*tensors, **masks), mine(*tensors, **masks)
+    torch.testing.assert_close(output.context, expected[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(output.weights, expected[1], rtol=1e-5, atol=1e-6)
+
+
 def test_several_batch_dimensions():
     theirs, mine = pair()
     query, key, value = inputs(batch=(2, BATCH))
@@ -137,7 +149,7 @@ def test_several_batch_dimensions():
         with pyro.plate("outer", 2, dim=-2), pyro.plate("batch", BATCH, dim=-1):
             return mine(query, key, value, key_padding_mask=padding, attn_mask=mask)
 
-    output = AttentionGuide(model, Soft()).run()
+    output = AttentionGuide(model, Soft()).run().output
     assert output.weights.shape == (2, BATCH, QUERIES, KEYS)
     for i in range(2):
         flat = mask[i].flatten(0, 1)
@@ -150,8 +162,15 @@ def test_dropout_only_in_training_mode():
     tensors = inputs()
     assert run(mine, *tensors, need_weights=False).weights is None
     assert not run(mine, *tensors).context.allclose(run(mine, *tensors).context)
+    dropped = run(mine, *tensors, average_attn_weights=False).weights == 0
+    assert 0.3 < dropped.float().mean() < 0.7  # as in torch, the weights that made the context
     theirs.eval(), mine.eval()
     compare(theirs, mine, tensors)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_copy_keeps_the_mode(training):
+    assert MultiheadAttention.from_torch(pair()[0].train(training)).training == training
 
 
 @pytest.mark.parametrize("prior", [ContextualGammaPrior(4, heads=2), FixedGammaPrior()], ids=["contextual", "fixed"])
@@ -219,8 +238,22 @@ wide = torch.zeros(BATCH, KEYS, WIDTH)
         ((x, wide, wide), {"attn_mask": boolean(4, 4)}, ValueError, "attn_mask|does not broadcast"),
         ((x, wide, wide), {"attn_mask": torch.zeros(4, 4)}, ValueError, "attn_mask|does not broadcast"),
         ((x, wide, wide), {"attn_mask": boolean(5, 4, 5)}, ValueError, "attn_mask"),
-        ((x, wide, wide), {"attn_mask": boolean(8, 4, 5)}, ValueError, "does not broadcast"),
-        ((x, wide, wide), {"key_padding_mask": torch.zeros(3, 5)}, TypeError, "key_padding_mask has dtype"),
+        (
+            (x, wide, wide),
+            {"attn_mask": boolean(8, 4, 5)},
+            ValueError,
+            r"\(8, 4, 5\), expected \(4, 5\) or \(6, 4, 5\)",
+        ),
+        ((x, wide, wide), {"key_padding_mask": torch.zeros(3, 5).int()}, TypeError, "key_padding_mask has dtype"),
+        ((x, wide, wide), {"query_padding_mask": torch.ones(3, 4)}, ValueError, "query_padding_mask has numbers"),
+        ((x, wide, wide), {"key_padding_mask": [True]}, TypeError, "key_padding_mask is a list, expected a tensor"),
+        ((x.long(), wide, wide), {}, TypeError, r"query is of type torch.int64, expected a floating-point tensor"),
+        ((x, wide.tolist(), wide), {}, TypeError, "key is of type list, expected a floating-point tensor"),
+        ((x, wide, None), {}, TypeError, "value is of type NoneType"),
+        ((x, wide[:2], wide[:2]), {}, ValueError, r"batch dimensions \(3,\), \(2,\) and \(2,\), expected the same"),
+        ((x, wide[:1], wide[:1]), {}, ValueError, r"batch dimensions \(3,\), \(1,\) and \(1,\), expected the same"),
+        ((x, wide[0], wide[0]), {}, ValueError, r"batch dimensions \(3,\), \(\) and \(\), expected the same"),
+        ((x[None], wide[:2], wide[:2]), {}, ValueError, r"batch dimensions \(1, 3\), \(2,\) and \(2,\)"),
         ((x, wide, wide), {"key_padding_mask": boolean(3, 4)}, ValueError, r"has shape \(3, 4\), expected \(3, 5\)"),
         ((x, wide, wide), {"key_padding_mask": boolean(2, 5)}, ValueError, r"has shape \(2, 5\), expected \(3, 5\)"),
     ],

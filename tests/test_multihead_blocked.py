@@ -91,15 +91,16 @@ def evaluate(model, family, x, masks, elbo=None):
         pyro.set_rng_seed(0)
         loss = elbo.differentiable_loss(model, guide, x, **masks)
         pyro.set_rng_seed(0)
-        context = guide.run(x, **masks)
+        context = guide.run(x, **masks).output
     leaves = [x, *model.parameters(), *family.parameters()]
     gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
     return loss, getattr(elbo, "kl_record", {}).get("attention", 0.0), context, *gradients
 
 
-CASES = [(prior, "weibull", masks, True) for prior in PRIORS for masks in MASKS]
-CASES += [(prior, "lognormal", "padded", True) for prior in PRIORS]
-CASES += [(prior, "weibull", masks, False) for prior in PRIORS for masks in ("padded", "causal, padded in front")]
+BLOCKED = [name for name in PRIORS if name.startswith(("gamma", "lognormal"))]
+CASES = [(prior, "weibull", masks, True) for prior in BLOCKED for masks in MASKS]
+CASES += [(prior, "lognormal", "padded", True) for prior in BLOCKED]
+CASES += [(prior, "weibull", masks, False) for prior in BLOCKED for masks in ("padded", "causal, padded in front")]
 CASES += [("gamma_contextual", "soft", masks, True) for masks in MASKS]
 
 
@@ -136,10 +137,10 @@ def test_repeatable(blocked, x):
     contexts = []
     for seed in (0, 0, 1):
         pyro.set_rng_seed(seed)
-        contexts.append(guide.run(x))
+        contexts.append(guide.run(x).output)
     assert torch.equal(contexts[0], contexts[1])
     assert not torch.equal(contexts[0], contexts[2])
-    assert not torch.equal(guide.run(x), guide.run(x))
+    assert not torch.equal(guide.run(x).output, guide.run(x).output)
 
 
 @pytest.mark.parametrize("parallel", [False, True])
@@ -166,7 +167,7 @@ def test_predictions(blocked, x):
     assert predict(guide, x, num_samples=3).variance.max() > 0
     mean = predict(guide, x, num_samples=2, noise="none")
     assert mean.variance.max() == 0
-    torch.testing.assert_close(mean.mean, AttentionGuide(model, Soft()).run(x))
+    torch.testing.assert_close(mean.mean, AttentionGuide(model, Soft()).run(x).output)
 
 
 def test_weights_beyond_memory_are_read_by_windows(blocked, x, monkeypatch):
@@ -200,7 +201,7 @@ def test_half_precision(prior, x):
     with torch.autocast("cpu", torch.bfloat16):
         elbos[1].loss(model, guide, x)
     model.bfloat16()
-    assert guide.run(x.bfloat16()).dtype == torch.bfloat16
+    assert guide.run(x.bfloat16()).output.dtype == torch.bfloat16
     elbos[2].loss(model, guide, x.bfloat16())
     kl = [elbo.kl_record["attention"] for elbo in elbos]
     assert expected > 0
@@ -265,21 +266,21 @@ class Sharper(Weibull):
     """Its spread depends on the scores."""
 
     def posterior(self, prior):
-        k = 1 + prior.proposal.exp()
-        return WeibullWeights(prior.proposal - torch.lgamma(1 + 1 / k), k, layout=prior.layout, shape=prior.full_shape)
+        k = 1 + prior.proposal.scores.exp()
+        return WeibullWeights(
+            prior.proposal.scores - torch.lgamma(1 + 1 / k), k, layout=prior.layout, shape=prior.full_shape
+        )
 
 
 class ScaledByScores(LogNormal):
     """So does its spread, by another method."""
 
     def value(self, prior):
-        return prior.proposal.exp()
+        return prior.proposal.scores.exp()
 
 
-class Halved(Weibull):
+class Halved(Weibull, shifts_scores=True):
     """Half the concentration, and says that it fits."""
-
-    shifts_scores = True
 
     def value(self, prior):
         return super().value(prior) / 2
@@ -289,7 +290,7 @@ def test_a_family_that_says_it_shifts_scores(blocked, x):
     contexts = []
     for family in (Halved(8.0), Weibull(4.0)):
         pyro.set_rng_seed(0)
-        contexts.append(AttentionGuide(blocked[0], family).run(x))
+        contexts.append(AttentionGuide(blocked[0], family).run(x).output)
     torch.testing.assert_close(*contexts)
 
 
@@ -303,7 +304,7 @@ def test_other_errors(blocked, x):
     with pytest.raises(ValueError, match="fits priors of kind"):
         AttentionGuide(model, Dirichlet()).run(x)
     with pytest.raises(NotImplementedError, match="run the model under an AttentionGuide"):
-        model(x)
+        pyro.poutine.trace(model)(x)
     with pytest.raises(ValueError, match="144 of 144 queries are NaN or infinite"):
         AttentionGuide(model, Weibull()).run(x * torch.nan)
     with pytest.raises(ValueError, match=r"'attention': \d+ of 36 rows of scores are NaN or infinite; check"):

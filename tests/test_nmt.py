@@ -151,7 +151,8 @@ def test_the_inference_network_sees_the_future_and_the_prior_does_not():
 
     def scores(target_in, target_out):
         memory = model.encode(source, source_mask)
-        prior = model._decode(memory, source_mask, target_in).scores
+        steps = model.steps(model.start(memory, source_mask), target_in)
+        prior = torch.stack([step.scores for step in steps], 1)
         posterior = network_(source, source_mask, target_in, target_out, target_mask)
         return prior[0, 0], posterior[0, 0, 0]
 

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pyro_attention import NORMALIZERS, Dense, DoublyNormalized, Hybrid, Sinkhorn, Softmax
 from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm, make_normalizer
@@ -213,6 +215,20 @@ BLOCKS = torch.block_diag(*[torch.ones(2, 2)] * 3).bool()
         (BLOCKS, False),  # sentences in one row
         (torch.stack([BLOCKS, ones(6, 6)])[:, None], False),  # and beside it one alone
         (ones(5, 5).triu(-1).tril(1), False),  # neighbours
+        (torch.tensor([[0, 0], [0, 0], [1, 1]]).bool(), False),  # queries padded in front, two keys
+        (torch.tensor([[0, 0], [1, 1]]).bool(), False),
+        (torch.tensor([[[1, 0], [0, 0]], [[0, 0], [1, 1]]]).bool()[:, None], False),  # each in another way
+        (torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]]).bool(), False),  # few queries, by chance
+        (torch.tensor([[[1, 1, 0, 1], [1, 1, 1, 1]], [[0, 1, 1, 1], [1, 1, 0, 1]]]).bool(), False),
+        (torch.stack([ones(4, 4).tril(1), ones(4, 4).triu(-1)])[:, None], False),  # one entry sees the future
+        (ones(3, 6).tril(3).triu(2), True),  # a window of two behind a cache
+        (ones(2, 5).tril(3).triu(2), True),
+        (pad(ones(6, 6).tril().triu(-1), 6, 4)[:, :, 3:], True),  # and padded
+        (torch.block_diag(ones(1, 3), ones(1, 3)).bool(), False),  # two words with keys of their own
+        (torch.block_diag(ones(2, 3), ones(1, 3), ones(1, 2)).bool(), False),
+        (torch.zeros(3, 0, dtype=torch.bool), False),
+        (torch.zeros(0, 3, dtype=torch.bool), False),
+        (torch.zeros(0, 2, 3, 3, dtype=torch.bool), False),
         (torch.cat([ones(1, 4), torch.eye(4, dtype=torch.bool)]), False),  # one query that sees all
     ],
 )
@@ -224,3 +240,34 @@ def test_causal_masks_are_refused(mask, causal):
             continue
         with pytest.raises(ValueError, match=f"site 'decoder': {type(normalizer).__name__} .* would leak the future"):
             normalizer.check(Dense(mask), site="decoder")
+
+
+every_over_queries = pytest.mark.parametrize(
+    "normalizer", [DoublyNormalized(), Hybrid(), Sinkhorn()], ids=lambda n: type(n).__name__
+)
+
+
+@every_over_queries
+@pytest.mark.parametrize("mask", [None, ~FUTURE, ones(4, 4)], ids=["none", "causal", "full"])
+def test_what_a_layout_says_counts(normalizer, mask):
+    """More than what the mask looks like."""
+    normalizer.check(Dense(mask, causal=False), site="decoder")
+    Softmax().check(Dense(mask, causal=True), site="decoder")
+    with pytest.raises(ValueError, match=r"site 'decoder': .* leak the future .*Dense\(mask, causal=False\)"):
+        normalizer.check(Dense(mask, causal=True), site="decoder")
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(
+    shape=st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 5)),
+    seed=st.integers(0, 10_000), sides=st.tuples(st.booleans(), st.booleans()),
+)  # fmt: skip
+def test_padding_never_looks_causal(shape, seed, sides):
+    """Of queries and keys, in front or behind, each entry of the batch with its own lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    batch, *sizes = shape
+    kept = []
+    for size, front in zip(sizes, sides, strict=True):
+        real = torch.arange(size) < torch.randint(size + 1, (batch, 1), generator=generator)
+        kept.append(real.flip(-1) if front else real)
+    DoublyNormalized().check(Dense((kept[0].unsqueeze(-1) & kept[1].unsqueeze(-2))[:, None]), site="decoder")

@@ -1,11 +1,20 @@
-"""Latent sites that are no attention keep their prior and add no KL, under looped and vectorised particles."""
+"""Latent sites that are no attention and keep their prior add no KL, under looped and vectorised particles."""
 
 import pyro
 import pytest
 import torch
 from pyro.distributions import Bernoulli, HalfNormal, Normal, StudentT
 
-from pyro_attention import AttentionELBO, AttentionGuide, MultiheadAttention, Weibull, WeibullWeights
+from pyro_attention import (
+    AlignmentELBO,
+    AttentionELBO,
+    AttentionGuide,
+    MultiheadAttention,
+    PriorWarning,
+    Weibull,
+    WeibullWeights,
+    check_model,
+)
 from tests.toy_models import Sequences, attention_values
 
 vectorized = pytest.mark.parametrize("vectorize", [False, True])
@@ -15,7 +24,7 @@ def model_with(prior):
     """Attention whose noise has a latent scale."""
     layer = MultiheadAttention(4, 2)
 
-    def model(x, y):
+    def model(x, y=None):
         scale = pyro.sample("scale", prior)
         with pyro.plate("batch", x.size(0), dim=-1):
             mean = layer(x, x, x).context.sum((-1, -2))
@@ -33,7 +42,7 @@ def model_with(prior):
 def test_other_latent_sites_keep_their_prior(vectorize, prior):
     data = Sequences.random()
     model = model_with(prior)
-    guide = AttentionGuide(model, Weibull())
+    guide = AttentionGuide(model, Weibull(), keep_prior=["scale"])
     sites = attention_values(guide, data.x, data.y)
     assert sites["scale"][0] is prior
     assert isinstance(sites["attention"][0], WeibullWeights)
@@ -49,7 +58,7 @@ def test_learnable_priors_train_through_their_samples(vectorize):
     scale = torch.tensor(1.0, requires_grad=True)
     model = model_with(HalfNormal(scale))
     elbo = AttentionELBO(num_particles=2, vectorize_particles=vectorize, max_plate_nesting=1)
-    elbo.differentiable_loss(model, AttentionGuide(model, Weibull()), data.x, data.y).backward()
+    elbo.differentiable_loss(model, AttentionGuide(model, Weibull(), keep_prior=["scale"]), data.x, data.y).backward()
     assert scale.grad.abs() > 1e-3
 
 
@@ -60,4 +69,29 @@ def test_learnable_discrete_priors_are_refused(vectorize):
     model = model_with(Bernoulli(torch.tensor(0.5, requires_grad=True)))
     elbo = AttentionELBO(num_particles=2, vectorize_particles=vectorize, max_plate_nesting=1)
     with pytest.raises((ValueError, NotImplementedError), match=r"reparameteri[sz]ed"):
-        elbo.differentiable_loss(model, AttentionGuide(model, Weibull()), data.x, data.y)
+        elbo.differentiable_loss(model, AttentionGuide(model, Weibull(), keep_prior=["scale"]), data.x, data.y)
+
+
+@pytest.mark.filterwarnings("ignore:TraceEnum_ELBO found no sample sites")
+@pytest.mark.parametrize("objective", [AttentionELBO, AlignmentELBO])
+@pytest.mark.parametrize("patterns", [(), ["other"]], ids=str)
+def test_nothing_keeps_its_prior_without_a_word(objective, patterns):
+    data, model = Sequences.random(), model_with(HalfNormal(1.0))
+    guide = AttentionGuide(model, Weibull(), keep_prior=patterns)
+    message = (
+        r"drawn from their prior: 'scale'; give AttentionGuide a guide for them \(rest=AutoNormal\), observe them, or "
+        r"say that they keep it \(keep_prior=\['scale'\]\)"
+    )
+    with pytest.warns(PriorWarning, match=message):
+        objective(max_plate_nesting=1).differentiable_loss(model, guide, data.x, data.y)
+    report = check_model(model, guide, data.x, data.y)
+    assert any("drawn from their prior: 'scale'" in problem for problem in report.problems)
+    guide(data.x)  # nor does a prediction warn of y, which is drawn there
+    objective(max_plate_nesting=1).differentiable_loss(
+        model, AttentionGuide(model, Weibull(), keep_prior=["sc*"]), data.x, data.y
+    )
+
+
+def test_patterns_of_kept_priors_are_a_list():
+    with pytest.raises(TypeError, match=r"keep_prior is the string 'scale', expected names in a list: \['scale'\]"):
+        AttentionGuide(model_with(HalfNormal(1.0)), Weibull(), keep_prior="scale")

@@ -1,5 +1,7 @@
 """Posterior samples and Monte Carlo predictions: shapes, chunks, seeds, modes, sources of noise and statistics."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pyro
 import pytest
 import torch
@@ -14,6 +16,7 @@ from pyro_attention import (
     LatentAttention,
     Soft,
     Weibull,
+    check_model,
     predict,
     sample_posterior,
 )
@@ -192,7 +195,7 @@ def test_no_noise_is_soft_attention(make):
     soft = AttentionGuide(guide.model, Soft())
     if isinstance(guide.model, nn.Module):
         guide.model.eval()
-    torch.testing.assert_close(prediction.mean, soft.run(*arguments))
+    torch.testing.assert_close(prediction.mean, soft.run(*arguments).output)
     samples = sample_posterior(guide, *arguments, num_samples=2, noise="none")
     expected = sample_posterior(soft, *arguments, num_samples=1)
     for name in shapes:
@@ -234,3 +237,74 @@ def test_stock_predictive():
     drawn = Predictive(guide.model, guide=guide, num_samples=5)(*arguments)
     expected = {name: (5, *shape) for name, shape in {**shapes, "y": (6,)}.items()}
     assert {name: tuple(value.shape) for name, value in drawn.items()} == expected
+
+
+@pytest.mark.parametrize("call", [sample_posterior, predict, check_model], ids=lambda call: call.__name__)
+def test_a_model_in_place_of_its_guide(call):
+    model, arguments, *_ = self_attention()
+    for other in (model, lambda x: x):
+        arguments = (other, model, *arguments) if call is check_model else (other, *arguments)
+        message = rf"guide is a {type(model if call is check_model else other).__name__}, expected an AttentionGuide"
+        with pytest.raises(TypeError, match=message):
+            call(*arguments)
+        arguments = arguments[2:] if call is check_model else arguments[1:]
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (lambda mean: (mean, mean), "the model returned tuple, expected a tensor such as logits; return it from the"),
+        (lambda mean: None, "the model returned NoneType, expected a tensor such as logits"),
+        (lambda mean: mean > 0, r"the model returned torch.bool \(labels, say\), whose mean says nothing"),
+        (lambda mean: mean.long(), r"the model returned torch.int64 .* expected floating point .* pass transform="),
+    ],
+    ids=["tuple", "none", "bool", "labels"],
+)
+def test_outputs_that_cannot_be_averaged(output, message):
+    model, arguments, *_ = self_attention()
+    guide = AttentionGuide(lambda *args: output(model(*args)), Weibull())
+    with pytest.raises(TypeError, match=message):
+        predict(guide, *arguments, num_samples=2)
+
+
+def test_a_transform_makes_numbers_of_labels():
+    model, arguments, *_ = self_attention()
+    guide = AttentionGuide(lambda *args: (model(*args) > 0).long(), Weibull())
+    with pytest.raises(TypeError, match="transform returned"):
+        predict(guide, *arguments, transform=lambda labels: labels + 1)
+    share = predict(guide, *arguments, num_samples=4, transform=lambda labels: labels.float()).mean
+    assert ((share >= 0) & (share <= 1)).all()
+
+
+@pytest.mark.parametrize("call", ["sample_posterior", "predict"])
+def test_threads_take_turns(call):
+    """Eight threads, each with a guide of its own, draw what they would draw alone."""
+
+    def draw(seed):
+        guide = guides[seed]
+        if call == "sample_posterior":
+            return sample_posterior(guide, *arguments, num_samples=4, seed=seed)["layers.1"]
+        return predict(guide, *arguments, num_samples=4, seed=seed, noise="both").variance
+
+    _, arguments, *_ = self_attention()
+    guides = [AttentionGuide(self_attention(dropout=0.5)[0], Weibull()) for _ in range(8)]
+    alone = [draw(seed) for seed in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(draw, range(8)))
+    torch.testing.assert_close(together, alone, rtol=0, atol=0)
+    assert all(guide.model.training for guide in guides)
+    assert len({value.std().item() for value in alone}) == 8
+
+
+def test_a_thread_that_fails_holds_nobody_up():
+    model, arguments, *_ = self_attention()
+    guide = AttentionGuide(model, Weibull())
+
+    def fail(logits):
+        raise RuntimeError("no")
+
+    with ThreadPoolExecutor(1) as pool:
+        failed = pool.submit(predict, guide, *arguments, num_samples=3, seed=0, transform=fail)
+        assert str(failed.exception()) == "no"  # which holds the thread's frames
+        assert pool.submit(predict, guide, *arguments, num_samples=3).result().num_samples == 3
+    assert predict(guide, *arguments, num_samples=3).num_samples == 3

@@ -5,9 +5,11 @@ import functools
 import pyro
 import pytest
 import torch
+from torch import nn
+from torch.distributions import kl_divergence
 
-from pyro_attention import AttentionGuide, Weibull
-from pyro_attention.alignment import Amortised, Categorical, ExpectedAlignment
+from pyro_attention import AttentionGuide, Dense, LatentAttention, Weibull
+from pyro_attention.alignment import AlignmentPrior, Amortised, Categorical, ExpectedAlignment
 from pyro_attention.alignment_elbo import AlignmentELBO
 from pyro_attention.elbo import AttentionELBO
 from pyro_attention.score_function import ScoreFunctionELBO
@@ -106,3 +108,76 @@ def test_bad_input():
         AttentionELBO().loss(model, guide, *problem)
     with pytest.raises(ValueError, match="kind 'positive weights'"):
         ScoreFunctionELBO().loss(model, AttentionGuide(model, Weibull()), *problem)
+
+
+class Chain(nn.Module):
+    """Two alignments, of which the second reads what the first chose, and the network of its posterior too."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (LatentAttention(name, AlignmentPrior()) for name in ("first", "second"))
+        self.scores = nn.Parameter(torch.tensor([0.3, -0.5], dtype=torch.float64))
+        self.seen = None
+
+    def forward(self):
+        pyro.module("chain", self)
+        values = torch.tensor([0.5, -1.0], dtype=torch.float64).view(1, 2, 1)
+        with pyro.plate("queries", 1):
+            layout = Dense(event_dim=2)
+            one = self.first(self.scores.view(1, 1, 2), values, layout=layout).context
+            # of shape [..., 1, 2], where the draw is enumerated to the left
+            self.seen = one * torch.tensor([1.0, -2.0], dtype=torch.float64)
+            self.second(self.seen, values, layout=layout)
+
+
+class Later(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = (model,)
+
+    def forward(self):
+        return -2 * self.model[0].seen
+
+
+def test_a_kl_that_depends_on_a_draw_is_part_of_its_reward():
+    """Without observations the loss is the expected KL of the second site, whose gradient is known by hand."""
+    model = Chain()
+    families = {"first": Categorical(enumerate=False), "second": Amortised(Later(model), Categorical(enumerate=False))}
+    guide = AttentionGuide(model, families)
+    q = torch.distributions.Categorical(logits=model.scores)
+    kls = []
+    for value in (0.5, -1.0):
+        seen = value * torch.tensor([1.0, -2.0], dtype=torch.float64)
+        kls.append(kl_divergence(*(torch.distributions.Categorical(logits=s) for s in (-2 * seen, seen))))
+    exact = (q.probs * torch.stack(kls)).sum()
+    (expected,) = torch.autograd.grad(exact, model.scores)
+    elbo, draws = ScoreFunctionELBO(baseline="none"), []
+    with pyro.validation_enabled(False):
+        for _ in range(1000):
+            loss = elbo.differentiable_loss(model, guide)
+            draws.append(torch.cat([loss.detach()[None], torch.autograd.grad(loss, model.scores)[0]]))
+    draws = torch.stack(draws)
+    error = draws.std(0) / len(draws) ** 0.5
+    assert expected.abs().max() > 5 * error[1:].max()
+    assert ((draws.mean(0) - torch.cat([exact.detach()[None], expected])).abs() < 4.5 * error).all()
+
+
+def test_the_baseline_sees_the_same_minibatch():
+    """Its likelihood is that of the drawn rows, so that the reward of a certain alignment is zero."""
+    layer, y = LatentAttention("alignment", AlignmentPrior()), torch.arange(50.0)
+    seen = []
+
+    def model():
+        shift = pyro.sample("shift", pyro.distributions.Normal(0.0, 10.0))
+        with pyro.plate("queries", 50, subsample_size=2) as index:
+            mean = layer(torch.zeros(2, 1, 1), torch.ones(1, 1, 1), layout=Dense(event_dim=2)).context.flatten()
+            seen.append((index.tolist(), shift.item()))
+            pyro.sample("y", pyro.distributions.Normal(mean + shift, 1.0), obs=y[index])
+
+    guide = AttentionGuide(model, Categorical(enumerate=False), keep_prior=["shift"])
+    elbo = ScoreFunctionELBO()
+    for _ in range(3):
+        elbo.loss(model, guide)
+        drawn, baseline = seen[-2:]
+        assert drawn == baseline
+    assert len({tuple(index) for index, _ in seen}) == 3

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from models.next_word import next_word_log_probs, target_log_probs
+from models.decoding import Inference
+from models.decoding.next_word import next_word_log_probs, target_log_probs
 from pyro_attention import AlignmentELBO, AttentionGuide, Dirichlet, DirichletPrior, Marginal, Soft, Weibull
 from pyro_attention.predictive import seeded
 from tests.test_nmt import ContextualGammaPrior, batch, evidence, make
@@ -24,14 +25,14 @@ def test_words_one_by_one(case, k_max):
     prior, family, samples = CASES[case]
     model = make(prior=prior).eval()
     source, source_mask, target_in, target_out, target_mask = arguments = batch()
-    options = {"k_max": k_max, "family": family, "samples": samples}
+    inference = Inference(k_max=k_max, family=family, samples=samples)
     with seeded(0):
-        found = target_log_probs(model, *arguments, **options)
+        found = target_log_probs(model, *arguments, inference=inference)
     state = model.start(model.encode(source, source_mask), source_mask)
     with seeded(0):
         for place, word in enumerate(model.embed(target_in).unbind(1)):
-            state, queries, scores = model.step(state, word, k_max=k_max)
-            log_probs = next_word_log_probs(model, state, queries, scores, **options)
+            step = model.step(state, word, k_max=k_max)
+            state, log_probs = step.state, next_word_log_probs(model, step, inference)
             expected = log_probs.gather(1, target_out[:, place, None]).squeeze(1).where(target_mask[:, place], 0)
             torch.testing.assert_close(found[:, place], expected)
 

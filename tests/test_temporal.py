@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from models import temporal
-from models.decoding import beam_search
-from models.next_word import target_log_probs
+from models.decoding import Inference, beam_search
+from models.decoding.next_word import target_log_probs
 from models.nmt import Translation, TranslationSizes
 from models.temporal import TemporalNormalizer
 from pyro_attention import (
@@ -69,32 +69,36 @@ def test_a_common_shift_of_a_query_changes_nothing():
 @pytest.mark.parametrize("share", [None, 0.3])
 def test_no_word_depends_on_later_ones(share):
     model, (source, mask, words, target, real) = make(share), batch()
-    before = target_log_probs(model, source, mask, words, target, real, family=ExpectedAlignment())
+    before = target_log_probs(model, source, mask, words, target, real, inference=Inference(family=ExpectedAlignment()))
     words[:, 4:], target[:, 3:] = 4, 4
-    after = target_log_probs(model, source, mask, words, target, real, family=ExpectedAlignment())
+    after = target_log_probs(model, source, mask, words, target, real, inference=Inference(family=ExpectedAlignment()))
     assert torch.equal(before[:, :3], after[:, :3])
     assert not torch.allclose(before[:, 4:], after[:, 4:])
 
 
 def test_padding_changes_nothing():
     model, (source, mask, words, target, real) = make(0.3), batch()
-    together = target_log_probs(model, source, mask, words, target, real, family=Marginal())
+    together = target_log_probs(model, source, mask, words, target, real, inference=Inference(family=Marginal()))
     for row, length in enumerate(mask.sum(1).tolist()):
         one = slice(row, row + 1)
         pair = source[one, :length], mask[one, :length], words[one], target[one], real[one]
-        torch.testing.assert_close(target_log_probs(model, *pair, family=Marginal()), together[one])
+        torch.testing.assert_close(
+            target_log_probs(model, *pair, inference=Inference(family=Marginal())), together[one]
+        )
 
 
 @pytest.mark.parametrize("family", [ExpectedAlignment(), Marginal()])
 def test_beam_search_keeps_what_its_hypotheses_have_seen(family):
     """The log probability of every hypothesis is that of its words, one sentence at a time."""
     model, (source, mask, *_) = make(0.3), batch()
-    for row, found in enumerate(beam_search(model, source, mask, begin=0, end=1, family=family, beam=4, max_length=5)):
+    inference = Inference(family=family)
+    options = {"begin": 0, "end": 1, "beam": 4, "max_length": 5}
+    for row, found in enumerate(beam_search(model, source, mask, inference=inference, **options)):
         for hypothesis in found:
             target = torch.tensor([hypothesis.tokens])
             words = torch.cat([torch.zeros(1, 1, dtype=torch.int64), target[:, :-1]], 1)
             pair = source[row : row + 1], mask[row : row + 1], words, target, torch.ones_like(target).bool()
-            expected = target_log_probs(model, *pair, family=family).sum().item()
+            expected = target_log_probs(model, *pair, inference=inference).sum().item()
             assert hypothesis.log_prob == pytest.approx(expected, rel=1e-9)
 
 

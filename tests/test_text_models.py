@@ -104,7 +104,7 @@ def test_soft_attention_is_torch_s_encoder():
         hidden = theirs(hidden, src_key_padding_mask=~mask)
     expected = encoder.norm(hidden)
     guide = AttentionGuide(lambda: _in_plate(encoder, tokens, mask), Soft())
-    torch.testing.assert_close(guide.run()[mask], expected[mask])
+    torch.testing.assert_close(guide.run().output[mask], expected[mask])
 
 
 def _in_plate(encoder, tokens, mask):
@@ -115,8 +115,7 @@ def _in_plate(encoder, tokens, mask):
 def test_sites():
     model = MaskedLanguageModel(make_encoder())
     guide = AttentionGuide(model, Weibull())
-    guide.run(*batch())
-    sites = guide.trace.nodes
+    sites = guide.run(*batch()).trace.nodes
     for layer in range(LAYERS):
         fn = sites[f"layers.{layer}"]["fn"]
         assert (fn.batch_shape, fn.event_shape) == ((3,), (HEADS, 5, 5))
@@ -130,7 +129,7 @@ def test_the_loss_is_the_cross_entropy_of_hidden_tokens():
     tokens, mask, hidden, target = batch()
     loss = AttentionELBO().loss(model, AttentionGuide(model, Soft()), tokens, mask, hidden, target)
     guide = AttentionGuide(lambda: _in_plate(model.encoder, tokens, mask), Soft())
-    logits = guide.run() @ model.encoder.tokens.weight.T + model.bias
+    logits = guide.run().output @ model.encoder.tokens.weight.T + model.bias
     assert loss == pytest.approx(nn.functional.cross_entropy(logits[hidden], target, reduction="sum").item())
 
 

@@ -28,12 +28,14 @@ from experiments.benchmarks.config import BenchmarkConfig
 from experiments.benchmarks.ratios import RATIOS, Measured, compare, device_name, ratios_of, read_ratios, write_ratios
 from experiments.benchmarks.suite import BENCHMARKS, Name
 from experiments.benchmarks.timing import Timing, threads_text
-from experiments.results import UserError, as_table, write_atomic, write_environment
+from experiments.results import UserError, as_table, exclusive, open_results, write_atomic, write_environment
 from experiments.results_page import hardware, markdown_table, update_section
 
+SCRIPT = "experiments.benchmarks"
 Results = dict[Name, dict[str, Timing]]
 
 
+@exclusive
 def run(config: BenchmarkConfig) -> None:
     """Run the benchmarks, print their tables and what got worse, and write benchmarks.json.
 
@@ -48,6 +50,7 @@ def run(config: BenchmarkConfig) -> None:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     for device in _devices(config.device):
+        open_results(config.out / device.type, SCRIPT)
         _run_on(device, config)
 
 
@@ -66,7 +69,7 @@ def _run_on(device: torch.device, config: BenchmarkConfig) -> None:
             results[name] = benchmark.run(rounds=config.rounds or benchmark.rounds)
         rows = [{name: row.pop("contestant")} | row for row in _rows(results[name])]
         tqdm.write(f"{as_table(rows)}\n")
-    environment = write_environment(config.out / device.type, device)
+    environment = write_environment(config.out / device.type, device, script=SCRIPT)
     path = config.out / device.type / "benchmarks.json"
     content = _content(results, environment, config)
     write_atomic(path, lambda file: file.write(json.dumps(content, indent=2).encode()))
@@ -82,10 +85,9 @@ def _guard(results: Results, environment: Mapping[str, Any], *, update: bool) ->
     """Print what got worse; with ``update``, then let this be what later runs are compared with."""
     device, version = device_name(environment["device"], environment["threads"]), environment["packages"]["torch"]
     measured: dict[str, Measured] = {name: ratios_of(timings, torch=version) for name, timings in results.items()}
-    committed = read_ratios(RATIOS)
-    print(*compare(committed, device, measured), sep="\n")
+    print(*compare(read_ratios(RATIOS), device, measured), sep="\n")
     if update:
-        write_ratios(RATIOS, committed, device, measured)
+        write_ratios(RATIOS, device, measured)
         print(f"{RATIOS} updated")
 
 

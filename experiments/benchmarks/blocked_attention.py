@@ -38,7 +38,7 @@ from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import Timing, interleave, threads_text
 from experiments.cli import command_line
 from experiments.figures import save
-from experiments.results import as_table, write_environment, write_metrics
+from experiments.results import as_table, exclusive, open_results, write_environment, write_metrics
 from experiments.results_page import hardware, update_section
 from pyro_attention import (
     AttentionELBO,
@@ -52,6 +52,7 @@ from pyro_attention import (
 
 __all__ = ["CONTESTANTS", "BlockedConfig", "Contestant", "compare", "make_step", "run"]
 
+SCRIPT = "experiments.benchmarks.blocked_attention"
 HEADS, WIDTH, CONCENTRATION = 2, 32, 10.0
 Contestant = Literal["scaled_dot_product_attention", "dense", "naive dense", "blocked"]
 CONTESTANTS: tuple[Contestant, ...] = get_args(Contestant)
@@ -144,12 +145,14 @@ def compare(*, rounds: int = 5, length: int = 2048) -> dict[str, Timing]:
     return interleave({name: make_step(name, length) for name in CONTESTANTS}, rounds=rounds, warm_up=1)
 
 
+@exclusive
 def run(config: BlockedConfig) -> dict[str, float]:
     """Measure, print the table and write metrics and picture; the metrics are returned.
 
     Raises:
-        UserError: There is not enough memory.
+        UserError: There is not enough memory, or the folder holds something else.
     """
+    open_results(config.out, SCRIPT)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     metrics: dict[str, float] = {}
@@ -160,8 +163,8 @@ def run(config: BlockedConfig) -> dict[str, float]:
         for name in names:
             numbers = times[name].quantities(peak_mb=peaks[name])
             metrics |= {f"{length}_positions/{name}/{quantity}": value for quantity, value in numbers.items()}
+    write_environment(config.out, torch.device("cpu"), script=SCRIPT)
     write_metrics(config.out, metrics, {name: QUANTITIES[name.rpartition("/")[2]] for name in metrics})
-    write_environment(config.out, torch.device("cpu"))
     _report(config, metrics)
     return metrics
 
@@ -177,6 +180,6 @@ def _report(config: BlockedConfig, metrics: dict[str, float]) -> None:
         save(picture, config.results.parent / beside)
         machine = f"{hardware([config.out])}, {threads_text()}"
         layer = f"{HEADS} heads of width {WIDTH}"
-        command = command_line("experiments.benchmarks.blocked_attention", config, always=("rounds",))
+        command = command_line(SCRIPT, config, always=("rounds",))
         text = report.section(rows, command, rounds=config.rounds, layer=layer, machine=machine, picture=beside)
         update_section(config.results, "blocked_attention", text)

@@ -34,12 +34,13 @@ from experiments.benchmarks.config import EnumerationConfig
 from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import interleave, threads_text, with_spread
 from experiments.cli import command_line
-from experiments.results import as_table, write_environment, write_metrics
+from experiments.results import as_table, exclusive, open_results, write_environment, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from pyro_attention.likelihoods import TokenLikelihood
 
 __all__ = ["CONTESTANTS", "Contestant", "EnumerationConfig", "Sizes", "make_step", "run"]
 
+SCRIPT = "experiments.benchmarks.enumeration"
 Contestant = Literal["logsumexp, by hand", "Categorical", "TokenLikelihood"]
 CONTESTANTS: tuple[Contestant, ...] = get_args(Contestant)
 QUANTITIES = {
@@ -117,12 +118,14 @@ def make_step(contestant: Contestant, sizes: Sizes) -> Callable[[], Tensor]:
     return step
 
 
+@exclusive
 def run(config: EnumerationConfig) -> dict[str, float]:
     """Measure, print the table and write the metrics, which are returned.
 
     Raises:
-        UserError: There is not enough memory.
+        UserError: There is not enough memory, or the folder holds something else.
     """
+    open_results(config.out, SCRIPT)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     metrics: dict[str, float] = {}
@@ -134,8 +137,8 @@ def run(config: EnumerationConfig) -> dict[str, float]:
         for name in CONTESTANTS:
             numbers = times[name].quantities(peak_mb=peaks[name])
             metrics |= {f"{sources}_sources/{name}/{quantity}": value for quantity, value in numbers.items()}
+    write_environment(config.out, torch.device("cpu"), script=SCRIPT)
     write_metrics(config.out, metrics, {name: QUANTITIES[name.rpartition("/")[2]] for name in metrics})
-    write_environment(config.out, torch.device("cpu"))
     rows = _rows(metrics, config.sources)
     print(as_table(rows), config.out / "metrics.json", sep="\n")
     if config.results is not None:
@@ -145,7 +148,7 @@ def run(config: EnumerationConfig) -> dict[str, float]:
 
 def _section(config: EnumerationConfig, rows: list[dict[str, str]]) -> str:
     sizes = Sizes(0, vocabulary=config.vocabulary)
-    command = command_line("experiments.benchmarks.enumeration", config, always=("rounds",))
+    command = command_line(SCRIPT, config, always=("rounds",))
     return (
         f"## Exact enumeration of alignments\n\n`{command}`, "
         f"on {hardware([config.out])}, {threads_text()}.\n\n"

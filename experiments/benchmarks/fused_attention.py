@@ -32,13 +32,14 @@ from tqdm import tqdm
 from experiments.benchmarks.config import FusedConfig
 from experiments.benchmarks.timing import interleave, with_spread
 from experiments.cli import command_line
-from experiments.results import UserError, as_table, write_environment, write_metrics
+from experiments.results import UserError, as_table, exclusive, open_results, write_environment, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from pyro_attention import AttentionELBO, AttentionGuide, ContextualGammaPrior, LatentAttention, Weibull
 from pyro_attention.ops.fused_attention import fuses
 
 __all__ = ["CONTESTANTS", "Contestant", "FusedConfig", "make_step", "run"]
 
+SCRIPT = "experiments.benchmarks.fused_attention"
 CONCENTRATION, WARM_UP = 10.0, 3
 Contestant = Literal["softmax", "Bayesian"]
 CONTESTANTS: tuple[Contestant, ...] = get_args(Contestant)
@@ -104,13 +105,15 @@ def make_step(contestant: Contestant, config: FusedConfig, length: int, device: 
     return step
 
 
+@exclusive
 def run(config: FusedConfig) -> dict[str, float]:
     """Measure, print the table and write the metrics, which are returned.
 
     Raises:
-        UserError: There is no GPU, or one on which attention is not fused.
+        UserError: There is no GPU, or one on which attention is not fused, or the folder holds something else.
     """
     _check(config)
+    open_results(config.out, SCRIPT)
     metrics: dict[str, float] = {}
     for length in tqdm(config.lengths, unit="length", disable=not sys.stderr.isatty(), leave=False):
         steps = {name: make_step(name, config, length, torch.device("cuda")) for name in CONTESTANTS}
@@ -120,8 +123,8 @@ def run(config: FusedConfig) -> dict[str, float]:
         for name in CONTESTANTS:
             numbers = times[name].quantities(peak_mb=peaks[name])
             metrics |= {f"{length}_positions/{name}/{quantity}": value for quantity, value in numbers.items()}
+    write_environment(config.out, torch.device("cuda"), script=SCRIPT)
     write_metrics(config.out, metrics, {name: QUANTITIES[name.rpartition("/")[2]] for name in metrics})
-    write_environment(config.out, torch.device("cuda"))
     rows = _rows(metrics, config.lengths)
     print(as_table(rows), config.out / "metrics.json", sep="\n")
     if config.results is not None:
@@ -169,7 +172,7 @@ def _rows(metrics: Mapping[str, float], lengths: tuple[int, ...]) -> list[dict[s
 
 def _section(config: FusedConfig, rows: list[dict[str, str]]) -> str:
     always = ("lengths", "width", "dtype", "heads", "batch", "rounds")
-    command = command_line("experiments.benchmarks.fused_attention", config, always=always)
+    command = command_line(SCRIPT, config, always=always)
     return (
         f"## Fused attention\n\n`{command}`, on {hardware([config.out])}.\n\n"
         f"Forward and backward of Weibull attention with a contextual Gamma prior, its KL included, in fused kernels, "

@@ -40,11 +40,12 @@ from experiments.benchmarks.graph_sizes import (
 from experiments.benchmarks.timing import threads_text
 from experiments.cli import command_line
 from experiments.figures import save
-from experiments.results import UserError, as_table, write_environment, write_metrics
+from experiments.results import UserError, as_table, exclusive, open_results, write_environment, write_metrics
 from experiments.results_page import RESULTS, hardware, update_section
 
 __all__ = ["ScalingConfig", "run"]
 
+SCRIPT = "experiments.benchmarks.graph_scaling"
 NODES = 20_000
 QUANTITIES = {
     "ms": "median time of forward and backward of the two layers in milliseconds",
@@ -60,16 +61,19 @@ SLOPES = {
 }
 
 
+@exclusive
 def run(config: ScalingConfig) -> dict[str, float]:
     """Measure, print the table, write metrics, picture and section; the metrics.
 
     Raises:
-        UserError: The topology file is damaged, or a size or limit leaves nothing to measure.
+        UserError: The topology file is damaged, a size or limit leaves nothing to measure, or the folder
+            holds something else.
     """
     page = config.results or RESULTS
     sizes = [edges for edges in EDGES if edges <= config.max_edges]
     if not sizes:
         raise UserError(f"max_edges is {config.max_edges}, expected at least {EDGES[0]}, the smallest graph")
+    open_results(config.out, SCRIPT)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     graph = pubmed(config.data_root)
@@ -78,14 +82,14 @@ def run(config: ScalingConfig) -> dict[str, float]:
     growing = _measure_all([Graph(NODES, edges) for edges in sizes], config)
     metrics = _metrics(at_pubmed, growing) | _per_edge(growing)
     definitions = {name: (QUANTITIES | SLOPES)[name.rpartition("/")[2]] for name in metrics}
+    write_environment(config.out, torch.device("cpu"), script=SCRIPT)
     write_metrics(config.out, metrics, definitions)
-    write_environment(config.out, torch.device("cpu"))
     print(as_table(report.rows([at_pubmed, *growing])), *report.findings(metrics), sep="\n")
     picture = Path("pictures", "graph_scaling.png")
     for path in (config.out / picture.name, page.parent / picture):
         save(report.figure(at_pubmed, growing), path)
     machine = f"{hardware([config.out])}, {threads_text()}"
-    command = command_line("experiments.benchmarks.graph_scaling", config)
+    command = command_line(SCRIPT, config)
     section = report.section(at_pubmed, growing, metrics, command=command, picture=picture, machine=machine)
     update_section(page, "graph-scaling", section)
     print(config.out / picture.name, page, sep="\n")

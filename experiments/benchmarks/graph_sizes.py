@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from experiments.benchmarks.graph_attention import FEATURES, our_layers, pyg_lay
 from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import Timing, interleave
 from experiments.datasets.graph_parts import data_folder
+from experiments.datasets.safe_arrays import read_arrays
 from experiments.results import UserError
 from guides.names import WeightsSchemeName
 from pyro_attention import EdgeList
@@ -59,8 +59,7 @@ class Graph:
         """Sources and targets, int64 ``[2, edges]``."""
         if self.file is None:
             return random_graph(self.nodes, self.edges)
-        with np.load(self.file, allow_pickle=False) as arrays:
-            return torch.from_numpy(arrays["edge_index"])
+        return torch.from_numpy(read_arrays(self.file, remedy="Put an intact copy there.")["edge_index"])
 
 
 @dataclass(frozen=True)
@@ -101,9 +100,9 @@ def pubmed(data_root: Path | None) -> Graph:
         return Graph(PUBMED_NODES, PUBMED_EDGES)
     remedy = "put an intact copy there, or remove it to measure on a random graph of PubMed's size"
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            edge_index, nodes = arrays["edge_index"], len(arrays["y"])
-    except (KeyError, OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        arrays = read_arrays(path, remedy=f"{remedy[0].upper()}{remedy[1:]}.")
+        edge_index, nodes = arrays["edge_index"], len(arrays["y"])
+    except (KeyError, OSError, ValueError, TypeError) as error:
         raise UserError(f"{path}: expected an npz with arrays y and edge_index, got {error}; {remedy}") from error
     fits = edge_index.ndim == 2 and len(edge_index) == 2 and edge_index.dtype == np.int64 and edge_index.size > 0
     if not fits or edge_index.min() < 0 or edge_index.max() >= nodes:

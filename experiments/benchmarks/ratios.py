@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from experiments.benchmarks.timing import Timing, threads_text
-from experiments.results import UserError, write_atomic
+from experiments.files import UserError, locked, write_atomic
 
 __all__ = ["RATIOS", "Measured", "Ratios", "compare", "device_name", "ratios_of", "read_ratios", "write_ratios"]
 
@@ -52,10 +52,12 @@ def _checked(found: Mapping[str, Any]) -> Measured:
     return {"torch": str(found["torch"]), "ratios": ratios}
 
 
-def write_ratios(path: Path, committed: Ratios, device: str, measured: Mapping[str, Measured]) -> None:
-    """Replace the ratios of the measured benchmarks on this device; all others stay."""
-    content = committed | {device: committed.get(device, {}) | dict(measured)}
-    write_atomic(path, lambda file: file.write(f"{json.dumps(content, indent=2, sort_keys=True)}\n".encode()))
+def write_ratios(path: Path, device: str, measured: Mapping[str, Measured]) -> None:
+    """Replace the ratios of the measured benchmarks on this device; all others, as they are by now, stay."""
+    with locked(path):
+        committed = read_ratios(path)
+        content = committed | {device: committed.get(device, {}) | dict(measured)}
+        write_atomic(path, lambda file: file.write(f"{json.dumps(content, indent=2, sort_keys=True)}\n".encode()))
 
 
 def device_name(device: str, threads: int) -> str:

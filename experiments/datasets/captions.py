@@ -1,6 +1,5 @@
 """Photographs and their captions: Flickr8k, and COCO or others by the split of Karpathy and Fei-Fei."""
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from experiments.datasets.caption_data import CaptionedImages, ListedImage, capt
 from experiments.datasets.graph_parts import NEW_COPY, OTHER_FOLDER, SPLITS, data_folder
 from experiments.datasets.image_files import SKIP_BAD, ImageFile, tar_images
 from experiments.datasets.parallel_text import read_lines
+from experiments.datasets.untrusted import clipped, file_name, inside, is_there, read_json, shown
 
 __all__ = ["CAPTION_DATA", "CaptionedImages", "caption_words", "load_captions", "read_karpathy"]
 
@@ -61,9 +61,9 @@ def _flickr8k(folder: Path, split: str, skip: bool) -> CaptionedImages:
     stem = "dev" if split == "val" else split
     names = ("Flickr8k.token.txt", f"Flickr_8k.{stem}Images.txt")
     folders = [folder / "text", folder / "Flickr8k_text", folder]
-    text = next((place for place in folders if (place / names[0]).is_file()), folders[0])
+    text = next((place for place in folders if is_there(place / names[0])), folders[0])
     for name in names:
-        if not (text / name).is_file():
+        if not is_there(text / name):
             raise FileNotFoundError(
                 f"{text / name} is missing; expected {' and '.join(names)} of Flickr8k_text.zip ({_FLICKR8K}). Put "
                 f"them there, or name the folder that holds flickr8k by {OTHER_FOLDER}."
@@ -72,7 +72,7 @@ def _flickr8k(folder: Path, split: str, skip: bool) -> CaptionedImages:
     find = _flickr8k_images(folder, stem)
     listed = [line.decode(errors="replace").strip() for line in read_lines(text / names[1])]
     rows = [
-        ListedImage(f"{text / names[1]}: line {number}: {name}", find(name), captions.get(name, []))
+        ListedImage(f"{text / names[1]}: line {number}: {clipped(name)}", find(name), captions.get(name, []))
         for number, name in enumerate(listed, 1)
     ]
     expected = f"lines of it in {text / names[0]}"
@@ -104,7 +104,7 @@ def _flickr8k_images(folder: Path, stem: str) -> Callable[[str], ImageFile | Non
         if place.is_dir():
             return _finder(place)
     archive = folder / f"images128_{stem}.tar"
-    if not archive.is_file():
+    if not is_there(archive):
         raise FileNotFoundError(
             f"{folder}: no photographs; expected the folder Flicker8k_Dataset of Flickr8k_Dataset.zip ({_FLICKR8K}), "
             f"or {archive.name}. Put it there, or name the folder that holds flickr8k by {OTHER_FOLDER}."
@@ -113,8 +113,8 @@ def _flickr8k_images(folder: Path, stem: str) -> Callable[[str], ImageFile | Non
 
 
 def _finder(folder: Path) -> Callable[[str], ImageFile | None]:
-    present = {path.name for path in folder.iterdir()}
-    return lambda name: ImageFile(folder / name) if name in present else None
+    root, present = folder.resolve(), {path.name for path in folder.iterdir()}
+    return lambda name: ImageFile(inside(folder / name, root)) if name in present else None
 
 
 def read_karpathy(path: Path, folder: Path, split: str, *, skip: bool = False) -> CaptionedImages:
@@ -132,35 +132,41 @@ def read_karpathy(path: Path, folder: Path, split: str, *, skip: bool = False) -
 
     Raises:
         FileNotFoundError: there is no such file, or, without `skip`, a photograph is missing.
-        ValueError: the file is damaged or of another format, or, without `skip`, an image has no caption.
+        ValueError: the file is damaged or of another format, an image is said to be outside the folder, or, without
+            `skip`, an image has no caption.
     """
-    if not path.is_file():
+    if not is_there(path):
         raise FileNotFoundError(
             f"{path} is missing; expected the file of this name in {_KARPATHY}. Put it there, and the photographs "
             f"({_COCO}) into {folder}, or name another folder by {OTHER_FOLDER}."
         )
+    content = read_json(path, expected="JSON", remedy=NEW_COPY)
     try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:  # also of bytes that are no text
-        raise ValueError(f"{path}: {error}; expected JSON. {NEW_COPY}") from error
-    try:
-        name, images = str(content["dataset"]), list(content["images"])
+        name, images = content["dataset"], list(content["images"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path}: {error!r}; expected the keys 'dataset' and 'images'. {NEW_COPY}") from error
-    rows = []
+    if not isinstance(name, str):
+        raise ValueError(f"{path}: 'dataset' is {shown(name)}; expected a name. {NEW_COPY}")
+    file_name(name, f"{path}: 'dataset'")  # files of the cache are called so
+    root, rows = folder.resolve(), []
     for number, image in enumerate(images, 1):
         try:
             if image["split"] in (("train", "restval") if split == "train" else (split,)):
-                rows.append(_karpathy_image(image, f"{path}: image {number}", folder))
-        except (KeyError, TypeError, AttributeError) as error:
+                rows.append(_karpathy_image(image, f"{path}: image {number}", folder, root))
+        except (KeyError, TypeError, AttributeError, UnicodeEncodeError) as error:
             raise ValueError(
-                f"{path}: image {number}: {error!r}; expected the keys 'split', 'filename' and 'sentences'. {NEW_COPY}"
+                f"{path}: image {number}: {clipped(repr(error))}; expected the keys 'split', 'filename' and "
+                f"'sentences'. {NEW_COPY}"
             ) from error
     return complete(rows, expected="a sentence", name=name, split=split, skipped=Counter(), skip=skip)
 
 
-def _karpathy_image(image: Mapping[str, Any], place: str, folder: Path) -> ListedImage:
+def _karpathy_image(image: Mapping[str, Any], place: str, folder: Path, root: Path) -> ListedImage:
     path = folder / image.get("filepath", "") / image["filename"]
     captions = [" ".join(sentence["raw"].split()) for sentence in image["sentences"]]
-    found = ImageFile(path) if path.is_file() else None
-    return ListedImage(f"{place}: {path}", found, [caption for caption in captions if caption])
+    "".join(captions).encode()  # JSON can hold halves of characters, which no file takes
+    try:
+        found = ImageFile(path) if is_there(inside(path, root)) else None
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}. {NEW_COPY}") from error
+    return ListedImage(f"{place}: {clipped(str(path))}", found, [caption for caption in captions if caption])

@@ -1,7 +1,6 @@
 """A small convolutional encoder, trained once to predict the content words of captions, then frozen."""
 
 import json
-import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
@@ -19,12 +18,15 @@ from tqdm import tqdm
 from experiments.datasets.array_cache import checksum
 from experiments.datasets.caption_data import caption_words
 from experiments.datasets.image_features import GridEncoder, Scale
-from experiments.results import write_atomic
+from experiments.datasets.safe_arrays import read_arrays
+from experiments.datasets.untrusted import is_there
+from experiments.files import locked, write_atomic
 
 __all__ = ["ContentEncoder", "content_encoder", "content_targets"]
 
 _SHRINK = 16  # pixels of a cell's side
 _CHANNELS = (32, 64, 128)
+_AGAIN = "Remove the file, and the encoder is trained again."
 
 
 class ContentEncoder(nn.Module):
@@ -130,23 +132,30 @@ def content_encoder(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         encoder = ContentEncoder(len(words)).to(device)
-        if path.is_file():
-            _load(encoder, path, key)
-        else:
-            _train(encoder, pixels, targets, epochs, batch_size, learning_rate, name if progress else None)
-            weights: dict[str, Any] = {name: tensor.cpu().numpy() for name, tensor in encoder.state_dict().items()}
-            write_atomic(path, lambda file: np.savez(file, key=np.array(key), **weights))
+        if not is_there(path):
+            with locked(path):
+                if not path.is_file():  # no other process has trained it meanwhile
+                    _train(encoder, pixels, targets, epochs, batch_size, learning_rate, name if progress else None)
+                    state = encoder.state_dict()
+                    weights: dict[str, Any] = {part: value.cpu().numpy() for part, value in state.items()}
+                    write_atomic(path, lambda file: np.savez(file, key=np.array(key), **weights))
+        _load(encoder, path, key)
     return GridEncoder(name, encoder.requires_grad_(False).eval(), Scale())
 
 
 def _load(encoder: ContentEncoder, path: Path, key: str) -> None:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            if str(archive["key"]) != key:
-                raise ValueError("trained with other data or settings")
-            encoder.load_state_dict({name: torch.from_numpy(archive[name]) for name in archive.files if name != "key"})
-    except (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: {error}. Remove the file, and the encoder is trained again.") from error
+    arrays = read_arrays(path, remedy=_AGAIN)
+    if str(arrays.pop("key", None)) != key:
+        raise ValueError(f"{path}: trained with other data or settings. {_AGAIN}")
+    for name, tensor in encoder.state_dict().items():
+        found, wanted = arrays.get(name), tensor.numpy(force=True)
+        if found is None or (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
+            seen = "missing" if found is None else f"{found.dtype} of shape {list(found.shape)}"
+            expected = f"{wanted.dtype} of shape {list(wanted.shape)}"
+            raise ValueError(f"{path}: {name} is {seen}; expected {expected}. {_AGAIN}")
+        if not np.isfinite(found).all():
+            raise ValueError(f"{path}: {name} holds NaN or infinite weights; expected finite ones. {_AGAIN}")
+    encoder.load_state_dict({name: torch.from_numpy(arrays[name]) for name in encoder.state_dict()})
 
 
 def _train(

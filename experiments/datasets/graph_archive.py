@@ -1,7 +1,5 @@
 """Graphs in numpy archives without pickles: citation graphs with their public split, DBLP with a random one."""
 
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +8,8 @@ from scipy.sparse import csr_matrix
 
 from experiments.datasets.graph_data import GraphData, GraphDataError, check_range, require
 from experiments.datasets.graph_parts import NEW_COPY, NUM_CLASSES, SPLITS, random_split, row_normalised, to_mask
+from experiments.datasets.safe_arrays import read_arrays
+from experiments.datasets.untrusted import clipped
 
 __all__ = ["archive_keys", "read_graph_archive"]
 
@@ -18,16 +18,6 @@ _KEYS: dict[str, type] = {"x_data": np.floating}
 _KEYS |= dict.fromkeys(("x_indices", "x_indptr", "x_shape", "y", "edge_index"), np.integer)
 _SPLIT_KEYS: dict[str, type] = {"y_known": np.bool_} | dict.fromkeys((f"{split}_idx" for split in SPLITS), np.integer)
 _KEY_OF_FIELD = {"features": "x_shape", "labels": "y"} | {f"{split}_mask": f"{split}_idx" for split in SPLITS}
-# What zipfile and numpy raise on damaged files.
-_UNREADABLE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    OSError,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-)
 
 
 def archive_keys(*, split: bool = True) -> list[str]:
@@ -60,27 +50,19 @@ def read_graph_archive(path: Path, name: str, *, split_seed: int | None = None) 
 
 def _read_arrays(path: Path, keys: dict[str, type]) -> dict[str, np.ndarray]:
     """Read the arrays of one file and check what each is on its own."""
-    with path.open("rb") as file:  # outside the try: a file that we may not read is not a damaged one
-        try:
-            if damaged := zipfile.ZipFile(file).testzip():  # numpy would parse damaged bytes first
-                raise ValueError(f"bad checksum of {damaged}")
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as archive:
-                arrays = {key: archive[key] for key in archive.files}
-        except _UNREADABLE as error:
-            raise ValueError(f"{path}: {error}; expected a numpy archive without pickles. {NEW_COPY}") from error
+    arrays = read_arrays(path, remedy=NEW_COPY)
     for key, kind in keys.items():
-        require(key in arrays, key, f"missing among {sorted(arrays)}", f"the keys {list(keys)}")
+        require(key in arrays, key, f"missing among {clipped(str(sorted(arrays)))}", f"the keys {list(keys)}")
         dtype, shape = arrays[key].dtype, arrays[key].shape
         fits = np.issubdtype(dtype, kind) and len(shape) == (2 if key == "edge_index" else 1)
         expected = f"{kind.__name__} in {'two dimensions' if key == 'edge_index' else 'one dimension'}"
-        require(fits, key, f"{dtype} of shape {list(shape)}", expected)
+        require(fits, key, f"{clipped(str(dtype))} of shape {list(shape)}", expected)
     return arrays
 
 
 def _graph(name: str, arrays: dict[str, np.ndarray], split_seed: int | None) -> GraphData:
     """Make the graph; here are only the checks that the finished graph no longer allows."""
-    data, labels = arrays["x_data"], torch.from_numpy(arrays["y"]).long()
+    data, labels = arrays["x_data"], _int64(arrays["y"])
     require(bool(np.isfinite(data).all()), "x_data", "NaN or infinite values", "finite values")
     masks = _public_split(arrays) if split_seed is None else None
     if masks is not None:
@@ -101,10 +83,14 @@ def _graph(name: str, arrays: dict[str, np.ndarray], split_seed: int | None) -> 
         name=name,
         features=row_normalised(matrix),
         labels=labels,
-        edge_index=torch.from_numpy(arrays["edge_index"]).long(),
+        edge_index=_int64(arrays["edge_index"]),
         **masks,
         num_classes=NUM_CLASSES[name],
     )
+
+
+def _int64(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array.astype(np.int64))  # torch has no or little use for unsigned numbers
 
 
 def _public_split(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
@@ -112,7 +98,7 @@ def _public_split(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     require(known.size == count, "y_known", f"{known.size} entries", f"{count}, as many as in y")
     masks = {}
     for split in SPLITS:
-        key, nodes = f"{split}_idx", torch.from_numpy(arrays[f"{split}_idx"]).long()
+        key, nodes = f"{split}_idx", _int64(arrays[f"{split}_idx"])
         check_range(key, nodes, count)
         unknown = int((~known[nodes]).sum())
         require(unknown == 0, key, f"{unknown} nodes with y_known False", "nodes whose label is known")

@@ -34,7 +34,7 @@ class GraphData:
         train_mask: [nodes] bool, nodes to train on; the three masks are disjoint and none is empty.
         val_mask: [nodes] bool, nodes to validate on.
         test_mask: [nodes] bool, nodes to test on.
-        num_classes: number of classes.
+        num_classes: number of classes, 1 at least.
         images: [nodes, height, width] float32 pictures of the nodes for figures, where there are any.
 
     Raises:
@@ -81,11 +81,11 @@ def check_graph(data: GraphData) -> None:
     """
     features, layouts = data.features, (torch.strided, torch.sparse_coo)
     _check_tensor("features", features, torch.float32, (None, None))
+    _check_rest(data, features.device)
     require(0 not in features.shape, "features", f"shape {list(features.shape)}", "a node and a feature")
     require(features.layout in layouts, "features", str(features.layout), f"one of the layouts {layouts}")
     if features.is_sparse:
-        require(features.is_coalesced(), "features", "not coalesced", "features.coalesce()")
-        features = features.values()
+        features = _sparse_values(features)
     require(bool(features.isfinite().all()), "features", "NaN or infinite values", "finite values")
     _check_tensor("labels", data.labels, torch.int64, (data.num_nodes,))
     check_range("labels", data.labels, data.num_classes)
@@ -100,6 +100,27 @@ def check_graph(data: GraphData) -> None:
         taken |= mask
     if data.images is not None:
         _check_tensor("images", data.images, torch.float32, (data.num_nodes, None, None))
+        require(bool(data.images.isfinite().all()), "images", "NaN or infinite values", "finite values")
+
+
+def _check_rest(data: GraphData, device: torch.device) -> None:
+    """Check the number of classes, and that all tensors are on the device of the features."""
+    classes = data.num_classes
+    whole = isinstance(classes, int) and not isinstance(classes, bool) and classes >= 1
+    require(whole, "num_classes", repr(classes), "a whole number from 1")
+    for field in fields(data):
+        value = getattr(data, field.name)
+        if isinstance(value, Tensor):
+            require(value.device == device, field.name, str(value.device), f"{device}, where the features are")
+
+
+def _sparse_values(features: Tensor) -> Tensor:
+    """The stored values of sparse features, after a check that each has a place; torch itself does not look."""
+    require(features.sparse_dim() == 2, "features", f"{features.sparse_dim()} sparse dimensions", "2")
+    require(features.is_coalesced(), "features", "not coalesced", "features.coalesce()")
+    for places, size in zip(features.indices(), features.shape, strict=True):
+        check_range("features", places, size)
+    return features.values()
 
 
 def _check_edges(edge_index: Tensor, num_nodes: int) -> None:

@@ -26,6 +26,8 @@ NUM_CLASSES = {"cora": 7, "citeseer": 6, "pubmed": 3, "dblp": 4}
 OTHER_FOLDER = "--data-root DIR (the argument data_root) or the environment variable PYRO_ATTENTION_DATA"
 NEW_COPY = f"Replace the file by an intact copy, or name another folder by {OTHER_FOLDER}."
 
+_MOST_FEATURES = 2**20  # a network has weights for each of them
+
 
 def data_folder(data_root: Path | str | None) -> Path:
     """Return the folder of the data sets: the argument, else $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention."""
@@ -33,7 +35,13 @@ def data_folder(data_root: Path | str | None) -> Path:
 
 
 def row_normalised(matrix: csr_matrix) -> Tensor:
-    """Return the matrix with rows of sum one, rows of zeros kept, as a coalesced float32 `torch.sparse_coo`."""
+    """Return the matrix with rows of sum one, rows of zeros kept, as a coalesced float32 `torch.sparse_coo`.
+
+    Raises:
+        GraphDataError: more than 2 ** 20 columns, which a file of a few bytes can promise.
+    """
+    columns = matrix.shape[1]
+    require(columns <= _MOST_FEATURES, "features", f"{columns} columns", f"at most {_MOST_FEATURES}")
     rows = normalize(matrix, norm="l1").tocoo()
     places, values = torch.stack([torch.from_numpy(rows.row), torch.from_numpy(rows.col)]), torch.from_numpy(rows.data)
     return torch.sparse_coo_tensor(places, values, rows.shape, check_invariants=True).float().coalesce()

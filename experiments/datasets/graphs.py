@@ -12,6 +12,7 @@ from experiments.datasets.graph_parts import OTHER_FOLDER, data_folder, random_s
 from experiments.datasets.names import GraphName
 from experiments.datasets.planetoid import read_planetoid
 from experiments.datasets.planetoid_files import find_planetoid
+from experiments.datasets.untrusted import is_there
 
 __all__ = ["GraphData", "GraphDataError", "GraphName", "check_graph", "load_graph"]
 
@@ -59,7 +60,7 @@ def load_graph(name: GraphName, *, data_root: Path | str | None = None, split_se
     folders = [root, root / "graphs-extra", root / "planetoid"] if name == "dblp" else [root, root / "planetoid"]
     places = [folder / f"{name}.npz" for folder in folders]
     for path in places:
-        if path.is_file():
+        if is_there(path):
             return read_graph_archive(path, name, split_seed=split_seed if name == "dblp" else None)
     missing = (
         f"{name}.npz is missing; looked at {' and '.join(map(str, places))}; expected a numpy archive with the keys "

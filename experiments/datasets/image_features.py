@@ -16,6 +16,7 @@ from tqdm import tqdm
 from experiments.datasets.array_cache import cached_array, checksum
 from experiments.datasets.caption_data import CaptionedImages
 from experiments.datasets.image_files import ImageFile
+from experiments.datasets.untrusted import file_name, shown
 
 __all__ = ["GridEncoder", "Scale", "fingerprint", "grid_features", "resized_images", "resnet_grid"]
 
@@ -77,8 +78,10 @@ def resized_images(
         The data, without bad photographs, and [images, 3, size, size] uint8, read from disk when it is wanted.
 
     Raises:
-        ValueError: without `skip`, a photograph that cannot be read, the first; or a damaged cache.
+        ValueError: without `skip`, a photograph that cannot be read, the first; or a damaged cache, or a name of the
+            data that would lead out of it.
     """
+    file_name(f"{data.name}-{data.split}", "the name of the data and the split")
     bad: dict[str, str] = {}
 
     def pixels() -> Iterator[np.ndarray]:
@@ -93,11 +96,17 @@ def resized_images(
                 yield np.zeros((1, 3, size, size), np.uint8)
 
     key = {"images": _files_fingerprint(data.images), "size": size}
-    array, bad = cached_array(folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels, notes=bad)
+    array, bad = cached_array(
+        folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels, row=(3, size, size),
+        dtype=np.dtype(np.uint8), notes=bad,
+    )  # fmt: skip
     if not bad:
         return data, array
     if not skip:
         raise ValueError(next(iter(bad.values())))
+    if wrong := [place for place in bad if not (place.isdecimal() and int(place) < len(data))]:
+        seen = f"a note of {data.name}-{data.split} tells of image {shown(wrong[0])}"
+        raise ValueError(f"{folder}: {seen}; expected a place in the data. Remove the notes (.json) and try again.")
     places = {int(place) for place in bad}
     kept = [place for place in range(len(data)) if place not in places]
     return data.without(places, "bad image"), array[kept]
@@ -138,8 +147,9 @@ def grid_features(
 
     Raises:
         ValueError: no grid comes out, features are not finite in 16 bits, or a cache is damaged or of another
-            encoder.
+            encoder; or the encoder's name would lead out of the cache.
     """
+    file_name(encoder.name, "the name of the encoder")
 
     def features() -> Iterator[np.ndarray]:
         module, transform = encoder.module.to(device).eval(), encoder.transform.to(device)
@@ -159,7 +169,8 @@ def grid_features(
         "transform": fingerprint(encoder.transform),
         "pixels": checksum(pixels),
     }
-    return cached_array(folder, encoder.name, key, len(pixels), features)[0]
+    dtype = np.dtype(np.float16)
+    return cached_array(folder, encoder.name, key, len(pixels), features, row=(None, None), dtype=dtype)[0]
 
 
 def resnet_grid(name: str = "resnet50") -> GridEncoder:

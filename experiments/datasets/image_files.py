@@ -1,18 +1,23 @@
 """Where photographs lie, as files or inside tar archives, and opening one of them."""
 
 import io
-import struct
 import tarfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-__all__ = ["SKIP_BAD", "ImageFile", "tar_images"]
+from experiments.datasets.untrusted import MOST_BYTES, clipped, is_there, read_bytes
+
+__all__ = ["FORMATS", "MOST_PIXELS", "SKIP_BAD", "ImageFile", "tar_images"]
+
+# Of Pillow's formats those of photographs and of the web; others (EPS) are programs, which Ghostscript would run.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+MOST_PIXELS = 64_000_000  # of a photograph; 8000 x 8000, 256 MB when it is unpacked
 
 SKIP_BAD = "pass --skip-bad (skip=True) to leave out and count such images"
-# What Pillow raises on damaged files, and on those that would fill the memory.
-_UNREADABLE = (OSError, SyntaxError, ValueError, struct.error, EOFError, Image.DecompressionBombError)
+_EXPECTED = f"a photograph that Pillow can read, such as a JPEG (of {', '.join(FORMATS)}, any kind)"
 
 
 @dataclass(frozen=True)
@@ -43,22 +48,47 @@ class ImageFile:
         """Return the picture in RGB, whatever its colours are (grey, CMYK, a palette).
 
         Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: the file is cut off, damaged or no picture; the message names it.
+            OSError: there is no such file, or it cannot be read.
+            ValueError: the file is cut off, damaged, of another format than FORMATS or of more than MOST_PIXELS; the
+                message names it.
         """
+        content = self._bytes()
+        try:
+            return _decode(content)
+        except Exception as error:  # Pillow's readers of formats raise whatever Python can on damaged bytes
+            # Pillow's message may hold the address of the object, which tells nothing.
+            unknown = isinstance(error, UnidentifiedImageError)
+            seen = "no picture" if unknown else f"damaged, {clipped(str(error) or type(error).__name__)}"
+            if isinstance(error, _TooLargeError):
+                seen = str(error)
+            raise ValueError(
+                f"{self}: {seen} ({len(content)} bytes); expected {_EXPECTED}. Replace it by an intact copy, or "
+                f"{SKIP_BAD}."
+            ) from error
+
+    def _bytes(self) -> bytes:
+        if self.member is None:
+            return read_bytes(self.path, expected=_EXPECTED)
+        if not 0 <= self.size <= MOST_BYTES:
+            raise ValueError(f"{self}: {self.size} bytes; expected at most {MOST_BYTES}. Leave it out of the archive.")
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            content = file.read(self.size)
-        try:
-            with Image.open(io.BytesIO(content)) as image:
-                return image.convert("RGB")
-        except _UNREADABLE as error:
-            # Pillow's message may hold the address of the object, which tells nothing.
-            seen = "no picture" if isinstance(error, UnidentifiedImageError) else f"damaged, {error}"
-            raise ValueError(
-                f"{self}: {seen} ({len(content)} bytes); expected a photograph that Pillow can read, such as a JPEG. "
-                f"Replace it by an intact copy, or {SKIP_BAD}."
-            ) from error
+            return file.read(self.size)
+
+
+class _TooLargeError(ValueError):
+    """More pixels than MOST_PIXELS."""
+
+
+def _decode(content: bytes) -> Image.Image:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own bound is tighter
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
+    with image:
+        width, height = image.size  # the header's: nothing is unpacked yet
+        if width * height > MOST_PIXELS:
+            raise _TooLargeError(f"{width} x {height} pixels, more than {MOST_PIXELS} (MOST_PIXELS)")
+        return image.convert("RGB")
 
 
 def tar_images(path: Path) -> dict[str, ImageFile]:
@@ -67,12 +97,28 @@ def tar_images(path: Path) -> dict[str, ImageFile]:
     Raises:
         ValueError: the archive is damaged, cut off or compressed; the message names it.
     """
+    if not is_there(path):
+        raise FileNotFoundError(f"{path} is missing; expected an uncompressed tar archive of photographs.")
     try:
-        with tarfile.open(path, "r:") as archive:
-            members = [member for member in archive if member.isfile()]
-    except tarfile.TarError as error:
+        members = _members(path)
+    # an index out of range in what tells the holes of a file, a number out of range in a long header
+    except (tarfile.TarError, ValueError, IndexError, OverflowError, MemoryError, EOFError) as error:
+        seen = clipped(str(error) or type(error).__name__)
         raise ValueError(
-            f"{path}: no intact tar archive: {error}; expected an uncompressed one. Replace it by an intact copy."
+            f"{path}: no intact tar archive: {seen}; expected an uncompressed one. Replace it by an intact copy."
         ) from error
-    files = [ImageFile(path, member.name, member.offset_data, member.size) for member in members]
+    files = [ImageFile(path, clipped(member.name), member.offset_data, member.size) for member in members]
     return {file.name: file for file in files}
+
+
+def _members(path: Path) -> list[tarfile.TarInfo]:
+    """The files of an archive, each of them a run of its bytes."""
+    end, members = path.stat().st_size, []
+    with tarfile.open(path, "r:") as archive:
+        for member in archive:
+            # with a size below 0 the next member would be this one again, for ever
+            if member.size < 0 or (member.isfile() and member.offset_data + member.size > end):
+                raise ValueError(f"member {clipped(member.name)!r} has {member.size} bytes, of {end} of the archive")
+            if member.isfile():
+                members.append(member)
+    return members

@@ -8,6 +8,8 @@ from pathlib import Path
 from experiments.datasets.graph_parts import OTHER_FOLDER, SPLITS, data_folder
 from experiments.datasets.multi30k_files import find_multi30k
 from experiments.datasets.parallel_text import ParallelText, Rules, clean_pairs, read_lines, read_parallel
+from experiments.datasets.untrusted import is_there
+from experiments.datasets.word_rules import WordRule
 
 __all__ = ["LANGUAGES", "ParallelText", "load_parallel", "read_parallel"]
 
@@ -25,6 +27,7 @@ def load_parallel(
     lowercase: bool = False,
     max_words: int | None = None,
     skip: bool = False,
+    words: WordRule = "none",
 ) -> ParallelText:
     """Load one split of a data set of sentence pairs.
 
@@ -46,6 +49,7 @@ def load_parallel(
         lowercase: see `read_parallel`, as the following.
         max_words: most words of a sentence.
         skip: leave out bad pairs.
+        words: how sentences are divided into words; "none" takes them as they are in the files.
 
     Returns:
         The pairs.
@@ -68,7 +72,7 @@ def load_parallel(
         seen = f"no language is named {unknown[0]!r}" if unknown else f"source and target are both {source!r}"
         raise ValueError(f"{seen}; expected two different ones of those of {name}: {', '.join(known)}")
     load = {"multi30k": _multi30k, "iwslt14": _iwslt14, "tatoeba": _tatoeba}[name]
-    return load(data_folder(data_root), split, (source, target), Rules(lowercase, max_words, skip))
+    return load(data_folder(data_root), split, (source, target), Rules(lowercase, max_words, skip, words))
 
 
 def _multi30k(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
@@ -84,7 +88,7 @@ def _iwslt14(root: Path, split: str, languages: tuple[str, str], rules: Rules) -
         return first, second
 
     def there(stem: str) -> bool:
-        return all(path.is_file() for path in files(stem))
+        return all(is_there(path) for path in files(stem))
 
     def read(stem: str) -> ParallelText:
         sides = [[line.replace(b"@@ ", b"") for line in read_lines(path)] for path in files(stem)]
@@ -126,7 +130,7 @@ def _distinct(samples: list[ParallelText], held_out: list[ParallelText]) -> Para
 
 def _tatoeba(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
     path = root / "tatoeba-deu-eng" / "deu.txt"
-    if not path.is_file():
+    if not is_there(path):
         raise FileNotFoundError(
             f"{path} is missing; expected lines of an English and a German sentence with a tab between them, as in "
             f"deu.txt of https://www.manythings.org/anki/deu-eng.zip (it is not fetched: it changes from time to "

@@ -1,14 +1,25 @@
 """Sentences and their translations, and reading them from two plain text files."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments.datasets.untrusted import read_bytes
+from experiments.datasets.word_rules import WordRule, divide_words
 from pyro_attention.analysis.alignments import Alignment
 
-__all__ = ["ParallelText", "Rules", "clean_pairs", "read_lines", "read_parallel"]
+__all__ = [
+    "Fault",
+    "ParallelText",
+    "Rules",
+    "check_pairing",
+    "checked_lines",
+    "clean_pairs",
+    "read_lines",
+    "read_parallel",
+]
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -68,6 +79,14 @@ class Rules(NamedTuple):
     lowercase: bool = False
     max_words: int | None = None
     skip: bool = False
+    words: WordRule = "none"
+
+
+class Fault(NamedTuple):
+    """What is wrong with a line: a word to count it by, and a message of file, line, what was seen and expected."""
+
+    reason: str
+    message: str
 
 
 def read_parallel(
@@ -79,6 +98,7 @@ def read_parallel(
     lowercase: bool = False,
     max_words: int | None = None,
     skip: bool = False,
+    words: WordRule = "none",
 ) -> ParallelText:
     """Read sentence pairs from two plain text files (UTF-8), where line i of one translates line i of the other.
 
@@ -93,6 +113,7 @@ def read_parallel(
         max_words: most words that a sentence may have on either side.
         skip: leave out pairs with a side that is empty, longer than max_words or not UTF-8, and count them in
             `skipped`.
+        words: how sentences are divided into words, see `divide_words`.
 
     Returns:
         The pairs, in the order of the files.
@@ -104,15 +125,14 @@ def read_parallel(
     """
     paths = Path(source), Path(target)
     lines = [read_lines(path) for path in paths]
-    rules = Rules(lowercase, max_words, skip)
+    rules = Rules(lowercase, max_words, skip, words)
     return clean_pairs(lines, paths, rules, name=name or paths[0].stem, languages=languages)
 
 
 def read_lines(path: Path) -> list[bytes]:
     """Return the lines of a file without their ends and without a byte order mark."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing; expected a plain text file (UTF-8) of one sentence a line.")
-    lines = path.read_bytes().removeprefix(_BOM).split(b"\n")
+    content = read_bytes(path, expected="a plain text file (UTF-8) of one sentence a line")
+    lines = content.removeprefix(_BOM).split(b"\n")
     return lines if lines[-1] else lines[:-1]
 
 
@@ -141,44 +161,68 @@ def clean_pairs(
     Raises:
         ValueError: see `read_parallel`.
     """
-    if len(sides[0]) != len(sides[1]):
-        (less, short), (more, long) = sorted((len(side), str(path)) for side, path in zip(sides, paths, strict=True))
-        raise ValueError(
-            f"{short}: {less} lines, but {more} in {long}, whose line {less + 1} has no partner; expected as many, as "
-            f"line i of one translates line i of the other. Find the line that is missing or divided (it may be an "
-            f"earlier one), or use two files that belong together."
-        )
+    check_pairing(sides, paths)
     pairs: list[list[str]] = []
     skipped: Counter[str] = Counter()
-    for number, *pair in zip(range(len(sides[0])) if numbers is None else numbers, *sides, strict=True):
-        checked = [_check(line, rules) for line in pair]
-        faults = [(path, fault) for path, (_, fault) in zip(paths, checked, strict=True) if fault]
-        if not faults:
-            pairs.append([text for text, _ in checked])
-            continue
-        path, (reason, seen, expected) = faults[0]
-        if not rules.skip:
+    for texts, fault in checked_lines(sides, paths, rules, numbers=numbers):
+        if fault is None:
+            pairs.append(texts)
+        elif rules.skip:
+            skipped[fault.reason] += 1
+        else:
             raise ValueError(
-                f"{path}: line {number + 1} {seen}; expected {expected}. Mend this line, remove the pair from both "
-                f"sides, or pass skip=True to leave out and count such pairs."
+                f"{fault.message}. Mend this line, remove the pair from both sides, or pass skip=True (--skip-bad on "
+                f"the command line) to leave out and count such pairs."
             )
-        skipped[reason] += 1
     if not pairs:
         raise ValueError(f"{paths[0]}: no sentence pairs, {skipped.total()} skipped; expected at least one.")
     source, target = map(list, zip(*pairs, strict=True))
     return ParallelText(source, target, name, languages, skipped=dict(skipped))
 
 
+def check_pairing(sides: Sequence[list[bytes]], paths: tuple[Path, Path]) -> None:
+    """Raise ValueError unless both sides have as many lines; the message names the first one without a partner."""
+    if len(sides[0]) == len(sides[1]):
+        return
+    (less, short), (more, long) = sorted((len(side), str(path)) for side, path in zip(sides, paths, strict=True))
+    raise ValueError(
+        f"{short}: {less} lines, but {more} in {long}, whose line {less + 1} has no partner; expected as many, as "
+        f"line i of one translates line i of the other. Find the line that is missing or divided (it may be an "
+        f"earlier one), or use two files that belong together."
+    )
+
+
+def checked_lines(
+    sides: Sequence[list[bytes]], paths: Sequence[Path], rules: Rules, *, numbers: Iterable[int] | None = None
+) -> Iterator[tuple[list[str], Fault | None]]:
+    """Yield line i of every side as a sentence, and what is wrong with the first of them that has a fault.
+
+    Args:
+        sides: lines of each side, as many: one for a text to translate, two for pairs.
+        paths: files they are from, to name in faults.
+        rules: what becomes of a line.
+        numbers: numbers of the lines, counted from 0, where they are not those of all.
+    """
+    for number, *lines in zip(range(len(sides[0])) if numbers is None else numbers, *sides, strict=True):
+        checked = [_check(line, rules) for line in lines]
+        faults = [(path, fault) for path, (_, fault) in zip(paths, checked, strict=True) if fault]
+        if not faults:
+            yield [text for text, _ in checked], None
+            continue
+        path, (reason, seen, expected) = faults[0]
+        yield ["" for _ in lines], Fault(reason, f"{path}: line {number + 1} {seen}; expected {expected}")
+
+
 def _check(line: bytes, rules: Rules) -> tuple[str, tuple[str, str, str] | None]:
     """The sentence of a line, and what is wrong with it: reason, what was seen, what was expected."""
     try:
-        words = line.decode().split()
+        text = divide_words(line.decode(), rules.words)
     except UnicodeDecodeError as error:
         seen = f"is not UTF-8, its byte {error.start + 1} is 0x{line[error.start]:02x}"
         return "", ("undecodable", seen, "UTF-8 (iconv converts other encodings)")
-    text = " ".join(words)
-    if not words:
+    count = len(text.split())
+    if not count:
         return text, ("empty", "is empty", "a sentence")
-    if rules.max_words is not None and len(words) > rules.max_words:
-        return text, ("long", f"has {len(words)} words", f"{rules.max_words} at most (max_words)")
+    if rules.max_words is not None and count > rules.max_words:
+        return text, ("long", f"has {count} words", f"{rules.max_words} at most (max_words)")
     return text.lower() if rules.lowercase else text, None

@@ -13,6 +13,7 @@ from experiments.datasets.graph_data import GraphData, GraphDataError, require
 from experiments.datasets.graph_parts import NEW_COPY, NUM_CLASSES, row_normalised, to_mask
 from experiments.datasets.planetoid_files import PARTS
 from experiments.datasets.safe_pickle import read_pickle
+from experiments.datasets.untrusted import read_bytes, shown
 
 __all__ = ["read_planetoid"]
 
@@ -119,14 +120,15 @@ def _labels(paths: dict[str, Path], classes: int) -> dict[str, Tensor]:
 def _test_nodes(path: Path, start: int, stop: int, count: int) -> Tensor:
     """Read test.index: one whole number a line, the nodes of the rows of tx."""
     part, nodes = "test.index", []
-    for number, line in enumerate(path.read_text(encoding="latin1").splitlines(), 1):
+    lines = read_bytes(path, expected="one whole number a line").decode("latin1").splitlines()
+    for number, line in enumerate(lines, 1):
         try:
             nodes.append(int(line))
         except ValueError as error:
-            raise GraphDataError(part, f"{line[:40]!r} in line {number}", "one whole number a line") from error
+            raise GraphDataError(part, f"{shown(line)} in line {number}", "one whole number a line") from error
     outside = [node for node in nodes if not start <= node < stop]
     expected = f"nodes from {start} (the number of rows of allx) to {stop - 1}"
-    require(not outside, part, str(outside[:5]), expected)
+    require(not outside, part, f"[{', '.join(map(shown, outside[:5]))}]", expected)
     repeated = len(nodes) - len(set(nodes))
     require(repeated == 0, part, f"{repeated} repeated nodes", "each node once")
     require(len(nodes) == count, part, f"{len(nodes)} lines", f"{count}, one a row of tx")
@@ -136,12 +138,13 @@ def _test_nodes(path: Path, start: int, stop: int, count: int) -> Tensor:
 def _edges(graph: dict[Any, Any], num_nodes: int) -> Tensor:
     part = "graph"
     for node, others in graph.items():
-        require(isinstance(others, list), part, f"{type(others).__name__} of node {node!r}", "a list of neighbours")
+        require(
+            isinstance(others, list), part, f"{type(others).__name__} of node {shown(node)}", "a list of neighbours"
+        )
     ids = chain(graph, chain.from_iterable(graph.values()))
     wrong = [node for node in ids if type(node) is not int or not 0 <= node < num_nodes]
-    require(
-        not wrong, part, f"node {wrong[:1]} and {len(wrong)} such in all", f"whole numbers from 0 to {num_nodes - 1}"
-    )
+    seen = f"node [{', '.join(map(shown, wrong[:1]))}] and {len(wrong)} such in all"
+    require(not wrong, part, seen, f"whole numbers from 0 to {num_nodes - 1}")
     pairs = [(node, other) for node, others in graph.items() for other in others if node != other]
     edges = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T
     return torch.cat([edges, edges.flip(0)], 1).unique(dim=1)

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from experiments.datasets.graph_parts import OTHER_FOLDER
+from experiments.datasets.untrusted import is_there
 
 __all__ = ["ADDRESS", "PARTS", "SHA256", "find_planetoid"]
 
@@ -65,8 +66,8 @@ def find_planetoid(root: Path, name: str) -> Path:
     """
     names = [f"ind.{name}.{part}" for part in PARTS]
     folders = [root / "planetoid" / "raw", root / "planetoid", root / "raw", root]
-    folder = next((folder for folder in folders if any((folder / file).is_file() for file in names)), folders[0])
-    missing = [file for file in names if not (folder / file).is_file()]
+    folder = next((folder for folder in folders if any(is_there(folder / file) for file in names)), folders[0])
+    missing = [file for file in names if not is_there(folder / file)]
     # A file of the published set would not go with the others of somebody's own graph.
     own = [file for file in names if file not in missing and _sha256(folder / file) != SHA256[file]] if missing else []
     if own:

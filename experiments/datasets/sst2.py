@@ -8,6 +8,7 @@ from torch import Tensor
 
 from experiments.datasets.graph_parts import OTHER_FOLDER, data_folder
 from experiments.datasets.parallel_text import read_lines
+from experiments.datasets.untrusted import clipped, is_there
 
 __all__ = ["CLASSES", "LabelledText", "load_sst2"]
 
@@ -70,7 +71,7 @@ def _select(text: LabelledText, places: Tensor) -> LabelledText:
 
 
 def _read(path: Path) -> LabelledText:
-    if not path.is_file():
+    if not is_there(path):
         raise FileNotFoundError(
             f"{path} is missing; expected train.tsv and dev.tsv of https://dl.fbaipublicfiles.com/glue/data/SST-2.zip "
             f"(it is not fetched). Put them there, or name the folder that holds glue/SST-2 by {OTHER_FOLDER}."
@@ -80,9 +81,10 @@ def _read(path: Path) -> LabelledText:
         cells = _cells(path, number, line)
         if number == 1:
             if cells != _HEADER:
-                raise ValueError(f"{path}: line 1 is {cells}; expected the header {_HEADER}. {_REMEDY}")
+                raise ValueError(f"{path}: line 1 is {clipped(str(cells))}; expected the header {_HEADER}. {_REMEDY}")
         elif len(cells) != 2 or not cells[0] or cells[1] not in ("0", "1"):
-            raise ValueError(f"{path}: line {number} is {cells}; expected a sentence, a tab, and 0 or 1. {_REMEDY}")
+            seen = clipped(str(cells))
+            raise ValueError(f"{path}: line {number} is {seen}; expected a sentence, a tab, and 0 or 1. {_REMEDY}")
         else:
             sentences.append(cells[0].lower())
             labels.append(int(cells[1]))

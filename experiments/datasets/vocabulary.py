@@ -1,7 +1,8 @@
 """Word pieces of a text: byte-level BPE with the same special tokens in every vocabulary."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -13,6 +14,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
+from experiments.datasets.untrusted import MOST_JSON_BYTES, clipped, is_there, read_bytes
 from experiments.results import write_atomic
 from pyro_attention.analysis.word_pieces import word_map
 
@@ -21,6 +23,7 @@ __all__ = ["BEGIN", "END", "PAD", "SPECIAL", "UNKNOWN", "Vocabulary", "train_tok
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 PAD, BEGIN, END, UNKNOWN = range(len(SPECIAL))
 _ALPHABET = sorted(ByteLevel.alphabet())  # the library's order changes from call to call
+_PROBE = "der Hund ä 漢"  # must come back from every byte-level vocabulary
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,10 @@ class Vocabulary:
             raise ValueError(
                 f"the decoder is {tokenizer.decoder}; expected byte-level BPE, as train_tokenizer makes it"
             )
+        with _library_errors():
+            back = self.decode(self.encode(_PROBE))
+        if back != _PROBE:
+            raise ValueError(f"{_PROBE!r} comes back as {back!r}; expected the same, as from a byte-level BPE")
 
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size()
@@ -71,10 +78,8 @@ class Vocabulary:
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
-        try:
+        with _library_errors():
             tokenizer = Tokenizer.from_str(self.text)
-        except Exception as error:  # the library raises no narrower one
-            raise ValueError(f"no tokenizer: {error}; expected JSON of the tokenizers library") from error
         # Or "<s>" in a sentence would become the special token.
         tokenizer.encode_special_tokens = True
         return tokenizer
@@ -125,10 +130,11 @@ class Vocabulary:
             ValueError: the file is damaged or of another kind; the message names it.
         """
         remedy = "Replace the file by an intact copy, or train the tokenizer again."
-        if not path.is_file():
+        if not is_there(path):
             raise FileNotFoundError(f"{path} is missing; expected a vocabulary as JSON. {remedy}")
+        content = read_bytes(path, expected="a vocabulary as JSON", most=MOST_JSON_BYTES)
         try:
-            return Vocabulary(path.read_bytes().decode())
+            return Vocabulary(content.decode())
         except ValueError as error:
             raise ValueError(f"{path}: {error}. {remedy}") from error
 
@@ -140,6 +146,18 @@ class Vocabulary:
                 f"{self.fingerprint[:12]}. Its ids mean other pieces here: load the vocabulary that was saved with "
                 f"that run, or train again."
             )
+
+
+@contextmanager
+def _library_errors() -> Iterator[None]:
+    """Turn errors and panics of the tokenizers library into ValueError."""
+    try:
+        yield
+    except BaseException as error:
+        # A panic in Rust is no Exception, and no module offers its class to be caught by.
+        if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
+            raise
+        raise ValueError(f"no tokenizer: {clipped(str(error))}; expected JSON of the tokenizers library") from error
 
 
 def _before_end(ids: Sequence[int]) -> list[int]:
@@ -171,6 +189,8 @@ def train_tokenizer(texts: Iterable[str], *, size: int = 4000, min_frequency: in
     if size < least:
         raise ValueError(f"size is {size}; expected {least} at least, for special tokens and single bytes")
     sentences = [" ".join(text.split()) for text in texts]
+    # Every merge makes the text shorter by a byte, so there are no more; the library takes memory for all it may make.
+    size = min(size, least + sum(len(sentence.encode()) + 1 for sentence in sentences))
     if not any(sentences):
         raise ValueError(f"{len(sentences)} texts without a word; expected sentences to learn pieces from")
     tokenizer = Tokenizer(BPE(unk_token=SPECIAL[UNKNOWN]))

@@ -13,8 +13,8 @@ __all__ = ["Lengths", "read_naacl", "read_pharaoh", "read_sentences", "write_pha
 
 Lengths = Mapping[str, tuple[int, int]]
 
-_LINK = re.compile(r"(\d+)([-p])(\d+)", re.ASCII)
-_COLUMNS = re.compile(r"\s*(\S+)\s+(\d+)\s+(\d+)(?:\s+([SP]))?(?:\s+\d+(?:\.\d*)?)?\s*", re.ASCII)
+_LINK = re.compile(r"(\d{1,9})([-p])(\d{1,9})", re.ASCII)
+_COLUMNS = re.compile(r"\s*(\S+)\s+(\d{1,9})\s+(\d{1,9})(?:\s+([SP]))?(?:\s+\d+(?:\.\d*)?)?\s*", re.ASCII)
 
 
 def read_pharaoh(
@@ -49,7 +49,9 @@ def read_pharaoh(
         for item in text.split():
             match = _LINK.fullmatch(item)
             if match is None:
-                raise ValueError(f"{place}: {item!r} is no link, expected i-j for a sure one or ipj for a possible one")
+                raise ValueError(
+                    f"{place}: {item[:80]!r} is no link, expected i-j for a sure one or ipj for a possible one"
+                )
             link = _link(place, name, (match[1], match[3]), index, target_first, lengths)
             (sure if match[2] == "-" else possible).add(link)
         found[name] = GoldAlignment(frozenset(sure), frozenset(possible))
@@ -90,7 +92,9 @@ def read_naacl(
             continue
         match = _COLUMNS.fullmatch(line)
         if match is None:
-            raise ValueError(f"{place} is {line!r}, expected the columns sentence, source, target, S or P, confidence")
+            raise ValueError(
+                f"{place} is {line[:200]!r}, expected the columns sentence, source, target, S or P, confidence"
+            )
         name, kind = match[1], match[4]
         link = _link(place, name, (match[2], match[3]), index, target_first, lengths)
         links.setdefault(name, (set(), set()))[kind == "P"].add(link)
@@ -159,7 +163,10 @@ def _check_index(index: int) -> None:
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
     """Place, for errors, and text of every line."""
     # a byte order mark is no part of the first id; str.splitlines would also break at characters such as U+2028
-    lines = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n").split("\n")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: {error}; expected UTF-8. Convert the file (iconv does), or take another.") from error
     for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, start=1):
         yield f"{path}, line {number}", line
 

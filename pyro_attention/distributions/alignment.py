@@ -1,22 +1,22 @@
-"""Alignments: which key a query attends to, as a categorical distribution over keys."""
+"""Alignments: which key a query attends to, as a categorical distribution over keys, or over their weights."""
 
 from __future__ import annotations
 
-import copy
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import register_kl
+from torch.distributions import constraints, register_kl
 
+from pyro_attention.distributions.attention import AttentionDistribution, Proposal
+from pyro_attention.distributions.base import expand_shared
 from pyro_attention.layout import Dense, Layout
-from pyro_attention.normalizers import Normalizer, Softmax
 
-__all__ = ["CategoricalAlignment", "ExpectedWeights"]
+__all__ = ["AlignmentWeights", "CategoricalAlignment", "ExpectedWeights"]
 
 
-class CategoricalAlignment(dist.Categorical):
+class CategoricalAlignment(AttentionDistribution, dist.Categorical):
     r"""The key that a query attends to, :math:`z \sim \mathrm{Categorical}(\mathrm{softmax}(\Phi))`.
 
     Its value is the index of a key; :meth:`weights` makes it a row of attention weights with a single one. A floating
@@ -26,10 +26,6 @@ class CategoricalAlignment(dist.Categorical):
         scores: Unnormalised log probabilities of the keys, ``[..., 1, N]``: one head, queries in plates.
         layout: Dense with ``event_dim=2``; its mask takes keys out. Without any key the weights are zero.
         validate_args: Check values.
-
-    Attributes:
-        scores: What the attention layer proposes.
-        normalizer: Kept for the layer; alignments are normalised by softmax.
 
     Raises:
         ValueError: More than one head, or a layout with queries in the event or on a graph.
@@ -52,8 +48,7 @@ class CategoricalAlignment(dist.Categorical):
             )
         if scores.dim() < 2 or scores.size(-2) != 1:
             raise ValueError(f"scores have shape {tuple(scores.shape)}, expected one head, [..., 1, keys]")
-        self.layout, self.scores = layout, scores
-        self.normalizer: Normalizer = Softmax()
+        self.layout, self._proposal = layout, Proposal(scores, layout, normalize=False)
         logits = scores.squeeze(-2)
         if layout.mask is not None:
             mask = layout.mask.expand(scores.shape).squeeze(-2)
@@ -65,7 +60,7 @@ class CategoricalAlignment(dist.Categorical):
         """Copy with a larger batch shape."""
         new = type(self).__new__(type(self)) if _instance is None else _instance
         new = super().expand(batch_shape, _instance=new)  # type: ignore[no-untyped-call]
-        new.layout, new.scores, new.normalizer = self.layout, self.scores, self.normalizer
+        new.layout, new._proposal = self.layout, self._proposal
         return new  # type: ignore[no-any-return]
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -80,12 +75,7 @@ class CategoricalAlignment(dist.Categorical):
         return torch.Size((*self.batch_shape, 1, self._num_events))
 
     @property
-    def proposal(self) -> Tensor:
-        """The attention layer's scores, from which a posterior family starts."""
-        return self.scores
-
-    @property
-    def expected_weights(self) -> Tensor:
+    def mean_value(self) -> Tensor:
         """Probabilities of the keys as attention weights, ``[..., 1, N]``."""
         return self._masked(self.probs.unsqueeze(-2))
 
@@ -100,10 +90,69 @@ class CategoricalAlignment(dist.Categorical):
         return weights if self.layout.mask is None else weights.masked_fill(~self.layout.mask, 0)
 
 
-class ExpectedWeights(dist.TorchDistribution):
-    """The point mass at the expected alignment, with the batch shape of a :class:`CategoricalAlignment`.
+class _WeightRows(constraints.Constraint):
+    """Weights ``[1, N]``: a point on the simplex, or zeros for a query without keys."""
 
-    Its value are weights ``[..., 1, N]``, which that distribution takes in the place of an index; it has no density.
+    event_dim = 2
+
+    def check(self, value: Tensor) -> Tensor:
+        sums = value.sum(-1)
+        rows = ((sums - 1).abs() < 1e-4) | (sums == 0)
+        return ((value >= 0).all(-1) & rows).all(-1)
+
+
+class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
+    """An alignment whose value is a row of weights instead of the index of a key; its event is (1, N).
+
+    The categorical distribution lends it its log probability, in expectation under the weights, its entropy and its
+    KL. As a prior it stands beside a posterior that draws weights; only such a posterior has draws.
+
+    Args:
+        alignment: The categorical distribution.
+
+    Example:
+        >>> p = AlignmentWeights(CategoricalAlignment(torch.zeros(1, 2)))
+        >>> p.event_shape, p.log_prob(torch.tensor([[0.5, 0.5]])).item()
+        (torch.Size([1, 2]), -0.6931)
+    """
+
+    kind: ClassVar[str] = CategoricalAlignment.kind
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    support = _WeightRows()
+
+    def __init__(self, alignment: CategoricalAlignment) -> None:
+        self.alignment, self.layout, self._proposal = alignment, alignment.layout, alignment._proposal
+        shape = alignment.full_shape
+        super().__init__(shape[:-2], shape[-2:], validate_args=alignment._validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
+        """Copy with a larger batch shape."""
+        new = expand_shared(self, batch_shape)
+        new.alignment = self.alignment.expand(batch_shape)
+        return new
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Expected log probability of the keys under weights ``[..., 1, N]``: the batch shape."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return self.alignment.log_prob(value)
+
+    def entropy(self) -> Tensor:
+        """Entropy of the categorical distribution: the batch shape."""
+        return self.alignment.entropy()  # type: ignore[no-any-return, no-untyped-call]
+
+    def weights(self, value: Tensor) -> Tensor:
+        """The value."""
+        return value
+
+    @property
+    def mean_value(self) -> Tensor:
+        """Probabilities of the keys as attention weights, ``[..., 1, N]``."""
+        return self.alignment.mean_value
+
+
+class ExpectedWeights(AlignmentWeights):
+    """The point mass at the expected alignment; it has no density.
 
     Args:
         alignment: The distribution whose expectation it is.
@@ -114,26 +163,15 @@ class ExpectedWeights(dist.TorchDistribution):
     """
 
     has_rsample = True
-    arg_constraints: ClassVar[dict[str, Any]] = {}
-
-    def __init__(self, alignment: CategoricalAlignment) -> None:
-        self.value = alignment.expected_weights
-        super().__init__(alignment.batch_shape, validate_args=False)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> ExpectedWeights:
-        """Copy with a larger batch shape."""
-        new = copy.copy(self)
-        new._batch_shape = torch.Size(batch_shape)
-        new.value = self.value.expand(*batch_shape, *self.value.shape[-2:])
-        return new
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """The value."""
-        return self.value.expand(*sample_shape, *self.value.shape)
+        value = self.mean_value
+        return value.expand(*sample_shape, *value.shape)
 
-    def log_prob(self, value: Tensor) -> Tensor:  # noqa: ARG002
+    def log_prob(self, value: Tensor) -> Tensor:
         """Zero: the point has no prior term."""
-        return self.value.new_zeros(self.batch_shape)
+        return value.new_zeros(value.shape[:-2])
 
 
 @register_kl(CategoricalAlignment, CategoricalAlignment)  # type: ignore[untyped-decorator]
@@ -141,3 +179,8 @@ def _kl_alignment(q: CategoricalAlignment, p: CategoricalAlignment) -> Tensor:
     # torch's own is infinite where a probability of p underflows, though its logarithm is known
     divergence: Tensor = (q.probs * (q.logits - p.logits)).sum(-1)
     return divergence
+
+
+@register_kl(AlignmentWeights, AlignmentWeights)  # type: ignore[untyped-decorator]
+def _kl_weights(q: AlignmentWeights, p: AlignmentWeights) -> Tensor:
+    return _kl_alignment(q.alignment, p.alignment)  # type: ignore[no-any-return]

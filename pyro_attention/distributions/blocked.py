@@ -12,10 +12,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import check_scores
+from pyro_attention.distributions.attention import Proposal
 from pyro_attention.distributions.base import LogWeights
 from pyro_attention.distributions.blocked_value import BlockedValue, rows_of
 from pyro_attention.distributions.pairs import Pairs
 from pyro_attention.distributions.weights import LogNormalWeights, WeibullWeights
+from pyro_attention.layout import Dense
 from pyro_attention.ops.blocked_attention import blocked_attention
 from pyro_attention.ops.counter_noise import NoiseKind
 
@@ -48,8 +50,7 @@ class _BlockedWeights(LogWeights):
             ValueError: They would take too much memory.
         """
         dense = value.dense() if isinstance(value, BlockedValue) else value
-        weights: Tensor = self.normalizer(dense, self.pairs.layout(slice(None)))
-        return weights
+        return self.pairs.layout(slice(None)).softmax(dense)
 
     def sum_windows(self, term: Callable[[slice], Tensor]) -> Tensor:
         """Sum of a function of some queries over all of them; backward computes each window again."""
@@ -84,10 +85,8 @@ class BlockedPrior(_BlockedWeights):
         self.parameters = None if per_query else network(shape_only, pairs.keys, pairs.layout())
 
     def window(self, rows: slice) -> LogWeights:
-        layout, scores = self.pairs.layout(rows), self.pairs.scores(rows)
-        prior = self.network(scores, self.pairs.keys, layout)
-        prior.scores = scores
-        return prior
+        shape_only = self.pairs.queries.new_zeros(()).expand(self.pairs.shape)[..., rows, :]
+        return self.network(shape_only, self.pairs.keys, self.pairs.layout(rows))
 
     def posterior(self, family: Any) -> BlockedPosterior:
         """Posterior of a family that adds noise to the scores, the same whatever they are.
@@ -95,22 +94,27 @@ class BlockedPrior(_BlockedWeights):
         Raises:
             ValueError: It does not, or its class does not say so (``shifts_scores``).
         """
-        # not inherited: a subclass may well make the spread depend on the scores
-        if not vars(type(family)).get("shifts_scores", False):
+        if not family.shifts_scores:
             raise self._unsuitable(family)
-        origin = LogNormalWeights(self.pairs.queries.new_zeros(self.event_shape[0], 1, 1), torch.ones(()))
-        origin.scores = origin.loc
+        zero = self.pairs.queries.new_zeros(self.event_shape[0], 1, 1)
+        origin = LogNormalWeights(zero, torch.ones(())).with_proposal(Proposal(zero, Dense(), normalize=False))
         relative = family.posterior(origin)
         if not isinstance(relative, WeibullWeights | LogNormalWeights | Delta):
             raise self._unsuitable(family)
         return BlockedPosterior(self.pairs, relative, site=self.site)
+
+    @property
+    def deterministic_value(self) -> BlockedValue:
+        """The value without noise, whose weights are ordinary attention."""
+        point = Delta(self.pairs.queries.new_zeros(self.event_shape[0], 1, 1), event_dim=3)
+        return BlockedPosterior(self.pairs, point, site=self.site).mean_value
 
     def _unsuitable(self, family: Any) -> ValueError:
         return ValueError(
             f"site '{self.site}': blocked attention draws Weibull and LogNormal weights, not those of "
             f"{type(family).__name__}; choose one of these families (or Soft()), or "
             f"MultiheadAttention(implementation='dense'); a family of your own whose noise does not depend on the "
-            f"scores says so by shifts_scores = True"
+            f"scores says so where it is defined: class Mine(Family, shifts_scores=True)"
         )
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import register_kl
+from torch.distributions import constraints, register_kl
 
 from pyro_attention._checks import as_float
-from pyro_attention.distributions.base import LogWeights
+from pyro_attention.distributions.base import ContinuousWeights
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.ops.noise import log_standard_gamma
 from pyro_attention.ops.special import lgamma_exp
@@ -17,7 +17,25 @@ from pyro_attention.ops.special import lgamma_exp
 __all__ = ["DirichletWeights", "kl_dirichlet"]
 
 
-class DirichletWeights(LogWeights):
+class _LogSimplex(constraints.Constraint):
+    """Logarithms of points on the simplex, one a row of keys; masked entries may be anything.
+
+    No transform from all real numbers onto it is registered, so MCMC refuses such a site.
+    """
+
+    def __init__(self, layout: Layout, event_dim: int) -> None:
+        self.layout, self.event_dim = layout, event_dim
+        super().__init__()
+
+    def check(self, value: Tensor) -> Tensor:
+        """Whether each value is in the constraint; the batch shape."""
+        mask = self.layout.mask
+        shown = value if mask is None else value.masked_fill(~mask, 0)
+        close = torch.isclose(shown, self.layout.log_softmax(value), rtol=1e-4, atol=1e-4)
+        return close.flatten(-self.event_dim).all(-1)
+
+
+class DirichletWeights(ContinuousWeights):
     r"""Log of Dirichlet weights: each row of keys is the logarithm of a point W on the simplex.
 
     .. math:: \log p(\log W) = \log\Gamma(a_0) + \sum_i a_i \log W_i - \log\Gamma(a_i), \quad a_0 = \sum_i a_i, \quad
@@ -27,19 +45,23 @@ class DirichletWeights(LogWeights):
     ratios :math:`\log W_i - \log W_j`, whichever key j is: it treats all keys alike, and is torch's density of W times
     :math:`\prod_i W_i`. The entropy belongs to the same measure; the KL depends on none.
 
+    The value must be the logarithm of a point on the simplex; Hamiltonian Monte Carlo, which needs a map from all real
+    numbers onto the support, refuses it.
+
     Moments are per weight. Density and entropy hold one term a row, which is shared out in proportion to E[W], so that
     summed over the event they are right. Masked keys take part in nothing; a row without keys has weights of zero.
 
     Args:
         log_concentration: ``log a``, ``[..., heads, queries, keys]``, or without queries when these lie in a plate.
-        options: ``layout`` (dense), ``shape`` and ``validate_args`` of :class:`LogWeights`.
+        layout: Dense; without a mask by default.
+        options: ``shape`` and ``validate_args`` of :class:`ContinuousWeights`.
 
     Raises:
-        ValueError: The layout is no :class:`Dense`, or there are too few dimensions.
+        ValueError: The layout is no :class:`Dense`, a parameter is not finite, or there are too few dimensions.
 
     Example:
         >>> p = DirichletWeights(torch.tensor([1.0, 3.0]).log().expand(1, 1, 2))
-        >>> p.expected_weights.tolist(), round(p.rsample().exp().sum().item(), 4)
+        >>> p.mean_weights.tolist(), round(p.rsample().exp().sum().item(), 4)
         ([[[0.25, 0.75]]], 1.0)
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2 (relaxed alignment).
@@ -47,17 +69,23 @@ class DirichletWeights(LogWeights):
 
     kind: ClassVar[str] = "dirichlet"
 
-    def __init__(self, log_concentration: Tensor, **options: Any) -> None:
+    def __init__(self, log_concentration: Tensor, *, layout: Layout | None = None, **options: Any) -> None:
+        layout = Dense() if layout is None else layout
+        if not isinstance(layout, Dense):
+            raise ValueError(f"layout is a {type(layout).__name__}, expected Dense: a row of keys is a simplex")
         self.log_concentration = as_float(log_concentration)
-        super().__init__(self.log_concentration, **options)
-        if not isinstance(self.layout, Dense):
-            raise ValueError(f"layout is a {type(self.layout).__name__}, expected Dense: a row of keys is a simplex")
-        if self.layout.mask is not None:
+        if layout.mask is not None:
             # a number that makes every moment one; it is never counted
-            self.log_concentration = self.log_concentration.masked_fill(~self.layout.mask, 0)
+            self.log_concentration = self.log_concentration.masked_fill(~layout.mask, 0)
+        super().__init__(log_concentration=self.log_concentration, layout=layout, **options)
         # a softmax over keys needs them all
         shape = torch.broadcast_shapes(self.log_concentration.shape, self.event_shape[-1:])
         self.log_concentration = self.log_concentration.expand(shape)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Logarithms of points on the simplex."""
+        return _LogSimplex(self.layout, len(self.event_shape))
 
     @property
     def concentration(self) -> Tensor:
@@ -65,12 +93,12 @@ class DirichletWeights(LogWeights):
         return self.log_concentration.exp()
 
     @property
-    def expected_weights(self) -> Tensor:
-        """``E[W]``; masked keys have none."""
-        return self.layout.softmax(self.log_concentration)
+    def mean_value(self) -> Tensor:
+        """The value ``log E[W]``."""
+        return self.layout.log_softmax(self.log_concentration).expand(self.full_shape)
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
-        log_concentration = self.log_concentration.expand(torch.Size(sample_shape) + self.full_shape)
+    def draw(self, shape: torch.Size) -> Tensor:
+        log_concentration = self.log_concentration.expand(shape)
         return self.layout.log_softmax(log_standard_gamma(log_concentration.exp(), log_concentration))
 
     @property
@@ -82,10 +110,6 @@ class DirichletWeights(LogWeights):
         return _trigamma_exp(self.log_concentration) - _trigamma_exp(self._log_total)
 
     @property
-    def log_expected_weight(self) -> Tensor:
-        return self.layout.log_softmax(self.log_concentration)
-
-    @property
     def entropy_per_weight(self) -> Tensor:
         return self._log_normalizer - self.concentration * self.mean
 
@@ -94,7 +118,9 @@ class DirichletWeights(LogWeights):
 
     @property
     def _log_normalizer(self) -> Tensor:
-        return lgamma_exp(self.log_concentration) - self.expected_weights * lgamma_exp(self._log_total)
+        return lgamma_exp(self.log_concentration) - self.layout.softmax(self.log_concentration) * lgamma_exp(
+            self._log_total
+        )
 
     @property
     def _log_total(self) -> Tensor:
@@ -114,8 +140,8 @@ def _trigamma_exp(x: Tensor) -> Tensor:
     return torch.polygamma(1, 1 + x.exp()) + (-2 * x).exp()
 
 
-@register_kl(DirichletWeights, LogWeights)  # type: ignore[untyped-decorator]
-def kl_dirichlet(q: DirichletWeights, p: LogWeights) -> Tensor:
+@register_kl(DirichletWeights, DirichletWeights)  # type: ignore[untyped-decorator]
+def kl_dirichlet(q: DirichletWeights, p: DirichletWeights) -> Tensor:
     r"""KL between two Dirichlet distributions, summed over the rows of the event, in nats.
 
     .. math:: \sum_i \mathrm{KL}(\Gamma_{a_i} \| \Gamma_{b_i}) - \mathrm{KL}(\Gamma_{a_0} \| \Gamma_{b_0}), \quad
@@ -129,7 +155,6 @@ def kl_dirichlet(q: DirichletWeights, p: LogWeights) -> Tensor:
         p: Prior. The result has q's batch shape and precision.
 
     Raises:
-        NotImplementedError: p is no Dirichlet: weights that sum to one have no density under it.
         ValueError: The two have different event shapes.
 
     Example:
@@ -139,8 +164,6 @@ def kl_dirichlet(q: DirichletWeights, p: LogWeights) -> Tensor:
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, algorithm 2, for its use.
     """
-    if not isinstance(p, DirichletWeights):
-        raise NotImplementedError(f"KL of a Dirichlet from {type(p).__name__}, which gives a simplex no mass")
     if q.event_shape != p.event_shape:
         raise ValueError(f"KL between event shapes {tuple(q.event_shape)} and {tuple(p.event_shape)}")
     log_a, log_b = q.log_concentration.double(), p.log_concentration.double()

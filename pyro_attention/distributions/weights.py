@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import as_float, check_positive
+from pyro_attention._checks import as_float
 from pyro_attention.distributions.base import LogWeights
 from pyro_attention.ops.noise import log_exponential, log_standard_gamma
 from pyro_attention.ops.special import lgamma_and_exp, lgamma_exp
+from pyro_attention.ops.transforms import in_transform
 
 __all__ = ["GammaWeights", "LogNormalWeights", "WeibullWeights"]
 
@@ -29,10 +30,11 @@ class WeibullWeights(LogWeights):
     Args:
         log_scale: :math:`\log\lambda`, broadcastable to batch + event.
         concentration: ``k > 0``, broadcastable to batch + event.
-        options: ``layout``, ``shape`` and ``validate_args`` of :class:`LogWeights`.
+        options: ``layout``, ``shape`` and ``validate_args`` of :class:`ContinuousWeights`, ``proposal`` of
+            :class:`LogWeights`.
 
     Raises:
-        ValueError: The concentration is not positive, or there are too few dimensions.
+        ValueError: The concentration is not positive, a parameter is not finite, or there are too few dimensions.
 
     Example:
         >>> q = WeibullWeights(torch.zeros(2, 3, 4), torch.tensor(10.0))
@@ -42,16 +44,15 @@ class WeibullWeights(LogWeights):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
 
+    positive: ClassVar[tuple[str, ...]] = ("concentration",)
+
     def __init__(self, log_scale: Tensor, concentration: Tensor, **options: Any) -> None:
         self.log_scale, self.concentration = as_float(log_scale), as_float(concentration)
-        super().__init__(self.log_scale, self.concentration, **options)
-        if self._validate_args:
-            check_positive("Weibull concentration", self.concentration)
+        super().__init__(log_scale=self.log_scale, concentration=self.concentration, **options)
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
-        shape = torch.Size(sample_shape) + self.full_shape
+    def draw(self, shape: torch.Size) -> Tensor:
         noise = log_exponential(shape, dtype=self.log_scale.dtype, device=self.log_scale.device)
-        if self.concentration.requires_grad:
+        if self.concentration.requires_grad or in_transform(self.log_scale):
             return self.from_noise(noise)
         return noise.div_(self.concentration).add_(self.log_scale)  # in place, as nothing needs the noise
 
@@ -74,6 +75,8 @@ class WeibullWeights(LogWeights):
     @cached_property
     def log_expected_weight(self) -> Tensor:  # type: ignore[override]
         """``log E[S]``, per weight."""
+        if self._known_mean is not None:
+            return self._known_mean.scores
         return self.log_scale + torch.lgamma(1 + self.concentration.reciprocal())
 
     @property
@@ -93,10 +96,11 @@ class LogNormalWeights(LogWeights):
     Args:
         loc: ``m``, broadcastable to batch + event.
         scale: ``s > 0``, broadcastable to batch + event.
-        options: ``layout``, ``shape`` and ``validate_args`` of :class:`LogWeights`.
+        options: ``layout``, ``shape`` and ``validate_args`` of :class:`ContinuousWeights`, ``proposal`` of
+            :class:`LogWeights`.
 
     Raises:
-        ValueError: The scale is not positive, or there are too few dimensions.
+        ValueError: The scale is not positive, a parameter is not finite, or there are too few dimensions.
 
     Example:
         >>> p = LogNormalWeights(torch.zeros(1, 1, 4), torch.tensor(1.0))
@@ -106,14 +110,13 @@ class LogNormalWeights(LogWeights):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
 
+    positive: ClassVar[tuple[str, ...]] = ("scale",)
+
     def __init__(self, loc: Tensor, scale: Tensor, **options: Any) -> None:
         self.loc, self.scale = as_float(loc), as_float(scale)
-        super().__init__(self.loc, self.scale, **options)
-        if self._validate_args:
-            check_positive("LogNormal scale", self.scale)
+        super().__init__(loc=self.loc, scale=self.scale, **options)
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
-        shape = torch.Size(sample_shape) + self.full_shape
+    def draw(self, shape: torch.Size) -> Tensor:
         return self.from_noise(torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device))
 
     def from_noise(self, noise: Tensor) -> Tensor:
@@ -135,6 +138,8 @@ class LogNormalWeights(LogWeights):
     @cached_property
     def log_expected_weight(self) -> Tensor:  # type: ignore[override]
         """``log E[S]``, per weight."""
+        if self._known_mean is not None:
+            return self._known_mean.scores
         return self.loc + self.scale.square() / 2
 
     @property
@@ -166,10 +171,11 @@ class GammaWeights(LogWeights):
     Args:
         log_concentration: ``log a``, broadcastable to batch + event.
         log_rate: ``log b``, broadcastable to batch + event.
-        options: ``layout``, ``shape`` and ``validate_args`` of :class:`LogWeights`.
+        options: ``layout``, ``shape`` and ``validate_args`` of :class:`ContinuousWeights`, ``proposal`` of
+            :class:`LogWeights`.
 
     Raises:
-        ValueError: There are too few dimensions.
+        ValueError: A parameter is not finite, or there are too few dimensions.
 
     Example:
         >>> p = GammaWeights(torch.tensor(2.0).log().expand(1, 1, 4), torch.tensor(4.0).log())
@@ -181,15 +187,15 @@ class GammaWeights(LogWeights):
 
     def __init__(self, log_concentration: Tensor, log_rate: Tensor, **options: Any) -> None:
         self.log_concentration, self.log_rate = as_float(log_concentration), as_float(log_rate)
-        super().__init__(self.log_concentration, self.log_rate, **options)
+        super().__init__(log_concentration=self.log_concentration, log_rate=self.log_rate, **options)
 
     @property
     def concentration(self) -> Tensor:
         """Shape ``a``."""
         return self.log_concentration.exp()
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
-        log_concentration = self.log_concentration.expand(torch.Size(sample_shape) + self.full_shape)
+    def draw(self, shape: torch.Size) -> Tensor:
+        log_concentration = self.log_concentration.expand(shape)
         return log_standard_gamma(log_concentration.exp(), log_concentration) - self.log_rate
 
     @property
@@ -207,6 +213,8 @@ class GammaWeights(LogWeights):
     @cached_property
     def log_expected_weight(self) -> Tensor:  # type: ignore[override]
         """``log E[S]``, per weight."""
+        if self._known_mean is not None:
+            return self._known_mean.scores
         return self.log_concentration - self.log_rate
 
     @property

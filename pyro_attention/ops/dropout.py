@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 from torch import Tensor, nn
 
 from pyro_attention.ops.noise import uniform
@@ -16,9 +18,11 @@ class Dropout(nn.Dropout):
 
     Args:
         p: Probability of zeroing an entry.
+        name: What errors call it.
 
     Raises:
-        ValueError: ``p`` is outside [0, 1).
+        TypeError: ``p`` is no number.
+        ValueError: ``p`` is outside [0, 1), also one that was set later.
 
     Example:
         >>> import torch
@@ -26,16 +30,24 @@ class Dropout(nn.Dropout):
         [0.0, 4.0]
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p < 1:
-            raise ValueError(f"dropout is {p}, expected a probability in [0, 1)")
+    def __init__(self, p: float = 0.5, *, name: str = "dropout") -> None:
+        _check(p, name)
         super().__init__(p)
+        self.name = name
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return input
+        _check(self.p, self.name)
         if not input.is_cpu:
             return super().forward(input)
         # in 32 bits: half precision would round the probability
         kept = uniform(input.shape, device=input.device).ge_(self.p).to(input.dtype)
         return input * kept.div_(1 - self.p)
+
+
+def _check(p: float, name: str) -> None:
+    if isinstance(p, bool) or not isinstance(p, Real):
+        raise TypeError(f"{name} is {p!r}, expected a probability in [0, 1), a number")
+    if not 0 <= p < 1:
+        raise ValueError(f"{name} is {p}, expected a probability in [0, 1)")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from pyro_attention.ops.plain_segment import plain_gradients
 
 if TYPE_CHECKING:
     from pyro_attention.ops.segment import Segments
@@ -94,10 +95,13 @@ class _HeadProduct(torch.autograd.Function):
         return torch.unflatten(product, 0, (-1, heads))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         weights, values = ctx.saved_tensors
         sources, targets = ctx.segments
+        # torch's product on a pattern takes no more entries than the matrix has places
+        crowded = len(weights) > len(grad) * len(values) * weights.size(-1)
+        if crowded or torch.is_grad_enabled():
+            return *plain_gradients(grad, weights, values, sources, targets), None, None
         heads, grad, grad_weights, grad_values = weights.size(-1), grad.flatten(0, 1), None, None
         if ctx.needs_input_grad[0]:
             grad_weights = targets.pattern(sources, heads).dot(grad, values.flatten(0, 1)).view_as(weights)

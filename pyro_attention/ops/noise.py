@@ -37,8 +37,9 @@ def uniform(
         True
     """
     count = math.prod(shape)
-    if count < _MANY or dtype != torch.float32 or torch.empty(0, device=device).device.type != "cpu":
-        return torch.rand(shape, dtype=dtype, device=device).clamp_(min=_SMALLEST_UNIFORM)
+    plain = count < _MANY or dtype != torch.float32 or torch.empty(0, device=device).device.type != "cpu"
+    if plain or torch._C._functorch.maybe_current_level() is not None:  # torch.func.vmap does not map over random_
+        return torch.rand(shape, dtype=dtype, device=device).clamp_min_(_SMALLEST_UNIFORM)
     words = torch.empty((count + 1) // 2, dtype=torch.int64, device=device).random_().view(torch.int32)
     # the low 23 bits as those of a float32 in [1, 2)
     return words[:count].view(shape).bitwise_and_(0x7FFFFF).bitwise_or_(0x3F800000).view(dtype).sub_(1 - 2**-24)

@@ -2,7 +2,8 @@
 
 Edges stand at dimension -2 of the scores ``[..., edges, heads]``. Sums over segments are products with a sparse
 incidence matrix: several times faster than scatter-adds on a CPU, and free of their races on a GPU. Backward passes
-are written out: they save one tensor instead of five.
+are written out: they save one tensor instead of five. Where they are to be differentiated themselves, and inside the
+transforms of ``torch.func``, plain PyTorch takes their place.
 """
 
 from __future__ import annotations
@@ -14,9 +15,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pyro_attention.ops.head_product import HeadPattern, head_product
+from pyro_attention.ops.plain_segment import (
+    plain_aggregate,
+    plain_gradients,
+    plain_log_softmax,
+    plain_softmax,
+    plain_spread,
+    plain_sum,
+)
+from pyro_attention.ops.transforms import in_transform
 
 __all__ = ["Segments", "segment_aggregate", "segment_log_softmax", "segment_softmax"]
 
@@ -64,10 +73,12 @@ class Segments:
 
     def spread(self, values: Tensor) -> Tensor:
         """Values of the segments ``[..., count, H]`` at their edges, ``[..., E, H]``; differentiable."""
-        return _spread(values, self)
+        return plain_spread(values, self) if in_transform(values) else _spread(values, self)
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum of ``[..., E, H]`` over the edges of each segment: ``[..., count, H]``; zero for empty ones."""
+        if in_transform(values):
+            return plain_sum(values, self)
         if torch.is_autocast_enabled(values.device.type):  # there is no sparse product in half precision
             with torch.autocast(values.device.type, enabled=False):
                 return self.sum(values)
@@ -137,9 +148,9 @@ class _Spread(torch.autograd.Function):
         return segments.gather(values)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.segments.sum(grad), None
+        total = plain_sum(grad, ctx.segments) if torch.is_grad_enabled() else ctx.segments.sum(grad)
+        return total, None
 
 
 class _SegmentSoftmax(torch.autograd.Function):
@@ -152,10 +163,12 @@ class _SegmentSoftmax(torch.autograd.Function):
         return weights
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (weights,) = ctx.saved_tensors
         weighted = grad * weights
+        if torch.is_grad_enabled():
+            total = plain_spread(plain_sum(weighted, ctx.segments), ctx.segments)
+            return weighted - weights * total, None, None
         total = ctx.segments.gather(ctx.segments.sum(weighted))
         return weighted.addcmul_(weights, total, value=-1), None, None
 
@@ -170,16 +183,18 @@ class _SegmentLogSoftmax(torch.autograd.Function):
         log_weights = shifted.sub_(segments.gather(totals.log()))
         if mask is not None:
             log_weights.masked_fill_(~mask, 0)
-        ctx.save_for_backward(exponentials, totals, mask)
+        ctx.save_for_backward(exponentials, totals, mask, log_weights)
         ctx.segments = segments
         return log_weights
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        exponentials, totals, mask = ctx.saved_tensors
+        exponentials, totals, mask, log_weights = ctx.saved_tensors
         if mask is not None:
             grad = grad.masked_fill(~mask, 0)
+        if torch.is_grad_enabled():  # the result can be differentiated again, the exponentials cannot
+            weights = log_weights.exp() if mask is None else log_weights.exp().masked_fill(~mask, 0)
+            return grad - weights * plain_spread(plain_sum(grad, ctx.segments), ctx.segments), None, None
         share = ctx.segments.gather(ctx.segments.sum(grad).div_(totals))
         return torch.addcmul(grad, share, exponentials, value=-1), None, None
 
@@ -196,10 +211,11 @@ class _SegmentAggregate(torch.autograd.Function):
         return torch.unflatten(targets.sum(messages.flatten(-2)), -1, messages.shape[-2:])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         weights, values = ctx.saved_tensors
         sources, targets = ctx.segments
+        if torch.is_grad_enabled():
+            return *plain_gradients(grad, weights, values, sources, targets), None, None
         messages, grad_weights, grad_values = targets.gather(grad, dim=-3), None, None
         if ctx.needs_input_grad[0]:
             gathered = sources.gather(values, dim=-3)
@@ -233,6 +249,8 @@ def segment_softmax(scores: Tensor, segments: Segments, *, mask: Tensor | None =
         >>> segment_softmax(torch.zeros(3, 1), Segments(torch.tensor([0, 0, 1]), 2)).flatten().tolist()
         [0.5, 0.5, 1.0]
     """
+    if in_transform(scores):
+        return plain_softmax(scores, segments, mask)
     return _segment_softmax(scores, segments, mask)
 
 
@@ -243,6 +261,8 @@ def segment_log_softmax(scores: Tensor, segments: Segments, *, mask: Tensor | No
         >>> segment_log_softmax(torch.zeros(1, 1), Segments(torch.tensor([0]), 1)).item()
         0.0
     """
+    if in_transform(scores):
+        return plain_log_softmax(scores, segments, mask)
     return _segment_log_softmax(scores, segments, mask)
 
 
@@ -263,6 +283,8 @@ def segment_aggregate(weights: Tensor, values: Tensor, *, sources: Segments, tar
         >>> segment_aggregate(torch.full((1, 1), 2.0), torch.ones(1, 1, 3), sources=node, targets=node).tolist()
         [[[2.0, 2.0, 2.0]]]
     """
+    if in_transform(weights, values):
+        return plain_aggregate(weights, values, sources, targets)
     if weights.is_cpu and values.dim() == 3 and weights.shape[1:] == values.shape[1:2] and _same_float(weights, values):
         return head_product(weights, values, sources=sources, targets=targets)
     return _segment_aggregate(weights, values, sources, targets)

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from pyro_attention.ops.transforms import in_transform
 
 __all__ = ["lgamma_and_exp", "lgamma_exp"]
 
@@ -51,9 +52,11 @@ class _LGammaExp(torch.autograd.Function):
         return (1 + a).lgamma_().sub_(x), a
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_exp: Tensor) -> Tensor:
         (a,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # for a second derivative
+            gradient: Tensor = (torch.digamma(1 + a) * grad + grad_exp) * a - grad
+            return gradient
         return _digamma1p(a).mul_(grad).add_(grad_exp).mul_(a).sub_(grad)
 
 
@@ -69,7 +72,7 @@ def lgamma_exp(x: Tensor) -> Tensor:
 
     Source: Abramowitz and Stegun, 6.3.5 and 6.3.18, for the gradient.
     """
-    return _lgamma_exp(x)[0]
+    return lgamma_and_exp(x)[0]
 
 
 def lgamma_and_exp(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,4 +82,7 @@ def lgamma_and_exp(x: Tensor) -> tuple[Tensor, Tensor]:
         >>> [value.item() for value in lgamma_and_exp(torch.tensor(0.0))]
         [0.0, 1.0]
     """
+    if in_transform(x):  # which wants another kind of function
+        a = x.exp()
+        return torch.lgamma(1 + a) - x, a
     return _lgamma_exp(x)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributions import Gamma, Weibull, kl_divergence
 
-from pyro_attention import Dense, EdgeList, GammaWeights, LogNormalWeights, WeibullWeights
+from pyro_attention import Dense, EdgeList, GammaWeights, LogNormalWeights, Proposal, WeibullWeights
 from tests.helpers import assert_mean
 from tests.quadrature import log_density, log_posterior, reference_kl
 
@@ -160,11 +160,13 @@ def test_sum_of_products(shape, mask):
 def test_known_total_of_normalised_scores(mask, event_dim):
     scores, log_concentration = parameters(BATCH + EVENT, (2, 1, 5) if event_dim == 3 else (4, 5))
     where = Dense(mask, event_dim=event_dim)
-    q = WeibullWeights(where.log_softmax(scores), double(3.0), layout=where)
+    proposal = Proposal(scores, where)
+    log_scale = proposal.scores - torch.lgamma(1 + 1 / double(3.0))
     p = GammaWeights(log_concentration, double(0.7).log(), layout=where, shape=scores.shape)
     results = []
-    for total in (None, where.num_rows(scores) * torch.lgamma(1 + 1 / double(3.0)).exp()):
-        q.expected_total = total
+    for known in (None, proposal):
+        q = WeibullWeights(log_scale, double(3.0), layout=where, proposal=known)
+        assert (q.expected_total is None) == (known is None)
         value = kl_divergence(q, p)
         results.append((value, *torch.autograd.grad(value.sum(), (scores, log_concentration), retain_graph=True)))
     assert results[0][0].shape == q.batch_shape

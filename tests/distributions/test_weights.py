@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,17 @@ from scipy import stats
 from torch.distributions import Gamma, LogNormal, TransformedDistribution, Weibull
 from torch.distributions.transforms import ExpTransform
 
-from pyro_attention import Dense, EdgeList, FixedGammaPrior, GammaWeights, LogNormalWeights, WeibullWeights
+from pyro_attention import (
+    Dense,
+    DirichletWeights,
+    EdgeList,
+    FixedGammaPrior,
+    GammaWeights,
+    GaussianWeights,
+    LogNormalWeights,
+    Proposal,
+    WeibullWeights,
+)
 from tests.helpers import assert_mean
 from tests.quadrature import reference_moments
 
@@ -92,7 +103,8 @@ def test_log_prob_is_that_of_log_s(name):
     torch.testing.assert_close(d.log_density(value), TransformedDistribution(of_s, ExpTransform().inv).log_prob(value))
     mask = torch.rand(2, 6) < 0.5
     masked = build(name, layout=Dense(mask))
-    torch.testing.assert_close(masked.log_prob(value), (expected * mask).sum((-3, -2, -1)))
+    standard = torch.distributions.Normal(torch.zeros_like(value), 1.0)  # what masked entries are
+    torch.testing.assert_close(masked.log_prob(value), expected.where(mask, standard.log_prob(value)).sum((-3, -2, -1)))
     torch.testing.assert_close(masked.entropy(), (d.entropy_per_weight.expand(1, 2, 6) * mask).sum())
 
 
@@ -243,13 +255,77 @@ def test_scores_are_asked_for():
     prior = FixedGammaPrior()(torch.zeros(1, 2, 3), None, Dense())
     with pytest.raises(ValueError, match="sample it through LatentAttention"):
         _ = prior.proposal
-    prior.scores = torch.ones(1, 2, 3)
-    assert prior.proposal is prior.scores
+    proposal = Proposal(torch.ones(1, 2, 3), Dense())
+    assert prior.with_proposal(proposal).expand((5,)).proposal is proposal
+    with pytest.raises(ValueError, match="carries no scores"):  # a copy got it
+        _ = prior.proposal
 
 
-def test_other_scores_have_another_total():
-    prior = FixedGammaPrior()(torch.zeros(1, 2, 3), None, Dense())
-    prior.expected_total = 2.0
-    assert prior.expand((5,)).expected_total == 2
-    prior.scores = torch.ones(1, 2, 3)
-    assert prior.expected_total is None
+@pytest.mark.parametrize("normalize", [True, False])
+def test_other_scores_enter_as_the_layers_do(normalize):
+    """Whatever is replaced, in whatever order, scores and their known total fit each other."""
+    mask = torch.tensor([True, True, False])
+    scores, other = torch.randn(2, 1, 2, 3).unbind()
+    proposal = Proposal(scores, Dense(mask), normalize=normalize)
+    replaced = replace(proposal, scores=other)
+    expected = Proposal(other, Dense(mask), normalize=normalize)
+    assert torch.equal(replaced.scores, expected.scores)
+    assert (replaced.scores[..., 2] == 0).all()
+    assert replaced.expected_total == (2 if normalize else None)
+    alone = replace(proposal, scores=other, layout=Dense())
+    assert alone.expected_total == (2 if normalize else None)
+    assert torch.equal(alone.scores, other.log_softmax(-1) if normalize else other)
+    torch.testing.assert_close(replace(replaced).scores, replaced.scores)  # to enter twice changes nothing
+
+
+PARAMETERS = {
+    WeibullWeights: {"log_scale": 0.0, "concentration": 1.0},
+    LogNormalWeights: {"loc": 0.0, "scale": 1.0},
+    GammaWeights: {"log_concentration": 0.0, "log_rate": 0.0},
+    GaussianWeights: {"loc": 0.0, "scale": 1.0},
+    DirichletWeights: {"log_concentration": 0.0},
+}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("distribution", "name"), [(d, name) for d, names in PARAMETERS.items() for name in names], ids=str
+)
+def test_parameters_must_be_finite(distribution, name, bad):
+    good = {key: torch.full((1, 2, 3), value) for key, value in PARAMETERS[distribution].items()}
+    wrong = {**good, name: good[name].index_fill(-1, torch.tensor([1]), bad)}
+    with pytest.raises(
+        ValueError, match=rf"{distribution.__name__}: {name} has .*{'' if name in distribution.positive else '2 of 6'}"
+    ):
+        distribution(**wrong, validate_args=True)
+    distribution(**wrong, validate_args=False)
+    distribution(**good, validate_args=True)
+
+
+@pytest.mark.parametrize("distribution", PARAMETERS)
+def test_masked_entries_are_standard_normal(distribution):
+    """Their density integrates to one and is the same for all; in draws they are zero."""
+    mask = torch.tensor([[True, False, True], [False, False, False]])
+    d, p = (
+        distribution(
+            **{name: torch.full((1, 2, 3), value + shift) for name, value in PARAMETERS[distribution].items()},
+            layout=Dense(mask),
+        )
+        for shift in (0.0, 0.5)
+    )
+    draws = d.rsample((7,))
+    assert (draws[:, 0, ~mask] == 0).all()
+    other = draws.clone()
+    other[:, 0, ~mask] = hidden = torch.randn(7, 4)
+    for value in (draws, other):
+        assert (d.weights(value)[:, 0, ~mask] == 0).all()
+    standard = torch.distributions.Normal(0.0, 1.0)
+    expected = (standard.log_prob(hidden) - standard.log_prob(torch.zeros(()))).sum(-1)
+    for each in (d, p):
+        torch.testing.assert_close(each.log_prob(other) - each.log_prob(draws), expected)
+    unmasked = Dense(torch.zeros(2, 3, dtype=torch.bool))
+    alone = distribution(
+        **{name: torch.full((1, 2, 3), value) for name, value in PARAMETERS[distribution].items()}, layout=unmasked
+    )
+    torch.testing.assert_close(alone.log_prob(draws), standard.log_prob(draws).sum((-3, -2, -1)))
+    assert alone.entropy() == 0

@@ -1,7 +1,6 @@
 import json
-import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import get_args
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 from experiments.benchmarks import __main__ as script
-from experiments.benchmarks import enumeration, suite
+from experiments.benchmarks import enumeration, suite, timing
 from experiments.benchmarks.__main__ import BenchmarkConfig, run
 from experiments.benchmarks.ratios import RATIOS, Measured, compare, ratios_of, read_ratios, write_ratios
 from experiments.benchmarks.suite import BENCHMARKS, Name
@@ -81,10 +80,14 @@ def test_events_time_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert numbers == pytest.approx([11, 3.8, 18.2, 5.5, 1.9, 9.1])
 
 
-def test_wall_time() -> None:
-    timings = interleave({"nothing": lambda: None, "sleep": lambda: time.sleep(0.005)}, rounds=4, warm_up=0)
-    assert timings["sleep"].low > 4
-    assert timings["sleep"].ratio > 1
+def test_wall_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that is made up: a second call takes three times as long as the first."""
+    clock = [0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+    calls = {name: lambda by=by: clock.__setitem__(0, clock[0] + by) for name, by in (("one", 0.002), ("three", 0.006))}
+    one, three = interleave(calls, rounds=4, warm_up=1).values()
+    assert astuple(one) == pytest.approx((2, 2, 2, 1, 1, 1))
+    assert astuple(three) == pytest.approx((6, 6, 6, 3, 3, 3))
 
 
 # the guard
@@ -115,9 +118,9 @@ def test_update_keeps_what_was_not_measured(tmp_path: Path) -> None:
     path = tmp_path / "ratios.json"
     assert read_ratios(path) == {}
     timings = {"ours": Timing(1, 1, 1, 1.23456, 1, 2)}
-    write_ratios(path, {}, "cpu", {"a": measured(x=1.0), "b": measured(x=1.0)})
-    write_ratios(path, read_ratios(path), "cpu", {"b": ratios_of(timings, torch="2.14")})
-    write_ratios(path, read_ratios(path), "GPU", {"a": measured(x=3.0)})
+    write_ratios(path, "cpu", {"a": measured(x=1.0), "b": measured(x=1.0)})
+    write_ratios(path, "cpu", {"b": ratios_of(timings, torch="2.14")})
+    write_ratios(path, "GPU", {"a": measured(x=3.0)})
     assert read_ratios(path) == {
         "cpu": {"a": measured(x=1.0), "b": {"torch": "2.14", "ratios": {"ours": 1.235}}},
         "GPU": {"a": measured(x=3.0)},

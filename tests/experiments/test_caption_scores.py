@@ -3,9 +3,11 @@ import math
 from types import SimpleNamespace
 
 import pytest
+import sacrebleu
+from nltk.translate.bleu_score import corpus_bleu as nltk_bleu
 
 from experiments import caption_scores as module
-from experiments.caption_scores import DEFINITIONS, CaptionScores, cider_d, rouge_l, score_captions
+from experiments.caption_scores import DEFINITIONS, CaptionScores, cider_d, corpus_bleu, rouge_l, score_captions
 
 CAPTIONS = ["a dog runs on the grass", "two men on a bench", "the the dog the dog"]
 REFERENCES = [
@@ -54,6 +56,42 @@ def test_bleu_counts_over_all_images():
     """Matches are 2 of 4 and 1 of 1 words, not 75 % on average; 'the' counts as often as in a reference."""
     scores = score_captions(["the the the dog", "cat"], [["the dog", "a dog in a"], ["cat", "a tiger"]])
     assert scores.bleu_1 == pytest.approx(100 * 3 / 5)
+
+
+@pytest.mark.parametrize(
+    ("captions", "references", "expected"),
+    [
+        # 6 of 6 words, 4 of 4 pairs, 3 of 3 triples, 2 of 2 quadruples: a single word has no pair
+        (["a dog runs on grass", "dog"], [["a dog runs on grass"], ["dog"]], [1, 1, 1, 1]),
+        # 3 of 4 words, 1 of 2 pairs, 0 of 1 triples; 4 words where 4 were expected
+        (["a dog ran", "cat"], [["a dog runs"], ["cat"]], [3 / 4, (3 / 8) ** 0.5, 0, 0]),
+        # no caption has a pair
+        (["dog", "cat"], [["dog"], ["cat", "a cat"]], [1, 0, 0, 0]),
+        # nothing was said of one image: 2 of 2 words and 1 of 1 pairs, but 2 words where 3 were expected
+        (["", "a dog"], [["cat"], ["a dog"]], [math.exp(-1 / 2), math.exp(-1 / 2), 0, 0]),
+        ([""], [["cat"]], [0, 0, 0, 0]),
+        # of references as near in length the shorter one counts; one without words is none
+        (["a b"], [["a b c", "a", "."]], [1, 1, 0, 0]),
+    ],
+)
+def test_bleu_of_short_captions(captions, references, expected):
+    """A caption of fewer than n words has no n-gram that could be wrong."""
+    scores = score_captions(captions, references)
+    found = [scores.bleu_1, scores.bleu_2, scores.bleu_3, scores.bleu_4]
+    assert found == pytest.approx([100 * score for score in expected])
+
+
+def test_bleu_is_that_of_other_implementations():
+    """NLTK agrees where every caption has four words, sacrebleu's own score everywhere but for its logarithms."""
+    captions, references = words([CAPTIONS, REFERENCES])
+    weights = [(1 / order,) * order for order in range(1, 5)]
+    assert corpus_bleu(captions, references) == pytest.approx(nltk_bleu(references, captions, weights))
+    short = ["the dog", *CAPTIONS]
+    columns = [["a dog on the beach"] * 4, ["the dog the dog", None, None, "dog"]]
+    metric = sacrebleu.BLEU(tokenize="none", smooth_method="none")
+    references = [[text for text in image if text] for image in zip(*columns, strict=True)]
+    found = corpus_bleu(*words([short, references]))
+    assert 100 * found[3] == pytest.approx(metric.corpus_score(short, columns).score)
 
 
 def test_bleu_of_nothing_in_common():
@@ -202,6 +240,28 @@ def test_empty_caption():
 def test_bad_input(captions, references, message):
     with pytest.raises(ValueError, match=message):
         score_captions(captions, references)
+
+
+@pytest.mark.parametrize("score", [corpus_bleu, cider_d])
+@pytest.mark.parametrize("arguments", [([], []), ([["a"]], [[]]), ([["a"]], [[[]]]), ([["a"]], [])])
+def test_bad_words(score, arguments):
+    with pytest.raises(ValueError, match="; expected"):
+        score(*arguments)
+    if len(arguments[1]) == 1:
+        with pytest.raises(ValueError, match="no reference with a word; expected at least one"):
+            rouge_l(arguments[0][0], arguments[1][0])
+
+
+@pytest.mark.parametrize(
+    ("caption", "reference", "rouge"), [("", "a dog", 0), ("dog", "dog", 1), ("dog", "cat", 0), ("a", "", None)]
+)
+def test_edges_of_rouge_and_cider(caption, reference, rouge):
+    """No words, and single words; an empty reference beside another one changes no best."""
+    texts = words([reference or "a", *([] if reference else [""])])
+    assert rouge_l(caption.split(), texts) == (1 if rouge is None else rouge)
+    # single words have no pairs, triples or quadruples: a fourth of 10, or half of that beside an empty reference
+    cider = {"dog": 2.5 if reference == "dog" else 0, "a": 1.25, "": 0}[caption]
+    assert cider_d([caption.split(), ["x"]], [texts, [["x"]]])[0] == pytest.approx(cider)
 
 
 def test_every_score_is_defined():

@@ -28,7 +28,8 @@ from experiments.sequence_model import perplexity
 from experiments.word_uncertainty import word_uncertainty
 from guides.names import SchemeName
 from guides.schemes import build_scheme
-from models.next_word import next_word_mixture
+from models.decoding import Inference
+from models.decoding.next_word import next_word_mixture
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
 from pyro_attention.analysis import decompose_uncertainty
 from tests.experiments.tiny_captions import SIZES, TINY, small_scenes, tiny_options, write_flickr8k
@@ -261,9 +262,9 @@ def test_uncertainty_splits(finished):
     # the library's own split of the first word
     model = trained.model.eval()
     state = model.start(model.encode(batch.source, batch.source_mask), batch.source_mask)
-    state, queries, scores = model.step(state, model.embed(batch.target_in[:, 0]))
+    step = model.step(state, model.embed(batch.target_in[:, 0]))
     torch.manual_seed(trained.config.seed)
-    log_probs, _ = next_word_mixture(model, state, queries, scores, family=trained.family, samples=7)
+    log_probs = next_word_mixture(model, step, Inference(family=trained.family, samples=7)).log_probs
     parts = decompose_uncertainty(log_probs.exp().transpose(0, 1))
     torch.testing.assert_close(found.total[:, 0], parts.total.float(), atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(found.attention[:, 0], parts.mutual_information.float(), atol=1e-5, rtol=1e-3)

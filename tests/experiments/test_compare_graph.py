@@ -5,7 +5,6 @@ import torch
 
 from experiments import figures
 from experiments.benchmarks import graph_attention
-from experiments.benchmarks.timing import interleave
 from experiments.compare_graph import MC_DROPOUT, CompareGraphs, run
 from experiments.graph_rows import ROWS
 from experiments.report import Section, write_report
@@ -69,15 +68,5 @@ def test_report_escapes_and_embeds(tmp_path: Path) -> None:
     assert "<pre>1 &lt; 2</pre>" in page
 
 
-def test_interleave_measures_ratios() -> None:
-    work = torch.rand(400, 400)
-    timings = interleave({"one": lambda: work @ work, "ten": lambda: [work @ work for _ in range(10)]}, rounds=20)
-    assert timings["one"].ratio == 1
-    assert 4 < timings["ten"].ratio < 25
-    assert timings["ten"].low <= timings["ten"].median <= timings["ten"].high
-
-
 def test_graph_benchmark_runs() -> None:
-    timings = graph_attention.run(rounds=1)
-    assert next(iter(timings)).startswith("PyG")
-    assert all(timing.median > 0 for timing in timings.values())
+    assert next(iter(graph_attention.run(rounds=1))).startswith("PyG")

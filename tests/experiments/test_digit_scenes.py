@@ -124,7 +124,7 @@ def test_numbers_of_digits_and_captions():
     vocabulary = {word for captions in scenes.captions for caption in captions for word in caption.split()}
     function_words = {"a", "an", "and", "left", "right", "of", "above", "below", "nothing", "but", "else"}
     assert vocabulary == {*DIGIT_NAMES} | function_words
-    # NLTK's BLEU counts a missing 4-gram of a shorter caption as a wrong one
+    # with fewer than 4 words a caption would have no 4-gram for BLEU-4 to count
     assert {len(caption.split()) for captions in scenes.captions for caption in captions} <= set(range(4, 12))
 
 

@@ -48,7 +48,9 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
     monkeypatch.setattr(fused_attention, "interleave", interleave)
     write = fused_attention.write_environment
-    monkeypatch.setattr(fused_attention, "write_environment", lambda folder, device: write(folder, cpu))
+    monkeypatch.setattr(
+        fused_attention, "write_environment", lambda folder, _, **options: write(folder, cpu, **options)
+    )
     config = FusedConfig(lengths=(5, 6), out=tmp_path, results=tmp_path / "PAGE.md", causal=True)
     metrics = run(config)
     assert metrics["5_positions/Bayesian/ms"] == 4

@@ -185,7 +185,7 @@ BAD_ARRAYS = {
         "int64 of shape [6]",
         "floating in one dimension",
     ),
-    "object array": (None, {"x_data": np.array([{}] * 6)}, "allow_pickle=False", "without pickles"),
+    "object array": (None, {"x_data": np.array([{}] * 6)}, "entry 'x_data': Python objects", "without pickles"),
     "columns": ("x_shape", changed("x_indices", 0, 4), "", "CSR"),
     "row pointer": ("x_shape", changed("x_indptr", 3, 1), "", "CSR"),
     "shape": ("x_shape", {"x_shape": np.array([5, 4])}, "", "CSR"),
@@ -306,7 +306,22 @@ def test_graph_without_edges_is_fine():
     check_graph(replace(small_graph(), edge_index=torch.empty(2, 0, dtype=torch.int64)))
 
 
+def with_place(place):
+    """Sparse features with a value at a place that is not there; torch does not look."""
+    with torch.sparse.check_sparse_tensor_invariants(False):
+        places = torch.tensor([[place, 0]]).T
+        return torch.sparse_coo_tensor(places, torch.ones(1), (4, 4), is_coalesced=True)
+
+
 BAD_FIELDS = {
+    "sparse row": ("features", with_place(4), "[4]; expected values from 0 to 3"),
+    "sparse row below 0": ("features", with_place(-1), "[-1]; expected values from 0 to 3"),
+    "dense columns": ("features", torch.eye(4).to_sparse(1), "1 sparse dimensions; expected 2"),
+    "no class": ("num_classes", 0, "0; expected a whole number from 1"),
+    "half a class": ("num_classes", 2.0, "2.0; expected a whole number from 1"),
+    "truth as a number": ("num_classes", True, "True; expected a whole number from 1"),
+    "another device": ("val_mask", torch.zeros(4, dtype=torch.bool, device="meta"), "meta; expected cpu, where"),
+    "images of nan": ("images", torch.full((4, 3, 5), torch.nan), "NaN or infinite values; expected finite values"),
     "float64": ("features", torch.eye(4).double(), "torch.float64 of shape [4, 4]; expected torch.float32"),
     "vector": (
         "features",

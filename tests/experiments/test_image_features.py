@@ -1,6 +1,8 @@
 import json
 import os
+import subprocess
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from experiments.datasets import array_cache
 from experiments.datasets import content_encoder as encoder_module
 from experiments.datasets.array_cache import cached_array, checksum
 from experiments.datasets.caption_data import CaptionedImages
@@ -22,6 +25,7 @@ from experiments.datasets.image_features import (
     resnet_grid,
 )
 from experiments.datasets.image_files import ImageFile
+from experiments.files import locked
 
 PIXELS = torch.arange(5 * 3 * 8 * 12).remainder(251).to(torch.uint8).view(5, 3, 8, 12)
 
@@ -68,7 +72,7 @@ def test_resized(photographs, tmp_path):
     for number in range(4):
         assert pixels[number, :, 3, 5].tolist() == [50 * number, 0, 200]
     assert pixels.flatten(2).unique(dim=2).shape == (4, 3, 1)
-    assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".json", ".npy"]
+    assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".json", ".lock", ".npy"]
 
 
 def test_whole_picture_is_kept(tmp_path):
@@ -110,7 +114,7 @@ def test_bad_photograph_stops(photographs, tmp_path):
     photographs.images[3].path.write_bytes(b"none either")
     with pytest.raises(ValueError, match=r"1\.png: no picture .* --skip-bad"):
         resized_images(photographs, 8, tmp_path / "cache")
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert {path.suffix for path in (tmp_path / "cache").iterdir()} == {".lock"}
 
 
 def test_bad_photographs_are_skipped(photographs, tmp_path):
@@ -202,7 +206,7 @@ def test_nothing_is_left_when_it_fails(tmp_path):
     pixels = torch.cat([torch.zeros(2, 3, 4, 4), torch.full((2, 3, 4, 4), 255)]).to(torch.uint8)
     with pytest.raises(KeyboardInterrupt):
         grid_features(GridEncoder("failing", Failing(), Scale()), pixels, tmp_path, batch_size=2)
-    assert list(tmp_path.iterdir()) == []
+    assert {path.suffix for path in tmp_path.iterdir()} == {".lock"}
 
 
 @pytest.mark.parametrize(
@@ -233,13 +237,93 @@ def test_fingerprint():
     assert checksum(torch.zeros(3, 2)[:, 0]) == checksum(torch.zeros(3)) != checksum(torch.zeros(2))
 
 
-def test_cached_array_of_another_length(tmp_path):
+def floats(folder, rows=2, *, length=2, row=(3,), dtype=np.float32, make=None):
     def pieces():
-        yield np.zeros((2, 3), np.float32)
+        yield np.ones((rows, 3), np.float32)
 
-    cached_array(tmp_path, "x", {"a": 1}, 2, pieces)
-    with pytest.raises(ValueError, match=r"x-\w+\.npy: made of something else \(2 rows instead of 4\)"):
-        cached_array(tmp_path, "x", {"a": 1}, 4, pieces)
+    return cached_array(folder, "x", {"a": 1}, length, make or pieces, row=row, dtype=np.dtype(dtype))[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"length": 4}, r"float32 \[4, 3\]"),
+        ({"row": (4,)}, r"float32 \[2, 4\]"),
+        ({"row": (3, None)}, r"float32 \[2, 3, any\]"),
+        ({"dtype": np.float16}, r"float16 \[2, 3\]"),
+    ],
+)
+def test_cached_array_of_another_size_or_type(tmp_path, changes, expected):
+    floats(tmp_path)
+    with pytest.raises(ValueError, match=rf"x-\w+\.npy: made of .* \(float32 \[2, 3\] instead of {expected}\). Remove"):
+        floats(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("array", [np.zeros((2, 5), np.float32), np.zeros((2, 3), np.float64)])
+def test_file_put_in_the_place_of_a_cached_array(tmp_path, array):
+    floats(tmp_path, row=(None,))
+    np.save(files(tmp_path, ".npy")[0], array)
+    with pytest.raises(ValueError, match=r"x-\w+\.npy: made of something else \(float\d\d .* instead of float32"):
+        floats(tmp_path, row=(None,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": 1}, "1 rows were made; expected 2"),
+        ({"row": (4,)}, r"float32 \[2, 3\] was made; expected float32 \[any, 4\]"),
+        ({"dtype": np.float16}, r"was made; expected float16 \[any, 3\]"),
+    ],
+)
+def test_nothing_is_kept_of_another_array_than_expected(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        floats(tmp_path, **changes)
+    assert files(tmp_path, ".npy") == []
+
+
+WRITES = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from experiments.files import locked, write_atomic
+
+path = Path(sys.argv[1])
+with locked(path):
+    print("holds", flush=True)
+    sys.stdin.readline()
+    record = {"key": {"a": 1}, "shape": [2, 3], "notes": {}}
+    write_atomic(path, lambda file: np.save(file, np.full((2, 3), 7, np.float32)))
+    write_atomic(path.with_suffix(".json"), lambda file: file.write(json.dumps(record).encode()))
+"""
+
+
+def test_array_that_another_process_is_making_is_waited_for(tmp_path, monkeypatch):
+    floats(tmp_path)
+    (path,) = files(tmp_path, ".npy")
+    for file in (path, path.with_suffix(".json")):
+        file.unlink()
+    command = [sys.executable, "-c", WRITES, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "holds\n"
+
+        def let_it_write(file):
+            other.stdin.write("go\n")
+            other.stdin.close()
+            return locked(file)
+
+        monkeypatch.setattr(array_cache, "locked", let_it_write)
+        found = floats(tmp_path, make=lambda: pytest.fail("made twice"))
+    assert other.returncode == 0
+    assert found.tolist() == [[7.0] * 3] * 2
+
+
+def test_an_array_can_be_read_only_when_it_is_complete(tmp_path):
+    def pieces():
+        for _ in range(2):
+            assert files(tmp_path, ".npy") == []
+            yield np.ones((1, 3), np.float32)
+
+    assert floats(tmp_path, make=pieces).tolist() == [[1.0] * 3] * 2
 
 
 # torchvision
@@ -387,6 +471,47 @@ def test_damaged_encoder(tmp_path):
             ValueError, match=r"seed0-\w{16}\.npz: .* Remove the file, and the encoder is trained again"
         ):
             content_encoder(pixels, captions, tmp_path, epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda weights: weights[1:], r"is float32 of shape \[\d+.*; expected float32 of shape"),
+        (lambda weights: weights.astype(np.float64), "is float64 of shape .*; expected float32 of shape"),
+        (lambda weights: weights * np.float32(np.nan), "holds NaN or infinite weights; expected finite ones"),
+        (lambda weights: None, "is missing; expected float32 of shape"),
+    ],
+)
+def test_encoder_of_other_weights(tmp_path, change, message):
+    pixels, captions = coloured(16)
+    content_encoder(pixels, captions, tmp_path, epochs=1)
+    (path,) = files(tmp_path, ".npz")
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    arrays["words.weight"] = change(arrays["words.weight"])
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    with pytest.raises(ValueError, match=rf"\.npz: words\.weight {message}.* Remove the file, and the encoder"):
+        content_encoder(pixels, captions, tmp_path, epochs=1)
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/b", "", "a\nb"])
+def test_names_stay_in_the_cache(photographs, tmp_path, name):
+    with pytest.raises(ValueError, match=r"the name of the data and the split is .*; expected at most 60"):
+        resized_images(replace(photographs, name=name), 8, tmp_path / "cache")
+    with pytest.raises(ValueError, match=r"the name of the encoder is .*; expected at most 60"):
+        grid_features(tiny(name=name), PIXELS, tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_notes_on_photographs_that_are_not_there(photographs, tmp_path):
+    photographs.images[1].path.write_bytes(b"none")
+    resized_images(photographs, 8, tmp_path / "cache", skip=True)
+    (path,) = files(tmp_path / "cache", ".json")
+    record = path.read_text()
+    for place in ("x", "4", "-1"):
+        path.write_text(record.replace('"1":', f'"{place}":'))
+        with pytest.raises(ValueError, match=rf"a note of mine-val tells of image '{place}'; expected a place"):
+            resized_images(photographs, 8, tmp_path / "cache", skip=True)
 
 
 def test_encoder_of_other_data(tmp_path):

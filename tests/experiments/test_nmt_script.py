@@ -2,11 +2,7 @@
 
 import json
 import math
-import os
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -116,38 +112,6 @@ def test_going_on_needs_a_network_of_the_same_sizes_and_a_finished_run(tmp_path,
         run(tiny_config(tmp_path, init_from=trained_folder, hidden=10))
     with pytest.raises(UserError, match="missing"):
         run(tiny_config(tmp_path / "other", init_from=tmp_path))
-
-
-def test_a_killed_run_resumes_to_the_same_metrics(tmp_path):
-    text = write_text(tmp_path / "text")
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    options = [
-        *tiny_options(text),
-        "--learning-rate",
-        "0.002",
-        "--max-epochs",
-        "30",
-        "--guide",
-        "categorical_sample",
-        "--checkpoint-every",
-        "2",
-    ]
-    command = [sys.executable, "-m", "experiments.nmt", "train", *options, "--out", str(killed)]
-    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    deadline = time.monotonic() + 120
-    while not (killed / "checkpoints" / "last.ckpt").exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-    assert not (killed / "metrics.json").exists()
-    assert command_line("train", *options, "--out", str(killed), "--resume") == 0
-    assert command_line("train", *options, "--out", str(whole)) == 0
-    resumed, expected = (json.loads((folder / "metrics.json").read_text()) for folder in (killed, whole))
-    for metrics in (resumed, expected):
-        del metrics["step_ms"], metrics["definitions"]
-    assert resumed == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys):
@@ -288,12 +252,6 @@ def test_bad_options(arguments, part, tmp_path, capsys):
 
 def test_bad_files(trained_folder, tmp_path, capsys):
     folder, file = str(trained_folder), tmp_path / "new.de"
-    file.write_text("gut\n\n")
-    assert command_line("translate", folder, str(file)) == 1
-    assert_one_line(capsys, "new.de", "line 2", "empty")
-    file.write_text("wort " * 300 + "\n")
-    assert command_line("translate", folder, str(file)) == 1
-    assert_one_line(capsys, "new.de", "line 1", "200")
     file.write_text("gut\n")
     assert command_line("translate", folder, str(file), "--out", str(file)) == 1
     assert_one_line(capsys, "--out")

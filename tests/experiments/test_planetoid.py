@@ -15,7 +15,7 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix
 
-from experiments.datasets import planetoid_files
+from experiments.datasets import planetoid_files, safe_pickle
 from experiments.datasets.graphs import load_graph
 from experiments.datasets.planetoid import read_planetoid
 from experiments.graph import GraphConfig, load_trained, run
@@ -227,7 +227,7 @@ BAD_CONTENT = {
     "factory": ("graph", defaultdict(set, {0: []}), "asks for __builtin__.set"),
     "truncated matrix": ("allx", python2(tiny_content()["allx"])[:-40], "expected a pickle of"),
     "truncated graph": ("graph", python2(tiny_content()["graph"])[:-5], "expected a pickle of"),
-    "empty": ("y", b"", "Ran out of input; expected a pickle of"),
+    "empty": ("y", b"", "pickle exhausted before seeing STOP; expected a pickle of"),
     "web page": ("tx", b"<html>not found</html>", "expected a pickle of"),
     "objects": ("ty", np.array([["a"]], dtype=object), "an array of type 'O8', expected numbers"),
     "bytes missing": ("ty", python2(TY).replace(b"K\x02K\x03", b"K\x07K\x03"), "24 bytes for the shape (7, 3)"),
@@ -256,7 +256,7 @@ BAD_CONTENT = {
         edges(_0=[10, -1])["graph"],
         "node [10] and 2 such in all; expected whole numbers from 0 to 9",
     ),
-    "huge": ("graph", edges(_0=[10**30])["graph"], "expected whole numbers from 0 to 9"),
+    "huge": ("graph", edges(_0=[10**30])["graph"], "a number of 100 bits, expected numbers of nodes"),
     "key": ("graph", edges(_0=[1])["graph"] | {-1: []}, "node [-1] and 1 such in all; expected whole numbers"),
     "name": ("graph", edges(_0=["a"])["graph"], "node ['a'] and 1 such"),
 }
@@ -270,6 +270,34 @@ def test_bad_content(write, part, value, message):
         load_graph("pubmed", data_root=root)
     for wanted in (message, "; expected ", "Replace the file", "--data-root", "PYRO_ATTENTION_DATA"):
         assert wanted in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("graph", [[0] * 99] * 10**5), ("graph", {0: [0] * 10**5}), ("ty", pickle.dumps([0] * 10**5))],
+    ids=["lists", "neighbours", "numbers"],
+)
+def test_number_of_instructions_is_bounded(write, monkeypatch, part, value):
+    root = write({part: value})
+    monkeypatch.setattr(safe_pickle, "MOST_INSTRUCTIONS", 1000)
+    with pytest.raises(ValueError, match=r"ind\.pubmed\.\w+: more than 1000 instructions \(MOST_INSTRUCTIONS\)"):
+        load_graph("pubmed", data_root=root)
+
+
+@pytest.mark.parametrize("content", [b"defaultdict\nN}U\x04evilK\x01s\x86b.", b"defaultdict\n}U\x04evilK\x01sb."])
+def test_classes_of_records_cannot_be_changed(write, content):
+    """A state is given to an object; a class of ours would take it for attributes that stay."""
+    with pytest.raises(ValueError, match=r"ind\.pubmed\.graph: "):
+        load_graph("pubmed", data_root=write({"graph": b"\x80\x02ccollections\n" + content}))
+    assert not hasattr(safe_pickle._Dictionary, "evil")
+
+
+def test_features_of_too_many_columns(write):
+    changes = {part: csr_matrix(tiny_content()[part]) for part in ("x", "tx", "allx")}
+    for matrix in changes.values():
+        matrix._shape = (matrix.shape[0], 10**12)
+    with pytest.raises(ValueError, match=r"allx: 1000000000000 columns; expected at most 1048576"):
+        load_graph("pubmed", data_root=write(changes))
 
 
 def test_refused_call_is_not_made(write, tmp_path):

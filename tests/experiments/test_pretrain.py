@@ -20,7 +20,7 @@ from experiments.finetune import run as finetune
 from experiments.pretrain import PretrainConfig, run
 from experiments.pretrain_evaluation import definitions, key_masses, token_scores
 from experiments.pretrain_rows import score_rows
-from experiments.pretrain_table import PretrainTableConfig
+from experiments.pretrain_table import PretrainTableConfig, _history
 from experiments.pretrain_table import run as run_table
 from experiments.results import UserError, read_metrics
 from experiments.text_model import load_trained
@@ -150,7 +150,7 @@ def test_command_line(tmp_path, capsys):
     [
         ({"heads": 3}, "num_heads 3"),
         ({"length": 2}, "length is 2"),
-        ({"masked": 1.0}, "share is 1.0"),
+        ({"masked": 1.0}, '"masked"'),
         ({"hybrid_share": 1.0, "normalizer": "hybrid"}, "initial is 1.0"),
         ({"vocabulary": 10}, "size is 10"),
     ],
@@ -158,6 +158,15 @@ def test_command_line(tmp_path, capsys):
 def test_bad_options(options, part, tmp_path):
     with pytest.raises(UserError, match=part):
         run(tiny_config(tmp_path, **options))
+
+
+@pytest.mark.parametrize("content", [None, "epoch,loss\n0,x\n", "epoch,loss\n0,1,2\n", b"\xff\xfe"])
+def test_damaged_history(tmp_path, content):
+    path = tmp_path / "history.csv"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=f"^{path} cannot be read .*; remove {tmp_path} to train it again"):
+        _history(tmp_path)
 
 
 # fine-tuning

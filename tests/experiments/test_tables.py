@@ -57,8 +57,12 @@ def test_table_end_to_end(data: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert means["cora/WC/test_mean_nll"] == pytest.approx(mean)
     assert "seeds 0 to 1" in (data / "RESULTS.md").read_text()
     # another configuration is refused, not mixed
-    with pytest.raises(UserError, match="max_epochs 2 instead of 3"):
-        table.run(_table(data, resume=True, max_epochs=3))
+    with pytest.raises(UserError, match="num_samples 3 instead of 4"):
+        table.run(_table(data, resume=True, num_samples=4))
+    # all runs go on for an epoch more, but none goes back
+    assert table.run(_table(data, resume=True, max_epochs=3))["cora/WC/epochs"] == 3
+    with pytest.raises(UserError, match="a run of 3 epochs, and max_epochs is 2"):
+        table.run(_table(data, resume=True))
 
 
 def test_normalizers_are_compared_under_the_same_guide(data: Path) -> None:

@@ -1,17 +1,22 @@
 import csv
 import random
+import re
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pyro
 import pytest
 import torch
+from lightning.pytorch import Callback
 from pyro.distributions import Normal
 from pyro.nn import PyroModule
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import experiments.checkpoints
 from experiments.callbacks import EarlyStopping, History, RandomState
+from experiments.checkpoints import read_run
 from experiments.results import UserError
 from experiments.training import ELBOTraining, fit
 from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
@@ -131,22 +136,27 @@ class Training(ELBOTraining):
         signal.raise_signal(signal.SIGINT)
 
 
+class Terminated(Training):
+    def interrupt(self):
+        signal.raise_signal(signal.SIGTERM)
+
+
 class Crash(Training):
     def interrupt(self):
         raise RuntimeError("crash")
 
 
-def train(folder, kind=Training, at=(), epochs=6, resume=False, patience=100, kl_weight=1.0, **options):
+def train(folder, kind=Training, at=(), epochs=6, resume=False, patience=100, kl_weight=1.0, batch_size=4, **options):
     pyro.set_rng_seed(0)
     model = Model()
     module = kind(model, AttentionGuide(model, Weibull()), AttentionELBO(kl_weight=kl_weight), learning_rate=0.05)
     module.interrupt_at = at
     x = torch.linspace(-1, 1, 16).reshape(8, 2)
     data = TensorDataset(x, x.sum(-1))
-    loaders = DataLoader(data, batch_size=4, shuffle=True), DataLoader(data, batch_size=8)
+    loaders = DataLoader(data, batch_size=batch_size, shuffle=True), DataLoader(data, batch_size=8)
     fitted = fit(
         module, *loaders, folder=folder, max_epochs=epochs, monitor={"val_loss": "min"}, patience=patience,
-        checkpoint_every=2, resume=resume, progress=False, **options,
+        resume=resume, **{"checkpoint_every": 2, "progress": False} | options,
     )  # fmt: skip
     return module, fitted
 
@@ -178,25 +188,64 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, uninterrupted):
     # two steps an epoch: it dies in the middle of epoch 3, behind the checkpoint after epoch 1
     with pytest.raises(RuntimeError, match="crash"):
         train(tmp_path, Crash, at=(7,))
-    assert epochs_of(tmp_path) == [0, 1]
+    assert epochs_of(tmp_path) == [0, 1, 2]
     assert_same(train(tmp_path, resume=True), uninterrupted)
     assert epochs_of(tmp_path) == list(range(6))
 
 
-def test_ctrl_c_finishes_the_epoch_and_leaves_a_checkpoint(tmp_path, uninterrupted):
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, at=(5,))
-    assert signal.getsignal(signal.SIGINT) is handler
+@pytest.mark.parametrize("kind", [Training, Terminated])
+def test_a_signal_finishes_the_epoch_and_leaves_a_checkpoint(kind, tmp_path, uninterrupted, capfd):
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt, match=r"last\.ckpt holds the training up to the end of epoch 2.*--resume"):
+        train(tmp_path, kind, at=(4,))
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert "stopping after this epoch" in capfd.readouterr().err
     assert epochs_of(tmp_path) == [0, 1, 2]
     assert_same(train(tmp_path, resume=True), uninterrupted)
 
 
-def test_a_second_ctrl_c_stops_at_once(tmp_path, uninterrupted):
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, at=(6, 7))
-    assert epochs_of(tmp_path) == [0, 1]
+@pytest.mark.parametrize("kind", [Training, Terminated])
+def test_a_second_signal_stops_at_once(kind, tmp_path, uninterrupted):
+    with pytest.raises(KeyboardInterrupt, match=r"epoch 1\b"):
+        train(tmp_path, kind, at=(6, 7))
+    assert epochs_of(tmp_path) == [0, 1, 2]
     assert_same(train(tmp_path, resume=True), uninterrupted)
+
+
+def test_a_stop_in_the_first_epoch_says_that_there_is_no_checkpoint(tmp_path, uninterrupted):
+    with pytest.raises(KeyboardInterrupt, match=r"no checkpoint.*--resume starts the training again"):
+        train(tmp_path, at=(0, 1))
+    assert not list(tmp_path.rglob("*.ckpt"))
+    assert_same(train(tmp_path, resume=True), uninterrupted)
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path, uninterrupted):
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert_same(train(tmp_path, at=(3,)), uninterrupted)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.parametrize(("seconds", "epoch"), [(0.0, 2), (1e9, 0)])
+def test_checkpoints_come_every_epoch_unless_epochs_are_short(seconds, epoch, tmp_path, uninterrupted, monkeypatch):
+    monkeypatch.setattr(experiments.checkpoints, "SECONDS", seconds)
+    with pytest.raises(RuntimeError, match="crash"):
+        train(tmp_path, Crash, at=(6,), checkpoint_every=None)
+    assert read_run(tmp_path / "checkpoints" / "last.ckpt")["epoch"] == epoch
+    assert epochs_of(tmp_path) == [0, 1, 2]
+    assert_same(train(tmp_path, resume=True), uninterrupted)
+    assert epochs_of(tmp_path) == list(range(6))
+
+
+@pytest.mark.parametrize("first", [2, 3])  # one behind a checkpoint of its own, one of the last epoch alone
+def test_more_epochs_than_at_first(first, tmp_path, uninterrupted):
+    train(tmp_path, epochs=first)
+    assert_same(train(tmp_path, resume=True), uninterrupted)
+    assert epochs_of(tmp_path) == list(range(6))
+    with pytest.raises(UserError, match=r"last\.ckpt holds 6 epochs, and max_epochs is 4; pass --max-epochs 6"):
+        train(tmp_path, epochs=4, resume=True)
 
 
 def test_resuming_a_finished_run_trains_no_more(tmp_path):
@@ -231,14 +280,6 @@ def test_the_checkpoint_is_read_without_pickle(tmp_path):
     train(tmp_path)
     checkpoint = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
     assert checkpoint["epoch"] == 5
-
-
-def test_a_broken_checkpoint_is_named(tmp_path):
-    train(tmp_path, epochs=2)
-    last = tmp_path / "checkpoints" / "last.ckpt"
-    last.write_bytes(last.read_bytes()[:100])
-    with pytest.raises(UserError, match=r"last\.ckpt"):
-        train(tmp_path, resume=True)
 
 
 def test_a_run_without_finite_metrics_is_an_error(tmp_path):
@@ -292,8 +333,66 @@ def test_a_missing_gpu_is_named(tmp_path):
         train(tmp_path, device="cuda")
 
 
+class Late(Training):
+    """Logs one metric more from its second epoch on."""
+
+    def training_step(self, batch, batch_idx):
+        if self.current_epoch:
+            self.log("late", 1.0, on_step=False, on_epoch=True, batch_size=4)
+        return super().training_step(batch, batch_idx)
+
+
+def test_history_gets_its_row_at_the_end_of_every_epoch(tmp_path):
+    seen = []
+
+    class Look(Callback):
+        def on_train_epoch_start(self, *_):
+            seen.append(epochs_of(tmp_path) if (tmp_path / "history.csv").exists() else None)
+
+    train(tmp_path, Late, epochs=3, callbacks=[Look()], checkpoint_every=100)
+    assert seen == [None, [0], [0, 1]]
+    with (tmp_path / "history.csv").open() as file:
+        assert [row["late"] for row in csv.DictReader(file)] == ["", "1.0", "1.0"]
+
+
 def test_history_leaves_metrics_empty_that_an_epoch_does_not_have(tmp_path):
     history = History(tmp_path / "history.csv")
     history.rows = [{"epoch": 0, "loss": 1.0}, {"epoch": 1, "loss": 0.5, "kl": 2.0}]
     history.write()
     assert history.path.read_text() == "epoch,loss,kl\n0,1.0,\n1,0.5,2.0\n"
+
+
+# what the user sees
+
+
+@pytest.mark.parametrize("batch_size", [4, 8])  # a bar over batches, and one over epochs of a single batch
+def test_bars_show_the_loss_and_the_validation_metric(batch_size, tmp_path, capsys):
+    _, fitted = train(tmp_path, epochs=2, batch_size=batch_size, progress=True)
+    shown = "".join(capsys.readouterr())
+    assert re.search(r"loss=-?\d+\.\d", shown)
+    assert f"val_loss={fitted.history[-1]['val_loss']:.3f}" in shown
+
+
+def test_early_stopping_is_said(tmp_path, capsys):
+    class Worse(Training):
+        def evaluate(self, batch):
+            return {"loss": torch.tensor(float(self.current_epoch))}
+
+    train(tmp_path, Worse, patience=2, progress=True)
+    assert "stopped early after 3 epochs: none of the last 2 had as good a val_loss" in capsys.readouterr().out
+
+
+# ranks
+
+
+def test_every_rank_draws_noise_of_its_own():
+    drawn = []
+    for rank in (0, 0, 1, 2):
+        pyro.set_rng_seed(0)
+        RandomState().on_train_start(SimpleNamespace(global_rank=rank))
+        drawn.append(draw())
+    assert drawn[0] == drawn[1]
+    for generator in zip(*drawn[1:], strict=True):
+        assert len(set(generator)) == 3
+    pyro.set_rng_seed(0)
+    assert draw() == drawn[0]  # the first rank draws as a run alone

@@ -49,6 +49,22 @@ def test_gradcheck(constant):
     assert torch.autograd.gradcheck(lambda w, v: head_product(w, v, sources=SOURCES, targets=TARGETS), inputs)
 
 
+def test_second_derivative():
+    inputs = [random(8, 2), random(6, 2, 3)]
+    assert torch.autograd.gradgradcheck(lambda w, v: head_product(w, v, sources=SOURCES, targets=TARGETS), inputs)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize(("edges", "targets", "sources"), [(2, 1, 1), (9, 1, 2), (9, 2, 2), (50, 3, 2)])
+def test_more_edges_than_the_matrix_has_places(edges, targets, sources, heads):
+    ends = {
+        name: Segments(torch.randint(size, (edges,)), size)
+        for name, size in (("targets", targets), ("sources", sources))
+    }
+    inputs = [random(edges, heads), random(sources, heads, 3)]
+    assert torch.autograd.gradcheck(lambda w, v: head_product(w, v, **ends), inputs)
+
+
 def test_gradient_that_is_expanded():
     """As that of a sum, whose gradient has no memory of its own."""
     weights, values = random(8, 2), random(6, 2, 3)

@@ -167,3 +167,43 @@ def test_aggregate_with_one_gradient(frozen):
     (trained,) = inputs.keys() - {frozen}
     (alone,) = torch.autograd.grad(loss(**(inputs | {frozen: inputs[frozen].detach()})), inputs[trained])
     torch.testing.assert_close(alone, both[trained])
+
+
+@every_mask
+@pytest.mark.parametrize("function", [segment_softmax, segment_log_softmax])
+def test_second_derivative_of_a_softmax(function, mask):
+    assert torch.autograd.gradgradcheck(lambda x: function(x, SEGMENTS, mask=mask), random(3, 8, 2))
+
+
+def test_second_derivative_of_spreading_and_summing():
+    assert torch.autograd.gradgradcheck(lambda x: SEGMENTS.spread(x).square(), random(3, 5, 2))
+    assert torch.autograd.gradgradcheck(lambda x: SEGMENTS.sum(x).square(), random(8, 2))
+
+
+@pytest.mark.parametrize(("weight_batch", "value_batch"), [((), ()), ((3,), ()), ((), (3,))])
+@pytest.mark.parametrize("value_heads", [2, 1])
+def test_second_derivative_of_an_aggregate(weight_batch, value_batch, value_heads):
+    inputs = random(*weight_batch, 8, 2), random(*value_batch, 4, value_heads, 3)
+    assert torch.autograd.gradgradcheck(lambda w, v: segment_aggregate(w, v, sources=SOURCES, targets=SEGMENTS), inputs)
+
+
+@every_mask
+@pytest.mark.parametrize("function", [segment_softmax, segment_log_softmax])
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+def test_softmax_inside_vmap(function, mask, scale):
+    scores = scale * random(3, 8, 2).detach()
+    expected = function(scores, SEGMENTS, mask=mask)
+    torch.testing.assert_close(torch.func.vmap(lambda x: function(x, SEGMENTS, mask=mask))(scores), expected)
+
+
+@pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0)])
+@pytest.mark.parametrize("value_heads", [2, 1])
+def test_sums_inside_vmap(in_dims, value_heads):
+    def function(weights, values):
+        return segment_aggregate(weights, values, sources=SOURCES, targets=SEGMENTS)
+
+    inputs = random(3, 8, 2).detach(), random(3, 4, value_heads, 3).detach()
+    inputs = [x if dim == 0 else x[0] for x, dim in zip(inputs, in_dims, strict=True)]
+    torch.testing.assert_close(torch.func.vmap(function, in_dims)(*inputs), function(*inputs))
+    scores = random(3, 8, 2).detach()
+    torch.testing.assert_close(torch.func.vmap(SEGMENTS.sum)(scores), SEGMENTS.sum(scores))

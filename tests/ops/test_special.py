@@ -30,3 +30,15 @@ def test_with_the_exponential():
     assert torch.autograd.gradcheck(lgamma_and_exp, x)
     for part in (0, 1):  # the other gets no gradient
         assert torch.autograd.gradcheck(lambda x, part=part: lgamma_and_exp(x)[part], x)
+
+
+def test_second_derivative():
+    x = torch.linspace(-20, 3, 8, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradgradcheck(lgamma_and_exp, x)
+
+
+def test_inside_a_transform():
+    x = torch.linspace(-60, 12, 40, dtype=torch.float64)
+    torch.testing.assert_close(torch.func.vmap(lgamma_exp)(x), lgamma_exp(x))
+    expected = torch.autograd.functional.jacobian(lgamma_exp, x).diagonal()
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(lgamma_exp))(x), expected)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from models.decoder import AttentionDecoder
 from models.decoder_state import DecoderState
-from models.next_word import word_alignment
-from pyro_attention import Family
+from models.decoding.inference import Inference
+from models.decoding.next_word import word_alignment
 
 __all__ = ["Hypothesis", "align", "check_request", "evaluation", "largest", "length_divisor", "repeats"]
 
@@ -108,9 +108,7 @@ def align(
     found: Sequence[Sequence[Hypothesis]],
     *,
     begin: int,
-    k_max: int | None,
-    family: Family | None,
-    samples: int,
+    inference: Inference,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of every sentence with their alignments, by teacher forcing on their tokens.
 
@@ -119,7 +117,7 @@ def align(
         start: Its state before the first word, a row for each sentence.
         found: Hypotheses of each sentence.
         begin: Id that stands before the first word.
-        k_max: As in :func:`word_alignment`; ``family`` and ``samples`` too.
+        inference: As in :func:`word_alignment`.
     """
     pairs = [(sentence, hypothesis) for sentence, hypotheses in enumerate(found) for hypothesis in hypotheses]
     aligned: list[list[Hypothesis]] = [[] for _ in found]
@@ -127,12 +125,13 @@ def align(
         return aligned
     device, longest = start.memory.device, max(len(hypothesis.tokens) for _, hypothesis in pairs)
     padded = [[begin, *h.tokens, *[begin] * (longest - len(h.tokens))] for _, h in pairs]
-    tokens, rows = torch.tensor(padded, device=device), []
+    tokens = torch.tensor(padded, device=device)
     state = start.select(torch.tensor([sentence for sentence, _ in pairs], device=device))
-    for before, word in zip(tokens[:, :-1].unbind(1), tokens[:, 1:].unbind(1), strict=True):
-        state, queries, scores = model.step(state, model.embed(before), k_max=k_max)
-        weights = word_alignment(model, state, queries, scores, word, k_max=k_max, family=family, samples=samples)
-        rows.append(weights)
+    steps = model.steps(state, tokens[:, :-1], k_max=inference.k_max)
+    rows = [
+        word_alignment(model, step, words, inference)
+        for step, words in zip(steps, tokens[:, 1:].unbind(1), strict=True)
+    ]
     sizes = start.mask.sum(1).tolist()
     for (sentence, hypothesis), weights in zip(pairs, torch.stack(rows, 1), strict=True):
         own = weights[: len(hypothesis.tokens), : sizes[sentence]].clone()  # without the padding behind a view

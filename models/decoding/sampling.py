@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from models.decoder import AttentionDecoder
-from models.hypotheses import Hypothesis, align, check_request, evaluation, largest
-from models.next_word import check_inference, next_word_log_probs
+from models.decoding.hypotheses import Hypothesis, align, check_request, evaluation, largest
+from models.decoding.inference import Inference
+from models.decoding.next_word import next_word_log_probs
 from pyro_attention.predictive import seeded
 
 __all__ = ["greedy", "sample"]
+
+_DEFAULT = Inference()
 
 
 def greedy(
@@ -28,9 +30,9 @@ def greedy(
     begin: int,
     end: int,
     max_length: int = 100,
+    inference: Inference = _DEFAULT,
     alignments: bool = True,
     seed: int | None = None,
-    **inference: Any,
 ) -> list[Hypothesis]:
     """The most probable word at every step; equals :func:`beam_search` with one beam and no length penalty.
 
@@ -41,15 +43,14 @@ def greedy(
         begin: Id that stands before the first word.
         end: Id that ends a sentence.
         max_length: Largest number of words, the end token among them.
+        inference: How the attention is integrated out of each word.
         alignments: Also compute the alignments, by one more pass over the result.
         seed: Seed of the posterior draws, where there are any.
-        inference: ``k_max``, ``family`` and ``samples`` of :func:`next_word_log_probs`.
 
     Returns:
         One hypothesis for each sentence, whose score is its log probability.
 
     Raises:
-        TypeError: The family is no Family.
         ValueError: As :func:`beam_search`.
 
     Example:
@@ -76,9 +77,9 @@ def sample(
     end: int,
     temperature: float = 1.0,
     max_length: int = 100,
+    inference: Inference = _DEFAULT,
     alignments: bool = True,
     seed: int | None = None,
-    **inference: Any,
 ) -> list[Hypothesis]:
     r"""One random sentence for each source, word by word from :math:`p(y \mid x, y_{<j})^{1/T}`, normalised.
 
@@ -93,15 +94,14 @@ def sample(
         end: Id that ends a sentence.
         temperature: T > 0; below 1 probable words become more so.
         max_length: Largest number of words, the end token among them.
+        inference: How the attention is integrated out of each word.
         alignments: Also compute the alignments, by one more pass over the result.
         seed: Seed of this call alone; torch's global generator goes on as if nothing had happened.
-        inference: ``k_max``, ``family`` and ``samples`` of :func:`next_word_log_probs`.
 
     Returns:
         One hypothesis for each sentence; log probability and score are the model's own, at T = 1.
 
     Raises:
-        TypeError: The family is no Family.
         ValueError: As :func:`beam_search`; a temperature that is not positive and finite.
 
     Example:
@@ -135,11 +135,10 @@ def _walk(
     max_length: int,
     alignments: bool,
     seed: int | None,
-    inference: dict[str, Any],
+    inference: Inference,
 ) -> list[Hypothesis]:
     """Go on by the word that is chosen from log probabilities ``[B, V]`` until every sentence has ended."""
-    inference = {"k_max": None, "family": None, "samples": 0} | inference
-    check_inference(model, **inference)
+    inference.check(model)
     check_request(model, source, source_mask, begin=begin, end=end, max_length=max_length)
     with evaluation(model), seeded(seed):
         start = state = model.start(model.encode(source, source_mask), source_mask)
@@ -148,8 +147,8 @@ def _walk(
         log_probs: list[Tensor] = []
         ended = torch.zeros_like(source_mask[:, 0])
         while len(tokens) < max_length and not ended.all():
-            state, queries, scores = model.step(state, model.embed(word), k_max=inference["k_max"])
-            words = next_word_log_probs(model, state, queries, scores, **inference)
+            step = model.step(state, model.embed(word), k_max=inference.k_max)
+            state, words = step.state, next_word_log_probs(model, step, inference)
             word = choose(words)
             tokens.append(word)
             log_probs.append(words.gather(1, word[:, None]).squeeze(1))
@@ -161,4 +160,4 @@ def _walk(
             found.append(Hypothesis(tuple(ids[:length]), total, total, end in ids))
         if not alignments:
             return found
-        return [row[0] for row in align(model, start, [[one] for one in found], begin=begin, **inference)]
+        return [row[0] for row in align(model, start, [[one] for one in found], begin=begin, inference=inference)]

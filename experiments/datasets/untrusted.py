@@ -1,0 +1,149 @@
+"""Reading files of strangers: no more bytes than a bound, nothing outside a folder, errors that are short."""
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "MOST_BYTES",
+    "MOST_JSON_BYTES",
+    "clipped",
+    "file_name",
+    "inside",
+    "is_there",
+    "read_bytes",
+    "read_json",
+    "shown",
+]
+
+MOST_BYTES = 2**30  # of a file that is read as a whole, or of an archive when it is unpacked
+MOST_JSON_BYTES = 2**28  # JSON takes many times its size in memory; COCO's captions have 144 MB
+_LENGTH = 200  # of what an error cites
+
+
+def shown(value: object) -> str:
+    """Return a short text of a value that a file has made, to cite in an error.
+
+    Texts are cut off, and of an object only its type is told: to write out a list that holds itself many times would
+    take hours.
+
+    Example:
+        >>> shown("a\\nb"), shown(2), shown([[]])
+        ("'a\\\\nb'", '2', 'list')
+    """
+    if isinstance(value, str | bytes):
+        return repr(value[:_LENGTH]) + "..." * (len(value) > _LENGTH)
+    plain = value is None or isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= 64)
+    return repr(value) if plain else type(value).__name__
+
+
+def clipped(text: str) -> str:
+    """Return a text as it is if it is short and of one line, else as `shown` has it."""
+    return text if len(text) <= _LENGTH and text.isprintable() else shown(text)
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is a file, or nothing.
+
+    Raises:
+        ValueError: something else is there, such as a directory, or no file can be there.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:  # a name that is too long, links in a circle, a folder that is closed to us
+        seen = getattr(error, "strerror", None) or str(error)
+        raise ValueError(f"{clipped(str(path))}: {seen}; expected the name of a file that can be read.") from error
+    if not stat.S_ISREG(mode):
+        kind = "a directory" if stat.S_ISDIR(mode) else "a device or a pipe"
+        raise ValueError(f"{path} is {kind}; expected a file. Remove it, or name another file or folder.")
+    return True
+
+
+def read_bytes(path: Path, *, expected: str, most: int = MOST_BYTES) -> bytes:
+    """Return the bytes of a file.
+
+    Args:
+        path: the file.
+        expected: what the file should be, to tell in errors.
+        most: most bytes that it may have.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        OSError: the file cannot be read.
+        ValueError: no file, or one that is too large.
+    """
+    if not is_there(path):
+        raise FileNotFoundError(f"{path} is missing; expected {expected}.")
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                raise ValueError(
+                    f"{path} has {size} bytes; expected {expected}, of {most} bytes at most (MOST_BYTES and "
+                    f"MOST_JSON_BYTES in experiments/datasets/untrusted.py). Divide the file, or raise the bound."
+                )
+            return file.read()
+    except OSError as error:
+        raise OSError(f"{path} cannot be read: {error.strerror or error}; expected {expected}.") from error
+
+
+def read_json(path: Path, *, expected: str, remedy: str) -> Any:
+    """Return what a JSON file holds.
+
+    Args:
+        path: the file.
+        expected: what the file should be, to tell in errors.
+        remedy: what to do about a damaged file.
+
+    Raises:
+        OSError: see `read_bytes`.
+        ValueError: see `read_bytes`; or no JSON, or lists in lists in lists.
+    """
+    content = read_bytes(path, expected=expected, most=MOST_JSON_BYTES)
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:  # ValueError also of bytes that are no text
+        raise ValueError(f"{path}: {clipped(str(error))}; expected {expected}. {remedy}") from error
+
+
+def inside(path: Path, folder: Path) -> Path:
+    """Return a path after a check that it is inside a folder, whatever "..", "/" and links are in it.
+
+    Args:
+        path: the path, which need not exist.
+        folder: the folder, resolved.
+
+    Raises:
+        ValueError: the path leads out of the folder.
+    """
+    try:
+        real = path.resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # links in a circle, a zero byte
+        raise ValueError(f"{clipped(str(path))}: {error}; expected a path inside {folder}") from error
+    if not real.is_relative_to(folder):
+        raise ValueError(f"{clipped(str(path))} leads out of {folder}, to {clipped(str(real))}; expected a path inside")
+    return path
+
+
+def file_name(text: str, what: str) -> str:
+    """Return a text after a check that it can begin the name of a file, in the folder it is meant for.
+
+    Args:
+        text: the text.
+        what: what it is, to tell in errors.
+
+    Raises:
+        ValueError: it holds something else than letters, digits and a few signs, or is too long.
+
+    Example:
+        >>> file_name("coco-train", "the name")
+        'coco-train'
+    """
+    if not re.fullmatch(r"\w[\w.+ -]{0,59}", text):
+        raise ValueError(f"{what} is {shown(text)}; expected at most 60 letters, digits, '_', '.', '+', '-' and blanks")
+    return text

@@ -1,0 +1,19 @@
+"""Decoding of translation and captioning: beam search, the greedy path, samples, and the words of given sentences."""
+
+from models.decoding.beam import beam_search
+from models.decoding.hypotheses import Hypothesis
+from models.decoding.inference import Inference
+from models.decoding.next_word import next_word_log_probs, next_word_mixture, target_log_probs, word_alignment
+from models.decoding.sampling import greedy, sample
+
+__all__ = [
+    "Hypothesis",
+    "Inference",
+    "beam_search",
+    "greedy",
+    "next_word_log_probs",
+    "next_word_mixture",
+    "sample",
+    "target_log_probs",
+    "word_alignment",
+]

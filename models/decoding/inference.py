@@ -1,0 +1,86 @@
+"""How the attention of the next word is integrated out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.decoder import AttentionDecoder
+from pyro_attention import AlignmentPrior, Amortised, ExpectedAlignment, Family
+
+__all__ = ["Inference"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference:
+    r"""How the attention is integrated out of :math:`p(y_j \mid x, y_{<j})`.
+
+    ====================== ============================= ============================================
+    prior of the attention family and samples            value
+    ====================== ============================= ============================================
+    ``AlignmentPrior``     any but ``ExpectedAlignment`` exact: log of the sum over z of p(z) f(y|z)
+    ``AlignmentPrior``     ``ExpectedAlignment()``       soft attention, log f(y|E[z])
+    Gamma, LogNormal       any, ``samples=0``            posterior mean of log S: log f(y|softmax(scores))
+    Gamma, LogNormal       Weibull..., ``samples=S``     log of the mean of f(y|w) over S posterior draws of w
+    ====================== ============================= ============================================
+
+    The first row takes an inference network's guide too: a network that sees the word is of no use before there is
+    one, and the prior is the model's own distribution of the alignment.
+
+    Attributes:
+        k_max: Renormalise so many largest attention weights and drop the others; of each draw, where there are
+            draws. Exact sums then take only so many terms. The input feed of the decoder follows.
+        family: Posterior family of the attention, ``guide.family("alignment")`` of an ``AttentionGuide``.
+        samples: Number of posterior draws, from torch's global generator.
+
+    Raises:
+        TypeError: The family is no Family.
+        ValueError: ``k_max`` below 1, or fewer than 0 samples.
+
+    Example:
+        >>> from pyro_attention import Weibull
+        >>> Inference(family=Weibull(), samples=20).samples
+        20
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 5; Fan et al. (2020), Bayesian
+    Attention Modules, section 3.1, for averages over posterior draws.
+    """
+
+    k_max: int | None = None
+    family: Family | None = None
+    samples: int = 0
+
+    def __post_init__(self) -> None:
+        if self.k_max is not None and (not isinstance(self.k_max, int) or self.k_max < 1):
+            raise ValueError(f"k_max is {self.k_max!r}, expected an integer of at least 1, or None for all weights")
+        if not isinstance(self.samples, int) or self.samples < 0:
+            raise ValueError(f"samples is {self.samples!r}, expected an integer of at least 0")
+        if self.family is not None and not isinstance(self.family, Family):
+            raise TypeError(f"family is {self.family!r}, expected a Family such as Weibull(concentration=10.0)")
+
+    def check(self, model: AttentionDecoder) -> None:
+        """Raise ValueError unless this fits the model's prior.
+
+        Raises:
+            ValueError: A family that does not fit the prior; samples of an alignment, without a family, or from an
+                inference network, which would need the words to come.
+        """
+        aligned, family = isinstance(model.attention.prior, AlignmentPrior), self.family
+        if family is not None and aligned != (family.kind == ExpectedAlignment.kind):
+            prior = type(model.attention.prior).__name__
+            raise ValueError(
+                f"family is {family}, of kind '{family.kind}', which does not fit the model's prior {prior}"
+            )
+        if self.samples == 0:
+            return
+        if aligned:
+            raise ValueError(f"samples is {self.samples}, expected 0: the sum over alignments is exact")
+        if family is None or isinstance(family, Amortised):
+            raise ValueError(
+                f"samples is {self.samples} and family is {family}, expected a family to draw from without the words "
+                f"to come, such as Weibull(); an inference network sees those words, and serves with samples=0"
+            )
+
+    def sums_out(self, model: AttentionDecoder) -> bool:
+        """Whether alignments are summed out; else weights make one context."""
+        family = self.family.family if isinstance(self.family, Amortised) else self.family
+        return isinstance(model.attention.prior, AlignmentPrior) and not isinstance(family, ExpectedAlignment)

@@ -1,0 +1,176 @@
+"""Distribution of the next word, with the alignment integrated out, and the alignment of a word that was chosen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from models.decoder import AttentionDecoder
+from models.decoder_state import Step
+from models.decoding.inference import Inference
+from pyro_attention import Dense
+from pyro_attention.analysis.alignment_uncertainty import k_max as keep_largest
+from pyro_attention.ops.token_log_prob import default_chunk_rows
+
+__all__ = ["NextWord", "next_word_log_probs", "next_word_mixture", "target_log_probs", "word_alignment"]
+
+_DEFAULT = Inference()
+
+
+@dataclass(frozen=True)
+class NextWord:
+    """The next word as a mixture: one distribution for each attention.
+
+    Attributes:
+        log_probs: Of the words, ``[B, C, V]``.
+        log_weights: Of the attentions, ``[B, C]``: of each alignment, of each posterior draw, or of the only one.
+    """
+
+    log_probs: Tensor
+    log_weights: Tensor
+
+
+@torch.no_grad()
+def next_word_log_probs(
+    model: AttentionDecoder, step: Step, inference: Inference = _DEFAULT, *, chunk_rows: int | None = None
+) -> Tensor:
+    r"""Log probability of every next word, :math:`\log p(y \mid x, y_{<j})`, the alignment integrated out.
+
+    Args:
+        model: The model.
+        step: From :meth:`AttentionDecoder.step`, which was given the same ``k_max``.
+        inference: How the attention is integrated out.
+        chunk_rows: Rows whose logits exist at a time, times alignments; about 40 MB of them when omitted.
+
+    Returns:
+        ``[B, V]``, in at least float32.
+
+    Raises:
+        ValueError: The inference does not fit the model.
+
+    Example:
+        >>> from models.nmt import Translation, TranslationSizes
+        >>> model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8)).eval()
+        >>> real = torch.ones(2, 5, dtype=torch.bool)
+        >>> state = model.start(model.encode(torch.randint(10, (2, 5)), real), real)
+        >>> step = model.step(state, model.embed(torch.tensor([1, 1])))
+        >>> next_word_log_probs(model, step).exp().sum(1)
+        tensor([1.0000, 1.0000])
+    """
+    inference.check(model)
+    contexts, log_weights = _mixture(model, step, inference)
+    rows = default_chunk_rows(len(model.output.weight), log_weights.dtype) if chunk_rows is None else chunk_rows
+    chunks = [tensor.split(max(1, rows // contexts.size(1))) for tensor in (step.queries, contexts, log_weights)]
+    return torch.cat([_log_mixture(model, *chunk) for chunk in zip(*chunks, strict=True)])
+
+
+@torch.no_grad()
+def next_word_mixture(model: AttentionDecoder, step: Step, inference: Inference = _DEFAULT) -> NextWord:
+    """What :func:`next_word_log_probs` is the mixture of; arguments as there."""
+    inference.check(model)
+    contexts, log_weights = _mixture(model, step, inference)
+    return NextWord(model.likelihood(step.queries.unsqueeze(1), contexts).logits, log_weights)
+
+
+@torch.no_grad()
+def target_log_probs(
+    model: AttentionDecoder,
+    source: Tensor,
+    source_mask: Tensor,
+    target_in: Tensor,
+    target_out: Tensor,
+    target_mask: Tensor,
+    *,
+    inference: Inference = _DEFAULT,
+) -> Tensor:
+    r"""Log probability of every word of given sentences, :math:`\log p(y_j \mid x, y_{<j})`.
+
+    Args:
+        model: The model; the next five are the arguments of its call.
+        source: The source that the model takes.
+        source_mask: True at what is no padding, ``[B, N]``.
+        target_in: Ids ``[B, M]`` of the words before.
+        target_out: Ids ``[B, M]`` of the words.
+        target_mask: True at target words, ``[B, M]``.
+        inference: How the attention is integrated out.
+
+    Returns:
+        ``[B, M]``; zeros at the padding.
+    """
+    inference.check(model)
+    state, log_probs = model.start(model.encode(source, source_mask), source_mask), []
+    steps = model.steps(state, target_in, k_max=inference.k_max)
+    for step, wanted in zip(steps, target_out.unbind(1), strict=True):
+        contexts, log_weights = _mixture(model, step, inference)
+        log_f = model.likelihood(step.queries.unsqueeze(1), contexts).log_prob(wanted.unsqueeze(1))
+        log_probs.append((log_f + log_weights).logsumexp(1))
+    return torch.stack(log_probs, 1).where(target_mask, 0)
+
+
+@torch.no_grad()
+def word_alignment(model: AttentionDecoder, step: Step, words: Tensor, inference: Inference = _DEFAULT) -> Tensor:
+    r"""Alignment of the words that were chosen: :math:`p(z \mid x, y_{\le j}) \propto p(z)\, f(y_j \mid z)`.
+
+    Where attention weights are no alignments (soft attention and Bayesian attention), these weights, averaged over the
+    draws.
+
+    Args:
+        model: As :func:`next_word_log_probs`; ``step`` and ``inference`` are too.
+        step: The step that the words were drawn from.
+        words: Ids ``[B]`` of the words that came next.
+        inference: How the attention is integrated out.
+
+    Returns:
+        ``[B, N]``; zeros at the padding.
+    """
+    if not inference.sums_out(model):
+        return _draw_weights(model, step, inference).mean(1)
+    log_f = model.likelihood(step.queries.unsqueeze(1), step.state.memory).log_prob(words.unsqueeze(1))
+    return (_log_prior(step, inference.k_max) + log_f).softmax(-1)
+
+
+def _mixture(model: AttentionDecoder, step: Step, inference: Inference) -> tuple[Tensor, Tensor]:
+    """Contexts ``[B, C, memory]`` and their log weights ``[B, C]``: the next word's distribution is their mixture."""
+    contexts, k_max = step.state.memory, inference.k_max
+    if not inference.sums_out(model):
+        weights = _draw_weights(model, step, inference)
+        return weights.to(contexts.dtype) @ contexts, weights.new_full(weights.shape[:2], -math.log(weights.size(1)))
+    log_weights = _log_prior(step, k_max)
+    if k_max is None or k_max >= contexts.size(1):
+        return contexts, log_weights
+    log_weights, kept = log_weights.topk(k_max, dim=-1)  # no need to look at words of weight zero
+    return contexts.gather(1, kept.unsqueeze(-1).expand(-1, -1, contexts.size(-1))), log_weights
+
+
+def _log_prior(step: Step, k_max: int | None) -> Tensor:
+    """Log probabilities of what is attended to, ``[B, N]``; -inf at the padding."""
+    log_prior = _as_float(step.scores).masked_fill(~step.state.mask, -math.inf).log_softmax(-1)
+    if k_max is None:
+        return log_prior
+    dropped = keep_largest(log_prior.exp(), k_max) == 0
+    return log_prior.masked_fill(dropped, -math.inf).log_softmax(-1)
+
+
+def _draw_weights(model: AttentionDecoder, step: Step, inference: Inference) -> Tensor:
+    """Attention weights ``[B, S, N]``: posterior draws, or their mean as one."""
+    if inference.samples == 0 or inference.family is None:
+        return _log_prior(step, inference.k_max).exp().unsqueeze(1)
+    # one head, and a plate of sentences
+    keys, layout = step.state.memory.unsqueeze(1), Dense(step.state.mask.unsqueeze(1), event_dim=2)
+    prior = model.attention._prior(_as_float(step.scores).unsqueeze(1), keys, layout)
+    draws = inference.family.posterior(prior).sample((inference.samples,))
+    weights = prior.weights(draws).squeeze(-2).transpose(0, 1)
+    return weights if inference.k_max is None else keep_largest(weights, inference.k_max)
+
+
+def _as_float(scores: Tensor) -> Tensor:
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+
+def _log_mixture(model: AttentionDecoder, queries: Tensor, contexts: Tensor, log_weights: Tensor) -> Tensor:
+    """Log of the mixture ``[B, V]`` of the word distributions of contexts ``[B, C, memory]``."""
+    log_f = model.likelihood(queries.unsqueeze(1), contexts).logits
+    return (log_f + log_weights.unsqueeze(-1)).logsumexp(1)

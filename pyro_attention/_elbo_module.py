@@ -1,0 +1,63 @@
+"""How an objective is trained: its backward pass under SVI, and as a module under every kind of parallel training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.infer.elbo import ELBOModule
+from pyro.infer.util import is_validation_enabled
+from torch import Tensor
+
+from pyro_attention._checks import unregistered_parameters
+
+__all__ = ["WholeELBOModule", "loss_and_backward"]
+
+
+def loss_and_backward(elbo: Any, model: Any, guide: Any, args: Any, kwargs: Any) -> float:
+    """Value of a differentiable loss, whose gradient is added to the parameters of the param store.
+
+    Raises:
+        ValueError: The loss depends on no parameter, or on one that SVI would not train.
+    """
+    with poutine.trace(param_only=True) as tracer:
+        loss: Tensor = elbo.differentiable_loss(model, guide, *args, **kwargs)
+    if not loss.requires_grad:
+        raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
+    # stock Pyro skips the backward pass silently when nothing is registered
+    if is_validation_enabled():
+        sites: list[Any] = list(tracer.trace.nodes.values())
+        params = [site["value"].unconstrained() for site in sites if site["type"] == "param"]
+        problem = unregistered_parameters(loss, params)
+        if problem is not None:
+            raise ValueError(problem)
+    loss.backward(retain_graph=elbo.retain_graph)  # type: ignore[no-untyped-call]
+    return loss.item()
+
+
+class WholeELBOModule(ELBOModule):
+    """Pyro's module of a loss, whose graph reaches every parameter, those too that this step does not use.
+
+    DistributedDataParallel waits for all of them.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        loss: Tensor = super().forward(*args, **kwargs)  # type: ignore[no-untyped-call]
+        if not loss.requires_grad:
+            return loss
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        return _Reach.apply(loss, *parameters)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Reach(torch.autograd.Function):
+    """The first argument; the others get no gradient, but their hooks are called."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.count = len(parameters)
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        return gradient, *[None] * ctx.count

@@ -1,0 +1,149 @@
+"""What the masks of torch.nn.MultiheadAttention say, for an attention that knows True = may attend and a bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from pyro_attention.ops.transforms import whole
+
+__all__ = ["Mask", "check_batches", "read_attn_mask", "read_padding"]
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A mask in two parts.
+
+    Attributes:
+        allowed: True where a query may attend; None where nothing is masked.
+        bias: Added to the scores; None for nothing.
+    """
+
+    allowed: Tensor | None = None
+    bias: Tensor | None = None
+
+    @classmethod
+    def read(cls, name: str, mask: Tensor) -> Mask:
+        """From torch's mask: boolean with True = ignore, or numbers to add, of which -inf = ignore.
+
+        Raises:
+            TypeError: The mask is no tensor, or neither boolean nor floating point.
+            ValueError: An entry is NaN or infinite.
+        """
+        if not isinstance(mask, Tensor):
+            raise TypeError(f"{name} is a {type(mask).__name__}, expected a tensor")
+        if mask.dtype == torch.bool:
+            return cls(~mask)
+        if not mask.is_floating_point():
+            raise TypeError(
+                f"{name} has dtype {mask.dtype}, expected torch.bool with True = ignore, or floating point, added to "
+                f"the scores; an integer mask is converted by {name}.bool()"
+            )
+        wrong = ~(whole(mask) < torch.inf)
+        if torch.distributions.Distribution._validate_args and wrong.any():
+            raise ValueError(
+                f"{name} is NaN or infinite in {wrong.sum().item()} of {wrong.numel()} entries, expected numbers to "
+                f"add to the scores, or -inf to ignore a key"
+            )
+        allowed = mask != -torch.inf  # a NaN that was not looked for goes on into the scores
+        return cls(allowed, mask.masked_fill(~allowed, 0))
+
+    def __getitem__(self, index: object) -> Mask:
+        """Both parts indexed."""
+        return Mask(*(None if part is None else part[index] for part in (self.allowed, self.bias)))  # type: ignore[index]
+
+    def __and__(self, other: Mask) -> Mask:
+        """Where both allow it, with the sum of what both add."""
+        allowed = [part for part in (self.allowed, other.allowed) if part is not None]
+        biases = [part for part in (self.bias, other.bias) if part is not None]
+        return Mask(
+            reduce(torch.logical_and, allowed) if allowed else None,
+            reduce(torch.add, biases) if biases else None,
+        )
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether it adds anything but zero."""
+        return self.bias is not None and bool(whole(self.bias).any())
+
+
+def read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:
+    """Torch's ``attn_mask``, broadcastable to scores of a shape ``[..., H, M, N]``.
+
+    Raises:
+        TypeError: See :meth:`Mask.read`.
+        ValueError: Another shape, or numbers that are NaN or infinite.
+    """
+    if mask is None:
+        return Mask()
+    read = Mask.read("attn_mask", mask)
+    *batch, heads, queries, keys = shape
+    if mask.shape == (queries, keys) or (mask.dim() > 3 and mask.shape in _suffixes(shape)):
+        return read
+    flat: dict[tuple[int, ...], tuple[int, ...]] = {
+        (heads * torch.Size(part).numel(), queries, keys): part for part in _suffixes(batch) or [()]
+    }
+    part = flat.get(tuple(mask.shape))
+    if part is None:
+        expected = " or ".join(map(str, [(queries, keys), *flat, *([tuple(shape)] if batch else [])]))
+        raise ValueError(
+            f"attn_mask has shape {tuple(mask.shape)}, expected {expected}: [queries, keys], the same with batch * "
+            f"heads in front, or with both apart"
+        )
+    apart = (*part, heads, queries, keys)
+    return Mask(*(None if half is None else half.reshape(apart) for half in (read.allowed, read.bias)))
+
+
+def read_padding(name: str, mask: Tensor | None, shape: torch.Size, dim: int) -> Mask:
+    """Torch's padding mask of the queries or keys, ``[..., M or N]``, for scores of a shape ``[..., H, M, N]``.
+
+    Args:
+        name: Its name.
+        mask: The mask.
+        shape: Shape of the scores.
+        dim: Dimension of the scores that it belongs to.
+
+    Raises:
+        TypeError: See :meth:`Mask.read`.
+        ValueError: Another shape, or numbers that are NaN or infinite.
+    """
+    if mask is None:
+        return Mask()
+    read, (*batch, _, _, _) = Mask.read(name, mask), shape
+    expected = [(*part, shape[dim]) for part in _suffixes(batch) or [()]]
+    if tuple(mask.shape) not in expected:
+        raise ValueError(f"{name} has shape {tuple(mask.shape)}, expected {' or '.join(map(str, expected))}")
+    return read
+
+
+def _suffixes(batch: torch.Size | list[int]) -> list[tuple[int, ...]]:
+    """A batch shape, and what is left of it without leading dimensions, which vectorised particles may have put there.
+
+    At least one dimension is left, unless there is none.
+    """
+    return [tuple(batch[start:]) for start in range(len(batch))]
+
+
+def check_batches(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Raise ValueError unless the batch dimensions fit: the same for all, as torch asks, where none has more than one.
+
+    More of them are broadcast, because vectorised particles put theirs in front of some inputs and not of others.
+    """
+    batches = [tuple(tensor.shape[:-2]) for tensor in (query, key, value)]
+    if max(map(len, batches)) > 1:
+        try:
+            torch.broadcast_shapes(*batches)
+        except RuntimeError:
+            fits = False
+        else:
+            fits = True
+    else:
+        fits = len(set(batches)) == 1
+    if not fits:
+        raise ValueError(
+            f"query, key and value have batch dimensions {batches[0]}, {batches[1]} and {batches[2]}, expected the "
+            f"same for all; vectorised particles need a batch dimension, if only of one, in each of them"
+        )

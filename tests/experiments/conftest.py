@@ -1,0 +1,26 @@
+"""Tiny trained networks that many tests look at, and none changes."""
+
+from dataclasses import replace
+
+import pytest
+
+from experiments.nmt import TranslationConfig, run
+from tests.experiments.tiny_text import TINY, write_text
+
+
+@pytest.fixture(scope="session")
+def translation_run(tmp_path_factory):
+    """A finished run of categorical_enum from de to en; its text is in the folder "text" beside it."""
+    folder = tmp_path_factory.mktemp("translation")
+    config = TranslationConfig(**TINY, text=write_text(folder / "text"), out=folder / "run")
+    run(config)
+    return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def reverse_run(translation_run):
+    """A finished run of soft attention from en to de on the same text."""
+    folder = translation_run.parent
+    config = TranslationConfig(**TINY, text=folder / "text", out=folder / "reverse", guide="soft")
+    run(replace(config, source="en", target="de", max_epochs=1))
+    return folder / "reverse"
