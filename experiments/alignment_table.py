@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from torch import Tensor
+
 from experiments.translation_alignments import PairAlignment
 from pyro_attention.analysis import Alignment, credible_intervals
 
@@ -25,7 +27,8 @@ def table_lines(pairs: Sequence[PairAlignment], links: Sequence[Alignment], *, l
     """
     yield "\t".join(COLUMNS)
     for number, (pair, chosen) in enumerate(zip(pairs, links, strict=True), 1):
-        mean, ends = pair.posterior.mean(0), [None, None]
+        mean = pair.posterior.mean(0)
+        ends: list[Tensor | None] = [None, None]
         if len(pair.posterior) > 1:
             intervals = credible_intervals(pair.posterior, level=level)
             ends = [intervals.low, intervals.high]

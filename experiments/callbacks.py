@@ -40,7 +40,8 @@ class RandomState(pl.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """States of the generators of Python, numpy, torch and every CUDA device, as plain containers and tensors."""
-        name, keys, *rest = np.random.get_state()
+        state: Any = np.random.get_state()  # a tuple, or a dictionary on demand
+        name, keys, *rest = state
         return {
             "python": random.getstate(),
             # a list, because reading without pickle knows no numpy arrays
@@ -160,7 +161,7 @@ class EarlyStopping(pl.Callback):
         self.best_epoch = -1
         self.weights: dict[str, Tensor] = {}
 
-    def update(self, metrics: Mapping[str, float]) -> bool:
+    def update(self, metrics: Mapping[str, float | Tensor]) -> bool:
         """Take note of an epoch's metrics; True when its weights are to be kept."""
         holds = []
         for name, mode in self.monitor.items():

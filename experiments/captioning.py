@@ -8,17 +8,19 @@ python -m experiments.captioning show RUN
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+
+from experiments.cli import run_commands
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(run_commands("experiments.captioning_config:COMMANDS", name="experiments.captioning"))
+
 from pathlib import Path
 
-from jsonargparse.typing import NonNegativeInt
-
-from experiments.captioning_config import CaptioningConfig
+from experiments.captioning_config import CaptioningConfig, ShowConfig
 from experiments.captioning_data import load_images
 from experiments.captioning_evaluation import evaluate
 from experiments.captioning_figures import caption_sections
 from experiments.captioning_model import build, load_trained, load_vocabulary, read_config
-from experiments.cli import Command, run_commands
 from experiments.datasets.batches import BucketSampler
 from experiments.datasets.region_captions import EncodedCaptions, OneCaptionSampler, caption_loader
 from experiments.extension import open_training
@@ -31,9 +33,9 @@ from experiments.results import (
     write_environment,
     write_metrics,
 )
-from experiments.training import Device, fit_batches
+from experiments.training import fit_batches
 
-__all__ = ["COMMANDS", "CaptioningConfig", "run", "run_folder"]
+__all__ = ["CaptioningConfig", "run", "run_folder"]
 
 
 def run_folder(config: CaptioningConfig) -> Path:
@@ -86,23 +88,6 @@ def _run_and_show(config: CaptioningConfig) -> None:
     print(f"\nsaved in {run_folder(config)}")
 
 
-@dataclass(frozen=True)
-class ShowConfig:
-    """Draw where the network of a run looks at each word of its captions, and how sure each word is.
-
-    Args:
-        run: Folder of the run.
-        out: Folder for the pictures; figures in that of the run when omitted.
-        images: Places of the test images, counted from 0.
-        device: Where to compute.
-    """
-
-    run: Path
-    out: Path | None = None
-    images: tuple[NonNegativeInt, ...] = (0, 1, 2)  # type: ignore[valid-type]
-    device: Device = "auto"
-
-
 def show(config: ShowConfig) -> list[Path]:
     """Draw the pictures: their files.
 
@@ -121,12 +106,3 @@ def show(config: ShowConfig) -> list[Path]:
     files = [section.picture for section in sections if section.picture is not None]
     print("\n".join(map(str, files)))
     return files
-
-
-COMMANDS = {
-    "train": Command(CaptioningConfig, _run_and_show),
-    "show": Command(ShowConfig, show),
-}
-
-if __name__ == "__main__":
-    sys.exit(run_commands(COMMANDS, name="experiments.captioning"))

@@ -1,4 +1,4 @@
-"""Options of the captioning script."""
+"""Options of the scripts on captioning."""
 
 from __future__ import annotations
 
@@ -8,11 +8,23 @@ from typing import Literal
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from experiments.options import Dropout, RunOptions
-from experiments.training import Precision
-from guides import AblationSchemeName, PriorName, SchemeName
+from experiments.cli import Command
+from experiments.options import Device, Dropout, Precision, RunOptions, SweepOptions
+from guides.names import AblationSchemeName, PriorName, SchemeName
 
-__all__ = ["CaptioningConfig", "EncoderName", "GuideName", "ImagesName", "KLEstimator"]
+__all__ = [
+    "COMMANDS",
+    "SCHEMES",
+    "CaptioningConfig",
+    "CompareCaptions",
+    "CompareEstimators",
+    "EncoderName",
+    "Guide",
+    "GuideName",
+    "ImagesName",
+    "KLEstimator",
+    "ShowConfig",
+]
 
 ImagesName = Literal["digits", "flickr8k", "coco"]
 EncoderName = Literal["own", "resnet50"]
@@ -66,38 +78,154 @@ class CaptioningConfig(RunOptions):
     """
 
     dataset: ImagesName = "digits"
-    images: PositiveInt | None = None  # type: ignore[valid-type]
+    images: PositiveInt | None = None
     encoder: EncoderName = "own"
-    size: PositiveInt = 96  # type: ignore[valid-type]
-    encoder_epochs: PositiveInt = 15  # type: ignore[valid-type]
+    size: PositiveInt = 96
+    encoder_epochs: PositiveInt = 15
     cache: Path | None = None
     skip_bad: bool = False
     guide: GuideName = "weibull"
     prior: PriorName = "contextual"
-    kl_weight: NonNegativeFloat = 0.01  # type: ignore[valid-type]
+    kl_weight: NonNegativeFloat = 0.01
     kl: KLEstimator = "closed_form"
-    concentration: PositiveFloat = 10.0  # type: ignore[valid-type]
-    scale: PositiveFloat = 0.1  # type: ignore[valid-type]
-    prior_rate: PositiveFloat = 1.0  # type: ignore[valid-type]
-    prior_scale: PositiveFloat = 1.0  # type: ignore[valid-type]
-    temperature: PositiveFloat = 0.5  # type: ignore[valid-type]
-    particles: PositiveInt = 5  # type: ignore[valid-type]
+    concentration: PositiveFloat = 10.0
+    scale: PositiveFloat = 0.1
+    prior_rate: PositiveFloat = 1.0
+    prior_scale: PositiveFloat = 1.0
+    temperature: PositiveFloat = 0.5
+    particles: PositiveInt = 5
     input_feed: Literal["expected", "sampled"] = "expected"
-    warm_start: NonNegativeInt = 0  # type: ignore[valid-type]
+    warm_start: NonNegativeInt = 0
     init_from: Path | None = None
-    vocabulary: PositiveInt = 4000  # type: ignore[valid-type]
-    embedding: PositiveInt = 64  # type: ignore[valid-type]
-    hidden: PositiveInt = 128  # type: ignore[valid-type]
-    init_range: PositiveFloat | None = None  # type: ignore[valid-type]
-    dropout: Dropout = 0.1  # type: ignore[valid-type]
-    batch_size: PositiveInt = 32  # type: ignore[valid-type]
-    learning_rate: PositiveFloat = 1e-3  # type: ignore[valid-type]
-    gradient_clip: PositiveFloat = 1.0  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 20  # type: ignore[valid-type]
-    patience: PositiveInt = 5  # type: ignore[valid-type]
-    num_samples: PositiveInt = 20  # type: ignore[valid-type]
-    beam: PositiveInt = 3  # type: ignore[valid-type]
-    length_penalty: NonNegativeFloat = 1.0  # type: ignore[valid-type]
-    no_repeat: PositiveInt | None = None  # type: ignore[valid-type]
+    vocabulary: PositiveInt = 4000
+    embedding: PositiveInt = 64
+    hidden: PositiveInt = 128
+    init_range: PositiveFloat | None = None
+    dropout: Dropout = 0.1
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 1e-3
+    gradient_clip: PositiveFloat = 1.0
+    max_epochs: PositiveInt = 20
+    patience: PositiveInt = 5
+    num_samples: PositiveInt = 20
+    beam: PositiveInt = 3
+    length_penalty: NonNegativeFloat = 1.0
+    no_repeat: PositiveInt | None = None
     precision: Precision = "32"
-    seed: NonNegativeInt = 0  # type: ignore[valid-type]
+    seed: NonNegativeInt = 0
+
+
+@dataclass(frozen=True)
+class ShowConfig:
+    """Draw where the network of a run looks at each word of its captions, and how sure each word is.
+
+    Args:
+        run: Folder of the run.
+        out: Folder for the pictures; figures in that of the run when omitted.
+        images: Places of the test images, counted from 0.
+        device: Where to compute.
+    """
+
+    run: Path
+    out: Path | None = None
+    images: tuple[NonNegativeInt, ...] = (0, 1, 2)
+    device: Device = "auto"
+
+
+COMMANDS = {
+    "train": Command(CaptioningConfig, "experiments.captioning:_run_and_show"),
+    "show": Command(ShowConfig, "experiments.captioning:show"),
+}
+
+
+SCHEMES: tuple[SchemeName, ...] = ("soft", "hard_sample", "hard_enum", "lognormal", "weibull")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareCaptions(SweepOptions):
+    """Compare inference schemes for the attention of a captioning model.
+
+    For each seed soft attention is trained first; every scheme, and soft as a control, goes on from its network for a
+    common number of epochs, at half the learning rate. With --base-epochs 0 every scheme begins by itself.
+
+    Args:
+        task: The task; the others have other options.
+        dataset: The captioned images; digits are scenes of handwritten digits and need no file.
+        schemes: The schemes to compare.
+        seeds: Number of seeds.
+        base_epochs: Epochs of soft attention at first; none: every scheme begins by itself.
+        epochs: Epochs of every scheme, at most.
+        patience: Epochs without a better validation loss before the training of a scheme stops.
+        images: Use so many images of every split, the first; all when omitted.
+        encoder: What makes features of photographs; see experiments.captioning.
+        size: Side in pixels that photographs are brought to.
+        cache: Folder of pixels and features.
+        skip_bad: Leave out, and count, bad images and images without a caption, instead of stopping.
+        vocabulary: Word pieces at most.
+        hidden: Width of the networks.
+        dropout: Dropout of word vectors, of embedded regions and before the output.
+        batch_size: Images of a batch.
+        learning_rate: Learning rate of Adam.
+        kl_weight: Weight of the KL in weibull and lognormal.
+        num_samples: Posterior samples of random attention weights.
+        beam: Live hypotheses of the beam search.
+        no_repeat: The beam search repeats no so many word pieces in a row; it may when omitted.
+        pictures: Test images that are drawn.
+    """
+
+    task: Literal["captioning"] = "captioning"
+    dataset: ImagesName = "digits"
+    schemes: tuple[SchemeName, ...] = SCHEMES
+    seeds: PositiveInt = 2
+    base_epochs: NonNegativeInt = 10
+    epochs: PositiveInt = 2
+    patience: PositiveInt = 5
+    images: PositiveInt | None = None
+    encoder: EncoderName = "own"
+    size: PositiveInt = 96
+    cache: Path | None = None
+    skip_bad: bool = False
+    vocabulary: PositiveInt = 4000
+    hidden: PositiveInt = 128
+    dropout: Dropout = 0.1
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 2e-3
+    kl_weight: NonNegativeFloat = 0.01
+    num_samples: PositiveInt = 20
+    beam: PositiveInt = 3
+    no_repeat: PositiveInt | None = None
+    pictures: PositiveInt = 1
+
+
+Guide = Literal["soft", "weibull", "lognormal", "gamma", "gaussian"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareEstimators(SweepOptions):
+    """Train captioning of digit scenes with the KL in closed form and with it sampled, and measure both gradients.
+
+    Args:
+        guides: Inference schemes; gaussian has weights off the simplex, and soft, a control, no KL.
+        prior: fixed, or contextual (read off the regions).
+        kl_weight: Weight of the KL.
+        concentration: Concentration of a Weibull or Gamma posterior.
+        scale: Standard deviation of a LogNormal or Gaussian posterior.
+        seeds: Trainings of each.
+        max_epochs: Epochs of a training.
+        images: Use so many images of every split, the first; all when omitted.
+        hidden: Width of the network.
+        learning_rate: Learning rate of Adam.
+        pairs: Pairs of draws of the attention that variances are taken over.
+    """
+
+    guides: tuple[Guide, ...] = ("soft", "weibull", "lognormal", "gaussian")
+    prior: PriorName = "contextual"
+    kl_weight: NonNegativeFloat = 1.0
+    concentration: PositiveFloat = 10.0
+    scale: PositiveFloat = 0.1
+    seeds: PositiveInt = 3
+    max_epochs: PositiveInt = 4
+    images: PositiveInt | None = None
+    hidden: PositiveInt = 64
+    learning_rate: PositiveFloat = 1e-3
+    pairs: PositiveInt = 50

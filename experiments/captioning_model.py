@@ -20,7 +20,8 @@ from experiments.sequence_model import (
     start_from,
 )
 from experiments.training import load_best, resolve_device, seeded_build
-from guides import RegionNetwork, build_scheme
+from guides.inference_network import RegionNetwork
+from guides.schemes import build_scheme
 from models.captioning import Captioning, CaptioningSizes
 from pyro_attention import AttentionELBO, Prior
 

@@ -11,24 +11,25 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 
-from experiments import compare_captioning, compare_graph, compare_translation
-from experiments.cli import Command, run_script
+from experiments.cli import Command, expected_one_of, run_script, user_error
 
 __all__ = ["TASKS", "main"]
 
 TASKS = {
-    "translation": Command(compare_translation.CompareTranslations, compare_translation.run),
-    "graph": Command(compare_graph.CompareGraphs, compare_graph.run),
-    "captioning": Command(compare_captioning.CompareCaptions, compare_captioning.run),
+    "translation": Command("experiments.translation_config:CompareTranslations", "experiments.compare_translation:run"),
+    "graph": Command("experiments.graph_config:CompareGraphs", "experiments.compare_graph:run"),
+    "captioning": Command("experiments.captioning_config:CompareCaptions", "experiments.compare_captioning:run"),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison of the task that ``--task`` names; its other options are that task's own."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    task = next((name for name in TASKS if f"--task={name}" in given or ("--task", name) in pairwise(given)), None)
-    command = TASKS[task or "translation"]
-    return run_script(command.config, command.run, name="experiments.compare", arguments=given)
+    words = [("--task", word.removeprefix("--task=")) for word in given if word.startswith("--task=")]
+    task = next((word for option, word in [*pairwise(given), *words] if option == "--task"), "translation")
+    if task not in TASKS:
+        return user_error(f"--task {task}: {expected_one_of(TASKS, task)}", code=2)
+    return run_script(TASKS[task].config, TASKS[task].run, name="experiments.compare", arguments=given)
 
 
 if __name__ == "__main__":

@@ -8,31 +8,27 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
-
-from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from typing import Any
 
 from experiments import captioning
-from experiments.captioning_config import CaptioningConfig, EncoderName, ImagesName
+from experiments.captioning_config import SCHEMES, CaptioningConfig, CompareCaptions
 from experiments.captioning_data import load_images
 from experiments.captioning_evaluation import DEFINITIONS
 from experiments.captioning_figures import caption_sections
 from experiments.captioning_model import load_trained
 from experiments.cli import command_line
 from experiments.datasets.region_captions import RegionCaptions
-from experiments.options import Dropout
 from experiments.parallel import run_all
 from experiments.report import Section, write_report
-from experiments.results import SweepOptions, as_table, exclusive, open_run, user_errors, write_metrics
+from experiments.results import as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from experiments.scheme_table import Runs, mean_metrics, scheme_rows
-from guides import SchemeName
+from guides.names import SchemeName
 
 __all__ = ["SCHEMES", "CompareCaptions", "run"]
 
-SCHEMES: tuple[SchemeName, ...] = ("soft", "hard_sample", "hard_enum", "lognormal", "weibull")
 BAYESIAN = ("weibull", "lognormal", "gamma")
 SHOWN = ("weibull", "hard_enum")  # rows that are drawn
 COLUMNS = {
@@ -63,62 +59,6 @@ POINTING = (
     "cell; samples and mass: of posterior samples, and the mean weight there. The posterior of soft, weibull and "
     "lognormal has not seen the word, that of the hard schemes has, and their prior has not."
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareCaptions(SweepOptions):
-    """Compare inference schemes for the attention of a captioning model.
-
-    For each seed soft attention is trained first; every scheme, and soft as a control, goes on from its network for a
-    common number of epochs, at half the learning rate. With --base-epochs 0 every scheme begins by itself.
-
-    Args:
-        task: The task; the others have other options.
-        dataset: The captioned images; digits are scenes of handwritten digits and need no file.
-        schemes: The schemes to compare.
-        seeds: Number of seeds.
-        base_epochs: Epochs of soft attention at first; none: every scheme begins by itself.
-        epochs: Epochs of every scheme, at most.
-        patience: Epochs without a better validation loss before the training of a scheme stops.
-        images: Use so many images of every split, the first; all when omitted.
-        encoder: What makes features of photographs; see experiments.captioning.
-        size: Side in pixels that photographs are brought to.
-        cache: Folder of pixels and features.
-        skip_bad: Leave out, and count, bad images and images without a caption, instead of stopping.
-        vocabulary: Word pieces at most.
-        hidden: Width of the networks.
-        dropout: Dropout of word vectors, of embedded regions and before the output.
-        batch_size: Images of a batch.
-        learning_rate: Learning rate of Adam.
-        kl_weight: Weight of the KL in weibull and lognormal.
-        num_samples: Posterior samples of random attention weights.
-        beam: Live hypotheses of the beam search.
-        no_repeat: The beam search repeats no so many word pieces in a row; it may when omitted.
-        pictures: Test images that are drawn.
-    """
-
-    task: Literal["captioning"] = "captioning"
-    dataset: ImagesName = "digits"
-    schemes: tuple[SchemeName, ...] = SCHEMES
-    seeds: PositiveInt = 2  # type: ignore[valid-type]
-    base_epochs: NonNegativeInt = 10  # type: ignore[valid-type]
-    epochs: PositiveInt = 2  # type: ignore[valid-type]
-    patience: PositiveInt = 5  # type: ignore[valid-type]
-    images: PositiveInt | None = None  # type: ignore[valid-type]
-    encoder: EncoderName = "own"
-    size: PositiveInt = 96  # type: ignore[valid-type]
-    cache: Path | None = None
-    skip_bad: bool = False
-    vocabulary: PositiveInt = 4000  # type: ignore[valid-type]
-    hidden: PositiveInt = 128  # type: ignore[valid-type]
-    dropout: Dropout = 0.1  # type: ignore[valid-type]
-    batch_size: PositiveInt = 32  # type: ignore[valid-type]
-    learning_rate: PositiveFloat = 2e-3  # type: ignore[valid-type]
-    kl_weight: NonNegativeFloat = 0.01  # type: ignore[valid-type]
-    num_samples: PositiveInt = 20  # type: ignore[valid-type]
-    beam: PositiveInt = 3  # type: ignore[valid-type]
-    no_repeat: PositiveInt | None = None  # type: ignore[valid-type]
-    pictures: PositiveInt = 1  # type: ignore[valid-type]
 
 
 @exclusive
@@ -173,7 +113,9 @@ def _train(
     print("Training every scheme:", flush=True)
     configs = {(scheme, seed): _config(config, folder, scheme, seed) for scheme in config.schemes for seed in seeds}
     metrics = run_all(captioning.run, configs, **how)
-    runs = {scheme: [metrics[scheme, seed] for seed in seeds] for scheme in config.schemes}
+    runs: dict[str, list[dict[str, float]]] = {
+        scheme: [metrics[scheme, seed] for seed in seeds] for scheme in config.schemes
+    }
     return {scheme: configs[scheme, 0] for scheme in config.schemes}, runs
 
 

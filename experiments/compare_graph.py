@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from jsonargparse.typing import NonNegativeFloat, PositiveInt
 
 from experiments import graph
 from experiments.cli import command_line
-from experiments.datasets.graphs import GraphName
+from experiments.graph_config import CompareGraphs
 from experiments.graph_evaluation import DEFINITIONS
 from experiments.graph_figures import attention_figure, calibration_figure
 from experiments.graph_rows import LEGEND as ROWS_LEGEND
 from experiments.graph_rows import ROWS
 from experiments.parallel import run_all
 from experiments.report import Section, write_report
-from experiments.results import SweepOptions, as_table, exclusive, open_run, user_errors, write_metrics
+from experiments.results import as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from experiments.scheme_table import mean_metrics
 
@@ -34,29 +32,6 @@ LEGEND = (
     f"{ROWS_LEGEND} gamma: Gamma posterior, contextual prior. Bayesian rows average the class probabilities over "
     "posterior samples of the attention, MC dropout over dropout masks of the soft row's network."
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareGraphs(SweepOptions):
-    """Compare the kinds of attention on a graph.
-
-    Args:
-        task: The task; --task translation has other options.
-        dataset: The graph.
-        seeds: Number of seeds; each row is trained once a seed.
-        max_epochs: Epochs at most.
-        patience: Epochs without as good a validation accuracy or loss before training stops.
-        kl_weight: Weight of the KL in the Bayesian rows; see experiments.graph.
-        num_samples: Samples of a prediction.
-    """
-
-    task: Literal["graph"] = "graph"
-    dataset: GraphName = "digits"
-    seeds: PositiveInt = 2  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 80  # type: ignore[valid-type]
-    patience: PositiveInt = 80  # type: ignore[valid-type]
-    kl_weight: NonNegativeFloat = 1e-3  # type: ignore[valid-type]
-    num_samples: PositiveInt = 30  # type: ignore[valid-type]
 
 
 @exclusive

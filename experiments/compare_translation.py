@@ -7,86 +7,31 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
-
-from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
+from typing import Any
 
 from experiments import nmt
 from experiments.cli import command_line
 from experiments.parallel import run_all
 from experiments.report import Section, write_report
-from experiments.results import SweepOptions, as_table, exclusive, open_run, user_errors, write_metrics
+from experiments.results import as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from experiments.scheme_table import mean_metrics
 from experiments.translation_claims import claims
-from experiments.translation_config import NormalizerName, TranslationConfig
+from experiments.translation_config import SCHEMES, CompareTranslations, NormalizerName, TranslationConfig
 from experiments.translation_evaluation import DEFINITIONS
 from experiments.translation_figures import agreement_figure, ibm_error_rates, sentence_figures
 from experiments.translation_table import LEGEND, NORMALIZERS, table_rows
-from guides import SchemeName, build_scheme
+from guides.names import SchemeName
+from guides.schemes import build_scheme
 
 __all__ = ["SCHEMES", "CompareTranslations", "run"]
 
-SCHEMES: tuple[SchemeName, ...] = (
-    "soft", "marginal", "hard_enum", "categorical_enum", "categorical_sample", "dirichlet", "weibull", "lognormal",
-)  # fmt: skip
 
 Metrics = Mapping[str, float]
 
 TOY_PAIRS = {"train_pairs": 3000, "test_pairs": 250}  # the demo is to take four minutes at most
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareTranslations(SweepOptions):
-    """Compare inference schemes for the alignment of a translation model.
-
-    For each seed soft attention is trained first; every scheme, and soft as a control, goes on from its network for a
-    common number of epochs, at half the learning rate.
-
-    Args:
-        task: The task; --task graph has other options.
-        dataset: The sentence pairs; toy is an embedded corpus of German-like and English-like sentences.
-        schemes: The schemes to compare.
-        normalizers: What attention is normalised over: softmax, the source words; temporal, the target words before and
-            then the source words; hybrid, a trained mixture. Soft attention is trained from the beginning with each.
-        seeds: Number of seeds.
-        base_epochs: Epochs of soft attention at first.
-        epochs: Epochs of every scheme from there.
-        train_pairs: Sentence pairs to train on, the first ones; 3000 of toy, else all when omitted.
-        test_pairs: Sentence pairs to test on, the first ones; 250 of toy, else all when omitted.
-        vocabulary: Word pieces at most, both languages together.
-        hidden: Width of the networks.
-        layers: Layers of the networks.
-        batch_size: Sentence pairs of a batch.
-        learning_rate: Learning rate of Adam.
-        kl_weight: Weight of the KL in weibull and lognormal.
-        num_samples: Posterior samples of random attention weights.
-        beam: Live hypotheses of the beam search; 1 is greedy.
-        k_max: Evaluate also with so many largest weights of each word.
-        ibm: Also train IBM Models 1 up to this on the same text, as baselines for alignment; 0 for none.
-    """
-
-    task: Literal["translation"] = "translation"
-    dataset: Literal["toy", "multi30k", "iwslt14", "tatoeba"] = "toy"
-    schemes: tuple[SchemeName, ...] = SCHEMES
-    normalizers: tuple[NormalizerName, ...] = ("softmax",)
-    seeds: PositiveInt = 3  # type: ignore[valid-type]
-    base_epochs: PositiveInt = 6  # type: ignore[valid-type]
-    epochs: PositiveInt = 1  # type: ignore[valid-type]
-    train_pairs: PositiveInt | None = None  # type: ignore[valid-type]
-    test_pairs: PositiveInt | None = None  # type: ignore[valid-type]
-    vocabulary: PositiveInt = 1000  # type: ignore[valid-type]
-    hidden: PositiveInt = 64  # type: ignore[valid-type]
-    layers: PositiveInt = 1  # type: ignore[valid-type]
-    batch_size: PositiveInt = 32  # type: ignore[valid-type]
-    learning_rate: PositiveFloat = 1e-2  # type: ignore[valid-type]
-    kl_weight: NonNegativeFloat = 0.01  # type: ignore[valid-type]
-    num_samples: PositiveInt = 20  # type: ignore[valid-type]
-    beam: PositiveInt = 1  # type: ignore[valid-type]
-    k_max: PositiveInt | None = None  # type: ignore[valid-type]
-    ibm: Literal[0, 1, 2] = 1
 
 
 @exclusive

@@ -6,24 +6,33 @@ python -m experiments.finetune sst2 --init-from RUN --data-root DIR
 from __future__ import annotations
 
 import sys
+
+from experiments.cli import run_script
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(
+        run_script(
+            "experiments.pretrain_config:FinetuneConfig",
+            "experiments.finetune:_run_and_show",
+            name="experiments.finetune",
+        )
+    )
+
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from experiments.classification import SCORES, score
-from experiments.cli import run_script
 from experiments.datasets.masked_text import EpochSampler, encode_sentences, padded
 from experiments.datasets.sst2 import CLASSES, LabelledText, load_sst2
 from experiments.datasets.vocabulary import Vocabulary
+from experiments.pretrain_config import FinetuneConfig
 from experiments.pretrain_evaluation import is_random
 from experiments.results import (
-    RunOptions,
     UserError,
     exclusive,
     metrics_table,
@@ -34,8 +43,8 @@ from experiments.results import (
     write_metrics,
 )
 from experiments.text_model import TextTraining, Trained, build_encoder, load_trained, scheme_of
-from experiments.training import Precision, PriorFactory, fit_batches, seeded_build
-from guides import build_scheme
+from experiments.training import PriorFactory, fit_batches, seeded_build
+from guides.schemes import build_scheme
 from models.text import TextClassifier
 from pyro_attention import predict
 
@@ -51,42 +60,6 @@ _DEFINITIONS = {f"test_{name}": f"{text}; test sentences, mean probability over 
     "step_ms": "median over epochs of the mean time of a training step, in milliseconds",
     "parameters": "number of trained parameters, prior networks too",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinetuneConfig(RunOptions):
-    """Fine-tune a pretrained encoder, all of it, with normaliser, guide and sizes as in its pretraining.
-
-    Args:
-        dataset: The task; sst2 is read from glue/SST-2 below the data root.
-        init_from: Folder of a finished run of experiments.pretrain.
-        scratch: Begin with fresh weights instead, to see what the pretraining is worth; the vocabulary is that of the
-            run all the same.
-        train: Training sentences at most; the same ones in every run.
-        pooling: What a sentence is classified by: the mean of its pieces or the first, <s>.
-        kl_weight: Weight of the summed KL; as in the pretraining when omitted.
-        batch_size: Sentences of a batch.
-        learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
-        gradient_clip: Largest norm of the gradient of the loss per sentence.
-        max_epochs: Number of epochs; the one with the best validation accuracy is kept.
-        num_samples: Posterior samples of random attention for test scores.
-        precision: Arithmetic of the training; evaluation is in 32 bits.
-        seed: Seed of the output layer (and of fresh weights), the order of the batches and all noise.
-    """
-
-    dataset: Literal["sst2"]
-    init_from: Path | None = None
-    scratch: bool = False
-    train: PositiveInt = 10_000  # type: ignore[valid-type]
-    pooling: Literal["mean", "first"] = "mean"
-    kl_weight: NonNegativeFloat | None = None  # type: ignore[valid-type]
-    batch_size: PositiveInt = 32  # type: ignore[valid-type]
-    learning_rate: PositiveFloat = 1e-3  # type: ignore[valid-type]
-    gradient_clip: PositiveFloat = 1.0  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 4  # type: ignore[valid-type]
-    num_samples: PositiveInt = 10  # type: ignore[valid-type]
-    precision: Precision = "32"
-    seed: NonNegativeInt = 0  # type: ignore[valid-type]
 
 
 class _Batch(NamedTuple):
@@ -219,7 +192,3 @@ def _run_and_show(config: FinetuneConfig) -> None:
         f"{metrics_table(metrics)}\n\ntest accuracy before fine-tuning {metrics['test_accuracy_before']:.4f}, "
         f"after {metrics['test_accuracy']:.4f}; saved in {run_folder(config)}"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(run_script(FinetuneConfig, _run_and_show, name="experiments.finetune"))

@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from experiments.files import UserError, drawn_here, read_json, remove_partials, unwritable, write_atomic
 from experiments.options import RunOptions, SweepOptions
+from experiments.safe_yaml import read_yaml
 
 __all__ = ["exclusive", "open_results", "open_run", "saved_options"]
 
@@ -124,12 +125,11 @@ def saved_options(folder: Path) -> dict[str, Any]:
     path = folder / "config.yaml"
     remedy = "put an intact copy there, or choose another folder"
     try:
-        found = yaml.safe_load(path.read_bytes())
-    except (OSError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read ({' '.join(str(error).split())}); {remedy}") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path} holds {type(found).__name__}, expected options by name; {remedy}")
-    return found
+        return read_yaml(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}); {remedy}") from error
+    except ValueError as error:  # it names the file
+        raise UserError(f"{error}; {remedy}") from error
 
 
 def _present(folder: Path, *more: str) -> list[str]:

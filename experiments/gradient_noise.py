@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pyro.distributions.util import scale_and_mask
@@ -45,7 +47,8 @@ def loss_terms(trained: TrainedSequences, batch: Batch) -> dict[str, Tensor]:
     size, trace = trained.module.observations(batch), trained.guide.run(*trained.module.arguments(batch)).trace
     trace.compute_log_prob(lambda _, site: site["is_observed"])
     terms = {"likelihood": torch.zeros(()), "closed_form": torch.zeros(()), "sampled": torch.zeros(())}
-    for site in trace.nodes.values():
+    nodes: Any = trace.nodes
+    for site in nodes.values():
         if site["type"] == "sample" and site["is_observed"]:
             terms["likelihood"] = terms["likelihood"] - site["log_prob_sum"] / size
         elif site["type"] == "sample" and not site_is_subsample(site) and site["mask"] is not False:
@@ -102,7 +105,7 @@ def gradient_noise(
     return metrics | {"loss_variance_ratio": ratio, "loss_variance_ratio_error": error}
 
 
-def _flat_gradient(term: Tensor, parameters: list[Tensor]) -> Tensor:
+def _flat_gradient(term: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """All gradients of a term as one vector, zero where it does not depend on a parameter."""
     if not term.requires_grad:
         return torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)

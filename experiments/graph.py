@@ -6,6 +6,14 @@ python -m experiments.graph --dataset cora --guide weibull --prior contextual --
 from __future__ import annotations
 
 import sys
+
+from experiments.cli import run_script
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(
+        run_script("experiments.graph_config:GraphConfig", "experiments.graph:_run_and_show", name="experiments.graph")
+    )
+
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,17 +23,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from experiments.cli import run_script
 from experiments.datasets.graphs import GraphData, load_graph
 from experiments.datasets.perturbations import add_edge_noise, add_feature_noise, limit_labels
 from experiments.extension import open_training
-from experiments.graph_config import GraphConfig, kl_schedule
+from experiments.graph_config import GraphConfig, ScheduleName
 from experiments.graph_evaluation import DEFINITIONS, evaluate, prediction_table
 from experiments.results import exclusive, user_errors, write_atomic, write_environment, write_metrics
 from experiments.training import ELBOTraining, fit, load_best, resolve_device, seeded_build
-from guides import build_scheme
+from guides.schemes import build_scheme
 from models.gat import GAT
 from pyro_attention import NORMALIZERS, AttentionGuide, EdgeList, Hybrid, Normalizer, Prior, predict
+from pyro_attention.schedules import Constant, Cyclical, Linear, Sigmoid
 
 __all__ = ["GraphConfig", "Trained", "build_model", "kl_schedule", "load_data", "load_trained", "run", "run_folder"]
 
@@ -75,6 +83,18 @@ def build_model(config: GraphConfig, data: GraphData, prior: Callable[[int, int]
         return GAT(data.features.shape[1], data.num_classes, prior=prior, normalizer=normalizer, **sizes)
 
     return seeded_build(build, prior, plain=build_scheme("soft").prior, seed=config.seed)
+
+
+def kl_schedule(config: GraphConfig) -> Callable[[int], float]:
+    """The KL weight as a function of the training step."""
+    weight = config.kl_weight
+    schedules: dict[ScheduleName, Callable[[], Callable[[int], float]]] = {
+        "constant": lambda: Constant(weight),
+        "linear": lambda: Linear(config.kl_steps, weight=weight),
+        "sigmoid": lambda: Sigmoid(config.kl_rate, weight=weight),
+        "cyclical": lambda: Cyclical(config.kl_steps, weight=weight),
+    }
+    return schedules[config.kl_schedule]()
 
 
 @dataclass(frozen=True)
@@ -219,7 +239,3 @@ def _run_and_show(config: GraphConfig) -> None:
     folder = run_folder(config) / "figures"
     print(calibration_figure({config.guide: config}, folder / "reliability.png"))
     print(f"{attention_figure(config, folder / 'neighbourhood.png').path}\n\nsaved in {run_folder(config)}")
-
-
-if __name__ == "__main__":
-    sys.exit(run_script(GraphConfig, _run_and_show, name="experiments.graph"))

@@ -244,8 +244,8 @@ def relative_attention(weights: Mapping[str, Tensor], graph: EdgeList, edges: Te
 def prediction_table(metrics: Mapping[str, float]) -> str:
     """The test scores as a table, one row a kind of prediction, and the other metrics below."""
     columns = {**SCORES, **SCALED_SCORES, **_SCORES, **_SAMPLE_SCORES}
-    rows = [
-        {"prediction": kind} | {name: metrics.get(f"test_{kind}_{name}", "-") for name in columns}
+    rows: list[dict[str, Any]] = [
+        {"prediction": kind, **{name: metrics.get(f"test_{kind}_{name}", "-") for name in columns}}
         for kind in _PREDICTIONS
         if f"test_{kind}_accuracy" in metrics
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -41,7 +42,9 @@ def calibration_figure(runs: Mapping[str, GraphConfig], path: Path) -> Path:
     return figures.save(figures.reliability_diagram(panels), path)
 
 
-def _probabilities(trained: Trained, noise: str, config: GraphConfig) -> tuple[Tensor, Tensor]:
+def _probabilities(
+    trained: Trained, noise: Literal["attention", "dropout", "none"], config: GraphConfig
+) -> tuple[Tensor, Tensor]:
     mask = trained.data.test_mask
     prediction = predict(
         trained.guide, *trained.inputs, noise=noise, num_samples=1 if noise == "none" else config.num_samples,

@@ -6,66 +6,43 @@ python -m experiments.kl_estimators --kl-weight 0.01 --results experiments/RESUL
 
 from __future__ import annotations
 
-import re
 import sys
+
+from experiments.cli import run_script
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(
+        run_script(
+            "experiments.captioning_config:CompareEstimators",
+            "experiments.kl_estimators:run",
+            name="experiments.kl_estimators",
+        )
+    )
+
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
-
 from experiments import captioning
-from experiments.captioning_config import CaptioningConfig, KLEstimator
+from experiments.captioning_config import CaptioningConfig, CompareEstimators, Guide, KLEstimator
 from experiments.captioning_data import load_images
 from experiments.captioning_evaluation import batches
 from experiments.captioning_model import build, load_trained
-from experiments.cli import command_line, run_script
+from experiments.cli import command_line
 from experiments.datasets.vocabulary import Vocabulary
 from experiments.gradient_noise import gradient_noise
 from experiments.kl_estimator_tables import Noise, Runs, flat_metrics, noise_rows, training_rows
 from experiments.parallel import run_all
-from experiments.results import SweepOptions, UserError, as_table, exclusive, open_run, write_metrics
+from experiments.results import UserError, as_table, exclusive, open_run, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
-from guides import PriorName
 
 __all__ = ["CompareEstimators", "run"]
 
-Guide = Literal["soft", "weibull", "lognormal", "gamma", "gaussian"]
 Point = Literal["untrained", "trained"]
 # What errors say when numbers overflow; others are the user's.
 _OVERFLOW = re.compile(r"\bnan\b|\binfinite\b|no epoch has a finite|within the support", re.IGNORECASE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareEstimators(SweepOptions):
-    """Train captioning of digit scenes with the KL in closed form and with it sampled, and measure both gradients.
-
-    Args:
-        guides: Inference schemes; gaussian has weights off the simplex, and soft, a control, no KL.
-        prior: fixed, or contextual (read off the regions).
-        kl_weight: Weight of the KL.
-        concentration: Concentration of a Weibull or Gamma posterior.
-        scale: Standard deviation of a LogNormal or Gaussian posterior.
-        seeds: Trainings of each.
-        max_epochs: Epochs of a training.
-        images: Use so many images of every split, the first; all when omitted.
-        hidden: Width of the network.
-        learning_rate: Learning rate of Adam.
-        pairs: Pairs of draws of the attention that variances are taken over.
-    """
-
-    guides: tuple[Guide, ...] = ("soft", "weibull", "lognormal", "gaussian")
-    prior: PriorName = "contextual"
-    kl_weight: NonNegativeFloat = 1.0  # type: ignore[valid-type]
-    concentration: PositiveFloat = 10.0  # type: ignore[valid-type]
-    scale: PositiveFloat = 0.1  # type: ignore[valid-type]
-    seeds: PositiveInt = 3  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 4  # type: ignore[valid-type]
-    images: PositiveInt | None = None  # type: ignore[valid-type]
-    hidden: PositiveInt = 64  # type: ignore[valid-type]
-    learning_rate: PositiveFloat = 1e-3  # type: ignore[valid-type]
-    pairs: PositiveInt = 50  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True)
@@ -99,14 +76,14 @@ def run(config: CompareEstimators) -> dict[str, float]:
     found = run_all(_train, configs, workers=config.workers, progress=config.progress)
     rows = sorted({key[:2]: None for key in configs}, key=lambda key: config.guides.index(key[0]))
     runs: Runs = {key: [found[*key, seed] for seed in range(config.seeds)] for key in rows}
-    points = {
+    points: dict[tuple[str, str], _Measurement] = {
         (guide, point): _Measurement(configs[guide, "closed_form", 0], point, config.pairs)
         for guide, kl in rows
         if kl == "sampled" and not found[guide, "closed_form", 0]["diverged"]
         for point in get_args(Point)
     }
     print(f"Gradients, {2 * config.pairs} draws at each of {len(points)} points:", flush=True)
-    noise = run_all(_measure, points, workers=config.workers, progress=config.progress)
+    noise: Noise = run_all(_measure, points, workers=config.workers, progress=config.progress)
     return _report(config, folder, runs, noise, [Path(str(one.out)) for one in configs.values()])
 
 
@@ -176,7 +153,3 @@ def _text(config: CompareEstimators) -> str:
         "parameters, where the first seed's training with the closed form starts or those of its best epoch, and the "
         "same draws. Mean squared: squared norm of the mean gradient, what the noise stands against."
     )
-
-
-if __name__ == "__main__":
-    sys.exit(run_script(CompareEstimators, run, name="experiments.kl_estimators"))

@@ -6,21 +6,33 @@ python -m experiments.mode_collapse
 from __future__ import annotations
 
 import sys
+
+from experiments.cli import run_script
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(
+        run_script(
+            "experiments.mode_collapse_config:ModeCollapseConfig",
+            "experiments.mode_collapse:run",
+            name="experiments.mode_collapse",
+        )
+    )
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import torch
-from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.cli import command_line, run_script
+from experiments.cli import command_line
 from experiments.figures import save
+from experiments.mode_collapse_config import ModeCollapseConfig
 from experiments.mode_collapse_figures import RATIOS, distance_curves, one_update, panels
 from experiments.report import Section, write_report
-from experiments.results import RunOptions, as_table, exclusive, open_run, write_environment, write_metrics
+from experiments.results import as_table, exclusive, open_run, write_environment, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 from experiments.statistics import summarise
 from experiments.two_clusters import ATTENTIONS, centre_distances, clusters, next_distance, trajectory
@@ -29,28 +41,6 @@ __all__ = ["ModeCollapseConfig", "run"]
 
 CASES = {"225 + 225": (225, 225), "500 + 50": (500, 50)}
 DIMS = (1, 2)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModeCollapseConfig(RunOptions):
-    """Follow two clusters of points through steps of self-attention, balanced (225 + 225) and not (500 + 50).
-
-    Args:
-        distance: Distance of the centres at the start.
-        deviation: Standard deviation of a cluster in each of two dimensions; in one dimension it is 0.
-        steps: Steps of attention.
-        concentration: Of the Weibull posterior; the smaller, the wider.
-        seeds: Seeds of the sampled weights; the points are the same.
-        results: The page whose section is written, experiments/RESULTS.md when omitted; the picture goes into the
-            folder pictures/ beside it.
-    """
-
-    distance: PositiveFloat = 3.0  # type: ignore[valid-type]
-    deviation: NonNegativeFloat = 0.3  # type: ignore[valid-type]
-    steps: PositiveInt = 4  # type: ignore[valid-type]
-    concentration: PositiveFloat = 1.0  # type: ignore[valid-type]
-    seeds: PositiveInt = 5  # type: ignore[valid-type]
-    results: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -199,7 +189,3 @@ def _one_update() -> dict[str, list[tuple[float, float]]]:
                 after = trajectory(clusters(sizes, distance, dim=1, deviation=0.0), ATTENTIONS[name], steps=1)[-1]
                 points.append((distance, centre_distances(after, sizes[0]).item()))
     return found
-
-
-if __name__ == "__main__":
-    sys.exit(run_script(ModeCollapseConfig, run, name="experiments.mode_collapse"))

@@ -9,9 +9,14 @@ python -m experiments.nmt evaluate RUN --source-file FILE.de --target-file FILE.
 from __future__ import annotations
 
 import sys
+
+from experiments.cli import run_commands
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(run_commands("experiments.translation_config:COMMANDS", name="experiments.nmt"))
+
 from pathlib import Path
 
-from experiments.cli import Command, run_commands
 from experiments.datasets.batches import BucketSampler, EncodedText, batch_loader
 from experiments.datasets.graph_parts import SPLITS
 from experiments.extension import open_training
@@ -24,14 +29,13 @@ from experiments.results import (
     write_metrics,
 )
 from experiments.training import fit_batches
-from experiments.translation_align import AlignConfig, align_file, aligned_pairs, draw_pair
+from experiments.translation_align import aligned_pairs, draw_pair
 from experiments.translation_config import TranslationConfig
 from experiments.translation_evaluation import evaluate
-from experiments.translation_files import EvaluateConfig, TranslateConfig, evaluate_run, translate_file
 from experiments.translation_model import build, load_text, load_trained, load_vocabulary
 from pyro_attention.analysis import GoldAlignment
 
-__all__ = ["COMMANDS", "TranslationConfig", "run", "run_folder"]
+__all__ = ["TranslationConfig", "run", "run_folder"]
 
 PICTURES = 3
 
@@ -100,14 +104,3 @@ def _reading(config: TranslationConfig) -> str:
     if config.words != "none":
         divided = f"punctuation split off words by {config.words} (--tokenize none for text that is tokenised already)"
     return f"{config.text}: {case}, {divided}"
-
-
-COMMANDS = {
-    "train": Command(TranslationConfig, _run_and_show),
-    "evaluate": Command(EvaluateConfig, evaluate_run),
-    "translate": Command(TranslateConfig, translate_file),
-    "align": Command(AlignConfig, align_file),
-}
-
-if __name__ == "__main__":
-    sys.exit(run_commands(COMMANDS, name="experiments.nmt"))

@@ -14,11 +14,25 @@ from jsonargparse.typing import PositiveInt, register_type, restricted_number_ty
 
 from experiments.files import UserError
 
-__all__ = ["Dropout", "OptionError", "RunOptions", "SweepOptions", "configuration"]
+__all__ = [
+    "Device",
+    "Dropout",
+    "HalfOpenUnitInterval",
+    "OptionError",
+    "Precision",
+    "RunOptions",
+    "SweepOptions",
+    "configuration",
+]
 
 Config = TypeVar("Config")
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["32", "bf16-mixed"]
 
-Dropout = restricted_number_type("Dropout", float, [(">=", 0), ("<", 1)], docstring="share to drop: from 0 to below 1")
+HalfOpenUnitInterval = restricted_number_type(
+    "HalfOpenUnitInterval", float, [(">=", 0), ("<", 1)], docstring="from 0 to below 1"
+)
+Dropout = HalfOpenUnitInterval  # share to drop
 
 
 def _named(path: str) -> Path:
@@ -60,8 +74,8 @@ class RunOptions:
     data_root: Path | None = None
     resume: bool = False
     overwrite: bool = False
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    checkpoint_every: PositiveInt | None = None  # type: ignore[valid-type]
+    device: Device = "auto"
+    checkpoint_every: PositiveInt | None = None
     progress: bool = True
 
     def __post_init__(self) -> None:
@@ -83,7 +97,7 @@ class SweepOptions(RunOptions):
             comparisons. Pictures go into the folder pictures/ beside it.
     """
 
-    workers: PositiveInt = 2  # type: ignore[valid-type]
+    workers: PositiveInt = 2
     results: Path | None = None
 
 

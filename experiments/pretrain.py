@@ -6,9 +6,20 @@ python -m experiments.pretrain --dataset english --normalizer hybrid --guide wei
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from experiments.cli import run_script
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(
+        run_script(
+            "experiments.pretrain_config:PretrainConfig",
+            "experiments.pretrain:_run_and_show",
+            name="experiments.pretrain",
+        )
+    )
+
+from pathlib import Path
+
 from experiments.datasets.masked_text import EpochSampler, MaskedText, encode_sentences, load_english, masked_loader
 from experiments.figures import save
 from experiments.pretrain_config import PretrainConfig
@@ -86,7 +97,3 @@ def _run_and_show(config: PretrainConfig) -> None:
     metrics, folder = run(config), run_folder(config)
     print(metrics_table(metrics))
     print(f"\nsaved in {folder}; fine-tune it: python -m experiments.finetune sst2 --init-from {folder}")
-
-
-if __name__ == "__main__":
-    sys.exit(run_script(PretrainConfig, _run_and_show, name="experiments.pretrain"))

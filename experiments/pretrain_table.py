@@ -5,71 +5,39 @@ python -m experiments.pretrain_table --dataset english --data-root DIR
 
 from __future__ import annotations
 
-import csv
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
 
-from jsonargparse.typing import PositiveInt
+from experiments.cli import run_script
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(
+        run_script(
+            "experiments.pretrain_config:PretrainTableConfig",
+            "experiments.pretrain_table:run",
+            name="experiments.pretrain_table",
+        )
+    )
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from experiments import finetune, pretrain
-from experiments.cli import command_line, run_script
+from experiments.cli import command_line
 from experiments.figures import save
 from experiments.parallel import run_all
-from experiments.pretrain_config import NormalizerName, PretrainConfig
+from experiments.pretrain_config import NormalizerName, PretrainConfig, PretrainTableConfig
 from experiments.pretrain_evaluation import key_masses
 from experiments.pretrain_figures import History, hybrid_curves, loss_curves, mass_histogram, scores_figure
 from experiments.pretrain_rows import COLUMNS, Key, Runs, hybrid_rows, score_rows
-from experiments.results import RunOptions, UserError, as_table, exclusive, open_run, user_errors, write_metrics
+from experiments.results import UserError, as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 from experiments.statistics import summarise
 from experiments.text_model import load_trained
-from guides import WeightsSchemeName
+from guides.names import WeightsSchemeName
 
 __all__ = ["PretrainTableConfig", "run"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PretrainTableConfig(RunOptions):
-    """Compare normalisers of attention, under every guide, in pretraining and after fine-tuning on SST-2.
-
-    As a control, each is also trained on SST-2 from fresh weights. Each normaliser is compared with the first one under
-    the same guide, seed by seed, and the first one with itself under the first guide.
-
-    Args:
-        dataset: The sentences to pretrain on: toy is generated, english is that of Multi30k and Tatoeba.
-        normalizers: The normalisers.
-        guides: Posteriors of the attention.
-        seeds: Number of seeds.
-        sentences: Training sentences at most.
-        vocabulary: Word pieces at most.
-        width: Width of a token's vector.
-        layers: Layers.
-        max_epochs: Epochs of pretraining.
-        finetune_epochs: Epochs of fine-tuning.
-        train: Sentences of SST-2 to fine-tune on, at most.
-        num_samples: Posterior samples of random attention for test scores.
-        workers: Trainings at a time, each on one thread.
-        results: The page whose section is written, experiments/RESULTS.md when omitted; the pictures go into the
-            folder pictures/ beside it.
-    """
-
-    dataset: Literal["toy", "english"] = "english"
-    normalizers: tuple[NormalizerName, ...] = ("softmax", "doubly_normalized", "hybrid")
-    guides: tuple[WeightsSchemeName, ...] = ("soft", "weibull")
-    seeds: PositiveInt = 3  # type: ignore[valid-type]
-    sentences: PositiveInt = 30_000  # type: ignore[valid-type]
-    vocabulary: PositiveInt = 4000  # type: ignore[valid-type]
-    width: PositiveInt = 64  # type: ignore[valid-type]
-    layers: PositiveInt = 2  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 8  # type: ignore[valid-type]
-    finetune_epochs: PositiveInt = 4  # type: ignore[valid-type]
-    train: PositiveInt = 10_000  # type: ignore[valid-type]
-    num_samples: PositiveInt = 10  # type: ignore[valid-type]
-    workers: PositiveInt = 2  # type: ignore[valid-type]
-    results: Path | None = None
 
 
 @exclusive
@@ -222,7 +190,3 @@ def _section(
         ]
     parts += [f"![{what}](pictures/{path.name})" for what, path in pictures.items()]
     return "\n\n".join(parts)
-
-
-if __name__ == "__main__":
-    sys.exit(run_script(PretrainTableConfig, run, name="experiments.pretrain_table"))

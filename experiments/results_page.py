@@ -70,7 +70,7 @@ def hardware(folders: Sequence[Path]) -> str:
     Raises:
         UserError: A folder's environment.json is missing or damaged.
     """
-    kinds = {}
+    kinds: dict[str, None] = {}
     for folder in folders:
         path, remedy = folder / "environment.json", "remove the folder, and the same command makes it again"
         record = read_json(path, remedy)

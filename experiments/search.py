@@ -6,46 +6,28 @@ python -m experiments.search bam1 --data-root DIR
 from __future__ import annotations
 
 import sys
+
+from experiments.cli import run_script
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(run_script("experiments.graph_config:SearchConfig", "experiments.search:run", name="experiments.search"))
+
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
-
-from jsonargparse.typing import PositiveInt
+from typing import Any
 
 from experiments import graph
-from experiments.cli import command_line, run_script
-from experiments.datasets.graphs import GraphName
+from experiments.cli import command_line
+from experiments.graph_config import SearchConfig
 from experiments.graph_rows import GRIDS, ROWS
 from experiments.parallel import run_all
-from experiments.results import SweepOptions, as_table, exclusive, open_run, user_errors, write_metrics
+from experiments.results import as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 
 __all__ = ["SearchConfig", "run"]
 
 _SHOWN = {"val_accuracy": "accuracy %", "val_loss": "NLL"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchConfig(SweepOptions):
-    """Try every setting of a table's rows and write which is best on the validation nodes into RESULTS.md.
-
-    Args:
-        name: The table whose rows are searched.
-        dataset: The graph; the setting found on it is used on the others.
-        seeds: Number of seeds; they are those after the table's, so that no run serves both.
-        first_seed: The first of them.
-        max_epochs: Epochs at most.
-        patience: Epochs without as good a validation accuracy or loss before training stops.
-    """
-
-    name: Literal["bam1"]
-    dataset: GraphName = "cora"
-    seeds: PositiveInt = 3  # type: ignore[valid-type]
-    first_seed: PositiveInt = 1000  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
-    patience: PositiveInt = 100  # type: ignore[valid-type]
 
 
 @exclusive
@@ -69,7 +51,7 @@ def run(config: SearchConfig) -> dict[str, float]:
         for seed in _seeds(config)
     }
     metrics = run_all(graph.run, configs, workers=config.workers, progress=config.progress)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "row": row,
             "setting": _text(setting) or "-",
@@ -128,7 +110,3 @@ def _run_config(config: SearchConfig, folder: Path, name: str, row: dict[str, An
     shared = {option: getattr(config, option) for option in ("dataset", "max_epochs", "patience")}
     out = folder / "runs" / f"{name.replace(' ', '-')}-{seed}"
     return graph.GraphConfig(**config.for_runs(), **shared, **row, seed=seed, num_samples=2, out=out)
-
-
-if __name__ == "__main__":
-    sys.exit(run_script(SearchConfig, run, name="experiments.search"))

@@ -97,7 +97,8 @@ def _expected_feed(model: AttentionDecoder) -> Iterator[None]:
 
 def _attention_site(trained: TrainedSequences, batch: Batch) -> dict[str, Any]:
     """The trace node of the alignment, with prior and posterior."""
-    node: dict[str, Any] = trained.guide.run(*model_arguments(batch)).trace.nodes["alignment"]
+    nodes: Any = trained.guide.run(*model_arguments(batch)).trace.nodes
+    node: dict[str, Any] = nodes["alignment"]
     return node
 
 

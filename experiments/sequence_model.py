@@ -18,7 +18,8 @@ from experiments.files import UserError, user_errors
 from experiments.folder import saved_options
 from experiments.options import OptionError, configuration
 from experiments.training import ELBOTraining
-from guides import AlignmentSchemeName, Scheme, build_scheme
+from guides.names import AlignmentSchemeName
+from guides.schemes import Scheme, build_scheme
 from models.decoder import AttentionDecoder
 from models.decoding import Inference, target_log_probs
 from pyro_attention import Amortised, AttentionGuide, CategoricalAlignment, Family, Soft

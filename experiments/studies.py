@@ -6,27 +6,31 @@ python -m experiments.studies label_rate --data-root DIR
 from __future__ import annotations
 
 import sys
+
+from experiments.cli import run_script
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(run_script("experiments.graph_config:StudyConfig", "experiments.studies:run", name="experiments.studies"))
+
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
 
 from experiments import graph
-from experiments.cli import command_line, run_script
-from experiments.datasets.graphs import GraphName
+from experiments.cli import command_line, expected_one_of
 from experiments.figures import save
+from experiments.graph_config import StudyConfig, StudyName
 from experiments.graph_rows import LEGEND, ROWS, SEARCHED
 from experiments.parallel import run_all
-from experiments.results import SweepOptions, as_table, exclusive, open_run, user_errors, write_metrics
+from experiments.results import as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 from experiments.statistics import paired_difference, summarise
 
 __all__ = ["STUDIES", "Study", "StudyConfig", "run"]
 
-StudyName = Literal["label_rate", "feature_noise", "edge_noise"]
 _COLOURS = {"soft": "0.35", "LC": "#d1495b", "WC": "#1b6ca8"}
 
 
@@ -87,29 +91,6 @@ STUDIES: dict[StudyName, Study] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class StudyConfig(SweepOptions):
-    """Train some rows at several levels of one difficulty, and write a section of RESULTS.md with a picture.
-
-    Args:
-        name: The study.
-        dataset: The graph.
-        rows: Rows of the tables on graphs.
-        seeds: Number of seeds, shared by rows and levels; they draw the labels or the noise too.
-        max_epochs: Epochs at most.
-        patience: Epochs without as good a validation accuracy or loss before training stops.
-        num_samples: Samples of a prediction.
-    """
-
-    name: StudyName
-    dataset: GraphName = "cora"
-    rows: tuple[str, ...] = ("soft", "WC")
-    seeds: PositiveInt = 3  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
-    patience: PositiveInt = 100  # type: ignore[valid-type]
-    num_samples: PositiveInt = 50  # type: ignore[valid-type]
-
-
 @exclusive
 def run(config: StudyConfig) -> dict[str, float]:
     """Train what is not trained yet, write the section and print its table.
@@ -124,9 +105,9 @@ def run(config: StudyConfig) -> dict[str, float]:
     study, folder = STUDIES[config.name], config.out or Path("runs", "studies", f"{config.name}-{config.dataset}")
     page = config.results or RESULTS
     with user_errors(ValueError, OSError):
-        unknown = set(config.rows) - ROWS.keys()
+        unknown = next((row for row in config.rows if row not in ROWS), "")
         if unknown or not config.rows:
-            raise ValueError(f"rows {', '.join(unknown)}: expected some of {', '.join(ROWS)}")
+            raise ValueError(f"rows '{unknown}': {expected_one_of(ROWS, unknown)}")
         open_run(folder, config, free=("seeds", "max_epochs"))
     configs = {
         (row, level, seed): _run_config(config, study, folder, row, level, seed)
@@ -215,7 +196,3 @@ def _figure(config: StudyConfig, study: Study, values: dict[tuple[str, float, st
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, title="mean, s.e.", title_fontsize=8)
     return figure
-
-
-if __name__ == "__main__":
-    sys.exit(run_script(StudyConfig, run, name="experiments.studies"))

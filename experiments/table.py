@@ -6,42 +6,25 @@ python -m experiments.table bam1 --seeds 10 --data-root DIR
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+
+from experiments.cli import run_script
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(run_script("experiments.graph_config:TableConfig", "experiments.table:run", name="experiments.table"))
+
 from pathlib import Path
 from typing import Any
 
-from jsonargparse.typing import NonNegativeInt, PositiveInt
-
-from experiments.cli import command_line, run_script
+from experiments.cli import command_line
 from experiments.figures import save
+from experiments.graph_config import TableConfig
 from experiments.parallel import run_all
-from experiments.results import SweepOptions, as_table, exclusive, open_run, user_errors, write_metrics
+from experiments.results import as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, update_section
 from experiments.table_report import Results, difference_figure, table_section
-from experiments.tables import TABLES, Table, TableName
+from experiments.tables import TABLES, Table
 
 __all__ = ["TableConfig", "run"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableConfig(SweepOptions):
-    """Train the rows of a table and write it into RESULTS.md, with a picture.
-
-    Runs that are complete in the folder are read, not repeated, so seeds can be added later.
-
-    Args:
-        name: The table.
-        seeds: Number of seeds, shared by the rows.
-        first_seed: The first of them.
-        max_epochs: Epochs at most; the table's own number when omitted.
-        num_samples: Samples of a prediction; the table's own number when omitted.
-    """
-
-    name: TableName
-    seeds: PositiveInt = 10  # type: ignore[valid-type]
-    first_seed: NonNegativeInt = 0  # type: ignore[valid-type]
-    max_epochs: PositiveInt | None = None  # type: ignore[valid-type]
-    num_samples: PositiveInt | None = None  # type: ignore[valid-type]
 
 
 @exclusive
@@ -87,7 +70,3 @@ def _configs(table: Table, config: TableConfig, folder: Path) -> dict[tuple[str,
         for dataset in table.datasets
         for row in table.rows
     }  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(run_script(TableConfig, run, name="experiments.table"))

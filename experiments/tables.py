@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from experiments import graph
 from experiments.ensembles import graph_ensemble
+from experiments.graph_config import TableName
 from experiments.graph_rows import GRIDS, LEGEND, ROWS, SEARCHED
 
 __all__ = ["TABLES", "Block", "Column", "Table", "TableName"]
-
-TableName = Literal["bam1", "normalizers"]
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ _NORMALIZERS = replace(
         "the normalisation over nodes takes back in part. Scores are those of the test nodes."
     ),
     rows={
-        f"{row}{suffix}": _BAM1.rows[row] | ({"normalizer": name} if suffix else {})
+        f"{row}{suffix}": {**_BAM1.rows[row], **({"normalizer": name} if suffix else {})}
         for row in ("soft", "WC")
         for suffix, name in (("", "softmax"), (" doubly", "doubly_normalized"), (" hybrid", "hybrid"))
     },

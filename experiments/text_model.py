@@ -16,7 +16,7 @@ from experiments.pretrain_config import PretrainConfig
 from experiments.results import UserError, user_errors
 from experiments.sequence_model import run_config, run_vocabulary
 from experiments.training import ELBOTraining, PriorFactory, load_best, resolve_device, seeded_build
-from guides import Scheme, build_scheme
+from guides.schemes import Scheme, build_scheme
 from models.text import MaskedLanguageModel, TextEncoder
 from pyro_attention import NORMALIZERS, AttentionGuide, Hybrid, Normalizer, predict
 

@@ -21,16 +21,15 @@ from torch.utils.data import DataLoader
 from experiments.callbacks import BatchBar, EarlyStopping, EpochBar, History, RandomState
 from experiments.checkpoints import AtomicCheckpointIO, Checkpoints, read_weights
 from experiments.datasets.batches import SamplerEpoch
+from experiments.options import Device, Precision
 from experiments.results import UserError, user_errors
 from pyro_attention import AttentionELBO, AttentionGuide, Prior
 from pyro_attention.analysis import hybrid_weights
 
 __all__ = [
     "BatchTraining",
-    "Device",
     "ELBOTraining",
     "Fitted",
-    "Precision",
     "fit",
     "fit_batches",
     "hybrid_metrics",
@@ -39,8 +38,6 @@ __all__ = [
     "seeded_build",
 ]
 
-Device = Literal["auto", "cpu", "cuda"]
-Precision = Literal["32", "bf16-mixed"]
 PriorFactory = Callable[[int, int], Prior]
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -57,6 +54,8 @@ class ELBOTraining(pl.LightningModule):
         learning_rate: Learning rate of Adam.
         weight_decay: L2 penalty on every parameter, inside Adam's gradient.
     """
+
+    objective: Any  # of Pyro: the ELBO, called with the batch; it holds the model, the guide and itself as elbo
 
     def __init__(
         self,
@@ -87,12 +86,11 @@ class ELBOTraining(pl.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
         elbo, size = self.objective.elbo, self.observations(batch)
-        weighted = isinstance(elbo, AttentionELBO)
-        if weighted:
+        if isinstance(elbo, AttentionELBO):
             elbo.step = self.global_step
         loss: Tensor = self.objective(*self.arguments(batch)) / size
         record = {"loss": loss.detach()}
-        if weighted:
+        if isinstance(elbo, AttentionELBO):
             record["kl_weight"] = torch.tensor(elbo.current_kl_weight())
             record |= {f"kl_{site}": kl for site, kl in elbo.kl_record.items()}
         self.log_dict(record, on_step=False, on_epoch=True, batch_size=size)
@@ -266,6 +264,7 @@ def fit_batches(
     Raises:
         UserError: As :func:`fit`, or a batch cannot be computed.
     """
+    sampler: Any = train_data.sampler  # to torch's types any iterable
     with user_errors(ValueError, OSError):
         return fit(
             module,
@@ -278,7 +277,7 @@ def fit_batches(
             device=config.device,
             precision=config.precision,
             gradient_clip=config.gradient_clip,
-            callbacks=[SamplerEpoch(train_data.sampler)],
+            callbacks=[SamplerEpoch(sampler)],
             checkpoint_every=config.checkpoint_every,
             resume=config.resume,
             progress=config.progress,

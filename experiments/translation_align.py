@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from jsonargparse.typing import NonNegativeInt, PositiveInt
+from typing import Any
 
 from experiments.alignment_figures import interval_heatmaps, prior_and_posterior, weights_heatmap
 from experiments.alignment_table import table_lines
 from experiments.datasets.parallel_text import ParallelText
+from experiments.datasets.word_rules import WordRule
 from experiments.figures import save
 from experiments.results import UserError, user_errors
 from experiments.translation_alignments import PairAlignment, align_pairs
+from experiments.translation_config import AlignConfig
 from experiments.translation_evaluation import batches, progress_bar
-from experiments.translation_gold import GoldLinks, GoldOrder, better_reading, read_gold
+from experiments.translation_gold import GoldLinks, better_reading, read_gold
 from experiments.translation_input import read_pairs, refuse_to_replace, write_lines
 from experiments.translation_model import Trained, load_trained
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment, symmetrise
@@ -24,61 +23,8 @@ from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_ra
 __all__ = ["AlignConfig", "align_file", "aligned_pairs", "draw_pair"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AlignConfig:
-    """Align the words of two text files that translate each other line by line.
-
-    With gold links the words are what stands between blanks, as the links count them; else as in training.
-
-    Args:
-        run: Folder of a trained network.
-        source: File of the source sentences, UTF-8.
-        target: File of their translations.
-        out: Folder for alignments.txt (Pharaoh format, words from 0, source first), the pictures and, where the
-            network's text was divided into words, words.SOURCE and words.TARGET, which the links count.
-        overwrite: Replace those files if they are there already.
-        reverse: Folder of a network trained in the other direction, to combine both.
-        symmetrise: How to combine them.
-        weights: Choose links by the posterior, given the translation, or by the prior, which predicts it.
-        method: argmax: the most probable source word of each target word; threshold: every link of at least
-            --threshold; mbr: minimum Bayes risk under the alignment error rate.
-        threshold: Smallest probability of a link.
-        gold: File of gold links, Pharaoh (i-j sure, ipj possible) or NAACL format, to score against.
-        gold_index: What its first word counts as; 0 for Pharaoh and 1 for NAACL when omitted.
-        gold_order: Which side stands on the left of its links.
-        table: Also write probabilities.tsv: prior, posterior and 90 % credible interval of every likely link.
-        pictures: Sentence pairs to draw, from the first on.
-        num_samples: Posterior samples of random attention weights.
-        max_words: Most words of a sentence.
-        device: Where to compute.
-    """
-
-    run: Path
-    source: Path
-    target: Path
-    out: Path = Path("alignments")
-    overwrite: bool = False
-    reverse: Path | None = None
-    symmetrise: Literal["intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and"] = (
-        "grow-diag-final-and"
-    )
-    weights: Literal["posterior", "prior"] = "posterior"
-    method: Literal["argmax", "threshold", "mbr"] = "argmax"
-    threshold: float = 0.5
-    gold: Path | None = None
-    gold_index: Literal[0, 1] | None = None
-    gold_order: GoldOrder = "source-target"
-    table: bool = False
-    pictures: NonNegativeInt = 5  # type: ignore[valid-type]
-    num_samples: PositiveInt = 100  # type: ignore[valid-type]
-    max_words: PositiveInt = 200  # type: ignore[valid-type]
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-
-
 def align_file(config: AlignConfig) -> Path:
     """Write the alignments and the pictures, print where they are and, against gold links, the error rate."""
-    if not 0 <= config.threshold < 1:
-        raise UserError(f"--threshold is {config.threshold}, expected a probability in [0, 1)")
     trained = load_trained(config.run, device=config.device)
     reverse = None if config.reverse is None else _load_reverse(config, trained)
     text = _read(config, trained, (config.source, config.target))
@@ -115,7 +61,7 @@ def align_file(config: AlignConfig) -> Path:
 
 def _read(config: AlignConfig, trained: Trained, files: tuple[Path, Path]) -> ParallelText:
     # gold links count the words between blanks
-    words = None if config.gold is None else "none"
+    words: WordRule | None = None if config.gold is None else "none"
     return read_pairs(files, trained.config, max_words=config.max_words, words=words)
 
 

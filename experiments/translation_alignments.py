@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -46,13 +47,12 @@ def align_pairs(
     for batch in batches:
         found = align_batch(trained, batch, num_samples=num_samples)
         for row, index in enumerate(batch.indices.tolist()):
-            maps = {
-                "source": _words(trained.vocabulary, batch.source[row], batch.source_mask[row]),
-                "target": _words(trained.vocabulary, batch.target_out[row], batch.target_mask[row]),
-            }
-            cut = slice(len(maps["target"])), slice(len(maps["source"]))
-            prior = None if found.prior is None else merge_pieces(found.prior[row][cut], **maps, renormalise=True)
-            posterior = merge_pieces(found.posterior[:, row][:, *cut], **maps, renormalise=True)
+            source = _words(trained.vocabulary, batch.source[row], batch.source_mask[row])
+            target = _words(trained.vocabulary, batch.target_out[row], batch.target_mask[row])
+            cut = slice(len(target)), slice(len(source))
+            merge = partial(merge_pieces, source=source, target=target, renormalise=True)
+            prior = None if found.prior is None else merge(found.prior[row][cut])
+            posterior = merge(found.posterior[:, row][:, *cut])
             yield index, PairAlignment(text.source[index].split(), text.target[index].split(), prior, posterior)
 
 
@@ -73,8 +73,8 @@ def alignment_summary(trained: Trained, text: ParallelText, batches: Iterable[Ba
         return summary
     gold = [GoldAlignment(alignment.links) for alignment in text.alignments]
     ordered = [pairs[index] for index in range(len(text))]
-    if ordered[0].prior is not None:
-        found = [hard_alignment(pair.prior) for pair in ordered]
+    found = [hard_alignment(pair.prior) for pair in ordered if pair.prior is not None]
+    if found:
         summary["test_prior_aer"] = alignment_error_rate(found, gold).aer
     summary["test_posterior_aer"] = alignment_error_rate([pair.links for pair in ordered], gold).aer
     return summary

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from jsonargparse.typing import NonNegativeInt, PositiveInt
+from typing import Any
 
 from experiments.results import UserError, metrics_table, user_errors
+from experiments.translation_config import EvaluateConfig, TranslateConfig
 from experiments.translation_evaluation import bleu, chrf, perplexity, translate
 from experiments.translation_input import read_pairs, read_source, refuse_to_replace, write_lines
 from experiments.translation_model import load_text, load_trained
@@ -20,68 +18,6 @@ __all__ = [
     "evaluate_run",
     "translate_file",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TranslateConfig:
-    """Translate a text file, a sentence a line; a line that is empty or too long gives an empty line.
-
-    Args:
-        run: Folder of a trained network.
-        file: The file, UTF-8.
-        out: Where to write the translations; beside the file, with the language as its ending, when omitted.
-        overwrite: Replace that file if it is there already.
-        beam: Live hypotheses of the beam search; as in training when omitted.
-        k_max: Keep so many largest weights of each word.
-        samples: Average the next word's probability over so many posterior samples; 0 takes the mean weights. For
-            weibull, lognormal, gamma and dirichlet.
-        no_repeat: Repeat no so many word pieces in a row; as in training when omitted.
-        max_words: Most words of a sentence.
-        max_length: Most word pieces of a translation; longer ones are cut, and named.
-        device: Where to compute.
-    """
-
-    run: Path
-    file: Path
-    out: Path | None = None
-    overwrite: bool = False
-    beam: PositiveInt | None = None  # type: ignore[valid-type]
-    k_max: PositiveInt | None = None  # type: ignore[valid-type]
-    samples: NonNegativeInt = 0  # type: ignore[valid-type]
-    no_repeat: PositiveInt | None = None  # type: ignore[valid-type]
-    max_words: PositiveInt = 200  # type: ignore[valid-type]
-    max_length: PositiveInt = 100  # type: ignore[valid-type]
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateConfig:
-    """Perplexity, BLEU and chrF of a trained network on its test text or on two files, with options of one's own.
-
-    Args:
-        run: Folder of a trained network.
-        source_file: File of sentences to translate, UTF-8; the test text when omitted.
-        target_file: File of their translations.
-        beam: Live hypotheses of the beam search; as in training when omitted.
-        k_max: Keep so many largest weights of each word.
-        samples: Average the next word's probability over so many posterior samples; 0 takes the mean weights. For
-            weibull, lognormal, gamma and dirichlet.
-        no_repeat: Repeat no so many word pieces in a row; as in training when omitted.
-        max_words: Most words of a sentence of the two files.
-        max_length: Most word pieces of a translation; longer ones are cut, and counted.
-        device: Where to compute.
-    """
-
-    run: Path
-    source_file: Path | None = None
-    target_file: Path | None = None
-    beam: PositiveInt | None = None  # type: ignore[valid-type]
-    k_max: PositiveInt | None = None  # type: ignore[valid-type]
-    samples: NonNegativeInt = 0  # type: ignore[valid-type]
-    no_repeat: PositiveInt | None = None  # type: ignore[valid-type]
-    max_words: PositiveInt = 200  # type: ignore[valid-type]
-    max_length: PositiveInt = 100  # type: ignore[valid-type]
-    device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
 def translate_file(config: TranslateConfig) -> Path:

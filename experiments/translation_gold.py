@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import get_args
 
 from experiments.results import UserError, user_errors
+from experiments.translation_config import GoldIndex, GoldOrder
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, read_naacl, read_pharaoh
 
-__all__ = ["GoldLinks", "GoldOrder", "better_reading", "read_gold"]
-
-GoldOrder = Literal["source-target", "target-source"]
-GoldIndex = Literal[0, 1]
+__all__ = ["GoldLinks", "better_reading", "read_gold"]
 
 
-class _Reading(NamedTuple):
+@dataclass(frozen=True)
+class _Reading:
     """A way to read the numbers of a gold file."""
 
     index: GoldIndex
@@ -78,9 +77,10 @@ def read_gold(
         written = _naacl(path, len(sizes)) if naacl else _pharaoh(path, len(sizes))
     if not any(links.possible for links in written.values()):
         raise UserError(f"{path} holds no links; expected i-j or ipj (Pharaoh), or lines of sentence, source, target")
-    chosen = _Reading(int(naacl) if index is None else index, order)
+    first: GoldIndex = 1 if naacl else 0
+    chosen = _Reading(first if index is None else index, order)
     misfit = next(_misfits(written, chosen, sizes), None)
-    readings = [_Reading(first, side) for side in ("source-target", "target-source") for first in (0, 1)]
+    readings = [_Reading(number, side) for side in get_args(GoldOrder) for number in get_args(GoldIndex)]
     others = [
         reading
         for reading in readings

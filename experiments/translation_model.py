@@ -25,7 +25,8 @@ from experiments.sequence_model import (
 )
 from experiments.training import load_best, resolve_device, seeded_build
 from experiments.translation_config import NormalizerName, TranslationConfig
-from guides import AlignmentNetwork, build_scheme
+from guides.inference_network import AlignmentNetwork
+from guides.schemes import build_scheme
 from models.nmt import Translation, TranslationSizes
 from models.temporal import TemporalNormalizer
 from pyro_attention import Prior

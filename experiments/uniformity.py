@@ -6,23 +6,33 @@ python -m experiments.uniformity --data-root DIR
 from __future__ import annotations
 
 import sys
+
+from experiments.cli import run_script
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(
+        run_script(
+            "experiments.graph_config:UniformityConfig", "experiments.uniformity:run", name="experiments.uniformity"
+        )
+    )
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments import graph
-from experiments.cli import command_line, run_script
-from experiments.datasets.graphs import GraphName
+from experiments.cli import command_line, expected_one_of
+from experiments.datasets.names import GraphName
 from experiments.figures import save
+from experiments.graph_config import UniformityConfig
 from experiments.graph_evaluation import relative_entropies
 from experiments.graph_rows import LEGEND, ROWS, SEARCHED
 from experiments.parallel import run_all
-from experiments.results import SweepOptions, as_table, exclusive, open_run, user_errors, write_metrics
+from experiments.results import as_table, exclusive, open_run, user_errors, write_metrics
 from experiments.results_page import RESULTS, hardware, markdown_table, update_section
 from experiments.statistics import paired_difference, summarise
 from pyro_attention import predict, sample_posterior
@@ -30,25 +40,6 @@ from pyro_attention import predict, sample_posterior
 __all__ = ["UniformityConfig", "run"]
 
 _LAYERS = ("hidden layer", "output layer")
-
-
-@dataclass(frozen=True, kw_only=True)
-class UniformityConfig(SweepOptions):
-    """Measure the entropy of learned attention, and the accuracy when it is replaced by uniform attention.
-
-    Args:
-        datasets: The graphs.
-        rows: Rows of the tables on graphs.
-        seeds: Number of seeds.
-        max_epochs: Epochs at most.
-        patience: Epochs without as good a validation accuracy or loss before training stops.
-    """
-
-    datasets: tuple[GraphName, ...] = ("cora", "citeseer")
-    rows: tuple[str, ...] = ("soft", "WC")
-    seeds: PositiveInt = 5  # type: ignore[valid-type]
-    max_epochs: PositiveInt = 2000  # type: ignore[valid-type]
-    patience: PositiveInt = 100  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True)
@@ -72,11 +63,11 @@ def run(config: UniformityConfig) -> dict[str, float]:
     """
     page, folder = config.results or RESULTS, config.out or Path("runs", "studies", "uniformity")
     with user_errors(ValueError, OSError):
-        unknown = set(config.rows) - ROWS.keys()
+        unknown = next((row for row in config.rows if row not in ROWS), "")
         if unknown or not config.rows or not config.datasets:
-            raise ValueError(f"rows {', '.join(unknown)}: expected some of {', '.join(ROWS)}, and a data set")
+            raise ValueError(f"rows '{unknown}': {expected_one_of(ROWS, unknown)}, and a data set")
         open_run(folder, config, free=("datasets", "rows", "seeds", "max_epochs"))
-    configs = {
+    configs: dict[tuple[str, str, int], graph.GraphConfig] = {
         (dataset, row, seed): _run_config(config, folder, dataset, row, seed)
         for seed in range(config.seeds)
         for dataset in config.datasets
@@ -176,7 +167,3 @@ def _figure(config: UniformityConfig, measured: Mapping[tuple[str, str, int], _M
     )
     figure.supylabel("share of nodes and heads below", fontsize=10)
     return figure
-
-
-if __name__ == "__main__":
-    sys.exit(run_script(UniformityConfig, run, name="experiments.uniformity"))

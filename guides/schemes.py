@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import cast, get_args
 
 from pyro.infer import ELBO
 from torch import nn
 
+from guides.names import AblationSchemeName, AlignmentSchemeName, PriorName, SchemeName
 from pyro_attention import (
     AlignmentELBO,
     AlignmentPrior,
@@ -36,31 +37,7 @@ from pyro_attention import (
 )
 from pyro_attention.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian
 
-__all__ = [
-    "AblationSchemeName",
-    "AlignmentSchemeName",
-    "PriorName",
-    "Scheme",
-    "SchemeName",
-    "WeightsSchemeName",
-    "build_scheme",
-]
-
-WeightsSchemeName = Literal["soft", "weibull", "lognormal", "gamma"]
-AlignmentSchemeName = Literal[
-    "marginal",
-    "hard_enum",
-    "hard_sample",
-    "categorical_enum",
-    "categorical_sample",
-    "gumbel",
-    "wake_sleep",
-    "iwae",
-    "dirichlet",
-]
-SchemeName = Literal[WeightsSchemeName, AlignmentSchemeName]
-AblationSchemeName = Literal["gaussian"]  # weights off the simplex, which not every evaluation is made for
-PriorName = Literal["fixed", "contextual"]
+__all__ = ["Scheme", "build_scheme"]
 
 PriorFactory = Callable[[int, int], Prior]
 KLWeight = float | Callable[[int], float]
@@ -167,7 +144,7 @@ def build_scheme(
     if prior not in get_args(PriorName):
         raise ValueError(f"unknown prior '{prior}'; expected one of {', '.join(get_args(PriorName))}")
     if name in get_args(AlignmentSchemeName):
-        return _alignment_scheme(name, kl_weight, temperature, particles, plates)
+        return _alignment_scheme(cast(AlignmentSchemeName, name), kl_weight, temperature, particles, plates)
     elbo, contextual = AttentionELBO(kl_weight=kl_weight), prior == "contextual"
     if name == "soft":
         return Scheme(_keyless(FixedGammaPrior), Soft(), elbo)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pyro
 import torch
+from pyro.poutine.mask_messenger import MaskMessenger
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
@@ -127,9 +128,9 @@ class AttentionDecoder(nn.Module):
         else:
             steps = list(self.steps(self.start(memory, source_mask), target_in))
             queries = torch.stack([step.queries for step in steps], 1)
-            with sentences, words, pyro.poutine.mask(mask=target_mask):
+            with sentences, words, _masked(target_mask):
                 context = self._attend(torch.stack([step.scores for step in steps], 1), memory, source_mask)
-        with sentences, words, pyro.poutine.mask(mask=target_mask):
+        with sentences, words, _masked(target_mask):
             likelihood = self.likelihood(queries, context)
             pyro.sample("target", likelihood, obs=target_out)
         return likelihood
@@ -173,7 +174,7 @@ class AttentionDecoder(nn.Module):
         state, queries, contexts = self.start(memory, source_mask), [], []
         for number, word in enumerate(self.embed(target_in).unbind(1)):
             step = self.step(state, word)
-            with pyro.poutine.mask(mask=target_mask[:, number : number + 1]), _Numbered(number):
+            with _masked(target_mask[:, number : number + 1]), _Numbered(number):
                 context = self._attend(step.scores.unsqueeze(-2), memory, source_mask).squeeze(-2)
             state = self.feed(step.state, step.queries, context)
             queries.append(step.queries)
@@ -186,6 +187,12 @@ class AttentionDecoder(nn.Module):
         layout = Dense(source_mask[:, None, None], event_dim=2)
         memory = memory[:, None, None]  # keys and values [B, 1, 1, N, D], to scores [B, M, 1, N]
         return self.attention(scores.unsqueeze(-2), memory, keys=memory, layout=layout).context.squeeze(-2)
+
+
+def _masked(mask: Tensor) -> MaskMessenger:
+    """Only what is true counts."""
+    words: Any = mask  # Pyro's annotation knows torch.BoolTensor alone, which no tensor is to a type checker
+    return pyro.poutine.mask(mask=words)
 
 
 class _Numbered(Messenger):

@@ -37,8 +37,8 @@ class DecoderState:
 
     def select(self, rows: Tensor) -> DecoderState:
         """These rows, source and all; a row may be left out or come many times."""
-        source = {"memory": self.memory[rows], "keys": self.keys[rows], "mask": self.mask[rows]}
-        return replace(self.reorder(rows), **source)
+        ordered = self.reorder(rows)
+        return replace(ordered, memory=self.memory[rows], keys=self.keys[rows], mask=self.mask[rows])
 
 
 @dataclass(frozen=True)

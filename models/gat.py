@@ -99,7 +99,7 @@ class GAT(PyroModule):
     def _drop(self, x: Tensor) -> Tensor:
         """Dropout; on sparse features of the stored values only, which has the same distribution."""
         if x.layout == torch.strided:
-            return self.dropout(x)  # type: ignore[no-any-return]
+            return self.dropout(x)
         values = self.dropout(x.values())
         if x.layout == torch.sparse_csr:
             pointers = x.crow_indices(), x.col_indices()

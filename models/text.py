@@ -90,7 +90,7 @@ class TextEncoder(nn.Module):
         hidden: Tensor = self.dropout(embedded * self.tokens.embedding_dim**0.5)
         for layer in self.layers:
             hidden = layer(hidden, ~mask)
-        return self.norm(hidden)  # type: ignore[no-any-return]
+        return self.norm(hidden)
 
 
 class _Layer(nn.Module):

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from guides import AblationSchemeName, RegionNetwork, SchemeName, build_scheme
+from guides.inference_network import RegionNetwork
+from guides.names import AblationSchemeName, SchemeName
+from guides.schemes import build_scheme
 from models.captioning import Captioning, CaptioningSizes
 from models.decoding import Inference, beam_search, greedy, sample
 from models.decoding.next_word import next_word_log_probs, next_word_mixture, target_log_probs

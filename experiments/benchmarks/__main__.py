@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import sys
+
+from experiments.cli import run_script
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(
+        run_script(
+            "experiments.benchmarks.config:BenchmarkConfig",
+            "experiments.benchmarks.__main__:run",
+            name="experiments.benchmarks",
+        )
+    )
+
+import json
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Any
 
 import torch
-from jsonargparse.typing import PositiveInt
 from tqdm import tqdm
 
+from experiments.benchmarks.config import BenchmarkConfig
 from experiments.benchmarks.ratios import RATIOS, Measured, compare, device_name, ratios_of, read_ratios, write_ratios
 from experiments.benchmarks.suite import BENCHMARKS, Name
 from experiments.benchmarks.timing import Timing, threads_text
-from experiments.cli import run_script
 from experiments.results import UserError, as_table, exclusive, open_results, write_atomic, write_environment
 from experiments.results_page import hardware, markdown_table, update_section
 
 SCRIPT = "experiments.benchmarks"
 Results = dict[Name, dict[str, Timing]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchmarkConfig:
-    """Time things side by side in one process; ratios are to the first row, or to the last row before with ratio 1.
-
-    Args:
-        name: One benchmark; all when omitted.
-        rounds: Rounds that count; each benchmark's own number when omitted.
-        threads: Threads of torch; its own choice when omitted.
-        device: Where to compute; auto takes the CPU, and then a GPU where there is one.
-        out: Folder for benchmarks.json and environment.json, in a folder for each device.
-        update: Make these the committed ratios, experiments/benchmarks/ratios.json, that later runs are compared with.
-        results: Page whose section on this is written; none when omitted.
-    """
-
-    name: Name | None = None
-    rounds: PositiveInt | None = None  # type: ignore[valid-type]
-    threads: PositiveInt | None = None  # type: ignore[valid-type]
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    out: Path = Path("runs", "benchmarks")
-    update: bool = False
-    results: Path | None = None
 
 
 @exclusive
@@ -140,7 +127,3 @@ def _section(results: Results, config: BenchmarkConfig, machine: str) -> str:
         rounds = config.rounds or BENCHMARKS[name].rounds
         parts.append(f"### {name}\n\n{BENCHMARKS[name].text} {rounds} rounds.\n\n{markdown_table(_rows(timings))}")
     return "\n\n".join(parts)
-
-
-if __name__ == "__main__":
-    sys.exit(run_script(BenchmarkConfig, run, name=SCRIPT))

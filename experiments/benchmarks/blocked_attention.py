@@ -5,15 +5,25 @@ python -m experiments.benchmarks.blocked_attention
 
 from __future__ import annotations
 
-import math
 import sys
+
+from experiments.cli import run_script
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(
+        run_script(
+            "experiments.benchmarks.config:BlockedConfig",
+            "experiments.benchmarks.blocked_attention:run",
+            name="experiments.benchmarks.blocked_attention",
+        )
+    )
+
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from jsonargparse.typing import PositiveInt
 from pyro import factor
 from pyro.nn import PyroModule
 from torch import Tensor, nn
@@ -23,9 +33,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from tqdm import tqdm
 
 from experiments.benchmarks import blocked_attention_report as report
+from experiments.benchmarks.config import BlockedConfig
 from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import Timing, interleave, threads_text
-from experiments.cli import command_line, run_script
+from experiments.cli import command_line
 from experiments.figures import save
 from experiments.results import as_table, exclusive, open_results, write_environment, write_metrics
 from experiments.results_page import hardware, update_section
@@ -55,28 +66,7 @@ QUANTITIES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlockedConfig:
-    """Time and memory of one layer of Bayesian attention with its KL, forward and backward.
-
-    Args:
-        lengths: Numbers of positions.
-        dense_up_to: The longest length at which the dense contestants take part.
-        out: Folder for metrics.json, environment.json and blocked_attention.png.
-        rounds: Rounds that count.
-        threads: Threads of torch; its own choice when omitted.
-        results: Page whose section on this is written, with the picture in pictures/ beside it; none when omitted.
-    """
-
-    lengths: tuple[PositiveInt, ...] = (1024, 2048, 4096, 8192)  # type: ignore[valid-type]
-    dense_up_to: PositiveInt = 8192  # type: ignore[valid-type]
-    out: Path = Path("runs", "bench", "blocked_attention")
-    rounds: PositiveInt = 5  # type: ignore[valid-type]
-    threads: PositiveInt | None = None  # type: ignore[valid-type]
-    results: Path | None = None
-
-
-class _Layer(PyroModule):  # type: ignore[misc]
+class _Layer(PyroModule):
     """Scaled dot-product attention of free queries, keys and values, observed through the mean of squares."""
 
     def __init__(self, length: int, *, blocked: bool) -> None:
@@ -193,7 +183,3 @@ def _report(config: BlockedConfig, metrics: dict[str, float]) -> None:
         command = command_line(SCRIPT, config, always=("rounds",))
         text = report.section(rows, command, rounds=config.rounds, layer=layer, machine=machine, picture=beside)
         update_section(config.results, "blocked_attention", text)
-
-
-if __name__ == "__main__":
-    sys.exit(run_script(BlockedConfig, run, name=SCRIPT))

@@ -6,23 +6,34 @@ python -m experiments.benchmarks.enumeration
 from __future__ import annotations
 
 import sys
+
+from experiments.cli import run_script
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(
+        run_script(
+            "experiments.benchmarks.config:EnumerationConfig",
+            "experiments.benchmarks.enumeration:run",
+            name="experiments.benchmarks.enumeration",
+        )
+    )
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Literal, get_args
 
 import pyro
 import pyro.distributions as dist
 import torch
-from jsonargparse.typing import PositiveInt
 from pyro.infer import TraceEnum_ELBO
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from experiments.benchmarks.config import EnumerationConfig
 from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import interleave, threads_text, with_spread
-from experiments.cli import command_line, run_script
+from experiments.cli import command_line
 from experiments.results import as_table, exclusive, open_results, write_environment, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from pyro_attention.likelihoods import TokenLikelihood
@@ -51,27 +62,6 @@ class Sizes:
     batch: int = 16
     width: int = 256
     vocabulary: int = 10_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnumerationConfig:
-    """Time and memory of exact marginal likelihoods over alignments, forward and backward.
-
-    Args:
-        sources: Numbers of source positions, each of which is an alignment.
-        vocabulary: Number of tokens.
-        out: Folder for metrics.json and environment.json.
-        rounds: Rounds that count.
-        threads: Threads of torch; its own choice when omitted.
-        results: Page whose section on this is written; none when omitted.
-    """
-
-    sources: tuple[PositiveInt, ...] = (10, 25, 50)  # type: ignore[valid-type]
-    vocabulary: PositiveInt = 10_000  # type: ignore[valid-type]
-    out: Path = Path("runs", "bench", "enumeration")
-    rounds: PositiveInt = 5  # type: ignore[valid-type]
-    threads: PositiveInt | None = None  # type: ignore[valid-type]
-    results: Path | None = None
 
 
 class Translation(nn.Module):
@@ -182,7 +172,3 @@ def _rows(metrics: dict[str, float], sources: tuple[int, ...]) -> list[dict[str,
             row[f"{name} MB"] = f"{found['peak_mb']:.0f}"
         rows.append(row)
     return rows
-
-
-if __name__ == "__main__":
-    sys.exit(run_script(EnumerationConfig, run, name=SCRIPT))

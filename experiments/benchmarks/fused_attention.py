@@ -5,23 +5,33 @@ python -m experiments.benchmarks.fused_attention
 
 from __future__ import annotations
 
-import math
 import sys
+
+from experiments.cli import run_script
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(
+        run_script(
+            "experiments.benchmarks.config:FusedConfig",
+            "experiments.benchmarks.fused_attention:run",
+            name="experiments.benchmarks.fused_attention",
+        )
+    )
+
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, get_args
 
 import pyro
 import torch
-from jsonargparse.typing import PositiveInt
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from tqdm import tqdm
 
+from experiments.benchmarks.config import FusedConfig
 from experiments.benchmarks.timing import interleave, with_spread
-from experiments.cli import command_line, run_script
+from experiments.cli import command_line
 from experiments.results import UserError, as_table, exclusive, open_results, write_environment, write_metrics
 from experiments.results_page import hardware, markdown_table, update_section
 from pyro_attention import AttentionELBO, AttentionGuide, ContextualGammaPrior, LatentAttention, Weibull
@@ -42,33 +52,6 @@ QUANTITIES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class FusedConfig:
-    """Time and memory of one layer of fused Bayesian attention with its KL, forward and backward, on a GPU.
-
-    Args:
-        lengths: Numbers of positions.
-        width: Width of a head.
-        dtype: Of queries, keys and values.
-        heads: Number of heads.
-        batch: Sequences at a time.
-        causal: Let no position attend to later ones.
-        rounds: Rounds that count.
-        out: Folder for metrics.json and environment.json.
-        results: Page whose section on this is written; none when omitted.
-    """
-
-    lengths: tuple[PositiveInt, ...] = (4096, 16384)  # type: ignore[valid-type]
-    width: PositiveInt = 64  # type: ignore[valid-type]
-    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
-    heads: PositiveInt = 16  # type: ignore[valid-type]
-    batch: PositiveInt = 1  # type: ignore[valid-type]
-    causal: bool = False
-    rounds: PositiveInt = 20  # type: ignore[valid-type]
-    out: Path = Path("runs", "bench", "fused_attention")
-    results: Path | None = None
-
-
 class _Softmax(nn.Module):
     """Scaled dot-product attention of free queries, keys and values, and the mean of squares of the result."""
 
@@ -77,11 +60,12 @@ class _Softmax(nn.Module):
         self.vectors, self.causal = _vectors(config, length, device), config.causal
 
     def forward(self) -> Tensor:
-        context = scaled_dot_product_attention(*self.vectors, is_causal=self.causal)
+        queries, keys, values = self.vectors
+        context = scaled_dot_product_attention(queries, keys, values, is_causal=self.causal)
         return context.square().mean(dtype=torch.float32)
 
 
-class _Bayesian(PyroModule):  # type: ignore[misc]
+class _Bayesian(PyroModule):
     """The same with latent weights, observed through the mean of squares."""
 
     def __init__(self, config: FusedConfig, length: int, device: torch.device) -> None:
@@ -198,7 +182,3 @@ def _section(config: FusedConfig, rows: list[dict[str, str]]) -> str:
         f"beyond that before.\n\n"
         f"{markdown_table(rows)}"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(run_script(FusedConfig, run, name=SCRIPT))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyro
 import torch
@@ -10,7 +11,8 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from experiments.benchmarks.timing import Timing, interleave
-from guides import WeightsSchemeName, build_scheme
+from guides.names import WeightsSchemeName
+from guides.schemes import build_scheme
 from models.gat import GAT
 from pyro_attention import EdgeList
 
@@ -22,7 +24,7 @@ NODES, EDGES, FEATURES, CLASSES, LABELLED = 2708, 10556, 64, 7, 140
 def random_graph(nodes: int = NODES, edges: int = EDGES, *, seed: int = 0) -> Tensor:
     """A random symmetric graph without self loops, by default with as many nodes and edges as Cora: ``[2, edges]``."""
     generator = torch.Generator().manual_seed(seed)
-    options = {"generator": generator, "device": "cpu"}  # the same graph for every device
+    options: dict[str, Any] = {"generator": generator, "device": "cpu"}  # the same graph for every device
     source = torch.randint(nodes, (edges // 2,), **options)
     target = (source + torch.randint(1, nodes, (edges // 2,), **options)) % nodes
     graph = torch.stack([torch.cat([source, target]), torch.cat([target, source])])
@@ -48,7 +50,7 @@ def our_layers(
     scheme = build_scheme(scheme_name)
     network = GAT(FEATURES, classes, output_heads=output_heads, dropout=0.0, prior=scheme.prior).layers
 
-    class Layers(PyroModule):  # type: ignore[misc]
+    class Layers(PyroModule):
         def __init__(self) -> None:
             super().__init__()
             self.network = network

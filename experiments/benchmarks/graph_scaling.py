@@ -6,15 +6,26 @@ python -m experiments.benchmarks.graph_scaling --data-root DIR
 from __future__ import annotations
 
 import sys
+
+from experiments.cli import run_script
+
+if __name__ == "__main__":  # ahead of the other imports, which --help does not need
+    sys.exit(
+        run_script(
+            "experiments.benchmarks.config:ScalingConfig",
+            "experiments.benchmarks.graph_scaling:run",
+            name="experiments.benchmarks.graph_scaling",
+        )
+    )
+
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jsonargparse.typing import PositiveFloat, PositiveInt
 from tqdm import tqdm
 
 from experiments.benchmarks import graph_scaling_report as report
+from experiments.benchmarks.config import EDGES, ScalingConfig
 from experiments.benchmarks.graph_sizes import (
     CONTESTANTS,
     LARGE,
@@ -27,7 +38,7 @@ from experiments.benchmarks.graph_sizes import (
     time_per_edge,
 )
 from experiments.benchmarks.timing import threads_text
-from experiments.cli import command_line, run_script
+from experiments.cli import command_line
 from experiments.figures import save
 from experiments.results import UserError, as_table, exclusive, open_results, write_environment, write_metrics
 from experiments.results_page import RESULTS, hardware, update_section
@@ -36,7 +47,6 @@ __all__ = ["ScalingConfig", "run"]
 
 SCRIPT = "experiments.benchmarks.graph_scaling"
 NODES = 20_000
-EDGES = (20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000)
 QUANTITIES = {
     "ms": "median time of forward and backward of the two layers in milliseconds",
     "ratio": "that time divided by GATConv's in the same round, median over rounds",
@@ -51,30 +61,6 @@ SLOPES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScalingConfig:
-    """Time and memory of graph attention layers at PubMed's size, and against the number of edges.
-
-    Args:
-        data_root: Folder of the data sets, for planetoid/pubmed_topology.npz; $PYRO_ATTENTION_DATA, else
-            ~/.cache/pyro_attention when omitted. Without that file a random graph of PubMed's size is measured.
-        out: Folder for metrics.json, environment.json and graph_scaling.png.
-        results: Page with the section graph-scaling; its picture is written to pictures/ beside the page.
-        max_edges: Edges of the largest random graph.
-        max_memory: GB that one measurement may take; layers that would need more are left out.
-        rounds: Rounds that count; large graphs get fewer.
-        threads: Threads of torch; its own choice when omitted.
-    """
-
-    data_root: Path | None = None
-    out: Path = Path("runs", "bench", "graph_scaling")
-    results: Path = RESULTS
-    max_edges: PositiveInt = EDGES[-1]  # type: ignore[valid-type]
-    max_memory: PositiveFloat = 8.0  # type: ignore[valid-type]
-    rounds: PositiveInt = 30  # type: ignore[valid-type]
-    threads: PositiveInt | None = None  # type: ignore[valid-type]
-
-
 @exclusive
 def run(config: ScalingConfig) -> dict[str, float]:
     """Measure, print the table, write metrics, picture and section; the metrics.
@@ -83,6 +69,7 @@ def run(config: ScalingConfig) -> dict[str, float]:
         UserError: The topology file is damaged, a size or limit leaves nothing to measure, or the folder
             holds something else.
     """
+    page = config.results or RESULTS
     sizes = [edges for edges in EDGES if edges <= config.max_edges]
     if not sizes:
         raise UserError(f"max_edges is {config.max_edges}, expected at least {EDGES[0]}, the smallest graph")
@@ -99,13 +86,13 @@ def run(config: ScalingConfig) -> dict[str, float]:
     write_metrics(config.out, metrics, definitions)
     print(as_table(report.rows([at_pubmed, *growing])), *report.findings(metrics), sep="\n")
     picture = Path("pictures", "graph_scaling.png")
-    for path in (config.out / picture.name, config.results.parent / picture):
+    for path in (config.out / picture.name, page.parent / picture):
         save(report.figure(at_pubmed, growing), path)
     machine = f"{hardware([config.out])}, {threads_text()}"
     command = command_line(SCRIPT, config)
     section = report.section(at_pubmed, growing, metrics, command=command, picture=picture, machine=machine)
-    update_section(config.results, "graph-scaling", section)
-    print(config.out / picture.name, config.results, sep="\n")
+    update_section(page, "graph-scaling", section)
+    print(config.out / picture.name, page, sep="\n")
     return metrics
 
 
@@ -150,7 +137,3 @@ def _metrics(at_pubmed: Measurement, growing: Sequence[Measurement]) -> dict[str
         metrics[f"{contestant}/slope_ms"] = growth(edges, [found.times[contestant].median for found in measured])
         metrics[f"{contestant}/slope_peak_mb"] = growth(edges, [found.peaks[contestant] for found in measured])
     return metrics
-
-
-if __name__ == "__main__":
-    sys.exit(run_script(ScalingConfig, run, name=SCRIPT))

@@ -16,6 +16,7 @@ from experiments.benchmarks.timing import Timing, interleave
 from experiments.datasets.graph_parts import data_folder
 from experiments.datasets.safe_arrays import read_arrays
 from experiments.results import UserError
+from guides.names import WeightsSchemeName
 from pyro_attention import EdgeList
 
 __all__ = [
@@ -119,8 +120,8 @@ def make_step(contestant: Contestant, graph: Graph) -> Callable[[], None]:
     if contestant == "GATConv":
         return pyg_layers(x, edge_index, classes=CLASSES, output_heads=OUTPUT_HEADS)
     edges = EdgeList.from_edge_index(edge_index, num_nodes=graph.nodes, add_self_loops=True)
-    scheme = {"Soft": "soft", "WC": "weibull"}[contestant]
-    return our_layers(scheme, x, edges, classes=CLASSES, output_heads=OUTPUT_HEADS)  # type: ignore[arg-type]
+    scheme: WeightsSchemeName = "soft" if contestant == "Soft" else "weibull"
+    return our_layers(scheme, x, edges, classes=CLASSES, output_heads=OUTPUT_HEADS)
 
 
 def measure(graph: Graph, contestants: Sequence[Contestant], *, rounds: int) -> Measurement:

@@ -29,7 +29,7 @@ LENGTHS = (64, 128, 256, 512)
 BATCH, WIDTH, HEADS = 4, 256, 4
 
 
-class _SelfAttention(PyroModule):  # type: ignore[misc]
+class _SelfAttention(PyroModule):
     """One layer, observed through the mean square of its output."""
 
     def __init__(self, normalizer: Normalizer) -> None:

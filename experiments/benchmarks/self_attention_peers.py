@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -182,7 +183,8 @@ class _StockPyro(nn.Module):
         self.network, self.in_guide = network, in_guide
 
     def forward(self, x: Tensor, labels: Tensor) -> None:
-        for layer in self.network.attention:
+        layers: Iterable[Any] = self.network.attention
+        for layer in layers:
             layer.in_guide = self.in_guide
         with pyro.plate("batch", len(x)):
             logits = self.network(x)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from experiments.benchmarks import (
     blocked_attention,
@@ -14,13 +13,11 @@ from experiments.benchmarks import (
     posterior_samples,
     self_attention,
 )
+from experiments.benchmarks.config import Name
 from experiments.benchmarks.timing import Timing, interleave
 
 __all__ = ["BENCHMARKS", "SOURCES", "Benchmark", "Name"]
 
-Name = Literal[
-    "graph_attention", "self_attention", "normalizers", "posterior_samples", "enumeration", "blocked_attention"
-]
 SOURCES = 25  # source positions of the enumerated alignments
 
 

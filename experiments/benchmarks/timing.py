@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
 __all__ = ["Timing", "interleave", "threads_text", "with_spread"]
+
+Name = TypeVar("Name", bound=str)
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,8 @@ def threads_text(count: int | None = None) -> str:
 
 
 def interleave(
-    contestants: Mapping[str, Callable[[], object]], *, rounds: int = 50, warm_up: int = 5
-) -> dict[str, Timing]:
+    contestants: Mapping[Name, Callable[[], object]], *, rounds: int = 50, warm_up: int = 5
+) -> dict[Name, Timing]:
     """Time the contestants in turn; the first one is the reference of the ratios.
 
     Where torch's default device is a GPU, times are those between events on it.
@@ -71,7 +74,7 @@ def interleave(
         warm_up: Rounds ahead that are not counted.
     """
     clock = _event_time if torch.get_default_device().type == "cuda" else _wall_time
-    times: dict[str, list[float]] = {name: [] for name in contestants}
+    times: dict[Name, list[float]] = {name: [] for name in contestants}
     for turn in range(warm_up + rounds):
         for name, call in contestants.items():
             elapsed = clock(call)

@@ -14,9 +14,9 @@ from experiments.datasets.untrusted import clipped
 __all__ = ["archive_keys", "read_graph_archive"]
 
 # Kind of the numbers of every key; all have one dimension but edge_index.
-_KEYS = {"x_data": np.floating}
+_KEYS: dict[str, type] = {"x_data": np.floating}
 _KEYS |= dict.fromkeys(("x_indices", "x_indptr", "x_shape", "y", "edge_index"), np.integer)
-_SPLIT_KEYS = {"y_known": np.bool_} | dict.fromkeys((f"{split}_idx" for split in SPLITS), np.integer)
+_SPLIT_KEYS: dict[str, type] = {"y_known": np.bool_} | dict.fromkeys((f"{split}_idx" for split in SPLITS), np.integer)
 _KEY_OF_FIELD = {"features": "x_shape", "labels": "y"} | {f"{split}_mask": f"{split}_idx" for split in SPLITS}
 
 

@@ -1,7 +1,7 @@
 """Graphs for node classification: handwritten digits (embedded), three citation graphs and DBLP's."""
 
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from sklearn.datasets import load_digits
@@ -9,13 +9,12 @@ from sklearn.datasets import load_digits
 from experiments.datasets.graph_archive import archive_keys, read_graph_archive
 from experiments.datasets.graph_data import GraphData, GraphDataError, check_graph
 from experiments.datasets.graph_parts import OTHER_FOLDER, data_folder, random_split
+from experiments.datasets.names import GraphName
 from experiments.datasets.planetoid import read_planetoid
 from experiments.datasets.planetoid_files import find_planetoid
 from experiments.datasets.untrusted import is_there
 
 __all__ = ["GraphData", "GraphDataError", "GraphName", "check_graph", "load_graph"]
-
-GraphName = Literal["digits", "cora", "citeseer", "pubmed", "dblp"]
 
 
 def load_graph(name: GraphName, *, data_root: Path | str | None = None, split_seed: int = 0) -> GraphData:

@@ -2,6 +2,7 @@
 
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,9 +58,9 @@ def read_planetoid(folder: Path, name: str) -> GraphData:
 
 def _graph(name: str, paths: dict[str, Path]) -> GraphData:
     features, labels = _features(paths), _labels(paths, NUM_CLASSES[name])
-    for rows, one_hot in (("x", "y"), ("tx", "ty"), ("allx", "ally")):
-        found, wanted = len(labels[one_hot]), features[rows].shape[0]
-        require(found == wanted, one_hot, f"{found} rows", f"{wanted}, as many as in {paths[rows].name}")
+    for part, one_hot in (("x", "y"), ("tx", "ty"), ("allx", "ally")):
+        found, wanted = len(labels[one_hot]), features[part].shape[0]
+        require(found == wanted, one_hot, f"{found} rows", f"{wanted}, as many as in {paths[part].name}")
     training, known, tested = (len(labels[part]) for part in ("y", "ally", "ty"))
     seen = f"{training} rows, more than the {known} of {paths['ally'].name}"
     require(training <= known, "y", seen, "the first nodes of those")
@@ -134,7 +135,7 @@ def _test_nodes(path: Path, start: int, stop: int, count: int) -> Tensor:
     return torch.tensor(nodes, dtype=torch.int64)
 
 
-def _edges(graph: dict, num_nodes: int) -> Tensor:
+def _edges(graph: dict[Any, Any], num_nodes: int) -> Tensor:
     part = "graph"
     for node, others in graph.items():
         require(

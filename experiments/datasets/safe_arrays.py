@@ -8,7 +8,7 @@ import warnings
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Literal, NamedTuple
 
 import numpy as np
 
@@ -89,7 +89,7 @@ class _Header(NamedTuple):
     """Shape, order, type and place of the numbers of an array."""
 
     shape: tuple[int, ...]
-    order: str
+    order: Literal["C", "F"]
     dtype: np.dtype
     offset: int
 
@@ -99,7 +99,7 @@ def _read_array(stream: IO[bytes], size: int) -> np.ndarray:
     header = _header(head, size)
     # never read(): zipfile would unpack as much as comes, whatever size the archive tells
     content = head[header.offset :] + stream.read(size - len(head))
-    array = np.ndarray(header.shape, header.dtype, content, order=header.order)  # type: ignore[call-overload]
+    array = np.ndarray(header.shape, header.dtype, content, order=header.order)
     array = array.astype(header.dtype.newbyteorder("="))
     if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
         raise ValueError("truth values that are neither 0 nor 1")
@@ -121,7 +121,7 @@ def map_array(path: Path) -> np.ndarray:
             header = _header(file.read(_HEADER_BYTES), size)
         except _UNREADABLE as error:
             raise ValueError(clipped(str(error) or type(error).__name__)) from error
-    return np.memmap(path, header.dtype, "c", header.offset, header.shape, header.order)  # type: ignore[arg-type]
+    return np.memmap(path, header.dtype, "c", header.offset, header.shape, header.order)
 
 
 def _header(head: bytes, size: int) -> _Header:

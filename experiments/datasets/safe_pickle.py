@@ -6,7 +6,7 @@ import pickle
 import pickletools
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -29,7 +29,10 @@ class _Recorded:
     release to release. The real objects are made from the records afterwards.
     """
 
-    def __new__(cls, *arguments: Any) -> "_Recorded":
+    arguments: tuple[Any, ...]
+    state: Any
+
+    def __new__(cls, *arguments: Any) -> Self:
         record = super().__new__(cls)
         record.arguments, record.state = arguments, None
         return record
@@ -60,13 +63,13 @@ class _Dtype(_Recorded):
 class _Bytes(_Recorded):
     """What codecs.encode makes, by which Python 3 stores bytes in the protocols of Python 2."""
 
-    def __new__(cls, text: str, encoding: str) -> "_Bytes":
+    def __new__(cls, text: str, encoding: str) -> Self:
         if encoding != "latin1":
             raise ValueError(f"bytes stored by the encoding {shown(encoding)}, expected 'latin1'")
         return super().__new__(cls, text)
 
 
-class _Dictionary(_Recorded, dict):
+class _Dictionary(_Recorded, dict[Any, Any]):
     """A collections.defaultdict."""
 
 
@@ -135,7 +138,7 @@ def _check_instructions(content: bytes) -> None:
         if name in _SETS:
             raise ValueError("a set")
         # Python keeps a table as long as the largest number; honest ones count what is kept.
-        if "PUT" in name and argument > len(content):
+        if "PUT" in name and argument is not None and argument > len(content):
             raise ValueError(f"an object kept under the number {shown(argument)}, in {len(content)} bytes")
         # Numbers of more bits can all have the same hash: a dictionary of them takes for ever.
         if isinstance(argument, int) and argument.bit_length() > 64:

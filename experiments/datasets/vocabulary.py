@@ -63,9 +63,9 @@ class Vocabulary:
                 f"the decoder is {tokenizer.decoder}; expected byte-level BPE, as train_tokenizer makes it"
             )
         with _library_errors():
-            found = self.decode(self.encode(_PROBE))
-        if found != _PROBE:
-            raise ValueError(f"{_PROBE!r} comes back as {found!r}; expected the same, as from a byte-level BPE")
+            back = self.decode(self.encode(_PROBE))
+        if back != _PROBE:
+            raise ValueError(f"{_PROBE!r} comes back as {back!r}; expected the same, as from a byte-level BPE")
 
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size()

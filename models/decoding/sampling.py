@@ -143,7 +143,8 @@ def _walk(
     with evaluation(model), seeded(seed):
         start = state = model.start(model.encode(source, source_mask), source_mask)
         word = torch.full((len(source),), begin, device=source.device)
-        tokens, log_probs = [], []
+        tokens: list[Tensor] = []
+        log_probs: list[Tensor] = []
         ended = torch.zeros_like(source_mask[:, 0])
         while len(tokens) < max_length and not ended.all():
             step = model.step(state, model.embed(word), k_max=inference.k_max)

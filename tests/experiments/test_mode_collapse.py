@@ -69,5 +69,5 @@ def test_script(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch:
     assert (tmp_path / "pictures" / "mode_collapse.png").is_file()
     capsys.readouterr()
     options = [f"--out={tmp_path / 'run'}", f"--results={tmp_path / 'RESULTS.md'}", "--seeds=2", "--steps=2"]
-    assert run_script(ModeCollapseConfig, run, name="experiments.mode_collapse", arguments=options) == 2
+    assert run_script(ModeCollapseConfig, run, name="experiments.mode_collapse", arguments=options) == 1
     assert "--resume" in capsys.readouterr().err

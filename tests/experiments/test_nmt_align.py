@@ -8,9 +8,9 @@ import torch
 
 from experiments.alignment_table import COLUMNS, table_lines
 from experiments.cli import run_commands
-from experiments.nmt import COMMANDS
 from experiments.results import UserError
 from experiments.translation_alignments import PairAlignment
+from experiments.translation_config import COMMANDS
 from experiments.translation_gold import GoldLinks, better_reading, read_gold
 from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh, write_pharaoh
 
@@ -46,7 +46,7 @@ def test_nothing_is_replaced_unasked(align, tmp_path, name, capsys, monkeypatch)
     monkeypatch.setattr("experiments.translation_align.aligned_pairs", None)  # refused before
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text("mine")
-    assert align("--pictures", "1", "--table") == 2
+    assert align("--pictures", "1", "--table") == 1
     error = capsys.readouterr().err
     assert name in error
     assert "--overwrite" in error
@@ -181,7 +181,7 @@ def test_results_stay_when_something_else_is_wrong(align, text, tmp_path):
     assert align() == 0
     found = links_of(tmp_path / "out")
     (tmp_path / "gold").write_text("0-99\n" * 6)
-    assert align("--gold", tmp_path / "gold", "--overwrite") == 2
+    assert align("--gold", tmp_path / "gold", "--overwrite") == 1
     assert links_of(tmp_path / "out") == found
 
 
@@ -199,7 +199,7 @@ def test_the_other_network_must_be_of_the_other_direction(
         shutil.copytree(reverse_run, run)
         config = run / "config.yaml"
         config.write_text(config.read_text().replace("tokenize: nltk", "tokenize: none"))
-    assert align("--reverse", run) == 2
+    assert align("--reverse", run) == 1
     error = capsys.readouterr().err
     part = "translates from de to en; expected a network from en to de" if run == translation_run else "--tokenize none"
     assert f"--reverse {run}" in error
@@ -227,7 +227,7 @@ def test_links_by_the_prior(align, reverse_run, text, tmp_path, capsys):
     assert all(row["source_word"] == sentence[int(row["source"])] for row in table if row["line"] == "1")
     # soft attention has none
     files = {"source": text / "test.en", "target": text / "test.de", "run": reverse_run, "out": tmp_path / "soft"}
-    assert align("--weights", "prior", **files) == 2
+    assert align("--weights", "prior", **files) == 1
     assert "--weights posterior" in capsys.readouterr().err
     assert not (tmp_path / "soft").exists()
 
@@ -248,6 +248,9 @@ def test_unlikely_links_are_left_out_of_the_table_unless_chosen():
     assert [row.split("\t")[3] for row in rows] == ["a", "c"]
 
 
-def test_a_threshold_out_of_range(align, capsys):
-    assert align("--method", "threshold", "--threshold", "1.5") == 2
-    assert "--threshold is 1.5" in capsys.readouterr().err
+@pytest.mark.parametrize("threshold", ["1.5", "1", "-0.1"])
+def test_a_threshold_out_of_range(align, threshold, capsys):
+    assert align("--method", "threshold", f"--threshold={threshold}") == 2
+    error = capsys.readouterr().err
+    assert "--threshold" in error
+    assert threshold in error

@@ -11,8 +11,8 @@ from experiments.cli import run_commands
 from experiments.datasets.parallel_text import ParallelText
 from experiments.datasets.vocabulary import Vocabulary, train_tokenizer
 from experiments.datasets.word_rules import divide_words, join_words
-from experiments.nmt import COMMANDS, TranslationConfig
 from experiments.results import UserError
+from experiments.translation_config import COMMANDS, TranslationConfig
 from experiments.translation_evaluation import Translated, bleu, chrf
 from experiments.translation_files import EvaluateConfig, evaluate_run
 from experiments.translation_model import load_text, read_config
@@ -40,7 +40,7 @@ def test_translations_replace_no_file_unasked(translation_run, file, out, capsys
     monkeypatch.chdir(file.parent)
     there = file.parent / (out[1] if out else "new.en")
     there.write_text("my own reference\n")
-    assert command_line("translate", translation_run, file, *out) == 2
+    assert command_line("translate", translation_run, file, *out) == 1
     assert there.read_text() == "my own reference\n"
     error = capsys.readouterr().err
     assert there.name in error
@@ -53,7 +53,7 @@ def test_translations_replace_no_file_unasked(translation_run, file, out, capsys
 def test_translations_need_a_place(translation_run, file, name, capsys, monkeypatch):
     monkeypatch.setattr("experiments.translation_files.translate", None)  # refused before
     out = file.parent / name
-    assert command_line("translate", translation_run, file, "--out", out, "--overwrite") == 2
+    assert command_line("translate", translation_run, file, "--out", out, "--overwrite") == 1
     assert str(out) in capsys.readouterr().err
 
 
@@ -79,7 +79,7 @@ def test_bad_lines_become_empty_lines(translation_run, file, tmp_path, capsys):
 def test_nothing_to_translate(translation_run, tmp_path, content, capsys):
     file = tmp_path / "new.de"
     file.write_text(content)
-    assert command_line("translate", translation_run, file) == 2
+    assert command_line("translate", translation_run, file) == 1
     assert "new.de has no sentence to translate" in capsys.readouterr().err
     assert not (tmp_path / "new.en").exists()
 
@@ -131,14 +131,14 @@ def test_pairs_of_files_that_do_not_go_together(translation_run, tmp_path, chang
     files = [tmp_path / "a.de", tmp_path / "b.en"]
     if command == "evaluate":
         files = ["--source-file", files[0], "--target-file", files[1]]
-    assert command_line(command, translation_run, *files) == 2
+    assert command_line(command, translation_run, *files) == 1
     error = capsys.readouterr().err
     assert all(part in error for part in parts), error
     assert "skip" not in error  # these commands have no such option
 
 
 def test_one_file_is_not_enough(translation_run, file, capsys):
-    assert command_line("evaluate", translation_run, "--source-file", file) == 2
+    assert command_line("evaluate", translation_run, "--source-file", file) == 1
     assert "--target-file" in capsys.readouterr().err
 
 
@@ -221,7 +221,7 @@ def test_a_panic_of_the_tokenizer_library_names_the_file(translation_run, file, 
     content = json.loads((run / "vocabulary.json").read_text())
     content["model"]["continuing_subword_prefix"] = "a prefix longer than any piece is"
     (run / "vocabulary.json").write_text(json.dumps(content))
-    assert command_line("translate", run, file) == 2
+    assert command_line("translate", run, file) == 1
     error = capsys.readouterr().err
     for part in (str(run / "vocabulary.json"), "Replace the file"):
         assert part in error

@@ -12,11 +12,13 @@ import torch
 
 import experiments.nmt
 from experiments.cli import run_commands
-from experiments.nmt import COMMANDS, TranslationConfig, run
+from experiments.nmt import TranslationConfig, run
 from experiments.results import UserError
+from experiments.translation_config import COMMANDS
 from experiments.translation_evaluation import DEFINITIONS, batches, perplexity
 from experiments.translation_model import load_text, load_trained, model_arguments
-from guides import SchemeName, build_scheme
+from guides.names import SchemeName
+from guides.schemes import build_scheme
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
 from tests.experiments.tiny_text import SIZES, TINY, tiny_options, write_text
 
@@ -192,7 +194,7 @@ def test_evaluate_with_other_options(trained_folder, capsys):
     assert command_line("evaluate", str(trained_folder), "--k-max", "1", "--beam", "1") == 0
     assert "perplexity" in capsys.readouterr().out
     # sums over alignments are exact
-    assert command_line("evaluate", str(trained_folder), "--samples", "3") == 2
+    assert command_line("evaluate", str(trained_folder), "--samples", "3") == 1
     assert "error: samples is 3, expected 0" in capsys.readouterr().err
 
 
@@ -227,7 +229,7 @@ def assert_one_line(capsys, *parts):
 def test_bad_text(spoil, parts, tmp_path, capsys):
     text = write_text(tmp_path / "text")
     spoil(text)
-    assert command_line("train", *tiny_options(text), "--out", str(tmp_path / "run")) == 2
+    assert command_line("train", *tiny_options(text), "--out", str(tmp_path / "run")) == 1
     assert_one_line(capsys, *parts)
     assert not (tmp_path / "run").exists()
 
@@ -244,23 +246,23 @@ def test_bad_text(spoil, parts, tmp_path, capsys):
     ],
 )
 def test_bad_options(arguments, part, tmp_path, capsys):
-    assert command_line("train", *arguments, "--out", str(tmp_path / "run")) == 2
+    assert command_line("train", *arguments, "--out", str(tmp_path / "run")) in (1, 2)
     assert_one_line(capsys, part)
 
 
 def test_bad_files(trained_folder, tmp_path, capsys):
     folder, file = str(trained_folder), tmp_path / "new.de"
     file.write_text("gut\n")
-    assert command_line("translate", folder, str(file), "--out", str(file)) == 2
+    assert command_line("translate", folder, str(file), "--out", str(file)) == 1
     assert_one_line(capsys, "--out")
     assert file.read_text() == "gut\n"
     (tmp_path / "new.en").write_text("good\n")
     gold = tmp_path / "gold.txt"
     gold.write_text("0-5\n")
     files = [str(file), str(tmp_path / "new.en"), "--out", str(tmp_path / "out")]
-    assert command_line("align", folder, *files, "--gold", str(gold)) == 2
+    assert command_line("align", folder, *files, "--gold", str(gold)) == 1
     assert_one_line(capsys, "gold.txt", "line 1", "0-5")
-    assert command_line("translate", str(tmp_path), str(file)) == 2
+    assert command_line("translate", str(tmp_path), str(file)) == 1
     assert_one_line(capsys, "config.yaml")
 
 
@@ -271,7 +273,7 @@ def test_a_checkpoint_of_another_vocabulary(trained_folder, tmp_path, capsys):
     (config.out / "checkpoints" / "best.ckpt").write_bytes(before)
     file = tmp_path / "new.de"
     file.write_text("gut\n")
-    assert command_line("translate", str(config.out), str(file)) == 2
+    assert command_line("translate", str(config.out), str(file)) == 1
     assert_one_line(capsys, "vocabulary")
 
 

@@ -138,7 +138,7 @@ def test_command_line(tmp_path, capsys):
     main = {"name": "experiments.pretrain", "arguments": options}
     assert run_script(PretrainConfig, experiments.pretrain._run_and_show, **main) == 0
     assert "test_ppl" in capsys.readouterr().out
-    assert run_script(PretrainConfig, experiments.pretrain._run_and_show, **main) == 2
+    assert run_script(PretrainConfig, experiments.pretrain._run_and_show, **main) == 1
     assert "--resume" in capsys.readouterr().err
     main["arguments"] = [*options, "--overwrite", "--normalizer=sparsemax"]
     assert run_script(PretrainConfig, experiments.pretrain._run_and_show, **main) == 2
@@ -209,7 +209,7 @@ def test_finetuning_begins_with_the_pretrained_encoder(pretrained, tmp_path):
 def test_finetuning_from_the_command_line(pretrained, tmp_path, capsys):
     data = write_reviews(tmp_path / "data")
     options = ["sst2", f"--data-root={data}", "--no-progress", "--max-epochs=1", f"--out={tmp_path / 'finetuned'}"]
-    for more, code in (([], 2), ([f"--init-from={pretrained}"], 0)):
+    for more, code in (([], 1), ([f"--init-from={pretrained}"], 0)):
         assert run_script(FinetuneConfig, show_finetuned, name="experiments.finetune", arguments=options + more) == code
     captured = capsys.readouterr()
     assert captured.err.startswith("error: init_from is missing, expected --init-from RUN")

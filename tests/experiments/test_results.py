@@ -115,6 +115,14 @@ def test_resume_and_overwrite_exclude_each_other(tmp_path):
         open_run(tmp_path, Options(resume=True, overwrite=True))
 
 
+@pytest.mark.parametrize("content", ["", "- 1", "seed: &one 1", "{seed: [", "[" * 3_000])
+def test_a_damaged_configuration_is_named(content, tmp_path):
+    open_run(tmp_path, Options())
+    (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(UserError, match=r"config\.yaml (cannot be read|holds no names)"):
+        open_run(tmp_path, Options(resume=True))
+
+
 # the command line
 
 

@@ -119,7 +119,7 @@ def test_study_end_to_end(name: studies.StudyName, data: Path, monkeypatch: pyte
     page = (data / "RESULTS.md").read_text()
     assert f"python -m experiments.studies {name}" in page
     assert (data / "pictures" / f"{name}-cora.png").is_file()
-    with pytest.raises(UserError, match="rows hard"):
+    with pytest.raises(UserError, match="rows 'hard'"):
         studies.run(studies.StudyConfig(name=name, rows=("hard",), **places))  # type: ignore[arg-type]
 
 

@@ -1,0 +1,138 @@
+"""Options of the benchmarks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from jsonargparse.typing import PositiveFloat, PositiveInt
+
+from experiments.options import Device
+
+__all__ = ["EDGES", "BenchmarkConfig", "BlockedConfig", "EnumerationConfig", "FusedConfig", "Name", "ScalingConfig"]
+
+
+Name = Literal[
+    "graph_attention", "self_attention", "normalizers", "posterior_samples", "enumeration", "blocked_attention"
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkConfig:
+    """Time things side by side in one process; ratios are to the first row, or to the last row before with ratio 1.
+
+    Args:
+        name: One benchmark; all when omitted.
+        rounds: Rounds that count; each benchmark's own number when omitted.
+        threads: Threads of torch; its own choice when omitted.
+        device: Where to compute; auto takes the CPU, and then a GPU where there is one.
+        out: Folder for benchmarks.json and environment.json, in a folder for each device.
+        update: Make these the committed ratios, experiments/benchmarks/ratios.json, that later runs are compared with.
+        results: Page whose section on this is written; none when omitted.
+    """
+
+    name: Name | None = None
+    rounds: PositiveInt | None = None
+    threads: PositiveInt | None = None
+    device: Device = "auto"
+    out: Path = Path("runs", "benchmarks")
+    update: bool = False
+    results: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockedConfig:
+    """Time and memory of one layer of Bayesian attention with its KL, forward and backward.
+
+    Args:
+        lengths: Numbers of positions.
+        dense_up_to: The longest length at which the dense contestants take part.
+        out: Folder for metrics.json, environment.json and blocked_attention.png.
+        rounds: Rounds that count.
+        threads: Threads of torch; its own choice when omitted.
+        results: Page whose section on this is written, with the picture in pictures/ beside it; none when omitted.
+    """
+
+    lengths: tuple[PositiveInt, ...] = (1024, 2048, 4096, 8192)
+    dense_up_to: PositiveInt = 8192
+    out: Path = Path("runs", "bench", "blocked_attention")
+    rounds: PositiveInt = 5
+    threads: PositiveInt | None = None
+    results: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnumerationConfig:
+    """Time and memory of exact marginal likelihoods over alignments, forward and backward.
+
+    Args:
+        sources: Numbers of source positions, each of which is an alignment.
+        vocabulary: Number of tokens.
+        out: Folder for metrics.json and environment.json.
+        rounds: Rounds that count.
+        threads: Threads of torch; its own choice when omitted.
+        results: Page whose section on this is written; none when omitted.
+    """
+
+    sources: tuple[PositiveInt, ...] = (10, 25, 50)
+    vocabulary: PositiveInt = 10_000
+    out: Path = Path("runs", "bench", "enumeration")
+    rounds: PositiveInt = 5
+    threads: PositiveInt | None = None
+    results: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedConfig:
+    """Time and memory of one layer of fused Bayesian attention with its KL, forward and backward, on a GPU.
+
+    Args:
+        lengths: Numbers of positions.
+        width: Width of a head.
+        dtype: Of queries, keys and values.
+        heads: Number of heads.
+        batch: Sequences at a time.
+        causal: Let no position attend to later ones.
+        rounds: Rounds that count.
+        out: Folder for metrics.json and environment.json.
+        results: Page whose section on this is written; none when omitted.
+    """
+
+    lengths: tuple[PositiveInt, ...] = (4096, 16384)
+    width: PositiveInt = 64
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    heads: PositiveInt = 16
+    batch: PositiveInt = 1
+    causal: bool = False
+    rounds: PositiveInt = 20
+    out: Path = Path("runs", "bench", "fused_attention")
+    results: Path | None = None
+
+
+EDGES = (20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingConfig:
+    """Time and memory of graph attention layers at PubMed's size, and against the number of edges.
+
+    Args:
+        data_root: Folder of the data sets, for planetoid/pubmed_topology.npz; $PYRO_ATTENTION_DATA, else
+            ~/.cache/pyro_attention when omitted. Without that file a random graph of PubMed's size is measured.
+        out: Folder for metrics.json, environment.json and graph_scaling.png.
+        results: Page with the section graph-scaling, experiments/RESULTS.md when omitted; its picture is written to
+            pictures/ beside the page.
+        max_edges: Edges of the largest random graph.
+        max_memory: GB that one measurement may take; layers that would need more are left out.
+        rounds: Rounds that count; large graphs get fewer.
+        threads: Threads of torch; its own choice when omitted.
+    """
+
+    data_root: Path | None = None
+    out: Path = Path("runs", "bench", "graph_scaling")
+    results: Path | None = None
+    max_edges: PositiveInt = EDGES[-1]
+    max_memory: PositiveFloat = 8.0
+    rounds: PositiveInt = 30
+    threads: PositiveInt | None = None

@@ -1,0 +1,21 @@
+"""Names of the inference schemes and priors, for those who only choose one; nothing else is imported."""
+
+from typing import Literal
+
+__all__ = ["AblationSchemeName", "AlignmentSchemeName", "PriorName", "SchemeName", "WeightsSchemeName"]
+
+WeightsSchemeName = Literal["soft", "weibull", "lognormal", "gamma"]
+AlignmentSchemeName = Literal[
+    "marginal",
+    "hard_enum",
+    "hard_sample",
+    "categorical_enum",
+    "categorical_sample",
+    "gumbel",
+    "wake_sleep",
+    "iwae",
+    "dirichlet",
+]
+SchemeName = Literal[WeightsSchemeName, AlignmentSchemeName]
+AblationSchemeName = Literal["gaussian"]  # weights off the simplex, which not every evaluation is made for
+PriorName = Literal["fixed", "contextual"]
