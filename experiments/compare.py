@@ -11,14 +11,14 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 
-from experiments.cli import Command, expected_one_of, run_script, user_error
+from experiments.harness.cli import Command, expected_one_of, run_script, user_error
 
 __all__ = ["TASKS", "main"]
 
 TASKS = {
-    "translation": Command("experiments.translation_config:CompareTranslations", "experiments.compare_translation:run"),
-    "graph": Command("experiments.graph_config:CompareGraphs", "experiments.compare_graph:run"),
-    "captioning": Command("experiments.captioning_config:CompareCaptions", "experiments.compare_captioning:run"),
+    "translation": Command("experiments.nmt.config:CompareTranslations", "experiments.nmt.compare:run"),
+    "graph": Command("experiments.graph.config:CompareGraphs", "experiments.graph.compare:run"),
+    "captioning": Command("experiments.captioning.config:CompareCaptions", "experiments.captioning.compare:run"),
 }
 
 

@@ -7,66 +7,9 @@ from __future__ import annotations
 
 import sys
 
-from experiments.cli import run_script
+from experiments.harness.cli import run_script
 
-if __name__ == "__main__":  # ahead of the other imports, which --help does not need
-    sys.exit(run_script("experiments.graph_config:TableConfig", "experiments.table:run", name="experiments.table"))
-
-from pathlib import Path
-from typing import Any
-
-from experiments.cli import command_line
-from experiments.figures import save
-from experiments.graph_config import TableConfig
-from experiments.parallel import run_all
-from experiments.results import as_table, exclusive, open_run, user_errors, write_metrics
-from experiments.results_page import RESULTS, hardware, update_section
-from experiments.table_report import Results, difference_figure, table_section
-from experiments.tables import TABLES, Table
-
-__all__ = ["TableConfig", "run"]
-
-
-@exclusive
-def run(config: TableConfig) -> dict[str, float]:
-    """Train what is not trained yet, write the section and print the main numbers.
-
-    Returns:
-        ``"<data set>/<row>/<metric>"`` to its mean over seeds.
-
-    Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
-    """
-    table, folder = TABLES[config.name], config.out or Path("runs", "table", config.name)
-    page = config.results or RESULTS
-    with user_errors(ValueError, OSError):
-        open_run(folder, config, free=("seeds", "first_seed", "max_epochs"))
-    configs = _configs(table, config, folder)
-    metrics = run_all(
-        table.run, configs, workers=config.workers, progress=config.progress,
-        describe=lambda key, found: f"{', '.join(map(str, key))}: {found['val_accuracy']:.3f} on validation",
-    )  # fmt: skip
-    results = Results(table, range(config.first_seed, config.first_seed + config.seeds), metrics, configs)
-    picture = save(difference_figure(results), page.parent / "pictures" / f"{config.name}.png")
-    command = command_line(f"experiments.table {config.name}", config, always=("seeds",))
-    text = table_section(results, command, hardware([found.out for found in configs.values()]), picture.name)
-    update_section(page, config.name, text)
-    means = results.means()
-    write_metrics(folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
-    print(f"\n{as_table(results.main_rows())}\n\n{page}\n{picture}")
-    return means
-
-
-def _configs(table: Table, config: TableConfig, folder: Path) -> dict[tuple[str, str, int], Any]:
-    """Seeds first, so that an interrupted table has all rows of the first seeds."""
-    changes = {name: value for name in ("max_epochs", "num_samples") if (value := getattr(config, name)) is not None}
-    return {
-        (dataset, row, seed): table.configure(
-            row, dataset, seed, out=folder / "runs" / f"{dataset}-{row.replace(' ', '-')}-{seed}",
-            **config.for_runs(), **changes,
-        )
-        for seed in range(config.first_seed, config.first_seed + config.seeds)
-        for dataset in table.datasets
-        for row in table.rows
-    }  # fmt: skip
+if __name__ == "__main__":
+    sys.exit(
+        run_script("experiments.graph.config:TableConfig", "experiments.graph.table:run", name="experiments.table")
+    )

@@ -35,7 +35,7 @@ from pyro_attention import (
     Soft,
     Weibull,
 )
-from pyro_attention.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian
+from pyro_attention.families.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian
 
 __all__ = ["Scheme", "build_scheme"]
 

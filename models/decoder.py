@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from models.decoder_state import DecoderState, Step
 from models.temporal import TemporalNormalizer
 from pyro_attention import Dense, LatentAttention, TokenLikelihood
-from pyro_attention.analysis.alignment_uncertainty import k_max as keep_largest
+from pyro_attention.analysis.alignments.uncertainty import k_max as keep_largest
 
 __all__ = ["AttentionDecoder"]
 

@@ -1,30 +1,19 @@
 """Attention weights as latent variables of Pyro models."""
 
 from pyro_attention._guide_runs import GuideRun, PriorWarning
-from pyro_attention.alignment import AlignmentPrior, Amortised, Categorical, ExpectedAlignment, Marginal
-from pyro_attention.alignment_elbo import AlignmentELBO
 from pyro_attention.attention import LatentAttention
+from pyro_attention.blocked.value import BlockedValue
 from pyro_attention.check import ModelReport, SiteReport, check_model
-from pyro_attention.dirichlet import Dirichlet, DirichletPrior
-from pyro_attention.distributions import BlockedValue, GammaWeights, LogNormalWeights, LogWeights, WeibullWeights
-from pyro_attention.distributions.alignment import AlignmentWeights, CategoricalAlignment
-from pyro_attention.distributions.attention import AttentionDistribution, Proposal
-from pyro_attention.distributions.dirichlet import DirichletWeights
-from pyro_attention.elbo import AttentionELBO
-from pyro_attention.families import FAMILIES, Family, Gamma, LogNormal, Soft, Weibull
-from pyro_attention.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian, GaussianWeights
-from pyro_attention.graph import GraphAttention
-from pyro_attention.guide import AttentionGuide
-from pyro_attention.gumbel import GumbelSoftmax
-from pyro_attention.importance import ImportanceELBO
-from pyro_attention.key_network import KeyNetwork
-from pyro_attention.layout import Dense, EdgeList, Layout
-from pyro_attention.likelihoods import TokenLikelihood
-from pyro_attention.multihead import MultiheadAttention
-from pyro_attention.normalizers import NORMALIZERS, DoublyNormalized, Hybrid, Normalizer, Sinkhorn, Softmax
-from pyro_attention.output import AttentionOutput
-from pyro_attention.predictive import Prediction, predict, sample_posterior
-from pyro_attention.priors import (
+from pyro_attention.families.alignment import AlignmentPrior, Amortised, Categorical, ExpectedAlignment, Marginal
+from pyro_attention.families.alignment_weights import AlignmentWeights, CategoricalAlignment
+from pyro_attention.families.base import FAMILIES, Family, Gamma, LogNormal, Soft, Weibull
+from pyro_attention.families.dirichlet import Dirichlet, DirichletPrior
+from pyro_attention.families.dirichlet_weights import DirichletWeights
+from pyro_attention.families.distribution import LogWeights
+from pyro_attention.families.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian, GaussianWeights
+from pyro_attention.families.gumbel import GumbelSoftmax
+from pyro_attention.families.key_network import KeyNetwork
+from pyro_attention.families.prior import (
     PRIORS,
     ContextualGammaPrior,
     ContextualLogNormalPrior,
@@ -32,8 +21,21 @@ from pyro_attention.priors import (
     FixedLogNormalPrior,
     Prior,
 )
-from pyro_attention.score_function import ScoreFunctionELBO
-from pyro_attention.scores import Additive, Bilinear, GraphAdditive, ScaledDotProduct
+from pyro_attention.families.proposal import AttentionDistribution, Proposal
+from pyro_attention.families.weights import GammaWeights, LogNormalWeights, WeibullWeights
+from pyro_attention.guide import AttentionGuide
+from pyro_attention.layers.graph import GraphAttention
+from pyro_attention.layers.multihead import MultiheadAttention
+from pyro_attention.layers.scores import Additive, Bilinear, GraphAdditive, ScaledDotProduct
+from pyro_attention.layout import Dense, EdgeList, Layout
+from pyro_attention.likelihoods import TokenLikelihood
+from pyro_attention.normalizers import NORMALIZERS, DoublyNormalized, Hybrid, Normalizer, Sinkhorn, Softmax
+from pyro_attention.objectives.elbo import AttentionELBO
+from pyro_attention.objectives.enumeration import AlignmentELBO
+from pyro_attention.objectives.importance import ImportanceELBO
+from pyro_attention.objectives.score_function import ScoreFunctionELBO
+from pyro_attention.output import AttentionOutput
+from pyro_attention.posterior.predictive import Prediction, predict, sample_posterior
 
 __version__ = "0.1.0"
 

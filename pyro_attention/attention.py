@@ -15,21 +15,22 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from pyro_attention._checks import PlateCheck, as_float, check_pairs, check_per_key, check_scores
-from pyro_attention.distributions import BlockedPrior, BlockedValue
-from pyro_attention.distributions.attention import AttentionDistribution, Proposal
-from pyro_attention.distributions.pairs import Pairs
-from pyro_attention.layout import Dense, Layout
-from pyro_attention.normalizers import Normalizer, Softmax
-from pyro_attention.ops.dropout import Dropout
-from pyro_attention.ops.transforms import in_transform
-from pyro_attention.output import AttentionOutput
-from pyro_attention.priors import (
+from pyro_attention.blocked.distributions import BlockedPrior
+from pyro_attention.blocked.pairs import Pairs
+from pyro_attention.blocked.value import BlockedValue
+from pyro_attention.families.prior import (
     ContextualGammaPrior,
     ContextualLogNormalPrior,
     FixedGammaPrior,
     FixedLogNormalPrior,
     Prior,
 )
+from pyro_attention.families.proposal import AttentionDistribution, Proposal
+from pyro_attention.layout import Dense, Layout
+from pyro_attention.normalizers import Normalizer, Softmax
+from pyro_attention.ops.dropout import Dropout
+from pyro_attention.ops.transforms import in_transform
+from pyro_attention.output import AttentionOutput
 
 __all__ = ["LatentAttention"]
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from pyro_attention._checks import unregistered_parameters
 from pyro_attention._guide_runs import PriorWarning, sites_at_prior
-from pyro_attention.alignment_elbo import AlignmentELBO
-from pyro_attention.distributions import BlockedPrior
-from pyro_attention.distributions.attention import AttentionDistribution
-from pyro_attention.elbo import AttentionELBO
-from pyro_attention.families import Family
+from pyro_attention.blocked.distributions import BlockedPrior
+from pyro_attention.families.base import Family
+from pyro_attention.families.proposal import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, check_guide
+from pyro_attention.objectives.elbo import AttentionELBO
+from pyro_attention.objectives.enumeration import AlignmentELBO
 
 __all__ = ["ModelReport", "SiteReport", "check_model"]
 

@@ -16,9 +16,9 @@ from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import nn
 
 from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, without_output
-from pyro_attention.distributions import BlockedPrior
-from pyro_attention.distributions.attention import AttentionDistribution
-from pyro_attention.families import Family
+from pyro_attention.blocked.distributions import BlockedPrior
+from pyro_attention.families.base import Family
+from pyro_attention.families.proposal import AttentionDistribution
 
 __all__ = ["AttentionGuide", "check_guide"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_attention._checks import as_float
-from pyro_attention.distributions.base import expand_shared
+from pyro_attention.families.distribution import expand_shared
 from pyro_attention.ops.token_log_prob import sample_tokens, token_log_prob
 
 __all__ = ["TokenLikelihood"]

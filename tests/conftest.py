@@ -25,7 +25,7 @@ def clean_state() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that are missing stay missing."""
-    for module in ("planetoid_files", "multi30k_files"):
+    for module in ("graphs.planetoid_files", "text.multi30k_files"):
         monkeypatch.setattr(f"experiments.datasets.{module}.ADDRESS", "file:///nowhere")
 
 

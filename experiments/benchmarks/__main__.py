@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from experiments.cli import run_script
+from experiments.harness.cli import run_script
 
 if __name__ == "__main__":  # ahead of the other imports, which --help does not need
     sys.exit(
@@ -28,8 +28,11 @@ from experiments.benchmarks.config import BenchmarkConfig
 from experiments.benchmarks.ratios import RATIOS, Measured, compare, device_name, ratios_of, read_ratios, write_ratios
 from experiments.benchmarks.suite import BENCHMARKS, Name
 from experiments.benchmarks.timing import Timing, threads_text
-from experiments.results import UserError, as_table, exclusive, open_results, write_atomic, write_environment
-from experiments.results_page import hardware, markdown_table, update_section
+from experiments.files import UserError, write_atomic
+from experiments.harness.folder import exclusive, open_results
+from experiments.harness.results import write_environment
+from experiments.reporting.page import hardware, update_section
+from experiments.reporting.tables import as_table, markdown_table
 
 SCRIPT = "experiments.benchmarks"
 Results = dict[Name, dict[str, Timing]]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from experiments.cli import run_script
+from experiments.harness.cli import run_script
 
 if __name__ == "__main__":  # ahead of the other imports, which --help does not need
     sys.exit(
@@ -36,10 +36,12 @@ from experiments.benchmarks import blocked_attention_report as report
 from experiments.benchmarks.config import BlockedConfig
 from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import Timing, interleave, threads_text
-from experiments.cli import command_line
-from experiments.figures import save
-from experiments.results import as_table, exclusive, open_results, write_environment, write_metrics
-from experiments.results_page import hardware, update_section
+from experiments.harness.cli import command_line
+from experiments.harness.folder import exclusive, open_results
+from experiments.harness.results import write_environment, write_metrics
+from experiments.reporting.figures import save
+from experiments.reporting.page import hardware, update_section
+from experiments.reporting.tables import as_table
 from pyro_attention import (
     AttentionELBO,
     AttentionGuide,

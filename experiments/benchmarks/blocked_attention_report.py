@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.results_page import markdown_table
+from experiments.reporting.tables import markdown_table
 
 __all__ = ["figure", "rows", "section"]
 

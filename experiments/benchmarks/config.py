@@ -8,7 +8,7 @@ from typing import Literal
 
 from jsonargparse.typing import PositiveFloat, PositiveInt
 
-from experiments.options import Device
+from experiments.harness.options import Device
 
 __all__ = ["EDGES", "BenchmarkConfig", "BlockedConfig", "EnumerationConfig", "FusedConfig", "Name", "ScalingConfig"]
 

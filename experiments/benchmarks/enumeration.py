@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from experiments.cli import run_script
+from experiments.harness.cli import run_script
 
 if __name__ == "__main__":  # ahead of the other imports, which --help does not need
     sys.exit(
@@ -33,9 +33,11 @@ from tqdm import tqdm
 from experiments.benchmarks.config import EnumerationConfig
 from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import interleave, threads_text, with_spread
-from experiments.cli import command_line
-from experiments.results import as_table, exclusive, open_results, write_environment, write_metrics
-from experiments.results_page import hardware, markdown_table, update_section
+from experiments.harness.cli import command_line
+from experiments.harness.folder import exclusive, open_results
+from experiments.harness.results import write_environment, write_metrics
+from experiments.reporting.page import hardware, update_section
+from experiments.reporting.tables import as_table, markdown_table
 from pyro_attention.likelihoods import TokenLikelihood
 
 __all__ = ["CONTESTANTS", "Contestant", "EnumerationConfig", "Sizes", "make_step", "run"]

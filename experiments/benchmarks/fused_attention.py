@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from experiments.cli import run_script
+from experiments.harness.cli import run_script
 
 if __name__ == "__main__":  # ahead of the other imports, which --help does not need
     sys.exit(
@@ -31,11 +31,14 @@ from tqdm import tqdm
 
 from experiments.benchmarks.config import FusedConfig
 from experiments.benchmarks.timing import interleave, with_spread
-from experiments.cli import command_line
-from experiments.results import UserError, as_table, exclusive, open_results, write_environment, write_metrics
-from experiments.results_page import hardware, markdown_table, update_section
+from experiments.files import UserError
+from experiments.harness.cli import command_line
+from experiments.harness.folder import exclusive, open_results
+from experiments.harness.results import write_environment, write_metrics
+from experiments.reporting.page import hardware, update_section
+from experiments.reporting.tables import as_table, markdown_table
 from pyro_attention import AttentionELBO, AttentionGuide, ContextualGammaPrior, LatentAttention, Weibull
-from pyro_attention.ops.fused_attention import fuses
+from pyro_attention.blocked.ops.fused_attention import fuses
 
 __all__ = ["CONTESTANTS", "Contestant", "FusedConfig", "make_step", "run"]
 

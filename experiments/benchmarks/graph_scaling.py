@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from experiments.cli import run_script
+from experiments.harness.cli import run_script
 
 if __name__ == "__main__":  # ahead of the other imports, which --help does not need
     sys.exit(
@@ -38,10 +38,13 @@ from experiments.benchmarks.graph_sizes import (
     time_per_edge,
 )
 from experiments.benchmarks.timing import threads_text
-from experiments.cli import command_line
-from experiments.figures import save
-from experiments.results import UserError, as_table, exclusive, open_results, write_environment, write_metrics
-from experiments.results_page import RESULTS, hardware, update_section
+from experiments.files import UserError
+from experiments.harness.cli import command_line
+from experiments.harness.folder import exclusive, open_results
+from experiments.harness.results import write_environment, write_metrics
+from experiments.reporting.figures import save
+from experiments.reporting.page import RESULTS, hardware, update_section
+from experiments.reporting.tables import as_table
 
 __all__ = ["ScalingConfig", "run"]
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from experiments.benchmarks.graph_sizes import CONTESTANTS, LARGE, SMALL, Graph, Measurement
 from experiments.benchmarks.timing import with_spread
-from experiments.results_page import markdown_table
+from experiments.reporting.tables import markdown_table
 
 __all__ = ["figure", "findings", "rows", "section", "topology"]
 

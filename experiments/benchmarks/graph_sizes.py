@@ -13,9 +13,9 @@ import torch
 from experiments.benchmarks.graph_attention import FEATURES, our_layers, pyg_layers, random_graph
 from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import Timing, interleave
-from experiments.datasets.graph_parts import data_folder
+from experiments.datasets.places import data_folder
 from experiments.datasets.safe_arrays import read_arrays
-from experiments.results import UserError
+from experiments.files import UserError
 from guides.names import WeightsSchemeName
 from pyro_attention import EdgeList
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from experiments.results import UserError
+from experiments.files import UserError
 
 __all__ = ["peak_memory"]
 

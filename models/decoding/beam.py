@@ -28,7 +28,7 @@ from models.decoder_state import DecoderState
 from models.decoding.hypotheses import Hypothesis, align, check_request, evaluation, largest, length_divisor, repeats
 from models.decoding.inference import Inference
 from models.decoding.next_word import next_word_log_probs
-from pyro_attention.predictive import seeded
+from pyro_attention.posterior.predictive import seeded
 
 __all__ = ["beam_search"]
 

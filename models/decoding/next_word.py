@@ -12,7 +12,7 @@ from models.decoder import AttentionDecoder
 from models.decoder_state import Step
 from models.decoding.inference import Inference
 from pyro_attention import Dense
-from pyro_attention.analysis.alignment_uncertainty import k_max as keep_largest
+from pyro_attention.analysis.alignments.uncertainty import k_max as keep_largest
 from pyro_attention.ops.token_log_prob import default_chunk_rows
 
 __all__ = ["NextWord", "next_word_log_probs", "next_word_mixture", "target_log_probs", "word_alignment"]

@@ -15,7 +15,7 @@ from models.decoder import AttentionDecoder
 from models.decoding.hypotheses import Hypothesis, align, check_request, evaluation, largest
 from models.decoding.inference import Inference
 from models.decoding.next_word import next_word_log_probs
-from pyro_attention.predictive import seeded
+from pyro_attention.posterior.predictive import seeded
 
 __all__ = ["greedy", "sample"]
 

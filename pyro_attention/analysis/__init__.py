@@ -4,9 +4,10 @@ Everything takes plain tensors, so it serves any model; ``import pyro_attention`
 calibration error and PAvPU need ``pip install 'pyro-attention[analysis]'``.
 """
 
-from pyro_attention.analysis.alignment_files import read_naacl, read_pharaoh, read_sentences, write_pharaoh
-from pyro_attention.analysis.alignment_scores import AlignmentScores, GoldAlignment, agreement, alignment_error_rate
-from pyro_attention.analysis.alignment_uncertainty import (
+from pyro_attention.analysis.alignments.files import read_naacl, read_pharaoh, read_sentences, write_pharaoh
+from pyro_attention.analysis.alignments.scores import AlignmentScores, GoldAlignment, agreement, alignment_error_rate
+from pyro_attention.analysis.alignments.symmetrisation import symmetrise
+from pyro_attention.analysis.alignments.uncertainty import (
     AlignmentUncertainty,
     AlignmentUpdate,
     CredibleIntervals,
@@ -15,26 +16,25 @@ from pyro_attention.analysis.alignment_uncertainty import (
     k_max,
     prior_to_posterior,
 )
-from pyro_attention.analysis.alignments import Alignment, hard_alignment, link_probabilities, mbr_alignment
-from pyro_attention.analysis.calibration import TemperatureScaling, fit_temperature
-from pyro_attention.analysis.certainty import PAvPU, pavpu, top_two_p_values
-from pyro_attention.analysis.decomposition import (
+from pyro_attention.analysis.alignments.weights import Alignment, hard_alignment, link_probabilities, mbr_alignment
+from pyro_attention.analysis.alignments.word_pieces import merge_pieces, word_map
+from pyro_attention.analysis.classification.calibration import TemperatureScaling, fit_temperature
+from pyro_attention.analysis.classification.certainty import PAvPU, pavpu, top_two_p_values
+from pyro_attention.analysis.classification.decomposition import (
     UncertaintyDecomposition,
     VarianceSplit,
     decompose_uncertainty,
     split_variance,
 )
-from pyro_attention.analysis.explained_away import ExplainedAway, MassHistogram, explained_away, hybrid_weights
-from pyro_attention.analysis.scores import (
+from pyro_attention.analysis.classification.scores import (
     ClassificationScores,
     brier_score,
     classification_scores,
     expected_calibration_error,
     negative_log_likelihood,
 )
-from pyro_attention.analysis.selective import SelectiveAccuracy, max_probability, selective_accuracy
-from pyro_attention.analysis.symmetrisation import symmetrise
-from pyro_attention.analysis.word_pieces import merge_pieces, word_map
+from pyro_attention.analysis.classification.selective import SelectiveAccuracy, max_probability, selective_accuracy
+from pyro_attention.analysis.explained_away import ExplainedAway, MassHistogram, explained_away, hybrid_weights
 
 __all__ = [
     "Alignment",

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.nmt import TranslationConfig, run
-from tests.experiments.tiny_text import TINY, write_text
+from experiments.nmt.train import TranslationConfig, run
+from tests.experiments.nmt.tiny_text import TINY, write_text
 
 
 @pytest.fixture(scope="session")

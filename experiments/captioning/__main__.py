@@ -1,0 +1,15 @@
+"""Captioning of images with a latent attention to regions: train a network, evaluate it, show where it looks.
+
+python -m experiments.captioning train --dataset digits --guide weibull --out RUN
+python -m experiments.captioning train --dataset flickr8k --guide weibull --data-root DIR --out RUN
+python -m experiments.captioning show RUN
+"""
+
+from __future__ import annotations
+
+import sys
+
+from experiments.harness.cli import run_commands
+
+if __name__ == "__main__":
+    sys.exit(run_commands("experiments.captioning.config:COMMANDS", name="experiments.captioning"))

@@ -1,0 +1,242 @@
+"""Scores of captions against references: BLEU, ROUGE-L, CIDEr-D, and METEOR where WordNet is there."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, NamedTuple, TypeAlias
+
+import sacrebleu
+from nltk.corpus import wordnet
+from nltk.translate.meteor_score import meteor_score
+from nltk.util import everygrams
+
+from experiments.datasets.images.caption_data import caption_words
+
+__all__ = ["DEFINITIONS", "CaptionScores", "cider_d", "corpus_bleu", "rouge_l", "score_captions"]
+
+Words: TypeAlias = Sequence[str]
+
+_ORDERS = 4  # n-grams of 1 to 4 words
+_SIGMA = 6.0  # of CIDEr-D's penalty on differences of length
+_BETA = 1.2  # of ROUGE-L: how much more recall counts than precision
+
+DEFINITIONS = {
+    f"bleu_{n}": f"corpus BLEU of 1- to {n}-grams by sacrebleu's counts, without smoothing, times 100"
+    for n in range(1, _ORDERS + 1)
+} | {
+    "rouge_l": "ROUGE-L as in coco-caption (best precision, best recall, beta 1.2), mean over images, times 100",
+    "cider_d": "CIDEr-D as in coco-caption, document frequencies of these references, mean over images, times 100",
+    "nltk_meteor": "NLTK-METEOR (exact, stem and WordNet matches; not comparable with METEOR 1.5), mean, times 100",
+}
+
+
+@dataclass(frozen=True)
+class CaptionScores:
+    """Scores of a set of captions, times 100 as papers print them (a CIDEr-D of 104 is 1.04 in the reference code).
+
+    Args:
+        bleu_1: corpus BLEU of single words.
+        bleu_2: corpus BLEU of up to 2 words.
+        bleu_3: corpus BLEU of up to 3 words.
+        bleu_4: corpus BLEU of up to 4 words.
+        rouge_l: ROUGE-L.
+        cider_d: CIDEr-D.
+        nltk_meteor: METEOR of NLTK; None without WordNet.
+        no_meteor: why there is no METEOR.
+    """
+
+    bleu_1: float
+    bleu_2: float
+    bleu_3: float
+    bleu_4: float
+    rouge_l: float
+    cider_d: float
+    nltk_meteor: float | None = None
+    no_meteor: str = ""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The scores there are, by name; `DEFINITIONS` says what the names mean."""
+        scores = {name: getattr(self, name) for name in DEFINITIONS}
+        return {name: score for name, score in scores.items() if score is not None}
+
+
+def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]]) -> CaptionScores:
+    """Score one caption an image against its references.
+
+    All are taken apart by the same rule: words in small letters without punctuation, see `caption_words`. CIDEr-D
+    weighs words by how many of these images have them in their references, so the scores of a caption depend on the
+    whole set, and those of a single image are 0.
+
+    Args:
+        captions: the caption of every image.
+        references: the references of every image.
+
+    Returns:
+        The scores.
+
+    Raises:
+        ValueError: no image, another number of captions than of references, or an image without a reference.
+
+    Example:
+        >>> scores = score_captions(["A dog runs .", "a cat"], [["a dog runs"], ["a cat sits", "A cat ."]])
+        >>> f"{scores.bleu_1:.1f} {scores.rouge_l:.1f} {scores.cider_d:.1f}"
+        '100.0 100.0 587.2'
+
+    Source:
+        Papineni et al., BLEU, 2002; Lin, ROUGE, 2004; Vedantam, Zitnick and Parikh, CIDEr, 2015; Lavie and Agarwal,
+        METEOR, 2007; https://github.com/tylin/coco-caption.
+    """
+    spoken = [caption_words(caption) for caption in captions]
+    written = [[caption_words(reference) for reference in texts] for texts in references]
+    _check(spoken, written)
+    pairs = list(zip(spoken, written, strict=True))
+    one, two, three, four = (100 * score for score in corpus_bleu(spoken, written))
+    rouge = sum(rouge_l(words, texts) for words, texts in pairs) / len(pairs)
+    cider = sum(cider_d(spoken, written)) / len(pairs)
+    meteor, reason = _meteor(pairs)
+    return CaptionScores(one, two, three, four, 100 * rouge, 100 * cider, meteor, reason)
+
+
+def _check(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> None:
+    if not captions or len(captions) != len(references):
+        raise ValueError(
+            f"{len(captions)} captions and references of {len(references)} images; expected as many, at least one"
+        )
+    for number, texts in enumerate(references, 1):
+        if not any(texts):
+            raise ValueError(f"image {number} has no reference with a word; expected at least one")
+
+
+def corpus_bleu(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[float]:
+    """Return BLEU of 1- to n-grams of all captions together, for n = 1 to 4, between 0 and 1.
+
+    The geometric mean of the shares of n-grams that a reference of the same image has, times exp(1 - r / c) where all
+    captions have c words and their references (of each image the one closest in length) r words, more than c. A caption
+    of fewer than n words has no n-gram and does not count among them; where no caption has one, the score is 0.
+
+    Args:
+        captions: words of every caption.
+        references: words of the references of every caption.
+
+    Raises:
+        ValueError: see `score_captions`.
+
+    Example:
+        >>> corpus_bleu([["a", "dog", "runs"], ["dog"]], [[["a", "dog", "runs"]], [["dog"]]])
+        [1.0, 1.0, 1.0, 0.0]
+
+    Source:
+        Papineni et al., BLEU, 2002; Post, A Call for Clarity in Reporting BLEU Scores, 2018 (sacrebleu).
+    """
+    _check(captions, references)
+    # Not NLTK's: it counts one n-gram of a caption that has none. One column of sacrebleu is one reference an image.
+    texts = [[" ".join(words) for words in image] for image in references]
+    columns = list(zip_longest(*texts))
+    metric = sacrebleu.BLEU(tokenize="none", smooth_method="none", max_ngram_order=_ORDERS, force=True)
+    counted = metric.corpus_score([" ".join(words) for words in captions], columns)
+    shares = [count / total if total else 0.0 for count, total in zip(counted.counts, counted.totals, strict=True)]
+    return [counted.bp * math.prod(shares[:order]) ** (1 / order) for order in range(1, _ORDERS + 1)]
+
+
+def rouge_l(words: Words, references: Sequence[Words]) -> float:
+    """Return ROUGE-L of a caption: the F-measure of its best precision and best recall over the references.
+
+    Precision and recall are the length of the longest common subsequence as a share of the caption and of the
+    reference. A caption without words scores 0.
+
+    Raises:
+        ValueError: no reference has a word.
+    """
+    _check([words], [references])
+    common = [_common_length(words, reference) for reference in references]
+    if not any(common):
+        return 0.0
+    precision = max(common) / len(words)
+    recall = max(length / len(text) for length, text in zip(common, references, strict=True) if length)
+    return (1 + _BETA**2) * precision * recall / (recall + _BETA**2 * precision)
+
+
+def _common_length(first: Sequence[str], second: Sequence[str]) -> int:
+    """Length of the longest common subsequence."""
+    lengths = [0] * (len(second) + 1)
+    for word in first:
+        above_left = 0
+        for place, other in enumerate(second, 1):
+            above = lengths[place]
+            lengths[place] = above_left + 1 if word == other else max(above, lengths[place - 1])
+            above_left = above
+    return lengths[-1]
+
+
+class _Vector(NamedTuple):
+    """Weights of the n-grams of a text and their Euclidean norms, both by n - 1; and its number of 2-grams."""
+
+    weights: list[dict[Any, float]]
+    norms: list[float]
+    length: int
+
+
+def cider_d(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[float]:
+    """Return CIDEr-D of every caption, between 0 and 10.
+
+    The cosine between the n-gram counts of caption and reference, each weighted by its inverse document frequency,
+    where an image's references are one document; a caption's counts beyond the reference's do not help, and a
+    difference of length costs. The mean over n = 1 to 4 and over the references, times 10.
+
+    Args:
+        captions: words of every caption.
+        references: words of the references of every caption.
+
+    Raises:
+        ValueError: see `score_captions`.
+    """
+    _check(captions, references)
+    counted = [[_counts(reference) for reference in texts] for texts in references]
+    frequency = Counter(gram for texts in counted for gram in set().union(*texts))
+    log_documents = math.log(len(references))
+
+    def vector(counts: Counter[Any]) -> _Vector:
+        weights: list[dict[Any, float]] = [{} for _ in range(_ORDERS)]
+        for gram, count in counts.items():
+            weights[len(gram) - 1][gram] = count * (log_documents - math.log(max(1, frequency[gram])))
+        norms = [math.sqrt(sum(weight**2 for weight in order.values())) for order in weights]
+        return _Vector(weights, norms, sum(count for gram, count in counts.items() if len(gram) == 2))
+
+    scores = []
+    for words, texts in zip(captions, counted, strict=True):
+        caption = vector(_counts(words))
+        similarity = sum(_similarity(caption, vector(text)) for text in texts)
+        scores.append(10 * similarity / len(texts))
+    return scores
+
+
+def _counts(words: Sequence[str]) -> Counter[Any]:
+    return Counter(everygrams(words, max_len=_ORDERS))
+
+
+def _similarity(caption: _Vector, reference: _Vector) -> float:
+    total = 0.0
+    for order in range(_ORDERS):
+        norms = caption.norms[order] * reference.norms[order]
+        if norms:
+            theirs = reference.weights[order]
+            shared = [(weight, theirs[gram]) for gram, weight in caption.weights[order].items() if gram in theirs]
+            total += sum(min(weight, other) * other for weight, other in shared) / norms
+    # The reference code measures length by the number of 2-grams.
+    difference = caption.length - reference.length
+    return total / _ORDERS * math.exp(-(difference**2) / (2 * _SIGMA**2))
+
+
+def _meteor(pairs: Sequence[tuple[list[str], list[list[str]]]]) -> tuple[float | None, str]:
+    """The mean of NLTK's METEOR, or why there is none."""
+    try:
+        wordnet.synsets("dog")
+    except (LookupError, OSError):  # not there, or not complete
+        return (
+            None,
+            "NLTK finds no WordNet; expected it in a folder of nltk.data.path: python -m nltk.downloader wordnet",
+        )
+    return 100 * sum(meteor_score(texts, words, wordnet=wordnet) for words, texts in pairs) / len(pairs), ""

@@ -1,0 +1,91 @@
+"""Captioning of images with a latent attention to regions: train a network, evaluate it, show where it looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from experiments.captioning.config import CaptioningConfig, ShowConfig
+from experiments.captioning.data import load_images
+from experiments.captioning.evaluation import evaluate
+from experiments.captioning.figures import caption_sections
+from experiments.captioning.model import build, load_trained, load_vocabulary, read_config
+from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler, caption_loader
+from experiments.datasets.text.batches import BucketSampler
+from experiments.files import UserError, user_errors, write_atomic
+from experiments.harness.extension import open_training
+from experiments.harness.folder import exclusive
+from experiments.harness.results import write_environment, write_metrics
+from experiments.harness.training import fit_batches
+from experiments.reporting.tables import metrics_table
+
+__all__ = ["CaptioningConfig", "run", "run_folder"]
+
+
+def run_folder(config: CaptioningConfig) -> Path:
+    """Folder of the run."""
+    return config.out or Path("runs", "captioning", f"{config.dataset}-{config.guide}-{config.seed}")
+
+
+@exclusive
+def run(config: CaptioningConfig) -> dict[str, float]:
+    """Train, evaluate and save; what is in the folder already is not computed again when resuming.
+
+    Returns:
+        The numbers of metrics.json; ``experiments.captioning.evaluation.DEFINITIONS`` says what they are.
+
+    Raises:
+        UserError: Data, options or folder are not right.
+        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.
+    """
+    folder = run_folder(config)
+    with user_errors(ValueError, OSError, ImportError):
+        # all splits, so that nothing is found bad or missing after the training
+        data = load_images(config, progress=config.progress)
+        metrics = open_training(folder, config)
+        vocabulary = load_vocabulary(config, folder, data["train"])
+        trained = build(config, vocabulary, features=data["train"].regions.size(2))
+    if metrics is not None:
+        return metrics
+    write_environment(folder, trained.device)
+    train_data = EncodedCaptions(data["train"], vocabulary)
+    val_data = EncodedCaptions(data["val"], vocabulary, references=1)
+    sampler = OneCaptionSampler(train_data, sentences=config.batch_size, seed=config.seed)
+    fitted = fit_batches(
+        config,
+        trained.module,
+        caption_loader(train_data, sampler),
+        caption_loader(val_data, BucketSampler(val_data.lengths, sentences=config.batch_size, shuffle=False)),
+        folder=folder,
+        patience=config.patience,
+    )
+    evaluation = evaluate(trained, data, fitted)
+    lines = "".join(f"{line}\n" for line in evaluation.captions)
+    write_atomic(folder / "captions.txt", lambda file: file.write(lines.encode()))
+    write_metrics(folder, evaluation.metrics, evaluation.definitions)
+    return evaluation.metrics
+
+
+def _run_and_show(config: CaptioningConfig) -> None:
+    metrics = run(config)
+    print(metrics_table(metrics))
+    print(f"\nsaved in {run_folder(config)}")
+
+
+def show(config: ShowConfig) -> list[Path]:
+    """Draw the pictures: their files.
+
+    Raises:
+        UserError: No such run or image.
+    """
+    with user_errors(ValueError, OSError, ImportError):
+        data = load_images(read_config(config.run, device=config.device))["test"]
+        captions = (config.run / "captions.txt").read_text().splitlines()
+    trained = load_trained(config.run, data.regions.size(2), device=config.device)
+    for image in config.images:
+        if image >= len(data):
+            raise UserError(f"there is no test image {image}; expected numbers from 0 to {len(data) - 1}")
+    folder, name = config.out or config.run / "figures", trained.config.guide
+    sections = caption_sections(trained, data, captions, config.images, folder, name=name)
+    files = [section.picture for section in sections if section.picture is not None]
+    print("\n".join(map(str, files)))
+    return files

@@ -1,0 +1,107 @@
+"""Graphs in numpy archives without pickles: citation graphs with their public split, DBLP with a random one."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+
+from experiments.datasets.graphs.data import GraphData, GraphDataError, check_range, require
+from experiments.datasets.graphs.parts import NUM_CLASSES, random_split, row_normalised, to_mask
+from experiments.datasets.places import NEW_COPY, SPLITS
+from experiments.datasets.safe_arrays import read_arrays
+from experiments.datasets.untrusted import clipped
+
+__all__ = ["archive_keys", "read_graph_archive"]
+
+# Kind of the numbers of every key; all have one dimension but edge_index.
+_KEYS: dict[str, type] = {"x_data": np.floating}
+_KEYS |= dict.fromkeys(("x_indices", "x_indptr", "x_shape", "y", "edge_index"), np.integer)
+_SPLIT_KEYS: dict[str, type] = {"y_known": np.bool_} | dict.fromkeys((f"{split}_idx" for split in SPLITS), np.integer)
+_KEY_OF_FIELD = {"features": "x_shape", "labels": "y"} | {f"{split}_mask": f"{split}_idx" for split in SPLITS}
+
+
+def archive_keys(*, split: bool = True) -> list[str]:
+    """Return the keys that an archive needs, with a split of its own or without."""
+    return [*_KEYS, *(_SPLIT_KEYS if split else ())]
+
+
+def read_graph_archive(path: Path, name: str, *, split_seed: int | None = None) -> GraphData:
+    """Read a graph from a numpy archive.
+
+    Args:
+        path: the file; `archive_keys` says what it holds, x_* being one CSR matrix [nodes, features].
+        name: "cora", "citeseer", "pubmed" or "dblp"; it tells the number of classes.
+        split_seed: draw a split with this seed (20 nodes of a class, 500, 1000) instead of reading the file's.
+
+    Returns:
+        The graph, with row-normalised features.
+
+    Raises:
+        OSError: the file cannot be opened.
+        ValueError: the file is damaged or of another format; the message names the file and the key.
+    """
+    keys = _KEYS | _SPLIT_KEYS if split_seed is None else _KEYS
+    try:
+        return _graph(name, _read_arrays(path, keys), split_seed)
+    except GraphDataError as error:
+        key = _KEY_OF_FIELD.get(error.field, error.field)
+        raise ValueError(f"{path}, key {key!r}: {error}. {NEW_COPY}") from error
+
+
+def _read_arrays(path: Path, keys: dict[str, type]) -> dict[str, np.ndarray]:
+    """Read the arrays of one file and check what each is on its own."""
+    arrays = read_arrays(path, remedy=NEW_COPY)
+    for key, kind in keys.items():
+        require(key in arrays, key, f"missing among {clipped(str(sorted(arrays)))}", f"the keys {list(keys)}")
+        dtype, shape = arrays[key].dtype, arrays[key].shape
+        fits = np.issubdtype(dtype, kind) and len(shape) == (2 if key == "edge_index" else 1)
+        expected = f"{kind.__name__} in {'two dimensions' if key == 'edge_index' else 'one dimension'}"
+        require(fits, key, f"{clipped(str(dtype))} of shape {list(shape)}", expected)
+    return arrays
+
+
+def _graph(name: str, arrays: dict[str, np.ndarray], split_seed: int | None) -> GraphData:
+    """Make the graph; here are only the checks that the finished graph no longer allows."""
+    data, labels = arrays["x_data"], _int64(arrays["y"])
+    require(bool(np.isfinite(data).all()), "x_data", "NaN or infinite values", "finite values")
+    masks = _public_split(arrays) if split_seed is None else None
+    if masks is not None:
+        labels = torch.where(torch.from_numpy(arrays["y_known"]), labels, 0)
+    shape = tuple(arrays["x_shape"].tolist())
+    try:
+        matrix = csr_matrix((data, arrays["x_indices"], arrays["x_indptr"]), shape=shape)
+        matrix.check_format(full_check=True)
+    except ValueError as error:
+        expected = "x_data, x_indices, x_indptr, x_shape of one CSR matrix [nodes, features]"
+        raise GraphDataError("x_shape", str(error), expected) from error
+    matrix.sum_duplicates()
+    if masks is None:
+        check_range("y", labels, NUM_CLASSES[name])
+        require(len(labels) == shape[0], "y", f"{len(labels)} entries", f"{shape[0]}, one a node")
+        masks = random_split(labels, split_seed or 0, per_class=20, validation=500, test=1000)
+    return GraphData(
+        name=name,
+        features=row_normalised(matrix),
+        labels=labels,
+        edge_index=_int64(arrays["edge_index"]),
+        **masks,
+        num_classes=NUM_CLASSES[name],
+    )
+
+
+def _int64(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array.astype(np.int64))  # torch has no or little use for unsigned numbers
+
+
+def _public_split(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    known, count = arrays["y_known"], arrays["y"].size
+    require(known.size == count, "y_known", f"{known.size} entries", f"{count}, as many as in y")
+    masks = {}
+    for split in SPLITS:
+        key, nodes = f"{split}_idx", _int64(arrays[f"{split}_idx"])
+        check_range(key, nodes, count)
+        unknown = int((~known[nodes]).sum())
+        require(unknown == 0, key, f"{unknown} nodes with y_known False", "nodes whose label is known")
+        masks[f"{split}_mask"] = to_mask(nodes, count)
+    return masks

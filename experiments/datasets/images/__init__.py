@@ -1,0 +1,1 @@
+"""Photographs and scenes with captions, and features of their regions."""

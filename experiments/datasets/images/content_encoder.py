@@ -1,0 +1,196 @@
+"""A small convolutional encoder, trained once to predict the content words of captions, then frozen."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from experiments.datasets.images.array_cache import checksum
+from experiments.datasets.images.caption_data import caption_words
+from experiments.datasets.images.image_features import GridEncoder, Scale
+from experiments.datasets.safe_arrays import read_arrays
+from experiments.datasets.untrusted import is_there
+from experiments.files import locked, write_atomic
+
+__all__ = ["ContentEncoder", "content_encoder", "content_targets"]
+
+_SHRINK = 16  # pixels of a cell's side
+_CHANNELS = (32, 64, 128)
+_AGAIN = "Remove the file, and the encoder is trained again."
+
+
+class ContentEncoder(nn.Module):
+    """Four convolutions that halve the picture, and one more: 96 pixels become a grid of 6 x 6, 112 one of 7 x 7.
+
+    Args:
+        num_words: number of words to predict.
+        channels: width of the features.
+    """
+
+    def __init__(self, num_words: int, channels: int = 256) -> None:
+        super().__init__()
+        widths = (3, *_CHANNELS, channels)
+        layers = [_block(*pair, stride=2) for pair in pairwise(widths)]
+        self.grid = nn.Sequential(*layers, _block(channels, channels, stride=1))
+        self.words = nn.Linear(channels, num_words)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return the features of the cells, [B, channels, rows, columns], of [B, 3, height, width]."""
+        features: Tensor = self.grid(pixels)
+        return features
+
+    def predict(self, pixels: Tensor) -> Tensor:
+        """Return [B, words], logits of every word's being in a caption."""
+        logits: Tensor = self.words(self(pixels).mean((2, 3)))
+        return logits
+
+
+def _block(inputs: int, outputs: int, *, stride: int) -> nn.Sequential:
+    convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+def content_targets(captions: Sequence[Sequence[str]], *, most: int = 500) -> tuple[list[str], Tensor]:
+    """Choose the words to predict, and say which images have them.
+
+    Args:
+        captions: captions of every image.
+        most: number of words at most.
+
+    Returns:
+        The words that are in the captions of most images, but for scikit-learn's stop words and single characters, and
+        [images, words] bool, whether a word is in any caption of an image.
+
+    Raises:
+        ValueError: no such word.
+    """
+    bags = [{word for caption in texts for word in caption_words(caption)} for texts in captions]
+    counts = Counter(word for bag in bags for word in sorted(bag) if len(word) > 1 and word not in ENGLISH_STOP_WORDS)
+    words = [word for word, _ in counts.most_common(most)]
+    if not words:
+        raise ValueError(f"{len(captions)} images, no content word in their captions; expected captions in English")
+    return words, torch.tensor([[word in bag for word in words] for bag in bags])
+
+
+def content_encoder(
+    pixels: Tensor,
+    captions: Sequence[Sequence[str]],
+    folder: Path,
+    *,
+    seed: int = 0,
+    epochs: int = 15,
+    most_words: int = 500,
+    batch_size: int = 64,
+    learning_rate: float = 2e-3,
+    device: torch.device | str = "cpu",
+    progress: bool = False,
+) -> GridEncoder:
+    """Train an encoder, or take the one that was trained with the same data and settings before.
+
+    Args:
+        pixels: [images, 3, height, width] uint8, of the training split only; height and width divide by 16.
+        captions: captions of every image.
+        folder: folder of the cache.
+        seed: seed of the weights and of the order of the images.
+        epochs: passes over the images.
+        most_words: number of words to predict, at most.
+        batch_size: images at a time.
+        learning_rate: largest learning rate of AdamW.
+        device: where to compute.
+        progress: show a progress bar.
+
+    Returns:
+        The frozen encoder, named after its seed.
+
+    Raises:
+        ValueError: sizes do not go together, or the cache is damaged.
+    """
+    if len(pixels) != len(captions) or not len(pixels):
+        raise ValueError(f"{len(pixels)} images and captions of {len(captions)}; expected as many, and at least one")
+    if any(side % _SHRINK or not side for side in pixels.shape[2:]):
+        raise ValueError(f"images of {list(pixels.shape[2:])} pixels; expected sides that divide by {_SHRINK}")
+    words, targets = content_targets(captions, most=most_words)
+    key = json.dumps(
+        {
+            "pixels": checksum(pixels),
+            "targets": [words, checksum(targets)],
+            "settings": [seed, epochs, batch_size, learning_rate],
+        }
+    )
+    name = f"content-encoder-seed{seed}"
+    path = folder / f"{name}-{sha256(key.encode()).hexdigest()[:16]}.npz"
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        encoder = ContentEncoder(len(words)).to(device)
+        if not is_there(path):
+            with locked(path):
+                if not path.is_file():  # no other process has trained it meanwhile
+                    _train(encoder, pixels, targets, epochs, batch_size, learning_rate, name if progress else None)
+                    state = encoder.state_dict()
+                    weights: dict[str, Any] = {part: value.cpu().numpy() for part, value in state.items()}
+                    write_atomic(path, lambda file: np.savez(file, key=np.array(key), **weights))
+        _load(encoder, path, key)
+    return GridEncoder(name, encoder.requires_grad_(False).eval(), Scale())
+
+
+def _load(encoder: ContentEncoder, path: Path, key: str) -> None:
+    arrays = read_arrays(path, remedy=_AGAIN)
+    if str(arrays.pop("key", None)) != key:
+        raise ValueError(f"{path}: trained with other data or settings. {_AGAIN}")
+    for name, tensor in encoder.state_dict().items():
+        found, wanted = arrays.get(name), tensor.numpy(force=True)
+        if found is None or (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
+            seen = "missing" if found is None else f"{found.dtype} of shape {list(found.shape)}"
+            expected = f"{wanted.dtype} of shape {list(wanted.shape)}"
+            raise ValueError(f"{path}: {name} is {seen}; expected {expected}. {_AGAIN}")
+        if not np.isfinite(found).all():
+            raise ValueError(f"{path}: {name} holds NaN or infinite weights; expected finite ones. {_AGAIN}")
+    encoder.load_state_dict({name: torch.from_numpy(arrays[name]) for name in encoder.state_dict()})
+
+
+def _train(
+    encoder: ContentEncoder,
+    pixels: Tensor,
+    targets: Tensor,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    bar: str | None,
+) -> None:
+    device, scale = next(encoder.parameters()).device, Scale()
+    with torch.no_grad():  # begin with the words' frequencies
+        encoder.words.bias.copy_(torch.logit(targets.float().mean(0), eps=1e-3))
+    optimizer = torch.optim.AdamW(encoder.parameters(), lr=learning_rate, weight_decay=0.05)
+    steps = epochs * -(-len(pixels) // batch_size)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=steps)
+    for _ in (progress := tqdm(range(epochs), bar, disable=bar is None)):
+        total = 0.0
+        for places in torch.randperm(len(pixels)).split(batch_size):
+            images = _augmented(scale(pixels[places].to(device)))
+            loss = F.binary_cross_entropy_with_logits(encoder.predict(images), targets[places].float().to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            total += loss.item() * len(places)
+        progress.set_postfix(loss=f"{total / len(pixels):.4f}")
+
+
+def _augmented(images: Tensor) -> Tensor:
+    """Mirror half of the images, and shift all by the same few pixels."""
+    mirrored = torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5
+    images = torch.where(mirrored, images.flip(3), images)
+    reach = images.shape[3] // 12
+    down, right = torch.randint(2 * reach + 1, (2,)).tolist()
+    padded = F.pad(images, [reach] * 4, mode="reflect")
+    return padded[..., down : down + images.shape[2], right : right + images.shape[3]]

@@ -1,0 +1,233 @@
+"""Canvases of real handwritten digits with captions from a small grammar; needs no file.
+
+A scene is a grid of cells; one to three of them hold a digit of scikit-learn's set (8 x 8 pixels), all of different
+values, so a digit's name says which cell is meant. A caption names every digit of its scene:
+
+    one digit     nothing but a seven                   a seven and nothing else
+    two digits    a seven left of a two                 (article, name, relation, article, name)
+    three digits  a seven left of a two and above an eight
+
+where the first digit of three is related to both others. The relations compare cells, whatever is in between:
+
+    left of, right of   the cell is in an earlier, a later column; the rows are of no account
+    above, below        the cell is in a higher, a lower row; the columns are of no account
+
+So every relation is either true or false of a scene, and two digits that share neither row nor column have two true
+ones. The references of a scene are all true captions: 2 of one digit, 2 or 4 of two ("a two right of a seven"), 6 to 24
+of three. The content words, whose region is known, are the names of the digits; all others belong to no cell.
+
+Who describes a training scene names the largest digit first and the smallest last, and chooses among the true
+relations. Were the order random too, nothing but chance would say which digit comes next, and an attention that has not
+seen the word could not point at it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations
+from random import Random
+from typing import TypeVar
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from experiments.datasets.places import SPLITS
+
+__all__ = ["DIGIT_NAMES", "NO_CELL", "DigitScenes", "digit_scenes", "true_captions"]
+
+Option = TypeVar("Option")
+DIGIT_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+NO_CELL = -1  # the cell of a word that belongs to none
+_EMPTY = -1  # the digit of a cell that holds none
+_SIZE = 8  # pixels of a digit's side
+_MOST = 3  # digits that a caption can name
+_SHARES = {"train": (0.0, 0.6), "val": (0.6, 0.8), "test": (0.8, 1.0)}  # of the images of every digit
+
+
+@dataclass(frozen=True, eq=False)
+class DigitScenes:
+    """Scenes with all captions that are true of them.
+
+    Args:
+        regions: [scenes, cells, 64 + rows + columns] float32: the pixels of a cell, between 0 and 1, then its row and
+            its column, each as one-hot; cells row by row.
+        digits: [scenes, cells] int64, the digit of every cell; -1 where there is none.
+        grid: number of rows and of columns.
+        captions: the true captions of every scene. Those that name the digits in falling order come first, in random
+            order, and are all there is of training scenes; then the others, in random order.
+
+    Example:
+        >>> scenes = digit_scenes(0, train=3, val=1, test=1)["train"]
+        >>> print(scenes.digits[1].view(3, 3))
+        tensor([[ 4, -1, -1],
+                [ 8,  6, -1],
+                [-1, -1, -1]])
+        >>> scenes.captions[1]
+        ['an eight left of a six and below a four']
+        >>> scenes.word_cells(1, "a six right of an eight")
+        [-1, 4, -1, -1, -1, 3]
+    """
+
+    regions: Tensor
+    digits: Tensor
+    grid: tuple[int, int]
+    captions: list[list[str]]
+
+    def __len__(self) -> int:
+        return len(self.captions)
+
+    @cached_property
+    def canvases(self) -> Tensor:
+        """[scenes, 8 rows, 8 columns] float32, the scenes as pictures: 0 is paper, 1 is ink."""
+        rows, columns = self.grid
+        pixels = self.regions[..., : _SIZE**2].view(-1, rows, columns, _SIZE, _SIZE)
+        return pixels.transpose(2, 3).reshape(-1, rows * _SIZE, columns * _SIZE)
+
+    def word_cells(self, scene: int, caption: str) -> list[int]:
+        """Return the cell of every word of a caption, also of one that a model has made.
+
+        Args:
+            scene: place of the scene.
+            caption: words with blanks between.
+
+        Returns:
+            The cells, counted from 0 row by row; -1 for words that are no name of a digit of the scene.
+        """
+        digits = enumerate(self.digits[scene].tolist())
+        cells = {DIGIT_NAMES[digit]: cell for cell, digit in digits if digit != _EMPTY}
+        return [cells.get(word, NO_CELL) for word in caption.split()]
+
+
+def digit_scenes(
+    seed: int = 0,
+    *,
+    train: int = 3000,
+    val: int = 500,
+    test: int = 500,
+    grid: tuple[int, int] = (3, 3),
+    most_digits: int = 3,
+) -> dict[str, DigitScenes]:
+    """Draw the scenes.
+
+    The splits share no image of a digit: of the 1797 images, 60 % are for training, 20 % for validation and 20 % for
+    the test. (A writer may be in several splits: who wrote what is not known.) A split depends on the seed and its own
+    size only; of two sizes the smaller is the beginning of the larger.
+
+    Args:
+        seed: seed of the scenes and of the split of the images.
+        train: number of scenes to train on.
+        val: number of scenes to validate on.
+        test: number of scenes to test on.
+        grid: number of rows and of columns.
+        most_digits: digits of a scene at most, up to 3; all numbers are equally probable.
+
+    Returns:
+        The splits by name.
+
+    Raises:
+        ValueError: a split would be empty, or the grid does not go with the number of digits.
+    """
+    rows, columns = grid
+    sizes = {"train": train, "val": val, "test": test}
+    for split, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{split} is {size}; expected at least one scene")
+    if min(grid) < 1 or not 1 <= most_digits <= min(_MOST, rows * columns):
+        raise ValueError(
+            f"most_digits is {most_digits} on a grid of {rows} x {columns} cells; expected 1 to {_MOST} digits, and no "
+            f"more than there are cells"
+        )
+    images = _images(seed)
+    return {
+        split: _scenes(
+            Random(f"{seed} {split}").random, images[split], sizes[split], grid, most_digits, split != "train"
+        )
+        for split in SPLITS
+    }
+
+
+def true_captions(places: dict[int, tuple[int, int]], *, in_order: bool = False) -> list[str]:
+    """Return all captions that are true of a scene.
+
+    Args:
+        places: row and column of every digit; one to three digits.
+        in_order: only those that name the digits in the order of `places`.
+
+    Example:
+        >>> true_captions({8: (0, 0), 2: (1, 2)})
+        ['an eight left of a two', 'an eight above a two', 'a two right of an eight', 'a two below an eight']
+    """
+    name = {digit: f"{'an' if digit == 8 else 'a'} {DIGIT_NAMES[digit]}" for digit in places}
+    if len(places) == 1:
+        (digit,) = places
+        return [f"nothing but {name[digit]}", f"{name[digit]} and nothing else"]
+    captions = []
+    for first, *others in [tuple(places)] if in_order else permutations(places):
+        parts = [""]
+        for digit in others:
+            relations = _relations(places[first], places[digit])
+            parts = [f"{part} and {relation} {name[digit]}" for part in parts for relation in relations]
+        captions += [f"{name[first]} {part.removeprefix(' and ')}" for part in parts]
+    return captions
+
+
+def _relations(place: tuple[int, int], other: tuple[int, int]) -> list[str]:
+    """All that is true of a cell in relation to another one."""
+    (row, column), (other_row, other_column) = place, other
+    true = {
+        "left of": column < other_column,
+        "right of": column > other_column,
+        "above": row < other_row,
+        "below": row > other_row,
+    }
+    return [relation for relation, holds in true.items() if holds]
+
+
+def _images(seed: int) -> dict[str, list[Tensor]]:
+    """Images of the ten digits, [images, 64] each, of every split."""
+    data = load_digits()
+    pixels, labels = torch.from_numpy(data.data).float() / 16, data.target.tolist()
+    random = Random(f"{seed} images").random
+    splits: dict[str, list[Tensor]] = {split: [] for split in SPLITS}
+    for digit in range(10):
+        places = [place for place, label in enumerate(labels) if label == digit]
+        order = _draw(random, places, len(places))
+        for split, (start, end) in _SHARES.items():
+            splits[split].append(pixels[order[int(start * len(order)) : int(end * len(order))]])
+    return splits
+
+
+def _scenes(
+    random: Callable[[], float],
+    images: list[Tensor],
+    size: int,
+    grid: tuple[int, int],
+    most_digits: int,
+    any_order: bool,
+) -> DigitScenes:
+    rows, columns = grid
+    cells = torch.arange(rows * columns)
+    position = torch.cat([one_hot(cells // columns, rows), one_hot(cells % columns, columns)], 1)
+    digits = torch.full((size, rows * columns), _EMPTY)
+    pixels = torch.zeros(size, rows * columns, _SIZE**2)
+    captions = []
+    for scene in range(size):
+        number = 1 + int(random() * most_digits)
+        chosen = _draw(random, range(10), number), _draw(random, range(rows * columns), number)
+        places = {}
+        for digit, cell in zip(*chosen, strict=True):
+            digits[scene, cell] = digit
+            pixels[scene, cell] = images[digit][int(random() * len(images[digit]))]
+            places[digit] = divmod(cell, columns)
+        told = true_captions(dict(sorted(places.items(), reverse=True)), in_order=True)
+        others = [caption for caption in true_captions(places) if caption not in told] if any_order else []
+        captions.append(_draw(random, told, len(told)) + _draw(random, others, len(others)))
+    regions = torch.cat([pixels, position.expand(size, -1, -1)], -1)
+    return DigitScenes(regions, digits, grid, captions)
+
+
+def _draw(random: Callable[[], float], options: Sequence[Option], number: int) -> list[Option]:
+    """Some of the options, in random order; `Random.random` is the same in every release of Python."""
+    return sorted(options, key=lambda _: random())[:number]

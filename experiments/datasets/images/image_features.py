@@ -1,0 +1,210 @@
+"""Photographs as squares of one size, and features of their regions; both computed once and kept on disk."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from http.client import HTTPException
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from experiments.datasets.images.array_cache import cached_array, checksum
+from experiments.datasets.images.caption_data import CaptionedImages
+from experiments.datasets.images.image_files import ImageFile
+from experiments.datasets.untrusted import file_name, shown
+
+__all__ = ["GridEncoder", "Scale", "fingerprint", "grid_features", "resized_images", "resnet_grid"]
+
+
+class Scale(nn.Module):
+    """Makes pixels of 0 to 255 numbers around 0, colour by colour: [B, 3, height, width] uint8 to float32."""
+
+    def __init__(self, mean: Sequence[float] = (0.5, 0.5, 0.5), std: Sequence[float] = (0.25, 0.25, 0.25)) -> None:
+        super().__init__()
+        self.mean, self.std = [torch.tensor(list(values)).view(-1, 1, 1) for values in (mean, std)]
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return (pixels.float() / 255 - self.mean.to(pixels.device)) / self.std.to(pixels.device)
+
+    def extra_repr(self) -> str:
+        return f"mean={self.mean.flatten().tolist()}, std={self.std.flatten().tolist()}"
+
+
+@dataclass(frozen=True)
+class GridEncoder:
+    """A frozen network that gives features of the cells of a grid.
+
+    Args:
+        name: what results call it.
+        module: [B, 3, height, width] float32 to [B, channels, rows, columns].
+        transform: pixels of 0 to 255, [B, 3, height, width] uint8, to what the module takes; such as `Scale`.
+    """
+
+    name: str
+    module: nn.Module
+    transform: nn.Module
+
+
+def fingerprint(module: nn.Module) -> str:
+    """Return the SHA-256 checksum of a module's description and weights."""
+    digest = sha256(repr(module).encode())
+    for name, tensor in module.state_dict().items():
+        digest.update(name.encode())
+        digest.update(checksum(tensor).encode())
+    return digest.hexdigest()
+
+
+def resized_images(
+    data: CaptionedImages, size: int, folder: Path, *, skip: bool = False, progress: bool = False
+) -> tuple[CaptionedImages, Tensor]:
+    """Open every photograph once, make it a square and keep the pixels on disk.
+
+    The whole photograph becomes the square, whatever its shape was: nothing that a caption tells is cut off. Kept
+    pixels are taken again when the names, sizes and times of the files are the same.
+
+    Args:
+        data: the photographs.
+        size: side of the square.
+        folder: folder of the cache.
+        skip: leave out bad photographs, and count them in `skipped`.
+        progress: show a progress bar.
+
+    Returns:
+        The data, without bad photographs, and [images, 3, size, size] uint8, read from disk when it is wanted.
+
+    Raises:
+        ValueError: without `skip`, a photograph that cannot be read, the first; or a damaged cache, or a name of the
+            data that would lead out of it.
+    """
+    file_name(f"{data.name}-{data.split}", "the name of the data and the split")
+    bad: dict[str, str] = {}
+
+    def pixels() -> Iterator[np.ndarray]:
+        for place, image in enumerate(tqdm(data.images, "photographs", disable=not progress)):
+            try:
+                square = image.open().resize((size, size), Image.Resampling.BILINEAR, reducing_gap=2.0)
+                yield np.asarray(square).transpose(2, 0, 1)[None]
+            except ValueError as error:
+                if not skip:
+                    raise
+                bad[str(place)] = str(error)
+                yield np.zeros((1, 3, size, size), np.uint8)
+
+    key = {"images": _files_fingerprint(data.images), "size": size}
+    array, bad = cached_array(
+        folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels, row=(3, size, size),
+        dtype=np.dtype(np.uint8), notes=bad,
+    )  # fmt: skip
+    if not bad:
+        return data, array
+    if not skip:
+        raise ValueError(next(iter(bad.values())))
+    if wrong := [place for place in bad if not (place.isdecimal() and int(place) < len(data))]:
+        seen = f"a note of {data.name}-{data.split} tells of image {shown(wrong[0])}"
+        raise ValueError(f"{folder}: {seen}; expected a place in the data. Remove the notes (.json) and try again.")
+    places = {int(place) for place in bad}
+    kept = [place for place in range(len(data)) if place not in places]
+    return data.without(places, "bad image"), array[kept]
+
+
+def _files_fingerprint(images: Sequence[ImageFile]) -> str:
+    files = {path: path.stat() for path in {image.path for image in images}}
+    rows = [
+        f"{image.name} {image.offset} {image.size} {files[image.path].st_size} {files[image.path].st_mtime_ns}\n"
+        for image in images
+    ]
+    return sha256("".join(rows).encode()).hexdigest()
+
+
+def grid_features(
+    encoder: GridEncoder,
+    pixels: Tensor,
+    folder: Path,
+    *,
+    batch_size: int = 64,
+    device: torch.device | str = "cpu",
+    progress: bool = False,
+) -> Tensor:
+    """Return the features of the cells of every photograph, computed once and kept on disk.
+
+    Kept features are taken again when pixels, weights and transform are the same.
+
+    Args:
+        encoder: the network.
+        pixels: [images, 3, height, width] uint8; see `resized_images`.
+        folder: folder of the cache.
+        batch_size: photographs at a time.
+        device: where to compute.
+        progress: show a progress bar.
+
+    Returns:
+        [images, cells, channels] float16, cells row by row, read from disk when it is wanted.
+
+    Raises:
+        ValueError: no grid comes out, features are not finite in 16 bits, or a cache is damaged or of another
+            encoder; or the encoder's name would lead out of the cache.
+    """
+    file_name(encoder.name, "the name of the encoder")
+
+    def features() -> Iterator[np.ndarray]:
+        module, transform = encoder.module.to(device).eval(), encoder.transform.to(device)
+        for batch in tqdm(pixels.split(batch_size), encoder.name, disable=not progress):
+            with torch.no_grad():
+                grid = module(transform(batch.to(device)))
+            if grid.dim() != 4 or len(grid) != len(batch):
+                raise ValueError(f"{encoder.name}: features {list(grid.shape)}; expected [B, channels, rows, columns]")
+            cells = grid.flatten(2).transpose(1, 2).half()
+            if not cells.isfinite().all():
+                raise ValueError(f"{encoder.name}: features that 16 bits do not hold; expected them below 65504")
+            yield cells.cpu().numpy()
+
+    key = {
+        "encoder": encoder.name,
+        "weights": fingerprint(encoder.module),
+        "transform": fingerprint(encoder.transform),
+        "pixels": checksum(pixels),
+    }
+    dtype = np.dtype(np.float16)
+    return cached_array(folder, encoder.name, key, len(pixels), features, row=(None, None), dtype=dtype)[0]
+
+
+def resnet_grid(name: str = "resnet50") -> GridEncoder:
+    """Return torchvision's ResNet up to its last grid, with the weights torchvision recommends: 7 x 7 at 224 pixels.
+
+    Args:
+        name: torchvision's name of a ResNet, ResNeXt or wide ResNet.
+
+    Raises:
+        ImportError: torchvision is missing, or does not go with this torch.
+        FileNotFoundError: the weights are not there and cannot be fetched.
+        ValueError: no such network, or fetched weights are damaged.
+    """
+    try:
+        from torchvision.models import get_model, get_model_weights, list_models
+    except (ImportError, RuntimeError, OSError) as error:  # a CUDA build beside a CPU torch raises RuntimeError
+        raise ImportError(
+            f"torchvision cannot be imported: {error}; expected the build that goes with torch {torch.__version__}. "
+            f"Install it (https://pytorch.org/get-started), or use the encoder that is trained on the captions."
+        ) from error
+    known = [other for other in list_models() if re.fullmatch(r"(wide_)?resne[xt]t?\d+\w*", other)]
+    if name not in known:
+        raise ValueError(f"no ResNet is named {name!r}; expected one of {', '.join(known)}")
+    weights = get_model_weights(name).DEFAULT
+    cache = Path(torch.hub.get_dir()) / "checkpoints"
+    try:
+        network = get_model(name, weights=weights)
+    except (OSError, HTTPException) as error:
+        raise FileNotFoundError(
+            f"{weights.url} could not be fetched to {cache}: {error}. Put the file there, or use the encoder that is "
+            f"trained on the captions."
+        ) from error
+    except RuntimeError as error:  # torch's, of a checksum or of a damaged file
+        raise ValueError(f"{cache}: weights of {name} are damaged: {error}. Remove the file, and try again.") from error
+    preset = weights.transforms()
+    grid = nn.Sequential(*list(network.children())[:-2])  # without pooling and classes
+    return GridEncoder(f"{name}-{weights.name}", grid.requires_grad_(False).eval(), Scale(preset.mean, preset.std))

@@ -1,0 +1,136 @@
+"""Images as sets of regions with features, their captions, and batches of both."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset
+
+from experiments.datasets.images.digit_scenes import DigitScenes
+from experiments.datasets.text.batches import Batch, BucketSampler
+from experiments.datasets.text.vocabulary import BEGIN, END, PAD, Vocabulary
+
+__all__ = ["EncodedCaptions", "OneCaptionSampler", "RegionCaptions", "caption_loader"]
+
+
+@dataclass(frozen=True, eq=False)
+class RegionCaptions:
+    """Images as regions, and their captions.
+
+    Args:
+        regions: [images, N, F], features of the regions; cells of a grid, row by row.
+        captions: captions of every image, words with blanks between.
+        grid: number of rows and of columns.
+        pictures: what to show: [images, height, width] float32, 0 is paper and 1 is ink, or [images, 3, height, width]
+            uint8.
+        name: name of the data set.
+        encoder: name of what made the features.
+        scenes: the digits of the images, where they are digit scenes.
+        skipped: number of captions and images that were left out, by the reason.
+
+    Raises:
+        ValueError: the numbers of images do not go together.
+    """
+
+    regions: Tensor
+    captions: list[list[str]]
+    grid: tuple[int, int]
+    pictures: Tensor
+    name: str
+    encoder: str
+    scenes: DigitScenes | None = None
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sizes = len(self.regions), len(self.captions), len(self.pictures)
+        if len(set(sizes)) > 1:
+            raise ValueError(f"regions, captions and pictures of {sizes} images; expected as many of each")
+
+    def __len__(self) -> int:
+        return len(self.captions)
+
+    def with_captions(self, captions: Sequence[str]) -> "RegionCaptions":
+        """Return the images with one caption each, such as a model has made."""
+        return replace(self, captions=[[caption] for caption in captions])
+
+    def sources(self, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+        """Give regions [B, N, F] float32 and their mask [B, N] of so many images at a time."""
+        for regions in self.regions.split(size):
+            yield regions.float().to(device), torch.ones(regions.shape[:2], dtype=torch.bool, device=device)
+
+
+class EncodedCaptions(Dataset[Batch]):
+    """Pairs of an image and one of its captions; indexed by a list of places it gives the `Batch` of these pairs.
+
+    The pairs of an image stand together, so that the place of a pair tells its image and caption; see `image` and
+    `firsts`.
+
+    Args:
+        data: the images.
+        vocabulary: word pieces.
+        references: captions of an image at most, the first ones; all by default.
+    """
+
+    def __init__(self, data: RegionCaptions, vocabulary: Vocabulary, *, references: int | None = None) -> None:
+        kept = [captions[:references] for captions in data.captions]
+        self.regions = data.regions
+        self.image = [image for image, captions in enumerate(kept) for _ in captions]
+        self.counts = [len(captions) for captions in kept]
+        self.firsts = [0, *accumulate(self.counts)][:-1]
+        texts = [caption for captions in kept for caption in captions]
+        self.targets = [torch.tensor(vocabulary.encode(text), dtype=torch.int64) for text in texts]
+
+    @property
+    def lengths(self) -> list[tuple[int, int]]:
+        """Number of regions and length of the caption of every pair; the latter counts <s> or </s>."""
+        return [(self.regions.size(1), len(target) + 1) for target in self.targets]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, indices: Sequence[int]) -> Batch:
+        begin, end = torch.tensor([BEGIN]), torch.tensor([END])
+        targets = [self.targets[i] for i in indices]
+        regions = self.regions[[self.image[i] for i in indices]].float()
+        target_in = pad_sequence([torch.cat([begin, ids]) for ids in targets], True, PAD)
+        target_out = pad_sequence([torch.cat([ids, end]) for ids in targets], True, PAD)
+        lengths = torch.tensor([len(ids) + 1 for ids in targets])
+        return Batch(
+            source=regions,
+            source_mask=torch.ones(regions.shape[:2], dtype=torch.bool),
+            target_in=target_in,
+            target_out=target_out,
+            target_mask=torch.arange(target_in.size(1)) < lengths.unsqueeze(1),
+            indices=torch.tensor(indices, dtype=torch.int64),
+        )
+
+
+class OneCaptionSampler(BucketSampler):
+    """Every image once an epoch, with one of its captions, drawn anew in every epoch.
+
+    Args:
+        data: the pairs.
+        sentences: most pairs of a batch.
+        seed: seed of the order and of the draws.
+    """
+
+    def __init__(self, data: EncodedCaptions, *, sentences: int, seed: int = 0) -> None:
+        super().__init__(data.lengths, sentences=sentences, seed=seed)
+        self.firsts, self.counts = np.array(data.firsts), np.array(data.counts)
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        """Return the batches of an epoch."""
+        # 1: other numbers than those of the order
+        draws = np.random.default_rng([self.seed, epoch, 1]).integers(self.counts)
+        chosen: list[int] = (self.firsts + draws).tolist()
+        order = BucketSampler([self.lengths[pair] for pair in chosen], sentences=self.sentences, seed=self.seed)
+        return [[chosen[place] for place in batch] for batch in order.batches(epoch)]
+
+
+def caption_loader(data: EncodedCaptions, sampler: BucketSampler) -> DataLoader[Batch]:
+    """Return a loader of a sampler's batches, with the sampler as its `sampler`, where Lightning sets the epoch."""
+    return DataLoader(data, sampler=sampler, batch_size=None)

@@ -1,0 +1,1 @@
+"""Sentences, sentence pairs, vocabularies and batches of them."""

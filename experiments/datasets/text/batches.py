@@ -1,0 +1,242 @@
+"""Batches of sentence pairs of similar lengths, padded."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from experiments.datasets.text.parallel_text import ParallelText
+from experiments.datasets.text.vocabulary import BEGIN, END, PAD, Vocabulary
+
+__all__ = ["Batch", "BucketSampler", "EncodedText", "SamplerEpoch", "batch_loader"]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """B sentence pairs, padded to N source and M target positions with <pad>; masks are True at what is no padding.
+
+    Args:
+        source: [B, N] int64, ids of the source, without special tokens.
+        source_mask: [B, N] bool.
+        target_in: [B, M] int64, <s> and the ids of the target: what the decoder reads.
+        target_out: [B, M] int64, the ids of the target and </s>: what it is to say.
+        target_mask: [B, M] bool, of both.
+        indices: [B] int64, places of the pairs in the text, counted from 0.
+    """
+
+    source: Tensor
+    source_mask: Tensor
+    target_in: Tensor
+    target_out: Tensor
+    target_mask: Tensor
+    indices: Tensor
+
+    @property
+    def source_lengths(self) -> Tensor:
+        """[B] int64, number of source positions that are no padding."""
+        return self.source_mask.sum(1)
+
+    @property
+    def target_lengths(self) -> Tensor:
+        """[B] int64, number of target positions that are no padding, </s> among them."""
+        return self.target_mask.sum(1)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
+        """Return a copy of the batch with every tensor on `device`; Lightning calls this."""
+        return replace(self, **{name: value.to(device, non_blocking=non_blocking) for name, value in self._tensors()})
+
+    def pin_memory(self) -> "Batch":
+        """Return a copy in pinned memory; `DataLoader(pin_memory=True)` calls this."""
+        return replace(self, **{name: value.pin_memory() for name, value in self._tensors()})
+
+    def _tensors(self) -> list[tuple[str, Tensor]]:
+        return [(field.name, getattr(self, field.name)) for field in fields(self)]
+
+
+class EncodedText(Dataset[Batch]):
+    """Sentence pairs as ids; indexed by a list of places it gives the `Batch` of these pairs.
+
+    Args:
+        text: the pairs.
+        source: vocabulary of the source.
+        target: vocabulary of the target, the same by default (a joint one).
+
+    Raises:
+        ValueError: an empty source sentence; the message says which. A target may be empty, where there is none yet.
+    """
+
+    def __init__(self, text: ParallelText, source: Vocabulary, target: Vocabulary | None = None) -> None:
+        target = target or source
+        self.sources = [torch.tensor(source.encode(sentence), dtype=torch.int64) for sentence in text.source]
+        self.targets = [torch.tensor(target.encode(sentence), dtype=torch.int64) for sentence in text.target]
+        for number, ids in enumerate(self.sources, 1):
+            if not len(ids):
+                raise ValueError(
+                    f"{text.name}: source sentence {number} is empty; expected at least one word, as attention has "
+                    f"nothing to attend to. Remove the pair, or read the text with skip=True."
+                )
+
+    @property
+    def lengths(self) -> list[tuple[int, int]]:
+        """Source and target length of every pair in a batch; the target's counts <s> or </s>."""
+        return [(len(source), len(target) + 1) for source, target in zip(self.sources, self.targets, strict=True)]
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __getitem__(self, indices: Sequence[int]) -> Batch:
+        begin, end = torch.tensor([BEGIN]), torch.tensor([END])
+        sources, targets = [self.sources[i] for i in indices], [self.targets[i] for i in indices]
+        source, source_mask = _padded(sources)
+        target_in, target_mask = _padded([torch.cat([begin, ids]) for ids in targets])
+        target_out, _ = _padded([torch.cat([ids, end]) for ids in targets])
+        return Batch(source, source_mask, target_in, target_out, target_mask, torch.tensor(indices, dtype=torch.int64))
+
+
+def _padded(rows: list[Tensor]) -> tuple[Tensor, Tensor]:
+    lengths = torch.tensor([len(row) for row in rows])
+    padded = pad_sequence(rows, batch_first=True, padding_value=PAD)
+    return padded, torch.arange(padded.shape[1]) < lengths.unsqueeze(1)
+
+
+class BucketSampler(Sampler[list[int]]):
+    """Lists of places of pairs of similar lengths, every pair once an epoch.
+
+    The pairs are shuffled, cut into pools of about `pool` batches, sorted by length within a pool and cut into batches,
+    which are shuffled again. The order depends on seed and epoch only, so a run that is resumed goes on with the same
+    batches: the epoch is the whole state. Lightning sets it (it looks for `set_epoch` at the loader's `sampler`), with
+    the callback `SamplerEpoch` also when it resumes; other loops call `set_epoch` themselves.
+
+    Args:
+        lengths: source and target length of every pair; `EncodedText.lengths`.
+        sentences: most pairs of a batch.
+        tokens: most positions of a batch on either side, padding counted.
+        pool: batches of a pool.
+        shuffle: False for the same batches in every epoch, in order of length.
+        seed: seed of the order.
+
+    Raises:
+        ValueError: no limit, a limit or pool that is not positive, no pairs, or a pair longer than the limit.
+
+    Example:
+        >>> sampler = BucketSampler([(3, 4), (9, 9), (2, 4), (8, 9)], sentences=2, shuffle=False)
+        >>> list(sampler)
+        [[2, 0], [3, 1]]
+
+    Source:
+        Pools as in OpenNMT-py 0.x, onmt/io/IO.py, OrderedIterator.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[tuple[int, int]],
+        *,
+        sentences: int | None = None,
+        tokens: int | None = None,
+        pool: int = 100,
+        shuffle: bool = True,
+        seed: int = 0,
+    ) -> None:
+        if sentences is None and tokens is None:
+            raise ValueError("neither sentences nor tokens is set; expected a limit of the size of batches")
+        for name, value in (("sentences", sentences), ("tokens", tokens), ("pool", pool)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; expected 1 at least")
+        if not len(lengths):
+            raise ValueError("lengths is empty; expected at least one pair")
+        longest = max(range(len(lengths)), key=lambda i: max(lengths[i]))
+        if tokens is not None and max(lengths[longest]) > tokens:
+            raise ValueError(
+                f"pair {longest + 1} has {max(lengths[longest])} positions, but tokens={tokens} is the limit of a "
+                f"batch; raise it, or leave out long sentences (max_words and skip=True when reading)"
+            )
+        self.lengths, self.sentences, self.tokens = list(lengths), sentences, tokens
+        self.pool, self.shuffle, self.seed, self.epoch = pool, shuffle, seed, 0
+        mean = sum(max(pair) for pair in lengths) / len(lengths)
+        fitting = len(lengths) if tokens is None else max(1, int(tokens / mean))
+        self._pool_size = pool * min(fitting, sentences or fitting)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the order of an epoch, counted from 0."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batches(self.epoch))
+
+    def __len__(self) -> int:
+        # Lightning asks once and ends every epoch after so many batches: a number that changes would lose pairs.
+        if self.shuffle and self.tokens is not None:
+            raise TypeError("the number of batches changes from epoch to epoch; see len(sampler.batches(epoch))")
+        return len(self.batches(self.epoch))
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        """Return the batches of an epoch."""
+        if not self.shuffle:
+            return self._cut(sorted(range(len(self.lengths)), key=self.lengths.__getitem__))
+        generator = np.random.default_rng([self.seed, epoch])
+        order: list[int] = generator.permutation(len(self.lengths)).tolist()
+        pools = [order[start : start + self._pool_size] for start in range(0, len(order), self._pool_size)]
+        batches = [batch for pool in pools for batch in self._cut(sorted(pool, key=self.lengths.__getitem__))]
+        return [batches[i] for i in generator.permutation(len(batches))]
+
+    def _cut(self, order: list[int]) -> list[list[int]]:
+        batches: list[list[int]] = [[]]
+        widest = 0
+        for index in order:
+            widest = max(widest, *self.lengths[index])
+            size = len(batches[-1]) + 1
+            if (self.sentences and size > self.sentences) or (self.tokens and size * widest > self.tokens):
+                batches.append([])
+                widest = max(self.lengths[index])
+            batches[-1].append(index)
+        return batches
+
+
+class SamplerEpoch(pl.Callback):
+    """Lets a resumed run begin with the batches of its epoch.
+
+    Lightning (2.6) sets the epoch of the sampler before every epoch, but when it resumes only after it has made the
+    loader's iterator, so the first epoch would have the order of epoch 0.
+
+    Args:
+        sampler: the sampler of the training data.
+    """
+
+    def __init__(self, sampler: BucketSampler) -> None:
+        self.sampler = sampler
+
+    def on_load_checkpoint(
+        self,
+        trainer: pl.Trainer,  # noqa: ARG002
+        pl_module: pl.LightningModule,  # noqa: ARG002
+        checkpoint: dict[str, Any],
+    ) -> None:
+        # What Lightning itself gives to set_epoch; checkpoint["epoch"] is one less if taken at the end of an epoch.
+        self.sampler.set_epoch(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
+
+
+def batch_loader(
+    data: EncodedText, sampler: BucketSampler, *, workers: int = 0, pin_memory: bool = False
+) -> DataLoader[Batch]:
+    """Return a loader of a sampler's batches.
+
+    Args:
+        data: the pairs.
+        sampler: which of them make a batch.
+        workers: processes that make batches; 0 is this one.
+        pin_memory: put batches in pinned memory.
+
+    Returns:
+        The loader, with the sampler as its `sampler` (not `batch_sampler`), where Lightning sets the epoch.
+    """
+    # batch_size=None: what the sampler yields, a list of places, is the index.
+    return DataLoader(data, sampler=sampler, batch_size=None, num_workers=workers, pin_memory=pin_memory)

@@ -1,0 +1,200 @@
+"""English sentences with some of their pieces hidden, another choice in every epoch."""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset
+
+from experiments.datasets.places import SPLITS, data_folder
+from experiments.datasets.text.batches import BucketSampler
+from experiments.datasets.text.parallel import load_parallel
+from experiments.datasets.text.toy_translation import toy_translation
+from experiments.datasets.text.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN, Vocabulary
+
+__all__ = [
+    "MASK",
+    "EpochSampler",
+    "MaskedBatch",
+    "MaskedText",
+    "encode_sentences",
+    "hide_tokens",
+    "load_english",
+    "masked_loader",
+    "padded",
+]
+
+MASK = UNKNOWN  # no text has this piece, as the vocabulary has one for every byte
+_LEFT, _REPLACED = 0.1, 0.1  # of the hidden tokens
+
+
+def load_english(
+    name: Literal["toy", "english"], *, limit: int | None = None, data_root: Path | str | None = None
+) -> dict[str, list[str]]:
+    """Load sentences by split, in small letters, each once.
+
+    `toy`: the English-like side of the embedded corpus. `english`: the English sides of Multi30k and Tatoeba, with
+    their splits; training sentences that are also held out are left out.
+
+    Args:
+        name: "toy" or "english".
+        limit: most training sentences; which ones is the same in every run.
+        data_root: see `load_parallel`.
+
+    Raises:
+        FileNotFoundError: files are missing; the message says which to put where.
+        ValueError: an unknown name, or a bad file.
+    """
+    if name not in ("toy", "english"):
+        raise ValueError(f"no text is named {name!r}; expected toy or english")
+    texts = _toy() if name == "toy" else {split: _english(split, data_folder(data_root)) for split in SPLITS}
+    held_out = {*texts["val"], *texts["test"]}
+    train = [sentence for sentence in texts["train"] if sentence not in held_out]
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:limit].tolist()
+    return texts | {"train": [train[place] for place in order]}
+
+
+@cache
+def _toy() -> dict[str, list[str]]:
+    return {split: list(dict.fromkeys(text.target)) for split, text in toy_translation().items()}
+
+
+@cache
+def _english(split: str, data_root: Path) -> list[str]:
+    texts = [
+        load_parallel(name, split, source="de", target="en", data_root=data_root, lowercase=True, skip=True)
+        for name in ("multi30k", "tatoeba")
+    ]
+    return list(dict.fromkeys(sentence for text in texts for sentence in text.target))
+
+
+def encode_sentences(sentences: Sequence[str], vocabulary: Vocabulary, *, length: int) -> list[Tensor]:
+    """Ids of sentences between <s> and </s>, cut off so that these fit into a length of at least 3.
+
+    Raises:
+        ValueError: an empty sentence, or a length with no room for a piece.
+    """
+    if length < 3:
+        raise ValueError(f"length is {length}; expected 3 at least: <s>, a piece and </s>")
+    rows = [vocabulary.encode(sentence) for sentence in sentences]
+    for number, row in enumerate(rows, 1):
+        if not row:
+            raise ValueError(f"sentence {number} is empty; expected at least one word. Remove it.")
+    return [torch.tensor([BEGIN, *row[: length - 2], END]) for row in rows]
+
+
+def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Rows of ids as [B, N], padded with <pad>, and a mask that is True at what is no padding."""
+    tokens = pad_sequence(list(rows), batch_first=True, padding_value=PAD)
+    return tokens, tokens != PAD
+
+
+class MaskedBatch(NamedTuple):
+    """B sentences; K tokens are hidden. In this order they are the arguments of `MaskedLanguageModel`.
+
+    Args:
+        tokens: [B, N] int64, ids with something else at most hidden tokens.
+        mask: [B, N] bool, True at what is no padding.
+        hidden: [B, N] bool, True at hidden tokens.
+        target: [K] int64, ids of the hidden tokens, sentence after sentence.
+    """
+
+    tokens: Tensor
+    mask: Tensor
+    hidden: Tensor
+    target: Tensor
+
+
+def hide_tokens(
+    tokens: Tensor, mask: Tensor, *, share: float, vocabulary_size: int, generator: np.random.Generator
+) -> MaskedBatch:
+    """Hide a share of the tokens of every sentence, one at least, but never <s> and </s>.
+
+    Of the hidden tokens, 80 % become MASK, 10 % another token drawn uniformly, and 10 % stay as they are.
+
+    Args:
+        tokens: [B, N] int64.
+        mask: [B, N] bool, True at what is no padding.
+        share: share to hide, rounded to whole tokens in each sentence.
+        vocabulary_size: number of tokens.
+        generator: source of all choices.
+
+    Raises:
+        ValueError: a share that is not between 0 and 1.
+
+    Example:
+        >>> tokens = torch.tensor([[BEGIN, 7, 8, 9, END]])
+        >>> batch = hide_tokens(
+        ...     tokens, tokens != PAD, share=0.4, vocabulary_size=300, generator=np.random.default_rng(0)
+        ... )
+        >>> batch.hidden.sum().item(), batch.target.tolist() == tokens[batch.hidden].tolist()
+        (1, True)
+
+    Source:
+        Devlin, Chang, Lee and Toutanova, BERT, 2019, section 3.1 and create_pretraining_data.py.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"share is {share}; expected a number between 0 and 1, such as 0.15")
+    words = mask & (tokens >= len(SPECIAL))
+    noise = torch.from_numpy(generator.random(tokens.shape)).masked_fill(~words, 2)
+    rank = noise.argsort(1).argsort(1)
+    count = (share * words.sum(1, keepdim=True)).round().clamp(min=1)
+    hidden = words & (rank < count)
+    kind = torch.from_numpy(generator.random(tokens.shape))
+    others = torch.from_numpy(generator.integers(len(SPECIAL), vocabulary_size, tokens.shape))
+    shown = tokens.masked_fill(hidden & (kind >= _LEFT + _REPLACED), MASK)
+    shown = torch.where(hidden & (kind >= _LEFT) & (kind < _LEFT + _REPLACED), others, shown)
+    return MaskedBatch(shown, mask, hidden, tokens[hidden])
+
+
+class EpochSampler(BucketSampler):
+    """A `BucketSampler` of sentences that gives the epoch beside the places; without shuffling always epoch 0.
+
+    Args:
+        rows: ids of the sentences.
+        options: as of `BucketSampler`.
+    """
+
+    def __init__(self, rows: Sequence[Tensor], **options: Any) -> None:
+        super().__init__([(len(row), len(row)) for row in rows], **options)
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch = self.epoch if self.shuffle else 0
+        return ((epoch, places) for places in self.batches(epoch))
+
+
+class MaskedText(Dataset[MaskedBatch]):
+    """Sentences as ids; indexed by an epoch and a list of places it gives the `MaskedBatch` of these sentences.
+
+    What is hidden depends on seed, epoch and places alone, so a run that is resumed goes on with the same batches.
+
+    Args:
+        rows: ids of the sentences, from `encode_sentences`.
+        vocabulary_size: number of tokens.
+        share: share of the tokens to hide.
+        seed: seed of the choice.
+    """
+
+    def __init__(self, rows: Sequence[Tensor], *, vocabulary_size: int, share: float = 0.15, seed: int = 0) -> None:
+        self.rows, self.vocabulary_size, self.share, self.seed = list(rows), vocabulary_size, share, seed
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: tuple[int, Sequence[int]]) -> MaskedBatch:
+        epoch, places = index
+        tokens, mask = padded([self.rows[place] for place in places])
+        generator = np.random.default_rng([self.seed, epoch, *places])
+        return hide_tokens(
+            tokens, mask, share=self.share, vocabulary_size=self.vocabulary_size, generator=generator
+        )  # fmt: skip
+
+
+def masked_loader(data: MaskedText, sampler: EpochSampler) -> DataLoader[MaskedBatch]:
+    """Return a loader of a sampler's batches, with the sampler where Lightning sets the epoch."""
+    return DataLoader(data, sampler=sampler, batch_size=None)

@@ -1,0 +1,88 @@
+"""Where the files of Multi30k lie; fetched from their authors' repository when missing."""
+
+import gzip
+import http.client
+import urllib.request
+import zlib
+from hashlib import sha256
+from pathlib import Path
+
+from experiments.datasets.places import OTHER_FOLDER
+from experiments.datasets.untrusted import is_there
+from experiments.files import write_atomic
+
+__all__ = ["ADDRESS", "SHA256", "find_multi30k"]
+
+ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/c9be912dc05a3ebf9ae5bb5f7f58c1791cda43ab/data/task1/raw"
+# Checksums of the unpacked files of Multi30k, computed from copies. The copies are the published files: packed again
+# by gzip -6 with a time of 21 December 2017, all nine have the MD5 sums that torchtext 0.9 lists for the archives.
+SHA256 = {
+    "train.de": "2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72",
+    "train.en": "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
+    "train.fr": "5925a3c18f1587b6b54b87743106e6e8ab93618edb6f65d19eac0621f853a10d",
+    "val.de": "660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660",
+    "val.en": "1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227",
+    "val.fr": "5304e444d842e962b2dda4d816b70b22a1765b15401642b7ca37a67477e708dc",
+    "test_2016_flickr.de": "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16",
+    "test_2016_flickr.en": "399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182",
+    "test_2016_flickr.fr": "cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6",
+}
+
+
+def find_multi30k(root: Path, stem: str, languages: tuple[str, str]) -> tuple[Path, Path]:
+    """Return the two files of a split; a missing one is fetched, and its checksum checked.
+
+    Files that are there already are taken as they are, so other captions can be put in the place of the published.
+
+    Args:
+        root: folder of the data sets; looked at is its folder multi30k/task1.
+        stem: "train", "val" or "test_2016_flickr".
+        languages: two of "de", "en" and "fr".
+
+    Returns:
+        The files, one a language.
+
+    Raises:
+        FileNotFoundError: a file is missing and could not be fetched, or is not fetched to go with another text.
+        ValueError: a fetched file is damaged or has not the published checksum; nothing of it is kept.
+
+    Source:
+        https://github.com/multi30k/dataset/tree/master/data/task1/raw
+    """
+    folder = root / "multi30k" / "task1"
+    first, second = (folder / f"{stem}.{language}" for language in languages)
+    for path, other in ((first, second), (second, first)):
+        if is_there(path):
+            continue
+        # A published file would not go with the other side of somebody's own text.
+        if other.is_file() and sha256(other.read_bytes()).hexdigest() != SHA256[other.name]:
+            raise FileNotFoundError(
+                f"{path} is missing; it is not fetched from {ADDRESS}, because {other} differs from the file "
+                f"published there. Add the one, remove the other, or name another folder by {OTHER_FOLDER}."
+            )
+        _fetch(path)
+    return first, second
+
+
+def _fetch(path: Path) -> None:
+    """Fetch and unpack one file; whenever this ends, the whole file is there or nothing of it."""
+    url, what = f"{ADDRESS}/{path.name}.gz", "expected the published file. Nothing of it was kept"
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            packed = answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise FileNotFoundError(
+            f"{path} is missing, and {url} could not be fetched: {error}. Fetch and unpack it there, or name the "
+            f"folder that holds multi30k/task1 by {OTHER_FOLDER}."
+        ) from error
+    try:
+        content = gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: what came from {url} is no gzip archive: {error}; {what}. Try again.") from error
+    found = sha256(content).hexdigest()
+    if found != SHA256[path.name]:
+        raise ValueError(
+            f"{path}: what came from {url} has the SHA-256 checksum {found}; expected {SHA256[path.name]}; {what}. "
+            f"Try again, or put an intact copy there."
+        )
+    write_atomic(path, lambda file: file.write(content))

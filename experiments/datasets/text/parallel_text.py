@@ -1,0 +1,228 @@
+"""Sentences and their translations, and reading them from two plain text files."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.datasets.text.word_rules import WordRule, divide_words
+from experiments.datasets.untrusted import read_bytes
+from pyro_attention.analysis.alignments.weights import Alignment
+
+__all__ = [
+    "Fault",
+    "ParallelText",
+    "Rules",
+    "check_pairing",
+    "checked_lines",
+    "clean_pairs",
+    "read_lines",
+    "read_parallel",
+]
+
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, eq=False)
+class ParallelText:
+    """Sentences and their translations; words are what blanks separate.
+
+    Args:
+        source: sentences to translate.
+        target: their translations, as many.
+        name: name of the data set.
+        languages: languages of source and target.
+        alignments: gold links between the words of each pair, where there are any.
+        skipped: number of pairs that were left out, by the reason.
+
+    Raises:
+        ValueError: the lists do not go together.
+
+    Example:
+        >>> text = ParallelText(["guten Tag"], ["good day"], "mine", ("de", "en"))
+        >>> len(text), text.source[0].split()
+        (1, ['guten', 'Tag'])
+    """
+
+    source: list[str]
+    target: list[str]
+    name: str
+    languages: tuple[str, str]
+    alignments: list[Alignment] | None = None
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.source) != len(self.target):
+            raise ValueError(f"{len(self.source)} source and {len(self.target)} target sentences; expected as many")
+        if self.alignments is None:
+            return
+        if len(self.alignments) != len(self.source):
+            raise ValueError(f"{len(self.alignments)} alignments of {len(self.source)} pairs; expected one a pair")
+        for number, (gold, *pair) in enumerate(zip(self.alignments, self.source, self.target, strict=True), 1):
+            found, words = [gold.num_source, gold.num_target], [len(side.split()) for side in pair]
+            if found != words:
+                raise ValueError(f"the alignment of pair {number} is one of {found} words; expected {words}, as here")
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def first(self, count: int) -> "ParallelText":
+        """The first pairs, as many as there are."""
+        alignments = None if self.alignments is None else self.alignments[:count]
+        return ParallelText(self.source[:count], self.target[:count], self.name, self.languages, alignments)
+
+
+class Rules(NamedTuple):
+    """What becomes of a line; see `read_parallel`."""
+
+    lowercase: bool = False
+    max_words: int | None = None
+    skip: bool = False
+    words: WordRule = "none"
+
+
+class Fault(NamedTuple):
+    """What is wrong with a line: a word to count it by, and a message of file, line, what was seen and expected."""
+
+    reason: str
+    message: str
+
+
+def read_parallel(
+    source: Path | str,
+    target: Path | str,
+    *,
+    languages: tuple[str, str],
+    name: str | None = None,
+    lowercase: bool = False,
+    max_words: int | None = None,
+    skip: bool = False,
+    words: WordRule = "none",
+) -> ParallelText:
+    """Read sentence pairs from two plain text files (UTF-8), where line i of one translates line i of the other.
+
+    Only a line feed ends a line. White space (also no-break spaces) becomes single blanks.
+
+    Args:
+        source: file of the sentences to translate.
+        target: file of their translations.
+        languages: languages of source and target.
+        name: name of the data set, by default that of the source file.
+        lowercase: make all letters small.
+        max_words: most words that a sentence may have on either side.
+        skip: leave out pairs with a side that is empty, longer than max_words or not UTF-8, and count them in
+            `skipped`.
+        words: how sentences are divided into words, see `divide_words`.
+
+    Returns:
+        The pairs, in the order of the files.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the files differ in length, which is never skipped; no pair is left; or, without `skip`, a bad
+            line. The message names file, line and remedy.
+    """
+    paths = Path(source), Path(target)
+    lines = [read_lines(path) for path in paths]
+    rules = Rules(lowercase, max_words, skip, words)
+    return clean_pairs(lines, paths, rules, name=name or paths[0].stem, languages=languages)
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file without their ends and without a byte order mark."""
+    content = read_bytes(path, expected="a plain text file (UTF-8) of one sentence a line")
+    lines = content.removeprefix(_BOM).split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def clean_pairs(
+    sides: Sequence[list[bytes]],
+    paths: tuple[Path, Path],
+    rules: Rules,
+    *,
+    name: str,
+    languages: tuple[str, str],
+    numbers: Iterable[int] | None = None,
+) -> ParallelText:
+    """Check and clean the lines of both sides.
+
+    Args:
+        sides: lines of the source and of the target, as many.
+        paths: files they are from, to name in errors.
+        rules: what becomes of a line.
+        name: name of the data set.
+        languages: languages of source and target.
+        numbers: numbers of the lines, counted from 0, where they are not those of all.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        ValueError: see `read_parallel`.
+    """
+    check_pairing(sides, paths)
+    pairs: list[list[str]] = []
+    skipped: Counter[str] = Counter()
+    for texts, fault in checked_lines(sides, paths, rules, numbers=numbers):
+        if fault is None:
+            pairs.append(texts)
+        elif rules.skip:
+            skipped[fault.reason] += 1
+        else:
+            raise ValueError(
+                f"{fault.message}. Mend this line, remove the pair from both sides, or pass skip=True (--skip-bad on "
+                f"the command line) to leave out and count such pairs."
+            )
+    if not pairs:
+        raise ValueError(f"{paths[0]}: no sentence pairs, {skipped.total()} skipped; expected at least one.")
+    source, target = map(list, zip(*pairs, strict=True))
+    return ParallelText(source, target, name, languages, skipped=dict(skipped))
+
+
+def check_pairing(sides: Sequence[list[bytes]], paths: tuple[Path, Path]) -> None:
+    """Raise ValueError unless both sides have as many lines; the message names the first one without a partner."""
+    if len(sides[0]) == len(sides[1]):
+        return
+    (less, short), (more, long) = sorted((len(side), str(path)) for side, path in zip(sides, paths, strict=True))
+    raise ValueError(
+        f"{short}: {less} lines, but {more} in {long}, whose line {less + 1} has no partner; expected as many, as "
+        f"line i of one translates line i of the other. Find the line that is missing or divided (it may be an "
+        f"earlier one), or use two files that belong together."
+    )
+
+
+def checked_lines(
+    sides: Sequence[list[bytes]], paths: Sequence[Path], rules: Rules, *, numbers: Iterable[int] | None = None
+) -> Iterator[tuple[list[str], Fault | None]]:
+    """Yield line i of every side as a sentence, and what is wrong with the first of them that has a fault.
+
+    Args:
+        sides: lines of each side, as many: one for a text to translate, two for pairs.
+        paths: files they are from, to name in faults.
+        rules: what becomes of a line.
+        numbers: numbers of the lines, counted from 0, where they are not those of all.
+    """
+    for number, *lines in zip(range(len(sides[0])) if numbers is None else numbers, *sides, strict=True):
+        checked = [_check(line, rules) for line in lines]
+        faults = [(path, fault) for path, (_, fault) in zip(paths, checked, strict=True) if fault]
+        if not faults:
+            yield [text for text, _ in checked], None
+            continue
+        path, (reason, seen, expected) = faults[0]
+        yield ["" for _ in lines], Fault(reason, f"{path}: line {number + 1} {seen}; expected {expected}")
+
+
+def _check(line: bytes, rules: Rules) -> tuple[str, tuple[str, str, str] | None]:
+    """The sentence of a line, and what is wrong with it: reason, what was seen, what was expected."""
+    try:
+        text = divide_words(line.decode(), rules.words)
+    except UnicodeDecodeError as error:
+        seen = f"is not UTF-8, its byte {error.start + 1} is 0x{line[error.start]:02x}"
+        return "", ("undecodable", seen, "UTF-8 (iconv converts other encodings)")
+    count = len(text.split())
+    if not count:
+        return text, ("empty", "is empty", "a sentence")
+    if rules.max_words is not None and count > rules.max_words:
+        return text, ("long", f"has {count} words", f"{rules.max_words} at most (max_words)")
+    return text.lower() if rules.lowercase else text, None

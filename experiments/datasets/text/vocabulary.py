@@ -1,0 +1,208 @@
+"""Word pieces of a text: byte-level BPE with the same special tokens in every vocabulary."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+
+from experiments.datasets.untrusted import MOST_JSON_BYTES, clipped, is_there, read_bytes
+from experiments.files import write_atomic
+from pyro_attention.analysis.alignments.word_pieces import word_map
+
+__all__ = ["BEGIN", "END", "PAD", "SPECIAL", "UNKNOWN", "Vocabulary", "train_tokenizer"]
+
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+PAD, BEGIN, END, UNKNOWN = range(len(SPECIAL))
+_ALPHABET = sorted(ByteLevel.alphabet())  # the library's order changes from call to call
+_PROBE = "der Hund ä 漢"  # must come back from every byte-level vocabulary
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer that turns every text into ids and back.
+
+    Pieces are runs of bytes (byte-level BPE): every text has ids, nothing becomes <unk>, and `decode` gives back the
+    text up to its white space, with no rules for punctuation to undo. (Pieces of characters, as Metaspace makes them,
+    lose the characters that were not in the training text.) <unk> keeps its id all the same, for other tokenizers.
+    The names of special tokens in a text, such as "<s>", are ordinary characters.
+
+    Args:
+        text: the tokenizer as JSON of the `tokenizers` library; kept to the letter, so that the fingerprint is the
+            same with every release of it.
+
+    Raises:
+        ValueError: the JSON is damaged, or no byte-level BPE with the special tokens at their ids.
+
+    Example:
+        >>> vocabulary = train_tokenizer(["der Hund ruft", "der Hund"] * 9, size=270)
+        >>> ids = vocabulary.encode("der  Hund bellt")
+        >>> vocabulary.decode(ids), vocabulary.pieces(ids)
+        ('der Hund bellt', ['der', 'Hund', '▁', 'b', 'e', 'l', 'l', 't'])
+        >>> vocabulary.words(ids)
+        [0, 1, 2, 2, 2, 2, 2, 2]
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        tokenizer = self._tokenizer
+        found = tuple(tokenizer.id_to_token(token) for token in range(len(SPECIAL)))
+        if found != SPECIAL:
+            raise ValueError(f"the first tokens are {found}; expected {SPECIAL}")
+        if not isinstance(tokenizer.decoder, ByteLevelDecoder) or tokenizer.token_to_id(_ALPHABET[0]) is None:
+            raise ValueError(
+                f"the decoder is {tokenizer.decoder}; expected byte-level BPE, as train_tokenizer makes it"
+            )
+        with _library_errors():
+            back = self.decode(self.encode(_PROBE))
+        if back != _PROBE:
+            raise ValueError(f"{_PROBE!r} comes back as {back!r}; expected the same, as from a byte-level BPE")
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self)} pieces, {self.fingerprint[:12]})"
+
+    def __reduce__(self) -> tuple[type["Vocabulary"], tuple[str]]:
+        return Vocabulary, (self.text,)  # a pickled tokenizer would forget encode_special_tokens
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        with _library_errors():
+            tokenizer = Tokenizer.from_str(self.text)
+        # Or "<s>" in a sentence would become the special token.
+        tokenizer.encode_special_tokens = True
+        return tokenizer
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 checksum of the JSON; a checkpoint keeps it, see `require`."""
+        return sha256(self.text.encode()).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a sentence, without special tokens."""
+        return self._tokenizer.encode(" ".join(text.split())).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids up to the first </s>, without special tokens; words with single blanks between."""
+        return " ".join(self._tokenizer.decode(_before_end(ids), skip_special_tokens=True).split())
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return every id as text, to be shown; a lone blank as "▁", parts of a character as "\ufffd"."""
+        decoded = (self._tokenizer.decode([token], skip_special_tokens=False) for token in ids)
+        return [text.removeprefix(" ") or "▁" for text in decoded]
+
+    def words(self, ids: Sequence[int]) -> list[int | None]:
+        """Return the word of every id, counted from 0, or None for special tokens; what `merge_pieces` takes.
+
+        Words are what blanks separate, also in ids that a model has made.
+
+        Raises:
+            ValueError: an id that is none of this vocabulary.
+        """
+        tokens = []
+        for token in ids:
+            if (piece := self._tokenizer.id_to_token(token)) is None:
+                raise ValueError(f"id {token} is of no piece; expected ids from 0 to {len(self) - 1}")
+            tokens.append(piece)
+        return word_map(tokens, style="Ġ", special=SPECIAL)
+
+    def save(self, path: Path) -> None:
+        """Write the tokenizer as JSON; whenever the process dies, the old or the new file is whole."""
+        write_atomic(path, lambda file: file.write(self.text.encode()))
+
+    @staticmethod
+    def load(path: Path) -> "Vocabulary":
+        """Read what `save` has written.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is damaged or of another kind; the message names it.
+        """
+        remedy = "Replace the file by an intact copy, or train the tokenizer again."
+        if not is_there(path):
+            raise FileNotFoundError(f"{path} is missing; expected a vocabulary as JSON. {remedy}")
+        content = read_bytes(path, expected="a vocabulary as JSON", most=MOST_JSON_BYTES)
+        try:
+            return Vocabulary(content.decode())
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}. {remedy}") from error
+
+    def require(self, fingerprint: str, checkpoint: Path | str) -> None:
+        """Raise ValueError unless a checkpoint was trained with this vocabulary, of this fingerprint."""
+        if fingerprint != self.fingerprint:
+            raise ValueError(
+                f"{checkpoint}: trained with another vocabulary (fingerprint {fingerprint[:12]}); expected "
+                f"{self.fingerprint[:12]}. Its ids mean other pieces here: load the vocabulary that was saved with "
+                f"that run, or train again."
+            )
+
+
+@contextmanager
+def _library_errors() -> Iterator[None]:
+    """Turn errors and panics of the tokenizers library into ValueError."""
+    try:
+        yield
+    except BaseException as error:
+        # A panic in Rust is no Exception, and no module offers its class to be caught by.
+        if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
+            raise
+        raise ValueError(f"no tokenizer: {clipped(str(error))}; expected JSON of the tokenizers library") from error
+
+
+def _before_end(ids: Sequence[int]) -> list[int]:
+    ids = list(ids)
+    return ids[: ids.index(END)] if END in ids else ids
+
+
+def train_tokenizer(texts: Iterable[str], *, size: int = 4000, min_frequency: int = 2) -> Vocabulary:
+    """Learn pieces from sentences: those of both languages for a joint vocabulary, of one for a separate one.
+
+    The same sentences give the same vocabulary, whatever their order.
+
+    Args:
+        texts: the sentences, of the training split only.
+        size: most pieces: 4 special tokens, 256 bytes and what is merged from these. A small text has fewer.
+        min_frequency: how often two pieces must meet to be merged.
+
+    Returns:
+        The vocabulary.
+
+    Raises:
+        ValueError: no text, or a size with no room for all bytes.
+
+    Source:
+        Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units, 2016; on bytes:
+        Radford et al., Language Models are Unsupervised Multitask Learners, 2019.
+    """
+    least = len(SPECIAL) + len(_ALPHABET)
+    if size < least:
+        raise ValueError(f"size is {size}; expected {least} at least, for special tokens and single bytes")
+    sentences = [" ".join(text.split()) for text in texts]
+    # Every merge makes the text shorter by a byte, so there are no more; the library takes memory for all it may make.
+    size = min(size, least + sum(len(sentence.encode()) + 1 for sentence in sentences))
+    if not any(sentences):
+        raise ValueError(f"{len(sentences)} texts without a word; expected sentences to learn pieces from")
+    tokenizer = Tokenizer(BPE(unk_token=SPECIAL[UNKNOWN]))
+    # The blank in front of a word belongs to its first piece; the first word gets one, to be no other word than later.
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = ByteLevelDecoder()
+    trainer = BpeTrainer(
+        vocab_size=size,
+        min_frequency=min_frequency,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=_ALPHABET,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(sentences, trainer)
+    return Vocabulary(json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False))

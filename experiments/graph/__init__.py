@@ -1,0 +1,1 @@
+"""Node classification with latent attention to neighbours."""

@@ -1,0 +1,201 @@
+"""Options of the scripts on node classification."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from experiments.datasets.names import GraphName
+from experiments.harness.options import Dropout, Precision, RunOptions, SweepOptions
+from guides.names import PriorName, WeightsSchemeName
+
+__all__ = [
+    "CompareGraphs",
+    "GraphConfig",
+    "NormalizerName",
+    "ScheduleName",
+    "SearchConfig",
+    "StudyConfig",
+    "StudyName",
+    "TableConfig",
+    "TableName",
+    "UniformityConfig",
+]
+
+NormalizerName = Literal["softmax", "doubly_normalized", "hybrid"]
+ScheduleName = Literal["constant", "linear", "sigmoid", "cyclical"]
+TableName = Literal["bam1", "normalizers"]
+StudyName = Literal["label_rate", "feature_noise", "edge_noise"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphConfig(RunOptions):
+    """Train a graph attention network and evaluate its best epoch on the test nodes.
+
+    Args:
+        dataset: The graph.
+        guide: Posterior of the attention; soft is ordinary deterministic attention.
+        normalizer: What makes weights of positive numbers: a softmax over the neighbours; doubly_normalized, first over
+            the nodes that attend to a neighbour; hybrid, a trained mixture of both.
+        prior: fixed, or contextual (read off the keys); of no account with guide soft, which has no KL.
+        kl_weight: Weight of the KL summed over edges, heads and layers, in the ELBO summed over labelled nodes.
+        kl_schedule: How the weight develops over the training steps.
+        kl_steps: Steps until the linear weight is full, or the period of the cyclical one.
+        kl_rate: Rate of the sigmoid weight, which starts at a half.
+        concentration: Concentration of a Weibull or Gamma posterior; the larger, the less noise.
+        scale: Standard deviation of a LogNormal posterior.
+        prior_rate: Rate of a Gamma prior.
+        prior_scale: Standard deviation of a LogNormal prior.
+        learnable: Train the posterior's concentration or scale.
+        hidden: Width of a hidden head.
+        heads: Number of hidden heads.
+        dropout: Dropout of the inputs of both layers and of the attention weights.
+        learning_rate: Learning rate of Adam.
+        weight_decay: L2 penalty on every parameter.
+        max_epochs: Epochs at most.
+        patience: Epochs without as good a validation accuracy or loss before training stops.
+        num_samples: Samples of a prediction.
+        precision: Arithmetic of the training; evaluation is in 32 bits.
+        seed: Seed of the initial weights and of all noise.
+        split_seed: Seed of the split of digits and dblp.
+        labels_per_class: Training labels kept in each class, drawn by the seed; all when omitted.
+        feature_noise: Fraction of the non-zero features that move to a random place in their row, drawn by the seed.
+        edge_noise: Random edges added, as a fraction of the edges there are, drawn by the seed.
+    """
+
+    dataset: GraphName = "digits"
+    guide: WeightsSchemeName = "weibull"
+    normalizer: NormalizerName = "softmax"
+    prior: PriorName = "contextual"
+    kl_weight: NonNegativeFloat = 1e-3
+    kl_schedule: ScheduleName = "constant"
+    kl_steps: PositiveInt = 100
+    kl_rate: NonNegativeFloat = 1.0
+    concentration: PositiveFloat = 10.0
+    scale: PositiveFloat = 0.1
+    prior_rate: PositiveFloat = 1.0
+    prior_scale: PositiveFloat = 1.0
+    learnable: bool = False
+    hidden: PositiveInt = 8
+    heads: PositiveInt = 8
+    dropout: Dropout = 0.6
+    learning_rate: PositiveFloat = 0.005
+    weight_decay: NonNegativeFloat = 5e-4
+    max_epochs: PositiveInt = 1000
+    patience: PositiveInt = 100
+    num_samples: PositiveInt = 50
+    precision: Precision = "32"
+    seed: NonNegativeInt = 0
+    split_seed: NonNegativeInt = 0
+    labels_per_class: PositiveInt | None = None
+    feature_noise: ClosedUnitInterval = 0.0
+    edge_noise: NonNegativeFloat = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareGraphs(SweepOptions):
+    """Compare the kinds of attention on a graph.
+
+    Args:
+        task: The task; --task translation has other options.
+        dataset: The graph.
+        seeds: Number of seeds; each row is trained once a seed.
+        max_epochs: Epochs at most.
+        patience: Epochs without as good a validation accuracy or loss before training stops.
+        kl_weight: Weight of the KL in the Bayesian rows; see experiments.graph.
+        num_samples: Samples of a prediction.
+    """
+
+    task: Literal["graph"] = "graph"
+    dataset: GraphName = "digits"
+    seeds: PositiveInt = 2
+    max_epochs: PositiveInt = 80
+    patience: PositiveInt = 80
+    kl_weight: NonNegativeFloat = 1e-3
+    num_samples: PositiveInt = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig(SweepOptions):
+    """Try every setting of a table's rows and write which is best on the validation nodes into RESULTS.md.
+
+    Args:
+        name: The table whose rows are searched.
+        dataset: The graph; the setting found on it is used on the others.
+        seeds: Number of seeds; they are those after the table's, so that no run serves both.
+        first_seed: The first of them.
+        max_epochs: Epochs at most.
+        patience: Epochs without as good a validation accuracy or loss before training stops.
+    """
+
+    name: Literal["bam1"]
+    dataset: GraphName = "cora"
+    seeds: PositiveInt = 3
+    first_seed: PositiveInt = 1000
+    max_epochs: PositiveInt = 2000
+    patience: PositiveInt = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyConfig(SweepOptions):
+    """Train some rows at several levels of one difficulty, and write a section of RESULTS.md with a picture.
+
+    Args:
+        name: The study.
+        dataset: The graph.
+        rows: Rows of the tables on graphs.
+        seeds: Number of seeds, shared by rows and levels; they draw the labels or the noise too.
+        max_epochs: Epochs at most.
+        patience: Epochs without as good a validation accuracy or loss before training stops.
+        num_samples: Samples of a prediction.
+    """
+
+    name: StudyName
+    dataset: GraphName = "cora"
+    rows: tuple[str, ...] = ("soft", "WC")
+    seeds: PositiveInt = 3
+    max_epochs: PositiveInt = 2000
+    patience: PositiveInt = 100
+    num_samples: PositiveInt = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableConfig(SweepOptions):
+    """Train the rows of a table and write it into RESULTS.md, with a picture.
+
+    Runs that are complete in the folder are read, not repeated, so seeds can be added later.
+
+    Args:
+        name: The table.
+        seeds: Number of seeds, shared by the rows.
+        first_seed: The first of them.
+        max_epochs: Epochs at most; the table's own number when omitted.
+        num_samples: Samples of a prediction; the table's own number when omitted.
+    """
+
+    name: TableName
+    seeds: PositiveInt = 10
+    first_seed: NonNegativeInt = 0
+    max_epochs: PositiveInt | None = None
+    num_samples: PositiveInt | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniformityConfig(SweepOptions):
+    """Measure the entropy of learned attention, and the accuracy when it is replaced by uniform attention.
+
+    Args:
+        datasets: The graphs.
+        rows: Rows of the tables on graphs.
+        seeds: Number of seeds.
+        max_epochs: Epochs at most.
+        patience: Epochs without as good a validation accuracy or loss before training stops.
+    """
+
+    datasets: tuple[GraphName, ...] = ("cora", "citeseer")
+    rows: tuple[str, ...] = ("soft", "WC")
+    seeds: PositiveInt = 5
+    max_epochs: PositiveInt = 2000
+    patience: PositiveInt = 100

@@ -1,0 +1,255 @@
+"""Evaluation of a trained graph attention network: predictions, their calibration, and the attention itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from experiments.datasets.graphs.load import GraphData
+from experiments.harness.training import ELBOTraining, Fitted
+from experiments.reporting.classification import SCALED_SCORES, SCORES, score, score_scaled
+from experiments.reporting.tables import as_table, metrics_table
+from pyro_attention import AttentionELBO, AttentionGuide, EdgeList, Prediction, Soft, predict, sample_posterior
+from pyro_attention.analysis import (
+    decompose_uncertainty,
+    fit_temperature,
+    hybrid_weights,
+    max_probability,
+    pavpu,
+    selective_accuracy,
+    split_variance,
+)
+from pyro_attention.posterior.predictive import Noise, seeded
+
+__all__ = [
+    "DEFINITIONS",
+    "Evaluation",
+    "evaluate",
+    "prediction_scores",
+    "prediction_table",
+    "relative_attention",
+    "relative_entropies",
+]
+
+Inputs = tuple[Tensor, EdgeList, Tensor]
+
+# Kind of prediction: what varies between its samples, and what it is.
+_PREDICTIONS: dict[str, tuple[Noise, str]] = {
+    "mean": ("none", "attention at its posterior mean, no dropout"),
+    "attention": ("attention", "mean probability over samples of the attention"),
+    "mc_dropout": ("dropout", "mean probability over dropout masks, attention at its posterior mean"),
+    "both": ("both", "mean probability over samples of the attention and dropout masks"),
+}
+_SAMPLED = ("attention", "mc_dropout", "both")
+_THRESHOLDS = {"01": 0.01, "05": 0.05, "10": 0.1}
+
+_SCORES = {"aurc": "mean error over all coverages when the most confident are kept (area under risk-coverage)"}
+_SAMPLE_SCORES = {
+    f"pavpu_{name}": f"PAvPU: accurate and certain or neither; paired t-test on logits of the two top classes over the "
+    f"samples, level {level}; accurate: attention at its posterior mean, no dropout"
+    for name, level in _THRESHOLDS.items()
+} | {"mutual_information": "of class and noise, mean over nodes, nats"}
+
+DEFINITIONS = (
+    {
+        f"test_{kind}_{name}": f"{text}; {how}"
+        for kind, (_, how) in _PREDICTIONS.items()
+        for name, text in (SCORES | SCALED_SCORES | _SCORES | (_SAMPLE_SCORES if kind in _SAMPLED else {})).items()
+    }
+    | {
+        f"{kind}_temperature": f"temperature of least NLL on the validation nodes; {how}"
+        for kind, (_, how) in _PREDICTIONS.items()
+    }
+    | {
+        f"variance_share_{source}": f"share of {source} in the variance of the class probabilities of the test nodes"
+        for source in ("attention", "dropout", "interaction")
+    }
+    | {
+        "val_accuracy": "accuracy on the validation nodes at the best epoch, attention at its posterior mean",
+        "val_loss": "mean negative log-likelihood on the validation nodes at the best epoch, without KL, nats",
+        "kl": "KL of the attention, unweighted, summed over edges, heads and layers, nats",
+        "kl_gradient_norm": "Euclidean norm of that KL's gradient with respect to all parameters",
+        "attention_entropy": "entropy of the mean attention over a node's neighbours and itself, divided by the "
+        "logarithm of their number (1 = uniform); mean over nodes with neighbours, heads and layers",
+        "noise_edge_attention": "attention paid to the edges added as noise, divided by what uniform attention would "
+        "pay them; mean over heads and layers",
+        **{
+            f"hybrid_{site}": f"share of doubly normalised attention in {site}, mean over heads, at the best epoch"
+            for site in ("layers.0", "layers.1")
+        },
+        "best_epoch": "epoch whose weights are evaluated, from 0",
+        "epochs": "number of epochs trained",
+        "updates": "number of training steps",
+        "step_ms": "median time of a training step, ms",
+        "parameters": "number of trained numbers in network, priors and guide",
+    }
+)
+
+
+def hybrid_means(model: nn.Module) -> dict[str, float]:
+    """Share of doubly normalised attention in every layer of hybrid attention, mean over heads."""
+    return {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(model).items()}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is known of a trained network.
+
+    Attributes:
+        metrics: Numbers; ``DEFINITIONS`` says what they are.
+        logits: Logits of all nodes, attention at its posterior mean, ``[N, classes]``.
+    """
+
+    metrics: dict[str, float]
+    logits: Tensor
+
+
+def evaluate(
+    module: ELBOTraining,
+    inputs: Inputs,
+    data: GraphData,
+    fitted: Fitted,
+    *,
+    num_samples: int,
+    seed: int,
+    added_edges: Tensor | None = None,
+) -> Evaluation:
+    """All metrics of a trained module; with the same weights and seed, the same numbers.
+
+    Args:
+        module: Has the weights to evaluate.
+        inputs: Arguments of the network, on its device; labels are given so that none is drawn.
+        data: The graph, on the same device.
+        fitted: What training left.
+        num_samples: Samples of a prediction.
+        seed: Seed of the samples.
+        added_edges: True at the edges that were added as noise, if any were.
+    """
+    guide: AttentionGuide = module.objective.guide
+    soft = isinstance(guide.family("layers.0"), Soft)
+    samples: dict[str, Tensor] = {}
+    for kind, (noise, _) in _PREDICTIONS.items():
+        if soft and kind in ("attention", "both"):
+            continue
+        count = 1 if noise == "none" else num_samples
+        prediction = predict(guide, *inputs, num_samples=count, noise=noise, keep_samples=True, seed=seed)
+        samples[kind] = _kept(prediction)
+    metrics: dict[str, float] = {}
+    for kind, logits in samples.items():
+        metrics |= prediction_scores(kind, logits, data)
+        if kind in _SAMPLED and num_samples > 1:
+            metrics |= _sample_scores(kind, logits[:, data.test_mask], samples["mean"][0, data.test_mask], data)
+    if not soft and num_samples > 1:
+        metrics |= _variance_shares(samples, data)
+    weights = sample_posterior(guide, *inputs, num_samples=1, noise="none")
+    if added_edges is not None:
+        metrics["noise_edge_attention"] = relative_attention(weights, inputs[1], added_edges)
+    best = fitted.history[fitted.best_epoch]
+    metrics |= {
+        "val_accuracy": best["val_accuracy"],
+        "val_loss": best["val_loss"],
+        **_kl_and_gradient(module, inputs, seed),
+        "attention_entropy": fmean(layer.mean().item() for layer in relative_entropies(weights, inputs[1])),
+        **hybrid_means(module.objective.model),
+        **fitted.metrics,
+        "parameters": sum(parameter.numel() for parameter in module.parameters()),
+    }
+    return Evaluation(metrics, samples["mean"][0])
+
+
+def _kept(prediction: Prediction) -> Tensor:
+    if prediction.samples is None:
+        raise ValueError("the prediction kept no samples")
+    return prediction.samples
+
+
+def prediction_scores(kind: str, logits: Tensor, data: GraphData) -> dict[str, float]:
+    """Scores of the mean probability before and after temperature scaling, from logits ``[S, N, classes]``."""
+    scaling = fit_temperature(logits[:, data.val_mask], data.labels[data.val_mask])
+    tested, labels = logits[:, data.test_mask], data.labels[data.test_mask]
+    probabilities = tested.softmax(-1).mean(0)
+    correct = probabilities.argmax(-1) == labels
+    scores = score(probabilities, labels) | score_scaled(scaling, tested, labels)
+    scores["aurc"] = selective_accuracy(max_probability(probabilities), correct).area
+    return {f"test_{kind}_{name}": value for name, value in scores.items()} | {
+        f"{kind}_temperature": scaling.temperature
+    }
+
+
+def _sample_scores(kind: str, logits: Tensor, mean_logits: Tensor, data: GraphData) -> dict[str, float]:
+    accuracy = mean_logits.argmax(-1) == data.labels[data.test_mask]
+    levels = pavpu(logits, accuracy, test="logits", thresholds=tuple(_THRESHOLDS.values()))
+    information = decompose_uncertainty(logits.softmax(-1)).mutual_information.mean().item()
+    return {f"test_{kind}_pavpu_{name}": levels[level].pavpu for name, level in _THRESHOLDS.items()} | {
+        f"test_{kind}_mutual_information": information
+    }
+
+
+def _variance_shares(samples: Mapping[str, Tensor], data: GraphData) -> dict[str, float]:
+    def moments(logits: Tensor) -> Prediction:
+        probabilities = logits[:, data.test_mask].softmax(-1)
+        return Prediction(mean=probabilities.mean(0), variance=probabilities.var(0), num_samples=len(logits))
+
+    parts: dict[str, Any] = {
+        "attention": moments(samples["attention"]),
+        "dropout": moments(samples["mc_dropout"]),
+        "both": moments(samples["both"]),
+    }
+    split = split_variance(**parts)
+    return {
+        "variance_share_attention": split.attention_share,
+        "variance_share_dropout": split.dropout_share,
+        "variance_share_interaction": split.interaction_share,
+    }
+
+
+def _kl_and_gradient(module: ELBOTraining, inputs: Inputs, seed: int) -> dict[str, float]:
+    """KL and the norm of its gradient, at one sample of the attention and without dropout."""
+    module.eval()
+    none_labelled = torch.zeros_like(inputs[2], dtype=torch.bool)  # leaves only the KL of the objective
+    parameters = list(module.parameters())
+    with seeded(seed):
+        kl: Tensor = AttentionELBO()(module.objective.model, module.objective.guide)(*inputs, none_labelled)
+    gradients = torch.autograd.grad(kl, parameters, allow_unused=True)
+    norms = [gradient.norm() for gradient in gradients if gradient is not None]
+    return {"kl": kl.item(), "kl_gradient_norm": torch.stack(norms).norm().item()}
+
+
+def relative_entropies(weights: Mapping[str, Tensor], graph: EdgeList) -> list[Tensor]:
+    """Entropy of attention relative to uniform attention, from ``[S, E, H]`` weights of every layer.
+
+    Returns:
+        For each layer ``[S, nodes with neighbours, H]``; 1 where attention is uniform.
+    """
+    neighbours = graph.targets.index.bincount(minlength=graph.targets.count)
+    several = neighbours > 1
+    return [
+        (graph.targets.sum(torch.special.entr(layer)) / neighbours.log().unsqueeze(-1))[:, several]
+        for layer in weights.values()
+    ]
+
+
+def relative_attention(weights: Mapping[str, Tensor], graph: EdgeList, edges: Tensor) -> float:
+    """Attention on some edges, relative to uniform attention."""
+    uniform = 1 / graph.targets.index.bincount(minlength=graph.targets.count)[graph.targets.index]
+    share = uniform[edges].sum()
+    return fmean((layer[:, edges].sum(1) / share).mean().item() for layer in weights.values())
+
+
+def prediction_table(metrics: Mapping[str, float]) -> str:
+    """The test scores as a table, one row a kind of prediction, and the other metrics below."""
+    columns = {**SCORES, **SCALED_SCORES, **_SCORES, **_SAMPLE_SCORES}
+    rows: list[dict[str, Any]] = [
+        {"prediction": kind, **{name: metrics.get(f"test_{kind}_{name}", "-") for name in columns}}
+        for kind in _PREDICTIONS
+        if f"test_{kind}_accuracy" in metrics
+    ]
+    names = ("prediction", *SCORES, *SCALED_SCORES)
+    others = {name: value for name, value in metrics.items() if not name.startswith("test_")}
+    samples = as_table(rows, ["prediction", *_SCORES, *_SAMPLE_SCORES])
+    return f"{as_table(rows, names)}\n\n{samples}\n\n{metrics_table(others)}"

@@ -1,0 +1,203 @@
+"""What the tables of experiments.table hold: rows, data sets, the paper's numbers, and what is shown of each run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from experiments.graph import train as graph
+from experiments.graph.config import TableName
+from experiments.graph.ensembles import graph_ensemble
+from experiments.graph.rows import GRIDS, LEGEND, ROWS, SEARCHED
+
+__all__ = ["TABLES", "Block", "Column", "Table", "TableName"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number of each run, shown as mean and spread over seeds.
+
+    Attributes:
+        name: Head of the column.
+        metric: Name in metrics.json.
+        digits: Digits behind the point.
+        factor: What it is multiplied with.
+    """
+
+    name: str
+    metric: str
+    digits: int = 3
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some columns with a title; rows without the first column's metric are left out."""
+
+    title: str
+    text: str
+    columns: Sequence[Column]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows x data sets x seeds of one script.
+
+    Attributes:
+        title: Title.
+        text: What the rows are and how they were trained.
+        run: The script's ``run``.
+        config: Its configuration with the options all rows share.
+        rows: Options of each row.
+        datasets: Data sets, with the names shown.
+        main: The number that is compared with the paper and with the baseline.
+        baseline: The row the others are compared with.
+        paper: The paper's numbers, by row and data set.
+        blocks: What else is shown.
+        ensemble: Metrics of the mean prediction of several runs.
+        ensemble_columns: What is shown of it.
+        references: Rows that are compared with another one than the baseline, and with which.
+    """
+
+    title: str
+    text: str
+    run: Callable[[Any], dict[str, float]]
+    config: Any
+    rows: Mapping[str, Mapping[str, Any]]
+    datasets: Mapping[str, str]
+    main: Column
+    baseline: str
+    paper: Mapping[str, Mapping[str, float]]
+    blocks: Sequence[Block]
+    ensemble: Callable[[Sequence[Any]], dict[str, float]]
+    ensemble_columns: Sequence[Column]
+    references: Mapping[str, str] = field(default_factory=dict)
+
+    def reference(self, row: str) -> str:
+        """Row that this one is compared with."""
+        return self.references.get(row, self.baseline)
+
+    def configure(self, row: str, dataset: str, seed: int, **options: Any) -> Any:
+        """Configuration of one run."""
+        return replace(self.config, dataset=dataset, seed=seed, **self.rows[row], **options)
+
+
+def _scores(kind: str) -> list[Column]:
+    return [
+        Column("NLL", f"test_{kind}_nll"),
+        Column("ECE", f"test_{kind}_ece"),
+        Column("Brier", f"test_{kind}_brier"),
+        Column("T", f"{kind}_temperature", 2),
+        Column("NLL, scaled", f"test_{kind}_scaled_nll"),
+        Column("ECE, scaled", f"test_{kind}_scaled_ece"),
+        Column("Brier, scaled", f"test_{kind}_scaled_brier"),
+        Column("AURC", f"test_{kind}_aurc"),
+    ]
+
+
+def _sampled(kind: str, noise: str) -> Block:
+    return Block(
+        f"Probabilities averaged over 50 samples of {noise}",
+        "PAvPU by paired t-tests on the logits of these samples; it depends strongly on their number.",
+        [
+            Column("accuracy %", f"test_{kind}_accuracy", 2, 100),
+            *(column for column in _scores(kind) if "Brier" not in column.name),
+            Column("mutual information", f"test_{kind}_mutual_information", 4),
+            *(Column(f"PAvPU .{level}", f"test_{kind}_pavpu_{level}", 1, 100) for level in ("01", "05", "10")),
+        ],
+    )
+
+
+_BAM1 = Table(
+    title="Bayesian Attention Modules, Table 1: node classification on citation graphs",
+    text=(
+        f"{LEGEND} GAT with 8 heads of width 8 and one output head, public split, row-normalised features, Adam with "
+        f"learning rate .005 and L2 penalty 5e-4 on all parameters, dropout .6 of inputs, attention weights and "
+        f"aggregated features, up to 2000 epochs, patience 100 on validation accuracy and loss, as the original. KL "
+        f"weight .001, in an ELBO summed over nodes and edges. Rows of one seed start from the same weights. "
+        f"Tried on Cora's validation nodes alone, with three other seeds (`python -m experiments.search bam1`), at "
+        f"most {max(map(len, GRIDS.values()))} settings a row, and used on both graphs: "
+        + "; ".join(
+            f"{row}: " + ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in setting.items())
+            for row, setting in SEARCHED.items()
+        )
+        + ". Scores are those of the test nodes."
+    ),
+    run=graph.run,
+    config=graph.GraphConfig(max_epochs=2000, patience=100, num_samples=50),
+    rows={row: options | SEARCHED.get(row, {}) for row, options in ROWS.items() if row in GRIDS},
+    datasets={"cora": "Cora", "citeseer": "Citeseer"},
+    main=Column("accuracy %", "test_mean_accuracy", 2, 100),
+    baseline="soft",
+    paper={
+        "soft": {"cora": 83.00, "citeseer": 72.50},
+        "no KL": {"cora": 83.39, "citeseer": 72.91},
+        "LF": {"cora": 83.24, "citeseer": 72.86},
+        "LC": {"cora": 83.34, "citeseer": 73.04},
+        "WF": {"cora": 83.48, "citeseer": 73.18},
+        "WC": {"cora": 83.81, "citeseer": 73.52},
+    },
+    blocks=[
+        Block(
+            "Confidence before and after temperature scaling",
+            "Attention at its posterior mean, no dropout. The temperature T is fitted to the validation nodes of the "
+            "same run; below 1 the network was not confident enough.",
+            _scores("mean"),
+        ),
+        _sampled("attention", "the attention alone"),
+        _sampled("mc_dropout", "dropout alone (attention at its posterior mean)"),
+        _sampled("both", "attention and dropout"),
+        Block(
+            "Where the variance comes from",
+            "Shares in the variance of the class probabilities of the test nodes, over 50 samples each.",
+            [
+                Column("attention noise", "variance_share_attention", 4),
+                Column("dropout", "variance_share_dropout", 4),
+                Column("interaction", "variance_share_interaction", 4),
+            ],
+        ),
+        Block(
+            "Attention and training",
+            "Entropy of the mean attention relative to uniform attention (1 = uniform); median time of a training step "
+            "on one thread, with as many runs at a time as cores.",
+            [
+                Column("relative entropy", "attention_entropy", 4),
+                Column("epochs", "epochs", 0),
+                Column("validation %", "val_accuracy", 2, 100),
+                Column("ms/step", "step_ms", 1),
+            ],
+        ),
+    ],
+    ensemble=graph_ensemble,
+    ensemble_columns=[Column("accuracy %", "test_mean_accuracy", 2, 100), *_scores("mean")],
+)
+
+_NORMALIZERS = replace(
+    _BAM1,
+    title="Attention that does not Explain Away: doubly normalised and hybrid attention on citation graphs",
+    text=(
+        "doubly: weights normalised over the nodes that attend to a neighbour first, then over the neighbours; "
+        "hybrid: a trained mixture of that and the softmax, from .5, one a head. WC: Weibull posterior, contextual "
+        "prior, as in the table of Bayesian Attention Modules, from which all other settings are; none were searched "
+        "here. The paper has no graphs. The contextual prior prefers some neighbours whichever node attends, which "
+        "the normalisation over nodes takes back in part. Scores are those of the test nodes."
+    ),
+    rows={
+        f"{row}{suffix}": {**_BAM1.rows[row], **({"normalizer": name} if suffix else {})}
+        for row in ("soft", "WC")
+        for suffix, name in (("", "softmax"), (" doubly", "doubly_normalized"), (" hybrid", "hybrid"))
+    },
+    references={"WC doubly": "WC", "WC hybrid": "WC"},
+    paper={},
+    blocks=[
+        *_BAM1.blocks,
+        Block(
+            "Mixing weight of hybrid attention",
+            "Share of doubly normalised attention at the best epoch, mean over heads; training begins with .5.",
+            [Column("first layer", "hybrid_layers.0"), Column("second layer", "hybrid_layers.1")],
+        ),
+    ],
+)
+
+TABLES: dict[TableName, Table] = {"bam1": _BAM1, "normalizers": _NORMALIZERS}

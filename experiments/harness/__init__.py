@@ -1,0 +1,1 @@
+"""What all scripts share: command lines, run folders, training, many trainings at once."""

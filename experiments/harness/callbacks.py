@@ -1,0 +1,261 @@
+"""Lightning callbacks: random states, history, early stopping on several metrics and progress bars."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+import numpy as np
+import pyro
+import torch
+from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
+from torch import Tensor
+from tqdm import tqdm
+
+from experiments.files import write_atomic
+
+__all__ = ["BatchBar", "EarlyStopping", "EpochBar", "History", "RandomState"]
+
+
+class RandomState(pl.Callback):
+    """Keeps the state of every random generator in the checkpoint, so that a resumed run draws the same numbers.
+
+    Checkpoints are taken at the end of an epoch, ahead of what the next epoch's data loader draws; the states are
+    restored at the same place. Ranks other than the first, whose states are those of the first until then, begin with
+    states of their own, so that each draws other noise.
+    """
+
+    def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if trainer.global_rank > 0:
+            # drawn from the common state, so that a resumed run does not repeat the noise of its beginning
+            pyro.set_rng_seed(int(torch.randint(2**31, ())) + trainer.global_rank)
+
+    def state_dict(self) -> dict[str, Any]:
+        """States of the generators of Python, numpy, torch and every CUDA device, as plain containers and tensors."""
+        state: Any = np.random.get_state()  # a tuple, or a dictionary on demand
+        name, keys, *rest = state
+        return {
+            "python": random.getstate(),
+            # a list, because reading without pickle knows no numpy arrays
+            "numpy": (name, keys.tolist(), *rest),
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        random.setstate(state_dict["python"])
+        np.random.set_state(state_dict["numpy"])
+        torch.set_rng_state(state_dict["torch"])
+        # a run may go on where there are fewer devices
+        for device, state in enumerate(state_dict["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(state, device)
+
+
+class History(pl.Callback):
+    """One row of metrics per epoch, in the checkpoint and in a CSV file, which gets its row when the epoch ends.
+
+    A resumed run writes the file again with the rows of its checkpoint, and goes on from there.
+
+    Args:
+        path: The CSV file.
+
+    Attributes:
+        rows: Metrics by name, with ``epoch`` and the mean time of a training step, ``step_ms``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: list[dict[str, float]] = []
+        self._columns: list[str] = []
+        self._start = 0.0
+        self._times: list[float] = []
+
+    def on_fit_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if not trainer.is_global_zero:
+            return
+        if self.rows:
+            self.write()
+        else:
+            self.path.unlink(missing_ok=True)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        self._start = _now(trainer)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        self._times.append(1000 * (_now(trainer) - self._start))
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
+        self.rows.append({"epoch": trainer.current_epoch, **metrics, "step_ms": fmean(self._times)})
+        self._times.clear()
+        if not trainer.is_global_zero:
+            return
+        if self.rows[-1].keys() <= set(self._columns):
+            # a line alone: the whole file at every one of a thousand short epochs would cost as much as they do
+            with self.path.open("ab") as file:
+                file.write(self._lines(self.rows[-1:]))
+        else:
+            self.write()
+
+    def write(self) -> None:
+        """Write the CSV file; metrics that an epoch does not have are left empty."""
+        self._columns = list(dict.fromkeys(name for row in self.rows for name in row))
+        header = dict(zip(self._columns, self._columns, strict=True))
+        content = self._lines([header, *self.rows])
+        write_atomic(self.path, lambda file: file.write(content))
+
+    def _lines(self, rows: Sequence[Mapping[str, float | str]]) -> bytes:
+        text = io.StringIO()
+        csv.DictWriter(text, self._columns, lineterminator="\n").writerows(rows)
+        return text.getvalue().encode()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = [dict(row) for row in state_dict["rows"]]
+        epochs = [row["epoch"] for row in self.rows]
+        if epochs != list(range(len(epochs))):
+            raise ValueError(f"the history has the epochs {epochs}, expected each once, from 0 on")
+
+
+def _now(trainer: pl.Trainer) -> float:
+    if trainer.strategy.root_device.type == "cuda":
+        torch.cuda.synchronize(trainer.strategy.root_device)
+    return time.perf_counter()
+
+
+class EarlyStopping(pl.Callback):
+    """Stop when no metric has come up to its best value for ``patience`` epochs; keep the best weights.
+
+    Ties count. Waiting starts again when ANY metric is as good as its best so far; the weights are kept when ALL
+    are. With one metric this is ordinary early stopping.
+
+    Args:
+        monitor: Metrics by name, and whether a good one is small or large.
+        patience: Epochs to wait.
+
+    Attributes:
+        best: Best value of each metric so far, not necessarily at the same epoch.
+        best_epoch: Epoch of the kept weights.
+        weights: State of the module at that epoch.
+
+    Source: Velickovic et al. (2018), Graph attention networks, section 3.3, with accuracy and loss.
+    """
+
+    def __init__(self, monitor: Mapping[str, Literal["min", "max"]], *, patience: int) -> None:
+        if not monitor or patience < 1:
+            raise ValueError(f"monitor {dict(monitor)}, patience {patience}: expected a metric and at least one epoch")
+        self.monitor = dict(monitor)
+        self.patience = patience
+        self.best = {name: float("inf" if mode == "min" else "-inf") for name, mode in monitor.items()}
+        self.waited = 0
+        self.best_epoch = -1
+        self.weights: dict[str, Tensor] = {}
+
+    def update(self, metrics: Mapping[str, float | Tensor]) -> bool:
+        """Take note of an epoch's metrics; True when its weights are to be kept."""
+        holds = []
+        for name, mode in self.monitor.items():
+            value, best = float(metrics[name]), self.best[name]
+            holds.append(value <= best if mode == "min" else value >= best)
+            if holds[-1]:
+                self.best[name] = value
+        self.waited = 0 if any(holds) else self.waited + 1
+        return all(holds)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it is time to stop."""
+        return self.waited >= self.patience
+
+    def on_fit_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        # a run resumed from its last checkpoint has nothing left to do
+        trainer.should_stop = trainer.should_stop or self.exhausted
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        missing = self.monitor.keys() - trainer.callback_metrics.keys()
+        if missing:
+            raise KeyError(f"the module logs no {', '.join(missing)}; it logs {', '.join(trainer.callback_metrics)}")
+        if self.update(trainer.callback_metrics):
+            self.best_epoch = trainer.current_epoch
+            self.weights = {name: value.detach().clone() for name, value in module.state_dict().items()}
+        trainer.should_stop = trainer.should_stop or self.exhausted
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("best", "waited", "best_epoch", "weights")}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best = {name: float(state_dict["best"][name]) for name in self.monitor}
+        self.waited, self.best_epoch = int(state_dict["waited"]), int(state_dict["best_epoch"])
+        self.weights = dict(state_dict["weights"])
+
+
+class EpochBar(ProgressBar):
+    """One progress bar over all epochs, for runs whose epochs take no time.
+
+    Args:
+        monitor: Names of the metrics to show beside the loss.
+    """
+
+    def __init__(self, monitor: Iterable[str]) -> None:
+        super().__init__()
+        self._shown = ("loss", *monitor)
+        self._bar: tqdm[Any] | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        # a log file gets a line every ten seconds, a terminal a smooth bar
+        interval = 0.1 if sys.stderr.isatty() else 10.0
+        self._bar = tqdm(total=trainer.max_epochs, initial=trainer.current_epoch, unit="epoch", mininterval=interval)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        if self._bar is not None:
+            self._bar.set_postfix(_shown(trainer, self._shown), refresh=False)
+            self._bar.update()
+
+    def on_train_end(self, *_: Any) -> None:
+        self._close()
+
+    def on_exception(self, *_: Any) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+class BatchBar(TQDMProgressBar):
+    """Lightning's bar over the batches of an epoch, with the loss of the last batch and the last validation metrics.
+
+    Args:
+        monitor: Names of the metrics to show beside the loss.
+    """
+
+    def __init__(self, monitor: Iterable[str]) -> None:
+        super().__init__()
+        self._shown = tuple(monitor)
+        self._loss: Tensor | None = None
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._loss = outputs["loss"].detach()
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:  # noqa: ARG002
+        loss = {} if self._loss is None else {"loss": f"{self._loss.item():.3f}"}
+        return loss | _shown(trainer, self._shown)
+
+
+def _shown(trainer: pl.Trainer, names: Iterable[str]) -> dict[str, str]:
+    found = trainer.callback_metrics
+    return {name: f"{found[name].item():.3f}" for name in names if name in found}

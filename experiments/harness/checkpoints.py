@@ -1,0 +1,250 @@
+"""Checkpoints that survive whatever stops a run, and what Ctrl-C and SIGTERM do."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
+
+from experiments.files import UserError, write_atomic
+from experiments.harness.callbacks import EarlyStopping
+
+__all__ = ["AtomicCheckpointIO", "Checkpoints", "read_run", "read_weights"]
+
+# Between two checkpoints of a run that names no number of epochs: short epochs stay short, long ones are all kept.
+SECONDS = 5.0
+
+_WEIGHTS = {"epoch": int, "state_dict": dict}
+_RUN = _WEIGHTS | {
+    "global_step": int,
+    "pytorch-lightning_version": str,
+    "loops": dict,
+    "callbacks": dict,
+    "optimizer_states": list,
+    "lr_schedulers": list,
+}
+_ADAM = {"step": Tensor, "exp_avg": Tensor, "exp_avg_sq": Tensor}
+_CALLBACKS = {"EarlyStopping": dict, "History": dict, "RandomState": dict}
+
+
+def read_run(path: Path, *, map_location: Any = "cpu") -> dict[str, Any]:
+    """Read last.ckpt, the whole state of a training.
+
+    Raises:
+        UserError: The file is missing or damaged, or is no checkpoint of ours.
+    """
+    checkpoint = _read(path, map_location, _RUN)
+    callbacks, optimizers = checkpoint["callbacks"], checkpoint["optimizer_states"]
+    _require(path, callbacks, _CALLBACKS, "callbacks")
+    _require(path, callbacks["EarlyStopping"], {"weights": dict}, "EarlyStopping")
+    best = callbacks["EarlyStopping"]["weights"]
+    _require_tensors(path, best, "best weights")
+    # there are none as long as no epoch had finite metrics
+    if best and best.keys() != checkpoint["state_dict"].keys():
+        raise _bad(path, "its best weights have other names than its last ones")
+    if not optimizers:
+        raise _bad(path, "its optimizer_states are empty")
+    for state in optimizers:
+        _require(path, state, {"state": dict, "param_groups": list}, "optimizer_states")
+        for number, moments in state["state"].items():
+            _require(path, moments, _ADAM, f"optimizer state of parameter {number}")
+    return checkpoint
+
+
+def read_weights(path: Path, *, map_location: Any = "cpu") -> dict[str, Tensor]:
+    """Read the weights in best.ckpt.
+
+    Raises:
+        UserError: The file is missing or damaged, or is no checkpoint of ours.
+    """
+    weights: dict[str, Tensor] = _read(path, map_location, _WEIGHTS)["state_dict"]
+    return weights
+
+
+def _read(path: Path, map_location: Any, parts: Mapping[str, type]) -> dict[str, Any]:
+    try:
+        with ZipFile(path) as archive:
+            # torch.save writes a checksum of every part, and torch.load looks at none of them
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise BadZipFile(f"the checksum of {damaged} is wrong")
+        checkpoint = torch.load(path, map_location=map_location, weights_only=True)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing; pass --overwrite to train again") from error
+    except Exception as error:  # on damaged bytes the readers raise nearly anything
+        raise _bad(path, f"it cannot be read ({type(error).__name__}: {error})") from error
+    _require(path, checkpoint, parts, "checkpoint")
+    _require_tensors(path, checkpoint["state_dict"], "state_dict")
+    return dict(checkpoint)
+
+
+def _require(path: Path, found: Any, parts: Mapping[str, type], name: str) -> None:
+    if not isinstance(found, dict):
+        raise _bad(path, f"its {name} is a {type(found).__name__}, expected a dictionary")
+    for part, kind in parts.items():
+        if part not in found:
+            raise _bad(path, f"its {name} has no {part}")
+        if not isinstance(found[part], kind):
+            raise _bad(path, f"its {part} is a {type(found[part]).__name__}, expected {kind.__name__}")
+
+
+def _require_tensors(path: Path, found: Any, name: str) -> None:
+    _require(path, found, dict.fromkeys(found, Tensor) if isinstance(found, dict) else {}, name)
+
+
+def _bad(path: Path, problem: str) -> UserError:
+    return UserError(f"{path} is damaged or no checkpoint of this program: {problem}; pass --overwrite to train again")
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Checkpoint files that are complete or not there, and that are read without unpickling objects."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: ARG002
+        write_atomic(Path(path), lambda file: torch.save(checkpoint, file))
+
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: Any = True) -> dict[str, Any]:  # noqa: ARG002
+        return read_run(Path(path), map_location=map_location)
+
+
+class Checkpoints(Checkpoint):
+    """Writes last.ckpt (the whole run) and best.ckpt (weights only) as the training goes on, and at its end.
+
+    At Ctrl-C or SIGTERM the epoch is finished and a checkpoint written; a second signal stops at once, and the run
+    goes on from the checkpoint before.
+
+    Args:
+        folder: Folder of the two files.
+        stopping: Knows the best weights.
+        every: Epochs between two checkpoints; when omitted, the first epoch and every epoch that ends five seconds
+            or more after the last checkpoint.
+
+    Attributes:
+        epochs: Number of epochs in last.ckpt.
+        started: Whether the training has begun, everything being restored.
+    """
+
+    def __init__(self, folder: Path, stopping: EarlyStopping, *, every: int | None = None) -> None:
+        if every is not None and every < 1:
+            raise ValueError(f"checkpoint_every is {every}, expected at least 1")
+        self.folder, self.stopping, self.every = folder, stopping, every
+        self.epochs, self.started = 0, False
+        self._written = -float("inf")
+        self._best_epoch = -1
+        self._interrupted = False
+        self._handlers: dict[int, Any] = {}
+        self._process = os.getpid()
+
+    @property
+    def last(self) -> Path:
+        """The file a run resumes from."""
+        return self.folder / "last.ckpt"
+
+    @property
+    def left(self) -> str:
+        """What an interrupted run has left, in a sentence."""
+        if self.epochs == 0:
+            return (
+                "interrupted before an epoch was finished, so there is no checkpoint; the same command with --resume "
+                "starts the training again"
+            )
+        return (
+            f"interrupted; {self.last} holds the training up to the end of epoch {self.epochs - 1}, and the same "
+            f"command with --resume continues from there"
+        )
+
+    def resumable(self, max_epochs: int) -> Path | None:
+        """The file to resume from; None where there is none.
+
+        Raises:
+            UserError: The file is damaged, or holds more epochs than are asked for.
+        """
+        if not self.last.exists():
+            return None
+        self.epochs = read_run(self.last)["epoch"] + 1
+        if self.epochs > max_epochs:
+            raise UserError(
+                f"{self.last} holds {self.epochs} epochs, and max_epochs is {max_epochs}; pass --max-epochs "
+                f"{self.epochs} or more, choose another --out, or pass --overwrite to train again"
+            )
+        return self.last
+
+    @contextmanager
+    def explaining(self, *, resumed: bool) -> Iterator[None]:
+        """Let a stop inside say what it leaves, and an error from restoring a checkpoint name the file."""
+        try:
+            yield
+        except SystemExit:
+            # Lightning's answer to Ctrl-C and SIGTERM; what to do about it is the caller's decision
+            raise KeyboardInterrupt(self.left) from None
+        except Exception as error:
+            if not resumed or self.started or isinstance(error, UserError):
+                raise
+            raise UserError(
+                f"{self.last} does not fit this training ({type(error).__name__}: {error}); pass --overwrite to train "
+                f"again"
+            ) from error
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        epochs = trainer.current_epoch + 1
+        due = epochs % self.every == 0 if self.every else time.monotonic() - self._written >= SECONDS
+        # several ranks have several clocks, and a signal may reach one of them only
+        interrupted, due = (
+            trainer.strategy.reduce_boolean_decision(decision, all=False) for decision in (self._interrupted, due)
+        )
+        if interrupted or due or trainer.should_stop or epochs == trainer.max_epochs:
+            self._write(trainer)
+        if interrupted:
+            raise KeyboardInterrupt
+
+    def _write(self, trainer: pl.Trainer) -> None:
+        stopping = self.stopping
+        if stopping.best_epoch > self._best_epoch and trainer.is_global_zero:
+            best = {"epoch": stopping.best_epoch, "state_dict": stopping.weights}
+            write_atomic(self.folder / "best.ckpt", lambda file: torch.save(best, file))
+            self._best_epoch = stopping.best_epoch
+        trainer.save_checkpoint(self.last)
+        self.epochs, self._written = trainer.current_epoch + 1, time.monotonic()
+
+    def on_train_start(self, *_: Any) -> None:
+        self.started = True
+        # not earlier: Lightning puts back, after an exception, the handlers of just before
+        # Python lets only the main thread have signal handlers
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                # who ignores a signal, as the processes of a sweep do with Ctrl-C, goes on ignoring it
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._handlers[number] = signal.signal(number, self._interrupt)
+
+    def _interrupt(self, *_: Any) -> None:
+        if os.getpid() != self._process:
+            return  # a data loader's worker: its parent decides
+        if self._interrupted:
+            raise KeyboardInterrupt
+        self._interrupted = True
+        if multiprocessing.parent_process() is None:
+            # not print: the signal may have come in the middle of one, which Python's files do not bear
+            with suppress(OSError):
+                os.write(2, b"\nstopping after this epoch; press Ctrl-C again to stop at once\n")
+
+    def teardown(self, *_: Any, **__: Any) -> None:
+        self._restore_handlers()
+
+    def on_exception(self, *_: Any) -> None:
+        self._restore_handlers()
+
+    def _restore_handlers(self) -> None:
+        while self._handlers:
+            signal.signal(*self._handlers.popitem())

@@ -1,0 +1,177 @@
+"""Command lines out of dataclasses.
+
+A command line is read before what the command needs is imported, so that ``--help`` and a typing error are answered at
+once: this module imports the standard library alone, and scripts name their options and functions by where they are,
+``module:name``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentError
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+__all__ = [
+    "Command",
+    "command_line",
+    "did_you_mean",
+    "expected_one_of",
+    "run_commands",
+    "run_script",
+    "user_error",
+]
+
+
+def run_script(
+    config: type | str, run: Callable[[Any], object] | str, *, name: str, arguments: Sequence[str] | None = None
+) -> int:
+    """Read the configuration from the command line and run a script.
+
+    Args:
+        config: Dataclass whose fields are the options and whose docstring is the help, or ``"module:name"`` of it;
+            fields without a default are positional.
+        run: The script, or ``"module:name"`` of it, which is imported after the command line is read.
+        name: Its module, for the help.
+        arguments: The command line; ``sys.argv`` when omitted.
+
+    Returns:
+        Exit code: 0; 2 after a wrong command line and 1 after another error of the user's (one line on stderr); 130
+        after Ctrl-C.
+    """
+    return _interruptible(lambda: _run(Command(config, run), _given(arguments), name))
+
+
+@dataclass(frozen=True)
+class Command:
+    """One of several scripts of a module: its options and what to do with them, as in :func:`run_script`."""
+
+    config: type | str
+    run: Callable[[Any], object] | str
+
+
+def run_commands(commands: Mapping[str, Command] | str, *, name: str, arguments: Sequence[str] | None = None) -> int:
+    """Run one of several scripts of a module, chosen by the first word of the command line.
+
+    Args:
+        commands: Scripts by that word, or ``"module:name"`` of them.
+        name: The module, for the help.
+        arguments: The command line; ``sys.argv`` when omitted.
+
+    Returns:
+        As :func:`run_script`.
+    """
+    return _interruptible(lambda: _choose(_resolved(commands), _given(arguments), name))
+
+
+def command_line(script: str, config: Any, *, always: Sequence[str] = ()) -> str:
+    """The command that repeats a run: the options that say what is computed, where they are not the script's defaults.
+
+    Args:
+        script: The module, with what is given by position.
+        config: Configuration of the run, a dataclass.
+        always: Options to name even where they have their default.
+    """
+    from experiments.harness.options import SweepOptions
+
+    parts = [f"python -m {script}"]
+    how = {field.name for field in fields(SweepOptions)}
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.default is MISSING or field.name in how or isinstance(value, Path):
+            continue
+        if field.name in always or value != field.default:
+            option = field.name.replace("_", "-")
+            if isinstance(value, bool):  # a switch, without a value
+                parts.append(f"--{option}" if value else f"--no-{option}")
+                continue
+            value = f"'{json.dumps(value)}'" if isinstance(value, tuple) else value
+            parts.append(f"--{option} {value}")
+    return " ".join(parts)
+
+
+def did_you_mean(words: Iterable[str], given: str) -> str:
+    """The end of an error message: the word that is nearest to what is given; nothing when none is near.
+
+    Example:
+        >>> did_you_mean(["soft", "weibull"], "weibul")
+        "; did you mean 'weibull'?"
+    """
+    near = get_close_matches(given, list(words), n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def expected_one_of(words: Iterable[str], given: str) -> str:
+    """What an error message says about an unknown word: the words that are known, and the nearest of them.
+
+    Example:
+        >>> expected_one_of(["soft", "weibull"], "weibul")
+        "expected one of soft, weibull; did you mean 'weibull'?"
+    """
+    words = list(words)
+    return f"expected one of {', '.join(words)}{did_you_mean(words, given)}"
+
+
+def user_error(error: object, *, code: int) -> int:
+    """Print an error of the user's in one line and hand back the exit code."""
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
+
+
+def _given(arguments: Sequence[str] | None) -> list[str]:
+    return list(sys.argv[1:] if arguments is None else arguments)
+
+
+def _resolved(target: Any) -> Any:
+    return resolve_name(target) if isinstance(target, str) else target
+
+
+def _choose(commands: Mapping[str, Command], given: list[str], name: str) -> int:
+    from experiments.harness.option_parser import first_line
+
+    chosen = given[0] if given else ""
+    if chosen in commands:
+        return _run(commands[chosen], given[1:], f"{name} {chosen}")
+    if chosen in ("-h", "--help"):
+        print(f"usage: python -m {name} COMMAND [options]; --help after a command lists its options\n")
+        print("\n".join(f"  {word:<10} {first_line(_resolved(commands[word].config))}" for word in commands))
+        return 0
+    unknown = f"{chosen} is no command" if chosen else "no command is given"
+    return user_error(f"{unknown}, {expected_one_of(commands, chosen)}", code=2)
+
+
+def _run(command: Command, given: list[str], name: str) -> int:
+    from experiments.files import UserError
+    from experiments.harness.option_parser import parse
+
+    config_type = _resolved(command.config)
+    try:
+        config = config_type(**parse(config_type, given, name=name))
+    except (ArgumentError, UserError) as error:
+        return user_error(error, code=2)
+    run = _resolved(command.run)
+    try:
+        run(config)
+    except UserError as error:
+        return user_error(error, code=1)
+    except KeyboardInterrupt as stop:
+        resumable = "; the same command with --resume continues" if hasattr(config, "resume") else ""
+        return _interrupted(str(stop) or f"interrupted{resumable}")
+    return 0
+
+
+def _interruptible(run: Callable[[], int]) -> int:
+    try:
+        return run()
+    except KeyboardInterrupt:  # while something is imported
+        return _interrupted()
+
+
+def _interrupted(text: str = "interrupted") -> int:
+    print(f"\n{text}", file=sys.stderr)
+    return 130

@@ -1,0 +1,208 @@
+"""The folder of a run: one process at a time, its saved configuration, and what --overwrite may remove."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, fields
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from filelock import FileLock, Timeout
+
+from experiments.files import UserError, drawn_here, read_json, remove_partials, unwritable, write_atomic
+from experiments.harness.options import RunOptions, SweepOptions
+from experiments.harness.safe_yaml import read_yaml
+
+__all__ = ["exclusive", "open_results", "open_run", "saved_options"]
+
+Config = TypeVar("Config")
+Result = TypeVar("Result")
+
+# What runs leave in their folder. Nothing else is ever removed from it, or written over.
+_FILES = (
+    "config.yaml",
+    "metrics.json",
+    "environment.json",
+    "history.csv",
+    "predictions.npz",
+    "translations.txt",
+    "captions.txt",
+    "vocabulary.json",
+    "report.html",
+)
+_CHECKPOINTS = ("checkpoints/best.ckpt", "checkpoints/last.ckpt")
+_FOLDERS = ("checkpoints", "figures")
+# What every config.yaml of ours has, of whichever script; a file of that name without them is somebody else's.
+_SIGNATURE = {"out", "data_root", "device", "checkpoint_every", "progress"}
+
+_held: dict[Path, FileLock] = {}
+
+
+def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> None:
+    """Prepare the folder of a run, save the configuration in it and keep other processes out.
+
+    The folder is held until the function marked by :func:`exclusive` returns, or until the process ends.
+
+    Args:
+        folder: The folder.
+        config: A subclass of :class:`RunOptions` or :class:`SweepOptions`; two configurations are the same when all
+            fields that the subclass added agree.
+        free: Fields that may change from one call to the next, such as the number of seeds.
+
+    Raises:
+        UserError: Another process works in the folder; it holds a run and neither ``resume`` nor ``overwrite`` is set;
+            ``resume`` is set and that run had another configuration; ``overwrite`` is set and what is there is no run
+            of ours; or both are set.
+    """
+    if config.resume and config.overwrite:
+        raise UserError("resume and overwrite are both set, expected one of them at most")
+    # through JSON: plain numbers and strings for YAML
+    plain = json.loads(json.dumps(asdict(config), default=str))
+    # a saved configuration read again by --config must not remove anything
+    del plain["resume"], plain["overwrite"]
+    identity = plain.keys() - {field.name for field in fields(SweepOptions)} - set(free)
+    _hold(folder)
+    for name in (*_FILES, *_CHECKPOINTS):
+        remove_partials(folder / name)
+    present = _present(folder)
+    if present and config.overwrite:
+        _remove_run(folder, present)
+    elif present:
+        _check_same(folder, {name: plain[name] for name in identity}, resume=config.resume)
+        if not free or saved_options(folder) == plain:
+            return
+    write_atomic(folder / "config.yaml", lambda file: file.write(yaml.safe_dump(plain, sort_keys=False).encode()))
+
+
+def open_results(folder: Path, script: str) -> None:
+    """Keep a folder for the results of a script that can be repeated as it is, such as a benchmark.
+
+    Args:
+        folder: The folder.
+        script: The script's module; write_environment() writes it into the folder too.
+
+    Raises:
+        UserError: Another process works in the folder, or it holds results of something else.
+    """
+    _hold(folder)
+    present = _present(folder, "benchmarks.json")
+    record = folder / "environment.json"
+    found = read_json(record, "choose another --out").get("script") if record.is_file() else None
+    if present and found != script:
+        raise UserError(f"{folder} holds {present[0]}, which {script} has not written; choose another --out")
+
+
+def exclusive(run: Callable[[Config], Result]) -> Callable[[Config], Result]:
+    """Make a script's function let go, when it ends, of the folders that it has opened."""
+
+    @wraps(run)
+    def wrapped(config: Config) -> Result:
+        before = set(_held)
+        try:
+            return run(config)
+        finally:
+            for folder in _held.keys() - before:
+                (folder / ".holder").unlink(missing_ok=True)
+                _held.pop(folder).release()
+
+    return wrapped
+
+
+def saved_options(folder: Path) -> dict[str, Any]:
+    """The content of config.yaml in the folder of a run.
+
+    Raises:
+        UserError: There is no such file, or it is damaged.
+    """
+    path = folder / "config.yaml"
+    remedy = "put an intact copy there, or choose another folder"
+    try:
+        return read_yaml(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}); {remedy}") from error
+    except ValueError as error:  # it names the file
+        raise UserError(f"{error}; {remedy}") from error
+
+
+def _present(folder: Path, *more: str) -> list[str]:
+    return [name for name in (*_FILES, *_FOLDERS, *more) if os.path.lexists(folder / name)]
+
+
+def _hold(folder: Path) -> None:
+    """Lock a folder for this process, and note in it who that is, for whoever comes too."""
+    folder = folder.resolve()
+    if folder in _held:
+        return
+    lock, note = FileLock(folder / ".lock"), folder / ".holder"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(f"{folder} is in use by {_holder(note)}; wait for it, or choose another --out") from None
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return  # where nothing can be written, nobody writes; a run that is complete there can still be read
+        raise unwritable(folder, error) from error
+    _held[folder] = lock
+    who = f"process {os.getpid()} on {platform.node()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+    write_atomic(note, lambda file: file.write(who.encode()))
+
+
+def _holder(note: Path) -> str:
+    try:
+        return note.read_text()
+    except OSError:
+        return "another process"
+
+
+def _remove_run(folder: Path, present: Sequence[str]) -> None:
+    """Remove what a run of ours has written; anything else stays, and so does what a symbolic link points to."""
+    if "config.yaml" not in present:
+        raise UserError(f"{folder} holds {present[0]} but no config.yaml: no run of ours; choose another --out")
+    if not saved_options(folder).keys() >= _SIGNATURE:
+        raise UserError(f"{folder / 'config.yaml'} was not written by these scripts; choose another --out")
+    ours = list(_written(folder))
+    link = next((path for path in (*ours, *(folder / name for name in _FOLDERS)) if path.is_symlink()), None)
+    if link is not None:
+        raise UserError(f"{link} is a symbolic link, which no script here makes; remove it, or choose another --out")
+    # config.yaml at last: if this is interrupted, the rest can still be told to be ours
+    for path in reversed(ours):
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise unwritable(path, error) from error
+    for name in _FOLDERS:
+        with suppress(OSError):  # something of somebody else's is in it
+            (folder / name).rmdir()
+
+
+def _written(folder: Path) -> Iterator[Path]:
+    """Files of a run, config.yaml first."""
+    yield from (folder / name for name in (*_FILES, *_CHECKPOINTS))
+    if not (folder / "figures").is_symlink():
+        yield from (path for path in (folder / "figures").glob("*.png") if drawn_here(path))
+        yield from (folder / "figures").glob(".*.png.*.partial")
+
+
+def _check_same(folder: Path, wanted: Mapping[str, Any], *, resume: bool) -> None:
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder} holds results but no config.yaml; choose another --out")
+    found = saved_options(folder)
+    differing = [
+        f"{name} {found.get(name)} instead of {wanted[name]}" for name in wanted if found.get(name) != wanted[name]
+    ]
+    if differing:
+        raise UserError(
+            f"{folder} holds a run of another configuration ({', '.join(sorted(differing))}); choose another --out, or "
+            f"pass --overwrite to remove that run"
+        )
+    if not resume:
+        raise UserError(f"{folder} holds this run already; pass --resume to continue it, or --overwrite to start again")

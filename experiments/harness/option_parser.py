@@ -1,0 +1,131 @@
+"""Options of a command out of the fields of a dataclass, and errors that say in one line what to type instead."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentError
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentParser, set_loader
+
+from experiments.harness.cli import did_you_mean, expected_one_of
+from experiments.harness.safe_yaml import bounded_text, load_plain, mapping
+
+__all__ = ["first_line", "option_parser", "parse"]
+
+# the values of options are YAML themselves, on the command line and inside a file
+set_loader("yaml", load_plain, exceptions=(yaml.YAMLError,))
+
+
+def parse(config_type: type, arguments: Sequence[str], *, name: str) -> dict[str, Any]:
+    """Read the options of a command.
+
+    Args:
+        config_type: Dataclass whose fields are the options and whose docstring is the help.
+        arguments: The command line.
+        name: What the command is called in the help.
+
+    Raises:
+        ArgumentError: What is given is not an option, or not a value of one; its text is one line.
+        SystemExit: The help was asked for and has been printed.
+    """
+    parser = option_parser(config_type, name=name)
+    try:
+        options: dict[str, Any] = parser.parse_args(arguments).as_dict()
+    except ArgumentError as error:
+        raise ArgumentError(None, _explained(parser, error)) from error
+    del options["config"]
+    return options
+
+
+def option_parser(config_type: type, *, name: str) -> ArgumentParser:
+    """The parser of a command; see :func:`parse`."""
+    parser = _Parser(
+        prog=f"python -m {name}", description=first_line(config_type), exit_on_error=False, allow_abbrev=False
+    )
+    parser.add_argument("--config", action=_ConfigFile, help="A config.yaml to read options from.")
+    parser.add_class_arguments(config_type, as_group=False)
+    return parser
+
+
+def first_line(config_type: type) -> str:
+    """What a command does, in one line."""
+    return (config_type.__doc__ or "").strip().split("\n")[0]
+
+
+class _Parser(ArgumentParser):
+    """Options with dashes, switches without a value, what is required by position: ``bam1 --seeds 10 --resume``."""
+
+    def add_argument(self, *names: Any, **options: Any) -> Any:
+        # jsonargparse looks for this option of its own under its name
+        if names != ("--print_config",):
+            names = tuple(name.replace("_", "-") for name in names)
+        if options.pop("required", False):
+            names = tuple(name.removeprefix("--") for name in names)
+        if options.get("type") is bool:
+            del options["type"]
+            options["action"] = ActionYesNo(no_prefix="no-")
+        return super().add_argument(*names, **options)
+
+
+class _ConfigFile(ActionConfigFile):
+    """Reads a bounded file of plain YAML; its errors name the file."""
+
+    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: Any = None) -> None:  # noqa: ARG002
+        path = Path(values)
+        try:
+            text = bounded_text(path)  # once: a pipe has it only once
+            _check_names(mapping(text, path), parser)
+            self.apply_config(parser, cfg, self.dest, text)
+        except OSError as error:
+            raise ArgumentError(None, f"--config {path}: {error.strerror}") from error
+        except ValueError as error:  # it names the file
+            raise ArgumentError(None, f"--config: {error}") from error
+        except (ArgumentError, TypeError, KeyError) as error:
+            raise ArgumentError(None, f"--config {path}: {_explained(parser, error)}") from error
+
+
+def _check_names(found: Mapping[str, Any], parser: ArgumentParser) -> None:
+    """One file is read, not another one that it names."""
+    names = {action.dest for action in parser._actions} - {"config", "help", "print_config"}
+    unknown = next((name for name in found if name not in names), None)
+    if unknown is not None:
+        raise ArgumentError(None, f"there is no option {unknown}{did_you_mean(names, unknown)}")
+
+
+def _explained(parser: ArgumentParser, error: Exception) -> str:
+    """The parser's error in one line, with what was probably meant."""
+    text = " ".join(str(error).split())
+    if unknown := re.match(r"[Uu]nrecognized arguments: (.*)", text):
+        return _unknown_option(parser, unknown[1].split())
+    wrong = re.match(r'(?:Parser key "config": )?Parser key "(\w+)"[^:]*: (.*)', text)
+    action = next((action for action in parser._actions if wrong and action.dest == wrong[1]), None)
+    if wrong is None or action is None:
+        return text
+    name = (action.option_strings or [action.dest])[0]
+    given = re.search(r".*(?:Got|Given) value: (.*)", text)
+    choices = [str(choice) for choice in _choices(getattr(action, "_typehint", None))]
+    if given is None or not choices:
+        return f"{name}: {wrong[2]}"
+    value = given[1].strip("'\"")
+    if value in choices:  # a single word where there is to be a list of them
+        return f"{name} {value}: expected a list, such as '[{value}]'"
+    return f"{name} {value}: {expected_one_of(choices, value)}"
+
+
+def _unknown_option(parser: ArgumentParser, words: Sequence[str]) -> str:
+    name = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
+    if name is None:
+        return f"'{words[0]}' is one word too many; --help lists the options"
+    names = [name for action in parser._actions for name in action.option_strings]
+    return f"there is no option {name}{did_you_mean(names, name) or '; --help lists the options'}"
+
+
+def _choices(hint: Any) -> list[Any]:
+    """All values that the Literal types inside a type allow."""
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    return [choice for part in get_args(hint) for choice in _choices(part)]

@@ -1,0 +1,73 @@
+"""What a run leaves in its folder: metrics and environment; all written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.files import UserError, read_json, write_atomic
+
+__all__ = ["read_metrics", "write_environment", "write_metrics"]
+
+
+def write_metrics(folder: Path, metrics: Mapping[str, float], definitions: Mapping[str, str]) -> None:
+    """Write metrics.json: one number (null when not finite) a name, and under "definitions" what the names mean."""
+    numbers: dict[str, Any] = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    _write_json(folder / "metrics.json", numbers | {"definitions": {name: definitions[name] for name in numbers}})
+
+
+def read_metrics(folder: Path) -> dict[str, float] | None:
+    """The numbers of metrics.json; None where a run is not finished.
+
+    Raises:
+        UserError: The file is damaged.
+    """
+    path = folder / "metrics.json"
+    if not path.is_file():
+        return None
+    remedy = "remove it, and the same command with --resume makes it again"
+    numbers = read_json(path, remedy)
+    definitions = numbers.pop("definitions", None)
+    damaged = [name for name, value in numbers.items() if not (value is None or type(value) in (int, float))]
+    if damaged or not isinstance(definitions, dict) or definitions.keys() != numbers.keys():
+        seen = f"{damaged[0]} is {numbers[damaged[0]]!r}" if damaged else "names and definitions differ"
+        raise UserError(f"{path} is damaged ({seen}, expected a number and a definition a name); {remedy}")
+    return {name: math.nan if value is None else value for name, value in numbers.items()}
+
+
+def write_environment(folder: Path, device: torch.device, *, script: str | None = None) -> dict[str, Any]:
+    """Write environment.json: the hardware and the versions that made the results.
+
+    Args:
+        folder: The folder.
+        device: Where they were computed.
+        script: The module that did, where no config.yaml tells.
+    """
+    packages = ("torch", "pyro-ppl", "lightning", "torchmetrics", "numpy", "scikit-learn")
+    record = {
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in packages},
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "cuda": torch.version.cuda,
+    }
+    if script is not None:
+        record["script"] = script
+    _write_json(folder / "environment.json", record)
+    return record
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    write_atomic(path, lambda file: file.write(text.encode()))

@@ -1,0 +1,336 @@
+"""Training by the ELBO on Lightning: one module for every task, one function that fits it."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, Protocol, TypeVar
+
+import lightning.pytorch as pl
+import pyro
+import torch
+from pyro.infer import ELBO
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from experiments.datasets.text.batches import SamplerEpoch
+from experiments.files import UserError, user_errors
+from experiments.harness.callbacks import BatchBar, EarlyStopping, EpochBar, History, RandomState
+from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints, read_weights
+from experiments.harness.options import Device, Precision
+from pyro_attention import AttentionELBO, AttentionGuide, Prior
+from pyro_attention.analysis import hybrid_weights
+
+__all__ = [
+    "BatchTraining",
+    "ELBOTraining",
+    "Fitted",
+    "fit",
+    "fit_batches",
+    "hybrid_metrics",
+    "load_best",
+    "resolve_device",
+    "seeded_build",
+]
+
+PriorFactory = Callable[[int, int], Prior]
+Model = TypeVar("Model", bound=nn.Module)
+
+
+class ELBOTraining(pl.LightningModule):
+    """Trains a model and its guide; a subclass says how a batch is counted and what is measured on validation data.
+
+    The loss is the negative ELBO of a batch divided by its observations.
+
+    Args:
+        model: The Pyro model, a module.
+        guide: Guide over the model.
+        elbo: Objective; the ``step`` of an :class:`AttentionELBO` is set to the number of optimiser steps taken.
+        learning_rate: Learning rate of Adam.
+        weight_decay: L2 penalty on every parameter, inside Adam's gradient.
+    """
+
+    objective: Any  # of Pyro: the ELBO, called with the batch; it holds the model, the guide and itself as elbo
+
+    def __init__(
+        self,
+        model: nn.Module,
+        guide: AttentionGuide,
+        elbo: ELBO,
+        *,
+        learning_rate: float,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.objective = elbo(model, guide)
+        # plain numbers: checkpoints hold them, and are read without the types of the command line
+        self.learning_rate, self.weight_decay = float(learning_rate), float(weight_decay)
+
+    def arguments(self, batch: Any) -> Sequence[Any]:
+        """The model's arguments in a batch; a batch is a tuple of them, unless a subclass says otherwise."""
+        arguments: Sequence[Any] = batch
+        return arguments
+
+    def observations(self, batch: Any) -> int:
+        """Number of observations in a batch."""
+        raise NotImplementedError
+
+    def evaluate(self, batch: Any) -> dict[str, Tensor]:
+        """Validation metrics of a batch, means over its observations, logged as ``val_NAME``."""
+        raise NotImplementedError
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
+        elbo, size = self.objective.elbo, self.observations(batch)
+        if isinstance(elbo, AttentionELBO):
+            elbo.step = self.global_step
+        loss: Tensor = self.objective(*self.arguments(batch)) / size
+        record = {"loss": loss.detach()}
+        if isinstance(elbo, AttentionELBO):
+            record["kl_weight"] = torch.tensor(elbo.current_kl_weight())
+            record |= {f"kl_{site}": kl for site, kl in elbo.kl_record.items()}
+        self.log_dict(record, on_step=False, on_epoch=True, batch_size=size)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        metrics = {f"val_{name}": value for name, value in self.evaluate(batch).items()}
+        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=self.observations(batch))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the mixing weights of hybrid attention, so that history.csv holds their trajectories."""
+        self.log_dict(hybrid_metrics(self.objective.model))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        # L2 on everything, biases and prior networks too, as the reference code does; AdamW would be another method
+        return torch.optim.Adam(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+
+
+def hybrid_metrics(model: nn.Module) -> dict[str, float]:
+    """Share of doubly normalised attention in every head of hybrid attention, as ``hybrid_SITE_HEAD``."""
+    found = hybrid_weights(model)
+    return {f"hybrid_{site}_{head}": share.item() for site, row in found.items() for head, share in enumerate(row)}
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What training leaves.
+
+    Attributes:
+        history: Metrics of every epoch.
+        best_epoch: Epoch of the weights that the module now has.
+        updates: Number of training steps.
+    """
+
+    history: list[dict[str, float]]
+    best_epoch: int
+    updates: int
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """How long training took, for metrics.json; step_ms is the median over epochs of the mean time of a step."""
+        return {
+            "best_epoch": self.best_epoch,
+            "epochs": len(self.history),
+            "updates": self.updates,
+            "step_ms": median(row["step_ms"] for row in self.history),
+        }
+
+
+def resolve_device(device: Device) -> torch.device:
+    """The device to compute on; UserError when a GPU is asked for and there is none."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("device is cuda, but torch finds no GPU; pass --device cpu")
+    return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def fit(
+    module: ELBOTraining,
+    train_data: Any,
+    val_data: Any,
+    *,
+    folder: Path,
+    max_epochs: int,
+    monitor: Mapping[str, Literal["min", "max"]],
+    patience: int,
+    device: Device = "auto",
+    precision: Precision = "32",
+    gradient_clip: float | None = None,
+    callbacks: Sequence[pl.Callback] = (),
+    checkpoint_every: int | None = None,
+    resume: bool = False,
+    progress: bool = True,
+) -> Fitted:
+    """Train a module and leave it, on the device, with its best weights.
+
+    Args:
+        module: What to train.
+        train_data: Data loader, or any sized iterable over batches.
+        val_data: The same for validation.
+        folder: Gets history.csv and checkpoints/.
+        max_epochs: Number of epochs at most.
+        monitor: Metrics that decide on the best epoch; see :class:`EarlyStopping`.
+        patience: Epochs without a good metric before training stops.
+        device: "auto", "cpu" or "cuda".
+        precision: "32" or "bf16-mixed".
+        gradient_clip: Largest norm of the gradient.
+        callbacks: The task's own callbacks.
+        checkpoint_every: Epochs between two checkpoints; see :class:`Checkpoints` for what happens when omitted.
+        resume: Go on from the last checkpoint in the folder, if there is one; more epochs may be asked for than before.
+        progress: Show a progress bar: over epochs where an epoch is one batch, else over batches.
+
+    Raises:
+        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; its text says which checkpoint there is.
+        UserError: No such device, a checkpoint that cannot be read or holds more epochs, or no epoch with finite
+            metrics.
+    """
+    stopping, history = EarlyStopping(monitor, patience=patience), History(folder / "history.csv")
+    checkpoints = Checkpoints(folder / "checkpoints", stopping, every=checkpoint_every)
+    ours = [history, stopping, RandomState(), checkpoints]
+    if progress:
+        one_batch = isinstance(train_data, Sized) and len(train_data) == 1
+        ours.append(EpochBar(monitor) if one_batch else BatchBar(monitor))
+    target = resolve_device(device)
+    resume_from = checkpoints.resumable(max_epochs) if resume else None
+    with _quiet(), checkpoints.explaining(resumed=resume_from is not None):
+        trainer = pl.Trainer(
+            accelerator="gpu" if target.type == "cuda" else "cpu",
+            devices=1,
+            precision="32-true" if precision == "32" else precision,
+            max_epochs=max_epochs,
+            callbacks=[*callbacks, *ours],
+            gradient_clip_val=gradient_clip,
+            plugins=[AtomicCheckpointIO()],
+            logger=False,
+            enable_progress_bar=progress,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            default_root_dir=folder,
+        )
+        trainer.fit(module, train_data, val_data, ckpt_path=resume_from)
+    if stopping.best_epoch < 0:
+        raise UserError(f"no epoch has a finite {' and '.join(monitor)}; try a smaller learning rate")
+    module.load_state_dict(stopping.weights)
+    module.to(target)
+    if progress and len(history.rows) < max_epochs:
+        names = " or ".join(monitor)
+        print(f"stopped early after {len(history.rows)} epochs: none of the last {patience} had as good a {names}")
+    return Fitted(history=history.rows, best_epoch=stopping.best_epoch, updates=trainer.global_step)
+
+
+class BatchTraining(Protocol):
+    """What :func:`fit_batches` reads of a script's configuration."""
+
+    @property
+    def max_epochs(self) -> int: ...
+    @property
+    def device(self) -> Device: ...
+    @property
+    def precision(self) -> Precision: ...
+    @property
+    def gradient_clip(self) -> float: ...
+    @property
+    def checkpoint_every(self) -> int | None: ...
+    @property
+    def resume(self) -> bool: ...
+    @property
+    def progress(self) -> bool: ...
+
+
+def fit_batches(
+    config: BatchTraining,
+    module: ELBOTraining,
+    train_data: DataLoader[Any],
+    val_data: DataLoader[Any],
+    *,
+    folder: Path,
+    patience: int,
+    monitor: Mapping[str, Literal["min", "max"]] | None = None,
+) -> Fitted:
+    """:func:`fit` with the options of a configuration, on loaders whose batches a :class:`BucketSampler` chooses.
+
+    Args:
+        config: The configuration.
+        module: What to train.
+        train_data: Loader of the training batches.
+        val_data: Loader of the validation batches.
+        folder: That of the run.
+        patience: Epochs without a good metric before training stops.
+        monitor: As in :func:`fit`; the validation loss when omitted.
+
+    Raises:
+        UserError: As :func:`fit`, or a batch cannot be computed.
+    """
+    sampler: Any = train_data.sampler  # to torch's types any iterable
+    with user_errors(ValueError, OSError):
+        return fit(
+            module,
+            train_data,
+            val_data,
+            folder=folder,
+            max_epochs=config.max_epochs,
+            monitor={"val_loss": "min"} if monitor is None else monitor,
+            patience=patience,
+            device=config.device,
+            precision=config.precision,
+            gradient_clip=config.gradient_clip,
+            callbacks=[SamplerEpoch(sampler)],
+            checkpoint_every=config.checkpoint_every,
+            resume=config.resume,
+            progress=config.progress,
+        )
+
+
+def load_best(module: ELBOTraining, folder: Path) -> None:
+    """Give a module the best weights that a finished run left in its folder.
+
+    Raises:
+        UserError: The folder holds no such checkpoint, or one of another network.
+    """
+    path = folder / "checkpoints" / "best.ckpt"
+    weights = read_weights(path, map_location=module.device)
+    try:
+        module.load_state_dict(weights)
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise UserError(f"{path} does not fit this network ({error}); pass --overwrite to train again") from error
+
+
+def seeded_build(
+    build: Callable[[PriorFactory], Model], prior: PriorFactory, *, plain: PriorFactory, seed: int
+) -> Model:
+    """A network whose initial weights depend on the seed alone, and not on which prior it has.
+
+    The random state afterwards is that of the seed, so the dropout masks of the first step are alike too.
+
+    Args:
+        build: Makes the network with a prior.
+        prior: Makes its prior.
+        plain: Makes a prior without parameters, which draws no random numbers.
+        seed: The seed.
+    """
+    pyro.set_rng_seed(seed)
+    reference = build(plain)
+    pyro.set_rng_seed(seed)
+    model = build(prior)
+    model.load_state_dict(dict(reference.named_parameters()), strict=False)
+    pyro.set_rng_seed(seed)
+    return model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence Lightning's hints: they concern devices and loaders that we chose on purpose."""
+    log = logging.getLogger("lightning.pytorch")
+    level = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "GPU available but not used")
+            warnings.filterwarnings("ignore", "The .*dataloader.* does not have many workers")
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated")
+            yield
+    finally:
+        log.setLevel(level)

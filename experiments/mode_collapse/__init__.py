@@ -1,0 +1,1 @@
+"""Two clusters of points under repeated attention."""

@@ -1,0 +1,177 @@
+"""Do two clusters of points survive repeated attention? Softmax, doubly normalised, and both with sampled weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from experiments.harness.cli import command_line
+from experiments.harness.folder import exclusive, open_run
+from experiments.harness.results import write_environment, write_metrics
+from experiments.mode_collapse.clusters import ATTENTIONS, centre_distances, clusters, next_distance, trajectory
+from experiments.mode_collapse.config import ModeCollapseConfig
+from experiments.mode_collapse.figures import RATIOS, distance_curves, one_update, panels
+from experiments.reporting.figures import save
+from experiments.reporting.html import Section, write_report
+from experiments.reporting.page import RESULTS, hardware, update_section
+from experiments.reporting.statistics import summarise
+from experiments.reporting.tables import as_table, markdown_table
+
+__all__ = ["ModeCollapseConfig", "run"]
+
+CASES = {"225 + 225": (225, 225), "500 + 50": (500, 50)}
+DIMS = (1, 2)
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """A number of dimensions and of points, and what was found: attention to one trajectory a seed."""
+
+    dim: int
+    case: str
+    trajectories: Mapping[str, list[Tensor]]
+
+    @property
+    def name(self) -> str:
+        return f"{self.dim}-D, {self.case}"
+
+    @property
+    def first(self) -> int:
+        return CASES[self.case][0]
+
+    def distances(self, attention: str) -> list[list[float]]:
+        """Distance of the centres at each step, one list a seed."""
+        return [centre_distances(points, self.first).tolist() for points in self.trajectories[attention]]
+
+
+@exclusive
+def run(config: ModeCollapseConfig) -> dict[str, float]:
+    """Follow the clusters, print the table, and write metrics, pictures, report and a section of RESULTS.md.
+
+    Returns:
+        ``"<dimensions>/<points>/<attention>/step<i>"`` to the mean distance of the centres over seeds, the same with
+        ``/spread`` to its standard deviation, and ``closed_form_error``.
+
+    Raises:
+        UserError: The folder holds another run.
+    """
+    page, folder = config.results or RESULTS, config.out or Path("runs", "mode_collapse")
+    open_run(folder, config, free=("results",))
+    settings = [_follow(config, dim, case) for dim in DIMS for case in CASES]
+    metrics, definitions = _metrics(settings)
+    write_metrics(folder, metrics, definitions)
+    write_environment(folder, torch.device("cpu"))
+    pictures = _pictures(settings, folder / "figures")
+    rows = [_row(setting, name) for setting in settings for name in ATTENTIONS]
+    text = _text(config, metrics)
+    report = write_report(
+        folder / "report.html",
+        "Do two clusters survive repeated attention?",
+        [Section("Distance of the centres", text, as_table(rows), pictures["distances"])]
+        + [Section(f"Points: {setting.name}", picture=pictures[setting.name]) for setting in settings]
+        + [Section("One update of clusters without extent", picture=pictures["one update"])],
+    )
+    shown = save(_panels(settings[-1]), page.parent / "pictures" / "mode_collapse.png")
+    section = f"""## Mode collapse: two clusters under repeated attention
+
+`{command_line("experiments.mode_collapse", config)}`; {hardware([folder])}.
+
+{text}
+
+{markdown_table(rows)}
+
+![points of 500 + 50 in two dimensions, step by step](pictures/{shown.name})"""
+    update_section(page, "mode-collapse", section)
+    print(as_table(rows), text, "", report, page, sep="\n")
+    return metrics
+
+
+def _follow(config: ModeCollapseConfig, dim: int, case: str) -> _Setting:
+    deviation = 0.0 if dim == 1 else config.deviation
+    points = clusters(CASES[case], config.distance, dim=dim, deviation=deviation)
+    found = {}
+    for name, attention in ATTENTIONS.items():
+        seeds = range(config.seeds if attention.stochastic else 1)
+        found[name] = [
+            trajectory(points, attention, steps=config.steps, concentration=config.concentration, seed=seed)
+            for seed in seeds
+        ]
+    return _Setting(dim, case, found)
+
+
+def _metrics(settings: list[_Setting]) -> tuple[dict[str, float], dict[str, str]]:
+    metrics, definitions, errors = {}, {}, [0.0]
+    for setting in settings:
+        for name, attention in ATTENTIONS.items():
+            seeds = setting.distances(name)
+            for step, values in enumerate(zip(*seeds, strict=True)):
+                key, found = f"{setting.dim}d/{setting.case}/{name}/step{step}", summarise(values)
+                metrics[key], definitions[key] = found.mean, "distance of the centres, mean over seeds"
+                if len(values) > 1:
+                    metrics[f"{key}/spread"] = found.spread
+                    definitions[f"{key}/spread"] = "standard deviation of that distance over seeds"
+            if setting.dim == 1 and not attention.stochastic:
+                sizes = CASES[setting.case]
+                errors += [
+                    abs(after - next_distance(before, sizes, doubly=attention.doubly))
+                    for before, after in pairwise(seeds[0])
+                ]
+    metrics["closed_form_error"] = max(errors)
+    definitions["closed_form_error"] = "largest difference from equations (13) and (14) over all updates in 1-D"
+    return metrics, definitions
+
+
+def _row(setting: _Setting, name: str) -> dict[str, str]:
+    cells = {"clusters": setting.name, "attention": name}
+    for step, values in enumerate(zip(*setting.distances(name), strict=True)):
+        found = summarise(values)
+        cells["start" if step == 0 else f"step {step}"] = f"{found.mean:.3f}" + (
+            f" ± {found.spread:.3f}" if len(values) > 1 and step else ""
+        )
+    return cells
+
+
+def _text(config: ModeCollapseConfig, metrics: Mapping[str, float]) -> str:
+    return (
+        f"Distance of the centres of two clusters, {config.distance:g} apart at the start, after each step of "
+        f"self-attention with a Gaussian kernel of unit variance, without projections or residual connections. In one "
+        f"dimension all points of a cluster are in one place; in two they are Gaussian with standard deviation "
+        f"{config.deviation:g} (the paper does not give its distances). Weibull: weights drawn from a Weibull "
+        f"posterior of concentration {config.concentration:g}, mean ± standard deviation over {config.seeds} seeds of "
+        f"the weights, points being the same. In one dimension every deterministic update agrees with equations (13) "
+        f"and (14) of Ding et al. (2020) within {metrics['closed_form_error']:.1g}."
+    )
+
+
+def _pictures(settings: list[_Setting], folder: Path) -> dict[str, Path]:
+    paths = {}
+    for setting in settings:
+        file = f"points-{setting.dim}d-{setting.case.replace(' + ', '-')}.png"
+        paths[setting.name] = save(_panels(setting), folder / file)
+    distances = {setting.name: {name: setting.distances(name) for name in ATTENTIONS} for setting in settings}
+    paths["distances"] = save(distance_curves(distances), folder / "distances.png")
+    paths["one update"] = save(one_update(_one_update()), folder / "one_update.png")
+    return paths
+
+
+def _panels(setting: _Setting) -> Figure:
+    points = {name: seeds[0] for name, seeds in setting.trajectories.items()}
+    return panels(points, setting.first, title=f"{setting.name} (Weibull: one draw)")
+
+
+def _one_update() -> dict[str, list[tuple[float, float]]]:
+    """Measured distances before and after one update of clusters without extent, for some ratios of their sizes."""
+    found: dict[str, list[tuple[float, float]]] = {"softmax": [], "doubly normalised": []}
+    for name, points in found.items():
+        for ratio in RATIOS:
+            for distance in (1.0, 2.0, 3.0, 4.0):
+                sizes = (100, round(100 * ratio))
+                after = trajectory(clusters(sizes, distance, dim=1, deviation=0.0), ATTENTIONS[name], steps=1)[-1]
+                points.append((distance, centre_distances(after, sizes[0]).item()))
+    return found

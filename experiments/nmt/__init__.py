@@ -1,0 +1,1 @@
+"""Translation with a latent alignment."""

@@ -1,0 +1,131 @@
+"""Align a file: links by posterior or prior, of one direction or of both, against gold links, as table and pictures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from experiments.datasets.text.parallel_text import ParallelText
+from experiments.datasets.text.word_rules import WordRule
+from experiments.files import UserError, user_errors
+from experiments.nmt.alignment_figures import interval_heatmaps, prior_and_posterior, weights_heatmap
+from experiments.nmt.alignment_table import table_lines
+from experiments.nmt.alignments import PairAlignment, align_pairs
+from experiments.nmt.config import AlignConfig
+from experiments.nmt.evaluation import batches, progress_bar
+from experiments.nmt.gold import GoldLinks, better_reading, read_gold
+from experiments.nmt.input import read_pairs, refuse_to_replace, write_lines
+from experiments.nmt.model import Trained, load_trained
+from experiments.reporting.figures import save
+from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment, symmetrise
+
+__all__ = ["AlignConfig", "align_file", "aligned_pairs", "draw_pair"]
+
+
+def align_file(config: AlignConfig) -> Path:
+    """Write the alignments and the pictures, print where they are and, against gold links, the error rate."""
+    trained = load_trained(config.run, device=config.device)
+    reverse = None if config.reverse is None else _load_reverse(config, trained)
+    text = _read(config, trained, (config.source, config.target))
+    turned = None if reverse is None else _read(config, reverse, (config.target, config.source))
+    count = min(config.pictures, len(text))
+    pictures = [config.out / f"pair-{number}.png" for number in range(1, count + 1)]
+    words = _words_files(config, trained, text)
+    path, table = config.out / "alignments.txt", config.out / "probabilities.tsv"
+    files = [path, *words, *pictures, *([table] if config.table else [])]
+    refuse_to_replace(files, overwrite=config.overwrite)
+    gold = None if config.gold is None else _read_gold(config, config.gold, text)
+    pairs = aligned_pairs(trained, text, num_samples=config.num_samples, progress=True)
+    links = [_links(pair, config, config.run) for pair in pairs]
+    if reverse is not None and turned is not None:
+        other = aligned_pairs(reverse, turned, num_samples=config.num_samples, progress=True)
+        back = [_links(pair, config, config.reverse).transposed() for pair in other]
+        links = [symmetrise(*both, method=config.symmetrise) for both in zip(links, back, strict=True)]
+    write_lines(path, links)
+    for file, sentences in words.items():
+        write_lines(file, sentences)
+    print(f"{len(links)} sentence pairs: {path}", *words, sep="\n")
+    if config.table:
+        write_lines(table, table_lines(pairs, links))
+        print(table)
+    if gold is not None:
+        scores = alignment_error_rate(links, gold.links)
+        print(f"AER {scores.aer:.3f}, precision {scores.precision:.3f}, recall {scores.recall:.3f}")
+        if (warning := better_reading(links, gold)) is not None:
+            print(f"warning: {config.gold}: {warning}", file=sys.stderr)
+    for place, picture in enumerate(pictures):
+        print(draw_pair(pairs[place], picture, gold=None if gold is None else gold.links[place]))
+    return path
+
+
+def _read(config: AlignConfig, trained: Trained, files: tuple[Path, Path]) -> ParallelText:
+    # gold links count the words between blanks
+    words: WordRule | None = None if config.gold is None else "none"
+    return read_pairs(files, trained.config, max_words=config.max_words, words=words)
+
+
+def _words_files(config: AlignConfig, trained: Trained, text: ParallelText) -> dict[Path, list[str]]:
+    """Files of the words that links count, where these are others than those between blanks."""
+    if config.gold is not None or trained.config.words == "none":
+        return {}
+    sides = text.source, text.target
+    return {config.out / f"words.{name}": side for name, side in zip(text.languages, sides, strict=True)}
+
+
+def _read_gold(config: AlignConfig, path: Path, text: ParallelText) -> GoldLinks:
+    sides = zip(text.source, text.target, strict=True)
+    sizes = [(len(source.split()), len(target.split())) for source, target in sides]
+    return read_gold(path, sizes, index=config.gold_index, order=config.gold_order)
+
+
+def _load_reverse(config: AlignConfig, trained: Trained) -> Trained:
+    """The network of the other direction, which must be one, and divide text into words in the same way."""
+    other = load_trained(Path(str(config.reverse)), device=config.device)
+    ours, theirs = trained.config, other.config
+    if (theirs.source, theirs.target) != (ours.target, ours.source):
+        raise UserError(
+            f"--reverse {config.reverse} translates from {theirs.source} to {theirs.target}; expected a network from "
+            f"{ours.target} to {ours.source}, the other direction of {config.run}"
+        )
+    if config.gold is None and ours.words != theirs.words:
+        raise UserError(
+            f"--reverse {config.reverse} was trained with --tokenize {theirs.words}, {config.run} with --tokenize "
+            f"{ours.words}; expected the same, as links count words"
+        )
+    return other
+
+
+def aligned_pairs(
+    trained: Trained, text: ParallelText, *, num_samples: int, progress: bool = False
+) -> list[PairAlignment]:
+    """Alignments of all sentence pairs, in the order of the text."""
+    found: dict[int, PairAlignment] = {}
+    with progress_bar(len(text), "aligning", shown=progress) as bar:
+        for index, pair in align_pairs(trained, text, batches(trained, text), num_samples=num_samples):
+            found[index] = pair
+            bar.update()
+    return [found[index] for index in range(len(text))]
+
+
+def _links(pair: PairAlignment, config: AlignConfig, run: Path | None) -> Alignment:
+    weights = pair.posterior if config.weights == "posterior" else pair.prior
+    if weights is None:
+        raise UserError(
+            f"{run} has no prior alignment that depends on the words, expected --weights posterior: attention "
+            f"is soft, or its prior is fixed"
+        )
+    with user_errors(ValueError):
+        return hard_alignment(weights, method=config.method, threshold=config.threshold)
+
+
+def draw_pair(pair: PairAlignment, path: Path, *, gold: GoldAlignment | None = None) -> Path:
+    """Prior beside an exact posterior; the mean of samples beside their credible intervals; weights alone."""
+    words: dict[str, Any] = {"source": pair.source, "target": pair.target, "gold": gold}
+    if len(pair.posterior) > 1:
+        figure = interval_heatmaps(pair.posterior, **words)
+    elif pair.prior is not None:
+        figure = prior_and_posterior(pair.prior, pair.posterior, **words)
+    else:
+        figure = weights_heatmap(pair.posterior, **words)
+    return save(figure, path)

@@ -1,0 +1,80 @@
+"""Alignments of given translations: prior and posterior between word pieces, and between words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from experiments.datasets.text.batches import Batch
+from experiments.datasets.text.parallel_text import ParallelText
+from experiments.datasets.text.vocabulary import Vocabulary
+from experiments.nmt.model import Trained
+from experiments.sequence.alignments import EntropySums, align_batch
+from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment, merge_pieces
+
+__all__ = ["PairAlignment", "align_batch", "align_pairs", "alignment_summary"]
+
+
+@dataclass(frozen=True)
+class PairAlignment:
+    """Weights between the words of one sentence pair; rows sum to one.
+
+    Attributes:
+        source: Words of the source, N.
+        target: Words of the target, M.
+        prior: Mean of the prior ``[M, N]``; None where it is the same for all words, or under soft attention.
+        posterior: ``[S, M, N]``.
+    """
+
+    source: list[str]
+    target: list[str]
+    prior: Tensor | None
+    posterior: Tensor
+
+    @property
+    def links(self) -> Alignment:
+        """Every target word with its most probable source word."""
+        return hard_alignment(self.posterior.mean(0))
+
+
+def align_pairs(
+    trained: Trained, text: ParallelText, batches: Iterable[Batch], *, num_samples: int
+) -> Iterator[tuple[int, PairAlignment]]:
+    """Place in the text and word alignment of every sentence pair."""
+    for batch in batches:
+        found = align_batch(trained, batch, num_samples=num_samples)
+        for row, index in enumerate(batch.indices.tolist()):
+            source = _words(trained.vocabulary, batch.source[row], batch.source_mask[row])
+            target = _words(trained.vocabulary, batch.target_out[row], batch.target_mask[row])
+            cut = slice(len(target)), slice(len(source))
+            merge = partial(merge_pieces, source=source, target=target, renormalise=True)
+            prior = None if found.prior is None else merge(found.prior[row][cut])
+            posterior = merge(found.posterior[:, row][:, *cut])
+            yield index, PairAlignment(text.source[index].split(), text.target[index].split(), prior, posterior)
+
+
+def _words(vocabulary: Vocabulary, ids: Tensor, mask: Tensor) -> list[int | None]:
+    return vocabulary.words(ids[mask].tolist())
+
+
+def alignment_summary(trained: Trained, text: ParallelText, batches: Iterable[Batch]) -> dict[str, float]:
+    """Entropies, and alignment error rates where the text has gold links; see the DEFINITIONS of the evaluation."""
+    num_samples, entropies = trained.config.num_samples, EntropySums()
+    pairs: dict[int, PairAlignment] = {}
+    for batch in batches:
+        entropies.add(trained, batch, align_batch(trained, batch, num_samples=num_samples))
+        if text.alignments is not None:
+            pairs |= dict(align_pairs(trained, text, [batch], num_samples=num_samples))
+    summary = entropies.metrics
+    if text.alignments is None:
+        return summary
+    gold = [GoldAlignment(alignment.links) for alignment in text.alignments]
+    ordered = [pairs[index] for index in range(len(text))]
+    found = [hard_alignment(pair.prior) for pair in ordered if pair.prior is not None]
+    if found:
+        summary["test_prior_aer"] = alignment_error_rate(found, gold).aer
+    summary["test_posterior_aer"] = alignment_error_rate([pair.links for pair in ordered], gold).aer
+    return summary

@@ -1,0 +1,93 @@
+"""Pictures of a comparison on translation, and the IBM models beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.datasets.text.parallel_text import ParallelText
+from experiments.nmt.align import aligned_pairs
+from experiments.nmt.alignment_figures import agreement_heatmap, interval_heatmaps, prior_and_posterior
+from experiments.nmt.alignments import PairAlignment
+from experiments.nmt.config import TranslationConfig
+from experiments.nmt.ibm_models import train_ibm
+from experiments.nmt.model import load_text, load_trained
+from experiments.reporting.figures import save
+from experiments.reporting.html import Section
+from pyro_attention.analysis import GoldAlignment, alignment_error_rate
+
+__all__ = ["agreement_figure", "ibm_error_rates", "sentence_figures"]
+
+_SHOWN = 50  # sentence pairs whose alignments are compared
+_SAMPLES = 200
+
+
+def sentence_figures(runs: Mapping[str, TranslationConfig], folder: Path) -> list[Section]:
+    """Prior beside posterior, and mean beside credible intervals, for one test sentence."""
+    text = load_text(next(iter(runs.values())), "test").first(_SHOWN)
+    place = _reordered(text)
+    gold = None if text.alignments is None else GoldAlignment(text.alignments[place].links)
+    sections = []
+    for row in ("categorical_enum", "marginal", "dirichlet"):
+        if row in runs:
+            pair = _pairs(runs[row], text)[place]
+            title = f"{row}: where the next word is expected to come from, and where it came from"
+            words: dict[str, Any] = {"source": pair.source, "target": pair.target, "gold": gold, "title": title}
+            figure = prior_and_posterior(_known(pair), pair.posterior.mean(0), **words)
+            sections.append(Section(f"Prior and posterior: {row}", picture=save(figure, folder / f"{row}.png")))
+    if "weibull" not in runs:
+        return sections
+    pair = _pairs(runs["weibull"], text, num_samples=_SAMPLES)[place]
+    title = f"weibull: {_SAMPLES} posterior samples of the attention weights"
+    figure = interval_heatmaps(pair.posterior, source=pair.source, target=pair.target, gold=gold, title=title)
+    return [*sections, Section("Bayesian attention: weibull", picture=save(figure, folder / "weibull.png"))]
+
+
+def agreement_figure(runs: Mapping[str, TranslationConfig], folder: Path) -> Section:
+    """How far the schemes' alignments agree on the first test sentences."""
+    text = load_text(next(iter(runs.values())), "test").first(_SHOWN)
+    links = {row: [pair.links for pair in _pairs(config, text)] for row, config in runs.items()}
+    if text.alignments is not None:
+        links["gold"] = text.alignments
+    figure = agreement_heatmap(links, title=f"agreement of the alignments of {len(text)} test sentences")
+    words = "F1 between the links of every two schemes, each target word linked to its most probable source word."
+    return Section("Do the schemes agree?", words, picture=save(figure, folder / "agreement.png"))
+
+
+def ibm_error_rates(config: TranslationConfig, *, models: Iterable[Any]) -> list[dict[str, Any]]:
+    """Alignment error rates of NLTK's IBM models, trained on the training text of a run; none without gold links."""
+    train, test = load_text(config, "train"), load_text(config, "test")
+    if test.alignments is None:
+        return []
+    gold = [GoldAlignment(links.links) for links in test.alignments]
+    rows = []
+    for model in models:
+        aligner = train_ibm(_words(train), model=model)
+        found = [aligner.align(source, target) for source, target in _words(test)]
+        rows.append({"model": f"IBM Model {model}", "AER %": 100 * alignment_error_rate(found, gold).aer})
+    return rows
+
+
+def _words(text: ParallelText) -> list[tuple[list[str], list[str]]]:
+    return [(source.split(), target.split()) for source, target in zip(text.source, text.target, strict=True)]
+
+
+def _reordered(text: ParallelText) -> int:
+    """The first sentence of 8 to 12 words whose words change places; the first of all where there is none."""
+    for place, links in enumerate(text.alignments or ()):
+        crossing = any(i < k and j > m for i, j in links.links for k, m in links.links)
+        if crossing and 8 <= links.num_target <= 12:
+            return place
+    return 0
+
+
+def _pairs(config: TranslationConfig, text: ParallelText, *, num_samples: int | None = None) -> list[PairAlignment]:
+    trained = load_trained(Path(str(config.out)), device=config.device)
+    return aligned_pairs(trained, text, num_samples=config.num_samples if num_samples is None else num_samples)
+
+
+def _known(pair: PairAlignment) -> Any:
+    if pair.prior is None:
+        raise ValueError("this scheme has the same prior for every word")
+    return pair.prior

@@ -1,0 +1,75 @@
+"""Translate a file, and evaluate with other options or on other text: what one does with a trained network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from experiments.files import UserError, user_errors
+from experiments.nmt.config import EvaluateConfig, TranslateConfig
+from experiments.nmt.evaluation import bleu, chrf, perplexity, translate
+from experiments.nmt.input import read_pairs, read_source, refuse_to_replace, write_lines
+from experiments.nmt.model import load_text, load_trained
+from experiments.reporting.tables import metrics_table
+
+__all__ = [
+    "EvaluateConfig",
+    "TranslateConfig",
+    "evaluate_run",
+    "translate_file",
+]
+
+
+def translate_file(config: TranslateConfig) -> Path:
+    """Write the translations, a line for each of the file, and print where they are; what was left out on stderr."""
+    trained = load_trained(config.run, device=config.device)
+    out = config.out or config.file.with_suffix(f".{trained.config.target}")
+    if out.resolve() == config.file.resolve():
+        raise UserError(f"the translations would replace {config.file}; name another file by --out")
+    refuse_to_replace([out], overwrite=config.overwrite)
+    source = read_source(config.file, trained.config, max_words=config.max_words)
+    for fault in source.faults:
+        print(f"{fault}; its translation is an empty line", file=sys.stderr)
+    with user_errors(ValueError):
+        found = translate(trained, source.text, progress=True, **_search(config))
+    lines = [""] * source.num_lines
+    for place, translation in zip(source.places, found, strict=True):
+        lines[place] = translation.text
+        if translation.cut:
+            print(
+                f"{config.file}: the translation of line {place + 1} was cut at {config.max_length} word pieces; "
+                f"--max-length allows more",
+                file=sys.stderr,
+            )
+    write_lines(out, lines)
+    case = ", lower-cased as the text of the training" if trained.config.lowercase else ""
+    print(f"{len(found)} sentences{case}: {out}")
+    return out
+
+
+def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
+    """Print perplexity, BLEU and chrF."""
+    if (config.source_file is None) != (config.target_file is None):
+        raise UserError("one of --source-file and --target-file is missing; expected both, or none for the test text")
+    trained = load_trained(config.run, device=config.device)
+    if config.source_file is not None and config.target_file is not None:
+        text = read_pairs((config.source_file, config.target_file), trained.config, max_words=config.max_words)
+    else:
+        with user_errors(ValueError, OSError):
+            text = load_text(trained.config, "test")
+    with user_errors(ValueError):
+        found = translate(trained, text, progress=True, **_search(config))
+    scores = {"BLEU": bleu(found, text, trained.config), "chrF": chrf(found, text, trained.config)}
+    metrics = {"perplexity": perplexity(trained, text, k_max=config.k_max)}
+    metrics |= {name: score.score for name, score in scores.items()}
+    print(metrics_table(metrics))
+    print("\n".join(f"{name}: {score.signature}" for name, score in scores.items()))
+    if cut := sum(translation.cut for translation in found):
+        print(f"{cut} of {len(found)} translations were cut at {config.max_length} word pieces (--max-length)")
+    return metrics
+
+
+def _search(config: TranslateConfig | EvaluateConfig) -> dict[str, Any]:
+    """Options of the search."""
+    return {name: getattr(config, name) for name in ("k_max", "beam", "samples", "max_length", "no_repeat")}

@@ -1,0 +1,106 @@
+"""Text files of the user's own that a trained network reads, and files that it must not write over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.datasets.text.parallel_text import ParallelText, Rules, check_pairing, checked_lines, read_lines
+from experiments.datasets.text.word_rules import WordRule
+from experiments.files import UserError, user_errors, write_atomic
+from experiments.nmt.config import TranslationConfig
+
+__all__ = ["SourceText", "read_pairs", "read_source", "refuse_to_replace", "write_lines"]
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """A file to translate.
+
+    Attributes:
+        text: Its sentences that can be translated, with empty translations.
+        places: The line of each, counted from 0.
+        faults: Why each other line can not be translated; the messages name file and line.
+    """
+
+    text: ParallelText
+    places: list[int]
+    faults: list[str]
+
+    @property
+    def num_lines(self) -> int:
+        """Number of lines of the file."""
+        return len(self.places) + len(self.faults)
+
+
+def read_source(file: Path, config: TranslationConfig, *, max_words: int) -> SourceText:
+    """Read a file to translate, a sentence a line, as the network's training text was read.
+
+    Raises:
+        UserError: No such file, or no line of it can be translated.
+    """
+    sentences: dict[int, str] = {}
+    faults: list[str] = []
+    with user_errors(OSError):
+        lines = [read_lines(file)]
+    for number, ([sentence], fault) in enumerate(checked_lines(lines, [file], _rules(config, max_words))):
+        if fault is None:
+            sentences[number] = sentence
+        else:
+            faults.append(fault.message)
+    if not sentences:
+        first = f", the first: {faults[0]}" if faults else ""
+        raise UserError(f"{file} has no sentence to translate; {len(faults)} lines can not be translated{first}")
+    languages = config.source, config.target
+    text = ParallelText(list(sentences.values()), [""] * len(sentences), file.name, languages)
+    return SourceText(text, list(sentences), faults)
+
+
+def read_pairs(
+    files: tuple[Path, Path], config: TranslationConfig, *, max_words: int, words: WordRule | None = None
+) -> ParallelText:
+    """Read sentence pairs as the network's training text was read.
+
+    Args:
+        files: Source and target.
+        config: The network's.
+        max_words: Most words of a sentence.
+        words: How sentences are divided into words, where it is another way than in training.
+
+    Raises:
+        UserError: A file is missing, the files do not go together, or a bad line; the message names file and line.
+    """
+    with user_errors(ValueError, OSError):
+        lines = [read_lines(file) for file in files]
+        check_pairing(lines, files)
+    pairs: list[list[str]] = []
+    for pair, fault in checked_lines(lines, files, _rules(config, max_words)._replace(words=words or config.words)):
+        if fault is not None:
+            raise UserError(f"{fault.message}. Mend this line, or remove the pair from both files")
+        pairs.append(pair)
+    if not pairs:
+        raise UserError(f"{files[0]} and {files[1]} are empty; expected a sentence a line")
+    source, target = map(list, zip(*pairs, strict=True))
+    return ParallelText(source, target, files[0].name, (config.source, config.target))
+
+
+def _rules(config: TranslationConfig, max_words: int) -> Rules:
+    return Rules(config.lowercase, max_words, words=config.words)
+
+
+def refuse_to_replace(files: Iterable[Path], *, overwrite: bool) -> None:
+    """Raise UserError where a file is there already, unless it may be replaced, or where none can be put."""
+    for file in files:
+        if file.is_dir():
+            raise UserError(f"{file} is a folder; expected the name of a file to write")
+        if not next(folder for folder in file.absolute().parents if folder.exists()).is_dir():
+            raise UserError(f"{file} can not be written: {file.parent} is no folder; choose another --out")
+        if file.exists() and not overwrite:
+            raise UserError(f"{file} is there already and would be lost; choose another --out, or pass --overwrite")
+
+
+def write_lines(path: Path, lines: Iterable[object]) -> None:
+    """Write a line for each; raise UserError where the file can not be written."""
+    with user_errors(OSError):
+        write_atomic(path, lambda file: file.write("".join(f"{line}\n" for line in lines).encode()))

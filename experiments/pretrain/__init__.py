@@ -1,0 +1,1 @@
+"""Masked language models, and sentence classifiers made from them."""

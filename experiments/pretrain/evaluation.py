@@ -1,0 +1,119 @@
+"""How well a masked language model predicts, and how much attention its keys get."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from experiments.datasets.text.masked_text import (
+    EpochSampler,
+    MaskedBatch,
+    MaskedText,
+    encode_sentences,
+    load_english,
+    masked_loader,
+)
+from experiments.harness.training import Fitted, hybrid_metrics
+from experiments.pretrain.model import Trained
+from pyro_attention import AttentionGuide, Dense, Soft, predict, sample_posterior
+from pyro_attention.analysis import explained_away
+
+__all__ = ["definitions", "evaluate", "is_random", "key_masses", "token_scores"]
+
+_DEFINITIONS = {
+    "test_ppl": "perplexity per hidden word piece of the test sentences: mean probability over posterior samples "
+    "(num_samples of the configuration); for soft plain",
+    "test_accuracy": "fraction of hidden test word pieces that are the most probable ones",
+    "val_ppl": "perplexity per hidden word piece of the validation sentences at the best epoch, attention at its mean",
+    "val_accuracy": "fraction of hidden validation word pieces that are the most probable ones, at the best epoch",
+    "explained_away": "fraction of keys (test word pieces in every layer and head) whose attention weights from all "
+    "queries sum to less than epsilon of the configuration; attention at its mean",
+    "key_mass_1_percent": "1st percentile of the sum of attention weights that a key gets from all queries, over test "
+    "word pieces, layers and heads; attention at its mean",
+    "best_epoch": "epoch of the kept weights, counted from 0",
+    "epochs": "number of epochs trained",
+    "updates": "number of training steps",
+    "step_ms": "median over epochs of the mean time of a training step, in milliseconds",
+    "parameters": "number of trained parameters, prior networks too",
+}
+_PER_HEAD = {
+    "explained_away": "fraction of keys explained away in this layer and head",
+    "key_mass_1_percent": "1st percentile of the mass of a key in this layer and head",
+    "hybrid": "share of doubly normalised attention in this layer and head, at the best epoch",
+}
+
+
+def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
+    """What every metric means; ``NAME_layers.L_H`` is that of layer L and head H."""
+    return {name: _DEFINITIONS.get(name) or _PER_HEAD[name.partition("_layers.")[0]] for name in metrics}
+
+
+def is_random(guide: AttentionGuide) -> bool:
+    """Whether predictions average over posterior samples."""
+    return not isinstance(guide.family("layers.0"), Soft)
+
+
+def _test_batches(trained: Trained) -> Iterator[MaskedBatch]:
+    """The test sentences; what is hidden in them is the same for all runs with one vocabulary."""
+    config, size = trained.config, len(trained.vocabulary)
+    sentences = load_english(config.dataset, data_root=config.data_root)["test"]
+    rows = encode_sentences(sentences, trained.vocabulary, length=config.length)
+    data = MaskedText(rows, vocabulary_size=size, share=config.masked)
+    for batch in masked_loader(data, EpochSampler(rows, sentences=100, shuffle=False)):
+        yield MaskedBatch(*(tensor.to(trained.device) for tensor in batch))
+
+
+def token_scores(trained: Trained) -> dict[str, float]:
+    """Perplexity and accuracy on the hidden test word pieces; see the definitions."""
+    random, nll, correct, count = is_random(trained.guide), 0.0, 0, 0
+    for batch in _test_batches(trained):
+        probabilities = predict(
+            trained.guide, *batch, num_samples=trained.config.num_samples if random else 1,
+            noise="attention" if random else "none", seed=trained.config.seed,
+            transform=lambda features: trained.model.likelihood(features).logits.exp(),
+        ).mean  # fmt: skip
+        nll -= probabilities.gather(-1, batch.target[:, None]).double().log().sum().item()
+        correct += int((probabilities.argmax(-1) == batch.target).sum())
+        count += len(batch.target)
+    return {"test_ppl": math.exp(nll / count), "test_accuracy": correct / count}
+
+
+def key_masses(trained: Trained) -> dict[str, Tensor]:
+    """Sum of the weights of every key, by attention site: ``[heads, test word pieces]``, attention at its mean."""
+    found: dict[str, list[Tensor]] = {}
+    for batch in _test_batches(trained):
+        weights = sample_posterior(trained.guide, *batch, num_samples=1, noise="none")
+        layout = Dense((batch.mask[:, :, None] & batch.mask[:, None])[:, None])
+        for site, sample in weights.items():
+            mass = explained_away(sample[0], layout=layout, epsilon=trained.config.epsilon).mass
+            found.setdefault(site, []).append(mass.transpose(0, 1)[:, batch.mask].cpu())
+    return {site: torch.cat(masses, 1) for site, masses in found.items()}
+
+
+def evaluate(trained: Trained, fitted: Fitted) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """All metrics of a trained network, and its :func:`key_masses`."""
+    best, masses = fitted.history[fitted.best_epoch], key_masses(trained)
+    metrics = token_scores(trained) | {
+        "val_ppl": math.exp(best["val_loss"]),
+        "val_accuracy": best["val_accuracy"],
+        **_mass_summary(torch.cat(list(masses.values())).flatten(), trained.config.epsilon),
+        **fitted.metrics,
+        "parameters": sum(parameter.numel() for parameter in trained.module.parameters()),
+    }
+    for site, rows in masses.items():
+        for head, row in enumerate(rows):
+            summary = _mass_summary(row, trained.config.epsilon)
+            metrics |= {f"{name}_{site}_{head}": value for name, value in summary.items()}
+    metrics |= hybrid_metrics(trained.model)
+    return metrics, masses
+
+
+def _mass_summary(mass: Tensor, epsilon: float) -> dict[str, float]:
+    rank = max(1, round(0.01 * mass.numel()))  # torch.quantile takes no more than 16 million numbers
+    return {
+        "explained_away": (mass < epsilon).double().mean().item(),
+        "key_mass_1_percent": mass.kthvalue(rank).values.item(),
+    }

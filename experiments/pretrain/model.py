@@ -1,0 +1,152 @@
+"""Vocabulary, encoder and guide of a pretraining run, and how text models are trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.datasets.text.masked_text import MaskedBatch, load_english
+from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
+from experiments.files import UserError, user_errors
+from experiments.harness.training import ELBOTraining, PriorFactory, load_best, resolve_device, seeded_build
+from experiments.pretrain.config import PretrainConfig
+from experiments.sequence.model import run_config, run_vocabulary
+from guides.schemes import Scheme, build_scheme
+from models.text import MaskedLanguageModel, TextEncoder
+from pyro_attention import NORMALIZERS, AttentionGuide, Hybrid, Normalizer, predict
+
+__all__ = [
+    "MaskedTraining",
+    "TextTraining",
+    "Trained",
+    "build",
+    "build_encoder",
+    "load_trained",
+    "load_vocabulary",
+    "scheme_of",
+]
+
+
+class TextTraining(ELBOTraining):
+    """Trains a text model with a learning rate that rises and falls."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=self.learning_rate, total_steps=int(self.trainer.estimated_stepping_batches),
+            pct_start=0.1, anneal_strategy="linear", cycle_momentum=False,
+        )  # fmt: skip
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class MaskedTraining(TextTraining):
+    """Trains a :class:`MaskedLanguageModel`."""
+
+    def observations(self, batch: MaskedBatch) -> int:
+        return len(batch.target)
+
+    def evaluate(self, batch: MaskedBatch) -> dict[str, Tensor]:
+        model, guide = self.objective.model, self.objective.guide
+        logits = model.likelihood(predict(guide, *batch, num_samples=1, noise="none").mean).logits
+        loss = torch.nn.functional.nll_loss(logits, batch.target)
+        return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.target).float().mean()}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A masked language model with its guide.
+
+    Attributes:
+        config: How it was made.
+        module: Network, guide and objective.
+        vocabulary: Its word pieces.
+    """
+
+    config: PretrainConfig
+    module: MaskedTraining
+    vocabulary: Vocabulary
+
+    @property
+    def model(self) -> MaskedLanguageModel:
+        """The network."""
+        model: MaskedLanguageModel = self.module.objective.model
+        return model
+
+    @property
+    def guide(self) -> AttentionGuide:
+        """The guide over the network."""
+        guide: AttentionGuide = self.module.objective.guide
+        return guide
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.model.bias.device
+
+
+def load_vocabulary(config: PretrainConfig, folder: Path) -> Vocabulary:
+    """The vocabulary in the folder; else a new one, which is then put there."""
+
+    def train() -> Vocabulary:
+        # of all training sentences, also where fewer are trained on
+        return train_tokenizer(
+            load_english(config.dataset, data_root=config.data_root)["train"], size=config.vocabulary
+        )
+
+    return run_vocabulary(folder, None, train)
+
+
+def scheme_of(config: PretrainConfig, **changes: Any) -> Scheme:
+    """The inference scheme of a configuration."""
+    options = {name: getattr(config, name) for name in ("prior", "kl_weight", "concentration", "scale")}
+    return build_scheme(config.guide, **options | changes)
+
+
+def build_encoder(config: PretrainConfig, vocabulary: Vocabulary, prior: PriorFactory) -> TextEncoder:
+    """An untrained encoder."""
+    sizes = {name: getattr(config, name) for name in ("width", "heads", "layers", "dropout")}
+    return TextEncoder(
+        len(vocabulary), **sizes, positions=config.length, prior=prior, normalizer=partial(_normalizer, config)
+    )  # fmt: skip
+
+
+def _normalizer(config: PretrainConfig, heads: int) -> Normalizer:
+    if config.normalizer == "hybrid":
+        return Hybrid(heads, initial=config.hybrid_share)
+    return NORMALIZERS[config.normalizer]()
+
+
+def build(config: PretrainConfig, vocabulary: Vocabulary) -> Trained:
+    """Network and guide, untrained."""
+    scheme = scheme_of(config)
+
+    def make(prior: PriorFactory) -> MaskedLanguageModel:
+        return MaskedLanguageModel(build_encoder(config, vocabulary, prior))
+
+    model = seeded_build(make, scheme.prior, plain=build_scheme("soft").prior, seed=config.seed)
+    module = MaskedTraining(model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate)
+    return Trained(config, module.to(resolve_device(config.device)), vocabulary)
+
+
+def load_trained(folder: Path, *, device: str = "auto") -> Trained:
+    """The network of a finished pretraining run, at its best epoch.
+
+    Raises:
+        UserError: The folder holds no such run, or one of another network.
+    """
+    for name in ("config.yaml", "vocabulary.json", "checkpoints/best.ckpt"):
+        if not (folder / name).is_file():
+            raise UserError(
+                f"{folder} holds no finished run ({name} is missing); pretrain first: python -m experiments.pretrain "
+                f"--out {folder}"
+            )
+    with user_errors(ValueError, OSError, TypeError):
+        config = run_config(folder, PretrainConfig, script="experiments.pretrain", device=device)
+        trained = build(config, Vocabulary.load(folder / "vocabulary.json"))
+        load_best(trained.module, folder)
+    return trained

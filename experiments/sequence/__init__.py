@@ -1,0 +1,1 @@
+"""What translation and captioning share: the trained network, its alignments and its uncertainty."""

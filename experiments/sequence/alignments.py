@@ -1,0 +1,137 @@
+"""Prior and posterior alignment between what is attended to and the word pieces of given sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.datasets.text.batches import Batch
+from experiments.sequence.model import TrainedSequences, model_arguments
+from models.decoder import AttentionDecoder
+from models.decoding import Inference, word_alignment
+from pyro_attention import (
+    Amortised,
+    CategoricalAlignment,
+    FixedGammaPrior,
+    FixedLogNormalPrior,
+    LogWeights,
+    Soft,
+    sample_posterior,
+)
+from pyro_attention.families.gaussian import FixedGaussianPrior, GaussianWeights
+from pyro_attention.posterior.predictive import seeded
+
+__all__ = ["BatchAlignment", "EntropySums", "align_batch", "predictive_weights", "predicts_by_posterior"]
+
+_MEMORY = 1e9  # bytes that the posterior samples of one pass may take
+
+
+@dataclass(frozen=True)
+class BatchAlignment:
+    """Weights between the word pieces of a batch and what they attend to; zeros at the padding of the source.
+
+    Attributes:
+        prior: Mean of the prior ``[B, M, N]``; None where it is the same for all keys, or under soft attention.
+        posterior: Samples of the posterior ``[S, B, M, N]``, or its mean where that is exact, with S = 1.
+    """
+
+    prior: Tensor | None
+    posterior: Tensor
+
+
+@torch.no_grad()
+def align_batch(trained: TrainedSequences, batch: Batch, *, num_samples: int) -> BatchAlignment:
+    """Prior and posterior alignment of the pieces of a batch, given its target sentences.
+
+    ============================== ==================================================================
+    scheme                         posterior
+    ============================== ==================================================================
+    with an inference network      q(z | x, y); samples of it where its mean is no closed form
+    other alignments               exact, p(z | x, y_1..j)
+    Bayesian attention             samples of q(W | x, y_1..j-1)
+    soft                           its weights
+    ============================== ==================================================================
+
+    The decoder is fed with the expected context, as for perplexity and decoding.
+    """
+    trained.module.eval()
+    with _expected_feed(trained.model):
+        return _align_batch(trained, batch, num_samples)
+
+
+def _align_batch(trained: TrainedSequences, batch: Batch, num_samples: int) -> BatchAlignment:
+    arguments, site = model_arguments(batch), _attention_site(trained, batch)
+    prior, posterior = site["infer"]["prior"], site["fn"]
+    model, family = trained.model, trained.guide.family("alignment")
+    shown = not isinstance(model.attention.prior, FixedGammaPrior | FixedLogNormalPrior | FixedGaussianPrior)
+    mean = prior.mean_weights.squeeze(-2) if shown else None
+    if isinstance(family, Amortised) and prior.kind == CategoricalAlignment.kind:
+        return BatchAlignment(mean, posterior.mean_weights.squeeze(-2).unsqueeze(0))
+    if prior.kind != CategoricalAlignment.kind:
+        count = 1 if isinstance(family, Soft) else num_samples
+        with seeded(trained.config.seed):
+            samples = sample_posterior(trained.guide, *arguments, num_samples=count, memory_budget=_MEMORY)
+        return BatchAlignment(mean, samples["alignment"].squeeze(-2))
+    steps = model.steps(model.start(model.encode(*arguments[:2]), batch.source_mask), batch.target_in)
+    rows = [
+        word_alignment(model, step, wanted, Inference(family=family))
+        for step, wanted in zip(steps, batch.target_out.unbind(1), strict=True)
+    ]
+    return BatchAlignment(mean, torch.stack(rows, 1).unsqueeze(0))
+
+
+@contextmanager
+def _expected_feed(model: AttentionDecoder) -> Iterator[None]:
+    trained_with = model.input_feed
+    model.input_feed = "expected"
+    try:
+        yield
+    finally:
+        model.input_feed = trained_with
+
+
+def _attention_site(trained: TrainedSequences, batch: Batch) -> dict[str, Any]:
+    """The trace node of the alignment, with prior and posterior."""
+    nodes: Any = trained.guide.run(*model_arguments(batch)).trace.nodes
+    node: dict[str, Any] = nodes["alignment"]
+    return node
+
+
+def predicts_by_posterior(trained: TrainedSequences) -> bool:
+    """Whether words are predicted from posterior weights, as in Bayesian attention, and not from a prior alignment."""
+    return trained.family.kind in (LogWeights.kind, GaussianWeights.kind)
+
+
+def predictive_weights(trained: TrainedSequences, found: BatchAlignment) -> Tensor:
+    """Mean weights that words are predicted from: of the prior; of the posterior under Bayesian attention."""
+    if found.prior is None or predicts_by_posterior(trained):
+        return found.posterior.mean(0)
+    return found.prior
+
+
+class EntropySums:
+    """Mean entropy of predictive and of posterior weights over the word pieces of many batches."""
+
+    def __init__(self) -> None:
+        self.sums, self.count = torch.zeros(2, dtype=torch.float64), 0
+
+    def add(self, trained: TrainedSequences, batch: Batch, found: BatchAlignment) -> None:
+        """Count a batch, unless its weights are Gaussian: negative ones have no entropy."""
+        if trained.family.kind == GaussianWeights.kind:
+            return
+        for place, weights in enumerate((predictive_weights(trained, found), found.posterior.mean(0))):
+            self.sums[place] += torch.special.entr(weights.double()).sum(-1)[batch.target_mask].sum().cpu()
+        self.count += int(batch.target_mask.sum())
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """``test_entropy`` and ``test_posterior_entropy``, in nats; nothing where no batch was counted."""
+        if self.count == 0:
+            return {}
+        predictive, posterior = (self.sums / self.count).tolist()
+        return {"test_entropy": predictive, "test_posterior_entropy": posterior}

@@ -1,0 +1,1 @@
+"""Alignments: scores, uncertainty, symmetrisation, word pieces, files."""

@@ -1,0 +1,1 @@
+"""Probabilities of classes: scores, calibration, certainty, sources of uncertainty."""

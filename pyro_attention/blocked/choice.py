@@ -1,0 +1,108 @@
+"""Which implementation a call of multi-head attention takes: dense or blocked."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from pyro_attention.blocked.ops.fused_attention import unfused
+
+__all__ = ["Implementation", "check_implementation", "is_blocked", "scores_shape", "unsupported"]
+
+Implementation = Literal["dense", "blocked", "auto"]
+
+_MANY_WEIGHTS = 2**25
+_MOST_WEIGHTS = 2**31  # 8.6 GB in float32, and dense attention holds several tensors of that size
+
+
+def check_implementation(implementation: str) -> None:
+    """Raise ValueError unless there is such an implementation.
+
+    Example:
+        >>> check_implementation("fast")
+        Traceback (most recent call last):
+        ValueError: implementation is 'fast', expected 'dense', 'blocked' or 'auto'
+    """
+    if implementation not in get_args(Implementation):
+        raise ValueError(f"implementation is '{implementation}', expected 'dense', 'blocked' or 'auto'")
+
+
+def is_blocked(
+    implementation: Implementation, q: Tensor, k: Tensor, v: Tensor, *, site: str, obstacle: str | None, wanted: bool
+) -> bool:
+    """Whether a call is blocked, with a warning where that is slow or where "auto" cannot choose it.
+
+    Args:
+        implementation: The layer's.
+        q: Queries ``[..., H, M, D]``.
+        k: Keys ``[..., H, N, D]``.
+        v: Values ``[..., H, N, Dv]``.
+        site: Name of the site, for messages.
+        obstacle: What keeps the call from being blocked; None when nothing does.
+        wanted: Whether the caller asked for the weights: no warning then that they are held.
+
+    Raises:
+        ValueError: There is no such implementation, or an obstacle, and the implementation is "blocked", or "auto" and
+            there are too many weights to hold.
+    """
+    check_implementation(implementation)
+    shape = scores_shape(q, k)
+    weights = shape.numel()
+    if implementation == "dense" or (implementation == "auto" and weights < _MANY_WEIGHTS):
+        return False
+    required = implementation == "blocked" or weights > _MOST_WEIGHTS
+    if obstacle is not None:
+        if required:
+            raise unsupported(site, obstacle) if implementation == "blocked" else _too_many(site, obstacle, q, shape)
+        reason = f"does not support {obstacle}"
+    else:
+        slow = _slow(q, k, v)
+        if slow is None:
+            return True
+        if required:
+            _warn_once(f"site '{site}': blocked attention runs without the fused kernels, many times slower: {slow}")
+            return True
+        reason = f"would be slow without the fused kernels: {slow}"
+    if not wanted:
+        _warn_once(
+            f"site '{site}': implementation='auto' keeps a large call dense, as blocked attention {reason}; change "
+            f"that, or choose implementation='dense'"
+        )
+    return False
+
+
+def unsupported(site: str, obstacle: str) -> ValueError:
+    """The error of a layer that should be blocked and cannot."""
+    return ValueError(
+        f"site '{site}': implementation='blocked' does not support {obstacle}; or use implementation='dense'"
+    )
+
+
+def scores_shape(q: Tensor, k: Tensor) -> torch.Size:
+    """Shape of the scores of queries and keys, ``[..., H, M, N]``."""
+    batch = q.shape[:-2] if q.shape[:-2] == k.shape[:-2] else torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+    return torch.Size((*batch, q.size(-2), k.size(-2)))
+
+
+def _slow(q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why a blocked call is slower than its device allows; None on a CPU, where blocks are in plain PyTorch anyway."""
+    return unfused(q, k, v) if q.is_cuda else None
+
+
+def _too_many(site: str, obstacle: str, q: Tensor, shape: torch.Size) -> ValueError:
+    """The error of a layer that cannot be blocked and would hold too many weights."""
+    gigabytes = 1e-9 * shape.numel() * max(4, q.dtype.itemsize)  # never in half precision
+    return ValueError(
+        f"site '{site}': weights of shape {tuple(shape)} would take {gigabytes:.1f} GB in dense attention, several "
+        f"times over, and blocked attention does not support {obstacle}; or use implementation='dense', which "
+        f"computes them all the same"
+    )
+
+
+@cache  # by the message: a training loop would repeat it at every step
+def _warn_once(message: str) -> None:
+    warnings.warn(message, UserWarning, stacklevel=2)

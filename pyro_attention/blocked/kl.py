@@ -1,0 +1,121 @@
+r"""Closed-form KL of blocked attention from sums that are linear in queries, keys and row normalisers.
+
+With scores :math:`\Phi_{ij} = q_i \cdot k_j - \ell_i`, every term of the KL of one key needs only sums over the queries
+that see it: :math:`\sum_i q_i`, :math:`\sum_i \ell_i`, and for a LogNormal prior their second moments.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pyro.distributions import Delta
+from torch import Tensor
+from torch.distributions import register_kl
+
+from pyro_attention._checks import as_float
+from pyro_attention.blocked.distributions import BlockedPosterior, BlockedPrior
+from pyro_attention.families.distribution import LogWeights
+from pyro_attention.families.kl import kl_log_weights
+from pyro_attention.families.weights import GammaWeights, LogNormalWeights
+from pyro_attention.ops.special import lgamma_exp
+
+__all__ = ["kl_blocked"]
+
+
+@register_kl(BlockedPosterior, BlockedPrior)  # type: ignore[untyped-decorator]
+def kl_blocked(q: BlockedPosterior, p: BlockedPrior) -> Tensor:
+    """KL summed over all pairs that may attend: q's batch shape, in nats; memory grows as the lengths.
+
+    Args:
+        q: Posterior of a blocked site.
+        p: Its prior.
+
+    Raises:
+        NotImplementedError: q is a point mass.
+
+    Example:
+        >>> from pyro_attention import FixedGammaPrior, Weibull
+        >>> from pyro_attention.blocked.pairs import Pairs
+        >>> pairs = Pairs(torch.zeros(1, 3, 2), torch.zeros(1, 1, 2))
+        >>> p = BlockedPrior(FixedGammaPrior(), pairs, per_query=False, site="attention")
+        >>> round(kl_blocked(p.posterior(Weibull(concentration=1.0)), p).item(), 5)
+        0.0
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, equation (4) and below.
+    """
+    if isinstance(q.relative, Delta):
+        raise NotImplementedError("a point mass has no density")
+    # an autocast region would redo the products in half precision
+    with torch.autocast(q.pairs.queries.device.type, enabled=False):
+        return _kl(q, q.relative, p)
+
+
+def _kl(q: BlockedPosterior, relative: LogWeights, p: BlockedPrior) -> Tensor:
+    prior = p.parameters
+    if prior is None or (q.pairs.causal and isinstance(prior, LogNormalWeights)):
+        return q.sum_windows(lambda rows: kl_log_weights(q.window(rows), p.window(rows)))
+    if isinstance(prior, GammaWeights):
+        cross = _gamma(q, relative, prior)
+    elif isinstance(prior, LogNormalWeights):
+        cross = _log_normal(q, relative, prior)
+    else:
+        raise NotImplementedError(f"blocked attention has no closed-form KL from {type(prior).__name__}")
+    return cross - _sum(q, q.pairs.counts() * relative.entropy_per_weight)
+
+
+def _sum(q: BlockedPosterior, term: Tensor) -> Tensor:
+    """Sum of ``[..., H or 1, 1, N]`` over heads and keys: the batch shape."""
+    return term.expand(*q.batch_shape, q.event_shape[0], 1, -1).sum((-3, -2, -1))
+
+
+def _gamma(q: BlockedPosterior, relative: LogWeights, p: GammaWeights) -> Tensor:
+    r""":math:`\sum \log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
+    if p.log_rate.dim() and p.log_rate.size(-1) != 1:
+        raise NotImplementedError("blocked attention has no closed-form KL from a Gamma prior with a rate per key")
+    shift = relative.mean + p.log_rate
+    constant = lgamma_exp(p.log_concentration) - p.concentration * shift
+    expected = (relative.log_expected_weight + p.log_rate).exp() * _expected_sums(q)
+    return _sum(q, q.pairs.counts() * constant - p.concentration * _score_sums(q)) + _sum(q, expected)
+
+
+def _score_sums(q: BlockedPosterior) -> Tensor:
+    """Sum of the scores over the queries that see each key, ``[..., H, 1, N]``."""
+    pairs = q.pairs
+    sums = (pairs.sum_over_queries(as_float(pairs.queries)) * as_float(pairs.keys)).sum(-1, keepdim=True)
+    if pairs.normalize:
+        sums = sums - pairs.sum_over_queries(q.normalisers().unsqueeze(-1))
+    return sums.transpose(-1, -2)
+
+
+def _expected_sums(q: BlockedPosterior) -> Tensor:
+    """Sum over queries and keys of the exponentials of the scores, ``[..., H or 1, 1, 1]``."""
+    seeing = q.pairs.seeing()
+    # one for each query that sees a key, if these are normalised
+    total = seeing if q.pairs.normalize else q.normalisers().exp().where(seeing, 0)
+    queries = q.event_shape[1]
+    return as_float(total).expand(*total.shape[:-1], queries).sum(-1)[..., None, None]
+
+
+def _log_normal(q: BlockedPosterior, relative: LogWeights, p: LogNormalWeights) -> Tensor:
+    r""":math:`\sum \log s + \tfrac12\log 2\pi + (\mathrm{Var}_q[\log S] + (\mathrm{E}_q[\log S]-m)^2)/2s^2`.
+
+    The squares from mean and covariance of the queries (with their normalisers), all of which see the same keys.
+    """
+    precision = p.scale.square().reciprocal() / 2
+    constant = p.scale.log() + 0.5 * math.log(2 * math.pi) + relative.variance * precision
+    queries, keys = as_float(q.pairs.queries), as_float(q.pairs.keys)
+    if q.pairs.normalize:
+        normalisers = q.normalisers().unsqueeze(-1)
+        queries = torch.cat([queries.expand(*normalisers.shape[:-1], -1), -normalisers], -1)
+        keys = torch.cat([keys, torch.ones_like(keys[..., :1])], -1)
+    counts = q.pairs.counts()
+    valid = queries.new_ones(queries.size(-2), 1)
+    if q.pairs.query_mask is not None:
+        valid = q.pairs.query_mask[..., None, :, None].to(queries.dtype)
+    mean = (queries * valid).sum(-2, keepdim=True) / valid.sum(-2, keepdim=True).clamp(min=1)
+    centred = (queries - mean) * valid
+    spread = ((keys @ (centred.transpose(-1, -2) @ centred)) * keys).sum(-1).unsqueeze(-2)
+    distance = mean @ keys.transpose(-1, -2) + relative.mean - p.loc
+    squares = spread.where(counts > 0, 0) + counts * distance.square()
+    return _sum(q, counts * constant) + _sum(q, squares * precision)

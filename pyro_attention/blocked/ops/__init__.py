@@ -1,0 +1,1 @@
+"""Blocked attention as pure tensor functions, in PyTorch and in Triton."""

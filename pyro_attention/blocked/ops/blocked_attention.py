@@ -1,0 +1,223 @@
+r"""Attention with random weights whose scores and noise are made block by block, and made again in backward.
+
+.. math:: O_i = \sum_j \mathrm{softmax}_j(s_{ij} + c\,\varepsilon_{ij})\, v_j, \qquad
+          \ell_i = \log \sum_j e^{s_{ij}}, \qquad s_{ij} = q_i \cdot k_j
+
+The row normaliser of the unnoised scores is all that a closed-form KL needs of the scores, beyond sums that are linear
+in them. Memory grows as the lengths, not as their product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pyro_attention.blocked.ops.counter_noise import CounterNoise, NoiseKind
+from pyro_attention.blocked.ops.fused_attention import fused_attention, fuses, product_dtype
+
+__all__ = ["blocked_attention"]
+
+_BLOCK = 256
+_ENTRIES = 2**17  # of a block of all its slices: half a megabyte in float32, which stays in the cache
+
+
+def blocked_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    noise: NoiseKind | None = None,
+    noise_scale: Tensor | None = None,
+    seed: int = 0,
+    key_mask: Tensor | None = None,
+    causal: bool = False,
+    block_size: int = _BLOCK,
+) -> tuple[Tensor, Tensor]:
+    """Noisy softmax attention, and the log-sum-exp of each row of unnoised scores; differentiable once.
+
+    On a GPU it runs in fused Triton kernels where :func:`fuses` says so, else, as on a CPU, in blocks of plain PyTorch.
+    The noise is the same in both. So are the results, up to rounding: the kernels multiply in half precision where keys
+    and values share one, plain PyTorch always in float32 or float64.
+
+    Args:
+        queries: ``[..., H, M, D]``, already scaled.
+        keys: ``[..., H, N, D]``.
+        values: ``[..., H, N, Dv]``.
+        noise: Distribution of the noise that is added to the scores; None adds none.
+        noise_scale: Its factor c, a number or one per head ``[H]``; gets a gradient.
+        seed: Seed of the noise, which depends on the position alone, not on blocks.
+        key_mask: Boolean ``[..., H or 1, N]``, True = may be attended to.
+        causal: Query i sees the keys 0 .. i alone.
+        block_size: Queries and keys in a block of plain PyTorch; changes time and memory only.
+
+    Returns:
+        Context ``[..., H, M, Dv]`` in the dtype of the values, and row normalisers ``[..., H, M]`` in float32 or
+        float64. A query that sees no key has zero in both, and gives no gradient.
+
+    Raises:
+        ValueError: ``block_size`` is below one, or a noise has no scale.
+
+    Example:
+        >>> q, k, v = torch.zeros(1, 2, 4), torch.zeros(1, 3, 4), torch.ones(1, 3, 5)
+        >>> context, normalisers = blocked_attention(q, k, v)
+        >>> context.shape, normalisers.exp()
+        (torch.Size([1, 2, 5]), tensor([[3.0000, 3.0000]]))
+
+    Source: Dao et al. (2022), FlashAttention, algorithms 1 and 4, for the blocks; Rabe and Staats (2021).
+    """
+    if block_size < 1:
+        raise ValueError(f"block_size is {block_size}, expected at least 1")
+    if noise is not None and noise_scale is None:
+        raise ValueError(f"noise is '{noise}' without a noise_scale; pass a number or one per head")
+    fused = fuses(queries, keys, values)
+    exact = torch.float64 if queries.dtype == torch.float64 else torch.float32
+    dtype = product_dtype(keys, values) if fused else exact
+    batch = torch.broadcast_shapes(queries.shape[:-2], keys.shape[:-2], values.shape[:-2])
+    q, k, v = (x.to(dtype).expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (queries, keys, values))
+    scale = None if noise_scale is None else noise_scale.to(queries.device, exact).expand(batch).reshape(-1)
+    mask = None if key_mask is None else key_mask.expand(*batch, -1).reshape(len(q), -1)
+    if fused:
+        context, normalisers = fused_attention(q, k, v, scale, mask, noise=noise, seed=seed, causal=causal)
+    else:
+        scale = None if scale is None else scale.reshape(-1, 1, 1)
+        bias = None if mask is None else _bias(mask, dtype).unsqueeze(-2)
+        context, normalisers = _blocked(q, k, v, scale, bias, _Plan(noise, seed, causal, block_size))
+        normalisers = normalisers.squeeze(-1)
+    return context.to(values.dtype).unflatten(0, batch), normalisers.unflatten(0, batch)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a pass does, apart from its tensors."""
+
+    noise: NoiseKind | None
+    seed: int
+    causal: bool
+    block_size: int
+
+    def counter(self, q: Tensor, k: Tensor) -> CounterNoise | None:
+        """The noise of all pairs."""
+        if self.noise is None:
+            return None
+        return CounterNoise(self.noise, self.seed, (q.size(0), q.size(1), k.size(1)), device=q.device)
+
+    def query_blocks(self, q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
+        """Slices and queries of each block."""
+        entries = min(self.block_size, q.size(1)) * min(self.block_size, k.size(1))
+        together = max(1, _ENTRIES // max(1, entries))
+        for first in range(0, q.size(0), together):
+            for row in range(0, q.size(1), self.block_size):
+                yield slice(first, first + together), slice(row, min(row + self.block_size, q.size(1)))
+
+    def key_blocks(self, rows: slice, k: Tensor) -> Iterator[slice]:
+        """Blocks of the keys that a block of queries may see."""
+        seen = min(k.size(1), rows.stop) if self.causal else k.size(1)
+        for column in range(0, seen, self.block_size):
+            yield slice(column, min(column + self.block_size, seen))
+
+    def scores(self, q: Tensor, k: Tensor, bias: Tensor | None, rows: slice, columns: slice) -> Tensor:
+        """Scores of a block, -inf where masked."""
+        scores = q @ k.transpose(-1, -2)
+        if bias is not None:
+            scores += bias[..., columns]
+        if self.causal and columns.stop > rows.start + 1:
+            i = torch.arange(rows.start, rows.stop, device=q.device)
+            j = torch.arange(columns.start, columns.stop, device=q.device)
+            scores += _bias(i[:, None] >= j, q.dtype)
+        return scores
+
+
+def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Zero where True and -inf where False: a sum is several times faster than masked_fill on a CPU."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
+
+
+class _Softmax:
+    """Running maximum and sum of the exponentials of rows that arrive in blocks."""
+
+    def __init__(self, like: Tensor) -> None:
+        # finite, so that the exponential of a masked score is zero where a row has seen nothing else
+        self.maximum = torch.full_like(like[..., :1], torch.finfo(like.dtype).min / 2)
+        self.total = torch.zeros_like(self.maximum)
+
+    def exponentials_(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Exponentials of a block under the new maximum, in place, and the factor of everything before."""
+        maximum = torch.maximum(self.maximum, x.amax(-1, keepdim=True))
+        factor = (self.maximum - maximum).exp_()
+        x.sub_(maximum).exp_()
+        self.total.mul_(factor).add_(x.sum(-1, keepdim=True))
+        self.maximum = maximum
+        return x, factor
+
+    def normaliser(self) -> Tensor:
+        """Log-sum-exp of the rows; zero where a row saw nothing, whose exponentials are zero then too."""
+        return (self.maximum + self.total.log()).masked_fill_(self.total == 0, 0)
+
+
+class _Blocked(torch.autograd.Function):
+    """Tensors are ``[S, M or N, width]``, S slices being batch and heads together; noise scale ``[S, 1, 1]``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, noise_scale: Tensor | None, bias: Tensor | None, plan: _Plan
+    ) -> tuple[Tensor, Tensor]:
+        context = q.new_zeros(*q.shape[:-1], v.size(-1))
+        noisy, plain = q.new_zeros(2, *q.shape[:-1], 1)
+        counter = plan.counter(q, k)
+        with torch.autocast(q.device.type, enabled=False):
+            for s, rows in plan.query_blocks(q, k):
+                part, noisy_softmax, plain_softmax = context[s, rows], _Softmax(q[s, rows]), _Softmax(q[s, rows])
+                for columns in plan.key_blocks(rows, k):
+                    scores = plan.scores(q[s, rows], k[s, columns], None if bias is None else bias[s], rows, columns)
+                    if counter is None or noise_scale is None:
+                        noised = scores.clone()
+                    else:
+                        noised = counter.block(s, rows, columns, dtype=q.dtype).mul_(noise_scale[s]).add_(scores)
+                    plain_softmax.exponentials_(scores)
+                    weights, factor = noisy_softmax.exponentials_(noised)
+                    part.mul_(factor).baddbmm_(weights, v[s, columns])
+                part.div_(noisy_softmax.total.clamp(min=torch.finfo(q.dtype).tiny))
+                noisy[s, rows], plain[s, rows] = noisy_softmax.normaliser(), plain_softmax.normaliser()
+        ctx.save_for_backward(q, k, v, noise_scale, bias, context, noisy, plain)
+        ctx.plan = plan
+        ctx.set_materialize_grads(False)
+        return context, plain
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_context: Tensor | None, grad_plain: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v, noise_scale, bias, context, noisy, plain = ctx.saved_tensors
+        plan: _Plan = ctx.plan
+        grad_q, grad_k, grad_v = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        grad_scale = torch.zeros_like(noise_scale) if ctx.needs_input_grad[3] else None
+        grad_context = torch.zeros_like(context) if grad_context is None else grad_context
+        inner = (grad_context * context).sum(-1, keepdim=True)
+        counter = plan.counter(q, k)
+        with torch.autocast(q.device.type, enabled=False):
+            for s, rows in plan.query_blocks(q, k):
+                for columns in plan.key_blocks(rows, k):
+                    scores = plan.scores(q[s, rows], k[s, columns], None if bias is None else bias[s], rows, columns)
+                    noise, noised = None, scores - noisy[s, rows]
+                    if counter is not None and noise_scale is not None:
+                        noise = counter.block(s, rows, columns, dtype=q.dtype)
+                        noised.addcmul_(noise, noise_scale[s])
+                    weights = noised.exp_()
+                    grad = torch.bmm(grad_context[s, rows], v[s, columns].transpose(-1, -2))
+                    grad.sub_(inner[s, rows]).mul_(weights)
+                    grad_v[s, columns].baddbmm_(weights.transpose(-1, -2), grad_context[s, rows])
+                    if grad_scale is not None and noise is not None:
+                        grad_scale[s] += noise.mul_(grad).sum((-2, -1), keepdim=True)
+                    if grad_plain is not None:
+                        grad.addcmul_(scores.sub_(plain[s, rows]).exp_(), grad_plain[s, rows])
+                    grad_q[s, rows].baddbmm_(grad, k[s, columns])
+                    grad_k[s, columns].baddbmm_(grad.transpose(-1, -2), q[s, rows])
+        return grad_q, grad_k, grad_v, grad_scale, None, None
+
+
+# torch leaves `apply` untyped in some releases
+_blocked: Callable[..., tuple[Tensor, Tensor]] = _Blocked.apply

@@ -1,0 +1,267 @@
+"""Blocked attention in fused Triton kernels: what :mod:`pyro_attention.blocked.ops.blocked_attention` uses on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pyro_attention.blocked.ops.counter_noise import CounterNoise, NoiseKind
+
+__all__ = ["Tiles", "fused_attention", "fuses", "product_dtype", "tiles", "unfused"]
+
+_WIDEST = 512  # bytes of a vector
+_ENTRIES = 2**31  # of a slice: positions in it are 32-bit numbers
+
+
+def fuses(queries: Tensor, keys: Tensor, values: Tensor) -> bool:
+    """Whether attention of these tensors goes through the kernels; :func:`unfused` says why not.
+
+    It does on a GPU (NVIDIA's from compute capability 8.0 on) where Triton is installed, in bfloat16 and float16 for
+    heads of width up to 256, in float32 up to 128: wider ones would not fit into the registers. Everything else,
+    float64 first of all, is left to blocks in plain PyTorch, which compute the same function of the same noise.
+
+    Args:
+        queries: ``[..., M, D]``.
+        keys: ``[..., N, D]``.
+        values: ``[..., N, Dv]``.
+
+    Example:
+        >>> fuses(torch.zeros(5, 4), torch.zeros(5, 4), torch.zeros(5, 4))
+        False
+    """
+    return unfused(queries, keys, values) is None
+
+
+def unfused(queries: Tensor, keys: Tensor, values: Tensor) -> str | None:
+    """Why attention of these tensors does not go through the kernels; None where it does.
+
+    Args:
+        queries: ``[..., M, D]``.
+        keys: ``[..., N, D]``.
+        values: ``[..., N, Dv]``.
+
+    Example:
+        >>> unfused(torch.zeros(5, 4), torch.zeros(5, 4), torch.zeros(5, 4))
+        'the kernels run on a GPU alone'
+    """
+    tensors = queries, keys, values
+    if not all(x.is_cuda for x in tensors):
+        return "the kernels run on a GPU alone"
+    for x in tensors:
+        if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            return f"dtype {x.dtype}, expected torch.float32, torch.bfloat16 or torch.float16"
+    widths, longest = [x.size(-1) for x in tensors], max(x.size(-2) for x in tensors)
+    dtype = product_dtype(keys, values)
+    if min(widths) < 1 or max(widths) * dtype.itemsize > _WIDEST:
+        return f"heads of widths {min(widths)} to {max(widths)}, expected 1 to {_WIDEST // dtype.itemsize} in {dtype}"
+    if longest * max(widths) >= _ENTRIES:
+        return f"{longest} positions of width {max(widths)}, expected a product below 2**31"
+    if not _has_triton():
+        return "Triton is not installed; pip install 'pyro-attention[triton]'"
+    if not _has_tensor_cores(queries.device):
+        return "the GPU has a compute capability below 8.0"
+    return None
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _has_tensor_cores(device: torch.device) -> bool:
+    """For all these dtypes."""
+    return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def product_dtype(keys: Tensor, values: Tensor) -> torch.dtype:
+    """Dtype of the factors of all products: half precision where keys and values share it, else float32.
+
+    Example:
+        >>> product_dtype(torch.zeros(1).bfloat16(), torch.zeros(1).half())
+        torch.float32
+    """
+    return torch.promote_types(keys.dtype, values.dtype)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How a kernel is cut up.
+
+    Args:
+        rows: Queries in a block.
+        columns: Keys in a block.
+        warps: Groups of 32 threads in a program.
+        stages: Blocks that are on their way from memory at a time.
+    """
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+# By the size of a number and the widest vector: forward, backward_queries and backward_keys. Chosen by what ptxas says
+# for compute capability 9.0, not by measurement: all fit into 99 KB of shared memory; no register is spilled in half
+# precision, in float32 48 bytes a thread in backward_keys and up to 256 at width 128.
+_TILES = {
+    (2, 64): (Tiles(128, 64, 8, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)),
+    (2, 128): (Tiles(128, 64, 8, 2), Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2)),
+    (2, 256): (Tiles(64, 32, 4, 2), Tiles(32, 32, 4, 2), Tiles(32, 16, 4, 2)),
+    (4, 64): (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2), Tiles(32, 32, 4, 2)),
+    (4, 128): (Tiles(32, 32, 4, 2), Tiles(32, 32, 4, 2), Tiles(32, 16, 4, 2)),
+}
+
+
+def tiles(width: int, dtype: torch.dtype) -> tuple[Tiles, Tiles, Tiles]:
+    """Tiles of the kernels forward, backward_queries and backward_keys.
+
+    Args:
+        width: The wider of heads and values.
+        dtype: Of the factors of products.
+
+    Example:
+        >>> tiles(20, torch.bfloat16)[1]
+        Tiles(rows=64, columns=64, warps=4, stages=2)
+    """
+    widest = min(limit for size, limit in _TILES if size == dtype.itemsize and limit >= width)
+    return _TILES[dtype.itemsize, widest]
+
+
+def fused_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    noise_scale: Tensor | None,
+    key_mask: Tensor | None,
+    *,
+    noise: NoiseKind | None,
+    seed: int,
+    causal: bool,
+) -> tuple[Tensor, Tensor]:
+    r"""Blocked attention of S slices, batch and heads together; differentiable once, with the same gradients each time.
+
+    .. math:: \nabla_{s_{ij}} = W_{ij} (g_i \cdot v_j - g_i \cdot O_i) + \nabla_{\ell_i} e^{s_{ij} - \ell_i}, \qquad
+              \nabla_c = \sum_{ij} \varepsilon_{ij} W_{ij} (g_i \cdot v_j - g_i \cdot O_i)
+
+    Products have factors in the dtype of the arguments and sums in float32; noise and softmax are in float32. Factors
+    in float32 are rounded to TF32 only where ``torch.backends.cuda.matmul.allow_tf32`` is set.
+
+    Args:
+        queries: ``[S, M, D]``, already scaled.
+        keys: ``[S, N, D]``, in the queries' dtype.
+        values: ``[S, N, Dv]``, likewise.
+        noise_scale: ``[S]`` in float32; needed where there is noise.
+        key_mask: Boolean ``[S, N]``, True = may be attended to.
+        noise: Distribution of the noise; None adds none.
+        seed: Its seed.
+        causal: Query i sees the keys 0 .. i alone.
+
+    Returns:
+        Context ``[S, M, Dv]`` in the same dtype, and the log-sum-exp of the unnoised scores ``[S, M]`` in float32.
+
+    Raises:
+        ModuleNotFoundError: Triton is not installed.
+
+    Source: Dao (2023), FlashAttention-2; Tillet et al. (2019), Triton.
+    """
+    mask = None if key_mask is None else key_mask.view(torch.uint8)
+    tensors = queries, keys, values, noise_scale, mask
+    # expanded ones too, whose strides the kernels would not see
+    contiguous = [None if x is None else x.contiguous() for x in tensors]
+    return _fused(*contiguous, _Plan(noise, seed, causal))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a pass does, apart from its tensors."""
+
+    noise: NoiseKind | None
+    seed: int
+    causal: bool
+
+    def keys_of_noise(self, q: Tensor, k: Tensor) -> tuple[Tensor | None, ...]:
+        """Offsets and multipliers of the rows and offsets of the columns."""
+        if self.noise is None:
+            return None, None, None
+        return CounterNoise(self.noise, self.seed, (q.size(0), q.size(1), k.size(1)), device=q.device).keys
+
+    def options(self, q: Tensor, v: Tensor) -> list[dict[str, Any]]:
+        """What each of the three kernels is compiled for."""
+        widths = q.size(-1), v.size(-1)
+        padded, value_padded = (max(16, 1 << (width - 1).bit_length()) for width in widths)
+        common = {
+            "WIDTH": widths[0], "VALUE_WIDTH": widths[1], "PADDED": padded, "VALUE_PADDED": value_padded,
+            "NOISE": self.noise, "FAST": q.is_cuda and torch.version.hip is None, "CAUSAL": self.causal,
+            "PRECISION": _precision(), "enable_fp_fusion": True,
+        }  # fmt: skip
+        return [
+            common | {"ROWS": t.rows, "COLS": t.columns, "num_warps": t.warps, "num_stages": t.stages}
+            for t in tiles(max(widths), q.dtype)
+        ]
+
+
+def _precision() -> str:
+    """Of products in float32, on tensor cores: three products of TF32 numbers are as good as one of float32 ones."""
+    if torch.backends.cuda.matmul.allow_tf32:
+        return "tf32"
+    return "ieee" if torch.version.hip else "tf32x3"
+
+
+def _launch(kernel: Any, positions: Tensor, block: int, *arguments: Any, **options: Any) -> None:
+    """One program for each block of each slice, on the device of the tensors."""
+    programs = positions.size(0) * -(-positions.size(1) // block)
+    with torch.cuda.device_of(positions):
+        kernel[(programs,)](*arguments, **options)
+
+
+class _Fused(torch.autograd.Function):
+    """Tensors are ``[S, M or N, width]``, noise scale ``[S]``, mask ``[S, N]``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, noise_scale: Tensor | None, mask: Tensor | None, plan: _Plan
+    ) -> tuple[Tensor, Tensor]:
+        from pyro_attention.blocked.ops import fused_kernels
+
+        context = v.new_empty(*q.shape[:-1], v.size(-1))
+        noisy, plain = q.new_empty(2, *q.shape[:-1], dtype=torch.float32)
+        inputs = q, k, v, noise_scale, mask, *plan.keys_of_noise(q, k)
+        options = plan.options(q, v)[0]
+        lengths = q.size(1), k.size(1)
+        _launch(fused_kernels.forward, q, options["ROWS"], *inputs, context, noisy, plain, *lengths, **options)
+        ctx.save_for_backward(*inputs, context, noisy, plain)
+        ctx.plan = plan
+        ctx.set_materialize_grads(False)
+        return context, plain
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_context: Tensor | None, grad_plain: Tensor | None) -> tuple[Tensor | None, ...]:
+        from pyro_attention.blocked.ops import fused_kernels
+
+        *inputs, context, noisy, plain = ctx.saved_tensors
+        q, k, v = inputs[:3]
+        plan: _Plan = ctx.plan
+        grad_context = torch.zeros_like(context) if grad_context is None else grad_context.contiguous()
+        grad_plain = None if grad_plain is None else grad_plain.contiguous()
+        inner = (grad_context.float() * context).sum(-1)
+        grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        by_row = torch.zeros_like(plain) if ctx.needs_input_grad[3] else None
+        wanted = by_row if plan.noise is not None else None
+        _, by_queries, by_keys = plan.options(q, v)
+        shared = *inputs, noisy, plain, grad_context, inner, grad_plain
+        lengths = q.size(1), k.size(1)
+        _launch(fused_kernels.backward_queries, q, by_queries["ROWS"], *shared, grad_q, wanted, *lengths, **by_queries)
+        _launch(fused_kernels.backward_keys, k, by_keys["COLS"], *shared, grad_k, grad_v, *lengths, **by_keys)
+        return grad_q, grad_k, grad_v, None if by_row is None else by_row.sum(-1), None, None
+
+
+# torch leaves `apply` untyped in some releases
+_fused: Callable[..., tuple[Tensor, Tensor]] = _Fused.apply

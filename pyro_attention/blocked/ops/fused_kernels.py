@@ -1,0 +1,303 @@
+"""The Triton kernels behind :mod:`~pyro_attention.blocked.ops.fused_attention`: nothing leaves the chip but results.
+
+Tensors are contiguous ``[S, M or N, width]``, row vectors ``[S, M]``. A program has one block of queries (forward,
+backward_queries) or of keys (backward_keys) of one slice and walks over the other side, so every output has one writer:
+no atomics, and gradients are the same each time. Exponentials and NOISY are in base 2, which is what a GPU computes:
+1.4426950408889634 is log2(e), 0.6931471805599453 its reciprocal.
+"""
+
+from __future__ import annotations
+
+try:
+    import triton
+    import triton.language as tl
+except ModuleNotFoundError as error:  # this module can be read without; fused_attention then calls none of it
+    if error.name != "triton":
+        raise
+
+    class triton:  # noqa: N801
+        jit = staticmethod(lambda function: function)
+
+
+__all__ = ["backward_keys", "backward_queries", "forward", "noise_kernel"]
+
+
+@triton.jit
+def _uniform(offset, multiplier, column):
+    """CounterNoise._uniform, bit for bit; all arguments are int32."""
+    x = (offset + column).to(tl.uint32, bitcast=True)
+    x = (x ^ (x >> 16)) * multiplier.to(tl.uint32, bitcast=True)
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    x = x ^ (x >> 16)
+    # the bits of a float32 in [1, 2); the constant is 1 - 2^-24
+    return ((x >> 9) | 0x3F800000).to(tl.float32, bitcast=True) - 0.99999994039535522
+
+
+@triton.jit
+def _log2(x, FAST: tl.constexpr):
+    """Fast: one instruction of NVIDIA's, with an absolute error of 2^-22; Triton's own takes twenty."""
+    if FAST:
+        y = tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    else:
+        y = tl.log2(x)
+    return y
+
+
+@triton.jit
+def _exponential(u, FAST: tl.constexpr):
+    """Minus the logarithm of u; by a series where that is small and an absolute error would be too coarse."""
+    d = 1.0 - u
+    series = 1.0 + d * (0.5 + d * (0.3333333333333333 + d * (0.25 + d * (0.2 + d * 0.16666666666666666))))
+    return tl.where(d < 0.125, d * series, -0.6931471805599453 * _log2(u, FAST))
+
+
+@triton.jit
+def _erfinv(x, FAST: tl.constexpr):
+    """Inverse error function in single precision, by two polynomials. Source: Giles (2012), GPU Computing Gems."""
+    w = -0.6931471805599453 * _log2((1.0 - x) * (1.0 + x), FAST)
+    a, b = w - 2.5, tl.sqrt(w) - 3.0
+    p = 3.43273939e-07 + 2.81022636e-08 * a
+    p = -3.5233877e-06 + p * a
+    p = -4.39150654e-06 + p * a
+    p = 0.00021858087 + p * a
+    p = -0.00125372503 + p * a
+    p = -0.00417768164 + p * a
+    p = 0.246640727 + p * a
+    p = 1.50140941 + p * a
+    t = 0.000100950558 - 0.000200214257 * b
+    t = 0.00134934322 + t * b
+    t = -0.00367342844 + t * b
+    t = 0.00573950773 + t * b
+    t = -0.0076224613 + t * b
+    t = 0.00943887047 + t * b
+    t = 1.00167406 + t * b
+    t = 2.83297682 + t * b
+    return tl.where(w < 5.0, p, t) * x
+
+
+@triton.jit
+def _noise(offset, multiplier, column, NOISE: tl.constexpr, FAST: tl.constexpr):
+    """What CounterNoise.block gives."""
+    u = _uniform(offset, multiplier, column)
+    if NOISE == "log_exponential":
+        noise = 0.6931471805599453 * _log2(_exponential(u, FAST), FAST)
+    else:
+        noise = 1.4142135623730951 * _erfinv(2.0 * u - 1.0, FAST)
+    return noise
+
+
+@triton.jit
+def _load(base, rows, count, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """Rows of a matrix, zero beyond its edges."""
+    columns = tl.arange(0, PADDED)
+    inside = rows[:, None] < count
+    if PADDED != WIDTH:
+        inside = inside & (columns[None, :] < WIDTH)
+    return tl.load(base + rows[:, None] * WIDTH + columns[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def _store(base, rows, count, x, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """The reverse of _load, in the dtype of the memory."""
+    columns = tl.arange(0, PADDED)
+    inside = (rows[:, None] < count) & (columns[None, :] < WIDTH)
+    tl.store(base + rows[:, None] * WIDTH + columns[None, :], x.to(base.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _bias(MASK, slice, columns, keys):
+    """Zero for the keys that may be attended to, else -inf."""
+    seen = columns < keys
+    if MASK is not None:
+        seen = tl.load(MASK + slice * keys + columns, mask=seen, other=0) != 0
+    return tl.where(seen, 0.0, float("-inf"))
+
+
+@triton.jit
+def _scores(q, k, MASK, slice, rows, columns, keys, CAUSAL: tl.constexpr, PRECISION: tl.constexpr):
+    """Scores of a block in base 2, -inf where a query may not attend to a key."""
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * 1.4426950408889634
+    scores += _bias(MASK, slice, columns, keys)[None, :]
+    if CAUSAL:
+        scores = tl.where(rows[:, None] >= columns[None, :], scores, float("-inf"))
+    return scores
+
+
+@triton.jit
+def _row(POINTER, slice, rows, queries, other):
+    """Part of a row vector ``[S, M]``."""
+    return tl.load(POINTER + slice * queries + rows, mask=rows < queries, other=other)
+
+
+@triton.jit
+def _slice_and_block(count, BLOCK: tl.constexpr, BACKWARDS: tl.constexpr):
+    """What this program works on; backwards where the last blocks are the longest, which should start first."""
+    blocks = tl.cdiv(count, BLOCK)
+    block = tl.program_id(0) % blocks
+    if BACKWARDS:
+        block = blocks - 1 - block
+    return (tl.program_id(0) // blocks).to(tl.int64), block
+
+
+@triton.jit
+def _softmax_step(x, maximum, total):
+    """Exponentials of a block, running maximum and total, and the factor of everything before."""
+    new = tl.maximum(maximum, tl.max(x, 1))
+    weights, factor = tl.exp2(x - new[:, None]), tl.exp2(maximum - new)
+    return weights, new, total * factor + tl.sum(weights, 1), factor
+
+
+@triton.jit
+def forward(
+    Q, K, V, SCALE, MASK, OFFSETS, MULTIPLIERS, COLUMNS, CONTEXT, NOISY, PLAIN, queries, keys,
+    WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr,
+    NOISE: tl.constexpr, FAST: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Context, and the normalisers of noisy and of plain scores, of a block of queries."""
+    slice, block = _slice_and_block(queries, ROWS, CAUSAL)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    q = _load(Q + slice * queries * WIDTH, rows, queries, WIDTH, PADDED)
+    if NOISE is not None:
+        scale = tl.load(SCALE + slice) * 1.4426950408889634
+        offset, multiplier = _row(OFFSETS, slice, rows, queries, 0), _row(MULTIPLIERS, slice, rows, queries, 0)
+    # finite, so that the exponential of a masked score is zero where a row has seen nothing else
+    maximum, total = tl.full([ROWS], -1.0e38, tl.float32), tl.zeros([ROWS], tl.float32)
+    plain_maximum, plain_total = tl.full([ROWS], -1.0e38, tl.float32), tl.zeros([ROWS], tl.float32)
+    context = tl.zeros([ROWS, VALUE_PADDED], tl.float32)
+    stop = keys
+    if CAUSAL:
+        stop = tl.minimum(keys, (block + 1) * ROWS)
+    for start in range(0, stop, COLS):
+        columns = start + tl.arange(0, COLS)
+        k = _load(K + slice * keys * WIDTH, columns, keys, WIDTH, PADDED)
+        v = _load(V + slice * keys * VALUE_WIDTH, columns, keys, VALUE_WIDTH, VALUE_PADDED)
+        scores = _scores(q, k, MASK, slice, rows, columns, keys, CAUSAL, PRECISION)
+        if NOISE is not None:
+            _, plain_maximum, plain_total, _ = _softmax_step(scores, plain_maximum, plain_total)
+            column = tl.load(COLUMNS + columns, mask=columns < keys, other=0)
+            scores += scale * _noise(offset[:, None], multiplier[:, None], column[None, :], NOISE, FAST)
+        weights, maximum, total, factor = _softmax_step(scores, maximum, total)
+        context = tl.dot(weights.to(v.dtype), v, context * factor[:, None], input_precision=PRECISION)
+    if NOISE is None:
+        plain_maximum, plain_total = maximum, total
+    seen = total != 0.0  # of each row the same with and without noise; NaN, of scores that overflow, stays
+    total, plain_total = tl.where(seen, total, 1.0), tl.where(seen, plain_total, 1.0)
+    _store(CONTEXT + slice * queries * VALUE_WIDTH, rows, queries, context / total[:, None], VALUE_WIDTH, VALUE_PADDED)
+    # zero where a row saw nothing, whose exponentials are zero then too
+    noisy = tl.where(seen, maximum + tl.log2(total), 0.0)
+    plain = tl.where(seen, plain_maximum + tl.log2(plain_total), 0.0) * 0.6931471805599453
+    tl.store(NOISY + slice * queries + rows, noisy, mask=rows < queries)
+    tl.store(PLAIN + slice * queries + rows, plain, mask=rows < queries)
+
+
+@triton.jit
+def backward_queries(
+    Q, K, V, SCALE, MASK, OFFSETS, MULTIPLIERS, COLUMNS, NOISY, PLAIN, GRAD_CONTEXT, INNER, GRAD_PLAIN,
+    GRAD_Q, GRAD_SCALE, queries, keys,
+    WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr,
+    NOISE: tl.constexpr, FAST: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of a block of queries, and what each of them adds to the gradient of the noise scale."""
+    slice, block = _slice_and_block(queries, ROWS, CAUSAL)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    q = _load(Q + slice * queries * WIDTH, rows, queries, WIDTH, PADDED)
+    grad_context = _load(GRAD_CONTEXT + slice * queries * VALUE_WIDTH, rows, queries, VALUE_WIDTH, VALUE_PADDED)
+    inner = _row(INNER, slice, rows, queries, 0.0)
+    noisy = _row(NOISY, slice, rows, queries, float("inf"))  # no weight to what lies beyond the last query
+    if NOISE is not None:
+        scale = tl.load(SCALE + slice) * 1.4426950408889634
+        offset, multiplier = _row(OFFSETS, slice, rows, queries, 0), _row(MULTIPLIERS, slice, rows, queries, 0)
+    if GRAD_PLAIN is not None:
+        plain = _row(PLAIN, slice, rows, queries, float("inf")) * 1.4426950408889634
+        grad_plain = _row(GRAD_PLAIN, slice, rows, queries, 0.0)
+    grad_q, grad_scale = tl.zeros([ROWS, PADDED], tl.float32), tl.zeros([ROWS], tl.float32)
+    stop = keys
+    if CAUSAL:
+        stop = tl.minimum(keys, (block + 1) * ROWS)
+    for start in range(0, stop, COLS):
+        columns = start + tl.arange(0, COLS)
+        k = _load(K + slice * keys * WIDTH, columns, keys, WIDTH, PADDED)
+        v = _load(V + slice * keys * VALUE_WIDTH, columns, keys, VALUE_WIDTH, VALUE_PADDED)
+        scores = _scores(q, k, MASK, slice, rows, columns, keys, CAUSAL, PRECISION)
+        grad = tl.dot(grad_context, tl.trans(v), input_precision=PRECISION) - inner[:, None]
+        if NOISE is None:
+            grad *= tl.exp2(scores - noisy[:, None])
+        else:
+            column = tl.load(COLUMNS + columns, mask=columns < keys, other=0)
+            noise = _noise(offset[:, None], multiplier[:, None], column[None, :], NOISE, FAST)
+            grad *= tl.exp2(scores + scale * noise - noisy[:, None])
+            if GRAD_SCALE is not None:
+                grad_scale += tl.sum(noise * grad, 1)
+        if GRAD_PLAIN is not None:
+            grad += tl.exp2(scores - plain[:, None]) * grad_plain[:, None]
+        grad_q = tl.dot(grad.to(k.dtype), k, grad_q, input_precision=PRECISION)
+    _store(GRAD_Q + slice * queries * WIDTH, rows, queries, grad_q, WIDTH, PADDED)
+    if GRAD_SCALE is not None:
+        tl.store(GRAD_SCALE + slice * queries + rows, grad_scale, mask=rows < queries)
+
+
+@triton.jit
+def backward_keys(
+    Q, K, V, SCALE, MASK, OFFSETS, MULTIPLIERS, COLUMNS, NOISY, PLAIN, GRAD_CONTEXT, INNER, GRAD_PLAIN,
+    GRAD_K, GRAD_V, queries, keys,
+    WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr,
+    NOISE: tl.constexpr, FAST: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of a block of keys and of their values. Scores are transposed here, ``[COLS, ROWS]``."""
+    slice, block = _slice_and_block(keys, COLS, False)
+    columns = block * COLS + tl.arange(0, COLS)
+    k = _load(K + slice * keys * WIDTH, columns, keys, WIDTH, PADDED)
+    v = _load(V + slice * keys * VALUE_WIDTH, columns, keys, VALUE_WIDTH, VALUE_PADDED)
+    bias = _bias(MASK, slice, columns, keys)
+    if NOISE is not None:
+        scale = tl.load(SCALE + slice) * 1.4426950408889634
+        column = tl.load(COLUMNS + columns, mask=columns < keys, other=0)
+    grad_k, grad_v = tl.zeros([COLS, PADDED], tl.float32), tl.zeros([COLS, VALUE_PADDED], tl.float32)
+    first = 0
+    if CAUSAL:
+        first = block * COLS // ROWS * ROWS
+    for start in range(first, queries, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        q = _load(Q + slice * queries * WIDTH, rows, queries, WIDTH, PADDED)
+        grad_context = _load(GRAD_CONTEXT + slice * queries * VALUE_WIDTH, rows, queries, VALUE_WIDTH, VALUE_PADDED)
+        inner = _row(INNER, slice, rows, queries, 0.0)
+        noisy = _row(NOISY, slice, rows, queries, float("inf"))  # no weight to what lies beyond the last query
+        scores = tl.dot(k, tl.trans(q), input_precision=PRECISION) * 1.4426950408889634 + bias[:, None]
+        if CAUSAL:
+            scores = tl.where(rows[None, :] >= columns[:, None], scores, float("-inf"))
+        if NOISE is None:
+            weights = tl.exp2(scores - noisy[None, :])
+        else:
+            offset, multiplier = _row(OFFSETS, slice, rows, queries, 0), _row(MULTIPLIERS, slice, rows, queries, 0)
+            noise = _noise(offset[None, :], multiplier[None, :], column[:, None], NOISE, FAST)
+            weights = tl.exp2(scores + scale * noise - noisy[None, :])
+        grad_v = tl.dot(weights.to(v.dtype), grad_context, grad_v, input_precision=PRECISION)
+        grad = weights * (tl.dot(v, tl.trans(grad_context), input_precision=PRECISION) - inner[None, :])
+        if GRAD_PLAIN is not None:
+            plain = _row(PLAIN, slice, rows, queries, float("inf")) * 1.4426950408889634
+            grad += tl.exp2(scores - plain[None, :]) * _row(GRAD_PLAIN, slice, rows, queries, 0.0)[None, :]
+        grad_k = tl.dot(grad.to(q.dtype), q, grad_k, input_precision=PRECISION)
+    _store(GRAD_K + slice * keys * WIDTH, columns, keys, grad_k, WIDTH, PADDED)
+    _store(GRAD_V + slice * keys * VALUE_WIDTH, columns, keys, grad_v, VALUE_WIDTH, VALUE_PADDED)
+
+
+@triton.jit
+def noise_kernel(
+    OFFSETS, MULTIPLIERS, COLUMNS, OUT, queries, keys, NOISE: tl.constexpr, FAST: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The table of CounterNoise itself, uniform when NOISE is None: for tests."""
+    slice, block = _slice_and_block(queries, BLOCK, False)
+    rows = block * BLOCK + tl.arange(0, BLOCK)
+    offset, multiplier = _row(OFFSETS, slice, rows, queries, 0), _row(MULTIPLIERS, slice, rows, queries, 0)
+    for start in range(0, keys, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        column = tl.load(COLUMNS + columns, mask=columns < keys, other=0)
+        if NOISE is None:
+            x = _uniform(offset[:, None], multiplier[:, None], column[None, :])
+        else:
+            x = _noise(offset[:, None], multiplier[:, None], column[None, :], NOISE, FAST)
+        inside = (rows[:, None] < queries) & (columns[None, :] < keys)
+        tl.store(OUT + slice * queries * keys + rows[:, None] * keys + columns[None, :], x, mask=inside)

@@ -1,0 +1,186 @@
+"""Alignments: which key a query attends to, as a categorical distribution over keys, or over their weights."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import constraints, register_kl
+
+from pyro_attention.families.distribution import expand_shared
+from pyro_attention.families.proposal import AttentionDistribution, Proposal
+from pyro_attention.layout import Dense, Layout
+
+__all__ = ["AlignmentWeights", "CategoricalAlignment", "ExpectedWeights"]
+
+
+class CategoricalAlignment(AttentionDistribution, dist.Categorical):
+    r"""The key that a query attends to, :math:`z \sim \mathrm{Categorical}(\mathrm{softmax}(\Phi))`.
+
+    Its value is the index of a key; :meth:`weights` makes it a row of attention weights with a single one. A floating
+    point value stands for the weights themselves: so ordinary soft attention, ``E[z]``, is a value of the same site.
+
+    Args:
+        scores: Unnormalised log probabilities of the keys, ``[..., 1, N]``: one head, queries in plates.
+        layout: Dense with ``event_dim=2``; its mask takes keys out. Without any key the weights are zero.
+        validate_args: Check values.
+
+    Raises:
+        ValueError: More than one head, or a layout with queries in the event or on a graph.
+
+    Example:
+        >>> prior = CategoricalAlignment(torch.zeros(2, 1, 3))
+        >>> prior.weights(torch.tensor([0, 2])).tolist()
+        [[[1.0, 0.0, 0.0]], [[0.0, 0.0, 1.0]]]
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2.
+    """
+
+    kind: ClassVar[str] = "alignment"
+
+    def __init__(self, scores: Tensor, *, layout: Layout | None = None, validate_args: bool | None = None) -> None:
+        layout = Dense(event_dim=2) if layout is None else layout
+        if not isinstance(layout, Dense) or layout.event_dim != 2:
+            raise ValueError(
+                f"layout is {layout}, expected Dense(event_dim=2): each query's alignment is its own value"
+            )
+        if scores.dim() < 2 or scores.size(-2) != 1:
+            raise ValueError(f"scores have shape {tuple(scores.shape)}, expected one head, [..., 1, keys]")
+        self.layout, self._proposal = layout, Proposal(scores, layout, normalize=False)
+        logits = scores.squeeze(-2)
+        if layout.mask is not None:
+            mask = layout.mask.expand(scores.shape).squeeze(-2)
+            # finite, so that a probability of zero times its logarithm is zero; no key at all: all alike
+            logits = logits.masked_fill(~mask & mask.any(-1, keepdim=True), torch.finfo(scores.dtype).min / 8)
+        super().__init__(logits=logits, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> CategoricalAlignment:
+        """Copy with a larger batch shape."""
+        new = type(self).__new__(type(self)) if _instance is None else _instance
+        new = super().expand(batch_shape, _instance=new)  # type: ignore[no-untyped-call]
+        new.layout, new._proposal = self.layout, self._proposal
+        return new  # type: ignore[no-any-return]
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log probability of a key; of weights, its expectation under them."""
+        if value.is_floating_point():
+            return (value.squeeze(-2) * self.logits).sum(-1)
+        return super().log_prob(value)  # type: ignore[no-any-return, no-untyped-call]
+
+    @property
+    def full_shape(self) -> torch.Size:
+        """Shape of the weights, ``[..., 1, N]``."""
+        return torch.Size((*self.batch_shape, 1, self._num_events))
+
+    @property
+    def mean_value(self) -> Tensor:
+        """Probabilities of the keys as attention weights, ``[..., 1, N]``."""
+        return self._masked(self.probs.unsqueeze(-2))
+
+    def weights(self, value: Tensor) -> Tensor:
+        """Attention weights ``[..., 1, N]`` of indices ``[...]``; weights are returned as they are."""
+        if value.is_floating_point():
+            return value
+        chosen = value.unsqueeze(-1) == torch.arange(self._num_events, device=value.device)
+        return self._masked(chosen.to(self.logits.dtype).unsqueeze(-2))
+
+    def _masked(self, weights: Tensor) -> Tensor:
+        return weights if self.layout.mask is None else weights.masked_fill(~self.layout.mask, 0)
+
+
+class _WeightRows(constraints.Constraint):
+    """Weights ``[1, N]``: a point on the simplex, or zeros for a query without keys."""
+
+    event_dim = 2
+
+    def check(self, value: Tensor) -> Tensor:
+        sums = value.sum(-1)
+        rows = ((sums - 1).abs() < 1e-4) | (sums == 0)
+        return ((value >= 0).all(-1) & rows).all(-1)
+
+
+class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
+    """An alignment whose value is a row of weights instead of the index of a key; its event is (1, N).
+
+    The categorical distribution lends it its log probability, in expectation under the weights, its entropy and its
+    KL. As a prior it stands beside a posterior that draws weights; only such a posterior has draws.
+
+    Args:
+        alignment: The categorical distribution.
+
+    Example:
+        >>> p = AlignmentWeights(CategoricalAlignment(torch.zeros(1, 2)))
+        >>> p.event_shape, p.log_prob(torch.tensor([[0.5, 0.5]])).item()
+        (torch.Size([1, 2]), -0.6931)
+    """
+
+    kind: ClassVar[str] = CategoricalAlignment.kind
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    support = _WeightRows()
+
+    def __init__(self, alignment: CategoricalAlignment) -> None:
+        self.alignment, self.layout, self._proposal = alignment, alignment.layout, alignment._proposal
+        shape = alignment.full_shape
+        super().__init__(shape[:-2], shape[-2:], validate_args=alignment._validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
+        """Copy with a larger batch shape."""
+        new = expand_shared(self, batch_shape)
+        new.alignment = self.alignment.expand(batch_shape)
+        return new
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Expected log probability of the keys under weights ``[..., 1, N]``: the batch shape."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return self.alignment.log_prob(value)
+
+    def entropy(self) -> Tensor:
+        """Entropy of the categorical distribution: the batch shape."""
+        return self.alignment.entropy()  # type: ignore[no-any-return, no-untyped-call]
+
+    def weights(self, value: Tensor) -> Tensor:
+        """The value."""
+        return value
+
+    @property
+    def mean_value(self) -> Tensor:
+        """Probabilities of the keys as attention weights, ``[..., 1, N]``."""
+        return self.alignment.mean_value
+
+
+class ExpectedWeights(AlignmentWeights):
+    """The point mass at the expected alignment; it has no density.
+
+    Args:
+        alignment: The distribution whose expectation it is.
+
+    Example:
+        >>> ExpectedWeights(CategoricalAlignment(torch.zeros(1, 2))).sample().tolist()
+        [[0.5, 0.5]]
+    """
+
+    has_rsample = True
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """The value."""
+        value = self.mean_value
+        return value.expand(*sample_shape, *value.shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Zero: the point has no prior term."""
+        return value.new_zeros(value.shape[:-2])
+
+
+@register_kl(CategoricalAlignment, CategoricalAlignment)  # type: ignore[untyped-decorator]
+def _kl_alignment(q: CategoricalAlignment, p: CategoricalAlignment) -> Tensor:
+    # torch's own is infinite where a probability of p underflows, though its logarithm is known
+    divergence: Tensor = (q.probs * (q.logits - p.logits)).sum(-1)
+    return divergence
+
+
+@register_kl(AlignmentWeights, AlignmentWeights)  # type: ignore[untyped-decorator]
+def _kl_weights(q: AlignmentWeights, p: AlignmentWeights) -> Tensor:
+    return _kl_alignment(q.alignment, p.alignment)  # type: ignore[no-any-return]

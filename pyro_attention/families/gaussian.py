@@ -1,0 +1,213 @@
+"""Plain Gaussian attention weights, off the simplex: the ablation that Bayesian attention is compared with.
+
+Weights may be negative and do not sum to one. They have a kind of their own, so prior and family go together.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Normal, kl_divergence, register_kl
+
+from pyro_attention._checks import as_float
+from pyro_attention.families.base import FAMILIES, _Reparameterised
+from pyro_attention.families.distribution import ContinuousWeights
+from pyro_attention.families.key_network import KeyNetwork
+from pyro_attention.families.prior import PRIORS, Prior
+from pyro_attention.layout import Layout
+
+__all__ = ["ContextualGaussianPrior", "FixedGaussianPrior", "Gaussian", "GaussianWeights", "kl_gaussian"]
+
+_OBSTACLE = "a weight is drawn as it is, normalised over nothing"
+
+
+class GaussianWeights(ContinuousWeights):
+    r"""Independent Gaussian weights: the value is the weight itself, :math:`W \sim \mathrm{Normal}(m, s)`.
+
+    No normalizer touches it; :meth:`weights` sets masked entries to zero, and that is all.
+
+    Args:
+        loc: ``m``, broadcastable to batch + event.
+        scale: ``s > 0``, broadcastable to batch + event.
+        options: ``layout``, ``shape`` and ``validate_args`` of :class:`ContinuousWeights`.
+
+    Raises:
+        ValueError: The scale is not positive, a parameter is not finite, or there are too few dimensions.
+
+    Example:
+        >>> q = GaussianWeights(torch.tensor([0.9, 0.1]).expand(1, 1, 2), torch.tensor(0.5))
+        >>> q.weights(torch.tensor([[[-0.5, 2.0]]])).tolist()
+        [[[-0.5, 2.0]]]
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 4.3, after Bahuleyan et al. (2018), Variational
+    Attention for Sequence-to-Sequence Models, who draw the attended vector instead of the weights.
+    """
+
+    kind: ClassVar[str] = "gaussian weights"
+    positive: ClassVar[tuple[str, ...]] = ("scale",)
+
+    def __init__(self, loc: Tensor, scale: Tensor, **options: Any) -> None:
+        self.loc, self.scale = as_float(loc), as_float(scale)
+        super().__init__(loc=self.loc, scale=self.scale, **options)
+        self.normal = Normal(self.loc, self.scale, validate_args=False)
+
+    def weights(self, value: Tensor) -> Tensor:
+        """The value, with zeros at masked entries."""
+        return value if self.layout.mask is None else value.masked_fill(~self.layout.mask, 0)
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        return torch.addcmul(self.loc, torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device), self.scale)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale.square()
+
+    @property
+    def mean_value(self) -> Tensor:
+        return self.loc.expand(self.full_shape)
+
+    @property
+    def deterministic_value(self) -> Tensor:
+        """The weights of ordinary attention, around which the posterior lies."""
+        proposal = self.proposal
+        weights: Tensor = proposal.normalizer(proposal.scores, self.layout)
+        return weights.expand(self.full_shape)
+
+    @property
+    def entropy_per_weight(self) -> Tensor:
+        entropy: Tensor = self.normal.entropy()
+        return entropy
+
+    def log_density(self, value: Tensor) -> Tensor:
+        density: Tensor = self.normal.log_prob(value)
+        return density
+
+
+@register_kl(GaussianWeights, GaussianWeights)  # type: ignore[untyped-decorator]
+def kl_gaussian(q: GaussianWeights, p: GaussianWeights) -> Tensor:
+    r"""KL between Gaussian weights, summed over the unmasked entries of the event, in nats.
+
+    .. math:: \sum \log\frac{s_p}{s_q} + \frac{s_q^2 + (m_q - m_p)^2}{2 s_p^2} - \frac12
+
+    Args:
+        q: Posterior.
+        p: Prior. The result has q's batch shape.
+
+    Raises:
+        ValueError: The two have different event shapes.
+
+    Example:
+        >>> q, p = (GaussianWeights(torch.full((1, 1, 4), m), torch.tensor(1.0)) for m in (0.0, 1.0))
+        >>> kl_gaussian(q, p).item()
+        2.0
+
+    Source: Bahuleyan et al. (2018), Variational Attention for Sequence-to-Sequence Models.
+    """
+    if q.event_shape != p.event_shape:
+        raise ValueError(f"KL between event shapes {tuple(q.event_shape)} and {tuple(p.event_shape)}")
+    return q.sum_event(kl_divergence(q.normal, p.normal))
+
+
+@PRIORS.register("gaussian_fixed")
+class FixedGaussianPrior(Prior):
+    """The same Normal(loc, scale) for every weight.
+
+    Args:
+        loc: Mean.
+        scale: Standard deviation, positive.
+
+    Raises:
+        ValueError: ``loc`` is not finite or ``scale`` not positive.
+
+    Example:
+        >>> FixedGaussianPrior(scale=2.0).log_gaussian_scale.exp().item()
+        2.0
+
+    Source: Bahuleyan et al. (2018), Variational Attention for Sequence-to-Sequence Models: N(0, 1).
+    """
+
+    kind: ClassVar[str] = GaussianWeights.kind
+    over_queries_obstacle = _OBSTACLE
+    gaussian_loc: Tensor
+    log_gaussian_scale: Tensor
+
+    def __init__(self, loc: float = 0.0, scale: float = 1.0) -> None:
+        super().__init__()
+        if not math.isfinite(loc):
+            raise ValueError(f"loc is {loc}, expected a finite number")
+        self.register_buffer("gaussian_loc", torch.tensor(float(loc)))
+        self._log_buffer("scale", scale, of="gaussian_")
+
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GaussianWeights:  # noqa: ARG002
+        return GaussianWeights(self.gaussian_loc, self.log_gaussian_scale.exp(), layout=layout, shape=scores.shape)
+
+
+@PRIORS.register("gaussian_contextual")
+class ContextualGaussianPrior(Prior):
+    r"""Gaussian prior whose mean is read off the keys: :math:`m_j = \Psi_j`, a softmax over them, and fixed scale.
+
+    Args:
+        key_dim: Width of a key.
+        heads: One network a head, or 1 for a network shared by all heads.
+        scale: Standard deviation, positive.
+        hidden_dim: Width of the hidden layer.
+
+    Raises:
+        ValueError: A size below one, a scale that is not positive; at a call, keys of another width.
+
+    Example:
+        >>> from pyro_attention import Dense
+        >>> prior = ContextualGaussianPrior(8)(torch.zeros(1, 3, 5), torch.randn(1, 5, 8), Dense())
+        >>> prior.loc.sum(-1).allclose(torch.ones(1, 1))
+        True
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.3, for the network.
+    """
+
+    kind: ClassVar[str] = GaussianWeights.kind
+    over_queries_obstacle = _OBSTACLE
+    log_gaussian_scale: Tensor
+
+    def __init__(self, key_dim: int, heads: int = 1, *, scale: float = 1.0, hidden_dim: int = 10) -> None:
+        super().__init__()
+        self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim)
+        self._log_buffer("scale", scale, of="gaussian_")
+
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GaussianWeights:
+        log_psi: Tensor = self.network(keys, layout)
+        return GaussianWeights(log_psi.exp(), self.log_gaussian_scale.exp(), layout=layout, shape=scores.shape)
+
+
+@FAMILIES.register("gaussian")
+class Gaussian(_Reparameterised):
+    r"""Gaussian posterior around the deterministic weights: :math:`W \sim \mathrm{Normal}(w(\Phi), s)`.
+
+    Args:
+        scale: ``s > 0``, the standard deviation of a weight, a number or one per head; to 0 is ordinary attention.
+        learnable: Train it (through its logarithm).
+
+    Raises:
+        ValueError: The scale is not positive, or has neither one entry nor one per head.
+
+    Example:
+        >>> Gaussian(scale=0.2)
+        Gaussian(scale=0.2)
+
+    Source: Bahuleyan et al. (2018), Variational Attention for Sequence-to-Sequence Models, with its mean.
+    """
+
+    kind: ClassVar[str] = GaussianWeights.kind
+
+    def __init__(self, scale: float | Tensor = 0.1, *, learnable: bool = False) -> None:
+        super().__init__("scale", scale, of="gaussian", learnable=learnable)
+
+    def posterior(self, prior: Any) -> GaussianWeights:
+        mean = prior.proposal.normalizer(prior.proposal.scores, prior.layout)
+        return GaussianWeights(mean, self.value(prior), layout=prior.layout, shape=prior.full_shape)

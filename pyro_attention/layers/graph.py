@@ -1,0 +1,253 @@
+"""Graph attention with PyG's GATConv arguments and latent weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyro_attention.attention import LatentAttention
+from pyro_attention.families.prior import ContextualGammaPrior, Prior
+from pyro_attention.layers.pyg import check_conv, read_nodes
+from pyro_attention.layers.scores import GraphAdditive
+from pyro_attention.layout import EdgeList
+from pyro_attention.normalizers import Normalizer
+from pyro_attention.ops.dropout import Dropout
+from pyro_attention.output import AttentionOutput
+
+__all__ = ["GraphAttention"]
+
+_REDUCTIONS = {"mean": "mean", "add": "sum", "sum": "sum", "max": "amax", "min": "amin", "mul": "prod"}
+
+
+class GraphAttention(nn.Module):
+    r"""Graph attention layer (GAT) whose weights are one sample site with event (edges, heads).
+
+    .. math:: o_i = \sum_{j \in N(i)} W_{ij}\, \Theta x_j, \qquad
+              \Phi_{ij} = \mathrm{LeakyReLU}(a_\mathrm{dst}\cdot\Theta x_i + a_\mathrm{src}\cdot\Theta x_j)
+
+    Arguments are those of PyG's ``GATConv`` (:meth:`from_pyg` copies its weights); under the guide ``Soft()``, and
+    where Pyro does not run the model (see :class:`LatentAttention`), so is the result.
+
+    Args:
+        in_channels: Width of a node, or (source width, target width) of a bipartite graph.
+        out_channels: Width of the output per head.
+        heads: Number of heads.
+        concat: Concatenate the heads, else average them.
+        negative_slope: Slope of the LeakyReLU.
+        dropout: Dropout probability of the weights, in training mode.
+        add_self_loops: Give every node one self loop; see :meth:`EdgeList.from_edge_index`.
+        edge_dim: Width of edge features, if there are any.
+        fill_value: Edge feature of an added self loop: a number, or how the features of a node's in-edges are
+            reduced ("mean", "add", "max", "min", "mul").
+        bias: Whether to add a bias.
+        residual: Whether to add a linear map of the target's features.
+        name: Name of the sample site.
+        prior: Prior network; a contextual Gamma prior with one network a head by default.
+        normalizer: From log weights to weights; softmax by default.
+        normalize_scores: See :class:`LatentAttention`.
+        value_dropout: Dropout probability of the projected features where they are aggregated (not in the scores), in
+            training mode; the original code has it, PyG's layer has not.
+
+    Raises:
+        ValueError: A size below one, or an unknown ``fill_value``.
+
+    Example:
+        >>> from pyro_attention import AttentionGuide, Weibull
+        >>> layer = GraphAttention(5, 8, heads=2)
+        >>> x, edge_index = torch.randn(3, 5), torch.tensor([[0, 1], [1, 2]])
+        >>> guide = AttentionGuide(lambda x: layer(x, edge_index).context, Weibull())
+        >>> guide(x)["graph_attention"].shape  # two edges and three self loops
+        torch.Size([5, 2])
+
+    Source: Velickovic et al. (2018); latent weights from Fan et al. (2020), Bayesian Attention Modules.
+    """
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: float | str = "mean",
+        bias: bool = True,
+        residual: bool = False,
+        *,
+        name: str = "graph_attention",
+        prior: Prior | None = None,
+        normalizer: Normalizer | None = None,
+        normalize_scores: bool = True,
+        value_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        widths = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        if min(*widths, out_channels, heads) < 1:
+            raise ValueError(f"in_channels {in_channels}, out_channels {out_channels}, heads {heads}: all must be >= 1")
+        if isinstance(fill_value, str) and fill_value not in _REDUCTIONS:
+            raise ValueError(f"fill_value is '{fill_value}', expected a number or one of {', '.join(_REDUCTIONS)}")
+        self.heads, self.out_channels, self.concat = heads, out_channels, concat
+        self.add_self_loops, self.fill_value = add_self_loops, fill_value
+        width = heads * out_channels
+        self.lin_src = nn.Linear(widths[0], width, bias=False)
+        # one projection for both ends unless the graph is bipartite
+        self.lin_dst = None if isinstance(in_channels, int) else nn.Linear(widths[1], width, bias=False)
+        self.lin_edge = None if edge_dim is None else nn.Linear(edge_dim, width, bias=False)
+        self.score = GraphAdditive(heads, out_channels, negative_slope, edge_features=edge_dim is not None)
+        out_width = width if concat else out_channels
+        self.res = nn.Linear(widths[1], out_width, bias=False) if residual else None
+        self.bias = nn.Parameter(torch.zeros(out_width)) if bias else None
+        self.attention = LatentAttention(
+            name,
+            ContextualGammaPrior(out_channels, heads) if prior is None else prior,
+            normalizer=normalizer,
+            dropout=dropout,
+            normalize_scores=normalize_scores,
+        )
+        self.value_dropout = Dropout(value_dropout, name="value_dropout")
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier-uniform weights and a zero bias, as the original."""
+        for linear in (self.lin_src, self.lin_dst, self.lin_edge, self.res):
+            if linear is not None:
+                nn.init.xavier_uniform_(linear.weight)
+        self.score.reset_parameters()
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    @classmethod
+    @torch.no_grad()
+    def from_pyg(cls, conv: Any, *, name: str = "graph_attention", prior: Prior | None = None) -> GraphAttention:
+        """Copy of a trained ``torch_geometric.nn.GATConv``, on its device, in its dtype and mode (training or not).
+
+        Raises:
+            TypeError: The layer is no ``GATConv``.
+            ValueError: It lets messages flow from target to source, does not add them up, has sizes that are not known
+                yet, or a tensor as ``fill_value``.
+        """
+        check_conv(conv)
+        widths = [linear.weight.size(1) for linear in (conv.lin_src or conv.lin, conv.lin_dst) if linear is not None]
+        new = cls(
+            widths[0] if len(widths) == 1 else (widths[0], widths[1]), conv.out_channels, conv.heads, conv.concat,
+            conv.negative_slope, conv.dropout, conv.add_self_loops,
+            None if conv.lin_edge is None else conv.lin_edge.weight.size(1), conv.fill_value, conv.bias is not None,
+            conv.residual, name=name, prior=prior,
+        )  # fmt: skip
+        new.to(conv.att_src)
+        renamed = {
+            key.replace("att_", "score.att_") if key.startswith("att_") else key.replace("lin.", "lin_src."): value
+            for key, value in conv.state_dict().items()
+        }
+        missing, unexpected = new.load_state_dict(renamed, strict=False)
+        wrong = unexpected + [key for key in missing if not key.startswith("attention.")]
+        if wrong:
+            raise ValueError(f"cannot copy this GATConv, whose parameters differ: {wrong}")
+        return new.train(conv.training)
+
+    def forward(
+        self,
+        x: Tensor | tuple[Tensor, Tensor],
+        edge_index: Tensor | EdgeList,
+        edge_attr: Tensor | None = None,
+    ) -> AttentionOutput:
+        """Attend along the edges.
+
+        Args:
+            x: Nodes ``[..., N, in_channels]`` (dense or a sparse matrix), or (sources, targets) of a bipartite graph.
+            edge_index: int64 ``[2, E]``, or an :class:`EdgeList` built once for many calls.
+            edge_attr: Edge features ``[E, edge_dim]``, or ``[E]`` where ``edge_dim`` is 1.
+
+        Returns:
+            Context ``[..., N, heads * out_channels]`` (or averaged heads); ``weights [..., E, heads]`` aligned with
+            the given edges, ``self_loop_weights [..., N, heads]`` apart.
+
+        Raises:
+            TypeError: An input is of another type.
+            ValueError: Shapes do not fit, an edge index is out of range, or edge features are missing or unexpected.
+        """
+        sources, targets = read_nodes(x)
+        graph = self._layout(edge_index, sources.size(-2), targets.size(-2))
+        keys = self._project(sources, self.lin_src)
+        queries = keys if self.lin_dst is None else self._project(targets, self.lin_dst)
+        scores = self.score(keys, queries, graph, self._edge_features(edge_attr, graph))
+        output = self.attention(scores, self.value_dropout(keys), keys=keys, layout=graph)
+        context = output.context.flatten(-2) if self.concat else output.context.mean(-2)
+        if self.res is not None:
+            context = context + self.res(targets)
+        if self.bias is not None:
+            context = context + self.bias
+        return replace(self._split(output, graph), context=context)
+
+    def _layout(self, edge_index: Tensor | EdgeList, num_sources: int, num_targets: int) -> EdgeList:
+        if isinstance(edge_index, Tensor):
+            sizes = (num_sources, num_targets)
+            return EdgeList.from_edge_index(edge_index, num_nodes=sizes, add_self_loops=self.add_self_loops)
+        if not isinstance(edge_index, EdgeList):
+            raise TypeError(
+                f"edge_index is of type {type(edge_index).__name__}, expected an int64 tensor [2, edges] or an "
+                f"EdgeList; a SparseTensor adj_t becomes one by torch.stack(adj_t.t().coo()[:2])"
+            )
+        if (edge_index.sources.count, edge_index.targets.count) != (num_sources, num_targets):
+            raise ValueError(
+                f"the EdgeList has {edge_index.sources.count} sources and {edge_index.targets.count} targets, the "
+                f"features {num_sources} and {num_targets}"
+            )
+        if edge_index.has_self_loops != self.add_self_loops:
+            raise ValueError(
+                f"the EdgeList was built with add_self_loops={edge_index.has_self_loops}, the layer expects "
+                f"{self.add_self_loops}"
+            )
+        return edge_index
+
+    def _project(self, x: Tensor, linear: nn.Linear) -> Tensor:
+        if x.size(-1) != linear.in_features:
+            raise ValueError(f"x has shape {tuple(x.shape)}, expected [..., nodes, {linear.in_features}]")
+        if x.layout != torch.strided:  # there is no sparse product in half precision
+            with torch.autocast(x.device.type, enabled=False):
+                projected: Tensor = torch.sparse.mm(x, linear.weight.T)
+        else:
+            projected = linear(x)
+        return torch.unflatten(projected, -1, (self.heads, self.out_channels))
+
+    def _edge_features(self, edge_attr: Tensor | None, graph: EdgeList) -> Tensor | None:
+        """Projected edge features ``[E, H, D]``, with those of the added self loops behind."""
+        if (edge_attr is None) != (self.lin_edge is None):
+            raise ValueError(f"edge_attr is {'missing' if edge_attr is None else 'given'}, which does not fit edge_dim")
+        if edge_attr is None or self.lin_edge is None:
+            return None
+        if edge_attr.dim() == 1:
+            edge_attr = edge_attr.unsqueeze(-1)
+        if edge_attr.shape != (graph.num_input_edges, self.lin_edge.in_features):
+            raise ValueError(
+                f"edge_attr has shape {tuple(edge_attr.shape)}, expected "
+                f"{(graph.num_input_edges, self.lin_edge.in_features)}"
+            )
+        if graph.has_self_loops:
+            edge_attr = torch.cat([edge_attr, self._self_loop_features(edge_attr, graph)])
+        return torch.unflatten(self.lin_edge(edge_attr), -1, (self.heads, self.out_channels))
+
+    def _self_loop_features(self, edge_attr: Tensor, graph: EdgeList) -> Tensor:
+        shape = (graph.targets.count, edge_attr.size(-1))
+        if not isinstance(self.fill_value, str):
+            return edge_attr.new_full(shape, self.fill_value)
+        target = graph.targets.index[: graph.num_input_edges]
+        if graph.mask is not None:  # self loops among the input are replaced, so they do not count
+            kept = graph.mask[: graph.num_input_edges, 0]
+            edge_attr, target = edge_attr[kept], target[kept]
+        where = target.unsqueeze(-1).expand_as(edge_attr)
+        return edge_attr.new_zeros(shape).scatter_reduce(
+            0, where, edge_attr, _REDUCTIONS[self.fill_value], include_self=False
+        )
+
+    @staticmethod
+    def _split(output: AttentionOutput, graph: EdgeList) -> AttentionOutput:
+        if output.weights is None or not graph.has_self_loops:
+            return output
+        edges, loops = output.weights.split([graph.num_input_edges, graph.targets.count], dim=-2)
+        return replace(output, weights=edges, self_loop_weights=loops)

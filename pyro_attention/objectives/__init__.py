@@ -1,0 +1,1 @@
+"""Objectives: closed-form KL, exact sums over alignments, score functions, importance weights."""

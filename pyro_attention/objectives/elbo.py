@@ -1,0 +1,283 @@
+"""AttentionELBO: Pyro's mean-field ELBO, made strict, economical and observable."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import torch
+from pyro import poutine
+from pyro.distributions import Delta
+from pyro.distributions.util import scale_and_mask
+from pyro.infer import TraceMeanField_ELBO
+from pyro.infer.elbo import ELBOModule
+from pyro.infer.util import is_validation_enabled
+from pyro.poutine.guide import GuideMessenger
+from pyro.poutine.util import prune_subsample_sites
+from pyro.util import check_model_guide_match, check_site_shape
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from pyro_attention._guide_runs import run_messenger
+from pyro_attention.objectives.module import WholeELBOModule, loss_and_backward
+
+__all__ = ["AttentionELBO"]
+
+
+class AttentionELBO(TraceMeanField_ELBO):
+    r"""Negative ELBO with closed-form KL, summed over every valid attention weight.
+
+    .. math:: -\mathrm{E}_q[\log p(y \mid W)] + \mathrm{kl\_weight} \cdot \sum_\text{sites} \mathrm{KL}(q \| p)
+
+    Works wherever a Pyro ELBO does: ``SVI(model, guide, optim, AttentionELBO())``, and as a module for plain PyTorch,
+    Lightning and DDP: ``AttentionELBO()(model, guide)``. With an :class:`AttentionGuide` the model runs once a step.
+
+    A point mass, such as a site of an autoguide, has the exact term ``log q - log p`` at its value, and an auxiliary
+    site of the guide has ``log q``: the KL of an autoguide is estimated from the drawn values, as in stock Pyro.
+
+    Parameters that a step does not use (a prior network while the KL weight is 0, or under ``Soft``) take part in the
+    module's loss without a gradient: their ``grad`` stays None in one process, so no optimiser moves them, and DDP,
+    which must hear of every parameter, averages zeros (an optimiser with weight decay then shrinks them). DDP needs
+    no ``find_unused_parameters=True`` for them. Two things are left to the caller: run the module once before it is
+    wrapped when an autoguide makes its parameters at the first call, and seed every rank differently after the
+    parameters are made (``torch.manual_seed(seed + rank)``), because ranks with equal seeds draw equal noise.
+
+    Args:
+        kl_weight: Weight of the KL terms, or a callable of :attr:`step` (see :mod:`pyro_attention.schedules`); 0 skips
+            them.
+        kl: "closed_form" raises where there is none; "sampled" estimates every KL from the drawn weights (for
+            ablations; far noisier).
+        num_particles: Samples per estimate.
+        vectorize_particles: Draw them in one pass, by a plate at the left.
+        max_plate_nesting: Number of nested plates, needed only with vectorised particles; guessed when omitted.
+
+    Attributes:
+        step: Step given to a ``kl_weight`` schedule; set by the caller (the training loop), never counted inside.
+        kl_record: Unweighted KL of every site at the last evaluation, averaged over particles, in nats. An auxiliary
+            site has its own entry, its part of the KL.
+
+    Raises:
+        ValueError: At a call: a KL without closed form, an ELBO that is NaN or infinite, a latent site of the model
+            without one in the guide or the other way round, another scale or mask of a site in a hand-written guide
+            than in the model, or parameters that would not train.
+
+    Example:
+        >>> import pyro
+        >>> from pyro_attention import AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
+        >>> attention = LatentAttention("attention", FixedGammaPrior())
+        >>> model = lambda scores, values: attention(scores, values).context
+        >>> elbo = AttentionELBO()
+        >>> loss = elbo.loss(model, AttentionGuide(model, Weibull()), torch.zeros(1, 2, 2), torch.ones(1, 2, 3))
+        >>> sorted(elbo.kl_record), bool(loss > 0)
+        (['attention'], True)
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, equation (5).
+    """
+
+    def __init__(
+        self,
+        *,
+        kl_weight: float | Callable[[int], float] = 1.0,
+        kl: Literal["closed_form", "sampled"] = "closed_form",
+        num_particles: int = 1,
+        vectorize_particles: bool = False,
+        max_plate_nesting: float = float("inf"),
+    ) -> None:
+        super().__init__(  # type: ignore[no-untyped-call]
+            num_particles=num_particles,
+            vectorize_particles=vectorize_particles,
+            max_plate_nesting=max_plate_nesting,
+        )
+        if kl not in ("closed_form", "sampled"):
+            raise ValueError(f"kl is '{kl}', expected 'closed_form' or 'sampled'")
+        self.kl_weight = kl_weight
+        self.kl: Literal["closed_form", "sampled"] = kl
+        self.step = 0
+        self.kl_record: dict[str, Tensor] = {}
+        self.current_kl_weight()
+
+    def current_kl_weight(self) -> float:
+        """The KL weight at the present step; ValueError when it is negative or not finite."""
+        weight = self.kl_weight(self.step) if callable(self.kl_weight) else self.kl_weight
+        if not 0 <= weight < float("inf"):
+            raise ValueError(f"kl_weight is {weight} at step {self.step}, expected a finite number >= 0")
+        return weight
+
+    def __call__(self, model: Any, guide: Any) -> ELBOModule:
+        """The loss as a module, called with the arguments of the model."""
+        return WholeELBOModule(model, guide, self)
+
+    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """Estimate of the negative ELBO in nats, without gradient."""
+        with torch.no_grad():
+            return float(self.differentiable_loss(model, guide, *args, **kwargs))
+
+    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """Estimate of the negative ELBO in nats, a scalar tensor."""
+        self.kl_record = {}
+        loss: Tensor | float = 0.0
+        for model_trace, guide_trace in self._get_traces(model, guide, args, kwargs):  # type: ignore[no-untyped-call]
+            elbo = self._elbo_particle(model_trace, guide_trace)
+            if is_validation_enabled() and not elbo.isfinite():
+                raise ValueError(self._why_not_finite(elbo, model_trace))
+            loss = loss - elbo / self.num_particles
+        return torch.as_tensor(loss)
+
+    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """Estimate of the negative ELBO; its gradient is added to the parameters of the param store."""
+        return loss_and_backward(self, model, guide, args, kwargs)
+
+    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Traces of model and guide; log-probabilities are computed at observed sites only."""
+        if isinstance(poutine.unwrap(guide), GuideMessenger):
+            model_trace, guide_trace = run_messenger(guide, args, kwargs)
+        else:
+            guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+            replayed = poutine.replay(model, trace=guide_trace)
+            model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
+        if is_validation_enabled():
+            check_model_guide_match(model_trace, guide_trace, self.max_plate_nesting)
+        # not before the replay: model and guide share their minibatch
+        model_trace, guide_trace = prune_subsample_sites(model_trace), prune_subsample_sites(guide_trace)
+        model_trace.compute_log_prob(lambda _, site: site["is_observed"])
+        if is_validation_enabled():
+            for _, site in _sample_sites(model_trace):
+                if site["is_observed"]:
+                    check_site_shape(site, self.max_plate_nesting)
+            if self.kl == "closed_form":
+                _check_mean_field(model_trace, guide_trace)
+        return model_trace, guide_trace
+
+    def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
+        elbo, weight = torch.zeros(()), self.current_kl_weight()
+        for name, site in _sample_sites(model_trace):
+            if site["is_observed"]:
+                elbo = elbo + site["log_prob_sum"]
+            elif name not in guide_trace.nodes:
+                raise ValueError(
+                    f"site '{name}' is in the model alone; use AlignmentELBO to sum an alignment out, or give the "
+                    f"guide such a site"
+                )
+        for name, site in _sample_sites(guide_trace):
+            if name not in model_trace.nodes and not site["infer"].get("is_auxiliary"):
+                raise ValueError(
+                    f"site '{name}' is in the guide alone; mark it by infer={{'is_auxiliary': True}}, or give the "
+                    f"model such a site"
+                )
+            self._check_pathwise(name, site)
+            if weight > 0:
+                # ScoreFunctionELBO reads it there
+                site["kl"] = self._kl(name, site, model_trace.nodes.get(name))
+                if site["kl"] is not None:
+                    kl = site["kl"].sum()
+                    elbo = elbo - weight * kl
+                    self.kl_record[name] = self.kl_record.get(name, 0) + kl.detach() / self.num_particles
+        return elbo
+
+    def _kl(self, name: str, guide_site: Any, model_site: Any) -> Tensor | None:
+        """KL of one site, with the dimensions of its plates; None where the site has no prior term."""
+        q, value = guide_site["fn"], guide_site["value"]
+        if guide_site["mask"] is False or _keeps_prior(guide_site, model_site):
+            return None
+        if model_site is None:  # auxiliary
+            return _weighted(q.log_prob(value), guide_site)
+        p = model_site["fn"]
+        if self.kl == "sampled" or _is_point_mass(q):
+            return _weighted(q.log_prob(value), guide_site) - _weighted(p.log_prob(value), model_site)
+        try:
+            kl = kl_divergence(q, p)
+        except NotImplementedError:
+            raise ValueError(
+                f"site '{name}': KL({type(q).__name__} || {type(p).__name__}) has no closed form; choose another "
+                f"pair, register one with torch.distributions.register_kl, or pass kl='sampled'"
+            ) from None
+        for what in ("scale", "mask"):
+            if not _equal(guide_site[what], model_site[what]):
+                raise ValueError(
+                    f"site '{name}': its {what} is {guide_site[what]} in the guide and {model_site[what]} in the "
+                    f"model, so its KL has no closed form; put poutine.{what} around the site in both, or pass "
+                    f"kl='sampled'"
+                )
+        return _weighted(torch.as_tensor(kl), guide_site)
+
+    def _check_pathwise(self, name: str, site: Any) -> None:
+        """Raise ValueError when a site's draw loses a gradient."""
+        q = site["fn"]
+        # a site that keeps a prior without parameters has none to lose
+        if q.has_rsample or (site["infer"].get("keeps_prior") and not q.log_prob(site["value"]).requires_grad):
+            return
+        self._check_unreparameterised(name, q)
+
+    def _check_unreparameterised(self, name: str, q: Any) -> None:
+        raise ValueError(
+            f"site '{name}': {type(q).__name__} has no reparameterised sampler, it cannot train here; use "
+            f"AlignmentELBO or ScoreFunctionELBO for alignments"
+        )
+
+    def _why_not_finite(self, elbo: Tensor, model_trace: Any) -> str:
+        record = {name: float(kl) for name, kl in self.kl_record.items()}
+        observed = {n: site["log_prob_sum"].item() for n, site in _sample_sites(model_trace) if site["is_observed"]}
+        broken = [name for name, kl in record.items() if not math.isfinite(kl)]
+        if broken:
+            remedy = (
+                f"the KL of {', '.join(map(repr, broken))} overflows, as it does for raw scores near 89: let the layer "
+                f"normalise them (normalize_scores=True), scale them down, or lower the learning rate"
+            )
+        else:
+            remedy = (
+                "look for NaN or impossible values in the observed data, or a learning rate or raw scores so large "
+                "that the likelihood overflows"
+            )
+        return f"the ELBO is {elbo.item()} (KL per site: {record}; log likelihood per site: {observed}); {remedy}"
+
+
+def _keeps_prior(guide_site: Any, model_site: Any) -> bool:
+    q = guide_site["fn"]
+    same = model_site is not None and q is model_site["fn"]
+    if not (same or guide_site["infer"].get("keeps_prior")):
+        return False
+    return q.has_rsample or not q.log_prob(guide_site["value"]).requires_grad
+
+
+def _weighted(log_prob: Tensor, site: Any) -> Tensor:
+    weighted: Tensor = scale_and_mask(log_prob, scale=site["scale"], mask=site["mask"])
+    return weighted
+
+
+def _is_point_mass(q: Any) -> bool:
+    while hasattr(q, "base_dist") and not isinstance(q, Delta):
+        q = q.base_dist
+    return isinstance(q, Delta)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two scales or masks are the same; no mask is a mask of True."""
+    if one is other:
+        return True
+    one, other = (torch.as_tensor(True if value is None else value) for value in (one, other))
+    return bool((one == other).all())
+
+
+def _check_mean_field(model_trace: Any, guide_trace: Any) -> None:
+    """Warn when closed-form KL terms may be wrong: Pyro's mean-field condition, by the order of the sites."""
+    # sites that a messenger took from the model are in its order
+    own = [
+        (name, site)
+        for name, site in _sample_sites(guide_trace)
+        if name in model_trace.nodes and "prior" not in site["infer"]
+    ]
+    order = [name for name, _ in own]
+    expected = [name for name in model_trace.nodes if name in order]
+    if order != expected and not all(_is_point_mass(site["fn"]) for _, site in own):
+        warnings.warn(
+            f"failed to verify the mean field restriction on the guide: its sites come in the order {order}, those of "
+            f"the model in the order {expected}; a closed-form KL is wrong where the model lets a site depend on "
+            f"another that depends on it in the guide. Sample them in the model's order, or pass kl='sampled'",
+            stacklevel=2,
+        )
+
+
+def _sample_sites(trace: Any) -> Iterator[tuple[str, Any]]:
+    return ((name, site) for name, site in trace.nodes.items() if site["type"] == "sample")

@@ -1,0 +1,121 @@
+"""AlignmentELBO: exact sums over latent alignments, in one pass of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite
+from typing import Any
+
+from pyro import poutine
+from pyro.infer import TraceEnum_ELBO
+from pyro.infer.elbo import ELBOModule
+from pyro.infer.util import is_validation_enabled
+from pyro.poutine.enum_messenger import EnumMessenger
+from torch import Tensor
+
+from pyro_attention._guide_runs import forget_traces, warn_of_priors
+from pyro_attention.guide import AttentionGuide
+from pyro_attention.objectives.module import WholeELBOModule, loss_and_backward
+
+__all__ = ["AlignmentELBO"]
+
+
+class AlignmentELBO(TraceEnum_ELBO):
+    r"""Pyro's enumerating ELBO for an :class:`AttentionGuide`, whose model then runs once a step.
+
+    Under the family ``Marginal`` its value is the log evidence, under ``Categorical`` the exact expectation
+
+    .. math:: \log \sum_z p(z)\, f(y \mid z), \qquad \mathrm{E}_q[\log f(y \mid z)] - \mathrm{KL}(q \| p).
+
+    The queries must lie in plates: each alignment is then summed out on its own, at the cost of one likelihood a key.
+    Give ``max_plate_nesting`` (the number of nested plates), or it is guessed by an additional pass at first.
+
+    Raises:
+        NotImplementedError: Particles are to be vectorised, or the guide is another messenger than an AttentionGuide.
+        ValueError: At a call: an ELBO that is NaN or infinite, or parameters that would not train.
+
+    Example:
+        >>> import pyro, torch
+        >>> from pyro_attention import AlignmentPrior, AttentionGuide, Dense, LatentAttention, Marginal
+        >>> attention = LatentAttention("alignment", AlignmentPrior())
+        >>> def model(scores, values, y):
+        ...     with pyro.plate("queries", len(y)):
+        ...         mean = attention(scores, values, layout=Dense(event_dim=2)).context.squeeze(-1).squeeze(-1)
+        ...         pyro.sample("y", pyro.distributions.Normal(mean, 1.0), obs=y)
+        >>> elbo = AlignmentELBO(max_plate_nesting=1)
+        >>> guide = AttentionGuide(model, Marginal())
+        >>> round(elbo.loss(model, guide, torch.zeros(2, 1, 3), torch.ones(1, 3, 1), torch.ones(2)), 3)  # log 2 pi
+        1.838
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.
+    """
+
+    def __call__(self, model: Any, guide: Any) -> ELBOModule:
+        """The loss as a module, called with the arguments of the model."""
+        return WholeELBOModule(model, guide, self)
+
+    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """Negative ELBO in nats."""
+        loss: float = super().loss(model, guide, *args, **kwargs)  # type: ignore[no-untyped-call]
+        self._check_finite(loss)
+        return loss
+
+    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """Negative ELBO in nats, a scalar tensor."""
+        loss: Tensor = super().differentiable_loss(model, guide, *args, **kwargs)  # type: ignore[no-untyped-call]
+        self._check_finite(loss)
+        return loss
+
+    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """Negative ELBO; its gradient is added to the parameters of the param store."""
+        return loss_and_backward(self, model, guide, args, kwargs)
+
+    def _check_finite(self, loss: Tensor | float) -> None:
+        """Raise ValueError when the loss is NaN or infinite, and name the sites whose terms are."""
+        value = loss.item() if isinstance(loss, Tensor) else loss
+        if not is_validation_enabled() or isfinite(value):
+            return
+        sites = ", ".join(map(repr, self._suspects)) or "none"
+        raise ValueError(
+            f"the ELBO is {-value} (sites whose log probability is not finite: {sites}); look for NaN or "
+            f"impossible values in the observed data, for infinite scores, or for a learning rate so large that the "
+            f"likelihood overflows"
+        )
+
+    def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+        self._suspects: list[str] = []
+        for model_trace, guide_trace in self._get_enumerated(model, guide, args, kwargs):
+            if is_validation_enabled():
+                self._suspects += _not_finite(model_trace)
+            yield model_trace, guide_trace
+
+    def _get_enumerated(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+        messenger = poutine.unwrap(guide)
+        if not isinstance(messenger, AttentionGuide):
+            yield from super()._get_traces(model, guide, args, kwargs)  # type: ignore[no-untyped-call]
+            return
+        if self.vectorize_particles:
+            raise NotImplementedError("AlignmentELBO does not vectorise particles; pass vectorize_particles=False")
+        if self.max_plate_nesting == float("inf"):
+            self._guess_max_plate_nesting(model, guide, args, kwargs)  # type: ignore[no-untyped-call]
+        for _ in range(self.num_particles):
+            # posteriors stand inside, so what is enumerated is their support
+            enumerated = EnumMessenger(first_available_dim=-1 - self.max_plate_nesting)(guide)
+            try:
+                traces = self._get_trace(model, enumerated, args, kwargs)  # type: ignore[no-untyped-call]
+            finally:
+                forget_traces(messenger)
+            warn_of_priors(messenger, traces[1])
+            yield traces
+
+
+def _not_finite(trace: Any) -> list[str]:
+    """Observed sites whose log probability is not finite, and latent ones where it is NaN."""
+    found = []
+    for name, site in trace.nodes.items():
+        if site["type"] == "sample":
+            total = site["log_prob_sum"]
+            # a key that is masked out has the probability zero
+            if total.isnan() or (site["is_observed"] and total.isinf()):
+                found.append(name)
+    return found

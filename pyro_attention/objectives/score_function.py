@@ -1,0 +1,138 @@
+"""ScoreFunctionELBO: gradients through drawn alignments, with soft attention as the baseline."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pyro import poutine
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.trace_struct import Trace
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from pyro_attention.families.alignment_weights import AlignmentWeights, CategoricalAlignment
+from pyro_attention.guide import AttentionGuide
+from pyro_attention.objectives.elbo import AttentionELBO
+
+__all__ = ["ScoreFunctionELBO"]
+
+
+class ScoreFunctionELBO(AttentionELBO):
+    r"""ELBO of drawn alignments: closed-form KL, and the score-function gradient for the likelihood.
+
+    .. math:: \nabla \mathrm{E}_q[\log f(y \mid z)] = \mathrm{E}_q[\nabla \log f(y \mid z)
+              + (\log f(y \mid z) - B)\, \nabla \log q(z)], \qquad B = \log f(y \mid \mathrm{E}_p[z])
+
+    The baseline B costs a second run of the model, without gradient, at the prior's expected alignment (on the same
+    minibatch, and with the same values of what was drawn before). The reward of an alignment is what was observed in
+    its own plates, so queries must be conditionally independent given the input; where other latent sites come after
+    it, their KL is part of the reward too.
+    Its value is that of the plain ELBO. For :class:`Categorical(enumerate=False) <Categorical>`.
+
+    Args:
+        baseline: "soft", or "none".
+        options: Those of :class:`AttentionELBO`.
+
+    Raises:
+        ValueError: An unknown baseline; at a call: vectorised particles, or another guide than an AttentionGuide.
+
+    Example:
+        >>> ScoreFunctionELBO(baseline="none", num_particles=5).baseline
+        'none'
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.2.
+    """
+
+    def __init__(self, *, baseline: Literal["soft", "none"] = "soft", **options: Any) -> None:
+        super().__init__(**options)
+        if baseline not in ("soft", "none"):
+            raise ValueError(f"baseline is '{baseline}', expected 'soft' or 'none'")
+        if self.vectorize_particles:
+            raise ValueError("vectorize_particles is True, but rewards belong to single draws; expected False")
+        self.baseline: Literal["soft", "none"] = baseline
+        self._soft: dict[str, Tensor] = {}
+
+    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        if not isinstance(poutine.unwrap(guide), AttentionGuide):
+            raise ValueError(f"guide is a {type(guide).__name__}, expected an AttentionGuide")
+        with poutine.trace() as drawn:
+            traces = super()._get_trace(model, guide, args, kwargs)
+        if self.baseline == "soft":
+            with torch.no_grad(), _AtPriorMean(drawn.trace):
+                soft, _ = super()._get_trace(model, guide, args, kwargs)
+            self._soft = {name: site["log_prob"] for name, site in _observed(soft).items()}
+        return traces
+
+    def _check_unreparameterised(self, name: str, q: Any) -> None:
+        if not isinstance(q, CategoricalAlignment):
+            super()._check_unreparameterised(name, q)
+
+    def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
+        elbo = super()._elbo_particle(model_trace, guide_trace)
+        rewards = self._rewards(model_trace, guide_trace)
+        sites = list(model_trace.nodes)
+        for name, site in guide_trace.nodes.items():
+            drawn = site["type"] == "sample" and not site["fn"].has_rsample
+            if drawn and isinstance(site["fn"], CategoricalAlignment):
+                # what came before the draw does not depend on it
+                after = sites[sites.index(name) + 1 :]
+                elbo = elbo + _surrogate(site, [rewards[other] for other in after if other in rewards])
+        self._soft = {}
+        return elbo
+
+    def _rewards(self, model_trace: Any, guide_trace: Any) -> dict[str, Tensor]:
+        """Terms of the ELBO that may depend on drawn alignments, less their baselines."""
+        rewards = {name: site["log_prob"].detach() for name, site in _observed(model_trace).items()}
+        for name, soft in self._soft.items():
+            rewards[name] = rewards[name] - soft
+        for name, site in guide_trace.nodes.items():
+            if site["type"] == "sample" and site.get("kl") is not None:
+                rewards[name] = -self.current_kl_weight() * site["kl"].detach()
+        return rewards
+
+
+def _surrogate(site: Any, rewards: list[Tensor]) -> Tensor:
+    """Zero, with the score function's gradient."""
+    log_q = site["fn"].log_prob(site["value"])
+    reward = sum((value.sum_to_size(_reduced(value.shape, log_q.shape)) for value in rewards), torch.zeros(()))
+    score = log_q - log_q.detach()
+    if site["mask"] is not None:
+        score = torch.where(torch.as_tensor(site["mask"], device=score.device), score, 0)
+    total: Tensor = (reward * score).sum()
+    return total
+
+
+def _reduced(shape: torch.Size, plates: torch.Size) -> list[int]:
+    """Shape of a reward summed over the plates that the alignment does not have."""
+    padded = (1,) * (len(shape) - len(plates)) + tuple(plates)[max(0, len(plates) - len(shape)) :]
+    return [1 if plate == 1 else size for size, plate in zip(shape, padded, strict=True)]
+
+
+def _observed(trace: Any) -> dict[str, Any]:
+    return {name: site for name, site in trace.nodes.items() if site["type"] == "sample" and site["is_observed"]}
+
+
+class _AtPriorMean(Messenger):
+    """Sets every alignment to the prior's expectation; stands outside the guide.
+
+    What was drawn before the first alignment, and the minibatches, are as in the run that it is the baseline of.
+    """
+
+    def __init__(self, drawn: Trace) -> None:
+        super().__init__()
+        sites = [site for site in drawn.nodes.values() if site["type"] == "sample"]
+        first = next((i for i, site in enumerate(sites) if _is_alignment(site)), 0)
+        self.same = {s["name"]: s["value"] for i, s in enumerate(sites) if i < first or site_is_subsample(s)}
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["is_observed"] or msg["value"] is not None:
+            return
+        if _is_alignment(msg):
+            msg["value"] = msg["infer"]["prior"].mean_value
+        elif msg["name"] in self.same:
+            msg["value"] = self.same[msg["name"]]
+
+
+def _is_alignment(site: Any) -> bool:
+    return isinstance(site["infer"].get("prior"), CategoricalAlignment | AlignmentWeights)

@@ -1,0 +1,1 @@
+"""Posterior samples and predictions, streamed in chunks of passes."""

@@ -1,0 +1,167 @@
+"""Passes of a model under its guide, each of which draws one or many posterior samples."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyro
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from pyro_attention.guide import AttentionGuide
+from pyro_attention.posterior.handlers import AtMean, dropout_mode, is_attention, seeded, stop_after
+from pyro_attention.posterior.sample_size import SampleSize
+
+__all__ = ["Noise", "Pass", "Request", "passes"]
+
+Noise = Literal["attention", "dropout", "both", "none"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """How many samples to draw, of what, and how many in a pass: see :func:`pyro_attention.sample_posterior`.
+
+    Raises:
+        TypeError: A number of samples that is no integer.
+        ValueError: An unknown noise, a number that is too small, or many samples a pass with dropout.
+    """
+
+    num_samples: int
+    noise: Noise
+    chunk_size: int | None
+    memory_budget: float | None
+    seed: int | None
+
+    def __post_init__(self) -> None:
+        if self.noise not in ("attention", "dropout", "both", "none"):
+            raise ValueError(f"noise is '{self.noise}', expected 'attention', 'dropout', 'both' or 'none'")
+        chunk_size = 1 if self.chunk_size is None else self.chunk_size
+        for name, count in (("num_samples", self.num_samples), ("chunk_size", chunk_size)):
+            if not isinstance(count, int):
+                raise TypeError(f"{name} is {count!r}, expected an integer; memory_budget chooses a chunk_size")
+            if count < 1:
+                raise ValueError(f"{name} is {count}, expected at least 1")
+        if self.memory_budget is not None and not self.memory_budget > 0:
+            raise ValueError(f"memory_budget is {self.memory_budget}, expected a positive number of bytes, as 1e9")
+        if self.dropout and (self.memory_budget is not None or chunk_size > 1):
+            name = "chunk_size" if self.memory_budget is None else "memory_budget"
+            raise ValueError(
+                f"{name} is {getattr(self, name)} with noise='{self.noise}': samples of one pass would share dropout "
+                f"masks ahead of the first attention; use chunk_size=1"
+            )
+
+    @property
+    def dropout(self) -> bool:
+        """Whether dropout is random."""
+        return self.noise in ("dropout", "both")
+
+    def modes(self) -> ExitStack:
+        """Context of all passes."""
+        modes = ExitStack()
+        modes.enter_context(torch.no_grad())
+        modes.enter_context(seeded(self.seed))
+        modes.enter_context(dropout_mode(self.dropout))
+        if self.noise in ("dropout", "none"):
+            modes.enter_context(AtMean())
+        return modes
+
+    def chunk(self, sample_bytes: int) -> int:
+        """Samples in a pass, when one takes so many bytes; ValueError when it takes more than there are."""
+        if self.memory_budget is None:
+            return self.chunk_size or 1
+        if sample_bytes > self.memory_budget:
+            raise ValueError(
+                f"memory_budget is {self.memory_budget:.3g} bytes, expected at least {sample_bytes}, about what one "
+                f"sample takes; raise it, give the model a smaller batch, or omit it for one sample a pass"
+            )
+        return int(min(self.memory_budget / max(1, sample_bytes), self.chunk_size or self.num_samples))
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One run of the model: ``size`` samples, in one extra plate at the left when ``vectorized``."""
+
+    trace: Any
+    output: Any
+    size: int = 1
+    nesting: int = 0
+    vectorized: bool = False
+
+    def attention_sites(self) -> Iterator[tuple[str, Any]]:
+        """Name and trace node of every attention site."""
+        return ((name, site) for name, site in self.trace.nodes.items() if is_attention(site))
+
+    def samples_first(self, value: Tensor, site: Any) -> Tensor:
+        """Site value with one leading sample dimension, without the unit dimensions of plates it is not in."""
+        if not self.vectorized:
+            return value.unsqueeze(0)
+        return value.flatten(0, self.nesting - _depth(site))
+
+    def outputs(self) -> Tensor:
+        """The model's return value with a leading sample dimension.
+
+        Raises:
+            TypeError: It is no tensor.
+            ValueError: It has no such dimension.
+        """
+        if not isinstance(self.output, Tensor):
+            raise TypeError(
+                f"the model returned {type(self.output).__name__}, expected a tensor such as logits; return it from "
+                f"the model, or make the guide of a function that picks it: AttentionGuide(lambda x: model(x)[0], ...)"
+            )
+        if not self.vectorized:
+            return self.output.unsqueeze(0)
+        if self.output.dim() == 0 or self.output.size(0) != self.size:
+            raise ValueError(
+                f"the model returned shape {tuple(self.output.shape)} for {self.size} samples in one pass, expected a "
+                f"leading dimension of {self.size}; use chunk_size=1 unless the model broadcasts over it"
+            )
+        return self.output
+
+
+def passes(
+    guide: AttentionGuide, args: Any, kwargs: Any, request: Request, *, whole: bool
+) -> Generator[Pass, None, None]:
+    """Run the model under the guide until all samples are drawn.
+
+    The first pass is one sample, and shows the model's plates, its attention sites and their sizes; those after it are
+    chunks. Unless the ``whole`` model is wanted they end at the last attention site, and have no output.
+    """
+    with request.modes():
+        size = SampleSize(whole=whole)
+        first = Pass(*_run(guide, args, kwargs, *([] if request.memory_budget is None else [size])))
+        size.finish(first.output)
+        chunk_size = request.chunk(size.bytes)
+        sites = [site for site in first.trace.nodes.values() if site["type"] == "sample"]
+        nesting = max((_depth(site) for site in sites), default=0)
+        names = [name for name, _ in first.attention_sites()]
+        yield first
+        del first, sites
+        for start in range(1, request.num_samples, chunk_size):
+            chunk = min(chunk_size, request.num_samples - start)
+            around: list[AbstractContextManager[Any]] = [] if whole else [stop_after(names)]
+            if chunk_size > 1:
+                around.append(pyro.plate("_samples", chunk, dim=-1 - nesting))
+            yield Pass(*_run(guide, args, kwargs, *around), chunk, nesting, chunk_size > 1)
+
+
+def _run(guide: AttentionGuide, args: Any, kwargs: Any, *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
+    """Trace and output of one run; None is the output of one that is stopped."""
+    output = None
+    with ExitStack() as stack:
+        for handler in around:
+            stack.enter_context(handler)
+        # a run that is stopped returns no trace of its own
+        tracer = stack.enter_context(poutine.trace())
+        output = guide.run(*args, **kwargs).output
+    return tracer.trace, output
+
+
+def _depth(site: Any) -> int:
+    """Number of plate dimensions of a site, without that of the samples."""
+    frames = site["cond_indep_stack"]
+    return max((-frame.dim for frame in frames if frame.vectorized and frame.name != "_samples"), default=0)

@@ -1,0 +1,228 @@
+"""Posterior samples of attention weights, and Monte Carlo predictions whose variance splits into its sources."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_attention.blocked.value import BlockedValue
+from pyro_attention.guide import AttentionGuide, check_guide
+from pyro_attention.posterior.handlers import seeded
+from pyro_attention.posterior.passes import Noise, Request, passes
+from pyro_attention.posterior.streaming import Moments, OrderStatistics
+
+__all__ = ["Noise", "Prediction", "predict", "sample_posterior", "seeded"]
+
+
+# What torch's allocators say: for a CPU on each system, for a GPU, and of a size beyond 64 bits.
+_OUT_OF_MEMORY = "can't allocate memory", "not enough memory", "out of memory", "overflow"
+
+# Pyro has one stack of handlers, and torch one generator, for all threads: they take turns.
+_TURN = RLock()
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Moments of a model's output over posterior samples.
+
+    Attributes:
+        mean: Mean over samples, of the output's shape.
+        variance: Unbiased variance over samples; zero for a single sample.
+        quantiles: One tensor of the output's shape for each probability asked for.
+        num_samples: Number of samples.
+        samples: ``[S, ...]`` when asked for.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    num_samples: int
+    quantiles: dict[float, Tensor] = field(default_factory=dict)
+    samples: Tensor | None = None
+
+
+def sample_posterior(
+    guide: AttentionGuide,
+    *args: Any,
+    num_samples: int = 100,
+    noise: Noise = "attention",
+    log_weights: bool = False,
+    chunk_size: int | None = None,
+    memory_budget: float | None = None,
+    seed: int | None = None,
+    **kwargs: Any,
+) -> dict[str, Tensor]:
+    r"""Draw attention weights from the posterior, :math:`W^{(s)} = \mathrm{normalize}(S^{(s)}),\ S^{(s)} \sim q`.
+
+    The first pass is one sample; the others are drawn in chunks. Within a chunk nothing ahead of the first attention
+    site is repeated, and after the first pass nothing behind the last one is computed: many samples of a model with one
+    attention site, such as a translation's alignment, cost little more than two passes.
+
+    Args:
+        guide: The guide; its model is run.
+        args: Arguments of the model.
+        num_samples: Number of samples S.
+        noise: What is random: "attention", "dropout", "both", or "none"; whatever the training mode of the modules.
+        log_weights: Return the site's value ``log S`` instead of the normalised weights.
+        chunk_size: Samples drawn in one pass, by a plate at the left (the model must broadcast over it, as for
+            vectorised particles). One when omitted, which suits every model.
+        memory_budget: Bytes that the samples of one pass may take, beside the results: as many are drawn in it as fit,
+            ``chunk_size`` at most. What one takes is measured in the first pass, from the first attention site on. The
+            model must broadcast as for chunks.
+        seed: Seed of this call alone; the global generator goes on as if nothing had happened.
+        kwargs: Keyword arguments of the model.
+
+    Other latent sites (those of the guide's ``rest``, or drawn from their prior) are random under every ``noise``.
+    Threads take turns, each with a guide of its own: a process has one stack of Pyro's handlers and one generator, so
+    no other thread may train, or draw random numbers under a seed, at the same time. Processes draw in parallel.
+
+    Returns:
+        For every attention site ``[S, ..., H, M, N]`` or ``[S, ..., E, H]``, in float32.
+
+    Raises:
+        TypeError: The guide is no AttentionGuide, or ``num_samples`` or ``chunk_size`` is no integer.
+        ValueError: ``num_samples`` or ``chunk_size`` below one, chunks with dropout, a memory budget below one sample,
+            samples, or weights of blocked attention, that do not fit in memory, or attention sites that change from
+            pass to pass.
+
+    Example:
+        >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
+        >>> attention = LatentAttention("attention", FixedGammaPrior())
+        >>> guide = AttentionGuide(lambda scores, values: attention(scores, values).context, Weibull())
+        >>> samples = sample_posterior(guide, torch.zeros(1, 2, 3), torch.ones(1, 3, 4), num_samples=5, seed=0)
+        >>> samples["attention"].shape
+        torch.Size([5, 1, 2, 3])
+    """
+    samples: dict[str, Tensor] = {}
+    counts: Counter[str] = Counter()
+    check_guide(guide)
+    request = Request(num_samples, noise, chunk_size, memory_budget, seed)
+    with _TURN, closing(passes(guide, args, kwargs, request, whole=False)) as draws:
+        for drawn in draws:
+            for name, site in drawn.attention_sites():
+                prior, value = site["infer"]["prior"], site["value"]
+                if not log_weights:
+                    value = prior.weights(value)
+                elif isinstance(value, BlockedValue):
+                    value = value.dense()
+                value = drawn.samples_first(value, site)
+                if name not in samples:
+                    samples[name] = _room(name, num_samples, value)
+                samples[name][counts[name] : counts[name] + len(value)] = value
+                counts[name] += len(value)
+            del drawn, prior, value, site  # the next pass needs the memory
+    for name, count in counts.items():
+        if count != num_samples:
+            raise ValueError(
+                f"site '{name}' was reached by {count} of {num_samples} samples, expected all: the attention sites of "
+                f"a model may not change from pass to pass"
+            )
+    return samples
+
+
+def _room(name: str, num_samples: int, value: Tensor) -> Tensor:
+    """Memory for all samples of a site, of which ``value`` has one first."""
+    shape = (num_samples, *value.shape[1:])
+    try:
+        return value.new_empty(shape)
+    except RuntimeError as error:
+        if not any(reason in str(error) for reason in _OUT_OF_MEMORY):
+            raise
+        size = 1e-9 * num_samples * value[0].nbytes
+        raise ValueError(
+            f"site '{name}': {num_samples} samples of shape {shape[1:]} would take {size:.1f} GB, more than can be "
+            f"allocated; draw fewer, use predict, which streams over samples, or, in blocked attention, read the log "
+            f"weights of some queries by value.window(rows)"
+        ) from error
+
+
+def predict(
+    guide: AttentionGuide,
+    *args: Any,
+    num_samples: int = 100,
+    noise: Noise = "attention",
+    transform: Callable[[Tensor], Tensor] | None = None,
+    quantiles: Sequence[float] = (),
+    keep_samples: bool = False,
+    chunk_size: int | None = None,
+    memory_budget: float | None = None,
+    seed: int | None = None,
+    **kwargs: Any,
+) -> Prediction:
+    r"""Average a model's output over the posterior, :math:`\frac1S \sum_s f(x, W^{(s)})`, in a stream.
+
+    Mean and variance need no memory for the samples; a quantile ``q`` keeps the ``min(q, 1 - q) * S`` outermost ones
+    and is exact (linear interpolation, as :func:`torch.quantile`). Run it with ``noise`` "attention", "dropout" and
+    "both" to split the predictive variance into its sources.
+
+    Args:
+        guide: The guide; its model is run and must return a tensor.
+        args: Arguments of the model (without observations).
+        num_samples: Number of samples S.
+        noise: What is random: "attention", "dropout", "both" or "none"; whatever the training mode of the modules.
+            Dropout is recognised as dropout modules, and modules with a float attribute ``dropout``.
+        transform: Applied to each output, for example ``lambda logits: logits.softmax(-1)``.
+        quantiles: Probabilities in [0, 1].
+        keep_samples: Return the samples too.
+        chunk_size: Samples drawn in one pass; see :func:`sample_posterior`.
+        memory_budget: Bytes that the samples of one pass may take; see there. Samples that are kept, for quantiles or
+            by ``keep_samples``, come on top.
+        seed: Seed of this call alone.
+        kwargs: Keyword arguments of the model.
+
+    Raises:
+        TypeError: The guide is no AttentionGuide, the model returns no tensor or one of integers (labels, say) that no
+            transform turns into numbers to be averaged, or a count is no integer.
+        ValueError: A count below one, a probability outside [0, 1], chunks with dropout, or a memory budget below one
+            sample.
+
+    Example:
+        >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
+        >>> attention = LatentAttention("attention", FixedGammaPrior())
+        >>> guide = AttentionGuide(lambda scores, values: attention(scores, values).context, Weibull())
+        >>> prediction = predict(guide, torch.zeros(1, 2, 3), torch.ones(1, 3, 4), num_samples=5, quantiles=[0.5])
+        >>> prediction.mean.shape, sorted(prediction.quantiles)
+        (torch.Size([1, 2, 4]), [0.5])
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 4.2, for the use of both sources of noise.
+    """
+    check_guide(guide)
+    request = Request(num_samples, noise, chunk_size, memory_budget, seed)
+    moments, order = Moments(), {q: OrderStatistics(q, num_samples) for q in quantiles}
+    samples: list[Tensor] = []
+    with _TURN, closing(passes(guide, args, kwargs, request, whole=True)) as draws:
+        for drawn in draws:
+            chunk = drawn.outputs() if transform is None else transform(drawn.outputs())
+            _check_averageable(chunk, transformed=transform is not None)
+            moments.update(chunk)
+            for statistics in order.values():
+                statistics.update(chunk)
+            if keep_samples:
+                samples.append(chunk)
+            del drawn, chunk  # the next pass needs the memory
+    return Prediction(
+        mean=moments.mean,
+        variance=moments.variance,
+        num_samples=moments.count,
+        quantiles={q: statistics.result() for q, statistics in order.items()},
+        samples=torch.cat(samples) if keep_samples else None,
+    )
+
+
+def _check_averageable(chunk: Any, *, transformed: bool) -> None:
+    """Raise TypeError unless outputs are numbers that have a mean."""
+    who = "transform" if transformed else "the model"
+    if not isinstance(chunk, Tensor):
+        raise TypeError(f"{who} returned {type(chunk).__name__}, expected a tensor such as logits")
+    if not chunk.is_floating_point():
+        raise TypeError(
+            f"{who} returned {chunk.dtype} (labels, say), whose mean says nothing, expected floating point such as "
+            f"logits; return those from the model, or pass transform=, for example "
+            f"lambda labels: torch.nn.functional.one_hot(labels, classes).float()"
+        )

@@ -1,0 +1,120 @@
+"""From word pieces to words."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyro_attention.analysis import merge_pieces, word_map
+from tests.analysis.alignments.random_alignments import PROPERTY, weights_of
+
+MAPS = st.lists(st.integers(0, 2) | st.none(), min_size=1, max_size=6).filter(
+    lambda words: any(w is not None for w in words)
+)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "style", "words"),
+    [
+        ("re@@ vier@@ verhalten .", "@@", [0, 0, 0, 1]),
+        ("das re@@", "@@", [0, 1]),  # cut off
+        ("re@@ </s> vier", "@@", [0, None, 1]),  # a word ends before a special token
+        ("<s> un ##aff ##able . </s>", "##", [None, 0, 0, 0, 1, None]),
+        ("##able un", "##", [0, 1]),  # cut off in front
+        ("▁Tür en ▁auf", "▁", [0, 0, 1]),
+        ("▁ Tür <s> en", "▁", [0, 0, None, 1]),
+        ("The Ġcat s", "Ġ", [0, 1, 1]),
+        ("", "@@", []),
+    ],
+)
+def test_word_map(pieces, style, words):
+    assert word_map(pieces.split(), style=style, special={"<s>", "</s>"}) == words
+
+
+def test_word_map_agrees_with_tokenizers():
+    tokenizers = pytest.importorskip("tokenizers")
+    text = "die revier verhalten der tiere der reviere"
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=30, special_tokens=["[UNK]"], show_progress=False)
+    tokenizer.train_from_iterator([text], trainer)
+    encoding = tokenizer.encode(text)
+    assert len(encoding.tokens) > len(text.split())
+    assert word_map(encoding.tokens, style="##") == encoding.word_ids
+
+
+def test_merge_by_hand():
+    weights = torch.tensor([
+        [0.1, 0.2, 0.3, 0.4],
+        [0.4, 0.2, 0.2, 0.2],
+        [0.0, 0.5, 0.5, 0.0],
+    ])  # fmt: skip
+    merged = merge_pieces(weights, source=[0, 1, 1, None], target=[0, 0, 1])
+    torch.testing.assert_close(merged, torch.tensor([[0.25, 0.45], [0.0, 1.0]]))
+    whole = merge_pieces(weights, source=[0, 1, 1, None], target=[0, 0, 1], renormalise=True)
+    torch.testing.assert_close(whole, torch.tensor([[0.25 / 0.7, 0.45 / 0.7], [0.0, 1.0]]))
+    without_first = merge_pieces(weights, source=[None, 0, 0, 0], target=[None, 0, 1])
+    torch.testing.assert_close(without_first, torch.tensor([[0.6], [1.0]]))
+
+
+def test_words_that_lost_their_pieces():
+    merged = merge_pieces(torch.ones(1, 1), source=[1], target=[0], num_source=3, num_target=2, renormalise=True)
+    assert merged.tolist() == [[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+
+
+@PROPERTY
+@given(MAPS, MAPS, st.integers(0, 1000))
+def test_rows_stay_a_simplex_and_samples_are_merged_one_by_one(source, target, seed):
+    samples = weights_of(4, len(target), len(source), seed=seed)
+    merged = merge_pieces(samples, source=source, target=target, renormalise=True)
+    present = torch.tensor([word in target for word in range(merged.size(1))])
+    torch.testing.assert_close(merged.sum(-1), present.double().expand(4, -1))
+    one_by_one = [merge_pieces(sample, source=source, target=target, renormalise=True) for sample in samples]
+    torch.testing.assert_close(merged, torch.stack(one_by_one))
+    if None not in source:
+        torch.testing.assert_close(merge_pieces(samples, source=source, target=target), merged)
+
+
+def test_one_piece_a_word_changes_nothing():
+    weights = weights_of(3, 4, dtype=torch.float32)
+    torch.testing.assert_close(merge_pieces(weights, source=range(4), target=range(3)), weights)
+
+
+def test_gradients_and_half_precision():
+    weights = weights_of(3, 4).requires_grad_()
+    merge_pieces(weights, source=[0, 0, 1, None], target=[0, 0, 1], renormalise=True)[0, 0].backward()
+    assert weights.grad[2].eq(0).all()
+    assert weights.grad[0].ne(0).any()
+    assert merge_pieces(weights_of(3, 4).half(), source=range(4), target=range(3)).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"source": [0, 1], "target": [0, 0]}, ValueError, "source maps 2 pieces, 2 of them to words; expected 3"),
+        ({"source": [0, 1, 1], "target": [None, None]}, ValueError, "target maps 2 pieces, 0 of them .* at least one"),
+        ({"source": [0, 1, "1"], "target": [0, 0]}, TypeError, r"source\[2\] is '1', expected the index of a word"),
+        ({"source": [0, True, 1], "target": [0, 0]}, TypeError, r"source\[1\] is True"),
+        ({"source": "0 1", "target": [0, 0]}, TypeError, "source is a str, expected a sequence"),
+        (
+            {"source": [0, -1, 1], "target": [0, 0]},
+            ValueError,
+            "source runs from -1 to 1, expected word indices from 0",
+        ),
+        ({"source": [0, 1, 2], "target": [0, 0], "num_source": 2}, ValueError, "from 0 to 2, expected .* from 0 to 1"),
+    ],
+)
+def test_wrong_maps(options, error, message):
+    with pytest.raises(error, match=message):
+        merge_pieces(torch.ones(2, 3), **options)
+
+
+def test_wrong_input():
+    with pytest.raises(TypeError, match=r"weights have dtype torch\.int64"):
+        merge_pieces(torch.ones(1, 1, dtype=torch.int64), source=[0], target=[0])
+    with pytest.raises(ValueError, match=r"weights have shape \(1,\), expected \[..., M, N\]"):
+        merge_pieces(torch.ones(1), source=[0], target=[0])
+    with pytest.raises(TypeError, match=r"pieces is the string 'a b'.* split it before"):
+        word_map("a b")
+    with pytest.raises(ValueError, match="style is 'bpe', expected one of @@, ##, ▁, Ġ"):
+        word_map(["a"], style="bpe")

@@ -1,0 +1,135 @@
+"""Blocked attention equals dense attention with the same noise, in values and gradients, whatever the blocks."""
+
+import pytest
+import torch
+
+from pyro_attention.blocked.ops.blocked_attention import blocked_attention
+from pyro_attention.blocked.ops.counter_noise import CounterNoise
+
+BATCH, HEADS, QUERIES, KEYS, WIDTH, VALUE_WIDTH = 3, 2, 5, 7, 4, 3
+SEED = 11
+KEY_MASK = torch.rand(BATCH, 1, KEYS, generator=torch.Generator().manual_seed(0)) < 0.6
+KEY_MASK[0], KEY_MASK[1], KEY_MASK[2, :, 0] = True, False, False
+
+every_mask = pytest.mark.parametrize("key_mask", [None, KEY_MASK], ids=["all keys", "padded"])
+every_order = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+every_noise = pytest.mark.parametrize("noise", ["log_exponential", "normal", None])
+
+
+def inputs(dtype=torch.float64, queries=QUERIES):
+    torch.manual_seed(1)
+    shapes = (queries, WIDTH), (KEYS, WIDTH), (KEYS, VALUE_WIDTH)
+    tensors = [torch.randn(BATCH, HEADS, *shape).to(dtype).requires_grad_() for shape in shapes]
+    return *tensors, torch.tensor([0.3, 1.2], dtype=torch.float64).requires_grad_()
+
+
+def dense(q, k, v, noise_scale, *, noise, key_mask, causal):
+    """The same with all scores in memory."""
+    scores = q @ k.transpose(-1, -2)
+    mask = torch.ones(scores.shape, dtype=torch.bool)
+    mask = mask if key_mask is None else mask & key_mask.unsqueeze(-2)
+    mask = mask.tril() if causal else mask
+    hidden, noised = torch.finfo(scores.dtype).min, scores
+    if noise is not None:
+        table = CounterNoise(noise, SEED, (BATCH * HEADS, *scores.shape[-2:])).dense(dtype=scores.dtype)
+        noised = scores + noise_scale[:, None, None] * table.view(scores.shape)
+    weights = noised.masked_fill(~mask, hidden).softmax(-1).masked_fill(~mask, 0)
+    return weights @ v, scores.masked_fill(~mask, hidden).logsumexp(-1).where(mask.any(-1), 0)
+
+
+def gradients(outputs, leaves):
+    torch.manual_seed(2)
+    loss = sum((output * torch.randn_like(output)).sum() for output in outputs)
+    return torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+
+
+@every_mask
+@every_order
+@every_noise
+@pytest.mark.parametrize("queries", [QUERIES, 9])
+def test_equals_dense(key_mask, causal, noise, queries):
+    leaves = inputs(queries=queries)
+    expected = dense(*leaves, noise=noise, key_mask=key_mask, causal=causal)
+    expected = [*expected, *gradients(expected, leaves)]
+    for block_size in (1, 3, 100):
+        outputs = blocked_attention(
+            *leaves[:3], noise=noise, noise_scale=None if noise is None else leaves[3], seed=SEED,
+            key_mask=key_mask, causal=causal, block_size=block_size,
+        )  # fmt: skip
+        actual = [*outputs, *gradients(outputs, leaves)]
+        for a, b in zip(actual, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@every_order
+@every_noise
+def test_gradcheck(causal, noise):
+    scale = None if noise is None else torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+
+    tensors = [tensor[2, :, :3].detach().requires_grad_() for tensor in inputs()[:3]]
+
+    def attend(q, k, v, scale):
+        return blocked_attention(
+            q, k, v, noise=noise, noise_scale=scale, seed=SEED, key_mask=KEY_MASK[2, :, :3], causal=causal, block_size=2
+        )
+
+    assert torch.autograd.gradcheck(attend, (*tensors, scale))
+
+
+@every_order
+def test_rows_that_see_no_key_are_zero(causal):
+    leaves = inputs()
+    context, normalisers = blocked_attention(
+        *leaves[:3], noise="normal", noise_scale=leaves[3], key_mask=KEY_MASK, causal=causal
+    )
+    assert (context[1] == 0).all()
+    assert (normalisers[1] == 0).all()
+    assert (context[2, :, 0] == 0).all() == causal
+    found = gradients((context, normalisers), leaves)
+    assert all(gradient.isfinite().all() for gradient in found)
+    assert all((gradient[1] == 0).all() for gradient in found[:3])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_low_precision_inputs(dtype):
+    leaves = inputs(dtype)
+    expected = dense(*(leaf.double() for leaf in leaves), noise="normal", key_mask=KEY_MASK, causal=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        context, normalisers = blocked_attention(
+            *leaves[:3], noise="normal", noise_scale=leaves[3], seed=SEED, key_mask=KEY_MASK, block_size=3
+        )
+    assert (context.dtype, normalisers.dtype) == (dtype, torch.float32)
+    tolerance = {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(normalisers.double(), expected[1], **tolerance)
+    torch.testing.assert_close(context, expected[0].to(dtype), **({} if dtype == torch.bfloat16 else tolerance))
+    assert [leaf.dtype for leaf in gradients((context, normalisers), leaves)] == [dtype] * 3 + [torch.float64]
+
+
+def test_scores_of_any_size():
+    q, k, v, scale = inputs(torch.float32)
+    for factor in (1e-30, 1e3, 1e6):
+        outputs = blocked_attention(q * factor, k, v, noise="log_exponential", noise_scale=10 * scale, block_size=2)
+        assert all(tensor.isfinite().all() for tensor in (*outputs, *gradients(outputs, (q, k, v))))
+
+
+def test_broadcasting():
+    q, k, v, scale = inputs()
+    shared = blocked_attention(q, k[0], v[:1], noise="normal", noise_scale=scale[:1], seed=SEED)
+    expanded = blocked_attention(
+        q, k[:1].expand_as(k), v[:1].expand_as(v), noise="normal", noise_scale=scale[0].expand(2), seed=SEED
+    )
+    torch.testing.assert_close(shared, expanded)
+
+
+def test_the_seed_matters():
+    q, k, v, scale = inputs()
+    first, other = (blocked_attention(q, k, v, noise="normal", noise_scale=scale, seed=s)[0] for s in (0, 1))
+    assert not first.allclose(other)
+
+
+def test_wrong_calls():
+    q, k, v, _ = inputs()
+    with pytest.raises(ValueError, match="block_size is 0, expected at least 1"):
+        blocked_attention(q, k, v, block_size=0)
+    with pytest.raises(ValueError, match="noise is 'normal' without a noise_scale"):
+        blocked_attention(q, k, v, noise="normal")

@@ -1,0 +1,86 @@
+"""DBLP: an archive without a split."""
+
+import os
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.datasets.graphs.load import load_graph
+
+
+def split_sizes(graph):
+    return [int(mask.sum()) for mask in (graph.train_mask, graph.val_mask, graph.test_mask)]
+
+
+@pytest.fixture
+def write_dblp(tmp_path):
+    def write_dblp(folder=".", nodes=1600, **changes):
+        ring = np.stack([np.arange(nodes), (np.arange(nodes) + 1) % nodes]).astype(np.int32)
+        arrays = {
+            "x_data": np.full(nodes, 3, dtype=np.float32),
+            "x_indices": np.arange(nodes, dtype=np.int32) % 5,
+            "x_indptr": np.arange(nodes + 1),
+            "x_shape": np.array([nodes, 5]),
+            "y": np.arange(nodes) % 4,
+            "edge_index": np.concatenate([ring, ring[::-1]], axis=1),
+        }
+        (tmp_path / folder).mkdir(exist_ok=True)
+        np.savez(tmp_path / folder / "dblp.npz", **arrays | changes)
+        return tmp_path
+
+    return write_dblp
+
+
+@pytest.mark.parametrize("folder", [".", "graphs-extra", "planetoid"])
+def test_dblp(write_dblp, folder):
+    graph = load_graph("dblp", data_root=write_dblp(folder))
+    assert split_sizes(graph) == [80, 500, 1000]
+    assert graph.num_classes == 4
+    assert graph.labels[graph.train_mask].tolist().count(3) == 20
+    assert graph.features.values().unique().tolist() == [1]
+    assert graph.edge_index.dtype == torch.int64
+
+
+def test_dblp_seed_moves_the_split_and_nothing_else(write_dblp):
+    root = write_dblp()
+    first, again, other = (load_graph("dblp", data_root=root, split_seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(first.train_mask, again.train_mask)
+    assert not torch.equal(first.train_mask, other.train_mask)
+    assert torch.equal(first.features.to_dense(), other.features.to_dense())
+
+
+def test_dblp_tests_on_what_is_left(write_dblp):
+    assert split_sizes(load_graph("dblp", data_root=write_dblp(nodes=600))) == [80, 500, 20]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"nodes": 580}, "key 'y': labels: 500 nodes beside the 80 to train on; expected more than 500"),
+        ({"nodes": 40}, "key 'y': labels: a class of 10; expected 20 and more"),
+        ({"y": np.arange(1600) % 5}, "key 'y': y: [4, 4, 4, 4, 4]; expected values from 0 to 3"),
+        ({"y": np.arange(1601) % 4}, "key 'y': y: 1601 entries; expected 1600, one a node"),
+    ],
+)
+def test_bad_dblp(write_dblp, changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_graph("dblp", data_root=write_dblp(**changes))
+
+
+def test_missing_dblp(tmp_path):
+    with pytest.raises(FileNotFoundError) as info:
+        load_graph("dblp", data_root=tmp_path)
+    for part in [str(tmp_path / "graphs-extra" / "dblp.npz"), "x_data", "--data-root", "PYRO_ATTENTION_DATA"]:
+        assert part in str(info.value)
+    assert "train_idx" not in str(info.value)
+
+
+@pytest.mark.skipif(not os.environ.get("PYRO_ATTENTION_DATA"), reason="PYRO_ATTENTION_DATA is not set")
+def test_real_dblp():
+    graph = load_graph("dblp")
+    assert graph.features.shape == (17716, 1639)
+    assert graph.edge_index.shape == (2, 2 * 52867)
+    assert split_sizes(graph) == [80, 500, 1000]
+    assert graph.labels[graph.train_mask].bincount().tolist() == [20] * 4

@@ -1,0 +1,390 @@
+import os
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.datasets.graphs import planetoid_files
+from experiments.datasets.graphs.load import GraphData, GraphDataError, check_graph, load_graph
+
+KEYS = ["x_data", "x_indices", "x_indptr", "x_shape", "y", "y_known", "edge_index"]
+KEYS += ["train_idx", "val_idx", "test_idx"]
+
+
+def small_arrays():
+    """Six nodes, four features: node 1 has no features, node 5 no edges and no known label."""
+    edges = np.array([[0, 1, 2, 3], [1, 2, 3, 4]])
+    return {
+        "x_data": np.array([1, 3, 1, 2, 1, 1], dtype=np.float32),
+        "x_indices": np.array([0, 2, 1, 3, 0, 3], dtype=np.int32),
+        "x_indptr": np.array([0, 2, 2, 3, 4, 5, 6]),
+        "x_shape": np.array([6, 4]),
+        "y": np.array([0, 6, 1, 2, 3, -1]),
+        "y_known": np.array([True, True, True, True, True, False]),
+        "edge_index": np.concatenate([edges, edges[::-1]], axis=1),
+        "train_idx": np.array([0, 1]),
+        "val_idx": np.array([2]),
+        "test_idx": np.array([4]),
+    }
+
+
+def small_graph():
+    return GraphData(
+        name="small",
+        features=torch.eye(4),
+        labels=torch.tensor([0, 1, 0, 1]),
+        edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]),
+        train_mask=torch.tensor([True, False, False, False]),
+        val_mask=torch.tensor([False, True, False, False]),
+        test_mask=torch.tensor([False, False, True, False]),
+        num_classes=2,
+        images=torch.zeros(4, 3, 5),
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(planetoid_files, "ADDRESS", (tmp_path / "nowhere").as_uri())
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(**changes):
+        arrays = {key: value for key, value in (small_arrays() | changes).items() if value is not None}
+        np.savez(tmp_path / "cora.npz", **arrays)
+        return tmp_path / "cora.npz"
+
+    return write
+
+
+def tensors(graph):
+    return [value for value in vars(graph).values() if isinstance(value, torch.Tensor)]
+
+
+def edge_set(graph):
+    return set(map(tuple, graph.edge_index.T.tolist()))
+
+
+def split_sizes(graph):
+    return [int(mask.sum()) for mask in (graph.train_mask, graph.val_mask, graph.test_mask)]
+
+
+# digits
+
+
+def test_digits_sizes():
+    graph = load_graph("digits")
+    assert graph.num_nodes == 1797
+    assert graph.num_classes == 10
+    assert graph.features.shape == (1797, 64)
+    assert graph.features.aminmax() == (0.0, 1.0)
+    assert split_sizes(graph) == [200, 500, 1097]
+    assert graph.labels[graph.train_mask].bincount().tolist() == [20] * 10
+    torch.testing.assert_close(graph.images.flatten(1), graph.features)
+
+
+def test_digits_splits_cover_every_node_once():
+    graph = load_graph("digits")
+    assert torch.equal(graph.train_mask.int() + graph.val_mask.int() + graph.test_mask.int(), torch.ones(1797).int())
+
+
+def test_digits_edges_join_each_node_with_its_nearest():
+    graph = load_graph("digits")
+    edges = edge_set(graph)
+    assert edges == {(target, source) for source, target in edges}
+    assert len(edges) == graph.edge_index.shape[1]
+    assert graph.edge_index[1].bincount(minlength=1797).min() >= 10
+    distances = torch.cdist(graph.features[:50].double(), graph.features.double())
+    distances[torch.arange(50), torch.arange(50)] = torch.inf
+    for node, row in enumerate(distances):
+        closer = (row < row.sort().values[9] - 1e-9).nonzero().flatten().tolist()
+        assert all((other, node) in edges for other in closer)
+
+
+def test_digits_neighbours_share_labels():
+    graph = load_graph("digits")
+    source, target = graph.edge_index
+    assert (graph.labels[source] == graph.labels[target]).float().mean() > 0.95
+
+
+def test_digits_is_deterministic():
+    first, second = load_graph("digits"), load_graph("digits")
+    assert all(torch.equal(a, b) for a, b in zip(tensors(first), tensors(second), strict=True))
+
+
+def test_digits_seed_moves_the_split_and_nothing_else():
+    first, second = load_graph("digits"), load_graph("digits", split_seed=1)
+    assert split_sizes(first) == split_sizes(second)
+    assert not torch.equal(first.train_mask, second.train_mask)
+    assert torch.equal(first.edge_index, second.edge_index)
+
+
+# files
+
+
+@pytest.mark.parametrize("folder", [".", "planetoid"])
+@pytest.mark.parametrize("by", ["argument", "environment"])
+def test_file_is_found(write, tmp_path, monkeypatch, folder, by):
+    (tmp_path / folder).mkdir(exist_ok=True)
+    path = write()
+    path.rename(tmp_path / folder / "cora.npz")
+    monkeypatch.setenv("PYRO_ATTENTION_DATA", str(tmp_path if by == "environment" else tmp_path / "other"))
+    assert load_graph("cora", data_root=tmp_path if by == "argument" else None).num_nodes == 6
+
+
+def test_file_is_looked_for_in_the_cache_by_default(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYRO_ATTENTION_DATA", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / ".cache/pyro_attention/citeseer.npz"))):
+        load_graph("citeseer")
+
+
+def test_file_contents(write):
+    graph = load_graph("cora", data_root=write().parent)
+    assert graph.features.layout == torch.sparse_coo
+    assert graph.features.is_coalesced()
+    expected = [[0.25, 0, 0.75, 0], [0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0], [0, 0, 0, 1]]
+    assert graph.features.to_dense().tolist() == expected
+    assert graph.labels[:5].tolist() == [0, 6, 1, 2, 3]
+    assert graph.edge_index.tolist() == small_arrays()["edge_index"].tolist()
+    assert graph.edge_index.dtype == graph.labels.dtype == torch.int64
+    assert split_sizes(graph) == [2, 1, 1]
+    assert graph.num_classes == 7
+    assert graph.images is None
+
+
+def test_node_of_unknown_label_is_in_no_mask(write):
+    graph = load_graph("cora", data_root=write().parent)
+    assert not (graph.train_mask | graph.val_mask | graph.test_mask)[5]
+    assert 0 <= graph.labels[5] < 7
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError) as info:
+        load_graph("cora", data_root=tmp_path)
+    places = [str(tmp_path / "cora.npz"), str(tmp_path / "planetoid" / "cora.npz")]
+    for part in [*places, *KEYS, "--data-root", "PYRO_ATTENTION_DATA"]:
+        assert part in str(info.value)
+
+
+def changed(key, position, value):
+    array = small_arrays()[key]
+    array = array.astype(np.result_type(array, type(value)))
+    array[position] = value
+    return {key: array}
+
+
+BAD_ARRAYS = {
+    "nan": ("x_data", changed("x_data", 1, np.float32("nan")), "NaN or infinite", "finite"),
+    "inf": ("x_data", changed("x_data", 1, np.float32("inf")), "NaN or infinite", "finite"),
+    "integer features": (
+        "x_data",
+        {"x_data": np.ones(6, int)},
+        "int64 of shape [6]",
+        "floating in one dimension",
+    ),
+    "object array": (None, {"x_data": np.array([{}] * 6)}, "entry 'x_data': Python objects", "without pickles"),
+    "columns": ("x_shape", changed("x_indices", 0, 4), "", "CSR"),
+    "row pointer": ("x_shape", changed("x_indptr", 3, 1), "", "CSR"),
+    "shape": ("x_shape", {"x_shape": np.array([5, 4])}, "", "CSR"),
+    "three sizes": ("x_shape", {"x_shape": np.array([6, 4, 1])}, "", "CSR"),
+    "labels too short": ("y_known", {"y": np.zeros(5, int)}, "6 entries", "5"),
+    "nodes": ("y", {"y": np.zeros(5, int), "y_known": np.ones(5, bool)}, "shape [5]", "shape [6]"),
+    "label too large": ("y", changed("y", 2, 7), "[7]", "from 0 to 6"),
+    "label negative": ("y", changed("y", 2, -1), "[-1]", "from 0 to 6"),
+    "label dtype": ("y", {"y": np.zeros(6)}, "float64 of shape [6]", "integer in one dimension"),
+    "known dtype": ("y_known", {"y_known": np.ones(6, int)}, "int64 of shape [6]", "bool"),
+    "edge too large": ("edge_index", changed("edge_index", (0, 1), 6), "[6]", "from 0 to 5"),
+    "edge negative": ("edge_index", changed("edge_index", (0, 1), -1), "[-1]", "from 0 to 5"),
+    "edge rows": ("edge_index", {"edge_index": np.zeros((3, 2), int)}, "shape [3, 2]", "shape [2, any]"),
+    "edge dimensions": ("edge_index", {"edge_index": np.zeros(4, int)}, "shape [4]", "two dimensions"),
+    "one direction": (
+        "edge_index",
+        {"edge_index": np.array([[0], [1]])},
+        "1 edges without",
+        "both directions",
+    ),
+    "self loop": ("edge_index", {"edge_index": np.array([[2], [2]])}, "1 self loops", "none"),
+    "duplicates": (
+        "edge_index",
+        {"edge_index": np.array([[0, 0, 1], [1, 1, 0]])},
+        "1 duplicate",
+        "each edge once",
+    ),
+    "empty split": ("val_idx", {"val_idx": np.array([], int)}, "an empty split", "at least one node"),
+    "overlap": ("test_idx", {"test_idx": np.array([0, 4])}, "1 nodes of an earlier split", "disjoint"),
+    "split too large": ("test_idx", {"test_idx": np.array([6])}, "[6]", "from 0 to 5"),
+    "split negative": ("test_idx", {"test_idx": np.array([-1])}, "[-1]", "from 0 to 5"),
+    "split as mask": (
+        "val_idx",
+        {"val_idx": np.ones(6, bool)},
+        "bool of shape [6]",
+        "integer in one dimension",
+    ),
+    "unknown label": (
+        "val_idx",
+        {"val_idx": np.array([2, 5])},
+        "1 nodes with y_known False",
+        "label is known",
+    ),
+} | {f"no {key}": (key, {key: None}, "missing among", "the keys") for key in KEYS}
+
+
+@pytest.mark.parametrize(("key", "changes", "seen", "expected"), BAD_ARRAYS.values(), ids=BAD_ARRAYS.keys())
+def test_bad_arrays(write, key, changes, seen, expected):
+    path = write(**changes)
+    with pytest.raises(ValueError, match=re.escape(str(path))) as info:
+        load_graph("cora", data_root=path.parent)
+    message = str(info.value)
+    assert key is None or f"key '{key}'" in message
+    found, _, wanted = message.partition("; expected ")
+    assert seen in found
+    assert expected in wanted
+    assert "Replace the file" in wanted
+    assert "--data-root" in wanted
+
+
+def truncated(content):
+    return content[: len(content) // 2]
+
+
+def with_flipped_bits(content):
+    position = content.index(np.float32(3).tobytes())  # in the stored numbers of x_data
+    return content[:position] + b"\x00\x00\x00\x41" + content[position + 4 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncated,
+        with_flipped_bits,
+        lambda _: b"",
+        lambda _: b"<html>not found</html>",
+        lambda _: b"\x93NUMPY\x01\x00",
+    ],
+    ids=["truncated", "flipped bits", "empty", "web page", "npy"],
+)
+def test_damaged_file(write, damage):
+    path = write()
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=re.escape(str(path))) as info:
+        load_graph("cora", data_root=path.parent)
+    for part in ("expected a numpy archive", "Replace the file", "--data-root", "PYRO_ATTENTION_DATA"):
+        assert part in str(info.value)
+
+
+def test_unknown_name():
+    with pytest.raises(ValueError, match="'nell'; expected one of digits, cora, citeseer, pubmed, dblp"):
+        load_graph("nell")
+
+
+def test_seed_of_a_fixed_split():
+    with pytest.raises(ValueError, match="split_seed=3, but the split of 'cora' is fixed; expected 0"):
+        load_graph("cora", split_seed=3)
+
+
+# GraphData of users
+
+
+def test_to_keeps_everything():
+    graph = small_graph()
+    moved = graph.to("cpu")
+    assert (moved.name, moved.num_classes) == ("small", 2)
+    assert all(torch.equal(a, b) for a, b in zip(tensors(graph), tensors(moved), strict=True))
+
+
+@pytest.mark.cuda
+def test_to_moves_every_tensor(write):
+    graph = load_graph("cora", data_root=write().parent).to("cuda")
+    assert {value.device.type for value in tensors(graph)} == {"cuda"}
+    assert graph.features.is_coalesced()
+
+
+def test_graph_without_edges_is_fine():
+    check_graph(replace(small_graph(), edge_index=torch.empty(2, 0, dtype=torch.int64)))
+
+
+def with_place(place):
+    """Sparse features with a value at a place that is not there; torch does not look."""
+    with torch.sparse.check_sparse_tensor_invariants(False):
+        places = torch.tensor([[place, 0]]).T
+        return torch.sparse_coo_tensor(places, torch.ones(1), (4, 4), is_coalesced=True)
+
+
+BAD_FIELDS = {
+    "sparse row": ("features", with_place(4), "[4]; expected values from 0 to 3"),
+    "sparse row below 0": ("features", with_place(-1), "[-1]; expected values from 0 to 3"),
+    "dense columns": ("features", torch.eye(4).to_sparse(1), "1 sparse dimensions; expected 2"),
+    "no class": ("num_classes", 0, "0; expected a whole number from 1"),
+    "half a class": ("num_classes", 2.0, "2.0; expected a whole number from 1"),
+    "truth as a number": ("num_classes", True, "True; expected a whole number from 1"),
+    "another device": ("val_mask", torch.zeros(4, dtype=torch.bool, device="meta"), "meta; expected cpu, where"),
+    "images of nan": ("images", torch.full((4, 3, 5), torch.nan), "NaN or infinite values; expected finite values"),
+    "float64": ("features", torch.eye(4).double(), "torch.float64 of shape [4, 4]; expected torch.float32"),
+    "vector": (
+        "features",
+        torch.ones(4),
+        "torch.float32 of shape [4]; expected torch.float32 of shape [any, any]",
+    ),
+    "no features": ("features", torch.ones(4, 0), "shape [4, 0]; expected a node and a feature"),
+    "uncoalesced": (
+        "features",
+        torch.sparse_coo_tensor([[0, 0], [0, 0]], [1.0, 1.0], (4, 4), check_invariants=True),
+        "not coalesced; expected features.coalesce()",
+    ),
+    "nan": ("features", torch.full((4, 4), torch.nan), "NaN or infinite"),
+    "sparse nan": ("features", torch.eye(4).log().to_sparse_coo(), "NaN or infinite"),
+    "labels": ("labels", torch.tensor([0, 1, 2, 1]), "[2]; expected values from 0 to 1"),
+    "label shape": ("labels", torch.tensor([0, 1]), "shape [2]; expected torch.int64 of shape [4]"),
+    "edges": ("edge_index", torch.tensor([[0], [4]]), "[4]; expected values from 0 to 3"),
+    "edge dtype": (
+        "edge_index",
+        torch.zeros(2, 1).int(),
+        "torch.int32 of shape [2, 1]; expected torch.int64",
+    ),
+    "one direction": ("edge_index", torch.tensor([[0], [1]]), "expected both directions"),
+    "mask dtype": ("val_mask", torch.zeros(4).int(), "torch.int32 of shape [4]; expected torch.bool"),
+    "empty split": ("train_mask", torch.zeros(4).bool(), "an empty split"),
+    "overlap": ("val_mask", torch.tensor([True, False, False, False]), "1 nodes of an earlier split"),
+    "images": (
+        "images",
+        torch.zeros(3, 3, 5),
+        "shape [3, 3, 5]; expected torch.float32 of shape [4, any, any]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("field", "value", "message"), BAD_FIELDS.values(), ids=BAD_FIELDS.keys())
+def test_bad_field(field, value, message):
+    graph = small_graph()
+    with pytest.raises(GraphDataError, match=f"^{field}: .*{re.escape(message)}") as info:
+        replace(graph, **{field: value})
+    assert info.value.field == field
+
+
+def test_field_that_is_no_tensor():
+    graph = small_graph()
+    with pytest.raises(TypeError, match=r"labels: list; expected a torch\.Tensor, torch\.int64 of shape \[4\]"):
+        replace(graph, labels=[0, 1, 0, 1])
+
+
+# real data
+
+
+@pytest.mark.skipif(not os.environ.get("PYRO_ATTENTION_DATA"), reason="PYRO_ATTENTION_DATA is not set")
+@pytest.mark.parametrize(
+    ("name", "nodes", "edges", "features", "classes", "train", "isolated"),
+    [("cora", 2708, 5278, 1433, 7, 140, 0), ("citeseer", 3327, 4552, 3703, 6, 120, 48)],
+)
+def test_real_counts(name, nodes, edges, features, classes, train, isolated):
+    graph = load_graph(name)
+    assert graph.features.shape == (nodes, features)
+    assert graph.edge_index.shape == (2, 2 * edges)
+    assert graph.num_classes == classes == len(graph.labels.unique())
+    assert split_sizes(graph) == [train, 500, 1000]
+    assert graph.labels[graph.train_mask].bincount().tolist() == [20] * classes
+    assert (graph.edge_index[0].bincount(minlength=nodes) == 0).sum() == isolated
+    sums = torch.sparse.sum(graph.features, 1).to_dense()
+    torch.testing.assert_close(sums[sums != 0], torch.ones_like(sums[sums != 0]))

@@ -1,0 +1,339 @@
+import doctest
+import io
+import json
+import os
+import re
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments.datasets.images import caption_data
+from experiments.datasets.images.caption_data import CaptionedImages, caption_words
+from experiments.datasets.images.captions import load_captions, read_karpathy
+from experiments.datasets.images.image_files import ImageFile, tar_images
+
+needs_data = pytest.mark.skipif(not os.environ.get("PYRO_ATTENTION_DATA"), reason="PYRO_ATTENTION_DATA is not set")
+NAMES = ["b.jpg", "a.jpg", "c.jpg"]
+TOKENS = "".join(
+    f"{name}#{i}\tA  dog {i} in {name} .\n" for name in ["a.jpg", "b.jpg", "c.jpg", "d.jpg"] for i in (0, 1)
+)
+
+
+def picture(colour=(200, 30, 40), mode="RGB", kind="JPEG", size=(12, 8)):
+    file = io.BytesIO()
+    Image.new("RGB", size, colour).convert(mode).save(file, kind)
+    return file.getvalue()
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.fixture
+def flickr8k(tmp_path):
+    """A tiny folder in Flickr8k's format; images as files."""
+    folder = tmp_path / "flickr8k"
+    write(folder / "text" / "Flickr8k.token.txt", TOKENS)
+    for stem in ("train", "dev", "test"):
+        write(folder / "text" / f"Flickr_8k.{stem}Images.txt", "".join(f"{name}\n" for name in NAMES))
+    for name in [*NAMES, "d.jpg"]:
+        write(folder / "Flicker8k_Dataset" / name, picture())
+    return folder
+
+
+def pack(archive, names, content=None):
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive, "w") as tar:
+        for number, name in enumerate(names):
+            data = picture((40 * number, 0, 0)) if content is None else content
+            info = tarfile.TarInfo(f"images/{name}")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return archive
+
+
+# Flickr8k
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_flickr8k(flickr8k, split):
+    data = load_captions("flickr8k", split, data_root=flickr8k.parent)
+    assert [image.name for image in data.images] == NAMES
+    assert data.captions[0] == ["A dog 0 in b.jpg .", "A dog 1 in b.jpg ."]
+    assert (len(data), data.name, data.split, data.skipped) == (3, "flickr8k", split, {})
+    assert data.images[0].open().size == (12, 8)
+
+
+def test_splits_are_those_of_their_lists(flickr8k):
+    write(flickr8k / "text" / "Flickr_8k.devImages.txt", "d.jpg\r\n")
+    data = load_captions("flickr8k", "val", data_root=flickr8k.parent)
+    assert [image.name for image in data.images] == ["d.jpg"]
+
+
+@pytest.mark.parametrize("place", ["Flickr8k_text", "."])
+def test_places_of_the_text(flickr8k, place):
+    for path in list((flickr8k / "text").iterdir()):
+        (flickr8k / place).mkdir(exist_ok=True)
+        path.rename(flickr8k / place / path.name)
+    assert len(load_captions("flickr8k", "train", data_root=flickr8k.parent)) == 3
+
+
+def test_images_in_an_archive(flickr8k):
+    for path in list((flickr8k / "Flicker8k_Dataset").iterdir()):
+        path.unlink()
+    (flickr8k / "Flicker8k_Dataset").rmdir()
+    pack(flickr8k / "images128_dev.tar", ["a.jpg", "x.jpg", "b.jpg", "c.jpg"])
+    data = load_captions("flickr8k", "val", data_root=flickr8k.parent)
+    reds = [int(np.asarray(image.open())[0, 0, 0]) for image in data.images]
+    assert reds == pytest.approx([80, 0, 120], abs=4)
+    assert str(data.images[0]) == f"{flickr8k / 'images128_dev.tar'}, member images/b.jpg"
+    with pytest.raises(FileNotFoundError, match=r"no photographs; expected .*Flicker8k_Dataset.*images128_train\.tar"):
+        load_captions("flickr8k", "train", data_root=flickr8k.parent)
+
+
+def test_image_without_a_caption(flickr8k):
+    write(flickr8k / "text" / "Flickr8k.token.txt", TOKENS.replace("a.jpg#", "e.jpg#"))
+    with pytest.raises(ValueError, match=r"trainImages\.txt: line 2: a\.jpg has no caption; expected .*--skip-bad"):
+        load_captions("flickr8k", "train", data_root=flickr8k.parent)
+    data = load_captions("flickr8k", "train", data_root=flickr8k.parent, skip=True)
+    assert ([image.name for image in data.images], data.skipped) == (["b.jpg", "c.jpg"], {"no caption": 1})
+
+
+def test_caption_of_a_missing_image(flickr8k):
+    (flickr8k / "Flicker8k_Dataset" / "c.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match=r"testImages\.txt: line 3: c\.jpg is missing; expected .*--skip-bad"):
+        load_captions("flickr8k", "test", data_root=flickr8k.parent)
+    data = load_captions("flickr8k", "test", data_root=flickr8k.parent, skip=True)
+    assert ([image.name for image in data.images], data.skipped) == (["b.jpg", "a.jpg"], {"no image": 1})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a.jpg a dog\n",
+        "a.jpg#0\t \n",
+        "a.jpg\ta dog\n",
+        "#0\ta dog\n",
+        "a.jpg#x\ta dog\n",
+        b"a.jpg#0\tein H\xfcndchen\n",
+    ],
+)
+def test_bad_caption_line(flickr8k, line):
+    content = TOKENS.encode() + (line if isinstance(line, bytes) else line.encode())
+    write(flickr8k / "text" / "Flickr8k.token.txt", content)
+    with pytest.raises(ValueError, match=r"token\.txt: line 9 is b.*; expected IMAGE#NUMBER, a tab and .*--skip-bad"):
+        load_captions("flickr8k", "train", data_root=flickr8k.parent)
+    data = load_captions("flickr8k", "train", data_root=flickr8k.parent, skip=True)
+    assert (len(data), data.skipped) == (3, {"bad line": 1})
+
+
+def test_nothing_left(flickr8k):
+    write(flickr8k / "text" / "Flickr_8k.trainImages.txt", "x.jpg\n")
+    with pytest.raises(ValueError, match="flickr8k, train: 0 images"):
+        load_captions("flickr8k", "train", data_root=flickr8k.parent, skip=True)
+
+
+@pytest.mark.parametrize("name", ["Flickr8k.token.txt", "Flickr_8k.devImages.txt"])
+def test_missing_text(flickr8k, name):
+    (flickr8k / "text" / name).unlink()
+    with pytest.raises(FileNotFoundError, match=rf"{re.escape(name)} is missing; .*https://.*--data-root"):
+        load_captions("flickr8k", "val", data_root=flickr8k.parent)
+
+
+@pytest.mark.parametrize("name", ["flickr8k", "coco"])
+def test_no_data(tmp_path, name):
+    with pytest.raises(FileNotFoundError, match=rf"{re.escape(str(tmp_path / name))}.* is missing; expected"):
+        load_captions(name, "train", data_root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("flickr9k", "train"), "no captioned images are named 'flickr9k'; expected one of flickr8k, coco"),
+        (("coco", "restval"), "no split is named 'restval'; expected one of train, val, test"),
+    ],
+)
+def test_unknown_names(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        load_captions(*arguments)
+
+
+# COCO
+
+
+def entry(number, split, captions=("A cat .", " Two\n cats"), **other):
+    sentences = [{"raw": caption, "tokens": caption.split(), "imgid": number} for caption in captions]
+    image = {"filepath": "val2014", "filename": f"{number}.jpg", "imgid": number, "split": split}
+    return image | {"sentences": sentences, "cocoid": 10 * number} | other
+
+
+@pytest.fixture
+def coco(tmp_path):
+    """Write a tiny folder in the format of the Karpathy split; every image of it is there."""
+
+    def coco(images):
+        content = json.dumps({"images": images, "dataset": "coco"})
+        write(tmp_path / "coco" / "dataset_coco.json", content)
+        for image in images:
+            write(tmp_path / "coco" / image.get("filepath", "") / image.get("filename", "none"), picture())
+        return tmp_path / "coco"
+
+    return coco
+
+
+def test_coco(coco):
+    splits = ["train", "test", "restval", "val", "train"]
+    folder = coco([entry(number, split) for number, split in enumerate(splits)])
+    found = {split: load_captions("coco", split, data_root=folder.parent) for split in ("train", "val", "test")}
+    assert [[image.name for image in data.images] for data in found.values()] == [
+        ["0.jpg", "2.jpg", "4.jpg"],
+        ["3.jpg"],
+        ["1.jpg"],
+    ]
+    assert found["val"].captions == [["A cat .", "Two cats"]]
+    assert (found["val"].name, found["val"].images[0].path) == ("coco", folder / "val2014" / "3.jpg")
+    assert found["val"].images[0].open().mode == "RGB"
+
+
+def test_other_data_in_the_same_format(tmp_path):
+    image = {key: value for key, value in entry(0, "val").items() if key != "filepath"}
+    path = write(tmp_path / "dataset_flickr30k.json", json.dumps({"images": [image], "dataset": "flickr30k"}))
+    write(tmp_path / "photographs" / "0.jpg", picture())
+    data = read_karpathy(path, tmp_path / "photographs", "val")
+    assert (len(data), data.name) == (1, "flickr30k")
+
+
+def test_coco_image_missing_or_without_caption(coco):
+    folder = coco([entry(0, "val"), entry(1, "val"), entry(2, "val", captions=[" "])])
+    with pytest.raises(ValueError, match=r"dataset_coco\.json: image 3: .*2\.jpg has no caption; .*--skip-bad"):
+        load_captions("coco", "val", data_root=folder.parent)
+    (folder / "val2014" / "1.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match=r"image 2: .*val2014.1\.jpg is missing; .*--skip-bad"):
+        load_captions("coco", "val", data_root=folder.parent)
+    data = load_captions("coco", "val", data_root=folder.parent, skip=True)
+    assert (len(data), data.skipped) == (1, {"no image": 1, "no caption": 1})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"dataset_coco\.json: Expecting .*line 1 .*; expected JSON\. Replace the file"),
+        (b"\xff\xfe\xff", r"dataset_coco\.json: .*; expected JSON"),
+        ("[]", r"expected the keys 'dataset' and 'images'\. Replace the file"),
+        ('{"dataset": "coco"}', r"KeyError\('images'\); expected the keys"),
+        ('{"dataset": "coco", "images": [{"split": "val"}]}', r"image 1: KeyError\('filename'\); expected the keys"),
+        ('{"dataset": "coco", "images": [3]}', "image 1: TypeError.*; expected the keys 'split', 'filename' and"),
+        (json.dumps({"dataset": "coco", "images": [entry(0, "val", sentences=[{"raw": 3}])]}), "image 1: Attribute"),
+    ],
+)
+def test_damaged_karpathy_file(tmp_path, content, message):
+    write(tmp_path / "coco" / "dataset_coco.json", content)
+    with pytest.raises(ValueError, match=message):
+        load_captions("coco", "val", data_root=tmp_path)
+
+
+# photographs
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [("L", "JPEG"), ("CMYK", "JPEG"), ("RGB", "JPEG"), ("P", "PNG"), ("RGBA", "PNG"), ("1", "PNG"), ("LA", "PNG")],
+)
+def test_colours(tmp_path, mode, kind):
+    image = ImageFile(write(tmp_path / "a.jpg", picture((255, 255, 255), mode, kind))).open()
+    assert (image.mode, image.size) == ("RGB", (12, 8))
+    assert np.asarray(image).min() > 240
+
+
+BAD_IMAGES = {
+    "cut off": (picture(size=(640, 640))[:-2000], r"a\.jpg: damaged, image file is truncated.*expected a photograph"),
+    "empty": (b"", r"a\.jpg: no picture \(0 bytes\); expected a photograph that Pillow can read"),
+    "text": (b"<html>not found</html>", r"a\.jpg: no picture \(22 bytes\)"),
+    "damaged": (picture(kind="PNG")[:45] + bytes(30), r"a\.jpg: (damaged, |no picture)"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_IMAGES.values(), ids=BAD_IMAGES.keys())
+@pytest.mark.parametrize("packed", [False, True])
+def test_bad_image(tmp_path, content, message, packed):
+    if packed:
+        image = tar_images(pack(tmp_path / "all.tar", ["x.jpg", "a.jpg"], content))["a.jpg"]
+    else:
+        image = ImageFile(write(tmp_path / "a.jpg", content))
+    with pytest.raises(ValueError, match=message) as info:
+        image.open()
+    assert "Replace it by an intact copy, or pass --skip-bad" in str(info.value)
+    assert str(image) in str(info.value)
+
+
+def test_damaged_archive(tmp_path):
+    content = pack(tmp_path / "all.tar", NAMES).read_bytes()
+    for bad in (content[:1500], b"no archive" * 100, content[:700] + bytes(10) + content[710:][:600]):
+        path = write(tmp_path / "bad.tar", bad)
+        with pytest.raises(ValueError, match=r"bad\.tar: no intact tar archive: .*; expected an uncompressed one"):
+            tar_images(path)
+
+
+# what all have in common
+
+
+def test_without(tmp_path):
+    images = [ImageFile(tmp_path / name) for name in NAMES]
+    data = CaptionedImages(images, [["b"], ["a"], ["c"]], "mine", "val", {"no image": 2})
+    less = data.without([1], "bad image")
+    assert (less.images, less.captions) == ([images[0], images[2]], [["b"], ["c"]])
+    assert less.skipped == {"no image": 2, "bad image": 1}
+    assert len(data) == 3
+
+
+def test_data_checks_itself(tmp_path):
+    image = ImageFile(tmp_path / "a.jpg")
+    for images, captions, message in [
+        ([], [], "mine, val: 0 images and captions of 0; expected at least one"),
+        ([image], [], "1 images and captions of 0"),
+        ([image], [[]], r"a\.jpg: no captions; expected at least one"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            CaptionedImages(images, captions, "mine", "val")
+
+
+@pytest.mark.parametrize(
+    ("caption", "words"),
+    [
+        ("A Dog .", ["a", "dog"]),
+        ("the men's T-shirts , 2 dogs!", ["the", "men", "'s", "t-shirts", "2", "dogs"]),
+        ("the man 's hat", ["the", "man", "'s", "hat"]),
+        ("the man’s hat", ["the", "man", "'s", "hat"]),
+        ('"Stop" (red) ; -- tug-of-war -', ["stop", "red", "tug-of-war"]),
+        (" ... ", []),
+    ],
+)
+def test_caption_words(caption, words):
+    assert caption_words(caption) == words
+
+
+def test_examples():
+    assert doctest.testmod(caption_data).failed == 0
+
+
+# real data
+
+
+@needs_data
+@pytest.mark.parametrize(("split", "size"), [("train", 6000), ("val", 1000), ("test", 1000)])
+def test_real_flickr8k(split, size):
+    data = load_captions("flickr8k", split)
+    assert (len(data), data.skipped) == (size, {})
+    assert {len(captions) for captions in data.captions} == {5}
+    assert len({image.name for image in data.images}) == size
+    assert all(image.open().mode == "RGB" for image in data.images[::100])
+
+
+@needs_data
+def test_real_splits_share_no_image():
+    names = [{image.name for image in load_captions("flickr8k", split).images} for split in ("train", "val", "test")]
+    assert len(set.union(*names)) == 8000

@@ -1,0 +1,212 @@
+import doctest
+import re
+from hashlib import sha256
+from itertools import permutations, product
+
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+
+from experiments.datasets.images import digit_scenes as module
+from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL, digit_scenes, true_captions
+
+SPLITS = digit_scenes(0, train=300, val=60, test=60)
+RELATIONS = ("left of", "right of", "above", "below")
+
+
+def holds(relation, place, other):
+    if relation in ("left of", "right of"):
+        return (place[1] < other[1]) if relation == "left of" else (place[1] > other[1])
+    return (place[0] < other[0]) if relation == "above" else (place[0] > other[0])
+
+
+def with_article(digit):
+    return ("an " if digit == 8 else "a ") + DIGIT_NAMES[digit]
+
+
+def places_of(scenes, scene):
+    columns = scenes.grid[1]
+    return {
+        digit: divmod(cell, columns) for cell, digit in enumerate(scenes.digits[scene].tolist()) if digit != NO_CELL
+    }
+
+
+def sayable_and_true(places):
+    """Every caption the grammar has of these digits, kept when it is true."""
+    if len(places) == 1:
+        (name,) = map(with_article, places)
+        return {f"nothing but {name}", f"{name} and nothing else"}
+    captions = set()
+    for first, *others in permutations(places):
+        for relations in product(RELATIONS, repeat=len(others)):
+            pairs = list(zip(relations, others, strict=True))
+            if all(holds(relation, places[first], places[other]) for relation, other in pairs):
+                rest = " and ".join(f"{relation} {with_article(other)}" for relation, other in pairs)
+                captions.add(f"{with_article(first)} {rest}")
+    return captions
+
+
+def test_sizes():
+    for (split, scenes), size in zip(SPLITS.items(), (300, 60, 60), strict=True):
+        assert len(scenes) == len(scenes.captions) == size, split
+        assert scenes.regions.shape == (size, 9, 64 + 3 + 3)
+        assert scenes.digits.shape == (size, 9)
+        assert scenes.regions.dtype == torch.float32
+        assert scenes.digits.dtype == torch.int64
+    assert list(SPLITS) == ["train", "val", "test"]
+
+
+def test_default_sizes():
+    assert [len(scenes) for scenes in digit_scenes(1).values()] == [3000, 500, 500]
+
+
+def test_same_everywhere():
+    """Results of different machines and releases of Python are about the same scenes."""
+    content = "".join(f"{scenes.captions} {scenes.digits.tolist()}" for scenes in SPLITS.values())
+    pixels = (SPLITS["train"].regions * 16).round().to(torch.uint8).numpy().tobytes()
+    assert sha256(content.encode() + pixels).hexdigest()[:16] == "5285825fb5a7c200"
+
+
+def test_seed_and_size():
+    small, other = digit_scenes(0, train=5, val=60, test=9), digit_scenes(1, train=5, val=1, test=1)
+    assert small["train"].captions == SPLITS["train"].captions[:5]
+    assert torch.equal(small["test"].regions, SPLITS["test"].regions[:9])
+    assert torch.equal(small["val"].regions, SPLITS["val"].regions)
+    assert other["train"].captions != small["train"].captions
+
+
+def named(caption):
+    return [DIGIT_NAMES.index(word) for word in caption.split() if word in DIGIT_NAMES]
+
+
+def test_every_true_caption_is_a_reference():
+    for scenes in (SPLITS["val"], SPLITS["test"]):
+        for scene, captions in enumerate(scenes.captions):
+            assert len(captions) == len(set(captions))
+            assert set(captions) == sayable_and_true(places_of(scenes, scene))
+
+
+def test_training_captions_name_digits_in_falling_order():
+    scenes = SPLITS["train"]
+    for scene, captions in enumerate(scenes.captions):
+        sayable = sayable_and_true(places_of(scenes, scene))
+        assert len(captions) == len(set(captions))
+        assert set(captions) == {text for text in sayable if named(text) == sorted(named(text), reverse=True)}
+
+
+def test_first_reference_is_what_a_training_caption_could_be():
+    for captions in SPLITS["test"].captions:
+        falling = [named(caption) == sorted(named(caption), reverse=True) for caption in captions]
+        assert falling == sorted(falling, reverse=True)
+        assert falling[0]
+
+
+def test_true_captions_of_known_scenes():
+    assert set(true_captions({7: (1, 0), 2: (1, 2)})) == {"a seven left of a two", "a two right of a seven"}
+    assert set(true_captions({8: (0, 2), 2: (1, 0)})) == {
+        "an eight right of a two",
+        "an eight above a two",
+        "a two left of an eight",
+        "a two below an eight",
+    }
+    assert set(true_captions({0: (2, 2)})) == {"nothing but a zero", "a zero and nothing else"}
+    assert len(true_captions({1: (0, 0), 2: (0, 1), 3: (0, 2)})) == 6
+    assert len(true_captions({1: (0, 0), 2: (1, 1), 3: (2, 2)})) == 24
+    assert "a two right of a one and below a three" in true_captions({1: (0, 0), 2: (1, 1), 3: (0, 1)})
+
+
+def test_numbers_of_digits_and_captions():
+    scenes = SPLITS["train"]
+    counts = torch.bincount((scenes.digits != NO_CELL).sum(1), minlength=4).tolist()
+    assert counts[0] == 0
+    assert all(70 < count < 130 for count in counts[1:])
+    assert all(digit.unique().numel() == digit.numel() for digit in (row[row >= 0] for row in scenes.digits))
+    vocabulary = {word for captions in scenes.captions for caption in captions for word in caption.split()}
+    function_words = {"a", "an", "and", "left", "right", "of", "above", "below", "nothing", "but", "else"}
+    assert vocabulary == {*DIGIT_NAMES} | function_words
+    # with fewer than 4 words a caption would have no 4-gram for BLEU-4 to count
+    assert {len(caption.split()) for captions in scenes.captions for caption in captions} <= set(range(4, 12))
+
+
+def test_first_captions_are_a_random_choice():
+    """Whoever trains on the first caption sees all forms, not the one that comes first in the grammar."""
+    first = " ".join(captions[0] for captions in digit_scenes()["train"].captions)
+    counts = [len(re.findall(relation, first)) for relation in ("left", "right", "above", "below")]
+    assert min(counts) > 0.9 * max(counts)
+
+
+def test_word_cells():
+    for scenes in SPLITS.values():
+        for scene, captions in enumerate(scenes.captions[:50]):
+            digits = scenes.digits[scene].tolist()
+            for caption in captions:
+                words, cells = caption.split(), scenes.word_cells(scene, caption)
+                assert len(words) == len(cells)
+                for word, cell in zip(words, cells, strict=True):
+                    assert (cell == NO_CELL) == (word not in DIGIT_NAMES)
+                    assert cell == NO_CELL or DIGIT_NAMES[digits[cell]] == word
+
+
+def test_words_of_no_cell():
+    scenes = SPLITS["train"]
+    absent = next(name for digit, name in enumerate(DIGIT_NAMES) if digit not in scenes.digits[0])
+    assert scenes.word_cells(0, f"a {absent} and banana") == [NO_CELL] * 4
+    assert scenes.word_cells(0, "") == []
+
+
+def test_regions_are_pixels_and_position():
+    scenes = digit_scenes(3, train=20, val=1, test=1, grid=(2, 4))["train"]
+    assert scenes.regions.shape == (20, 8, 64 + 2 + 4)
+    pixels, rows, columns = scenes.regions.split([64, 2, 4], -1)
+    assert torch.equal((pixels > 0).any(-1), scenes.digits != NO_CELL)
+    assert (pixels.min(), pixels.max()) == (0, 1)
+    assert rows.argmax(-1)[0].tolist() == [0] * 4 + [1] * 4
+    assert columns.argmax(-1)[0].tolist() == [0, 1, 2, 3] * 2
+    assert rows.sum(-1).eq(1).all()
+    assert columns.sum(-1).eq(1).all()
+
+
+def test_canvases():
+    scenes = digit_scenes(3, train=20, val=1, test=1, grid=(2, 4))["train"]
+    assert scenes.canvases.shape == (20, 16, 32)
+    for cell in range(8):
+        row, column = divmod(cell, 4)
+        part = scenes.canvases[:, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8]
+        assert torch.equal(part.flatten(1), scenes.regions[:, cell, :64])
+
+
+def test_pixels_are_the_digits():
+    """What was learnt from the training scenes reads the test scenes."""
+
+    def cells(scenes):
+        full = scenes.digits != NO_CELL
+        return scenes.regions[full][:, :64].numpy(), scenes.digits[full].numpy()
+
+    assert KNeighborsClassifier(3).fit(*cells(SPLITS["train"])).score(*cells(SPLITS["test"])) > 0.9
+
+
+def test_splits_share_no_handwriting():
+    images = [set(map(tuple, scenes.regions[scenes.digits >= 0][:, :64].tolist())) for scenes in SPLITS.values()]
+    assert len(set.union(*images)) == sum(map(len, images))
+    assert len(images[0]) > 300
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_empty_split(split):
+    with pytest.raises(ValueError, match=f"{split} is 0; expected at least one scene"):
+        digit_scenes(**{split: 0})
+
+
+@pytest.mark.parametrize(("grid", "most"), [((3, 3), 0), ((3, 3), 4), ((1, 2), 3), ((0, 3), 1)])
+def test_grid_and_number_of_digits(grid, most):
+    with pytest.raises(ValueError, match=f"most_digits is {most} on a grid of {grid[0]} x {grid[1]} cells; expected"):
+        digit_scenes(grid=grid, most_digits=most)
+
+
+def test_smallest_grid():
+    scenes = digit_scenes(0, train=3, val=1, test=1, grid=(1, 1), most_digits=1)["train"]
+    assert all(len(captions) == 2 for captions in scenes.captions)
+
+
+def test_examples():
+    assert doctest.testmod(module).failed == 0

@@ -1,0 +1,545 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from experiments.datasets.images import array_cache
+from experiments.datasets.images import content_encoder as encoder_module
+from experiments.datasets.images.array_cache import cached_array, checksum
+from experiments.datasets.images.caption_data import CaptionedImages
+from experiments.datasets.images.content_encoder import ContentEncoder, content_encoder, content_targets
+from experiments.datasets.images.image_features import (
+    GridEncoder,
+    Scale,
+    fingerprint,
+    grid_features,
+    resized_images,
+    resnet_grid,
+)
+from experiments.datasets.images.image_files import ImageFile
+from experiments.files import locked
+
+PIXELS = torch.arange(5 * 3 * 8 * 12).remainder(251).to(torch.uint8).view(5, 3, 8, 12)
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """Four photographs of one colour each, of several shapes."""
+    images = []
+    for number, size in enumerate([(20, 10), (10, 20), (16, 16), (7, 5)]):
+        path = tmp_path / f"{number}.png"
+        Image.new("RGB", size, (50 * number, 0, 200)).save(path)
+        images.append(ImageFile(path))
+    return CaptionedImages(images, [[f"caption {number}"] for number in range(4)], "mine", "val")
+
+
+class Counting(nn.Module):
+    """Counts the pictures that go through."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.count = module, 0
+
+    def forward(self, pixels):
+        self.count += len(pixels)
+        return self.module(pixels)
+
+
+def tiny(seed=0, name="tiny", channels=4):
+    torch.manual_seed(seed)
+    return GridEncoder(name, Counting(nn.Conv2d(3, channels, 4, stride=4)), Scale())
+
+
+def files(folder, ending):
+    return sorted(path for path in folder.iterdir() if path.name.endswith(ending))
+
+
+# photographs as squares
+
+
+def test_resized(photographs, tmp_path):
+    data, pixels = resized_images(photographs, 8, tmp_path / "cache")
+    assert data is photographs
+    assert (pixels.shape, pixels.dtype) == ((4, 3, 8, 8), torch.uint8)
+    for number in range(4):
+        assert pixels[number, :, 3, 5].tolist() == [50 * number, 0, 200]
+    assert pixels.flatten(2).unique(dim=2).shape == (4, 3, 1)
+    assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".json", ".lock", ".npy"]
+
+
+def test_whole_picture_is_kept(tmp_path):
+    """Left half black, right half white, also where the square is smaller or larger."""
+    array = np.zeros((10, 40, 3), np.uint8)
+    array[:, 20:] = 255
+    Image.fromarray(array).save(tmp_path / "a.png")
+    data = CaptionedImages([ImageFile(tmp_path / "a.png")], [["a"]], "mine", "val")
+    for size in (8, 64):
+        _, pixels = resized_images(data, size, tmp_path / "cache")
+        assert pixels[0, :, :, : size // 2 - 1].max() < 20
+        assert pixels[0, :, :, size // 2 + 1 :].min() > 235
+
+
+def test_photographs_are_opened_once(photographs, tmp_path, monkeypatch):
+    _, first = resized_images(photographs, 8, tmp_path / "cache")
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageFile, "open", lambda image: pytest.fail("opened again"))
+        _, again = resized_images(photographs, 8, tmp_path / "cache")
+    assert torch.equal(first, again)
+    _, larger = resized_images(photographs, 9, tmp_path / "cache")
+    assert larger.shape == (4, 3, 9, 9)
+
+
+def test_changed_photograph_is_opened_again(photographs, tmp_path):
+    resized_images(photographs, 8, tmp_path / "cache")
+    path = photographs.images[2].path
+    Image.new("RGB", (16, 16), (1, 2, 3)).save(path)
+    os.utime(path, (0, 0))
+    _, pixels = resized_images(photographs, 8, tmp_path / "cache")
+    assert pixels[2, :, 0, 0].tolist() == [1, 2, 3]
+    # other photographs, in another order
+    _, one = resized_images(photographs.without([0, 1, 3], "unwanted"), 8, tmp_path / "cache")
+    assert torch.equal(one, pixels[2:3])
+
+
+def test_bad_photograph_stops(photographs, tmp_path):
+    photographs.images[1].path.write_bytes(b"none")
+    photographs.images[3].path.write_bytes(b"none either")
+    with pytest.raises(ValueError, match=r"1\.png: no picture .* --skip-bad"):
+        resized_images(photographs, 8, tmp_path / "cache")
+    assert {path.suffix for path in (tmp_path / "cache").iterdir()} == {".lock"}
+
+
+def test_bad_photographs_are_skipped(photographs, tmp_path):
+    photographs.images[1].path.write_bytes(b"none")
+    photographs.images[3].path.write_bytes(b"none either")
+    for _ in range(2):  # the second time from the cache
+        data, pixels = resized_images(photographs, 8, tmp_path / "cache", skip=True)
+        assert [image.name for image in data.images] == ["0.png", "2.png"]
+        assert (data.captions, data.skipped) == ([["caption 0"], ["caption 2"]], {"bad image": 2})
+        assert pixels[:, 0, 0, 0].tolist() == [0, 100]
+    with pytest.raises(ValueError, match=r"1\.png: no picture .* --skip-bad"):
+        resized_images(photographs, 8, tmp_path / "cache")
+
+
+# features
+
+
+def test_grid_features(tmp_path):
+    encoder = tiny()
+    features = grid_features(encoder, PIXELS, tmp_path, batch_size=2)
+    assert (features.shape, features.dtype) == ((5, 6, 4), torch.float16)
+    expected = encoder.module(Scale()(PIXELS))
+    for cell in range(6):
+        row, column = divmod(cell, 3)
+        assert torch.allclose(features[:, cell].float(), expected[:, :, row, column], atol=2e-3)
+
+
+def test_features_are_computed_once(tmp_path):
+    encoder = tiny()
+    first = grid_features(encoder, PIXELS, tmp_path, batch_size=2)
+    again = grid_features(encoder, PIXELS.clone(), tmp_path)
+    assert encoder.module.count == 5
+    assert torch.equal(first, again)
+    again.zero_()  # in memory only
+    assert torch.equal(grid_features(encoder, PIXELS, tmp_path), first)
+    (path,) = files(tmp_path, ".npy")
+    assert np.load(path, allow_pickle=False).shape == (5, 6, 4)
+
+
+@pytest.mark.parametrize("change", ["weights", "transform", "pixels", "name", "network"])
+def test_features_of_something_else(tmp_path, change):
+    encoder, pixels = tiny(), PIXELS.clone()
+    first = grid_features(encoder, pixels, tmp_path)
+    if change == "pixels":
+        pixels[4, 2, 7, 11] += 1
+    elif change == "weights":
+        encoder = tiny(seed=1)
+    elif change == "transform":
+        encoder = GridEncoder(encoder.name, encoder.module, Scale(mean=(0.4, 0.5, 0.5)))
+    elif change == "name":
+        encoder = tiny(name="other")
+    else:
+        encoder = GridEncoder("tiny", nn.Sequential(encoder.module, nn.ReLU()), Scale())
+    other = grid_features(encoder, pixels, tmp_path)
+    assert torch.equal(first, other) == (change == "name")
+    assert len(files(tmp_path, ".npy")) == len(files(tmp_path, ".json")) == 2
+    assert torch.equal(grid_features(tiny(), PIXELS, tmp_path), first)
+
+
+def test_cache_of_another_encoder(tmp_path):
+    """A file that was put in the place of another is found out."""
+    folders = tmp_path / "a", tmp_path / "b"
+    for seed, folder in enumerate(folders):
+        grid_features(tiny(seed), PIXELS, folder)
+    for ending in (".npy", ".json"):
+        files(folders[1], ending)[0].replace(files(folders[0], ending)[0])
+    with pytest.raises(ValueError, match=r"tiny-\w{16}\.npy: made of something else \(weights \w+ instead of"):
+        grid_features(tiny(0), PIXELS, folders[0])
+
+
+@pytest.mark.parametrize("ending", [".npy", ".json"])
+def test_damaged_cache(tmp_path, ending):
+    first = grid_features(tiny(), PIXELS, tmp_path).clone()  # or it would change with the file
+    (path,) = files(tmp_path, ending)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ValueError, match=r"tiny-\w+\.npy: it or tiny-\w+\.json is damaged: .* Remove the file"):
+        grid_features(tiny(), PIXELS, tmp_path)
+    path.unlink()
+    assert torch.equal(grid_features(tiny(), PIXELS, tmp_path), first)
+
+
+def test_nothing_is_left_when_it_fails(tmp_path):
+    class Failing(nn.Module):
+        def forward(self, pixels):
+            if pixels.mean() > 0:
+                raise KeyboardInterrupt
+            return pixels
+
+    pixels = torch.cat([torch.zeros(2, 3, 4, 4), torch.full((2, 3, 4, 4), 255)]).to(torch.uint8)
+    with pytest.raises(KeyboardInterrupt):
+        grid_features(GridEncoder("failing", Failing(), Scale()), pixels, tmp_path, batch_size=2)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".lock"}
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.Flatten(), r"bad: features \[5, 288\]; expected \[B, channels, rows, columns\]"),
+        (nn.Flatten(0, 1), r"bad: features \[15, 8, 12\]; expected"),
+        (nn.Threshold(10, 1e5), "bad: features that 16 bits do not hold; expected"),
+    ],
+)
+def test_module_that_gives_no_grid(tmp_path, module, message):
+    with pytest.raises(ValueError, match=message):
+        grid_features(GridEncoder("bad", module, Scale()), PIXELS, tmp_path)
+
+
+def test_scale():
+    scaled = Scale((0.5, 0.0, 0.0), (0.5, 1.0, 2.0))(torch.tensor([0, 255, 255], dtype=torch.uint8).view(1, 3, 1, 1))
+    assert scaled.flatten().tolist() == [-1.0, 1.0, 0.5]
+
+
+def test_fingerprint():
+    with_statistics = nn.BatchNorm2d(3)
+    before = fingerprint(with_statistics)
+    assert fingerprint(nn.BatchNorm2d(3)) == before
+    with_statistics(torch.ones(2, 3, 4, 4))
+    assert fingerprint(with_statistics) != before
+    assert fingerprint(nn.ReLU()) != fingerprint(nn.Tanh())
+    assert checksum(torch.zeros(3, 2)[:, 0]) == checksum(torch.zeros(3)) != checksum(torch.zeros(2))
+
+
+def floats(folder, rows=2, *, length=2, row=(3,), dtype=np.float32, make=None):
+    def pieces():
+        yield np.ones((rows, 3), np.float32)
+
+    return cached_array(folder, "x", {"a": 1}, length, make or pieces, row=row, dtype=np.dtype(dtype))[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"length": 4}, r"float32 \[4, 3\]"),
+        ({"row": (4,)}, r"float32 \[2, 4\]"),
+        ({"row": (3, None)}, r"float32 \[2, 3, any\]"),
+        ({"dtype": np.float16}, r"float16 \[2, 3\]"),
+    ],
+)
+def test_cached_array_of_another_size_or_type(tmp_path, changes, expected):
+    floats(tmp_path)
+    with pytest.raises(ValueError, match=rf"x-\w+\.npy: made of .* \(float32 \[2, 3\] instead of {expected}\). Remove"):
+        floats(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("array", [np.zeros((2, 5), np.float32), np.zeros((2, 3), np.float64)])
+def test_file_put_in_the_place_of_a_cached_array(tmp_path, array):
+    floats(tmp_path, row=(None,))
+    np.save(files(tmp_path, ".npy")[0], array)
+    with pytest.raises(ValueError, match=r"x-\w+\.npy: made of something else \(float\d\d .* instead of float32"):
+        floats(tmp_path, row=(None,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": 1}, "1 rows were made; expected 2"),
+        ({"row": (4,)}, r"float32 \[2, 3\] was made; expected float32 \[any, 4\]"),
+        ({"dtype": np.float16}, r"was made; expected float16 \[any, 3\]"),
+    ],
+)
+def test_nothing_is_kept_of_another_array_than_expected(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        floats(tmp_path, **changes)
+    assert files(tmp_path, ".npy") == []
+
+
+WRITES = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from experiments.files import locked, write_atomic
+
+path = Path(sys.argv[1])
+with locked(path):
+    print("holds", flush=True)
+    sys.stdin.readline()
+    record = {"key": {"a": 1}, "shape": [2, 3], "notes": {}}
+    write_atomic(path, lambda file: np.save(file, np.full((2, 3), 7, np.float32)))
+    write_atomic(path.with_suffix(".json"), lambda file: file.write(json.dumps(record).encode()))
+"""
+
+
+def test_array_that_another_process_is_making_is_waited_for(tmp_path, monkeypatch):
+    floats(tmp_path)
+    (path,) = files(tmp_path, ".npy")
+    for file in (path, path.with_suffix(".json")):
+        file.unlink()
+    command = [sys.executable, "-c", WRITES, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "holds\n"
+
+        def let_it_write(file):
+            other.stdin.write("go\n")
+            other.stdin.close()
+            return locked(file)
+
+        monkeypatch.setattr(array_cache, "locked", let_it_write)
+        found = floats(tmp_path, make=lambda: pytest.fail("made twice"))
+    assert other.returncode == 0
+    assert found.tolist() == [[7.0] * 3] * 2
+
+
+def test_an_array_can_be_read_only_when_it_is_complete(tmp_path):
+    def pieces():
+        for _ in range(2):
+            assert files(tmp_path, ".npy") == []
+            yield np.ones((1, 3), np.float32)
+
+    assert floats(tmp_path, make=pieces).tolist() == [[1.0] * 3] * 2
+
+
+# torchvision
+
+
+@pytest.fixture
+def torchvision(monkeypatch):
+    """Stands for torchvision's models, with a tiny ResNet."""
+
+    def get_model(name, weights):
+        return nn.Sequential(
+            nn.Conv2d(3, 6, 32, stride=32), nn.BatchNorm2d(6), nn.AdaptiveAvgPool2d(1), nn.Linear(6, 9)
+        )
+
+    preset = SimpleNamespace(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
+    weights = SimpleNamespace(name="V2", url="https://nowhere/resnet50.pth", transforms=lambda: preset)
+    models = ModuleType("torchvision.models")
+    models.list_models = lambda: ["alexnet", "resnet50", "wide_resnet50_2", "quantized_resnet50", "fcn_resnet50"]
+    models.get_model_weights = lambda name: SimpleNamespace(DEFAULT=weights)
+    models.get_model = get_model
+    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+    monkeypatch.setitem(sys.modules, "torchvision.models", models)
+    return models
+
+
+def test_resnet(torchvision, tmp_path):
+    encoder = resnet_grid()
+    assert encoder.name == "resnet50-V2"
+    assert len(encoder.module) == 2
+    assert not encoder.module.training
+    assert not any(parameter.requires_grad for parameter in encoder.module.parameters())
+    features = grid_features(encoder, torch.zeros(2, 3, 224, 224, dtype=torch.uint8), tmp_path)
+    assert features.shape == (2, 49, 6)
+    assert torch.allclose(encoder.transform.std.flatten(), torch.tensor([0.229, 0.224, 0.225]))
+
+
+@pytest.mark.parametrize("name", ["alexnet", "quantized_resnet50", "resnet51"])
+def test_no_such_resnet(torchvision, name):
+    with pytest.raises(ValueError, match=f"no ResNet is named '{name}'; expected one of resnet50, wide_resnet50_2"):
+        resnet_grid(name)
+
+
+def test_weights_cannot_be_fetched(torchvision):
+    def get_model(name, weights):
+        raise OSError("no network")
+
+    torchvision.get_model = get_model
+    with pytest.raises(FileNotFoundError, match=r"resnet50\.pth could not be fetched to .*: no network\. Put the file"):
+        resnet_grid()
+
+
+def test_damaged_weights(torchvision):
+    def get_model(name, weights):
+        raise RuntimeError("invalid hash value")
+
+    torchvision.get_model = get_model
+    with pytest.raises(ValueError, match=r"weights of resnet50 are damaged: invalid hash value\. Remove the file"):
+        resnet_grid()
+
+
+def test_no_torchvision(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    monkeypatch.delitem(sys.modules, "torchvision.models", raising=False)
+    with pytest.raises(
+        ImportError, match=r"torchvision cannot be imported: .*; expected the build that goes with torch"
+    ):
+        resnet_grid()
+
+
+# the encoder of our own
+
+
+def coloured(number=48, size=32):
+    """Red pictures of dogs and blue ones of cats."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 60, (number, 3, size, size), generator=generator, dtype=torch.uint8)
+    pixels[::2, 0] += 150
+    pixels[1::2, 2] += 150
+    return pixels, [["a red dog is here", "A dog"] if i % 2 == 0 else ["the cat and a hat"] for i in range(number)]
+
+
+def test_content_targets():
+    words, targets = content_targets([["A dog and a dog", "the park"], ["a cat in a park ."], ["x is not"]])
+    assert sorted(words) == ["cat", "dog", "park"]
+    assert words[0] == "park"
+    assert targets.dtype == torch.bool
+    assert targets[:, words.index("dog")].tolist() == [True, False, False]
+    assert targets[:, 0].tolist() == [True, True, False]
+    assert content_targets([["A dog and a dog", "the park"], ["a cat in a park ."]], most=1)[0] == ["park"]
+    with pytest.raises(ValueError, match="2 images, no content word in their captions"):
+        content_targets([["the"], ["of a"]])
+
+
+@pytest.mark.parametrize(("size", "cells"), [(96, 6), (112, 7), (64, 4)])
+def test_grid_of_the_encoder(size, cells):
+    encoder = ContentEncoder(10, channels=16).eval()
+    pixels = torch.randn(2, 3, size, size)
+    assert encoder(pixels).shape == (2, 16, cells, cells)
+    assert encoder.predict(pixels).shape == (2, 10)
+
+
+def test_encoder_learns_the_words(tmp_path):
+    pixels, captions = coloured()
+    encoder = content_encoder(pixels, captions, tmp_path, epochs=3, batch_size=8)
+    words, targets = content_targets(captions)
+    with torch.no_grad():
+        found = encoder.module.predict(encoder.transform(pixels)) > 0
+    assert set(words) == {"dog", "red", "cat", "hat"}
+    assert torch.equal(found, targets)
+    assert encoder.name == "content-encoder-seed0"
+    assert not encoder.module.training
+    assert not any(parameter.requires_grad for parameter in encoder.module.parameters())
+
+
+def test_encoder_is_trained_once(tmp_path, monkeypatch):
+    pixels, captions = coloured(16)
+    state = torch.get_rng_state()
+    first = content_encoder(pixels, captions, tmp_path, epochs=1)
+    assert torch.equal(torch.get_rng_state(), state)
+    fresh = content_encoder(pixels, captions, tmp_path / "elsewhere", epochs=1)
+    assert fingerprint(fresh.module) == fingerprint(first.module)
+    others = [
+        content_encoder(pixels, captions, tmp_path, epochs=2),
+        content_encoder(pixels, captions, tmp_path, seed=1, epochs=1),
+    ]
+    assert len({fingerprint(encoder.module) for encoder in (first, *others)}) == 3
+    assert others[1].name == "content-encoder-seed1"
+    monkeypatch.setattr(encoder_module, "_train", lambda *arguments: pytest.fail("trained again"))
+    again = content_encoder(pixels, captions, tmp_path, epochs=1)
+    assert fingerprint(again.module) == fingerprint(first.module)
+    assert torch.equal(torch.get_rng_state(), state)
+    features = [grid_features(encoder, pixels, tmp_path / "features") for encoder in (first, again)]
+    assert torch.equal(*features)
+    assert len(files(tmp_path / "features", ".npy")) == 1
+
+
+def test_damaged_encoder(tmp_path):
+    pixels, captions = coloured(16)
+    content_encoder(pixels, captions, tmp_path, epochs=1)
+    (path,) = files(tmp_path, ".npz")
+    content = path.read_bytes()
+    for bad in (content[:-100], b"", content[:5000] + bytes(100) + content[5100:]):
+        path.write_bytes(bad)
+        with pytest.raises(
+            ValueError, match=r"seed0-\w{16}\.npz: .* Remove the file, and the encoder is trained again"
+        ):
+            content_encoder(pixels, captions, tmp_path, epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda weights: weights[1:], r"is float32 of shape \[\d+.*; expected float32 of shape"),
+        (lambda weights: weights.astype(np.float64), "is float64 of shape .*; expected float32 of shape"),
+        (lambda weights: weights * np.float32(np.nan), "holds NaN or infinite weights; expected finite ones"),
+        (lambda weights: None, "is missing; expected float32 of shape"),
+    ],
+)
+def test_encoder_of_other_weights(tmp_path, change, message):
+    pixels, captions = coloured(16)
+    content_encoder(pixels, captions, tmp_path, epochs=1)
+    (path,) = files(tmp_path, ".npz")
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    arrays["words.weight"] = change(arrays["words.weight"])
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    with pytest.raises(ValueError, match=rf"\.npz: words\.weight {message}.* Remove the file, and the encoder"):
+        content_encoder(pixels, captions, tmp_path, epochs=1)
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/b", "", "a\nb"])
+def test_names_stay_in_the_cache(photographs, tmp_path, name):
+    with pytest.raises(ValueError, match=r"the name of the data and the split is .*; expected at most 60"):
+        resized_images(replace(photographs, name=name), 8, tmp_path / "cache")
+    with pytest.raises(ValueError, match=r"the name of the encoder is .*; expected at most 60"):
+        grid_features(tiny(name=name), PIXELS, tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_notes_on_photographs_that_are_not_there(photographs, tmp_path):
+    photographs.images[1].path.write_bytes(b"none")
+    resized_images(photographs, 8, tmp_path / "cache", skip=True)
+    (path,) = files(tmp_path / "cache", ".json")
+    record = path.read_text()
+    for place in ("x", "4", "-1"):
+        path.write_text(record.replace('"1":', f'"{place}":'))
+        with pytest.raises(ValueError, match=rf"a note of mine-val tells of image '{place}'; expected a place"):
+            resized_images(photographs, 8, tmp_path / "cache", skip=True)
+
+
+def test_encoder_of_other_data(tmp_path):
+    pixels, captions = coloured(16)
+    for number, folder in enumerate([tmp_path / "a", tmp_path / "b"]):
+        content_encoder(pixels + number, captions, folder, epochs=1)
+    files(tmp_path / "b", ".npz")[0].replace(files(tmp_path / "a", ".npz")[0])
+    with pytest.raises(ValueError, match=r"\.npz: trained with other data or settings\. Remove the file"):
+        content_encoder(pixels, captions, tmp_path / "a", epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "number", "message"),
+    [
+        ((2, 3, 32, 32), 3, "2 images and captions of 3; expected as many"),
+        ((0, 3, 32, 32), 0, "0 images and captions of 0; expected as many, and at least one"),
+        ((2, 3, 32, 40), 2, r"images of \[32, 40\] pixels; expected sides that divide by 16"),
+    ],
+)
+def test_sizes_that_do_not_go_together(tmp_path, shape, number, message):
+    with pytest.raises(ValueError, match=message):
+        content_encoder(torch.zeros(shape, dtype=torch.uint8), [["a dog"]] * number, tmp_path)
+
+
+def test_record_says_what_the_features_are_of(tmp_path):
+    encoder = tiny()
+    grid_features(encoder, PIXELS, tmp_path)
+    (path,) = files(tmp_path, ".json")
+    key = json.loads(path.read_text())["key"]
+    assert key["encoder"] == "tiny"
+    assert key["weights"] == fingerprint(encoder.module)

@@ -1,0 +1,263 @@
+import pickle
+
+import lightning
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightning.fabric.utilities import move_data_to_device
+from torch.utils.data import DataLoader
+
+from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, SamplerEpoch, batch_loader
+from experiments.datasets.text.parallel import ParallelText
+from experiments.datasets.text.toy_translation import toy_translation
+from experiments.datasets.text.vocabulary import BEGIN, END, PAD, train_tokenizer
+
+TOY = toy_translation(0, train=200, val=1, test=1)["train"]
+VOCABULARY = train_tokenizer(TOY.source + TOY.target, size=400)
+DATA = EncodedText(TOY, VOCABULARY)
+
+PROPERTY = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+
+lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=80)
+limits = st.one_of(
+    st.fixed_dictionaries({"sentences": st.integers(1, 20)}),
+    st.fixed_dictionaries({"tokens": st.integers(30, 200)}),
+    st.fixed_dictionaries({"sentences": st.integers(1, 20), "tokens": st.integers(30, 200)}),
+)
+options = st.fixed_dictionaries({"pool": st.integers(1, 5), "shuffle": st.booleans(), "seed": st.integers(0, 9)})
+
+
+def encoded(*pairs):
+    source, target = map(list, zip(*pairs, strict=True))
+    return EncodedText(ParallelText(source, target, "tiny", ("de", "en")), VOCABULARY)
+
+
+# which pairs make a batch
+
+
+@PROPERTY
+@given(lengths, limits, options, st.integers(0, 5))
+def test_every_pair_once_an_epoch(lengths, limits, options, epoch):
+    sampler = BucketSampler(lengths, **limits, **options)
+    sampler.set_epoch(epoch)
+    batches = list(sampler)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    assert all(batches)
+
+
+@PROPERTY
+@given(lengths, limits, options, st.integers(0, 5))
+def test_limits_are_kept(lengths, limits, options, epoch):
+    for batch in BucketSampler(lengths, **limits, **options).batches(epoch):
+        assert len(batch) <= limits.get("sentences", len(lengths))
+        widest = max(max(lengths[index]) for index in batch)
+        assert len(batch) * widest <= limits.get("tokens", float("inf"))
+
+
+@PROPERTY
+@given(lengths, limits, options, st.integers(0, 5))
+def test_order_is_a_function_of_seed_and_epoch(lengths, limits, options, epoch):
+    first = BucketSampler(lengths, **limits, **options)
+    for earlier in range(epoch):
+        first.set_epoch(earlier)
+        list(first)
+    first.set_epoch(epoch)
+    # resumed: a new sampler, which has not seen the earlier epochs
+    second = pickle.loads(pickle.dumps(BucketSampler(lengths, **limits, **options)))
+    second.set_epoch(epoch)
+    assert list(first) == list(second) == first.batches(epoch)
+    assert first.epoch == second.epoch == epoch
+
+
+@PROPERTY
+@given(lengths, st.integers(1, 20), options)
+def test_number_of_batches(lengths, sentences, options):
+    sampler = BucketSampler(lengths, sentences=sentences, **options)
+    number = -(-len(lengths) // sentences)
+    assert len(sampler) == number
+    assert all(len(sampler.batches(epoch)) == number for epoch in range(3))
+
+
+def test_number_of_batches_that_changes_is_not_told():
+    shuffled = BucketSampler(DATA.lengths, tokens=100, pool=2)
+    assert len({len(shuffled.batches(epoch)) for epoch in range(20)}) > 1
+    with pytest.raises(TypeError, match="changes from epoch to epoch"):
+        len(shuffled)
+    sampler = BucketSampler(DATA.lengths, tokens=100, shuffle=False)
+    assert len(sampler) == len(list(sampler))
+
+
+def test_epochs_and_seeds_differ():
+    orders = [BucketSampler(DATA.lengths, sentences=8, seed=seed).batches(epoch) for seed in (0, 1) for epoch in (0, 1)]
+    assert all(first != second for i, first in enumerate(orders) for second in orders[:i])
+    # also in what makes a batch
+    parts = [
+        {frozenset(batch) for batch in BucketSampler(DATA.lengths, sentences=8, pool=3).batches(e)} for e in (0, 1)
+    ]
+    assert len(parts[0] & parts[1]) < len(parts[0]) / 2
+
+
+def test_lengths_are_similar():
+    def padding(batches):
+        widths = [max(DATA.lengths[i][0] for i in batch) * len(batch) for batch in batches]
+        return sum(widths) / sum(source for source, _ in DATA.lengths) - 1
+
+    plain = [list(range(start, start + 8)) for start in range(0, len(DATA), 8)]
+    assert padding(BucketSampler(DATA.lengths, sentences=8).batches(0)) < 0.1 < 0.3 < padding(plain)
+
+
+def test_without_shuffling_in_order_of_length():
+    sampler = BucketSampler([(3, 3), (1, 9), (1, 2), (2, 2)], sentences=3, shuffle=False)
+    assert list(sampler) == sampler.batches(7) == [[2, 1, 3], [0]]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "message"),
+    [
+        ([(1, 1)], {}, "neither sentences nor tokens is set"),
+        ([(1, 1)], {"sentences": 0}, "sentences is 0; expected 1 at least"),
+        ([(1, 1)], {"tokens": -1}, "tokens is -1"),
+        ([(1, 1)], {"sentences": 1, "pool": 0}, "pool is 0"),
+        ([], {"sentences": 1}, "lengths is empty"),
+        ([(1, 1), (2, 9)], {"tokens": 8}, "pair 2 has 9 positions, but tokens=8 .* raise it, or leave out"),
+    ],
+)
+def test_bad_sampler(lengths, options, message):
+    with pytest.raises(ValueError, match=message):
+        BucketSampler(lengths, **options)
+
+
+# what a batch holds
+
+
+@PROPERTY
+@given(st.lists(st.integers(0, len(DATA) - 1), min_size=1, max_size=10))
+def test_batch(indices):
+    batch = DATA[indices]
+    assert batch.indices.tolist() == indices
+    assert len(batch) == len(indices)
+    for tensor, mask in [
+        (batch.source, batch.source_mask),
+        (batch.target_in, batch.target_mask),
+        (batch.target_out, batch.target_mask),
+    ]:
+        assert tensor.dtype == torch.int64
+        assert mask.dtype == torch.bool
+        assert tensor.shape == mask.shape
+        assert (tensor[~mask] == PAD).all()
+        assert (tensor[mask] != PAD).all()
+        assert mask.any(0).all()  # no column of padding only
+        assert (mask.long().diff(dim=1) <= 0).all()  # padding comes last
+    assert batch.source_lengths.tolist() == [DATA.lengths[i][0] for i in indices]
+    assert batch.target_lengths.tolist() == [DATA.lengths[i][1] for i in indices]
+    for row, index in enumerate(indices):
+        source, *target = (
+            tensor[row][mask[row]].tolist()
+            for tensor, mask in [
+                (batch.source, batch.source_mask),
+                (batch.target_in, batch.target_mask),
+                (batch.target_out, batch.target_mask),
+            ]
+        )
+        assert VOCABULARY.decode(source) == TOY.source[index]
+        assert target[0] == [BEGIN, *VOCABULARY.encode(TOY.target[index])]
+        assert target[1] == [*VOCABULARY.encode(TOY.target[index]), END]
+
+
+def test_two_vocabularies():
+    target = train_tokenizer(TOY.target, size=300)
+    batch = EncodedText(TOY, VOCABULARY, target)[[3]]
+    assert VOCABULARY.decode(batch.source[0].tolist()) == TOY.source[3]
+    assert target.decode(batch.target_out[0].tolist()) == TOY.target[3]
+
+
+def test_empty_sentences():
+    with pytest.raises(ValueError, match="tiny: source sentence 2 is empty; expected at least one word"):
+        encoded(("der Hund", "the dog"), (" ", "a cat"))
+    batch = encoded(("der Hund", ""))[[0]]  # there is no translation yet
+    assert (batch.target_in.tolist(), batch.target_out.tolist()) == ([[BEGIN]], [[END]])
+
+
+def test_moving():
+    batch = DATA[[0, 5]]
+    moved = move_data_to_device(batch, torch.device("meta"))
+    assert isinstance(moved, Batch)
+    assert {value.device.type for _, value in moved._tensors()} == {"meta"}
+    assert {value.device.type for _, value in batch._tensors()} == {"cpu"}
+
+
+@pytest.mark.cuda
+def test_moving_to_a_gpu():
+    loader = batch_loader(DATA, BucketSampler(DATA.lengths, sentences=8), pin_memory=True)
+    batch = next(iter(loader))
+    assert batch.source.is_pinned()
+    assert batch.to("cuda", non_blocking=True).target_mask.is_cuda
+
+
+# loaders
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loader(workers):
+    sampler = BucketSampler(DATA.lengths, tokens=300, seed=3)
+    loader = batch_loader(DATA, sampler, workers=workers)
+    assert isinstance(loader, DataLoader)
+    for epoch in (0, 1):
+        sampler.set_epoch(epoch)
+        assert [batch.indices.tolist() for batch in loader] == sampler.batches(epoch)
+
+
+class Recorder(lightning.LightningModule):
+    """Writes down which pairs it has seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.seen = []
+
+    def training_step(self, batch):
+        self.seen.append((self.current_epoch, batch.indices.tolist()))
+        self.log("loss", self.weight)  # takes the size of the batch from it
+        return self.weight * batch.source_mask.sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+class SaveAfterEpoch(lightning.Callback):
+    def __init__(self, path, epoch):
+        self.path, self.epoch = path, epoch
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        if trainer.current_epoch == self.epoch:
+            trainer.save_checkpoint(self.path)
+
+
+def trained(folder, epochs, limits, callbacks=(), checkpoint=None):
+    module, sampler = Recorder(), BucketSampler(DATA.lengths, seed=1, pool=2, **limits)
+    trainer = lightning.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        default_root_dir=folder,
+        callbacks=[SamplerEpoch(sampler), *callbacks],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        log_every_n_steps=1,
+    )
+    trainer.fit(module, batch_loader(DATA, sampler), ckpt_path=checkpoint)
+    trainer.save_checkpoint(folder / "end.ckpt")
+    return module.seen, sampler
+
+
+@pytest.mark.parametrize("limits", [{"sentences": 30}, {"tokens": 400}], ids=["sentences", "tokens"])
+def test_lightning_sets_the_epoch_and_resumes(tmp_path, limits):
+    inside = tmp_path / "inside.ckpt"
+    whole, sampler = trained(tmp_path, 4, limits, [SaveAfterEpoch(inside, 1)])
+    assert whole == [(epoch, batch) for epoch in range(4) for batch in sampler.batches(epoch)]
+    first, _ = trained(tmp_path, 2, limits)
+    for checkpoint in (inside, tmp_path / "end.ckpt"):
+        rest, _ = trained(tmp_path / "rest", 4, limits, checkpoint=checkpoint)
+        assert first + rest == whole

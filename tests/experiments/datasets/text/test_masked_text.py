@@ -1,0 +1,148 @@
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.datasets.text.masked_text import (
+    MASK,
+    EpochSampler,
+    MaskedText,
+    encode_sentences,
+    hide_tokens,
+    load_english,
+    masked_loader,
+    padded,
+)
+from experiments.datasets.text.vocabulary import BEGIN, END, PAD, SPECIAL, train_tokenizer
+
+needs_data = pytest.mark.skipif(not os.environ.get("PYRO_ATTENTION_DATA"), reason="PYRO_ATTENTION_DATA is not set")
+SIZE = 300
+
+
+@pytest.fixture
+def rows():
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, 30, (200,), generator=generator).tolist()
+    middles = [torch.randint(len(SPECIAL), SIZE, (length,), generator=generator) for length in lengths]
+    return [torch.cat([torch.tensor([BEGIN]), middle, torch.tensor([END])]) for middle in middles]
+
+
+def hide(rows, seed=0, share=0.15):
+    tokens, mask = padded(rows)
+    generator = np.random.default_rng(seed)
+    return tokens, hide_tokens(tokens, mask, share=share, vocabulary_size=SIZE, generator=generator)
+
+
+def test_which_tokens_are_hidden(rows):
+    tokens, batch = hide(rows)
+    assert batch.mask.equal(tokens != PAD)
+    assert (tokens[batch.hidden] >= len(SPECIAL)).all()
+    assert batch.target.equal(tokens[batch.hidden])
+    assert batch.tokens[~batch.hidden].equal(tokens[~batch.hidden])
+    words = (tokens >= len(SPECIAL)).sum(1)
+    assert batch.hidden.sum(1).equal((0.15 * words).round().clamp(min=1).long())
+
+
+def test_what_stands_in_their_place(rows):
+    _, batch = hide(rows * 20, share=0.5)
+    shown, target = batch.tokens[batch.hidden], batch.target
+    masked, kept = (shown == MASK).double().mean(), (shown == target).double().mean()
+    assert masked == pytest.approx(0.8, abs=0.01)
+    # another token drawn uniformly is once in 296 times the same
+    assert kept == pytest.approx(0.1, abs=0.01)
+    others = shown[(shown != MASK) & (shown != target)]
+    assert others.min() >= len(SPECIAL)
+    assert len(others.unique()) == SIZE - len(SPECIAL)
+    # every word is as likely to be hidden
+    assert batch.hidden[:, 1].double().mean() == pytest.approx(0.5, abs=0.1)
+
+
+def test_masks_depend_on_seed_epoch_and_places(rows):
+    data, other = (MaskedText(rows, vocabulary_size=SIZE, seed=seed) for seed in (0, 1))
+    places = [3, 1, 4]
+    first = data[0, places]
+    assert all(a.equal(b) for a, b in zip(first, data[0, places], strict=True))
+    assert not first.hidden.equal(data[1, places].hidden)
+    assert not first.hidden.equal(other[0, places].hidden)
+    assert torch.equal(first.mask.sum(1), torch.tensor([len(rows[place]) for place in places]))
+
+
+def test_epochs(rows):
+    data, sampler = MaskedText(rows, vocabulary_size=SIZE), EpochSampler(rows, sentences=16)
+    loader = masked_loader(data, sampler)
+    sampler.set_epoch(0)
+    first, again = list(loader), list(loader)
+    assert len(first) == len(sampler) == 13
+    assert all(a.tokens.equal(b.tokens) for a, b in zip(first, again, strict=True))
+    sampler.set_epoch(1)
+    assert not all(
+        a.tokens.equal(b.tokens) for a, b in zip(first, loader, strict=False) if a.tokens.shape == b.tokens.shape
+    )
+    assert sum(len(batch.tokens) for batch in loader) == len(rows)
+    # what validates stays the same
+    fixed = EpochSampler(rows, sentences=16, shuffle=False)
+    before = list(fixed)
+    fixed.set_epoch(3)
+    assert list(fixed) == before
+
+
+def test_encoding():
+    vocabulary = train_tokenizer(["a dog runs", "the dog sleeps"] * 3, size=270)
+    long, short = encode_sentences(["the dog sleeps", "a dog"], vocabulary, length=5)
+    assert long.tolist() == [BEGIN, *vocabulary.encode("the dog sleeps")[:3], END]
+    assert short.tolist()[0] == BEGIN
+    assert short.tolist()[-1] == END
+    # no text has the piece that hides
+    assert MASK not in vocabulary.encode("<unk> dog")
+    with pytest.raises(ValueError, match="sentence 2 is empty"):
+        encode_sentences(["a dog", " "], vocabulary, length=5)
+    with pytest.raises(ValueError, match="length is 2; expected 3"):
+        encode_sentences(["a dog"], vocabulary, length=2)
+
+
+def test_bad_share(rows):
+    for share in (0.0, 1.0):
+        with pytest.raises(ValueError, match="share is"):
+            hide(rows, share=share)
+
+
+# texts
+
+
+def test_toy():
+    texts = load_english("toy")
+    assert {split: len(sentences) for split, sentences in texts.items()} == {"train": 4000, "val": 500, "test": 500}
+    assert load_english("toy", limit=10)["train"] == texts["train"][:10]
+    assert all(sentence.islower() for sentence in texts["train"])
+
+
+def test_english(tmp_path):
+    task1 = tmp_path / "multi30k" / "task1"
+    task1.mkdir(parents=True)
+    texts = {"train": ["A dog", "A cat", "A dog"], "val": ["Two men"], "test_2016_flickr": ["A cat"]}
+    for name, sentences in texts.items():
+        for language in ("de", "en"):
+            (task1 / f"{name}.{language}").write_text("".join(f"{sentence}\n" for sentence in sentences))
+    folder = tmp_path / "tatoeba-deu-eng"
+    folder.mkdir()
+    lines = [f"Number {number}.\tZahl {number}.\n" for number in range(30)]
+    (folder / "deu.txt").write_text("".join(lines))
+    found = load_english("english", data_root=tmp_path)
+    assert {split: len(sentences) for split, sentences in found.items()} == {"train": 25, "val": 4, "test": 4}
+    # in small letters, each once, and not where it is held out
+    assert found["train"].count("a dog") == 1
+    assert "a cat" not in found["train"]
+    assert found["test"].count("a cat") == 1
+    with pytest.raises(FileNotFoundError, match="--data-root"):
+        load_english("english", data_root=tmp_path / "other")
+    with pytest.raises(ValueError, match="no text is named 'french'"):
+        load_english("french")
+
+
+@needs_data
+def test_real_data():
+    texts = load_english("english", limit=1000)
+    assert len(texts["train"]) == 1000
+    assert {split: len(texts[split]) for split in ("val", "test")} == {"val": 2257, "test": 2247}
+    assert not {*texts["train"]} & {*texts["val"], *texts["test"]}

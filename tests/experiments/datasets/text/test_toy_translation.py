@@ -1,0 +1,182 @@
+import re
+from collections import Counter, defaultdict
+from hashlib import sha256
+from itertools import pairwise
+
+import pytest
+
+from experiments.datasets.text import toy_translation as module
+from experiments.datasets.text.toy_lexicon import fixed_phrase
+from experiments.datasets.text.toy_translation import toy_translation
+
+CORPUS = toy_translation(0, train=3000, val=300, test=300)
+TRAIN = CORPUS["train"]
+# Words that may be in no link: they have no counterpart of their own.
+LOOSE = {"de": {",", "sich", "der", "die", "das", "den", "an"}, "en": {"does", "do", "is", "are", "going", "to", "'s"}}
+
+
+def rows(text):
+    for source, target, alignment in zip(text.source, text.target, text.alignments, strict=True):
+        yield source.split(), target.split(), alignment.links
+
+
+def linked(source, target, links):
+    """Links as words."""
+    return {(source[i], target[j]) for i, j in links}
+
+
+def share(holds):
+    values = [bool(holds(*row)) for row in rows(TRAIN)]
+    return sum(values) / len(values)
+
+
+def crossing(_source, _target, links):
+    return any(i < k and j > m for i, j in links for k, m in links)
+
+
+def test_sizes_and_names():
+    assert {split: len(text) for split, text in CORPUS.items()} == {"train": 3000, "val": 300, "test": 300}
+    assert all((text.name, text.languages) == ("toy", ("de", "en")) for text in CORPUS.values())
+
+
+def test_splits_share_no_sentence():
+    for side in ("source", "target"):
+        sentences = [sentence for text in CORPUS.values() for sentence in getattr(text, side)]
+        assert len(set(sentences)) == len(sentences) == 3600
+
+
+def test_same_seed_same_corpus():
+    again = toy_translation(0, train=3000, val=300, test=300)
+    for split, text in CORPUS.items():
+        assert again[split].source == text.source
+        assert again[split].target == text.target
+        assert again[split].alignments == text.alignments
+    assert toy_translation(1, train=10, val=1, test=1)["train"].source != TRAIN.source[:10]
+
+
+def test_corpus_is_the_same_everywhere():
+    """Results of different machines and releases of Python are about the same sentences."""
+    content = "".join(f"{words} {sorted(links)}" for text in CORPUS.values() for *words, links in rows(text))
+    assert sha256(content.encode()).hexdigest()[:16] == "fa280319a8dae0a4"
+
+
+def test_smaller_test_split_is_the_beginning():
+    small = toy_translation(0, train=5, val=20, test=100)
+    assert small["test"].source == CORPUS["test"].source[:100]
+
+
+def test_lengths_and_words():
+    for text in CORPUS.values():
+        for source, target, _ in rows(text):
+            assert 4 <= len(source) <= 20
+            assert 4 <= len(target) <= 20
+            assert source[-1] == target[-1]
+            assert source[-1] in {".", "?"}
+    for side in ("source", "target"):
+        words = {split: Counter(" ".join(getattr(text, side)).split()) for split, text in CORPUS.items()}
+        assert 150 <= len(words["train"]) <= 250
+        assert not set(words["test"]) - set(words["train"])
+        lengths = {len(sentence.split()) for sentence in getattr(TRAIN, side)}
+        assert lengths == set(range(4, 21))
+
+
+def test_links_are_in_range_and_every_content_word_has_one():
+    for text in CORPUS.values():
+        for source, target, links in rows(text):
+            assert all(0 <= i < len(source) and 0 <= j < len(target) for i, j in links)
+            free = {source[i] for i in set(range(len(source))) - {i for i, _ in links}}
+            assert free <= LOOSE["de"]
+            free = {target[j] for j in set(range(len(target))) - {j for _, j in links}}
+            assert free <= LOOSE["en"]
+
+
+def test_alignment_matters():
+    def several(side):
+        return lambda _source, _target, links: max(Counter(link[side] for link in links).values()) > 1
+
+    assert share(crossing) > 0.3
+    assert share(several(0)) > 0.3  # one German word, several English ones
+    assert share(several(1)) > 0.2
+    assert share(lambda source, _, links: len({i for i, _ in links}) < len(source)) > 0.3
+    assert share(lambda _, target, links: len({j for _, j in links}) < len(target)) > 0.3
+    # the diagonal is far from the truth
+    hits = sum(i == j for *_, links in rows(TRAIN) for i, j in links)
+    assert hits < 0.5 * sum(len(links) for *_, links in rows(TRAIN))
+
+
+def test_translations_of_a_word():
+    german, english = defaultdict(set), defaultdict(set)
+    for source, target, links in rows(TRAIN):
+        for first, second in linked(source, target, links):
+            german[first].add(second)
+            english[second].add(first)
+    assert german["sie"] == {"she", "her", "they", "them"}
+    assert german["Bank"] == {"bench", "bank"}
+    assert german["Haustür"] == {"front", "door"}
+    assert german["muss"] == {"has", "have", "to"}
+    assert german["vor"] == {"in", "front", "of"}
+    assert english["teacher"] >= {"Lehrer", "Lehrerin", "Klavierlehrer"}
+    assert english["still"] == {"immer", "noch"}
+    assert english["calls"] == {"ruft", "an", "anruft"}
+    assert {"der", "die", "das", "den"} <= english["the"]
+    assert english["small"] == {"kleine", "kleinen", "kleiner", "kleines"}
+    assert "going" not in english
+    assert "sich" not in german
+
+
+@pytest.mark.parametrize(
+    ("german", "english"),
+    [
+        (r"^wenn .* (sieht|anruft|schläft) , ", r"^if .* , "),
+        (r" , weil .* (gesehen|angerufen) (hat|haben) \.$", r" because .* (saw|called) "),
+        (r"^\w+ \w+ ruft .* an \.$", r" calls "),
+        (r" , dass .* (anruft|abholt|mitnimmt) \.$", r" that .*(calls|picks|takes)"),
+        (r" nicht .*\.$", r" (does|do|did|is|are|can|should) not "),
+        (r"^(sieht|schläft|ruft) .* \?$", r"^(does|is) .* \?$"),
+        (r"^(hat|haben) .* gesehen \?$", r"^did .* see .*\?$"),
+        (r"\b(sich .* aus \.|sich ausgeruht hat)", r"\brest"),
+        (r"^(morgen|bald) \w+", r"^(tomorrow|soon) .* (is|are) (not )?(still |already |often |sometimes )?going to "),
+        (r" , (der|die|das) .* , ", r" who "),
+        (r" gern ", r" (likes|like) to "),
+        (r"^das \w+ der (Frau|Tante) ", r"^the (woman|aunt) 's "),
+        (r"^ein (alter|roter) ", r"^an? (old|red) "),
+    ],
+)
+def test_grammar_is_there(german, english):
+    found = [pair for pair in zip(TRAIN.source, TRAIN.target, strict=True) if re.search(german, pair[0])]
+    assert found
+    matching = [pair for pair in found if re.search(english, pair[1])]
+    assert len(matching) >= len(found) / 2
+
+
+def test_articles_agree_with_vowels():
+    for text in TRAIN.target:
+        words = text.split()
+        for article, following in pairwise(words):
+            if article in ("a", "an"):
+                assert (article == "an") == (following[0] in "aeiou")
+
+
+def test_documented_pairs_are_of_the_corpus():
+    documented = re.findall(r"    (.+)\n    (.+)\n    (0-0 .+|1-3 .+)\n", module.__doc__)
+    assert len(documented) == 3
+    known = {(s, t): str(a) for s, t, a in zip(TRAIN.source, TRAIN.target, TRAIN.alignments, strict=True)}
+    for source, target, links in documented:
+        assert known[source, target] == links
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_empty_split(split):
+    with pytest.raises(ValueError, match=f"{split} is 0; expected at least one pair"):
+        toy_translation(**{split: 0})
+
+
+def test_grammar_that_is_used_up(monkeypatch):
+    monkeypatch.setattr(module, "_PATIENCE", 300)
+    monkeypatch.setattr(module, "_LONGEST", 5)
+    with pytest.raises(ValueError, match=r"train is 3000, but the grammar gives no new sentence after \d+; expected"):
+        toy_translation(train=3000, val=1, test=1)
+
+
+def test_fixed_phrase():
+    assert fixed_phrase("zu:1 Hause | home:1") == ([("zu", "1"), ("Hause", "")], [("home", "1")])

@@ -1,0 +1,128 @@
+"""Checkpoints that are no checkpoints: one line that names the file and the remedy."""
+
+import io
+import os
+import pickle
+import shutil
+
+import pytest
+import torch
+
+from experiments.files import UserError
+from experiments.harness.checkpoints import read_weights
+from experiments.harness.training import load_best
+from tests.experiments.harness.test_training import Training, train
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Folder of a finished training."""
+    folder = tmp_path_factory.mktemp("trained")
+    train(folder, epochs=2)
+    return folder
+
+
+def saved(content):
+    file = io.BytesIO()
+    torch.save(content, file)
+    return file.getvalue()
+
+
+def changed(*path, to=None):
+    """Set one entry of a checkpoint to something else, or remove it."""
+
+    def change(data):
+        checkpoint = part = torch.load(io.BytesIO(data), weights_only=True)
+        for name in path[:-1]:
+            part = part[name]
+        if to is None:
+            del part[path[-1]]
+        else:
+            part[path[-1]] = to
+        return saved(checkpoint)
+
+    return change
+
+
+def flipped(data):
+    """One bit of the weights is another one."""
+    weights = torch.load(io.BytesIO(data), weights_only=True)["state_dict"]
+    place = data.index(max(weights.values(), key=torch.numel).numpy().tobytes())
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+class Code:
+    """Makes a folder when it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("unpickled",)
+
+
+WEIGHT = "objective.model.scores.weight"
+BOTH = {
+    "empty": lambda _: b"",
+    "text": lambda _: b"no checkpoint",
+    "truncated": lambda data: data[: len(data) // 2],
+    "flipped": flipped,
+    "pickle": lambda _: pickle.dumps({"state_dict": {}}),
+    "code": lambda _: saved({"epoch": 0, "state_dict": Code()}),
+    "tensor": lambda _: saved(torch.zeros(3)),
+    "list": lambda _: saved([1, 2]),
+    "weights": lambda _: saved({WEIGHT: torch.zeros(3, 2)}),
+    "no weights": changed("state_dict"),
+    "weight a string": changed("state_dict", WEIGHT, to="text"),
+    "weight missing": changed("state_dict", WEIGHT),
+    "weight of another shape": changed("state_dict", WEIGHT, to=torch.zeros(5)),
+}
+RUN = {
+    **{
+        f"no {name}": changed(name)
+        for name in ("pytorch-lightning_version", "loops", "callbacks", "optimizer_states", "lr_schedulers", "epoch")
+    },
+    "other format": lambda _: saved({"state_dict": {}, "hyper_parameters": {}, "epoch": 3}),
+    "version": changed("pytorch-lightning_version", to="none"),
+    "no fit loop": changed("loops", "fit_loop"),
+    "loop a string": changed("loops", "fit_loop", to="text"),
+    "no history": changed("callbacks", "History"),
+    "a row is lost": changed("callbacks", "History", "rows", 0),
+    "no random state": changed("callbacks", "RandomState"),
+    "random state a string": changed("callbacks", "RandomState", "torch", to="text"),
+    "best a string": changed("callbacks", "EarlyStopping", "best", "val_loss", to="text"),
+    "best weight a string": changed("callbacks", "EarlyStopping", "weights", WEIGHT, to="text"),
+    "best weight missing": changed("callbacks", "EarlyStopping", "weights", WEIGHT),
+    "no moments": changed("optimizer_states", 0, "state"),
+    "moment a string": changed("optimizer_states", 0, "state", 0, "exp_avg", to="text"),
+    "moment missing": changed("optimizer_states", 0, "state", 0, "exp_avg"),
+    "optimizer missing": changed("optimizer_states", 0),
+}
+
+
+def damage(folder, trained, name, change):
+    """A copy of a training with another file for a checkpoint."""
+    shutil.copytree(trained, folder, dirs_exist_ok=True)
+    path = folder / "checkpoints" / name
+    path.write_bytes(change(path.read_bytes()))
+
+
+@pytest.mark.parametrize("change", (BOTH | RUN).values(), ids=(BOTH | RUN).keys())
+def test_a_run_does_not_go_on_from_a_bad_checkpoint(change, trained, tmp_path, monkeypatch):
+    damage(tmp_path, trained, "last.ckpt", change)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"(?s)checkpoints/last\.ckpt .*pass --overwrite"):
+        train(tmp_path, resume=True)
+    assert not (tmp_path / "unpickled").exists()
+
+
+@pytest.mark.parametrize("change", BOTH.values(), ids=BOTH.keys())
+def test_bad_weights_are_not_loaded(change, trained, tmp_path, monkeypatch):
+    damage(tmp_path, trained, "best.ckpt", change)
+    monkeypatch.chdir(tmp_path)
+    module, _ = train(tmp_path / "other", Training, epochs=1)
+    with pytest.raises(UserError, match=r"(?s)checkpoints/best\.ckpt .*pass --overwrite"):
+        load_best(module, tmp_path)
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_a_missing_checkpoint_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"best\.ckpt is missing"):
+        read_weights(tmp_path / "best.ckpt")

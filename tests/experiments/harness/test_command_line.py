@@ -1,0 +1,266 @@
+"""Command lines of all scripts: what they import, the help, what they answer to a wrong word, and Ctrl-C."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import get_args
+
+import pytest
+
+from experiments import compare
+from experiments.captioning.config import COMMANDS as CAPTIONING
+from experiments.files import UserError
+from experiments.graph.config import GraphConfig, NormalizerName, StudyName, TableName, UniformityConfig
+from experiments.harness.cli import Command, run_commands, run_script
+from experiments.harness.option_parser import option_parser
+from experiments.nmt.config import COMMANDS as TRANSLATION
+from guides.names import AblationSchemeName, SchemeName
+
+ROOT = Path(__file__).parents[3]
+SOURCES = {path: path.read_text() for path in sorted((ROOT / "experiments").rglob("*.py"))}
+SCRIPTS = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+    for path, text in SOURCES.items()
+    if '\nif __name__ == "__main__":' in text
+]
+SUBCOMMANDS = {"experiments.nmt": TRANSLATION, "experiments.captioning": CAPTIONING}
+LINES = [f"{script} {word}".rstrip() for script in SCRIPTS for word in ("", *SUBCOMMANDS.get(script, ()))]
+TARGETS = sorted({target for text in SOURCES.values() for target in re.findall(r'"(experiments\.[\w.]+:\w+)"', text)})
+HEAVY = ("torch", "lightning", "pyro", "matplotlib", "sklearn", "torchmetrics", "pandas", "nltk", "torchvision")
+
+# run in a fresh process: what each command line leaves in sys.modules, and its exit code
+_ANSWER = f"""
+import json, runpy, sys
+answers = {{}}
+for line in json.loads(sys.argv[1]):
+    for last in ("--help", "--hepl"):
+        script, *words = line.split()
+        sys.argv = [script, *words, last]
+        try:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+            code = None
+        except SystemExit as end:
+            code = end.code
+        answers[f"{{line}} {{last}}"] = code, [name for name in {HEAVY} if name in sys.modules]
+print(json.dumps(answers), file=sys.__stderr__)
+"""
+
+
+@pytest.fixture(scope="module")
+def answers():
+    command = [sys.executable, "-c", _ANSWER, json.dumps(LINES)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return json.loads(done.stderr.splitlines()[-1])
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_help_and_a_typing_error_need_no_heavy_import(line, answers):
+    assert answers[f"{line} --help"] == [0, []]
+    assert answers[f"{line} --hepl"] == [2, []]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_a_script_names_is_there(target):
+    found = resolve_name(target)
+    assert callable(found) or all(isinstance(command, Command) for command in found.values())
+
+
+def config_types():
+    commands = [*TRANSLATION.values(), *CAPTIONING.values(), *compare.TASKS.values()]
+    named = [*TARGETS, *(command.config for command in commands)]
+    found = [resolve_name(name) if isinstance(name, str) else name for name in named if "_config" in str(name)]
+    found += [resolve_name(name) for name in TARGETS if ".config:" in name]
+    return sorted({one for one in found if is_dataclass(one) and isinstance(one, type)}, key=str)
+
+
+@pytest.mark.parametrize("config_type", config_types(), ids=lambda found: found.__name__)
+def test_every_option_has_a_help_text_and_shows_its_default(config_type):
+    parser = option_parser(config_type, name="script")
+    options = {action.dest: action for action in parser._actions}
+    for field in fields(config_type):
+        assert options[field.name].help, field.name
+    optional = [field for field in fields(config_type) if field.default is not MISSING]
+    assert parser.format_help().count("default:") == len(optional)
+    assert parser.description
+
+
+# names that are known without what they stand for
+
+
+def test_the_names_of_the_options_are_those_of_what_is_built():
+    from experiments.graph.rows import ROWS
+    from experiments.graph.studies import STUDIES
+    from experiments.graph.tables import TABLES
+    from guides.schemes import build_scheme
+    from pyro_attention import NORMALIZERS
+
+    assert set(get_args(TableName)) == TABLES.keys()
+    assert set(get_args(StudyName)) == STUDIES.keys()
+    assert set(get_args(NormalizerName)) <= NORMALIZERS.keys()
+    assert set(UniformityConfig().rows) <= ROWS.keys()
+    for name in get_args(SchemeName) + get_args(AblationSchemeName):
+        assert build_scheme(name).elbo is not None
+
+
+# what is answered to a wrong word
+
+
+def graph_line(*arguments, run=lambda _: None):
+    return run_script(GraphConfig, run, name="experiments.graph", arguments=arguments)
+
+
+def nmt_line(*arguments):
+    return run_commands(TRANSLATION, name="experiments.nmt", arguments=arguments)
+
+
+def compare_line(*arguments):
+    return compare.main(arguments)
+
+
+def uniformity_line(*arguments):
+    return run_script(UniformityConfig, lambda _: None, name="experiments.uniformity", arguments=arguments)
+
+
+def the_error(capsys):
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("error: ")
+    assert output.err.count("\n") == 1
+    return output.err
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments", "said"),
+    [
+        (graph_line, ["--guide", "weibul"], "--guide weibul: expected one of soft, .*; did you mean 'weibull'"),
+        (graph_line, ["--guide=weibul"], "did you mean 'weibull'"),
+        (graph_line, ["--guide", "zzz"], "expected one of soft, weibull, lognormal, gamma$"),
+        (graph_line, ["--gudie", "soft"], "no option --gudie; did you mean '--guide'"),
+        (graph_line, ["--guid=soft"], "no option --guid; did you mean '--guide'"),
+        (graph_line, ["--no-lernable"], "did you mean '--no-learnable'"),
+        (graph_line, ["soft"], "'soft' is one word too many"),
+        (graph_line, ["--seed"], "--seed: expected one argument"),
+        (graph_line, ["--seed", "x"], "--seed: .*'x'"),
+        (uniformity_line, ["--datasets", "[cora, citeser]"], "--datasets citeser: .*; did you mean 'citeseer'"),
+        (uniformity_line, ["--datasets", "cora"], r"expected a list, such as '\[cora\]'"),
+        (nmt_line, ["trian"], "trian is no command, expected one of train, .*; did you mean 'train'"),
+        (nmt_line, [], "no command is given, expected one of train"),
+        (nmt_line, ["train", "--guide", "categorical-enum"], "did you mean 'categorical_enum'"),
+        (compare_line, ["--task", "grph"], "--task grph: .*; did you mean 'graph'"),
+        (compare_line, ["--task=capt"], "expected one of translation, graph, captioning"),
+        (compare_line, ["--task"], "--task"),
+    ],
+)
+def test_a_wrong_word_is_answered_in_one_line_with_the_nearest(line, arguments, said, capsys):
+    assert line(*arguments) == 2
+    assert re.search(said, the_error(capsys).rstrip())
+
+
+@pytest.mark.parametrize("name", ["experiments.graph.studies", "experiments.graph.uniformity"])
+def test_an_unknown_row_names_the_nearest(name, tmp_path):
+    module = resolve_name(name)
+    first = {"name": "label_rate"} if name.endswith("studies") else {}
+    config_type = module.StudyConfig if first else module.UniformityConfig
+    with pytest.raises(UserError, match="did you mean 'gamma'"):
+        module.run(config_type(**first, rows=("soft", "gama"), out=tmp_path))
+
+
+def test_an_error_of_the_command_is_one_line_and_exit_code_1(capsys):
+    def fail(config):
+        raise UserError("the disk\nis full")
+
+    assert graph_line(run=fail) == 1
+    assert the_error(capsys) == "error: the disk is full\n"
+
+
+def test_a_configuration_that_refuses_its_values_is_a_wrong_command_line(capsys):
+    @dataclass(frozen=True)
+    class Picky:
+        """Options that go together, or not."""
+
+        weight: float = 0.0
+
+        def __post_init__(self):
+            raise UserError("weight is 0.0, expected more")
+
+    assert run_script(Picky, print, name="picky", arguments=[]) == 2
+    assert "expected more" in the_error(capsys)
+
+
+# --config
+
+
+def bomb(levels):
+    """Names of lists of ten lists each: 10 ** levels words."""
+    lists = ["&a0 [x,x,x,x,x,x,x,x,x,x]"]
+    lists += [f"&a{level} [{','.join([f'*a{level - 1}'] * 10)}]" for level in range(1, levels)]
+    return f"[{', '.join(lists)}]"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (f"guide: {bomb(9)}", "anchors"),
+        (f"rows: '{bomb(9)}'", "rows"),  # the value is YAML itself
+        ("seed: &one 1", "anchors"),
+        ("seed: 0\n" * 10_000, "bytes"),
+        ("[" * 3_000, "nests too deeply"),
+        ("- 1", "no names with values"),
+        ("1: 2", "no names with values"),
+        ("", "no names with values"),
+        ("{seed: [", "cannot be read"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        ("seeed: 1", "no option seeed; did you mean 'seed'"),
+        ("config: other.yaml", "no option config"),
+        ("guide: weibul", "--guide weibul: .*did you mean 'weibull'"),
+        ("seed: x", "--seed"),
+    ],
+)
+def test_a_bad_configuration_file_is_one_line_that_names_it(content, said, tmp_path, capsys):
+    path = tmp_path / "saved.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert graph_line("--config", str(path)) == 2
+    error = the_error(capsys)
+    assert re.search(said, error)
+    assert str(path) in error
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "nowhere.yaml", "."])
+def test_what_is_no_configuration_file_is_named(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert graph_line("--config", path) == 2
+    assert path in the_error(capsys)
+
+
+@pytest.mark.parametrize("option", ["--rows", "--seeds", "--datasets"])
+def test_aliases_do_not_grow_on_the_command_line_either(option, capsys):
+    assert uniformity_line(option, bomb(9)) == 2
+    assert len(the_error(capsys)) < 2 * len(bomb(9))
+
+
+def test_options_after_a_file_replace_its_own(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("seed: 3\nkl_weight: 1e-3\nguide: gamma\nout: 2024-01-01\n")
+    seen = []
+    assert graph_line("--config", str(path), "--seed", "5", run=seen.append) == 0
+    assert seen == [GraphConfig(seed=5, kl_weight=1e-3, guide="gamma", out=Path("2024-01-01"))]
+
+
+# Ctrl-C
+
+
+@pytest.mark.parametrize("where", ["options", "command", "commands"])
+def test_ctrl_c_while_something_is_imported_is_one_line(where, tmp_path, monkeypatch, capsys):
+    (tmp_path / f"interrupted_{where}.py").write_text("raise KeyboardInterrupt")
+    monkeypatch.syspath_prepend(tmp_path)
+    target = f"interrupted_{where}:it"
+    if where == "commands":
+        code = run_commands(target, name="script", arguments=["train"])
+    else:
+        code = run_script(*((target, print) if where == "options" else (GraphConfig, target)), name="s", arguments=[])
+    assert code == 130
+    assert capsys.readouterr().err == "\ninterrupted\n"

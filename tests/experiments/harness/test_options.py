@@ -1,0 +1,142 @@
+"""Values of configurations are checked wherever they come from: the command line, a file or Python."""
+
+import pickle
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from experiments.captioning.compare import CompareCaptions
+from experiments.captioning.config import CaptioningConfig
+from experiments.files import UserError
+from experiments.graph.compare import CompareGraphs
+from experiments.graph.config import GraphConfig
+from experiments.harness.cli import run_script
+from experiments.harness.folder import open_run
+from experiments.harness.options import OptionError, RunOptions, configuration
+from experiments.nmt.compare import CompareTranslations
+from experiments.nmt.config import TranslationConfig
+from experiments.pretrain.config import PretrainConfig
+from experiments.pretrain.finetune import FinetuneConfig
+from experiments.sequence.model import run_config
+
+TASKS = {
+    "graph": GraphConfig(),
+    "nmt": TranslationConfig(),
+    "captioning": CaptioningConfig(),
+    "pretrain": PretrainConfig(),
+    "finetune": FinetuneConfig(dataset="sst2"),
+}
+BAD: list[tuple[str, Any]] = [
+    ("learning_rate", 0),
+    ("learning_rate", float("nan")),
+    ("learning_rate", float("inf")),
+    ("kl_weight", -1e-3),
+    ("kl_weight", float("inf")),
+    ("max_epochs", 0),
+    ("max_epochs", 1.5),
+    ("num_samples", -1),
+    ("checkpoint_every", 0),
+    ("seed", -1),
+    ("precision", "64"),
+    ("device", "abacus"),
+    ("progress", "perhaps"),
+]
+OF_SOME: list[tuple[str, str, Any]] = [
+    *((task, "dropout", value) for task in ("graph", "nmt", "captioning", "pretrain") for value in (7, 1.0, -0.1)),
+    *((task, "hidden", 0) for task in ("graph", "nmt", "captioning")),
+    *((task, "normalizer", "nosuch") for task in ("graph", "nmt", "pretrain")),
+    *((task, "guide", "nosuch") for task in ("graph", "nmt", "captioning", "pretrain")),
+    ("pretrain", "width", -3),
+    ("pretrain", "masked", 1.0),
+    ("pretrain", "hybrid_share", 1.5),
+    ("graph", "feature_noise", 1.5),
+    ("captioning", "size", 0),
+    ("finetune", "pooling", "last"),
+]
+CASES = [*((task, *bad) for task in TASKS for bad in BAD), *OF_SOME]
+
+
+def arguments(task: str, name: str, value: Any) -> list[str]:
+    option = f"--{name.replace('_', '-')}={value}"
+    return [option, "sst2"] if task == "finetune" else [option]
+
+
+@pytest.mark.parametrize(("task", "name", "value"), CASES)
+def test_values_out_of_range(task: str, name: str, value: Any) -> None:
+    """ValueError for Python, UserError for a script: one line that names the option."""
+    with pytest.raises(ValueError, match=rf"\b{name}\b") as error:
+        replace(TASKS[task], **{name: value})
+    assert isinstance(error.value, UserError)
+    assert "\n" not in str(error.value)
+    with pytest.raises(OptionError, match=rf"\b{name}\b"):
+        configuration(type(TASKS[task]), asdict(TASKS[task]) | {name: value})
+
+
+@pytest.mark.parametrize(("task", "name", "value"), OF_SOME)
+def test_values_out_of_range_on_the_command_line(
+    capsys: pytest.CaptureFixture[str], task: str, name: str, value: Any
+) -> None:
+    given = arguments(task, name, value)
+    assert run_script(type(TASKS[task]), pytest.fail, name="script", arguments=given) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: ")
+    assert shown.count("\n") == 1
+    assert name in shown.replace("-", "_")
+
+
+@pytest.mark.parametrize("script", [CompareGraphs, CompareTranslations, CompareCaptions])
+def test_comparisons_check_too(script: type[RunOptions]) -> None:
+    with pytest.raises(OptionError, match="kl_weight"):
+        script(kl_weight=-1.0)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_saved_configuration_is_the_same_again(task: str, tmp_path: Path) -> None:
+    config = replace(TASKS[task], data_root=tmp_path / "data", max_epochs=7)
+    open_run(tmp_path, config)
+    found = configuration(type(config), yaml.safe_load((tmp_path / "config.yaml").read_text()))
+    assert found == config
+    assert pickle.loads(pickle.dumps(found)) == config
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "value"), [case for case in CASES if case[0] in ("nmt", "captioning", "pretrain")]
+)
+def test_values_of_a_saved_run_are_checked(tmp_path: Path, task: str, name: str, value: Any) -> None:
+    open_run(tmp_path, TASKS[task])
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {name: value}))
+    with pytest.raises(UserError, match=rf"^{path}: .*\b{name}\b.*; put the value of the training back") as error:
+        run_config(tmp_path, type(TASKS[task]), script="script")
+    assert "\n" not in str(error.value)
+
+
+def test_options_of_other_releases_do_not_matter_in_a_saved_run(tmp_path: Path) -> None:
+    open_run(tmp_path, TASKS["nmt"])
+    path = tmp_path / "config.yaml"
+    path.write_text(path.read_text() + "of_a_later_release: 1\n")
+    found = run_config(tmp_path, TranslationConfig, script="script", device="cpu")
+    assert found == replace(TASKS["nmt"], out=tmp_path, device="cpu")  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("option", ["out", "data_root", "text", "init_from"])
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_unset_shell_variable_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = arguments("nmt", option, value)
+    assert run_script(TranslationConfig, pytest.fail, name="script", arguments=given) == 2
+    assert "an empty name (is a shell variable unset?), expected a file or a folder" in capsys.readouterr().err
+    with pytest.raises(OptionError, match="an empty name"):
+        configuration(TranslationConfig, {option: value})
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({option: value}))
+    assert run_script(TranslationConfig, pytest.fail, name="script", arguments=["--config", "config.yaml"]) == 2
+    assert "an empty name" in capsys.readouterr().err
+
+
+def test_the_current_folder_has_a_name() -> None:
+    assert configuration(TranslationConfig, {"out": "."}).out == Path()

@@ -1,0 +1,187 @@
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from experiments.files import UserError, write_atomic
+from experiments.harness.cli import run_script
+from experiments.harness.folder import open_run
+from experiments.harness.options import RunOptions
+from experiments.harness.results import read_metrics, write_environment, write_metrics
+from experiments.reporting.classification import score
+from experiments.reporting.tables import as_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(RunOptions):
+    """A script.
+
+    Args:
+        some_weight: A number.
+    """
+
+    some_weight: float = 1.0
+
+
+# files
+
+
+def test_a_failed_write_leaves_the_old_file_alone(tmp_path):
+    def fail(file):
+        file.write(b"half of")
+        raise OSError("disk full")
+
+    write_atomic(tmp_path / "file", lambda file: file.write(b"old"))
+    with pytest.raises(OSError, match="disk full"):
+        write_atomic(tmp_path / "file", fail)
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_metrics_are_flat_and_valid_json(tmp_path):
+    definitions = {"a": "one", "b": "two", "c": "not measured"}
+    write_metrics(tmp_path, {"a": 0.5, "b": math.nan}, definitions)
+    content = json.loads((tmp_path / "metrics.json").read_text(), parse_constant=pytest.fail)
+    assert content == {"a": 0.5, "b": None, "definitions": {"a": "one", "b": "two"}}
+    metrics = read_metrics(tmp_path)
+    assert metrics["a"] == 0.5
+    assert math.isnan(metrics["b"])
+
+
+def test_metrics_of_an_unfinished_run_are_none(tmp_path):
+    assert read_metrics(tmp_path) is None
+
+
+def test_environment_names_torch(tmp_path):
+    write_environment(tmp_path, torch.device("cpu"))
+    found = json.loads((tmp_path / "environment.json").read_text())["packages"]["torch"]
+    # which build it is, such as +cpu, stands in only one of the two where torch comes from a package index
+    assert found.partition("+")[0] == torch.__version__.partition("+")[0]
+
+
+def test_table():
+    table = as_table([{"guide": "soft", "accuracy": 0.83, "n": 3}, {"guide": "weibull", "accuracy": 0.83814}])
+    assert table.splitlines() == ["guide    accuracy  n", "soft         0.83  3", "weibull    0.8381"]
+
+
+# the folder of a run
+
+
+def test_open_run_saves_the_configuration(tmp_path):
+    open_run(tmp_path, Options(some_weight=2.0, data_root=Path("/data")))
+    saved = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert saved["some_weight"] == 2.0
+    assert saved["data_root"] == "/data"
+
+
+def test_a_run_is_not_started_twice(tmp_path):
+    open_run(tmp_path, Options())
+    with pytest.raises(UserError, match="--resume to continue"):
+        open_run(tmp_path, Options())
+
+
+def test_resume_needs_the_same_configuration(tmp_path):
+    open_run(tmp_path, Options())
+    open_run(tmp_path, Options(resume=True, progress=False, device="cpu"))
+    with pytest.raises(UserError, match=r"some_weight 1\.0 instead of 2\.0"):
+        open_run(tmp_path, Options(resume=True, some_weight=2.0))
+
+
+def test_results_without_a_configuration_are_refused(tmp_path):
+    write_metrics(tmp_path, {}, {})
+    with pytest.raises(UserError, match=r"no config\.yaml"):
+        open_run(tmp_path, Options(resume=True))
+
+
+def test_overwrite_removes_the_run_and_nothing_else(tmp_path):
+    open_run(tmp_path, Options())
+    write_metrics(tmp_path, {"a": 1.0}, {"a": "one"})
+    (tmp_path / "notes.txt").write_text("mine")
+    open_run(tmp_path, Options(some_weight=2.0, overwrite=True))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".holder", ".lock", "config.yaml", "notes.txt"]
+
+
+def test_resume_and_overwrite_exclude_each_other(tmp_path):
+    with pytest.raises(UserError, match="both"):
+        open_run(tmp_path, Options(resume=True, overwrite=True))
+
+
+@pytest.mark.parametrize("content", ["", "- 1", "seed: &one 1", "{seed: [", "[" * 3_000])
+def test_a_damaged_configuration_is_named(content, tmp_path):
+    open_run(tmp_path, Options())
+    (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(UserError, match=r"config\.yaml (cannot be read|holds no names)"):
+        open_run(tmp_path, Options(resume=True))
+
+
+# the command line
+
+
+def run_options(*arguments):
+    seen = []
+    code = run_script(Options, seen.append, name="script", arguments=arguments)
+    return seen[0] if code == 0 else code
+
+
+def test_options_have_dashes_and_switches_no_values():
+    arguments = ["--some-weight", "2", "--resume", "--no-progress", "--data-root", "/data"]
+    expected = Options(some_weight=2.0, resume=True, progress=False, data_root=Path("/data"))
+    assert run_options(*arguments) == expected
+
+
+def test_a_saved_configuration_is_read_again(tmp_path):
+    options = Options(some_weight=2.0, overwrite=True, out=tmp_path)
+    open_run(tmp_path, options)
+    assert run_options("--config", str(tmp_path / "config.yaml")) == replace(options, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--some-weight", "x"], ["--unknown"], ["--device", "abacus"], ["--checkpoint-every", "0"]]
+)
+def test_bad_options_give_one_line_and_exit_code_2(arguments, capsys):
+    assert run_options(*arguments) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("error: ")
+    assert output.err.count("\n") == 1
+
+
+def test_bugs_keep_their_traceback():
+    def bug(options):
+        raise IndexError
+
+    with pytest.raises(IndexError):
+        run_script(Options, bug, name="script", arguments=[])
+
+
+def test_ctrl_c_exits_with_130(capsys):
+    def interrupt(options):
+        raise KeyboardInterrupt
+
+    assert run_script(Options, interrupt, name="script", arguments=[]) == 130
+    assert "--resume" in capsys.readouterr().err
+
+
+# scores of a classifier
+
+
+def test_scores_of_certain_and_right_predictions():
+    scores = score(torch.eye(3), torch.arange(3))
+    assert scores == pytest.approx({"accuracy": 1.0, "nll": 0.0, "ece": 0.0, "brier": 0.0}, abs=1e-6)
+
+
+def test_scores_of_certain_and_wrong_predictions():
+    scores = score(torch.eye(2), torch.tensor([1, 0]))
+    assert scores == pytest.approx({"accuracy": 0.0, "nll": -math.log(1e-12), "ece": 1.0, "brier": 2.0}, rel=1e-5)
+
+
+def test_ece_is_the_gap_between_confidence_and_accuracy():
+    probabilities = torch.tensor([[0.8, 0.2]]).expand(10, 2)
+    labels = torch.tensor([0] * 6 + [1] * 4)
+    scores = score(probabilities, labels)
+    assert scores["ece"] == pytest.approx(0.2, abs=1e-6)
+    assert scores["brier"] == pytest.approx(0.6 * 2 * 0.2**2 + 0.4 * 2 * 0.8**2, abs=1e-6)

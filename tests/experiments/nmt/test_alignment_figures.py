@@ -1,0 +1,89 @@
+"""Pictures of alignments; how they look was judged by eye."""
+
+import pytest
+import torch
+from matplotlib.patches import Rectangle
+
+from experiments.nmt.alignment_figures import agreement_heatmap, interval_heatmaps, prior_and_posterior, weights_heatmap
+from experiments.reporting.figures import save
+from pyro_attention.analysis import GoldAlignment
+from tests.analysis.alignments.random_alignments import aligned, weights_of
+
+SOURCE = ["Über", "Donaudampfschifffahrtsgesellschaften", "kostet", "$5", "daß", "."]
+TARGET = ["On", "{steam}", "$5", "_that^", "."]
+GOLD = GoldAlignment(frozenset({(0, 0), (3, 2)}), frozenset({(1, 1)}))
+
+
+def labels(axis, which):
+    return [text.get_text() for text in getattr(axis, f"get_{which}ticklabels")()]
+
+
+def boxes(axis):
+    """(x, y) and line style of each outlined cell."""
+    patches = [patch for patch in axis.patches if isinstance(patch, Rectangle)]
+    return {(round(patch.get_x()), round(patch.get_y()), patch.get_linestyle()) for patch in patches}
+
+
+def test_prior_and_posterior(tmp_path):
+    prior, posterior = weights_of(5, 6), weights_of(7, 5, 6, seed=1)
+    figure = prior_and_posterior(prior, posterior, source=SOURCE, target=TARGET, gold=GOLD, title="one")
+    left, right = figure.axes[:2]
+    assert torch.tensor(left.images[0].get_array()).equal(prior.float())
+    assert torch.tensor(right.images[0].get_array()).equal(posterior.float().mean(0))
+    for axis in (left, right):
+        assert axis.images[0].get_clim() == (0, 1)
+        assert labels(axis, "x") == ["Über", "Donaudampfschifff…", "kostet", r"\$5", "daß", "."]
+        assert labels(axis, "y") == ["On", "{steam}", r"\$5", "_that^", "."]
+        assert boxes(axis) == {(0, 0, "-"), (3, 2, "-"), (1, 1, ":")}
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["sure gold link", "possible gold link"]
+    assert save(figure, tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_title_stands_above_the_words(tmp_path):
+    words = ["Beruhigungsmittel"] * 12
+    figure = prior_and_posterior(weights_of(12, 12), weights_of(12, 12), source=words, target=words, title="Title")
+    save(figure, tmp_path / "figure.png")
+    title = figure._suptitle.get_window_extent()
+    assert all(axis.get_tightbbox().y1 <= title.y0 for axis in figure.axes[:2])
+
+
+def test_weights_alone(tmp_path):
+    weights = weights_of(5, 6)
+    figure = weights_heatmap(weights, source=SOURCE, target=TARGET, gold=GOLD)
+    panel, _ = figure.axes  # and the colour bar
+    assert torch.tensor(panel.images[0].get_array()).equal(weights.float())
+    assert boxes(panel) == {(0, 0, "-"), (3, 2, "-"), (1, 1, ":")}
+    save(figure, tmp_path / "figure.png")
+
+
+def test_intervals():
+    samples = weights_of(50, 5, 6)
+    figure = interval_heatmaps(samples, source=SOURCE, target=TARGET, level=0.8)
+    left, right = figure.axes[:2]
+    assert (left.get_xlabel(), right.get_xlabel()) == ("mean weight", "width of the 80% credible interval")
+    expected = samples.quantile(0.9, dim=0) - samples.quantile(0.1, dim=0)
+    torch.testing.assert_close(torch.tensor(right.images[0].get_array()), expected)
+    assert not figure.legends
+    assert boxes(left) == set()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (40, 3), (3, 40), (40, 40)])
+def test_sizes(shape, tmp_path):
+    target, source = (["Wort"] * count for count in shape)
+    figure = prior_and_posterior(weights_of(*shape), weights_of(*shape), source=source, target=target)
+    save(figure, tmp_path / "figure.png")
+    assert max(figure.get_size_inches()) < 30
+
+
+def test_agreement(tmp_path):
+    alignments = {"soft": [aligned("0-0 1-1")], "categorical_enumerated_long": [aligned("0-0")]}
+    figure = agreement_heatmap(alignments, title="Agreement")
+    axis = figure.axes[0]
+    assert [text.get_text() for text in axis.texts] == ["1.00", "0.67", "0.67", "1.00"]
+    assert labels(axis, "y") == ["soft", "categorical_enume…"]
+    save(figure, tmp_path / "figure.png")
+
+
+def test_wrong_words():
+    with pytest.raises(ValueError, match=r"'posterior' has weights of shape \(5, 4\) for 5 target and 6 source words"):
+        prior_and_posterior(weights_of(5, 6), weights_of(5, 4), source=SOURCE, target=TARGET)

@@ -1,0 +1,131 @@
+"""The comparison on translation: end to end, its claims, and the choice of the task."""
+
+import math
+from functools import partial
+
+import pytest
+
+from experiments.compare import main
+from experiments.datasets.text.toy_translation import toy_translation
+from experiments.files import UserError
+from experiments.harness.results import read_metrics
+from experiments.nmt import model as translation_model
+from experiments.nmt.claims import claims
+from experiments.nmt.compare import SCHEMES, CompareTranslations, run
+from experiments.nmt.table import table_rows
+
+TINY = {"seeds": 2, "base_epochs": 1, "hidden": 8, "vocabulary": 300, "num_samples": 2, "beam": 1, "workers": 1}
+
+
+@pytest.fixture
+def small_corpus(monkeypatch):
+    monkeypatch.setattr(translation_model, "_toy", partial(toy_translation, 0, train=32, val=4, test=6))
+
+
+@pytest.mark.usefixtures("small_corpus")
+def test_compare_end_to_end(tmp_path, capsys):
+    page = tmp_path / "RESULTS.md"
+    config = CompareTranslations(out=tmp_path / "out", progress=False, results=page, k_max=2, **TINY)
+    metrics = run(config)
+    printed = capsys.readouterr().out
+    for scheme in SCHEMES:
+        assert f"\n{scheme}  " in printed
+    assert printed.count("holds: ") + printed.count("does not hold: ") == 4
+    assert "IBM Model 1" in printed
+    assert "K-max BLEU" in page.read_text()
+    assert "--seeds 2" in page.read_text()
+    assert read_metrics(tmp_path / "out") == pytest.approx(metrics)
+    names = {"categorical_enum", "marginal", "dirichlet", "weibull", "agreement"}
+    assert {path.stem for path in (tmp_path / "out" / "figures").glob("*.png")} == names
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert report.count("data:image/png;base64,") == len(names)
+    with pytest.raises(UserError, match="--resume"):
+        run(config)
+
+
+@pytest.mark.usefixtures("small_corpus")
+def test_schemes_can_be_added_later(tmp_path, capsys):
+    options = TINY | {"out": tmp_path / "out", "progress": False, "seeds": 1, "ibm": 0}
+    first = run(CompareTranslations(schemes=("soft",), **options))
+    both = run(CompareTranslations(schemes=("soft", "weibull"), resume=True, **options))
+    assert both.keys() > first.keys()
+    assert all(both[name] == value for name, value in first.items())
+    assert "hold" not in capsys.readouterr().out  # one seed has no interval
+
+
+def rows(**values):
+    """Runs of three seeds, which differ by a little, in every row by something else."""
+    names = ("test_ppl", "test_entropy", "test_prior_aer", "test_posterior_aer")
+    return {
+        row: [
+            {name: value + step * seed * (1 + i) for i, (name, value) in enumerate(zip(names, numbers, strict=True))}
+            for seed in range(3)
+        ]
+        for step, (row, numbers) in zip((0.01, 0.02, 0.03, 0.015, 0.025), values.items(), strict=False)
+    }
+
+
+def test_claims_hold_where_the_whole_interval_is_on_the_right_side():
+    runs = rows(
+        soft=(7.0, 1.2, 0.5, 0.4), marginal=(6.0, 0.8, 0.3, 0.2), hard_enum=(7.5, 0.1, 0.3, 0.2),
+        categorical_enum=(6.0, 0.5, 0.3, 0.2), dirichlet=(7.6, 2.0, 0.5, 0.5),
+    )  # fmt: skip
+    assert [claim.holds for claim in claims(runs)] == [True] * 4
+    assert "95 % interval" in str(claims(runs)[0])
+    runs["marginal"][0]["test_ppl"] = 9.0  # the interval now contains zero
+    runs["weibull"] = rows(weibull=(7, 2.1, 0.3, 0.3))["weibull"]  # more entropy than dirichlet
+    assert [claim.holds for claim in claims(runs)] == [False, True, True, False]
+
+
+def test_normalizers_are_compared_with_their_own_scheme():
+    runs = {
+        row: [{"test_ppl": ppl}, {"test_ppl": 2 * ppl}]
+        for row, ppl in {"soft": 2.0, "soft-temporal": 1.8, "weibull": 1.5, "weibull-temporal": 1.6}.items()
+    }
+    (claim,) = claims(runs)
+    assert {name: round(found.mean, 6) for name, found in claim.differences.items()} == {
+        "soft-temporal - soft": -0.3,
+        "weibull-temporal - weibull": 0.15,
+    }
+    assert not claim.holds
+    assert claims({row: runs[row] for row in ("soft", "weibull")}) == []
+
+
+def test_claims_need_their_schemes_and_several_seeds():
+    runs = rows(soft=(7.0, 1.2, 0.5, 0.4), marginal=(6.0, 0.8, 0.3, 0.2))
+    assert len(claims(runs)) == 1
+    assert claims({row: found[:1] for row, found in runs.items()}) == []
+
+
+def test_the_table_leaves_out_what_nobody_has():
+    (row,) = table_rows({"soft": [{"test_ppl": 7.0}, {"test_ppl": 8.0}]})
+    assert row == {"scheme": "soft", "perplexity": f"7.500 +- {math.sqrt(0.5):.3f}"}
+
+
+def test_the_task_decides_on_the_options(tmp_path, capsys):
+    assert main(["--task", "graph", "--beam", "3"]) == 2
+    assert "beam" in capsys.readouterr().err
+    assert main(["--task=graph", "--dataset", "toy"]) == 2
+    assert "dataset" in capsys.readouterr().err
+    assert main(["--kl-weight", "-1", "--out", str(tmp_path)]) == 2
+    assert "kl" in capsys.readouterr().err
+    assert main(["--task", "painting"]) == 2
+    assert "painting" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("small_corpus")
+def test_normalizers_are_rows_of_their_own(tmp_path, capsys):
+    page = tmp_path / "RESULTS.md"
+    options = TINY | {"seeds": 1, "ibm": 0, "schemes": ("soft", "marginal"), "normalizers": ("softmax", "hybrid")}
+    metrics = run(CompareTranslations(out=tmp_path / "out", progress=False, results=page, **options))
+    assert 0.3 < metrics["soft-hybrid/temporal_share"] < 0.7
+    assert metrics["marginal-hybrid/test_ppl"] != metrics["marginal/test_ppl"]
+    assert "soft/temporal_share" not in metrics
+    histories = {path.parent.name: path.read_text().splitlines()[0] for path in tmp_path.glob("out/runs/*/history.csv")}
+    assert {name for name, head in histories.items() if "temporal_share" in head} == {
+        name for name in histories if "hybrid" in name
+    }
+    assert "temporal share" in capsys.readouterr().out
+    assert "translation-toy-normalizers" in page.read_text()
+    assert "Rows hybrid: a trained mixture" in page.read_text()
+    assert "--normalizers" in page.read_text()

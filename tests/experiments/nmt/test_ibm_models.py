@@ -1,0 +1,118 @@
+"""IBM Models 1 and 2 as baselines."""
+
+import pickle
+
+import pytest
+import torch
+from nltk.translate import AlignedSent, IBMModel1, IBMModel2
+
+from experiments.nmt.ibm_models import train_ibm
+from tests.analysis.alignments.random_alignments import aligned
+
+# the example of NLTK's documentation, German words given English ones
+PAIRS = [
+    (english.split(), german.split())
+    for english, german in [
+        ("the house is small", "klein ist das haus"),
+        ("the house is big", "das haus ist ja groß"),
+        ("the book is small", "das buch ist ja klein"),
+        ("the house", "das haus"),
+        ("the book", "das buch"),
+        ("a book", "ein buch"),
+    ]
+]
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def trained(request):
+    return train_ibm(PAIRS, model=request.param, iterations=5)
+
+
+def test_training_sentences_as_nltk_aligns_them(trained):
+    corpus = [AlignedSent(target, source) for source, target in PAIRS]
+    (IBMModel1 if trained.model == 1 else IBMModel2)(corpus, 5)
+    for sentence in corpus[2:]:
+        expected = {(source, target) for target, source in sentence.alignment if source is not None}
+        assert trained.align(sentence.mots, sentence.words).links == expected
+    assert trained.align(*PAIRS[2]) == aligned("0-0 1-1 2-2 2-3 3-4", 4, 5)
+
+
+def test_numbers_of_the_documentation():
+    model = train_ibm(PAIRS, model=1, iterations=5)
+    assert round(model.translation["buch"]["book"], 3) == 0.889
+    assert round(model.translation["ja"][None], 3) == 0.073
+    second = train_ibm(PAIRS, model=2, iterations=5)
+    assert round(second.positions[2, 2][0][1], 3) == 0.939
+    assert round(second.positions[4, 5][1][2], 3) == 1.0
+
+
+def test_posterior(trained):
+    probabilities = trained.link_probabilities(*PAIRS[1])
+    assert probabilities.shape == (5, 4)
+    assert (probabilities >= 0).all()
+    assert (probabilities.sum(-1) <= 1 + 1e-9).all()
+    assert probabilities[1].argmax() == 1
+
+
+def test_words_and_lengths_never_seen(trained):
+    # NLTK would link "auto" to the last word, and "haus" to whatever it never met
+    links = trained.align(["the", "car", "is", "small"], ["das", "auto", "klein"]).links
+    assert links == {(0, 0), (3, 2)}
+    assert trained.align(["a"], ["haus"]).links == frozenset()
+    assert trained.align(["book"] * 7, ["buch"] * 3).links == {(0, 0), (0, 1), (0, 2)}  # of equal ones the first
+
+
+def test_model_2_is_model_1_at_lengths_never_seen():
+    second = train_ibm(PAIRS, model=2)
+    words = (["the", "the", "house"], ["das", "haus", "haus"])
+    uniform = [[second.translation[t].get(s, 0.0) for s in [None, *words[0]]] for t in words[1]]
+    expected = torch.tensor(uniform, dtype=torch.float64)
+    expected = expected[:, 1:] / expected.sum(-1, keepdim=True)
+    torch.testing.assert_close(second.link_probabilities(*words), expected)
+
+
+def test_a_word_that_null_explains_better():
+    """ "ja" stands in every sentence and "oh" never has a partner of its own."""
+    pairs = [([word], [word.upper(), "ja"]) for word in "abcdefgh"]
+    model = train_ibm(pairs, iterations=10)
+    assert model.align(*pairs[0]) == aligned("0-0", 1, 2)
+    assert model.link_probabilities(*pairs[0])[1].sum() < 0.5
+
+
+def test_directions():
+    """Source and target swapped: another model, whose alignment is turned round to be compared."""
+    backward = train_ibm([(target, source) for source, target in PAIRS])
+    links = backward.align(PAIRS[0][1], PAIRS[0][0])
+    assert (links.num_source, links.num_target) == (4, 4)
+    assert links.transposed().links >= {(1, 3), (0, 2)}  # house - haus, the - das
+
+
+def test_pickle(trained):
+    again = pickle.loads(pickle.dumps(trained))
+    assert again.link_probabilities(*PAIRS[0]).equal(trained.link_probabilities(*PAIRS[0]))
+
+
+def test_nltk_counts_a_repeated_word_once():
+    """What the module says of NLTK: the maximum likelihood estimate would be 2 / 3."""
+    model = IBMModel1([AlignedSent(["x", "x", "y"], ["a"])], 20)
+    assert model.translation_table["x"]["a"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pairs": []}, "no sentence pairs"),
+        ({"pairs": [(["a"], [])]}, r"sentence pair 0 is .* expected two lists of words, not empty"),
+        ({"pairs": [("a b", ["c"])]}, "sentence pair 0 is"),
+        ({"pairs": PAIRS, "model": 3}, "model is 3, expected 1 or 2"),
+        ({"pairs": PAIRS, "iterations": 0}, "iterations is 0, expected at least 1"),
+    ],
+)
+def test_wrong_input(options, message):
+    with pytest.raises(ValueError, match=message):
+        train_ibm(**options)
+
+
+def test_empty_sentence(trained):
+    with pytest.raises(ValueError, match="a sentence pair has 0 source and 1 target words, expected some"):
+        trained.align([], ["das"])

@@ -1,0 +1,284 @@
+"""The translation script end to end: every scheme, resuming, files, and bad input."""
+
+import json
+import math
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+
+import experiments.nmt.train
+from experiments.files import UserError
+from experiments.harness.cli import run_commands
+from experiments.nmt.config import COMMANDS
+from experiments.nmt.evaluation import DEFINITIONS, batches, perplexity
+from experiments.nmt.model import load_text, load_trained, model_arguments
+from experiments.nmt.train import TranslationConfig, run
+from guides.names import SchemeName
+from guides.schemes import build_scheme
+from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
+from tests.experiments.nmt.tiny_text import SIZES, TINY, tiny_options, write_text
+
+ROOT = Path(__file__).parents[3]
+
+
+def command_line(*arguments):
+    return run_commands(COMMANDS, name="experiments.nmt", arguments=arguments)
+
+
+def tiny_config(tmp_path, **options):
+    text = tmp_path / "text"
+    if not text.exists():
+        write_text(text)
+    return TranslationConfig(**(TINY | {"text": text, "out": tmp_path / "run"} | options))
+
+
+@pytest.fixture(scope="module")
+def trained_folder(tmp_path_factory):
+    """A finished run of categorical_enum."""
+    tmp_path = tmp_path_factory.mktemp("trained")
+    config = tiny_config(tmp_path)
+    run(config)
+    return config.out
+
+
+@pytest.mark.parametrize("guide", get_args(SchemeName))
+def test_every_scheme_trains_and_evaluates(guide, tmp_path):
+    config = tiny_config(tmp_path, guide=guide, warm_start=1)
+    metrics = run(config)
+    assert metrics.keys() <= DEFINITIONS.keys()
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert 1 < metrics["test_ppl"] < 300
+    assert 0 <= metrics["test_entropy"] <= math.log(100)
+    assert metrics["updates"] == 2 * SIZES["train"] / TINY["batch_size"]
+    assert (metrics["parameters"] > metrics["network_parameters"]) == build_scheme(guide).amortised
+    assert len((config.out / "translations.txt").read_text().splitlines()) == SIZES["test"]
+    saved = json.loads((config.out / "metrics.json").read_text())
+    assert "sacrebleu" in saved["definitions"]["test_bleu"]
+    # the same numbers from the checkpoint
+    trained = load_trained(config.out)
+    assert perplexity(trained, load_text(trained.config, "test")) == pytest.approx(metrics["test_ppl"], rel=1e-6)
+
+
+@pytest.mark.parametrize("guide", ["soft", "weibull", "hard_sample"])
+def test_a_sampled_input_feed(guide, tmp_path):
+    metrics = run(tiny_config(tmp_path, guide=guide, input_feed="sampled", max_epochs=1))
+    assert 1 < metrics["test_ppl"] < 400
+    with pytest.raises(UserError, match="input_feed expected"):
+        run(tiny_config(tmp_path / "other", guide="categorical_enum", input_feed="sampled"))
+
+
+def test_perplexity_is_that_of_the_log_evidence(trained_folder):
+    trained = load_trained(trained_folder)
+    text = load_text(trained.config, "test")
+    trained.module.eval()
+    elbo, guide = AlignmentELBO(max_plate_nesting=2), AttentionGuide(trained.model, Marginal())
+    total = count = 0
+    for batch in batches(trained, text):
+        total += elbo.loss(trained.model, guide, *model_arguments(batch))
+        count += int(batch.target_mask.sum())
+    assert perplexity(trained, text) == pytest.approx(math.exp(total / count), rel=1e-5)
+
+
+def test_fewer_pairs(tmp_path):
+    config = tiny_config(tmp_path, train_pairs=8, test_pairs=3, max_epochs=1)
+    assert run(config)["updates"] == 1
+    assert len((config.out / "translations.txt").read_text().splitlines()) == 3
+
+
+def test_k_max_of_all_words_changes_nothing(trained_folder):
+    trained = load_trained(trained_folder)
+    text = load_text(trained.config, "test")
+    assert perplexity(trained, text, k_max=1000) == pytest.approx(perplexity(trained, text), rel=1e-6)
+    assert perplexity(trained, text, k_max=1) != pytest.approx(perplexity(trained, text), rel=1e-6)
+
+
+def test_going_on_from_another_run_starts_with_its_network(tmp_path, trained_folder):
+    config = tiny_config(tmp_path, guide="weibull", init_from=trained_folder, learning_rate=1e-12, max_epochs=1)
+    run(config)
+    before, after = load_trained(trained_folder).model.state_dict(), load_trained(config.out).model.state_dict()
+    assert before.keys() < after.keys()  # the prior network is new
+    for name, value in before.items():
+        torch.testing.assert_close(after[name], value, atol=1e-6, rtol=0)
+    for name in ("vocabulary.json",):
+        assert (config.out / name).read_text() == (trained_folder / name).read_text()
+
+
+def test_going_on_needs_a_network_of_the_same_sizes_and_a_finished_run(tmp_path, trained_folder):
+    with pytest.raises(UserError, match="give both runs the same sizes"):
+        run(tiny_config(tmp_path, init_from=trained_folder, hidden=10))
+    with pytest.raises(UserError, match="missing"):
+        run(tiny_config(tmp_path / "other", init_from=tmp_path))
+
+
+def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys):
+    options = [*tiny_options(write_text(tmp_path / "text")), "--max-epochs", "4", "--out", str(tmp_path / "run")]
+    training = experiments.nmt.model.TranslationTraining
+    step = training.training_step
+
+    def interrupted(self, batch, batch_idx):
+        if self.global_step == 4:
+            signal.raise_signal(signal.SIGINT)
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(training, "training_step", interrupted)
+    assert command_line("train", *options) == 130
+    assert "--resume" in capsys.readouterr().err
+    monkeypatch.setattr(training, "training_step", step)
+    assert command_line("train", *options, "--resume") == 0
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["epochs"] == 4
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path, monkeypatch):
+    config = tiny_config(tmp_path)
+    metrics = run(config)
+    monkeypatch.setattr(experiments.nmt.train, "fit_batches", None)
+    assert run(replace(config, resume=True)) == metrics
+    with pytest.raises(UserError, match="another configuration"):
+        run(replace(config, resume=True, dropout=0.5))
+
+
+# files
+
+
+def test_translate_a_file(trained_folder, tmp_path):
+    file = tmp_path / "new.de"
+    file.write_text("die Frau lacht .\nein völlig neues Wort 漢字\n")
+    assert command_line("translate", str(trained_folder), str(file)) == 0
+    assert len((tmp_path / "new.en").read_text().splitlines()) == 2
+    # the order of the lines is that of the file
+    first = (tmp_path / "new.en").read_text().splitlines()
+    file.write_text("ein völlig neues Wort 漢字\ndie Frau lacht .\n")
+    command_line("translate", str(trained_folder), str(file), "--out", str(tmp_path / "turned"))
+    assert (tmp_path / "turned").read_text().splitlines() == first[::-1]
+
+
+def test_align_a_file(trained_folder, tmp_path, capsys):
+    text, out = trained_folder.parent / "text", tmp_path / "out"
+    files = [str(text / "test.de"), str(text / "test.en"), "--gold", str(text / "gold.txt")]
+    assert command_line("align", str(trained_folder), *files, "--out", str(out), "--pictures", "2") == 0
+    assert "AER" in capsys.readouterr().out
+    lines = (out / "alignments.txt").read_text().splitlines()
+    words = (text / "test.en").read_text().splitlines()
+    # every target word is linked
+    assert [len(line.split()) for line in lines] == [len(line.split()) for line in words]
+    assert sorted(path.name for path in out.glob("*.png")) == ["pair-1.png", "pair-2.png"]
+
+
+def test_align_in_both_directions(trained_folder, tmp_path):
+    text = trained_folder.parent / "text"
+    reverse = tiny_config(tmp_path, text=text, source="en", target="de", out=tmp_path / "reverse")
+    (tmp_path / "text").mkdir(exist_ok=True)
+    run(reverse)
+    files = [str(text / "test.de"), str(text / "test.en"), "--pictures", "0"]
+    counts = {}
+    for method in ("intersection", "union"):
+        options = ["--reverse", str(reverse.out), "--symmetrise", method, "--out", str(tmp_path / method)]
+        assert command_line("align", str(trained_folder), *files, *options) == 0
+        counts[method] = len((tmp_path / method / "alignments.txt").read_text().split())
+    assert counts["intersection"] < counts["union"]
+
+
+@pytest.mark.parametrize("guide", ["soft", "marginal", "weibull"])
+def test_train_draws_the_first_sentences(guide, tmp_path, capsys):
+    options = [*tiny_options(write_text(tmp_path / "text")), "--max-epochs", "1", "--guide", guide, "--k-max", "null"]
+    assert command_line("train", *options, "--out", str(tmp_path / "run")) == 0
+    assert "test_ppl" in capsys.readouterr().out
+    assert len(list((tmp_path / "run" / "figures").glob("pair-*.png"))) == 3
+
+
+def test_evaluate_with_other_options(trained_folder, capsys):
+    assert command_line("evaluate", str(trained_folder), "--k-max", "1", "--beam", "1") == 0
+    assert "perplexity" in capsys.readouterr().out
+    # sums over alignments are exact
+    assert command_line("evaluate", str(trained_folder), "--samples", "3") == 1
+    assert "error: samples is 3, expected 0" in capsys.readouterr().err
+
+
+def test_translate_by_posterior_samples(tmp_path):
+    config = tiny_config(tmp_path, guide="weibull", max_epochs=1)
+    run(config)
+    file = tmp_path / "new.de"
+    file.write_text("die Frau lacht .\n")
+    assert command_line("translate", str(config.out), str(file), "--samples", "4") == 0
+    assert len((tmp_path / "new.en").read_text().splitlines()) == 1
+
+
+# bad input
+
+
+def assert_one_line(capsys, *parts):
+    error = capsys.readouterr().err
+    for part in parts:
+        assert part in error
+    assert error.strip().count("\n") == 0, error
+
+
+@pytest.mark.parametrize(
+    ("spoil", "parts"),
+    [
+        (lambda folder: (folder / "train.de").write_text("eins\n"), ["train.de", "1 lines"]),
+        (lambda folder: (folder / "val.de").write_text("\n" * SIZES["val"]), ["val.de", "line 1", "empty"]),
+        (lambda folder: (folder / "train.en").write_bytes(b"\xff\n" * SIZES["train"]), ["train.en", "line 1", "UTF-8"]),
+        (lambda folder: (folder / "test.en").unlink(), ["test.en", "missing"]),
+    ],
+)
+def test_bad_text(spoil, parts, tmp_path, capsys):
+    text = write_text(tmp_path / "text")
+    spoil(text)
+    assert command_line("train", *tiny_options(text), "--out", str(tmp_path / "run")) == 1
+    assert_one_line(capsys, *parts)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--guide", "soft_attention"], "guide"),
+        (["--dataset", "multi30k", "--source", "xx"], "xx"),
+        (["--source", "fr"], "toy"),
+        (["--dataset", "own"], "--text"),
+        (["--vocabulary", "10"], "size"),
+        (["--hidden", "7", "--max-epochs", "1"], "memory"),
+    ],
+)
+def test_bad_options(arguments, part, tmp_path, capsys):
+    assert command_line("train", *arguments, "--out", str(tmp_path / "run")) in (1, 2)
+    assert_one_line(capsys, part)
+
+
+def test_bad_files(trained_folder, tmp_path, capsys):
+    folder, file = str(trained_folder), tmp_path / "new.de"
+    file.write_text("gut\n")
+    assert command_line("translate", folder, str(file), "--out", str(file)) == 1
+    assert_one_line(capsys, "--out")
+    assert file.read_text() == "gut\n"
+    (tmp_path / "new.en").write_text("good\n")
+    gold = tmp_path / "gold.txt"
+    gold.write_text("0-5\n")
+    files = [str(file), str(tmp_path / "new.en"), "--out", str(tmp_path / "out")]
+    assert command_line("align", folder, *files, "--gold", str(gold)) == 1
+    assert_one_line(capsys, "gold.txt", "line 1", "0-5")
+    assert command_line("translate", str(tmp_path), str(file)) == 1
+    assert_one_line(capsys, "config.yaml")
+
+
+def test_a_checkpoint_of_another_vocabulary(trained_folder, tmp_path, capsys):
+    config = tiny_config(tmp_path, vocabulary=310)
+    run(config)
+    before = (trained_folder / "checkpoints" / "best.ckpt").read_bytes()
+    (config.out / "checkpoints" / "best.ckpt").write_bytes(before)
+    file = tmp_path / "new.de"
+    file.write_text("gut\n")
+    assert command_line("translate", str(config.out), str(file)) == 1
+    assert_one_line(capsys, "vocabulary")
+
+
+def test_commands_are_listed(capsys):
+    assert command_line("--help") == 0
+    assert "translate" in capsys.readouterr().out
+    assert command_line("trian") == 2
+    assert "trian is no command" in capsys.readouterr().err

@@ -1,0 +1,30 @@
+"""A tiny parallel text on disk, for end-to-end runs of the translation scripts."""
+
+from pathlib import Path
+
+from experiments.datasets.text.toy_translation import toy_translation
+from pyro_attention.analysis import write_pharaoh
+
+SIZES = {"train": 24, "val": 6, "test": 6}
+TINY = {"dataset": "own", "vocabulary": 300, "embedding": 8, "hidden": 8, "layers": 1, "batch_size": 8, "beam": 2}
+TINY |= {"max_epochs": 2, "num_samples": 3, "progress": False}
+
+
+def write_text(folder: Path) -> Path:
+    """Files train.de, train.en, ... and gold.txt, the links of the test pairs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = toy_translation(0, **SIZES)
+    for split, text in texts.items():
+        for language, sentences in zip(text.languages, (text.source, text.target), strict=True):
+            (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in sentences))
+    write_pharaoh(folder / "gold.txt", texts["test"].alignments)
+    return folder
+
+
+def tiny_options(folder: Path) -> list[str]:
+    """The command line of a tiny run on the text in a folder."""
+    options = ["--text", str(folder)]
+    for name, value in TINY.items():
+        if name != "progress":
+            options += [f"--{name.replace('_', '-')}", str(value)]
+    return [*options, "--no-progress"]

@@ -1,0 +1,75 @@
+"""Summaries and paired differences against SciPy and by hand; the page of results."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments.files import UserError
+from experiments.reporting.page import update_section
+from experiments.reporting.statistics import paired_difference, summarise
+from experiments.reporting.tables import markdown_table
+
+
+def test_summary_by_hand():
+    summary = summarise([82.0, 83.0, 84.0, 85.0])
+    assert summary.mean == 83.5
+    assert summary.spread == pytest.approx(math.sqrt(5 / 3))
+    assert summary.standard_error == pytest.approx(math.sqrt(5 / 12))
+    assert math.isnan(summarise([1.0]).spread)
+    with pytest.raises(ValueError, match="no values"):
+        summarise([])
+
+
+def test_paired_difference_is_that_of_the_paired_t_test():
+    generator = np.random.default_rng(0)
+    baseline = generator.normal(size=12)
+    values = baseline + 0.3 + 0.2 * generator.normal(size=12)
+    found = paired_difference(values.tolist(), baseline.tolist())
+    test = stats.ttest_rel(values, baseline)
+    assert found.mean == pytest.approx(np.mean(values - baseline))
+    assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval(0.95)))
+    assert found.p_value == pytest.approx(test.pvalue)
+    # shared noise of the seeds cancels
+    assert found.high - found.low < 0.5 * (stats.t.interval(0.95, 11)[1] * np.std(values) * 2 / math.sqrt(12))
+
+
+def test_interval_covers_the_truth_as_often_as_it_says():
+    generator = np.random.default_rng(1)
+    draws = generator.normal(0.5, 1.0, size=(2000, 6))
+    intervals = [paired_difference(row.tolist(), [0.0] * 6) for row in draws]
+    covered = np.mean([found.low <= 0.5 <= found.high for found in intervals])
+    assert abs(covered - 0.95) < 4 * math.sqrt(0.95 * 0.05 / 2000)
+
+
+@pytest.mark.parametrize(("shift", "p_value"), [(0.0, 1.0), (2.0, 0.0)])
+def test_identical_differences(shift, p_value):
+    found = paired_difference([1 + shift, 2 + shift], [1.0, 2.0])
+    assert (found.low, found.mean, found.high, found.p_value) == (shift, shift, shift, p_value)
+
+
+def test_one_seed_has_no_interval():
+    found = paired_difference([2.0], [1.0])
+    assert found.mean == 1.0
+    assert math.isnan(found.low)
+    with pytest.raises(ValueError, match="2 values and 1"):
+        paired_difference([2.0, 1.0], [1.0])
+
+
+def test_sections_are_replaced_and_others_kept(tmp_path):
+    page = tmp_path / "RESULTS.md"
+    update_section(page, "one", "first")
+    update_section(page, "two", "second")
+    before = page.read_text()
+    update_section(page, "one", "changed")
+    assert page.read_text() == before.replace("first", "changed")
+    update_section(page, "one", "first")
+    assert page.read_text() == before
+    page.write_text(before.replace("<!-- end one -->", ""))
+    with pytest.raises(UserError, match="<!-- end one -->"):
+        update_section(page, "one", "changed")
+
+
+def test_markdown_table_keeps_the_order_of_the_columns():
+    assert markdown_table([{"b": 1, "a": "x"}, {"a": "y", "b": 2}]).splitlines()[2:] == ["| 1 | x |", "| 2 | y |"]
