@@ -24,6 +24,7 @@ from pyro_attention.analysis.decomposition import (
     decompose_uncertainty,
     split_variance,
 )
+from pyro_attention.analysis.edge_intervals import EdgeIntervals, edge_intervals
 from pyro_attention.analysis.explained_away import ExplainedAway, MassHistogram, explained_away, hybrid_weights
 from pyro_attention.analysis.scores import (
     ClassificationScores,
@@ -43,6 +44,7 @@ __all__ = [
     "AlignmentUpdate",
     "ClassificationScores",
     "CredibleIntervals",
+    "EdgeIntervals",
     "ExplainedAway",
     "GoldAlignment",
     "MassHistogram",
@@ -58,6 +60,7 @@ __all__ = [
     "classification_scores",
     "credible_intervals",
     "decompose_uncertainty",
+    "edge_intervals",
     "expected_calibration_error",
     "explained_away",
     "fit_temperature",
