@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pyro_attention._checks import PlateCheck, as_float, check_pairs, check_per_key, check_scores
 from pyro_attention.distributions import BlockedPrior, BlockedValue
-from pyro_attention.distributions.attention import Proposal
+from pyro_attention.distributions.attention import AttentionDistribution, Proposal
 from pyro_attention.distributions.pairs import Pairs
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
@@ -46,7 +46,7 @@ class LatentAttention(nn.Module):
             these always enter raw.
 
     Raises:
-        TypeError: The normalizer is no :class:`Normalizer`.
+        TypeError: The normalizer is no :class:`Normalizer`; at a call: the prior network returns another distribution.
         ValueError: The dropout probability is outside [0, 1), or a normalizer over queries with an alignment,
             Dirichlet or Gaussian prior.
 
@@ -185,4 +185,10 @@ class LatentAttention(nn.Module):
     def _prior(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> Any:
         normalize = self.normalize_scores and self.prior.normalizes
         proposal = Proposal(scores, layout, self.normalizer, normalize)
-        return self.prior(proposal.scores, keys, layout).with_proposal(proposal)
+        prior = self.prior(proposal.scores, keys, layout)
+        if not isinstance(prior, AttentionDistribution):
+            raise TypeError(
+                f"site '{self.name}': the prior network {type(self.prior).__name__} returned a {type(prior).__name__}, "
+                f"expected a distribution over attention weights such as GammaWeights"
+            )
+        return prior.with_proposal(proposal)

@@ -12,6 +12,7 @@ from pyro_attention import (
     EdgeList,
     FixedGammaPrior,
     LatentAttention,
+    Prior,
     Soft,
     Weibull,
 )
@@ -130,3 +131,12 @@ def test_scores_are_not_checked_without_validation(layer, scores, values):
 def test_wrong_dropout(dropout):
     with pytest.raises(ValueError, match=r"dropout is .*, expected a probability in \[0, 1\)"):
         LatentAttention("attention", FixedGammaPrior(), dropout=dropout)
+
+
+def test_a_prior_network_of_another_distribution(scores, values):
+    class Plain(Prior):
+        def forward(self, scores, keys, layout):
+            return pyro.distributions.Normal(scores, 1.0).to_event(3)
+
+    with pytest.raises(TypeError, match=r"'attention': the prior network Plain returned a Independent, expected"):
+        LatentAttention("attention", Plain())(scores, values)
