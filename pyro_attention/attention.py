@@ -62,7 +62,8 @@ class LatentAttention(nn.Module):
             these always enter raw.
 
     Raises:
-        TypeError: The prior is no :class:`Prior`, or the normalizer no :class:`Normalizer`.
+        TypeError: The prior is no :class:`Prior`, or the normalizer no :class:`Normalizer`; at a call: the prior
+            network returns another distribution.
         ValueError: The dropout probability is outside [0, 1), or a normalizer over queries with an alignment,
             Dirichlet or Gaussian prior.
 
@@ -218,4 +219,10 @@ class LatentAttention(nn.Module):
     def _prior(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> Any:
         normalize = self.normalize_scores and self.prior.normalizes
         proposal = Proposal(scores, layout, self.normalizer, normalize)
-        return self.prior(proposal.scores, keys, layout).with_proposal(proposal)
+        prior = self.prior(proposal.scores, keys, layout)
+        if not isinstance(prior, AttentionDistribution):
+            raise TypeError(
+                f"site '{self.name}': the prior network {type(self.prior).__name__} returned a {type(prior).__name__}, "
+                f"expected a distribution over attention weights such as GammaWeights"
+            )
+        return prior.with_proposal(proposal)

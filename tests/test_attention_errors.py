@@ -15,6 +15,7 @@ from pyro_attention import (
     GraphAttention,
     LatentAttention,
     MultiheadAttention,
+    Prior,
     Soft,
     Weibull,
 )
@@ -172,3 +173,12 @@ def test_a_dropout_that_is_set_later(scores, values):
     with pytest.raises(ValueError, match="dropout is 7, expected a probability"):
         layer(scores, values)
     layer.eval()(scores, values)
+
+
+def test_a_prior_network_of_another_distribution(scores, values):
+    class Plain(Prior):
+        def forward(self, scores, keys, layout):
+            return pyro.distributions.Normal(scores, 1.0).to_event(3)
+
+    with pytest.raises(TypeError, match=r"'attention': the prior network Plain returned a Independent, expected"):
+        LatentAttention("attention", Plain())(scores, values)

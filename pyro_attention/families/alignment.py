@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import torch
 from pyro.distributions import Distribution
 from torch import Tensor, nn
 
+from pyro_attention._checks import check_finite
 from pyro_attention.families.alignment_weights import AlignmentWeights, CategoricalAlignment, ExpectedWeights
 from pyro_attention.families.base import FAMILIES, Family
 from pyro_attention.families.prior import PRIORS, Prior
@@ -128,7 +130,7 @@ class Amortised(Family):
 
     Raises:
         TypeError: The family is no :class:`Family`.
-        ValueError: At a call: scores of another shape than the layer's.
+        ValueError: At a call: scores of another shape than the layer's, or that are NaN or infinite where not masked.
 
     Example:
         >>> Amortised(nn.Linear(3, 3), Categorical()).kind
@@ -177,4 +179,7 @@ class Amortised(Family):
             )
         if self.from_prior:
             scores = scores + own.detach()
-        return self.family.posterior(prior.with_proposal(replace(prior.proposal, scores=scores)))
+        proposal = replace(prior.proposal, scores=scores)
+        if torch.distributions.Distribution._validate_args:
+            check_finite("the inference network's output", proposal.scores)
+        return self.family.posterior(prior.with_proposal(proposal))

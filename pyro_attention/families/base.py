@@ -1,6 +1,39 @@
 """Posterior families: from the prior of an attention site, with its scores, to the posterior.
 
 Every family has ``E[S] = exp(scores)``, so all of them share one deterministic limit: ordinary attention.
+
+**What the posterior depends on.** A family reads the scores of the layer, which the network computes from the inputs x,
+and a concentration or scale of its own. So q(W | x) does not see the observation y of the same call: training moves the
+network's parameters by all observations, but for given parameters two data sets with the same x have the same q. With
+:class:`~pyro_attention.Amortised` an inference network takes the arguments of the model, y among them, and q(W | x, y)
+follows it. Either way q draws the weights of a call independently, given the scores.
+
+**The exact posterior of a small model.** The model is an ordinary Pyro model, so Hamiltonian Monte Carlo samples its
+weights given y, with the parameters held fixed; compare it with the guide before trusting the guide's intervals. One
+query has two keys of the same score and values 0 and 1, and y = 1 says that it attended to the second:
+
+    >>> import pyro
+    >>> from pyro.infer import MCMC, NUTS
+    >>> from pyro_attention import AttentionGuide, Dense, FixedLogNormalPrior, LatentAttention, Weibull
+    >>> from pyro_attention import sample_posterior
+    >>> attention, values = LatentAttention("attention", FixedLogNormalPrior()), torch.tensor([[[0.0], [1.0]]])
+    >>> def model(y):
+    ...     output = attention(torch.zeros(1, 1, 2), values)
+    ...     pyro.sample("y", pyro.distributions.Normal(output.context.squeeze(), 0.2), obs=y)
+    >>> y = torch.tensor(1.0)
+    >>> by_guide = sample_posterior(AttentionGuide(model, Weibull(2.0)), y, num_samples=500, seed=0)["attention"]
+    >>> bool((by_guide[..., 1].mean() - 0.5).abs() < 0.1)  # one half: it has not seen y
+    True
+    >>> pyro.set_rng_seed(0)
+    >>> mcmc = MCMC(NUTS(model), num_samples=50, warmup_steps=20, disable_progbar=True)  # many more in earnest
+    >>> mcmc.run(y)
+    >>> exact = attention.normalizer(mcmc.get_samples()["attention"], Dense())
+    >>> bool(exact[..., 1].mean() > 0.65)  # the exact mean is 0.81
+    True
+
+Masked entries of a draw by MCMC are standard normal, and their weights are zero. Alignments are discrete and are summed
+out by :class:`~pyro_attention.AlignmentELBO` under :class:`~pyro_attention.Marginal`, exactly; a Dirichlet site, whose
+values lie on a simplex, is refused by Hamiltonian Monte Carlo.
 """
 
 from __future__ import annotations
@@ -22,7 +55,7 @@ FAMILIES: Registry[type[Family]] = Registry("posterior family")
 
 
 class Family(nn.Module):
-    """A posterior family; subclasses implement :meth:`posterior`.
+    """A posterior family; subclasses implement :meth:`posterior`. It sees the scores, not the observations.
 
     Attributes:
         kind: The kind of prior it fits (a prior distribution's own ``kind``).

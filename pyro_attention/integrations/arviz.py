@@ -33,7 +33,8 @@ def to_arviz(
     Raises:
         ImportError: ArviZ is not installed.
         TypeError: A site has no tensor.
-        ValueError: No sites, a site without samples, sites with different numbers of them, or dims that do not fit.
+        ValueError: No sites, a site without samples, sites with different numbers of them, NaN, or dims or coords that
+            do not fit.
 
     Example:
         >>> import torch
@@ -49,6 +50,8 @@ def to_arviz(
     for name, tensor in samples.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"site '{name}' has a {type(tensor).__name__}, expected a tensor [S, ...]")
+        if tensor.isnan().any():
+            raise ValueError(f"site '{name}' has {int(tensor.isnan().sum())} of {tensor.numel()} samples NaN")
         names = None if dims is None else dims.get(name)
         if names is not None and len(names) != tensor.dim() - 1:
             raise ValueError(
@@ -60,6 +63,11 @@ def to_arviz(
         raise ValueError(f"samples have {counts or 'no sites'}, expected the same number of samples in every site")
     if unknown := sorted((dims or {}).keys() - samples.keys()):
         raise ValueError(f"dims name {unknown}, expected sites among {list(samples)}")
+    # ArviZ has names of its own for dimensions without one, and leaves out labels of those that it does not know
+    own = {f"{name}_dim_{place}" for name, tensor in samples.items() for place in range(tensor.dim() - 1)}
+    named = {name for names in (dims or {}).values() for name in names}
+    if unknown := sorted((coords or {}).keys() - own - named - {"chain", "draw"}):
+        raise ValueError(f"coords label {unknown}, expected dimensions that dims name, {sorted(named)}")
     posterior = {name: tensor.detach().cpu().float().numpy()[None] for name, tensor in samples.items()}
     options = {
         "dims": None if dims is None else {name: list(names) for name, names in dims.items()},

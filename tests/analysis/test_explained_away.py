@@ -37,9 +37,9 @@ def test_softmax_explains_away_and_doubly_normalised_attention_does_not():
 
 def test_histogram_counts_every_key_once():
     mass = torch.tensor([[0.0, 1e-9, 1e-7, 0.5, 2.0], [1.0, 1.0, 1.0, 1.0, math.nan]])
-    weights = mass.nan_to_num(0).unsqueeze(-2)
-    mask = torch.ones(2, 1, 5, dtype=torch.bool)
-    mask[1, 0, 4] = False
+    weights = (mass.nan_to_num(0) / 2).unsqueeze(-2).expand(2, 2, 5)  # two queries attend alike
+    mask = torch.ones(2, 2, 5, dtype=torch.bool)
+    mask[1, :, 4] = False
     found = explained_away(weights, layout=Dense(mask), epsilon=1e-8)
     torch.testing.assert_close(found.mass, mass, equal_nan=True)
     histogram = found.histogram(bins=4)
@@ -68,7 +68,8 @@ def test_nothing_but_explained_away_keys():
         (torch.zeros(1, 2, 3, dtype=torch.int64), {}, TypeError, "weights are torch.int64, expected floating point"),
         ([[1.0]], {}, TypeError, "weights are <class 'list'>|weights are list"),
         (torch.full((1, 2, 3), -1.0), {}, ValueError, "expected normalised weights, not log weights"),
-        (torch.full((1, 2, 3), math.nan), {}, ValueError, "negative, infinite or NaN"),
+        (torch.full((1, 2, 3), math.nan), {}, ValueError, r"outside \[0, 1\] or NaN"),
+        (torch.full((1, 2, 3), 5.0), {}, ValueError, "expected normalised weights"),
         (torch.zeros(1, 2, 3), {"epsilon": 0.0}, ValueError, "epsilon is 0.0, expected a positive number"),
         (torch.zeros(2, 3), {}, ValueError, "fewer than 3"),
         (torch.zeros(1, 2, 3), {"layout": Dense(MASK)}, ValueError, "does not broadcast"),

@@ -112,6 +112,27 @@ def test_a_network_that_returns_the_layers_scores(family, prior, normalize_score
     torch.testing.assert_close(loss_and_gradient(model, shifted, problem)[0], plain[0])
 
 
+@pytest.mark.parametrize(("family", "prior"), [pair for pair in ALL_PAIRS if pair[0] != "marginal"])
+def test_a_network_that_returns_nan(family, prior):
+    problem, model = Queries.random(), Model(prior)
+    guide = AttentionGuide(model, Amortised(SameScores(float("nan")), build(family)))
+    with pytest.raises(ValueError, match="the inference network's output has 12 of 24 entries NaN or infinite"):
+        guide.run(problem)
+
+
+def test_a_network_may_return_infinities_where_masked():
+    class Hidden(nn.Module):
+        def forward(self, problem):
+            return problem.scores.masked_fill(~problem.mask, -torch.inf)
+
+    problem, model = Queries.random(), Model("gamma_fixed", normalize_scores=False)
+    found = [
+        loss_and_gradient(model, family, problem)
+        for family in (build("weibull"), Amortised(Hidden(), build("weibull")))
+    ]
+    torch.testing.assert_close(*found)
+
+
 @every_pair
 def test_rows_are_simplices(family, prior):
     problem, model = Queries.random(), Model(prior)

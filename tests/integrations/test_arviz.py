@@ -1,5 +1,6 @@
 """Samples for ArviZ, by a stub of either interface; ArviZ itself is no dependency."""
 
+import math
 import sys
 from types import SimpleNamespace
 
@@ -45,6 +46,13 @@ def test_one_chain():
         ({"a": torch.tensor(1.0)}, {}, ValueError, r"samples have \{'a': 0\}"),
         ({"a": [1.0]}, {}, TypeError, "site 'a' has a list, expected a tensor"),
         ({"a": torch.rand(3, 2)}, {"dims": {"a": ["x", "y"]}}, ValueError, r"shape \(3, 2\) and dims \['x', 'y'\]"),
+        ({"a": torch.tensor([0.5, math.nan])}, {}, ValueError, "site 'a' has 1 of 2 samples NaN"),
+        (
+            {"a": torch.rand(3, 2)},
+            {"dims": {"a": ["x"]}, "coords": {"y": ["b", "c"]}},
+            ValueError,
+            r"coords label \['y'\], expected dimensions that dims name, \['x'\]",
+        ),
         ({"a": torch.rand(3, 2)}, {"dims": {"b": ["x"]}}, ValueError, r"dims name \['b'\], expected sites among"),
     ],
 )

@@ -28,7 +28,7 @@ def check_weights(weights: Tensor, *, name: str = "weights", min_samples: int = 
         raise ValueError(
             f"{name} of a target word sum to {sums.max().item():.4g} over the sources (the last dimension), expected "
             f"1, or less where special tokens were dropped; transpose [N, M] weights with .mT, apply .softmax(-1) to "
-            f"scores"
+            f"scores, and give the samples of a graph, [S, E, H], to edge_intervals"
         )
     return checked
 

@@ -181,7 +181,8 @@ def agreement(alignments: Mapping[str, Sequence[Alignment]]) -> Tensor:
         Symmetric float64 ``[schemes, schemes]``, summed over sentences before the division; 1 where neither has links.
 
     Raises:
-        ValueError: Other numbers of sentences, or of their words.
+        TypeError: A scheme has something else than alignments.
+        ValueError: No schemes, other numbers of sentences, or of their words.
 
     Example:
         >>> one, two = ([Alignment(frozenset(links), 2, 2)] for links in ({(0, 0), (1, 1)}, {(0, 0)}))
@@ -190,6 +191,14 @@ def agreement(alignments: Mapping[str, Sequence[Alignment]]) -> Tensor:
                 [0.6667, 1.0000]], dtype=torch.float64)
     """
     names = list(alignments)
+    if not names:
+        raise ValueError("alignments is empty, expected the alignments of at least one scheme")
+    for name in names:
+        for sentence, alignment, _ in _pairs(alignments[name], alignments[name]):
+            if not isinstance(alignment, Alignment):
+                raise TypeError(
+                    f"sentence {sentence} of '{name}' has a {type(alignment).__name__}, expected an Alignment"
+                )
     table = torch.ones(len(names), len(names), dtype=torch.float64)
     for row, name in enumerate(names):
         for column, other in enumerate(names[:row]):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyro_attention._checks import as_float
 from pyro_attention.analysis.alignments.inputs import check_weights
-from pyro_attention.analysis.classification.inputs import split_entropy
+from pyro_attention.analysis.classification.inputs import equal_tailed, split_entropy
 
 __all__ = [
     "AlignmentUncertainty",
@@ -91,7 +91,8 @@ def credible_intervals(samples: Tensor, *, level: float = 0.9) -> CredibleInterv
     r"""Interval of every weight that leaves :math:`(1 - \mathrm{level}) / 2` of the samples on either side.
 
     The ends are interpolated between samples, as by :func:`torch.quantile`; they say little about a level beyond
-    ``1 - 2 / S``. Each interval is that of one weight, not of all of a row at once.
+    ``1 - 2 / S``. Each interval is that of one weight, not of all of a row at once. Samples of a graph, ``[S, E, H]``,
+    are those of :func:`edge_intervals`.
 
     Args:
         samples: ``[S, M, N]``, S at least 2.
@@ -109,12 +110,7 @@ def credible_intervals(samples: Tensor, *, level: float = 0.9) -> CredibleInterv
         (tensor([[0.1000, 0.1000]]), tensor([[0.8000, 0.8000]]))
     """
     checked = check_weights(samples, name="samples", min_samples=2)
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}, expected a probability in (0, 1)")
-    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=checked.dtype, device=checked.device)
-    # row by row: torch.quantile takes no more than 2**24 numbers
-    ends = torch.stack([row.quantile(tails, dim=0) for row in checked.unbind(1)], dim=1)
-    return CredibleIntervals(checked.mean(0), ends[0], ends[1], level)
+    return CredibleIntervals(*equal_tailed(checked, level), level)
 
 
 @dataclass(frozen=True)
@@ -184,7 +180,7 @@ def k_max(weights: Tensor, k: int) -> Tensor:
 
     Raises:
         TypeError: Weights are no floats, or k is no int.
-        ValueError: Negative weights or NaN, or a k below 1.
+        ValueError: No weights, negative or infinite ones or NaN, or a k below 1.
 
     Example:
         >>> k_max(torch.tensor([[0.5, 0.25, 0.25, 0.0], [1.0, 0.0, 0.0, 0.0]]), 2)
@@ -200,10 +196,10 @@ def k_max(weights: Tensor, k: int) -> Tensor:
         raise TypeError(f"k is {k!r}, expected an int")
     if k < 1:
         raise ValueError(f"k is {k}, expected at least 1")
-    if weights.dim() == 0 or not (weights >= 0).all():
-        raise ValueError(
-            f"weights have shape {tuple(weights.shape)} and an entry below 0 or NaN, expected [..., N] >= 0"
-        )
+    if weights.dim() == 0 or weights.size(-1) == 0:
+        raise ValueError(f"weights have shape {tuple(weights.shape)}, expected [..., N] with N at least 1")
+    if not (weights >= 0).all() or weights.isinf().any():
+        raise ValueError("weights have an entry that is below 0, infinite or NaN, expected finite numbers >= 0")
     weights = as_float(weights)
     # stable: topk may take any of equal weights
     order = weights.detach().sort(dim=-1, descending=True, stable=True).indices[..., :k]

@@ -28,7 +28,7 @@ def word_map(pieces: Sequence[str], *, style: PieceStyle = "@@", special: Collec
         special: Pieces that belong to no word, such as ``{"<s>", "</s>", "<pad>"}``; a word ends before them.
 
     Raises:
-        TypeError: Pieces are a string.
+        TypeError: Pieces or special are a string.
         ValueError: An unknown style.
 
     Example:
@@ -39,6 +39,8 @@ def word_map(pieces: Sequence[str], *, style: PieceStyle = "@@", special: Collec
     """
     if isinstance(pieces, str):
         raise TypeError(f"pieces is the string {pieces!r}, expected a sequence of pieces; split it before")
+    if isinstance(special, str):
+        raise TypeError(f"special is the string {special!r}, expected a collection of pieces such as {{{special!r}}}")
     if style not in get_args(PieceStyle):
         raise ValueError(f"style is {style!r}, expected one of {', '.join(get_args(PieceStyle))}")
     words: list[int | None] = []
@@ -86,7 +88,7 @@ def merge_pieces(
 
     Raises:
         TypeError: Weights are no floats, or a map holds something else than int and None.
-        ValueError: A map of another length than the weights, or words out of range.
+        ValueError: Infinite weights or NaN, a map of another length than the weights, or words out of range.
 
     Example:
         >>> import torch
@@ -101,6 +103,8 @@ def merge_pieces(
         raise TypeError(f"weights have {kind}, expected a floating-point tensor")
     if weights.dim() < 2:
         raise ValueError(f"weights have shape {tuple(weights.shape)}, expected [..., M, N]: target and source pieces")
+    if not weights.isfinite().all():
+        raise ValueError(f"{(~weights.isfinite()).sum().item()} of {weights.numel()} weights are NaN or infinite")
     weights = as_float(weights)
     columns = check_map("source", source, weights.size(-1), num_source).to(weights)
     rows = check_map("target", target, weights.size(-2), num_target).to(weights)

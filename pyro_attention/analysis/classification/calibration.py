@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pyro_attention._checks import check_positive
 from pyro_attention.analysis.classification.inputs import check_labels, check_logits
 
 __all__ = ["TemperatureScaling", "fit_temperature"]
@@ -25,6 +26,9 @@ class TemperatureScaling:
         at_bound: T is an end of the range searched: the lower one when the top classes are all true (the best T is
             0), the upper one when uniform probabilities do better than any (the best T is infinite).
 
+    Raises:
+        ValueError: The temperature is not positive and finite.
+
     Example:
         >>> scaling = TemperatureScaling(temperature=2.0, nll=0.5, nll_before=0.6, at_bound=False)
         >>> scaling(torch.tensor([[2.0, 0.0]]))
@@ -35,6 +39,9 @@ class TemperatureScaling:
     nll: float
     nll_before: float
     at_bound: bool
+
+    def __post_init__(self) -> None:
+        check_positive("temperature", self.temperature)
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Probabilities ``[items, classes]`` of logits ``[items, classes]`` or ``[S, items, classes]``."""

@@ -12,6 +12,7 @@ __all__ = [
     "check_labels",
     "check_logits",
     "check_probabilities",
+    "equal_tailed",
     "mean_probabilities",
     "split_entropy",
 ]
@@ -118,6 +119,18 @@ def check_accuracy(name: str, accuracy: Tensor, items: int | None = None) -> Ten
     if not good.all():
         raise ValueError(f"{name} has an entry {values[~good][0].item():.4g}, expected numbers from 0 to 1")
     return values
+
+
+def equal_tailed(samples: Tensor, level: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean of samples ``[S, ...]`` and the ends of their equal-tailed intervals, each ``[...]``."""
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}, expected a probability in (0, 1)")
+    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=samples.dtype, device=samples.device)
+    flat = samples.flatten(1)
+    # torch.quantile takes no more than 2**24 numbers
+    parts = [part.quantile(tails, dim=0) for part in flat.split(max(1, 2**24 // len(flat)), dim=1)]
+    low, high = torch.cat(parts, 1).unflatten(1, samples.shape[1:])
+    return samples.mean(0), low, high
 
 
 def split_entropy(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -114,6 +114,10 @@ def test_wrong_input():
         merge_pieces(torch.ones(1, 1, dtype=torch.int64), source=[0], target=[0])
     with pytest.raises(ValueError, match=r"weights have shape \(1,\), expected \[..., M, N\]"):
         merge_pieces(torch.ones(1), source=[0], target=[0])
+    with pytest.raises(ValueError, match="1 of 2 weights are NaN or infinite"):
+        merge_pieces(torch.tensor([[0.5, torch.nan]]), source=[0, 1], target=[0])
+    with pytest.raises(TypeError, match=r"special is the string '</s>', expected a collection"):
+        word_map(["s", "</s>"], special="</s>")  # "s" is a part of it
     with pytest.raises(TypeError, match=r"pieces is the string 'a b'.* split it before"):
         word_map("a b")
     with pytest.raises(ValueError, match="style is 'bpe', expected one of @@, ##, ▁, Ġ"):

@@ -125,6 +125,10 @@ def test_agreement():
     assert agreement({"a": [aligned("")], "b": [aligned("")]}).equal(torch.ones(2, 2, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"sentence 0 has \(2, 2\) .* in 'b', \(4, 4\) in 'a'; expected the same"):
         agreement({"a": [aligned("")], "b": [aligned("", 2, 2)]})
+    with pytest.raises(ValueError, match="alignments is empty, expected the alignments of at least one scheme"):
+        agreement({})
+    with pytest.raises(TypeError, match="sentence 0 of 'a' has a frozenset, expected an Alignment"):
+        agreement({"a": [frozenset()]})
     with pytest.raises(ValueError, match="got 2 and 1 sentences"):
         agreement({"a": [aligned("")], "b": [aligned("")] * 2})
 

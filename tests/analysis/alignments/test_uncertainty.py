@@ -156,8 +156,11 @@ def test_k_max_gradients_and_half_precision():
         (lambda: prior_to_posterior(HALVES, 2 * HALVES), ValueError, "posterior of a target word sum to 2"),
         (lambda: k_max(HALVES, 0), ValueError, "k is 0, expected at least 1"),
         (lambda: k_max(HALVES, 1.0), TypeError, "k is 1.0, expected an int"),
-        (lambda: k_max(-HALVES, 1), ValueError, "an entry below 0 or NaN"),
-        (lambda: k_max(HALVES * math.nan, 1), ValueError, "an entry below 0 or NaN"),
+        (lambda: k_max(-HALVES, 1), ValueError, "an entry that is below 0, infinite or NaN"),
+        (lambda: k_max(HALVES * math.nan, 1), ValueError, "an entry that is below 0, infinite or NaN"),
+        (lambda: k_max(HALVES * math.inf, 1), ValueError, "an entry that is below 0, infinite or NaN"),
+        (lambda: k_max(HALVES[:, :0], 1), ValueError, r"shape \(1, 0\), expected \[..., N\] with N at least 1"),
+        (lambda: credible_intervals(torch.ones(3, 4, 2)), ValueError, "the samples of a graph, .* to edge_intervals"),
         (lambda: k_max(HALVES.long(), 1), TypeError, "weights have dtype torch.int64"),
     ],
 )  # fmt: skip

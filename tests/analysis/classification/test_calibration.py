@@ -6,7 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from pyro_attention.analysis import expected_calibration_error, fit_temperature, negative_log_likelihood
+from pyro_attention.analysis import (
+    TemperatureScaling,
+    expected_calibration_error,
+    fit_temperature,
+    negative_log_likelihood,
+)
 from tests.analysis.classification.random_logits import for_all, sampled, shuffled
 
 
@@ -138,3 +143,9 @@ def test_uninformative_logits_stay_as_they_are():
 def test_wrong_bounds(bounds):
     with pytest.raises(ValueError, match=r"bounds is \(.*\), expected 0 < low <= 1 <= high, finite"):
         fit_temperature(torch.zeros(5, 4), torch.zeros(5, dtype=torch.int64), bounds=bounds)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
+def test_a_temperature_is_positive(temperature):
+    with pytest.raises(ValueError, match=f"temperature is {temperature}, expected a positive finite number"):
+        TemperatureScaling(temperature=temperature, nll=0.0, nll_before=0.0, at_bound=False)

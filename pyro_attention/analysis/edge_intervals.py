@@ -1,0 +1,122 @@
+"""Credible intervals of the attention weights of a graph, each with the edge that it belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_attention._checks import as_float, check_edge_index
+from pyro_attention.analysis.classification.inputs import equal_tailed
+
+__all__ = ["EdgeIntervals", "edge_intervals"]
+
+
+@dataclass(frozen=True)
+class EdgeIntervals:
+    """Mean and equal-tailed credible interval of every edge's weight, in the order of the samples.
+
+    Attributes:
+        source: Source node of each edge, int64 ``[E]``; self loops that the layer added stand behind the input edges.
+        target: Target node of each edge, int64 ``[E]``.
+        added: Whether an edge is a self loop that the layer added, boolean ``[E]``.
+        mean: Mean weights ``[E, H]``.
+        low: Lower ends ``[E, H]``.
+        high: Upper ends ``[E, H]``.
+        level: Posterior mass of each interval.
+    """
+
+    source: Tensor
+    target: Tensor
+    added: Tensor
+    mean: Tensor
+    low: Tensor
+    high: Tensor
+    level: float
+
+    @property
+    def width(self) -> Tensor:
+        """Upper minus lower ends, ``[E, H]``, 0 to 1."""
+        return self.high - self.low
+
+
+def edge_intervals(samples: Tensor, edge_index: Tensor, *, level: float = 0.9) -> EdgeIntervals:
+    r"""Interval of every edge's weight that leaves :math:`(1 - \mathrm{level}) / 2` of the samples on either side.
+
+    :class:`GraphAttention` appends one self loop for every node (``add_self_loops=True``): the samples then have as
+    many rows more than ``edge_index`` as there are nodes, and these are labelled node by node. Self loops in
+    ``edge_index`` itself it replaces: their weight is zero in every sample. Each interval is that of one weight, not
+    of all in-edges of a node at once.
+
+    Args:
+        samples: Weights ``[S, E, H]`` of :func:`sample_posterior`, S at least 2, with added self loops or without.
+        edge_index: int64 ``[2, E]``, sources in row 0: the edges that the layer was given, in the same order.
+        level: Posterior mass in (0, 1).
+
+    Raises:
+        TypeError: Samples are no floats, or ``edge_index`` is not int64.
+        ValueError: Wrong shapes, a single sample, another number of edges, weights outside [0, 1] or that do not sum
+            to one over the in-edges of a node, or a level outside (0, 1).
+
+    Example:
+        >>> from pyro_attention import AttentionGuide, GraphAttention, Weibull, sample_posterior
+        >>> layer, x = GraphAttention(5, 8, heads=2), torch.randn(3, 5)
+        >>> edge_index = torch.tensor([[0, 1], [1, 2]])
+        >>> guide = AttentionGuide(lambda: layer(x, edge_index).context, Weibull())
+        >>> found = edge_intervals(sample_posterior(guide, num_samples=50)["graph_attention"], edge_index)
+        >>> list(zip(found.source.tolist(), found.target.tolist(), found.added.tolist()))
+        [(0, 1, False), (1, 2, False), (0, 0, True), (1, 1, True), (2, 2, True)]
+        >>> found.mean.shape
+        torch.Size([5, 2])
+    """
+    _check_samples(samples)
+    if not isinstance(edge_index, Tensor):
+        raise TypeError(f"edge_index is a {type(edge_index).__name__}, expected a tensor of torch.int64 [2, edges]")
+    nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
+    check_edge_index(edge_index, num_sources=nodes, num_targets=nodes)
+    edges, loops = edge_index.size(1), samples.size(1) - edge_index.size(1)
+    if loops < 0 or 0 < loops < nodes:
+        raise ValueError(
+            f"samples hold {samples.size(1)} edges, edge_index {edges} between {nodes} nodes; expected {edges}, or at "
+            f"least {edges + nodes} where the layer added a self loop for every node"
+        )
+    added = torch.arange(loops, device=edge_index.device)
+    source, target = torch.cat([edge_index, added.expand(2, -1)], 1)
+    checked = as_float(samples.detach())
+    _check_sums(checked, target.to(checked.device), max(nodes, loops))
+    mean, low, high = equal_tailed(checked, level)
+    return EdgeIntervals(
+        source, target, torch.arange(edges + loops, device=source.device) >= edges, mean, low, high, level
+    )
+
+
+def _check_samples(samples: Tensor) -> None:
+    """Raise unless samples are ``[S, E, H]`` with entries in [0, 1], up to rounding."""
+    if not isinstance(samples, Tensor) or not samples.is_floating_point():
+        kind = f"dtype {samples.dtype}" if isinstance(samples, Tensor) else f"type {type(samples).__name__}"
+        raise TypeError(f"samples have {kind}, expected a floating-point tensor")
+    if samples.dim() != 3 or samples.numel() == 0 or len(samples) < 2:
+        raise ValueError(
+            f"samples have shape {tuple(samples.shape)}, expected [S, E, H]: at least two samples, edges, heads; "
+            f"choose one graph of a batch before"
+        )
+    good = (samples >= 0) & (samples <= 1 + 1e-2)
+    if not good.all():
+        raise ValueError(
+            f"samples have an entry {samples[~good][0].item():.4g}, expected weights from 0 to 1; leave out "
+            f"log_weights=True of sample_posterior"
+        )
+
+
+def _check_sums(samples: Tensor, target: Tensor, nodes: int) -> None:
+    """Raise unless the weights of a node's in-edges sum to one, or to zero where none counts."""
+    sums = samples.new_zeros(len(samples), nodes, samples.size(2)).index_add_(1, target, samples)
+    # what is computed in half precision may be off by nearly as much
+    wrong = ((sums - 1).abs() > 1e-2) & (sums > 1e-6)
+    if wrong.any():
+        node = int(wrong.nonzero()[0, 1])
+        raise ValueError(
+            f"the weights of the in-edges of node {node} sum to {sums[wrong][0].item():.4g}, expected 1; give the "
+            f"edge_index that the layer was given, in the same order, with sources in row 0"
+        )
