@@ -34,6 +34,7 @@ from pyro_attention.analysis.classification.scores import (
     negative_log_likelihood,
 )
 from pyro_attention.analysis.classification.selective import SelectiveAccuracy, max_probability, selective_accuracy
+from pyro_attention.analysis.edge_intervals import EdgeIntervals, edge_intervals
 from pyro_attention.analysis.explained_away import ExplainedAway, MassHistogram, explained_away, hybrid_weights
 
 __all__ = [

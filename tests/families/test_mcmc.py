@@ -5,7 +5,6 @@ import pytest
 import torch
 from pyro.distributions import Normal
 from pyro.infer import MCMC, NUTS, Trace_ELBO
-from pyro_attention.families.gaussian import FixedGaussianPrior
 from scipy import stats
 from torch import nn
 
@@ -19,6 +18,7 @@ from pyro_attention import (
     Weibull,
     sample_posterior,
 )
+from pyro_attention.families.gaussian import FixedGaussianPrior
 
 
 class OneQuery(nn.Module):
