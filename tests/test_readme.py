@@ -5,6 +5,7 @@ import pyro
 import pytest
 import torch
 
+import pyro_attention
 from pyro_attention import AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
 
 README = Path(__file__).parents[1] / "README.md"
@@ -36,6 +37,24 @@ def test_the_uncertainty_example_runs() -> None:
     y, first = torch.randint(3, (40,)), torch.arange(40) < 20
     names = {"guide": AttentionGuide(model, Weibull()), "x": torch.randn(40, 1, 5, 4), "y": y, "correct": y == 0}
     exec(compile(example, "README.md", "exec"), names | {"validation": first, "test": ~first})
+
+
+@pytest.mark.parametrize("words", ["kl_weight=Linear", "rest=AutoNormal"])
+def test_the_guides_can_be_made_as_written(words: str) -> None:
+    (example,) = [code for code in CODE if words in code]
+    layers = [LatentAttention(name, FixedGammaPrior()) for name in ("encoder.0", "decoder.0")]
+
+    def model(x: torch.Tensor) -> None:
+        pyro.sample("dropout_rate", pyro.distributions.Beta(1.0, 1.0))
+        for layer in layers:
+            layer(x @ x.mT, x)
+
+    names = vars(pyro_attention) | {"model": model, "AutoNormal": pyro.infer.autoguide.AutoNormal}
+    for line in example.splitlines():
+        if line.startswith("AttentionGuide("):
+            guide = eval(line.split("#")[0], dict(names))
+            guide(torch.randn(2, 3, 4))
+    exec(compile(example, "README.md", "exec"), dict(names))
 
 
 def test_every_file_and_command_named_exists() -> None:
