@@ -201,11 +201,11 @@ class GraphAttention(AttentionLayer):
     def attend(
         self, x: Tensor | tuple[Tensor, Tensor], edge_index: Tensor | EdgeList, edge_attr: Tensor | None = None
     ) -> AttentionOutput:
-        """The same as a call, with weights in the order of the given edges.
+        """The same as a call, which tells of the arguments, with an :class:`AttentionOutput`.
 
         Returns:
-            ``weights [..., E, heads]``, zero at self loops that the layer replaces; ``self_loop_weights [..., N,
-            heads]`` of those that it adds.
+            Context; ``weights [..., E, heads]`` in the order of the given edges, zero at self loops that the layer
+            replaces; ``self_loop_weights [..., N, heads]`` of those that it adds.
         """
         output, graph = self._attend(x, edge_index, edge_attr)
         if output.weights is None or not graph.has_self_loops:

@@ -49,7 +49,7 @@ class MultiheadAttention(AttentionLayer):
     ============================================  ==================================================================
 
     Where Pyro runs the model, every batch dimension must lie in a plate. A torch encoder passes no
-    ``query_padding_mask``, so padded queries stay in the KL there.
+    ``query_padding_mask``: padded queries stay in the KL there, and a normalizer over queries refuses padding.
 
     Args:
         embed_dim: Width of queries and output.
@@ -111,7 +111,8 @@ class MultiheadAttention(AttentionLayer):
         super().__init__()
         check_implementation(implementation)
         self.implementation: Implementation = implementation
-        self.named, name = name is not None, self.default_name if name is None else name
+        self.named = name is not None
+        name = self.default_name if name is None else name
         if num_heads < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}")
         if isinstance(normalizer, Hybrid) and normalizer.logit.numel() not in (1, num_heads):
@@ -224,7 +225,11 @@ class MultiheadAttention(AttentionLayer):
         *,
         query_padding_mask: Tensor | None = None,
     ) -> AttentionOutput:
-        """The same as a call, with an :class:`AttentionOutput` of weights ``[..., heads, M, N]``, never averaged."""
+        """The same as a call, which tells of the arguments, with an :class:`AttentionOutput`.
+
+        Returns:
+            Context, and weights ``[..., heads, M, N]``, which are never averaged.
+        """
         check_inputs(
             {"query": query, "key": key, "value": value},
             [linear.in_features for linear in (self.q_proj, self.k_proj, self.v_proj)],

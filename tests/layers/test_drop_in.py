@@ -7,10 +7,21 @@ import pyro
 import pytest
 import torch
 import torch_geometric.nn as pyg
+from pyro.distributions import Normal
 from torch import nn
 from torchvision.models.vision_transformer import EncoderBlock
 
-from pyro_attention import AttentionGuide, GraphAttention, MultiheadAttention, Soft, Weibull
+from pyro_attention import (
+    AttentionELBO,
+    AttentionGuide,
+    GraphAttention,
+    LogNormal,
+    MultiheadAttention,
+    Soft,
+    Weibull,
+    check_model,
+    predict,
+)
 
 BATCH, LENGTH, WIDTH, HEADS = 3, 5, 8, 2
 PADDING = torch.arange(LENGTH) >= torch.tensor([[5], [3], [2]])
@@ -112,6 +123,34 @@ def test_transformer_decoder(x):
     output, sites = under_soft(latent(theirs), x, memory, tgt_mask=mask, memory_key_padding_mask=padding)
     assert_same(output, theirs(x, memory, tgt_mask=mask, memory_key_padding_mask=padding))
     assert sites == [f"layers.{i}.{name}" for i in range(2) for name in ("self_attn", "multihead_attn")]
+
+
+class Regression(nn.Module):
+    """A number for each sequence from a torch encoder."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = latent(make_encoder())
+
+    def forward(self, x, y=None):
+        with pyro.plate("batch", len(x), dim=-1):
+            mean = self.encoder(x, src_key_padding_mask=PADDING).mean((-2, -1))
+            pyro.sample("y", Normal(mean, 1.0), obs=y)
+        return mean
+
+
+def test_a_torch_encoder_is_trained_and_predicts(x):
+    """Samples put a dimension in front of what the second layer gets, and the encoder passes it on."""
+    model = Regression()
+    guide = AttentionGuide(model, {"encoder.layers.0.*": Weibull(), "*": LogNormal()})
+    AttentionELBO(num_particles=2, vectorize_particles=True)(model, guide)(x, torch.zeros(BATCH)).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    report = check_model(model, guide, x, torch.zeros(BATCH), svi=False)
+    assert [site.name for site in report.sites] == [f"encoder.layers.{i}.self_attn" for i in range(2)]
+    assert report.ok, report.problems
+    prediction = predict(guide, x, num_samples=20, seed=0)
+    assert prediction.variance.shape == (BATCH,)
+    assert (prediction.variance > 0).all()
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])

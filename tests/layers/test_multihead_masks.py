@@ -3,7 +3,6 @@
 import pyro
 import pytest
 import torch
-from torch import nn
 
 from pyro_attention import DoublyNormalized, MultiheadAttention
 from tests.layers.test_multihead import HEADS, WIDTH, boolean, inputs, pair, run
@@ -118,29 +117,6 @@ def test_a_learned_float_mask_gets_a_gradient():
     gradients = [torch.autograd.grad(out.square().sum(), mask) for out in
                  (theirs(*tensors, attn_mask=mask)[0], mine(*tensors, attn_mask=mask)[0])]  # fmt: skip
     torch.testing.assert_close(*gradients)
-
-
-class Spy(nn.MultiheadAttention):
-    """Keeps the arguments that a torch encoder calls it with."""
-
-    def forward(self, *args, **kwargs):
-        self.call = args, kwargs
-        return super().forward(*args, **kwargs)
-
-
-def test_the_masks_of_a_torch_encoder():
-    """It makes float masks of boolean ones."""
-    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 16, batch_first=True)
-    layer.self_attn = Spy(WIDTH, HEADS, batch_first=True)
-    x, padding = torch.randn(3, 5, WIDTH), torch.arange(5) >= torch.tensor([[5], [3], [2]])
-    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-    encoder(x, mask=torch.ones(5, 5).triu(1).bool(), src_key_padding_mask=padding)
-    theirs = encoder.layers[0].self_attn
-    args, kwargs = theirs.call
-    assert kwargs["attn_mask"].dtype == kwargs["key_padding_mask"].dtype == torch.float32
-    expected = theirs(*args, **kwargs)[0]
-    output = run(MultiheadAttention.from_torch(theirs), *args, **kwargs)
-    torch.testing.assert_close(output[0], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_padded_queries_in_float_masks():
