@@ -88,8 +88,8 @@ class GAT(PyroModule):
             Logits ``[..., N, num_classes]``.
         """
         first, second = self.layers  # once: Pyro registers the parameters at every access
-        hidden = nn.functional.elu(first(self._drop(features), graph).context)
-        logits: Tensor = second(self._drop(hidden), graph).context
+        hidden = nn.functional.elu(first(self._drop(features), graph))
+        logits: Tensor = second(self._drop(hidden), graph)
         observed = Categorical(logits=logits)
         if labelled is not None:
             observed = observed.mask(labelled)

@@ -105,8 +105,8 @@ class _Layer(nn.Module):
 
     def forward(self, hidden: Tensor, padding: Tensor) -> Tensor:
         normed = self.attention_norm(hidden)
-        attended = self.attention(normed, normed, normed, padding, need_weights=False, query_padding_mask=padding)
-        hidden = hidden + self.dropout(attended.context)
+        attended, _ = self.attention(normed, normed, normed, padding, need_weights=False, query_padding_mask=padding)
+        hidden = hidden + self.dropout(attended)
         added: Tensor = self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
         return hidden + added
 

@@ -26,6 +26,7 @@ from pyro_attention.families.weights import GammaWeights, LogNormalWeights, Weib
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.layers.graph import GraphAttention
 from pyro_attention.layers.multihead import MultiheadAttention
+from pyro_attention.layers.names import name_sites
 from pyro_attention.layers.scores import Additive, Bilinear, GraphAdditive, ScaledDotProduct
 from pyro_attention.layout import Dense, EdgeList, Layout
 from pyro_attention.likelihoods import TokenLikelihood
@@ -104,6 +105,7 @@ __all__ = [
     "Weibull",
     "WeibullWeights",
     "check_model",
+    "name_sites",
     "predict",
     "sample_posterior",
 ]

@@ -19,6 +19,7 @@ from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, without_
 from pyro_attention.blocked.distributions import BlockedPrior
 from pyro_attention.families.base import Family
 from pyro_attention.families.proposal import AttentionDistribution
+from pyro_attention.layers.names import name_model_sites
 
 __all__ = ["AttentionGuide", "check_guide"]
 
@@ -42,7 +43,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
     belongs to ``rest`` nor matches ``keep_prior`` is drawn from its prior, and the objectives warn of it.
 
     Args:
-        model: A Pyro model: any callable that reaches LatentAttention.
+        model: A Pyro model: any callable that reaches LatentAttention. The sites of a module's layers without a name
+            are called after their paths (:func:`name_sites`); in a plain function two of them must be named.
         families: One family for all attention sites, or a dict from site-name patterns (as in ``fnmatch``:
             ``"encoder.*"``) to families; the first matching pattern counts.
         rest: Guide of the other latent sites. A class such as ``AutoNormal`` (or a ``functools.partial`` of one) is
@@ -54,7 +56,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         TypeError: A family is no :class:`Family`, ``rest`` cannot be called, or ``keep_prior`` is a string.
         ValueError: No patterns at all; at a call: a site no pattern matches, a pattern that matches no site, a family
             of another kind than the prior, a model without attention sites, or a site of ``rest`` that is observed, an
-            attention site or unknown in the model.
+            attention site or unknown in the model; two calls of attention under one name.
 
     Example:
         >>> import pyro, torch
@@ -96,11 +98,13 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if isinstance(keep_prior, str):
             raise TypeError(f"keep_prior is the string '{keep_prior}', expected names in a list: ['{keep_prior}']")
         self.keep_prior = tuple(keep_prior)
+        name_model_sites(model)
         self.rest = self._make_rest(model, rest)
 
     @pyro_method  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Run the model once under the posterior; returns the value of every sample site of the model."""
+        name_model_sites(self.model)
         self._drawn = None if self.rest is None else poutine.trace(self.rest).get_trace(*args, **kwargs)
         values: dict[str, Any] = super().__call__(*args, **kwargs)
         self._check_sites()
@@ -117,6 +121,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         def recorded(*args: Any, **kwargs: Any) -> None:
             outputs.append(model(*args, **kwargs))
 
+        name_model_sites(model)
         # Pyro's own call throws the output away
         self._model = (recorded,)
         try:
@@ -183,6 +188,12 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             # a plate outside the guide (vectorised particles) makes prior and posterior two objects
             msg["infer"]["keeps_prior"] = True
             return
+        if msg["name"] in self.trace:
+            raise ValueError(
+                f"attention site '{msg['name']}' is there twice in one run, expected a name for each call of a layer; "
+                f"leave name= out and call name_sites(net) for each module of the model, or give each layer its own "
+                f"name="
+            )
         family = self.family(msg["name"])
         msg["infer"]["prior"] = family.prior(msg["infer"]["prior"])
         msg["infer"].update(family.infer)

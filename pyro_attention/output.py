@@ -1,4 +1,4 @@
-"""What the attention layers return."""
+"""What LatentAttention, and the method attend of the layers, return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["AttentionOutput"]
 
 @dataclass(frozen=True)
 class AttentionOutput:
-    """What an attention layer returns.
+    """What :class:`LatentAttention` and the method ``attend`` of the other layers return.
 
     Attributes:
         context: Weighted sum of the values.

@@ -132,7 +132,7 @@ def test_a_deterministic_site_is_no_observation(data):
 
     def model(x):
         with pyro.plate("batch", x.size(0)):
-            pyro.deterministic("context", layer(x, x, x).context, event_dim=2)
+            pyro.deterministic("context", layer(x, x, x)[0], event_dim=2)
 
     report = check_model(model, AttentionGuide(model, Weibull()), data.x)
     assert problems(report, "the model observes nothing")
@@ -155,7 +155,7 @@ def test_unregistered_parameters(data, svi, registered):
         if registered:
             pyro.module("layer", layer)
         with pyro.plate("batch", x.size(0)):
-            pyro.sample("y", Normal(layer(x, x, x).context.sum((-1, -2)), 1.0), obs=y)
+            pyro.sample("y", Normal(layer(x, x, x)[0].sum((-1, -2)), 1.0), obs=y)
 
     guide = AttentionGuide(model, Weibull())
     report = check_model(model, guide, data.x, data.y, svi=svi)

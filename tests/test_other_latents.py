@@ -27,7 +27,7 @@ def model_with(prior):
     def model(x, y=None):
         scale = pyro.sample("scale", prior)
         with pyro.plate("batch", x.size(0), dim=-1):
-            mean = layer(x, x, x).context.sum((-1, -2))
+            mean = layer(x, x, x)[0].sum((-1, -2))
             pyro.sample("y", Normal(mean, 1 + scale.abs()), obs=y)
 
     return model

@@ -58,7 +58,7 @@ class SelfAttention(PyroModule):
         with pyro.plate("batch", self.size or x.size(0), subsample=torch.arange(x.size(0)), dim=-1):
             for layer in self.layers:
                 h = self.dropout(x)
-                x = h + layer(h, h, h, key_padding_mask=padding).context
+                x = h + layer(h, h, h, key_padding_mask=padding)[0]
             mean = self.out(x.mean(-2)).squeeze(-1)
             pyro.sample("y", Normal(mean, 1.0), obs=y)
         return mean

@@ -57,8 +57,8 @@ def our_layers(
 
         def forward(self, x: Tensor) -> None:
             first, second = self.network
-            hidden = nn.functional.elu(first(x, graph).context)
-            pyro.factor("output", second(hidden, graph).context.sum())
+            hidden = nn.functional.elu(first(x, graph))
+            pyro.factor("output", second(hidden, graph).sum())
 
     model = Layers()
     loss = scheme.elbo(model, scheme.guide(model))

@@ -38,7 +38,7 @@ class _SelfAttention(PyroModule):
 
     def forward(self, x: Tensor) -> None:
         with pyro.plate("batch", len(x)):
-            context = self.layer(x, x, x, need_weights=False).context
+            context = self.layer(x, x, x, need_weights=False)[0]
             pyro.factor("output", -context.square().sum((-1, -2)))
 
 

@@ -55,7 +55,7 @@ class _LatentSelfAttention(nn.Module):
         self.attention = MultiheadAttention(sizes.width, sizes.heads, name=name, prior=prior)
 
     def forward(self, x: Tensor) -> Tensor:
-        context: Tensor = self.attention(x, x, x, need_weights=False).context
+        context: Tensor = self.attention(x, x, x, need_weights=False)[0]
         return context
 
 

@@ -63,7 +63,7 @@ def edge_intervals(samples: Tensor, edge_index: Tensor, *, level: float = 0.9) -
         >>> from pyro_attention import AttentionGuide, GraphAttention, Weibull, sample_posterior
         >>> layer, x = GraphAttention(5, 8, heads=2), torch.randn(3, 5)
         >>> edge_index = torch.tensor([[0, 1], [1, 2]])
-        >>> guide = AttentionGuide(lambda: layer(x, edge_index).context, Weibull())
+        >>> guide = AttentionGuide(lambda: layer(x, edge_index), Weibull())
         >>> found = edge_intervals(sample_posterior(guide, num_samples=50)["graph_attention"], edge_index)
         >>> list(zip(found.source.tolist(), found.target.tolist(), found.added.tolist()))
         [(0, 1, False), (1, 2, False), (0, 0, True), (1, 1, True), (2, 2, True)]

@@ -112,6 +112,9 @@ def hybrid_weights(module: nn.Module) -> dict[str, Tensor]:
     Returns:
         Site name to the share of doubly normalised attention in each head, ``[heads]``, detached, on the CPU.
 
+    Raises:
+        ValueError: Two layers have one name.
+
     Example:
         >>> from pyro_attention import MultiheadAttention
         >>> hybrid_weights(MultiheadAttention(4, 2, name="encoder.0", normalizer=Hybrid(2, initial=0.1)))
@@ -119,8 +122,15 @@ def hybrid_weights(module: nn.Module) -> dict[str, Tensor]:
 
     Source: Ding et al. (2020), Attention that does not Explain Away, figures 3 to 5.
     """
-    return {
-        layer.name: layer.normalizer.mixing_weights.cpu()
+    weights = [
+        (layer.name, layer.normalizer.mixing_weights.cpu())
         for layer in module.modules()
         if isinstance(layer, LatentAttention) and isinstance(layer.normalizer, Hybrid)
-    }
+    ]
+    found = dict(weights)
+    if len(found) < len(weights):
+        raise ValueError(
+            f"{len(weights)} layers have the site names {', '.join(map(repr, found))}, expected a name for each; call "
+            f"name_sites(model) first"
+        )
+    return found

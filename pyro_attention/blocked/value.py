@@ -40,7 +40,7 @@ class BlockedValue(Tensor):
     Example:
         >>> from pyro_attention import AttentionGuide, MultiheadAttention, Weibull
         >>> layer = MultiheadAttention(8, 2, implementation="blocked")
-        >>> guide = AttentionGuide(lambda x: layer(x, x, x, need_weights=False).context, Weibull())
+        >>> guide = AttentionGuide(lambda x: layer(x, x, x, need_weights=False)[0], Weibull())
         >>> value = guide(torch.randn(5, 8))["attention"]
         >>> value.shape, value.window(slice(1, 3)).shape
         (torch.Size([2, 5, 5]), torch.Size([2, 2, 5]))

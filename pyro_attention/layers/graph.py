@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from pyro_attention.attention import LatentAttention
 from pyro_attention.families.prior import ContextualGammaPrior, Prior
-from pyro_attention.layers.pyg import check_conv, read_nodes
+from pyro_attention.layers.names import AttentionLayer
+from pyro_attention.layers.pyg import REDUCTIONS, check_conv, check_size, pyg_weights, read_nodes, self_loop_features
 from pyro_attention.layers.scores import GraphAdditive
 from pyro_attention.layout import EdgeList
 from pyro_attention.normalizers import Normalizer
@@ -19,17 +20,30 @@ from pyro_attention.output import AttentionOutput
 
 __all__ = ["GraphAttention"]
 
-_REDUCTIONS = {"mean": "mean", "add": "sum", "sum": "sum", "max": "amax", "min": "amin", "mul": "prod"}
 
-
-class GraphAttention(nn.Module):
+class GraphAttention(AttentionLayer):
     r"""Graph attention layer (GAT) whose weights are one sample site with event (edges, heads).
 
     .. math:: o_i = \sum_{j \in N(i)} W_{ij}\, \Theta x_j, \qquad
               \Phi_{ij} = \mathrm{LeakyReLU}(a_\mathrm{dst}\cdot\Theta x_i + a_\mathrm{src}\cdot\Theta x_j)
 
-    Arguments are those of PyG's ``GATConv`` (:meth:`from_pyg` copies its weights); under the guide ``Soft()``, and
-    where Pyro does not run the model (see :class:`LatentAttention`), so is the result.
+    Stands where PyG's ``GATConv`` stood, such as in a ``Sequential`` or a ``HeteroConv``: it is called in the same way
+    and returns the same; :meth:`attend` returns an :class:`AttentionOutput`. Under the guide ``Soft()``, and where
+    Pyro does not run the model (see :class:`LatentAttention`), the numbers are the same, too; :meth:`from_pyg` copies
+    a layer.
+
+    ============================================  ==================================================================
+    PyG                                           here
+    ============================================  ==================================================================
+    ``in_channels`` ... ``residual``              the same, but for sizes of -1 and a tensor as ``fill_value``
+    ``aggr, flow, node_dim``                      sums along edges from source to target
+    ``x``                                         the same, also a batch or a sparse matrix; but not ``(x, None)``
+    ``edge_index``                                ``[2, E]`` or an :class:`EdgeList`; no ``SparseTensor``
+    ``edge_attr``                                 the same
+    ``size``                                      checked
+    ``return_attention_weights``                  the same, edges in PyG's order
+    ``add_self_loops`` on a bipartite graph       only with as many sources as targets
+    ============================================  ==================================================================
 
     Args:
         in_channels: Width of a node, or (source width, target width) of a bipartite graph.
@@ -44,7 +58,7 @@ class GraphAttention(nn.Module):
             reduced ("mean", "add", "max", "min", "mul").
         bias: Whether to add a bias.
         residual: Whether to add a linear map of the target's features.
-        name: Name of the sample site.
+        name: Name of the sample site; by default the path of the layer in the model, see :func:`name_sites`.
         prior: Prior network; a contextual Gamma prior with one network a head by default.
         normalizer: From log weights to weights; softmax by default.
         normalize_scores: See :class:`LatentAttention`.
@@ -58,12 +72,14 @@ class GraphAttention(nn.Module):
         >>> from pyro_attention import AttentionGuide, Weibull
         >>> layer = GraphAttention(5, 8, heads=2)
         >>> x, edge_index = torch.randn(3, 5), torch.tensor([[0, 1], [1, 2]])
-        >>> guide = AttentionGuide(lambda x: layer(x, edge_index).context, Weibull())
+        >>> guide = AttentionGuide(lambda x: layer(x, edge_index), Weibull())
         >>> guide(x)["graph_attention"].shape  # two edges and three self loops
         torch.Size([5, 2])
 
     Source: Velickovic et al. (2018); latent weights from Fan et al. (2020), Bayesian Attention Modules.
     """
+
+    default_name = "graph_attention"
 
     def __init__(
         self,
@@ -79,7 +95,7 @@ class GraphAttention(nn.Module):
         bias: bool = True,
         residual: bool = False,
         *,
-        name: str = "graph_attention",
+        name: str | None = None,
         prior: Prior | None = None,
         normalizer: Normalizer | None = None,
         normalize_scores: bool = True,
@@ -89,10 +105,10 @@ class GraphAttention(nn.Module):
         widths = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
         if min(*widths, out_channels, heads) < 1:
             raise ValueError(f"in_channels {in_channels}, out_channels {out_channels}, heads {heads}: all must be >= 1")
-        if isinstance(fill_value, str) and fill_value not in _REDUCTIONS:
-            raise ValueError(f"fill_value is '{fill_value}', expected a number or one of {', '.join(_REDUCTIONS)}")
-        self.heads, self.out_channels, self.concat = heads, out_channels, concat
-        self.add_self_loops, self.fill_value = add_self_loops, fill_value
+        if isinstance(fill_value, str) and fill_value not in REDUCTIONS:
+            raise ValueError(f"fill_value is '{fill_value}', expected a number or one of {', '.join(REDUCTIONS)}")
+        self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
+        self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
         width = heads * out_channels
         self.lin_src = nn.Linear(widths[0], width, bias=False)
         # one projection for both ends unless the graph is bipartite
@@ -102,8 +118,9 @@ class GraphAttention(nn.Module):
         out_width = width if concat else out_channels
         self.res = nn.Linear(widths[1], out_width, bias=False) if residual else None
         self.bias = nn.Parameter(torch.zeros(out_width)) if bias else None
+        self.named = name is not None
         self.attention = LatentAttention(
-            name,
+            self.default_name if name is None else name,
             ContextualGammaPrior(out_channels, heads) if prior is None else prior,
             normalizer=normalizer,
             dropout=dropout,
@@ -123,7 +140,7 @@ class GraphAttention(nn.Module):
 
     @classmethod
     @torch.no_grad()
-    def from_pyg(cls, conv: Any, *, name: str = "graph_attention", prior: Prior | None = None) -> GraphAttention:
+    def from_pyg(cls, conv: Any, *, name: str | None = None, prior: Prior | None = None) -> GraphAttention:
         """Copy of a trained ``torch_geometric.nn.GATConv``, on its device, in its dtype and mode (training or not).
 
         Raises:
@@ -155,26 +172,65 @@ class GraphAttention(nn.Module):
         x: Tensor | tuple[Tensor, Tensor],
         edge_index: Tensor | EdgeList,
         edge_attr: Tensor | None = None,
-    ) -> AttentionOutput:
+        size: tuple[int | None, int | None] | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         """Attend along the edges.
 
         Args:
             x: Nodes ``[..., N, in_channels]`` (dense or a sparse matrix), or (sources, targets) of a bipartite graph.
             edge_index: int64 ``[2, E]``, or an :class:`EdgeList` built once for many calls.
             edge_attr: Edge features ``[E, edge_dim]``, or ``[E]`` where ``edge_dim`` is 1.
+            size: Numbers of sources and targets, which must be those of ``x``.
+            return_attention_weights: Whether to return the weights as well.
 
         Returns:
-            Context ``[..., N, heads * out_channels]`` (or averaged heads); ``weights [..., E, heads]`` aligned with
-            the given edges, ``self_loop_weights [..., N, heads]`` apart.
+            ``[..., N, heads * out_channels]``, or ``[..., N, out_channels]`` of averaged heads. With weights: a pair of
+            this and ``(edge_index, weights)``, where the E' edges are those given but for self loops that the layer
+            replaces, then the self loops that it adds, and the weights ``[..., E', heads]`` are theirs.
 
         Raises:
             TypeError: An input is of another type.
             ValueError: Shapes do not fit, an edge index is out of range, or edge features are missing or unexpected.
         """
+        output, graph = self._attend(x, edge_index, edge_attr, size)
+        if not return_attention_weights or output.weights is None:
+            return output.context
+        return output.context, pyg_weights(output.weights, graph)
+
+    def attend(
+        self, x: Tensor | tuple[Tensor, Tensor], edge_index: Tensor | EdgeList, edge_attr: Tensor | None = None
+    ) -> AttentionOutput:
+        """The same as a call, which tells of the arguments, with an :class:`AttentionOutput`.
+
+        Returns:
+            Context; ``weights [..., E, heads]`` in the order of the given edges, zero at self loops that the layer
+            replaces; ``self_loop_weights [..., N, heads]`` of those that it adds.
+        """
+        output, graph = self._attend(x, edge_index, edge_attr)
+        if output.weights is None or not graph.has_self_loops:
+            return output
+        edges, loops = output.weights.split([graph.num_input_edges, graph.targets.count], dim=-2)
+        return replace(output, weights=edges, self_loop_weights=loops)
+
+    def extra_repr(self) -> str:
+        """Sizes, as PyG shows them."""
+        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
+
+    def _attend(
+        self,
+        x: Tensor | tuple[Tensor, Tensor],
+        edge_index: Tensor | EdgeList,
+        edge_attr: Tensor | None,
+        size: tuple[int | None, int | None] | None = None,
+    ) -> tuple[AttentionOutput, EdgeList]:
+        """Context, and the weights of all edges of the graph, which is returned as well."""
         sources, targets = read_nodes(x)
+        check_size(size, sources, targets)
         graph = self._layout(edge_index, sources.size(-2), targets.size(-2))
         keys = self._project(sources, self.lin_src)
-        queries = keys if self.lin_dst is None else self._project(targets, self.lin_dst)
+        shared = self.lin_dst is None and targets is sources
+        queries = keys if shared else self._project(targets, self.lin_dst or self.lin_src)
         scores = self.score(keys, queries, graph, self._edge_features(edge_attr, graph))
         output = self.attention(scores, self.value_dropout(keys), keys=keys, layout=graph)
         context = output.context.flatten(-2) if self.concat else output.context.mean(-2)
@@ -182,7 +238,7 @@ class GraphAttention(nn.Module):
             context = context + self.res(targets)
         if self.bias is not None:
             context = context + self.bias
-        return replace(self._split(output, graph), context=context)
+        return replace(output, context=context), graph
 
     def _layout(self, edge_index: Tensor | EdgeList, num_sources: int, num_targets: int) -> EdgeList:
         if isinstance(edge_index, Tensor):
@@ -229,25 +285,5 @@ class GraphAttention(nn.Module):
                 f"{(graph.num_input_edges, self.lin_edge.in_features)}"
             )
         if graph.has_self_loops:
-            edge_attr = torch.cat([edge_attr, self._self_loop_features(edge_attr, graph)])
+            edge_attr = torch.cat([edge_attr, self_loop_features(edge_attr, graph, self.fill_value)])
         return torch.unflatten(self.lin_edge(edge_attr), -1, (self.heads, self.out_channels))
-
-    def _self_loop_features(self, edge_attr: Tensor, graph: EdgeList) -> Tensor:
-        shape = (graph.targets.count, edge_attr.size(-1))
-        if not isinstance(self.fill_value, str):
-            return edge_attr.new_full(shape, self.fill_value)
-        target = graph.targets.index[: graph.num_input_edges]
-        if graph.mask is not None:  # self loops among the input are replaced, so they do not count
-            kept = graph.mask[: graph.num_input_edges, 0]
-            edge_attr, target = edge_attr[kept], target[kept]
-        where = target.unsqueeze(-1).expand_as(edge_attr)
-        return edge_attr.new_zeros(shape).scatter_reduce(
-            0, where, edge_attr, _REDUCTIONS[self.fill_value], include_self=False
-        )
-
-    @staticmethod
-    def _split(output: AttentionOutput, graph: EdgeList) -> AttentionOutput:
-        if output.weights is None or not graph.has_self_loops:
-            return output
-        edges, loops = output.weights.split([graph.num_input_edges, graph.targets.count], dim=-2)
-        return replace(output, weights=edges, self_loop_weights=loops)

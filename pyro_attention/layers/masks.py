@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_attention.ops.transforms import whole
 
-__all__ = ["Mask", "check_batches", "read_attn_mask", "read_padding"]
+__all__ = ["Mask", "read_attn_mask", "read_padding"]
 
 
 @dataclass(frozen=True)
@@ -125,25 +125,3 @@ def _suffixes(batch: torch.Size | list[int]) -> list[tuple[int, ...]]:
     At least one dimension is left, unless there is none.
     """
     return [tuple(batch[start:]) for start in range(len(batch))]
-
-
-def check_batches(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Raise ValueError unless the batch dimensions fit: the same for all, as torch asks, where none has more than one.
-
-    More of them are broadcast, because vectorised particles put theirs in front of some inputs and not of others.
-    """
-    batches = [tuple(tensor.shape[:-2]) for tensor in (query, key, value)]
-    if max(map(len, batches)) > 1:
-        try:
-            torch.broadcast_shapes(*batches)
-        except RuntimeError:
-            fits = False
-        else:
-            fits = True
-    else:
-        fits = len(set(batches)) == 1
-    if not fits:
-        raise ValueError(
-            f"query, key and value have batch dimensions {batches[0]}, {batches[1]} and {batches[2]}, expected the "
-            f"same for all; vectorised particles need a batch dimension, if only of one, in each of them"
-        )

@@ -12,8 +12,10 @@ from pyro_attention._checks import as_float
 from pyro_attention.attention import LatentAttention
 from pyro_attention.blocked.choice import Implementation, check_implementation, is_blocked, scores_shape, unsupported
 from pyro_attention.families.prior import ContextualGammaPrior, Prior
-from pyro_attention.layers.masks import Mask, check_batches, read_attn_mask, read_padding
+from pyro_attention.layers.masks import Mask, read_attn_mask, read_padding
+from pyro_attention.layers.names import AttentionLayer
 from pyro_attention.layers.scores import ScaledDotProduct
+from pyro_attention.layers.torch_layer import NoFastPath, check_inputs, check_layer, projections
 from pyro_attention.layout import Dense
 from pyro_attention.normalizers import Hybrid, Normalizer
 from pyro_attention.output import AttentionOutput
@@ -21,15 +23,33 @@ from pyro_attention.output import AttentionOutput
 __all__ = ["Implementation", "MultiheadAttention"]
 
 
-class MultiheadAttention(nn.Module):
+class MultiheadAttention(AttentionLayer):
     r"""Multi-head attention whose weights are one sample site with event (heads, queries, keys).
 
     .. math:: \Phi_h = \frac{(X W^Q_h)(Z W^K_h)^\top}{\sqrt{d_h}}, \qquad O = [W_1 V_1, \dots, W_H V_H] W^O
 
-    Arguments and shapes are those of :class:`torch.nn.MultiheadAttention` with ``batch_first=True``; under the guide
-    ``Soft()``, and where Pyro does not run the model (see :class:`LatentAttention`), so is the result. Shapes that
-    torch refuses are refused, but for more batch dimensions than one; where Pyro runs the model each of them must lie
-    in a plate.
+    Stands where :class:`torch.nn.MultiheadAttention` with ``batch_first=True`` stood, such as in an
+    ``nn.TransformerEncoder`` or a vision transformer: it is called in the same way and returns the same pair;
+    :meth:`attend` returns an :class:`AttentionOutput`. Under the guide ``Soft()``, and where Pyro does not run the
+    model (see :class:`LatentAttention`), the numbers are the same, too.
+
+    ============================================  ==================================================================
+    torch                                         here
+    ============================================  ==================================================================
+    ``embed_dim, num_heads, dropout, bias``       the same
+    ``kdim, vdim``                                the same, by keyword
+    ``batch_first``                               always True
+    ``add_bias_kv, add_zero_attn``                not supported
+    ``device, dtype``                             ``layer.to(device, dtype)``
+    ``key_padding_mask, attn_mask``               the same, boolean or float; a row without any key gives zero, not NaN
+    ``need_weights, average_attn_weights``        the same
+    ``is_causal``                                 makes the mask itself; ``attn_mask`` is not needed beside it
+    unbatched input                               the same; also more batch dimensions than one
+    nested tensors, the fused path in eval mode   not supported; torch's encoders call the layer instead
+    ============================================  ==================================================================
+
+    Where Pyro runs the model, every batch dimension must lie in a plate. A torch encoder passes no
+    ``query_padding_mask``: padded queries stay in the KL there, and a normalizer over queries refuses padding.
 
     Args:
         embed_dim: Width of queries and output.
@@ -38,7 +58,7 @@ class MultiheadAttention(nn.Module):
         bias: Whether the projections have a bias.
         kdim: Width of the keys; ``embed_dim`` by default.
         vdim: Width of the values; ``embed_dim`` by default.
-        name: Name of the sample site.
+        name: Name of the sample site; by default the path of the layer in the model, see :func:`name_sites`.
         prior: Prior network; a contextual Gamma prior shared by the heads by default.
         normalizer: From log weights to weights; softmax by default.
         normalize_scores: See :class:`LatentAttention`.
@@ -60,12 +80,18 @@ class MultiheadAttention(nn.Module):
         >>> layer = MultiheadAttention(8, 2)
         >>> def model(x):
         ...     with pyro.plate("batch", x.size(0)):
-        ...         return layer(x, x, x).context
+        ...         return layer(x, x, x)[0]
         >>> AttentionGuide(model, Weibull())(torch.randn(5, 3, 8))["attention"].shape
         torch.Size([5, 2, 3, 3])
 
     Source: Vaswani et al. (2017); latent weights from Fan et al. (2020), Bayesian Attention Modules.
     """
+
+    # What torch's encoders read of their attention; so they call it, in evaluation mode too.
+    batch_first = True
+    in_proj_bias = None
+    in_proj_weight = NoFastPath()
+    _qkv_same_embed_dim = False
 
     def __init__(
         self,
@@ -76,7 +102,7 @@ class MultiheadAttention(nn.Module):
         *,
         kdim: int | None = None,
         vdim: int | None = None,
-        name: str = "attention",
+        name: str | None = None,
         prior: Prior | None = None,
         normalizer: Normalizer | None = None,
         normalize_scores: bool = True,
@@ -85,6 +111,8 @@ class MultiheadAttention(nn.Module):
         super().__init__()
         check_implementation(implementation)
         self.implementation: Implementation = implementation
+        self.named = name is not None
+        name = self.default_name if name is None else name
         if num_heads < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}")
         if isinstance(normalizer, Hybrid) and normalizer.logit.numel() not in (1, num_heads):
@@ -120,33 +148,21 @@ class MultiheadAttention(nn.Module):
     @classmethod
     @torch.no_grad()
     def from_torch(
-        cls, layer: nn.MultiheadAttention, *, name: str = "attention", prior: Prior | None = None
+        cls, layer: nn.MultiheadAttention, *, name: str | None = None, prior: Prior | None = None
     ) -> MultiheadAttention:
         """Copy of a trained torch layer, on its device, in its dtype and mode (training or evaluation).
 
         Raises:
             ValueError: The layer is not ``batch_first``, or uses ``add_bias_kv`` or ``add_zero_attn``.
         """
-        if not layer.batch_first or layer.bias_k is not None or layer.add_zero_attn:
-            raise ValueError(
-                f"cannot copy a layer with batch_first={layer.batch_first}, add_bias_kv={layer.bias_k is not None}, "
-                f"add_zero_attn={layer.add_zero_attn}; expected batch_first=True and the other two False"
-            )
-        bias = layer.in_proj_bias is not None
+        check_layer(layer)
         new = cls(
-            layer.embed_dim, layer.num_heads, layer.dropout, bias,
+            layer.embed_dim, layer.num_heads, layer.dropout, layer.in_proj_bias is not None,
             kdim=layer.kdim, vdim=layer.vdim, name=name, prior=prior,
         )  # fmt: skip
         new.to(layer.out_proj.weight)
-        if layer.in_proj_weight is not None:
-            weights = layer.in_proj_weight.chunk(3)
-        else:
-            weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
-        for linear, weight in zip((new.q_proj, new.k_proj, new.v_proj), weights, strict=True):
-            linear.weight.copy_(weight)
-        if bias:
-            for linear, value in zip((new.q_proj, new.k_proj, new.v_proj), layer.in_proj_bias.chunk(3), strict=True):
-                linear.bias.copy_(value)
+        for linear, state in zip((new.q_proj, new.k_proj, new.v_proj), projections(layer), strict=True):
+            linear.load_state_dict(state)
         new.out_proj.load_state_dict(layer.out_proj.state_dict())
         return new.train(layer.training)
 
@@ -162,7 +178,7 @@ class MultiheadAttention(nn.Module):
         is_causal: bool = False,
         *,
         query_padding_mask: Tensor | None = None,
-    ) -> AttentionOutput:
+    ) -> tuple[Tensor, Tensor | None]:
         """Attend from every query to the keys.
 
         Args:
@@ -180,8 +196,9 @@ class MultiheadAttention(nn.Module):
                 queries.
 
         Returns:
-            Context ``[..., M, embed_dim]``; weights ``[..., heads, M, N]``, or ``[..., M, N]`` when averaged. Like
-            torch's they are those that made the context: after dropout in training mode.
+            Context ``[..., M, embed_dim]``, and the weights ``[..., M, N]``, or ``[..., heads, M, N]`` where they are
+            not averaged; None where they are not needed. Like torch's they are those that made the context: after
+            dropout in training mode.
 
         Raises:
             ValueError: Shapes do not fit; a mask has NaN; the implementation is "blocked" and something asked for is
@@ -189,31 +206,63 @@ class MultiheadAttention(nn.Module):
                 padded keys without a ``query_padding_mask``.
             TypeError: An input is no floating-point tensor, or a mask is neither boolean nor floating point.
         """
-        self._check(query, key, value)
-        q, k, v = (
-            self._heads(self.q_proj(query)),
-            self._heads(self.k_proj(key)),
-            self._heads(self.v_proj(value)),
+        output = self.attend(
+            query, key, value, key_padding_mask, need_weights, attn_mask, is_causal,
+            query_padding_mask=query_padding_mask,
+        )  # fmt: skip
+        weights = output.weights
+        return output.context, weights.mean(-3) if weights is not None and average_attn_weights else weights
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        *,
+        query_padding_mask: Tensor | None = None,
+    ) -> AttentionOutput:
+        """The same as a call, which tells of the arguments, with an :class:`AttentionOutput`.
+
+        Returns:
+            Context, and weights ``[..., heads, M, N]``, which are never averaged.
+        """
+        check_inputs(
+            {"query": query, "key": key, "value": value},
+            [linear.in_features for linear in (self.q_proj, self.k_proj, self.v_proj)],
         )
+        q, k, v = self._heads(self.q_proj(query)), self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
         shape = scores_shape(q, k)
         keys = read_padding("key_padding_mask", key_padding_mask, shape, -1)
         queries = self._queries(query_padding_mask, shape, keys)
         obstacle, site = self._obstacle(attn_mask, keys, need_weights), self.attention.name
         if is_blocked(self.implementation, q, k, v, site=site, obstacle=obstacle, wanted=need_weights):
-            return self._attend_blocked(q, k, v, keys.allowed, queries.allowed, is_causal)
-        scores = self.score(q, k)
-        mask = read_attn_mask(attn_mask, shape) & keys[..., None, None, :] & queries[..., None, :, None]
+            output = self.attention.blocked(
+                as_float(q) / math.sqrt(q.size(-1)), k, v,
+                key_mask=keys.allowed, query_mask=queries.allowed, causal=is_causal,
+            )  # fmt: skip
+        else:
+            mask = read_attn_mask(attn_mask, shape) & keys[..., None, None, :] & queries[..., None, :, None]
+            output = self._attend_dense(q, k, v, mask, is_causal)
+        context = self.out_proj(output.context.transpose(-3, -2).flatten(-2))
+        return replace(output, context=context, weights=output.weights if need_weights else None)
+
+    def _attend_dense(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, is_causal: bool) -> AttentionOutput:
+        scores: Tensor = self.score(q, k)
         if mask.bias is not None:
             scores = scores + mask.bias.to(scores.dtype)
         if is_causal:
-            mask &= Mask(torch.ones(shape[-2:], dtype=torch.bool, device=scores.device).tril())
+            mask &= Mask(torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril())
         layout = Dense(mask.allowed, causal=True if is_causal else None)
         output: AttentionOutput = self.attention(scores, v, keys=k, layout=layout)
-        context = self.out_proj(output.context.transpose(-3, -2).flatten(-2))
-        weights = output.weights if need_weights else None
-        if weights is not None and average_attn_weights:
-            weights = weights.mean(-3)
-        return replace(output, context=context, weights=weights)
+        return output
+
+    def extra_repr(self) -> str:
+        """Sizes, as in the constructor."""
+        return f"{self.embed_dim}, {self.num_heads}, kdim={self.k_proj.in_features}, vdim={self.v_proj.in_features}"
 
     def _obstacle(self, attn_mask: Tensor | None, keys: Mask, need_weights: bool) -> str | None:
         """What keeps a call from being blocked; None when nothing does."""
@@ -227,19 +276,6 @@ sample_posterior"
         if type(self.score) is not ScaledDotProduct:
             return f"scores by {type(self.score).__name__}, only ScaledDotProduct"
         return self.attention.obstacle()
-
-    def _attend_blocked(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        key_mask: Tensor | None,
-        query_mask: Tensor | None,
-        is_causal: bool,
-    ) -> AttentionOutput:
-        queries = as_float(q) / math.sqrt(q.size(-1))
-        output = self.attention.blocked(queries, k, v, key_mask=key_mask, query_mask=query_mask, causal=is_causal)
-        return replace(output, context=self.out_proj(output.context.transpose(-3, -2).flatten(-2)))
 
     def _heads(self, projected: Tensor) -> Tensor:
         heads: Tensor = projected.unflatten(-1, (self.num_heads, -1))
@@ -260,20 +296,3 @@ sample_posterior"
                 "pass a boolean mask, True = attends to nothing"
             )
         return Mask(queries.allowed)
-
-    def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        for name, tensor, linear in (
-            ("query", query, self.q_proj),
-            ("key", key, self.k_proj),
-            ("value", value, self.v_proj),
-        ):
-            if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-                kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-                raise TypeError(f"{name} is of type {kind}, expected a floating-point tensor [..., length, width]")
-            if tensor.dim() < 2 or tensor.size(-1) != linear.in_features:
-                raise ValueError(
-                    f"{name} has shape {tuple(tensor.shape)}, expected [..., length, {linear.in_features}]"
-                )
-        if key.size(-2) != value.size(-2):
-            raise ValueError(f"key has {key.size(-2)} positions and value {value.size(-2)}, expected the same number")
-        check_batches(query, key, value)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-__all__ = ["check_conv", "read_nodes"]
+from pyro_attention.layout import EdgeList
+
+__all__ = ["REDUCTIONS", "check_conv", "check_size", "pyg_weights", "read_nodes", "self_loop_features"]
+
+REDUCTIONS = {"mean": "mean", "add": "sum", "sum": "sum", "max": "amax", "min": "amin", "mul": "prod"}
 
 
 def check_conv(conv: Any) -> None:
@@ -59,3 +64,35 @@ def read_nodes(x: Any) -> tuple[Tensor, Tensor]:
             raise ValueError(f"x has shape {tuple(nodes.shape)}, expected [..., nodes, channels]")
     sources, targets = ends
     return sources, targets
+
+
+def check_size(size: tuple[int | None, int | None] | None, sources: Tensor, targets: Tensor) -> None:
+    """Raise ValueError unless PyG's ``size``, where it is given, is that of the nodes."""
+    nodes = sources.size(-2), targets.size(-2)
+    if size is not None and any(given not in (None, seen) for given, seen in zip(size, nodes, strict=True)):
+        raise ValueError(f"size is {tuple(size)}, but x has {nodes[0]} sources and {nodes[1]} targets; leave size out")
+
+
+def pyg_weights(weights: Tensor, graph: EdgeList) -> tuple[Tensor, Tensor]:
+    """Edges ``[2, E']`` and their weights ``[..., E', H]`` as PyG returns them.
+
+    Self loops that were replaced are left out; those that were added come last.
+    """
+    edge_index = torch.stack([graph.sources.index, graph.targets.index])
+    if graph.mask is None:
+        return edge_index, weights
+    kept = graph.mask.squeeze(-1)
+    return edge_index[:, kept], weights[..., kept, :]
+
+
+def self_loop_features(edge_attr: Tensor, graph: EdgeList, fill_value: float | str) -> Tensor:
+    """Features of the added self loops: a number, or a reduction of a node's in-edges; ``[N, edge_dim]``."""
+    shape = (graph.targets.count, edge_attr.size(-1))
+    if not isinstance(fill_value, str):
+        return edge_attr.new_full(shape, fill_value)
+    target = graph.targets.index[: graph.num_input_edges]
+    if graph.mask is not None:  # self loops among the input are replaced, so they do not count
+        kept = graph.mask[: graph.num_input_edges, 0]
+        edge_attr, target = edge_attr[kept], target[kept]
+    where = target.unsqueeze(-1).expand_as(edge_attr)
+    return edge_attr.new_zeros(shape).scatter_reduce(0, where, edge_attr, REDUCTIONS[fill_value], include_self=False)

@@ -17,7 +17,7 @@ def samples(add_self_loops, edge_index, *, num_samples=40):
     """Posterior weights of a layer."""
     data = GraphData.random()
     layer = GraphAttention(5, 3, heads=2, add_self_loops=add_self_loops)
-    guide = AttentionGuide(lambda x: layer(x, edge_index).context, Weibull(3.0))
+    guide = AttentionGuide(lambda x: layer(x, edge_index), Weibull(3.0))
     return sample_posterior(guide, data.features, num_samples=num_samples, seed=0)["graph_attention"]
 
 

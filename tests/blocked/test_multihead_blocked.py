@@ -52,11 +52,13 @@ class Model(PyroModule):
     def __init__(self, prior="gamma_contextual", **options):
         super().__init__()
         prior = make_prior(prior, heads=HEADS, width=WIDTH // HEADS) if isinstance(prior, str) else prior
-        self.layer = MultiheadAttention(WIDTH, HEADS, prior=prior, **{"implementation": "blocked", **options})
+        self.layer = MultiheadAttention(
+            WIDTH, HEADS, name="attention", prior=prior, **{"implementation": "blocked", **options}
+        )
 
     def forward(self, x, **masks):
         with pyro.plate("batch", x.size(-3), dim=-1):
-            context = self.layer(x, x, x, need_weights=False, **masks).context
+            context = self.layer(x, x, x, need_weights=False, **masks)[0]
             pyro.factor("output", -context.square().sum((-1, -2)))
         return context
 

@@ -179,7 +179,7 @@ def test_self_attention_samples_and_reports():
 
     def model():
         with pyro.plate("batch", 2):
-            return attention(x, x, x, key_padding_mask=padding).context
+            return attention(x, x, x, key_padding_mask=padding)[0]
 
     guide = AttentionGuide(model, Gaussian(0.5))
     samples = sample_posterior(guide, num_samples=4, seed=0)["attention"]

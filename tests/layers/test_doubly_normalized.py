@@ -112,7 +112,7 @@ def self_attention(layer, x, padding=None, **arguments):
 
     def model():
         with pyro.plate("batch", x.size(0)):
-            return layer(x, x, x, padding, query_padding_mask=padding, average_attn_weights=False, **arguments)
+            return layer.attend(x, x, x, padding, query_padding_mask=padding, **arguments)
 
     return model
 
@@ -140,8 +140,8 @@ def test_multihead_attention_sees_no_padding(normalizer):
 def test_graph_attention_of_two_graphs_is_that_of_each():
     layer = GraphAttention(3, WIDTH, HEADS, normalizer=DoublyNormalized())
     x, edges = torch.randn(5, 3), torch.tensor([[0, 1, 1, 3, 4], [1, 0, 2, 4, 3]])
-    both = AttentionGuide(lambda: layer(x, edges), Soft()).run().output
-    first = AttentionGuide(lambda: layer(x[:3], edges[:, :3]), Soft()).run().output
+    both = AttentionGuide(lambda: layer.attend(x, edges), Soft()).run().output
+    first = AttentionGuide(lambda: layer.attend(x[:3], edges[:, :3]), Soft()).run().output
     torch.testing.assert_close(both.context[:3], first.context)
     torch.testing.assert_close(both.weights[:3], first.weights)
 

@@ -49,8 +49,7 @@ def compare(theirs, mine, tensors, **arguments):
     for average in (True, False):
         expected = theirs(*tensors, average_attn_weights=average, **arguments)
         output = run(mine, *tensors, average_attn_weights=average, **arguments)
-        torch.testing.assert_close(output.context, expected[0], rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(output.weights, expected[1], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-6)
 
 
 def boolean(*shape):
@@ -87,8 +86,7 @@ def test_causal(padded):
     mask = nn.Transformer.generate_square_subsequent_mask(QUERIES) == float("-inf")
     expected = theirs(*tensors, attn_mask=mask, key_padding_mask=padding)
     output = run(mine, *tensors, is_causal=True, key_padding_mask=padding)
-    torch.testing.assert_close(output.context, expected[0], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(output.weights, expected[1], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-6)
     compare(theirs, mine, tensors, attn_mask=mask, key_padding_mask=padding, is_causal=True)
 
 
@@ -125,7 +123,7 @@ def test_gradients():
     theirs, mine = pair()
     tensors = [tensor.requires_grad_() for tensor in inputs()]
     expected = torch.autograd.grad(theirs(*tensors)[0].square().sum(), tensors)
-    torch.testing.assert_close(torch.autograd.grad(run(mine, *tensors).context.square().sum(), tensors), expected)
+    torch.testing.assert_close(torch.autograd.grad(run(mine, *tensors)[0].square().sum(), tensors), expected)
 
 
 @pytest.mark.parametrize("arguments", [(), ("attn_mask",), ("key_padding_mask",), ("attn_mask", "key_padding_mask")])
@@ -136,8 +134,7 @@ def test_nothing_at_all(batch, queries, keys, arguments):
     theirs, mine = pair()
     tensors, masks = inputs((batch,), queries, keys), {name: masks[name] for name in arguments}
     expected, output = theirs(*tensors, **masks), mine(*tensors, **masks)
-    torch.testing.assert_close(output.context, expected[0], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(output.weights, expected[1], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_several_batch_dimensions():
@@ -149,20 +146,20 @@ def test_several_batch_dimensions():
         with pyro.plate("outer", 2, dim=-2), pyro.plate("batch", BATCH, dim=-1):
             return mine(query, key, value, key_padding_mask=padding, attn_mask=mask)
 
-    output = AttentionGuide(model, Soft()).run().output
-    assert output.weights.shape == (2, BATCH, QUERIES, KEYS)
+    context, weights = AttentionGuide(model, Soft()).run().output
+    assert weights.shape == (2, BATCH, QUERIES, KEYS)
     for i in range(2):
         flat = mask[i].flatten(0, 1)
         expected = theirs(query[i], key[i], value[i], key_padding_mask=padding[i], attn_mask=flat)
-        torch.testing.assert_close(output.context[i], expected[0], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(context[i], expected[0], rtol=1e-5, atol=1e-6)
 
 
 def test_dropout_only_in_training_mode():
     theirs, mine = pair(dropout=0.5)
     tensors = inputs()
-    assert run(mine, *tensors, need_weights=False).weights is None
-    assert not run(mine, *tensors).context.allclose(run(mine, *tensors).context)
-    dropped = run(mine, *tensors, average_attn_weights=False).weights == 0
+    assert run(mine, *tensors, need_weights=False)[1] is None
+    assert not run(mine, *tensors)[0].allclose(run(mine, *tensors)[0])
+    dropped = run(mine, *tensors, average_attn_weights=False)[1] == 0
     assert 0.3 < dropped.float().mean() < 0.7  # as in torch, the weights that made the context
     theirs.eval(), mine.eval()
     compare(theirs, mine, tensors)
@@ -182,12 +179,12 @@ def test_fully_masked_rows_are_zero(prior, family):
     mask[2] = True
     padding = torch.zeros(BATCH, KEYS, dtype=torch.bool)
     padding[1] = True
-    output = run(layer, *tensors, attn_mask=mask, key_padding_mask=padding, family=family)
-    assert (output.weights[:, 2] == 0).all()
-    assert (output.weights[1] == 0).all()
-    torch.testing.assert_close(output.weights[0, 0].sum(), torch.tensor(1.0))
-    torch.testing.assert_close(output.context[1], layer.out_proj.bias.expand(QUERIES, -1))
-    output.context.square().sum().backward()
+    context, weights = run(layer, *tensors, attn_mask=mask, key_padding_mask=padding, family=family)
+    assert (weights[:, 2] == 0).all()
+    assert (weights[1] == 0).all()
+    torch.testing.assert_close(weights[0, 0].sum(), torch.tensor(1.0))
+    torch.testing.assert_close(context[1], layer.out_proj.bias.expand(QUERIES, -1))
+    context.square().sum().backward()
     gradients = [tensor.grad for tensor in tensors]
     assert all(gradient.isfinite().all() for gradient in gradients)
     assert all((gradient[1] == 0).all() for gradient in gradients)

@@ -46,11 +46,10 @@ def test_vmap(prior, padding, masks, x):
     expected = layer(x, x, x, key_padding_mask=padding, **masks)
 
     def one(x, padding):
-        output = layer(x, x, x, key_padding_mask=padding, **masks)
-        return output.context, output.weights
+        return layer(x, x, x, key_padding_mask=padding, **masks)
 
     actual = vmap(one, in_dims=(0, None if padding is None else 0))(x, padding)
-    torch.testing.assert_close(actual, (expected.context, expected.weights))
+    torch.testing.assert_close(actual, expected)
 
 
 @every_prior
@@ -59,9 +58,9 @@ def test_an_ensemble(prior, x):
     state = stack_module_state(layers)
 
     def one(parameters, buffers, x):
-        return functional_call(layers[0], (parameters, buffers), (x, x, x)).context
+        return functional_call(layers[0], (parameters, buffers), (x, x, x))[0]
 
-    expected = torch.stack([layer(x, x, x).context for layer, x in zip(layers, x, strict=True)])
+    expected = torch.stack([layer(x, x, x)[0] for layer, x in zip(layers, x, strict=True)])
     torch.testing.assert_close(vmap(one)(*state, x), expected)
 
 
@@ -69,10 +68,10 @@ def test_gradients_of_each_example(x):
     layer = multihead()
 
     def loss(parameters, x):
-        return functional_call(layer, parameters, (x, x, x)).context.square().sum()
+        return functional_call(layer, parameters, (x, x, x))[0].square().sum()
 
     weight = layer.q_proj.weight
-    expected = [torch.autograd.grad(layer(x, x, x).context.square().sum(), weight)[0] for x in x]
+    expected = [torch.autograd.grad(layer(x, x, x)[0].square().sum(), weight)[0] for x in x]
     actual = vmap(grad(loss), in_dims=(None, 0))(dict(layer.named_parameters()), x)["q_proj.weight"]
     torch.testing.assert_close(actual, torch.stack(expected))
 
@@ -80,12 +79,12 @@ def test_gradients_of_each_example(x):
 @pytest.mark.parametrize("normalizer", list(NORMALIZERS))
 def test_graphs(normalizer, x):
     layer = GraphAttention(WIDTH, 3, HEADS, normalizer=make_normalizer(normalizer))
-    torch.testing.assert_close(vmap(lambda x: layer(x, EDGES).context)(x), layer(x, EDGES).context)
+    torch.testing.assert_close(vmap(lambda x: layer(x, EDGES))(x), layer(x, EDGES))
 
     def loss(parameters, x):
-        return functional_call(layer, parameters, (x, EDGES)).context.square().sum()
+        return functional_call(layer, parameters, (x, EDGES)).square().sum()
 
-    expected = torch.autograd.grad(layer(x[0], EDGES).context.square().sum(), layer.lin_src.weight)[0]
+    expected = torch.autograd.grad(layer(x[0], EDGES).square().sum(), layer.lin_src.weight)[0]
     actual = grad(loss)(dict(layer.named_parameters()), x[0])["lin_src.weight"]
     torch.testing.assert_close(actual, expected)
 
@@ -98,7 +97,7 @@ def test_draws_under_a_guide(family, randomness, same, length):
     layer, x = multihead(), torch.randn(1, length, WIDTH).expand(2, -1, -1)
 
     def one(x):
-        guide = AttentionGuide(lambda: layer(x, x, x).weights, family)
+        guide = AttentionGuide(lambda: layer(x, x, x)[1], family)
         return guide.run().output
 
     first, second = vmap(one, randomness=randomness)(x)
@@ -111,26 +110,26 @@ def test_checks_look_at_every_entry(x):
     layer = multihead()
     x[2, 0, 0] = torch.nan
     with pytest.raises(ValueError, match=r"site 'attention': .* of 96 scores are NaN or infinite"):
-        vmap(lambda x: layer(x, x, x).context)(x)
+        vmap(lambda x: layer(x, x, x)[0])(x)
     doubly, x = multihead(normalizer=DoublyNormalized()), torch.randn(BATCH, LENGTH, WIDTH)
     masks = torch.zeros(BATCH, LENGTH, LENGTH, dtype=torch.bool)
     masks[1] = torch.ones(LENGTH, LENGTH).triu(1)
     with pytest.raises(ValueError, match="would leak the future"):
-        vmap(lambda x, mask: doubly(x, x, x, attn_mask=mask).context)(x, masks)
+        vmap(lambda x, mask: doubly(x, x, x, attn_mask=mask)[0])(x, masks)
     numbers = torch.zeros(BATCH, LENGTH)
     numbers[1, 1] = torch.nan
     with pytest.raises(ValueError, match="key_padding_mask is NaN or infinite in 1 of 12 entries"):
-        vmap(lambda x, mask: layer(x, x, x, mask).context)(x, numbers)
+        vmap(lambda x, mask: layer(x, x, x, mask)[0])(x, numbers)
 
 
 def test_what_does_not_go_with_transforms(x):
     blocked = multihead(implementation="blocked")
     for transform in (vmap, lambda function: grad(lambda x: function(x).sum())):
         with pytest.raises(ValueError, match=r"site 'attention': blocked attention does not support .* torch\.func"):
-            transform(lambda x: blocked(x, x, x, need_weights=False).context)(x)
+            transform(lambda x: blocked(x, x, x, need_weights=False)[0])(x)
     graph = GraphAttention(WIDTH, 3)
     with pytest.raises(ValueError, match="expected the same edges for every entry"):
-        vmap(lambda x, edges: graph(x, edges).context)(x, EDGES.expand(BATCH, 2, -1))
+        vmap(lambda x, edges: graph(x, edges))(x, EDGES.expand(BATCH, 2, -1))
 
 
 def test_draws_inside_a_transform_have_their_range():
@@ -140,8 +139,8 @@ def test_draws_inside_a_transform_have_their_range():
 
 
 LAYERS = {
-    "multihead": (lambda: multihead(), lambda layer, x: layer(x, x, x)),
-    "lognormal": (lambda: multihead("lognormal_contextual"), lambda layer, x: layer(x, x, x)),
+    "multihead": (lambda: multihead(), lambda layer, x: layer(x, x, x)[0]),
+    "lognormal": (lambda: multihead("lognormal_contextual"), lambda layer, x: layer(x, x, x)[0]),
     "graph": (lambda: GraphAttention(WIDTH, 2, HEADS), lambda layer, x: layer(x, EDGES)),
     "graph, edges": (
         lambda: GraphAttention(WIDTH, 2, HEADS, edge_dim=1),
@@ -160,11 +159,11 @@ def test_second_derivatives(make):
     build, call = LAYERS[make]
     layer = build().double()
     x = torch.randn(LENGTH, WIDTH, dtype=torch.float64, requires_grad=True)
-    assert gradgradcheck(lambda x: call(layer, x).context, x, fast_mode=True)
+    assert gradgradcheck(lambda x: call(layer, x), x, fast_mode=True)
 
     def loss(x):
         def model():
-            context = call(layer, x).context
+            context = call(layer, x)
             pyro.sample("y", Normal(context, 1.0).to_event(2), obs=torch.zeros_like(context))
 
         pyro.set_rng_seed(0)
@@ -180,12 +179,12 @@ def test_hessians(make):
     layer, x = build().double(), torch.randn(LENGTH, WIDTH, dtype=torch.float64)
 
     def loss(x):
-        return call(layer, x).context.square().sum()
+        return call(layer, x).square().sum()
 
     torch.testing.assert_close(hessian(loss)(x), torch.autograd.functional.hessian(loss, x))
 
 
 def test_layers_are_copied_after_a_transform(x):
     layer = GraphAttention(WIDTH, 2, HEADS)
-    vmap(lambda x: layer(x, EDGES).context)(x)
-    assert torch.equal(copy.deepcopy(layer)(x, EDGES).context, layer(x, EDGES).context)
+    vmap(lambda x: layer(x, EDGES))(x)
+    assert torch.equal(copy.deepcopy(layer)(x, EDGES), layer(x, EDGES))

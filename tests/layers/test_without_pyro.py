@@ -105,9 +105,9 @@ def test_alignments():
 def test_blocked(name, masks):
     x = torch.randn(BATCH, 4, 8)
     layer = MultiheadAttention(8, HEADS, prior=make_prior(name, width=4), implementation="blocked")
-    blocked = layer(x, x, x, need_weights=False, **masks).context
+    blocked = layer(x, x, x, need_weights=False, **masks)[0]
     layer.implementation = "dense"
-    torch.testing.assert_close(blocked, layer(x, x, x, **masks).context, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(blocked, layer(x, x, x, **masks)[0], rtol=1e-5, atol=1e-6)
 
 
 def test_copies_are_the_layers_they_copy():
@@ -115,12 +115,11 @@ def test_copies_are_the_layers_they_copy():
     torch_layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(BATCH, 4, 8)
     copy = MultiheadAttention.from_torch(torch_layer)
     for _ in range(2):
-        output, expected = copy(x, x, x), torch_layer(x, x, x)
-        torch.testing.assert_close((output.context, output.weights), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(copy(x, x, x), torch_layer(x, x, x), rtol=1e-5, atol=1e-6)
     conv, x, edges = GATConv(8, 3, heads=2), torch.randn(5, 8), torch.randint(5, (2, 9))
     copy = GraphAttention.from_pyg(conv.eval())
     for _ in range(2):
-        torch.testing.assert_close(copy(x, edges).context, conv(x, edges), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(copy(x, edges), conv(x, edges), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", POSITIVE_PRIORS)

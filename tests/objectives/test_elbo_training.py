@@ -85,7 +85,7 @@ class Raw:
             pyro.module("layers", self.layers)
         with pyro.plate("batch", x.size(0)):
             h = self.layers[0](x)
-            pyro.sample("y", Normal(self.layers[1](h, h, h).context.sum((-1, -2)), 1.0), obs=y)
+            pyro.sample("y", Normal(self.layers[1](h, h, h)[0].sum((-1, -2)), 1.0), obs=y)
 
 
 def trained(layers, before):

@@ -109,7 +109,7 @@ def test_what_a_sample_of_blocked_attention_takes():
         torch.randn(1, 1000, 4),
     )
     watched = Watched()
-    watched.x, watched.guide = x, AttentionGuide(lambda x: layer(x, x, x, need_weights=False).context, Weibull())
+    watched.x, watched.guide = x, AttentionGuide(lambda x: layer(x, x, x, need_weights=False)[0], Weibull())
     with pyro.plate("batch", 1, dim=-1):
         assert one_sample(watched, predict) < 1000 * 1000 * 4 < one_sample(watched, sample_posterior)
 
