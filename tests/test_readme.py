@@ -39,6 +39,13 @@ def test_the_uncertainty_example_runs() -> None:
     exec(compile(example, "README.md", "exec"), names | {"validation": first, "test": ~first})
 
 
+def test_the_encoder_becomes_bayesian_as_written() -> None:
+    (example,) = [code for code in CODE if "TransformerEncoder" in code]
+    names = {"pyro": pyro, "dist": pyro.distributions, "torch": torch}
+    names |= {"x": torch.randn(64, 5, 8), "y": torch.randint(2, (64,))}
+    exec(compile(example, "README.md", "exec"), vars(pyro_attention) | names)
+
+
 @pytest.mark.parametrize("words", ["kl_weight=Linear", "rest=AutoNormal"])
 def test_the_guides_can_be_made_as_written(words: str) -> None:
     (example,) = [code for code in CODE if words in code]
