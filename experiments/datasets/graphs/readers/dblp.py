@@ -1,0 +1,22 @@
+"""DBLP, a larger citation graph, from a numpy archive."""
+
+from pathlib import Path
+
+from experiments.datasets.graphs.archive import archive_keys, find_archive, read_graph_archive
+from experiments.datasets.graphs.data import GRAPHS, GraphData
+from experiments.datasets.places import OTHER_FOLDER
+
+
+@GRAPHS.register("dblp")
+def read_dblp(root: Path, split_seed: int) -> GraphData:
+    """Read the graph, and draw its split.
+
+    Raises:
+        FileNotFoundError: there is no archive.
+    """
+    path, places = find_archive("dblp", [root, root / "graphs-extra", root / "planetoid"])
+    if path is None:
+        raise FileNotFoundError(
+            f"{places}{', '.join(archive_keys(split=False))}. Put it there, or name its folder by {OTHER_FOLDER}."
+        )
+    return read_graph_archive(path, "dblp", num_classes=4, split_seed=split_seed)
