@@ -174,8 +174,8 @@ def _section(
 ) -> report.Section:
     rounds = [found.rounds for found in (at_pubmed, *growing)]
     text = f"""The two attention layers of a GAT with PubMed's widths (64-wide dense input, 8 heads of 8, then 8
-averaged heads of 3), forward and backward. WC: Weibull posterior, contextual Gamma prior, KL included. Soft: the same layers,
-deterministic. GATConv: PyG's layers, the reference of the ratios.
+averaged heads of 3), forward and backward. WC: Weibull posterior, contextual Gamma prior, KL included. Soft: the same
+layers, deterministic. GATConv: PyG's layers, the reference of the ratios.
 
 PubMed's size: {topology(at_pubmed.graph)}.
 The other graphs are random, with {growing[0].graph.nodes} nodes. Inputs and initial weights are random everywhere.

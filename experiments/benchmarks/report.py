@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 Item = TypeVar("Item")
+Name = TypeVar("Name", bound=str)
 
 
 def quantities(reference: str, *, memory: str = "beyond that before the first one", clock: str = "") -> dict[str, str]:
@@ -56,7 +57,7 @@ def progress(items: Iterable[Item], unit: str) -> Iterable[Item]:
     return tqdm(items, unit=unit, disable=not sys.stderr.isatty(), leave=False)
 
 
-def sized_metrics(size: str, times: Mapping[str, Timing], peaks: Mapping[str, float]) -> dict[str, float]:
+def sized_metrics(size: str, times: Mapping[Name, Timing], peaks: Mapping[Name, float]) -> dict[str, float]:
     """The numbers of all contestants at one size, by names such as ``512_positions/dense/ms``."""
     return {
         f"{size}/{name}/{quantity}": value
@@ -93,7 +94,7 @@ def growth_figure(
     metrics: Mapping[str, float],
     unit: str,
     sizes: Sequence[int],
-    styles: Mapping[str, tuple[str, str]],
+    styles: Mapping[Name, tuple[str, str]],
     *,
     slopes: Mapping[int, str],
     start: float,

@@ -8,13 +8,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
 from experiments.datasets.places import SPLITS, data_folder
-from experiments.datasets.text.batches import BucketSampler
+from experiments.datasets.text.batches import BucketSampler, padded
 from experiments.datasets.text.parallel import load_parallel
-from experiments.datasets.text.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN, Vocabulary
+from experiments.datasets.text.vocabulary import BEGIN, END, SPECIAL, UNKNOWN, Vocabulary
 
 __all__ = [
     "ENGLISH",
@@ -80,12 +79,6 @@ def encode_sentences(sentences: Sequence[str], vocabulary: Vocabulary, *, length
         if not row:
             raise ValueError(f"sentence {number} is empty; expected at least one word. Remove it.")
     return [torch.tensor([BEGIN, *row[: length - 2], END]) for row in rows]
-
-
-def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Rows of ids as [B, N], padded with <pad>, and a mask that is True at what is no padding."""
-    tokens = pad_sequence(list(rows), batch_first=True, padding_value=PAD)
-    return tokens, tokens != PAD
 
 
 class MaskedBatch(NamedTuple):

@@ -26,21 +26,14 @@ def load_parallel(
 ) -> ParallelText:
     """Load one split of a data set of sentence pairs.
 
-    `toy`: the embedded corpus, from de to en, with gold alignments. `multi30k`: captions of photographs; fetched from its authors' repository when missing. The test split is that
-    of 2016. `iwslt14`: TED talks, tokenised and lower-case, as fairseq's prepare-iwslt14.sh writes them; joints of
-    word pieces ("@@ ") are undone. Where train.* is missing but the samples lowres_train_v1.bpe.* and
-    lowres_train_v2.bpe.* are there, these are the training split and the name is `iwslt14-lowres`: without repeated
-    pairs and without pairs that share a side with the other splits. `tatoeba`: short sentences, 2000 pairs (or the
-    next few) to validate, as many to test. Sentences with a side in common, but for case and punctuation, are in one
-    split, and the order is mixed, as the file is sorted by length.
+    The module of a data set in `experiments.datasets.text.readers` tells what it holds and where its files lie.
 
     Args:
-        name: "toy", "multi30k", "iwslt14" or "tatoeba".
+        name: name of the data set, one of `PARALLEL`.
         split: "train", "val" or "test".
-        source: language to translate from: "de", "en" or, of multi30k, "fr".
+        source: language to translate from, such as "de".
         target: language to translate to.
-        data_root: folder that holds multi30k/task1, iwslt14-de-en or tatoeba-deu-eng; by default
-            $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention.
+        data_root: folder of the data sets; by default $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention.
         lowercase: see `read_parallel`, as the following.
         max_words: most words of a sentence.
         skip: leave out bad pairs.
@@ -52,10 +45,6 @@ def load_parallel(
     Raises:
         FileNotFoundError: files are missing and cannot be fetched; the message says which to put where.
         ValueError: an unknown name, split or language, a bad line, or a fetched file of another checksum.
-
-    Source:
-        Elliott, Frank, Sima'an and Specia, Multi30K, 2016; Cettolo et al., Report on the 11th IWSLT Evaluation
-        Campaign, 2014; https://tatoeba.org by way of https://www.manythings.org/anki.
     """
     reader = PARALLEL[name]
     check_split(split)

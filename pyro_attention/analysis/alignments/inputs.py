@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import as_float
+from pyro_attention.analysis.inputs import check_samples
 
 __all__ = ["check_map", "check_matrix", "check_weights"]
 
@@ -35,26 +35,14 @@ def check_weights(weights: Tensor, *, name: str = "weights", min_samples: int = 
 
 def check_matrix(entries: Tensor, *, name: str, min_samples: int = 0) -> Tensor:
     """Raise unless entries lie in [0, 1], up to rounding, and have the shape that :func:`check_weights` says."""
-    if not isinstance(entries, Tensor) or not entries.is_floating_point():
-        kind = f"dtype {entries.dtype}" if isinstance(entries, Tensor) else f"type {type(entries).__name__}"
-        raise TypeError(f"{name} have {kind}, expected a floating-point tensor")
-    expected = "[S, M, N]" if min_samples else "[M, N] or [S, M, N]"
-    if entries.dim() not in ((3,) if min_samples else (2, 3)):
-        raise ValueError(
-            f"{name} have shape {tuple(entries.shape)}, expected {expected}: samples, target words, source words; "
-            f"choose a sentence and a head, or average heads, before"
-        )
-    if entries.numel() == 0:
-        raise ValueError(f"{name} have shape {tuple(entries.shape)}, expected {expected} with no dimension of zero")
-    if entries.dim() == 3 and len(entries) < min_samples:
-        raise ValueError(f"{name} hold {len(entries)} sample(s), expected at least {min_samples}; draw more")
-    checked = as_float(entries.detach())
+    remedy = "choose a sentence and a head, or average heads, of [samples, target words, source words] before"
+    checked = check_samples(name, entries, axes="M, N", min_samples=min_samples, remedy=remedy)
     if not checked.isfinite().all():
         raise ValueError(f"{(~checked.isfinite()).sum().item()} of {checked.numel()} {name} are NaN or infinite")
     low, high = checked.min().item(), checked.max().item()
     if low < 0 or high > 1 + 1e-2:
         raise ValueError(f"{name} run from {low:.4g} to {high:.4g}, expected 0 to 1; apply .softmax(-1) to scores")
-    return checked if checked.dim() == 3 else checked.unsqueeze(0)
+    return checked
 
 
 def check_map(name: str, words: object, pieces: int, count: int | None) -> Tensor:

@@ -56,5 +56,5 @@ def test_a_new_parallel_text_brings_its_languages(register, tmp_path):
     register(PARALLEL, "mine", ParallelReader(read, ("cs", "en")))
     text = load_parallel("mine", "val", source="cs", data_root=tmp_path, lowercase=True)
     assert (text.source, text.target, text.languages) == ([f"{tmp_path.name} val"], ["True"], ("cs", "en"))
-    with pytest.raises(ValueError, match="no language is named 'de'; expected two different ones of .* mine: cs, en"):
+    with pytest.raises(ValueError, match=r"no language is named 'de'; expected two different ones of .* mine: cs, en"):
         load_parallel("mine", "val", data_root=tmp_path)

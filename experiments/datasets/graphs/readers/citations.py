@@ -1,4 +1,11 @@
-"""Cora, Citeseer and PubMed with their public split: from a numpy archive, or from the original files."""
+"""Cora, Citeseer and PubMed with their public split.
+
+Read is NAME.npz or planetoid/NAME.npz, else the original files ind.NAME.* in planetoid/raw, planetoid, raw or the
+folder of the data sets; what is missing is fetched from the repository of the split's authors.
+
+Source:
+    Yang, Cohen and Salakhutdinov, Revisiting Semi-Supervised Learning with Graph Embeddings, 2016.
+"""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,10 @@
-"""DBLP, a larger citation graph, from a numpy archive."""
+"""DBLP, a larger citation graph, from dblp.npz, graphs-extra/dblp.npz or planetoid/dblp.npz.
+
+The split is random: 20 nodes of a class for training, 500 for validation, 1000 for testing.
+
+Source:
+    Bojchevski and Günnemann, Deep Gaussian Embedding of Graphs, 2018.
+"""
 
 from pathlib import Path
 

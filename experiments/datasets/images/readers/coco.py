@@ -1,4 +1,9 @@
-"""COCO's captions by the split of Karpathy and Fei-Fei."""
+"""COCO's captions by the split of Karpathy and Fei-Fei.
+
+Source:
+    Chen et al., Microsoft COCO Captions, 2015; Karpathy and Fei-Fei, Deep Visual-Semantic Alignments for Generating
+    Image Descriptions, 2015.
+"""
 
 from pathlib import Path
 

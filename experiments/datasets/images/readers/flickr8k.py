@@ -1,4 +1,12 @@
-"""Flickr8k: five captions of each of 8000 photographs, in the official split."""
+"""Flickr8k: five captions of each of 6000, 1000 and 1000 photographs, the official split; given on request.
+
+Read are Flickr8k.token.txt and Flickr_8k.{train,dev,test}Images.txt in flickr8k, flickr8k/text or
+flickr8k/Flickr8k_text, and the photographs in flickr8k/Flicker8k_Dataset (the archive's spelling) or flickr8k/images,
+or else in the uncompressed archives flickr8k/images128_{train,dev,test}.tar.
+
+Source:
+    Hodosh, Young and Hockenmaier, Framing Image Description as a Ranking Task, 2013.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable

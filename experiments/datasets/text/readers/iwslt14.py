@@ -1,4 +1,12 @@
-"""IWSLT14: TED talks, tokenised and in small letters, as fairseq's prepare-iwslt14.sh writes them."""
+"""IWSLT14: TED talks, tokenised and in small letters, as fairseq's prepare-iwslt14.sh writes them, in iwslt14-de-en.
+
+Joints of word pieces ("@@ ") are undone. Where train.* is missing but the samples lowres_train_v1.bpe.* and
+lowres_train_v2.bpe.* are there, these are the training split and the name is `iwslt14-lowres`: without repeated pairs
+and without pairs that share a side with the other splits.
+
+Source:
+    Cettolo et al., Report on the 11th IWSLT Evaluation Campaign, 2014.
+"""
 
 from collections import Counter
 from pathlib import Path
@@ -16,7 +24,7 @@ from experiments.datasets.untrusted import is_there
 
 
 def read_iwslt14(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
-    """Read a split; of the training text also the samples lowres_train_v1.bpe.* and lowres_train_v2.bpe.*."""
+    """Read a split, or of the training text its samples."""
     folder = root / "iwslt14-de-en"
 
     def files(stem: str) -> tuple[Path, Path]:

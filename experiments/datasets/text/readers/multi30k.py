@@ -1,4 +1,8 @@
-"""Multi30k: captions of photographs."""
+"""Multi30k: captions of photographs, in multi30k/task1; fetched from its authors' repository when missing.
+
+Source:
+    Elliott, Frank, Sima'an and Specia, Multi30K, 2016.
+"""
 
 from pathlib import Path
 
