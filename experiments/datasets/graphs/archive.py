@@ -13,7 +13,7 @@ from experiments.datasets.places import NEW_COPY, SPLITS
 from experiments.datasets.safe_arrays import read_arrays
 from experiments.datasets.untrusted import clipped, is_there
 
-__all__ = ["archive_keys", "find_archive", "read_graph_archive"]
+__all__ = ["find_archive", "read_graph_archive"]
 
 # Kind of the numbers of every key; all have one dimension but edge_index.
 _KEYS: dict[str, type] = {"x_data": np.floating}
@@ -22,23 +22,19 @@ _SPLIT_KEYS: dict[str, type] = {"y_known": np.bool_} | dict.fromkeys((f"{split}_
 _KEY_OF_FIELD = {"features": "x_shape", "labels": "y"} | {f"{split}_mask": f"{split}_idx" for split in SPLITS}
 
 
-def archive_keys(*, split: bool = True) -> list[str]:
-    """Return the keys that an archive needs, with a split of its own or without."""
-    return [*_KEYS, *(_SPLIT_KEYS if split else ())]
-
-
-def find_archive(name: str, folders: Sequence[Path]) -> tuple[Path | None, str]:
-    """Return the first NAME.npz in the folders, and the beginning of an error, up to the keys, for where none is."""
+def find_archive(name: str, folders: Sequence[Path], *, split: bool = True) -> tuple[Path | None, str]:
+    """Return the first NAME.npz in the folders, and an error for where none is: the keys with a split, or without."""
     places = [folder / f"{name}.npz" for folder in folders]
+    keys = ", ".join(_KEYS | _SPLIT_KEYS if split else _KEYS)
     looked = f"{name}.npz is missing; looked at {' and '.join(map(str, places))}"
-    return next(filter(is_there, places), None), f"{looked}; expected a numpy archive with the keys "
+    return next(filter(is_there, places), None), f"{looked}; expected a numpy archive with the keys {keys}."
 
 
 def read_graph_archive(path: Path, name: str, *, num_classes: int, split_seed: int | None = None) -> GraphData:
     """Read a graph from a numpy archive.
 
     Args:
-        path: the file; `archive_keys` says what it holds, x_* being one CSR matrix [nodes, features].
+        path: the file, with the keys that the error of `find_archive` lists; x_* are one CSR matrix [nodes, features].
         name: name of the graph.
         num_classes: number of classes.
         split_seed: draw a split with this seed (20 nodes of a class, 500, 1000) instead of reading the file's.

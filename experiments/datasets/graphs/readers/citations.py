@@ -10,7 +10,7 @@ Source:
 from functools import partial
 from pathlib import Path
 
-from experiments.datasets.graphs.archive import archive_keys, find_archive, read_graph_archive
+from experiments.datasets.graphs.archive import find_archive, read_graph_archive
 from experiments.datasets.graphs.data import GRAPHS, GraphData
 from experiments.datasets.graphs.planetoid import read_planetoid
 from experiments.datasets.graphs.planetoid_files import find_planetoid
@@ -25,15 +25,13 @@ def read_citations(root: Path, split_seed: int, *, name: str, num_classes: int) 
     """
     if split_seed != 0:
         raise ValueError(f"split_seed={split_seed}, but the split of {name!r} is fixed; expected 0")
-    path, places = find_archive(name, [root, root / "planetoid"])
+    path, looked = find_archive(name, [root, root / "planetoid"])
     if path is not None:
         return read_graph_archive(path, name, num_classes=num_classes)
     try:
         folder = find_planetoid(root, name)
     except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"{error} A single file would do as well: {places}{', '.join(archive_keys())}."
-        ) from error
+        raise FileNotFoundError(f"{error} A single file would do as well: {looked}") from error
     return read_planetoid(folder, name, num_classes=num_classes)
 
 

@@ -8,7 +8,7 @@ Source:
 
 from pathlib import Path
 
-from experiments.datasets.graphs.archive import archive_keys, find_archive, read_graph_archive
+from experiments.datasets.graphs.archive import find_archive, read_graph_archive
 from experiments.datasets.graphs.data import GRAPHS, GraphData
 from experiments.datasets.places import OTHER_FOLDER
 
@@ -20,9 +20,8 @@ def read_dblp(root: Path, split_seed: int) -> GraphData:
     Raises:
         FileNotFoundError: there is no archive.
     """
-    path, places = find_archive("dblp", [root, root / "graphs-extra", root / "planetoid"])
+    folders = [root, root / "graphs-extra", root / "planetoid"]
+    path, error = find_archive("dblp", folders, split=False)
     if path is None:
-        raise FileNotFoundError(
-            f"{places}{', '.join(archive_keys(split=False))}. Put it there, or name its folder by {OTHER_FOLDER}."
-        )
+        raise FileNotFoundError(f"{error} Put it there, or name its folder by {OTHER_FOLDER}.")
     return read_graph_archive(path, "dblp", num_classes=4, split_seed=split_seed)

@@ -1,7 +1,7 @@
-"""Tatoeba: short sentences in English and German, in tatoeba-deu-eng; 2000 pairs (or the next few) for each of val, test.
+"""Tatoeba: short sentences in English and German, in tatoeba-deu-eng.
 
-Sentences with a side in common, but for case and punctuation, are in one split, and the order is mixed, as the file is
-sorted by length.
+There are 2000 pairs, or the next few, to validate on, and as many to test on. Sentences with a side in common, but for
+case and punctuation, are in one split, and the order is mixed, as the file is sorted by length.
 
 Source:
     https://tatoeba.org by way of https://www.manythings.org/anki.
