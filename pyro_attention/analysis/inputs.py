@@ -44,7 +44,9 @@ def check_samples(name: str, value: Tensor, *, axes: str, min_samples: int, reme
     if len(shape) not in ((3,) if min_samples else (2, 3)):
         raise ValueError(f"{name} have shape {shape}, expected {expected}; {remedy}")
     if value.numel() == 0 or shape[-1] < least:
-        raise ValueError(f"{name} have shape {shape}, expected {expected}, none of them 0, the last at least {least}")
+        raise ValueError(
+            f"{name} have shape {shape}, expected {expected} with no dimension of zero, the last at least {least}"
+        )
     if len(shape) == 3 and shape[0] < min_samples:
         raise ValueError(f"{name} hold {shape[0]} sample(s), expected at least {min_samples}; draw more")
     checked = as_float(value.detach())

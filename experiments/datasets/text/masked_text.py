@@ -116,9 +116,8 @@ def hide_tokens(
 
     Example:
         >>> tokens = torch.tensor([[BEGIN, 7, 8, 9, END]])
-        >>> batch = hide_tokens(
-        ...     tokens, tokens != PAD, share=0.4, vocabulary_size=300, generator=np.random.default_rng(0)
-        ... )
+        >>> everywhere, generator = torch.ones(1, 5, dtype=torch.bool), np.random.default_rng(0)
+        >>> batch = hide_tokens(tokens, everywhere, share=0.4, vocabulary_size=300, generator=generator)
         >>> batch.hidden.sum().item(), batch.target.tolist() == tokens[batch.hidden].tolist()
         (1, True)
 

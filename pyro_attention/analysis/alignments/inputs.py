@@ -10,13 +10,14 @@ from pyro_attention.analysis.inputs import check_samples
 __all__ = ["check_map", "check_matrix", "check_weights"]
 
 
-def check_weights(weights: Tensor, *, name: str = "weights", min_samples: int = 0) -> Tensor:
+def check_weights(weights: Tensor, *, name: str = "weights", min_samples: int = 0, whole: bool = False) -> Tensor:
     """Raise unless weights are finite, >= 0, and sum to at most one over the sources.
 
     Args:
         weights: ``[M, N]``, or samples of them ``[S, M, N]``.
         name: What the errors call them.
         min_samples: Above zero it demands the samples dimension.
+        whole: The sums over the sources must be one, not less.
 
     Returns:
         ``[S, M, N]`` without a graph, in at least float32; S = 1 where there was no samples dimension.
@@ -29,6 +30,11 @@ def check_weights(weights: Tensor, *, name: str = "weights", min_samples: int = 
             f"{name} of a target word sum to {sums.max().item():.4g} over the sources (the last dimension), expected "
             f"1, or less where special tokens were dropped; transpose [N, M] weights with .mT, apply .softmax(-1) to "
             f"scores, and give the samples of a graph, [S, E, H], to edge_intervals"
+        )
+    if whole and sums.min() < 1 - 1e-2:
+        raise ValueError(
+            f"{name} of a target word sum to {sums.min().item():.4g}, expected 1; leave out padded rows, and "
+            f"renormalise where special tokens were dropped, as merge_pieces(..., renormalise=True) does"
         )
     return checked
 

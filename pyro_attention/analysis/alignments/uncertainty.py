@@ -60,9 +60,7 @@ def alignment_uncertainty(weights: Tensor) -> AlignmentUncertainty:
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, table 3; the split: Depeweg et al. (2018),
     Decomposition of Uncertainty in Bayesian Deep Learning, section 3.
     """
-    samples = check_weights(weights)
-    _check_sums("weights", samples)
-    return AlignmentUncertainty(*split_entropy(samples))
+    return AlignmentUncertainty(*split_entropy(check_weights(weights, whole=True)))
 
 
 @dataclass(frozen=True)
@@ -144,10 +142,8 @@ def prior_to_posterior(prior: Tensor, posterior: Tensor) -> AlignmentUpdate:
         >>> prior_to_posterior(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0, 0.0]]))
         AlignmentUpdate(kl=tensor([0.6931]), total_variation=tensor([0.5000]))
     """
-    checked = []
-    for name, weights in (("prior", prior), ("posterior", posterior)):
-        checked.append(check_weights(weights, name=name))
-        _check_sums(name, checked[-1])
+    pairs = (("prior", prior), ("posterior", posterior))
+    checked = [check_weights(weights, name=name, whole=True) for name, weights in pairs]
     shapes = [tuple(weights.shape[1:]) for weights in checked]
     if shapes[0] != shapes[1]:
         raise ValueError(f"prior is of shape [M, N] = {shapes[0]}, posterior {shapes[1]}; expected the same")
@@ -155,16 +151,6 @@ def prior_to_posterior(prior: Tensor, posterior: Tensor) -> AlignmentUpdate:
     kl = (torch.special.xlogy(q, q) - torch.special.xlogy(q, p)).sum(-1).clamp_min(0.0)
     variation = (q - p).abs().sum(-1) / 2
     return AlignmentUpdate(kl.to(checked[1].dtype), variation.to(checked[1].dtype))
-
-
-def _check_sums(name: str, samples: Tensor) -> None:
-    sums = samples.sum(-1)
-    if (sums - 1).abs().max() > 1e-2:
-        worst = sums.flatten()[(sums - 1).abs().argmax()].item()
-        raise ValueError(
-            f"{name} of a target word sum to {worst:.4g}, expected 1; leave out padded rows, and renormalise where "
-            f"special tokens were dropped, as merge_pieces(..., renormalise=True) does"
-        )
 
 
 def k_max(weights: Tensor, k: int) -> Tensor:
