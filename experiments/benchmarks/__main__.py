@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
-from experiments.harness.cli import run_script
+from experiments.benchmarks.launch import launch
 
 if __name__ == "__main__":  # ahead of the other imports, which --help does not need
-    sys.exit(
-        run_script(
-            "experiments.benchmarks.config:BenchmarkConfig",
-            "experiments.benchmarks.__main__:run",
-            name="experiments.benchmarks",
-        )
-    )
+    launch("__main__", "BenchmarkConfig")
 
 import json
 from collections.abc import Mapping
@@ -26,6 +18,7 @@ from tqdm import tqdm
 
 from experiments.benchmarks.config import BenchmarkConfig
 from experiments.benchmarks.ratios import RATIOS, Measured, compare, device_name, ratios_of, read_ratios, write_ratios
+from experiments.benchmarks.report import progress
 from experiments.benchmarks.suite import BENCHMARKS, Name
 from experiments.benchmarks.timing import Timing, threads_text
 from experiments.files import UserError, write_atomic
@@ -66,7 +59,7 @@ def _devices(chosen: str) -> list[torch.device]:
 def _run_on(device: torch.device, config: BenchmarkConfig) -> None:
     results: Results = {}
     names = [name for name in BENCHMARKS if config.name in (None, name)]
-    for name in tqdm(names, unit="benchmark", disable=not sys.stderr.isatty(), leave=False):
+    for name in progress(names, "benchmark"):
         benchmark = BENCHMARKS[name]
         with nullcontext() if device.type == "cpu" else device:
             results[name] = benchmark.run(rounds=config.rounds or benchmark.rounds)
@@ -74,7 +67,11 @@ def _run_on(device: torch.device, config: BenchmarkConfig) -> None:
         tqdm.write(f"{as_table(rows)}\n")
     environment = write_environment(config.out / device.type, device, script=SCRIPT)
     path = config.out / device.type / "benchmarks.json"
-    content = _content(results, environment, config)
+    content = {
+        "environment": environment,
+        "rounds": {name: config.rounds or BENCHMARKS[name].rounds for name in results},
+        "results": {name: {c: asdict(timing) for c, timing in timings.items()} for name, timings in results.items()},
+    }
     write_atomic(path, lambda file: file.write(json.dumps(content, indent=2).encode()))
     print(path)
     _guard(results, environment, update=config.update)
@@ -105,14 +102,6 @@ def _rows(timings: Mapping[str, Timing]) -> list[dict[str, str]]:
         }
         for contestant, timing in timings.items()
     ]
-
-
-def _content(results: Results, environment: Mapping[str, Any], config: BenchmarkConfig) -> dict[str, Any]:
-    return {
-        "environment": environment,
-        "rounds": {name: config.rounds or BENCHMARKS[name].rounds for name in results},
-        "results": {name: {c: asdict(timing) for c, timing in timings.items()} for name, timings in results.items()},
-    }
 
 
 def _section(results: Results, config: BenchmarkConfig, machine: str) -> str:

@@ -10,7 +10,7 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from experiments.benchmarks.timing import Timing, interleave
+from experiments.benchmarks.timing import Timing, interleave, training_step
 from guides.names import WeightsSchemeName
 from guides.schemes import build_scheme
 from models.gat import GAT
@@ -65,20 +65,13 @@ def our_layers(
     return lambda: loss(x).backward()
 
 
-def _training_step(scheme_name: WeightsSchemeName, x: Tensor, graph: EdgeList) -> Callable[[], None]:
+def _training_step(scheme_name: WeightsSchemeName, x: Tensor, graph: EdgeList) -> Callable[[], Tensor]:
     """A whole step: dropout, likelihood of the labels, KL and Adam."""
     scheme = build_scheme(scheme_name)
     model = GAT(FEATURES, CLASSES, prior=scheme.prior)
     loss = scheme.elbo(model, scheme.guide(model))
     labels, labelled = torch.randint(CLASSES, (NODES,)), torch.arange(NODES) < LABELLED
-    optimiser = torch.optim.Adam(loss.parameters(), lr=1e-3)
-
-    def step() -> None:
-        optimiser.zero_grad()
-        loss(x, graph, labels, labelled).backward()
-        optimiser.step()
-
-    return step
+    return training_step(loss, x, graph, labels, labelled)
 
 
 def run(*, rounds: int = 50) -> dict[str, Timing]:

@@ -5,26 +5,18 @@ python -m experiments.benchmarks.graph_scaling --data-root DIR
 
 from __future__ import annotations
 
-import sys
-
-from experiments.harness.cli import run_script
+from experiments.benchmarks.launch import launch
 
 if __name__ == "__main__":  # ahead of the other imports, which --help does not need
-    sys.exit(
-        run_script(
-            "experiments.benchmarks.config:ScalingConfig",
-            "experiments.benchmarks.graph_scaling:run",
-            name="experiments.benchmarks.graph_scaling",
-        )
-    )
+    launch("graph_scaling", "ScalingConfig")
 
-from collections.abc import Sequence
-from pathlib import Path
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import torch
-from tqdm import tqdm
+from matplotlib.figure import Figure
 
-from experiments.benchmarks import graph_scaling_report as report
+from experiments.benchmarks import report
 from experiments.benchmarks.config import EDGES, ScalingConfig
 from experiments.benchmarks.graph_sizes import (
     CONTESTANTS,
@@ -33,28 +25,25 @@ from experiments.benchmarks.graph_sizes import (
     Graph,
     Measurement,
     growth,
-    measure,
+    make_step,
     pubmed,
     time_per_edge,
 )
-from experiments.benchmarks.timing import threads_text
+from experiments.benchmarks.memory import measure
+from experiments.benchmarks.timing import with_spread
 from experiments.files import UserError
 from experiments.harness.cli import command_line
-from experiments.harness.folder import exclusive, open_results
-from experiments.harness.results import write_environment, write_metrics
-from experiments.reporting.figures import save
-from experiments.reporting.page import RESULTS, hardware, update_section
-from experiments.reporting.tables import as_table
+from experiments.harness.folder import exclusive
+from experiments.reporting.page import RESULTS
 
-__all__ = ["ScalingConfig", "run"]
+__all__ = ["ScalingConfig", "findings", "rows", "run", "topology"]
 
 SCRIPT = "experiments.benchmarks.graph_scaling"
 NODES = 20_000
-QUANTITIES = {
-    "ms": "median time of forward and backward of the two layers in milliseconds",
-    "ratio": "that time divided by GATConv's in the same round, median over rounds",
-    "peak_mb": "memory at the peak of forward and backward beyond that before the first one, in MB (10^6 bytes)",
-}
+MAX_RATIO, MAX_MB = 1.6, 2000  # what is promised of WC at PubMed's size
+STYLES = {"GATConv": ("0.45", "s"), "Soft": ("#d1495b", "^"), "WC": ("#1b6ca8", "o")}
+HOLLOW: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "linestyle": "none"}
+QUANTITIES = report.quantities("GATConv's", clock=" of the two layers")
 SLOPES = {
     "slope_ms": "slope of log time against log edges, over graphs with at least a tenth of the most edges",
     "slope_peak_mb": "slope of log peak memory against log edges, over graphs with at least a tenth of the most edges",
@@ -72,30 +61,20 @@ def run(config: ScalingConfig) -> dict[str, float]:
         UserError: The topology file is damaged, a size or limit leaves nothing to measure, or the folder
             holds something else.
     """
-    page = config.results or RESULTS
     sizes = [edges for edges in EDGES if edges <= config.max_edges]
     if not sizes:
         raise UserError(f"max_edges is {config.max_edges}, expected at least {EDGES[0]}, the smallest graph")
-    open_results(config.out, SCRIPT)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    report.open_folder(config.out, SCRIPT, config.threads)
     graph = pubmed(config.data_root)
-    print(f"PubMed's size: {report.topology(graph)}", flush=True)
+    print(f"PubMed's size: {topology(graph)}", flush=True)
     (at_pubmed,) = _measure_all([graph], config)
     growing = _measure_all([Graph(NODES, edges) for edges in sizes], config)
     metrics = _metrics(at_pubmed, growing) | _per_edge(growing)
-    definitions = {name: (QUANTITIES | SLOPES)[name.rpartition("/")[2]] for name in metrics}
-    write_environment(config.out, torch.device("cpu"), script=SCRIPT)
-    write_metrics(config.out, metrics, definitions)
-    print(as_table(report.rows([at_pubmed, *growing])), *report.findings(metrics), sep="\n")
-    picture = Path("pictures", "graph_scaling.png")
-    for path in (config.out / picture.name, page.parent / picture):
-        save(report.figure(at_pubmed, growing), path)
-    machine = f"{hardware([config.out])}, {threads_text()}"
-    command = command_line(SCRIPT, config)
-    section = report.section(at_pubmed, growing, metrics, command=command, picture=picture, machine=machine)
-    update_section(page, "graph-scaling", section)
-    print(config.out / picture.name, page, sep="\n")
+    print(*findings(metrics), sep="\n")
+    report.publish(
+        _section(config, at_pubmed, growing, metrics), metrics, QUANTITIES | SLOPES, rows(metrics, at_pubmed, growing),
+        script=SCRIPT, out=config.out, page=config.results or RESULTS, figure=_figure(metrics, at_pubmed, growing),
+    )  # fmt: skip
     return metrics
 
 
@@ -103,13 +82,14 @@ def _measure_all(graphs: Sequence[Graph], config: ScalingConfig) -> list[Measure
     """Measure graphs of growing size, each contestant until it would need too much memory."""
     done: list[Measurement] = []
     fitting = list(CONTESTANTS)
-    for graph in tqdm(graphs, unit="graph", disable=not sys.stderr.isatty(), leave=False):
+    for graph in report.progress(graphs, "graph"):
         if done:
             times_larger = graph.edges / done[-1].graph.edges
             fitting = [name for name in fitting if done[-1].peaks[name] * times_larger <= 1e3 * config.max_memory]
         if fitting:
             rounds = min(config.rounds, max(5, 5_000_000 // graph.edges))
-            done.append(measure(graph, fitting, rounds=rounds))
+            times, peaks = measure(make_step, fitting, graph, rounds=rounds, warm_up=max(1, rounds // 10))
+            done.append(Measurement(graph, rounds, times, peaks))
     return done
 
 
@@ -125,18 +105,88 @@ def _per_edge(growing: Sequence[Measurement]) -> dict[str, float]:
 
 
 def _metrics(at_pubmed: Measurement, growing: Sequence[Measurement]) -> dict[str, float]:
-    """Numbers by name, such as ``pubmed/WC/ms``."""
-    named = {"pubmed": at_pubmed} | {f"{found.graph.edges}_edges": found for found in growing}
-    metrics = {
-        f"{size}/{contestant}/{quantity}": value
-        for size, found in named.items()
-        for contestant in found.times
-        for quantity, value in found.numbers(contestant).items()
-    }
+    """Numbers by name, and how they grow over the upper decade of sizes."""
+    metrics = at_pubmed.numbers("pubmed")
+    for found in growing:
+        metrics |= found.numbers(f"{found.graph.edges}_edges")
     upper = [found for found in growing if 10 * found.graph.edges >= growing[-1].graph.edges]
-    for contestant in CONTESTANTS:
-        measured = [found for found in upper if contestant in found.times]
+    for name in CONTESTANTS:
+        measured = [found for found in upper if name in found.times]
         edges = [found.graph.edges for found in measured]
-        metrics[f"{contestant}/slope_ms"] = growth(edges, [found.times[contestant].median for found in measured])
-        metrics[f"{contestant}/slope_peak_mb"] = growth(edges, [found.peaks[contestant] for found in measured])
+        metrics[f"{name}/slope_ms"] = growth(edges, [found.times[name].median for found in measured])
+        metrics[f"{name}/slope_peak_mb"] = growth(edges, [found.peaks[name] for found in measured])
     return metrics
+
+
+def topology(graph: Graph) -> str:
+    """Which graph stands for PubMed's."""
+    kind = "random, as there is no planetoid/pubmed_topology.npz" if graph.file is None else "PubMed's own topology"
+    return f"{graph.nodes} nodes, {graph.edges} directed edges ({kind})"
+
+
+def rows(metrics: Mapping[str, float], at_pubmed: Measurement, growing: Sequence[Measurement]) -> list[dict[str, str]]:
+    """One row a graph, the first of them PubMed's; "-" where layers were left out."""
+    sizes = {"pubmed": f"{at_pubmed.graph.edges} (PubMed)"}
+    sizes |= {f"{found.graph.edges}_edges": str(found.graph.edges) for found in growing}
+    return report.rows_by_size(metrics, "edges", sizes, CONTESTANTS, digits=1)
+
+
+def findings(metrics: Mapping[str, float]) -> list[str]:
+    """What the numbers say about WC, one sentence a line."""
+    ratio, peak = metrics["pubmed/WC/ratio"], metrics["pubmed/WC/peak_mb"]
+    lines = [
+        f"WC at PubMed's size: {ratio:.2f} times GATConv's time ({_verdict(ratio, MAX_RATIO, '')}), "
+        f"{peak:.0f} MB ({_verdict(peak, MAX_MB, ' MB')})."
+    ]
+    slopes = [
+        f"{name} {metrics[f'{name}/slope_ms']:.2f} and {metrics[f'{name}/slope_peak_mb']:.2f}"
+        for name in CONTESTANTS
+        if math.isfinite(metrics[f"{name}/slope_ms"])
+    ]
+    if slopes:
+        lines.append(f"Slopes of log time and log memory against log edges, upper decade: {', '.join(slopes)}.")
+    per_edge = [f"{name} {with_spread(metrics, key)}" for name in CONTESTANTS if (key := f"{name}/per_edge") in metrics]
+    if per_edge:
+        lines.append(f"Time per edge on {LARGE} edges over that on {SMALL}, taking turns: {', '.join(per_edge)}.")
+    return lines
+
+
+def _verdict(value: float, bar: float, unit: str) -> str:
+    return f"at most {bar}{unit} expected{'' if value <= bar else ': NOT MET'}"
+
+
+def _figure(metrics: Mapping[str, float], at_pubmed: Measurement, growing: Sequence[Measurement]) -> Figure:
+    """Time and peak memory against edges, with a line of slope one over the upper decade; PubMed's size hollow."""
+    edges = [found.graph.edges for found in growing]
+    figure = report.growth_figure(metrics, "edges", edges, STYLES, slopes={1: "--"}, start=max(edges) / 10)
+    for axis, quantity in zip(figure.axes, ("ms", "peak_mb"), strict=True):
+        for name, (colour, marker) in STYLES.items():
+            value = metrics[f"pubmed/{name}/{quantity}"]
+            axis.plot(at_pubmed.graph.edges, value, color=colour, marker=marker, **HOLLOW)
+        axis.plot([], [], color="0.3", marker="o", label="PubMed's size", **HOLLOW)
+        axis.set_xlabel("directed edges")
+    figure.axes[0].legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _section(
+    config: ScalingConfig, at_pubmed: Measurement, growing: Sequence[Measurement], metrics: Mapping[str, float]
+) -> report.Section:
+    rounds = [found.rounds for found in (at_pubmed, *growing)]
+    text = f"""The two attention layers of a GAT with PubMed's widths (64-wide dense input, 8 heads of 8, then 8
+averaged heads of 3), forward and backward. WC: Weibull posterior, contextual Gamma prior, KL included. Soft: the same
+layers, deterministic. GATConv: PyG's layers, the reference of the ratios.
+
+PubMed's size: {topology(at_pubmed.graph)}.
+The other graphs are random, with {growing[0].graph.nodes} nodes. Inputs and initial weights are random everywhere.
+Edges are counted without the self loops that every layer adds; our edge list is built once, ahead of the timing."""
+    notes = f"""{" ".join(findings(metrics))}
+
+Times are medians of {max(rounds)} interleaved rounds ({min(rounds)} on the largest graphs), ratios medians over rounds.
+Memory is what the peak of the process exceeds its size before the first forward by, each in a fresh process. It
+includes the code that torch loads at its first call, and free blocks of up to 32 MB that glibc keeps."""
+    return report.Section(
+        "graph-scaling", "Graph attention against the size of the graph",
+        f"{command_line(SCRIPT, config)} --data-root DIR", text,
+        caption="Time and peak memory against the number of edges", notes=notes,
+    )  # fmt: skip

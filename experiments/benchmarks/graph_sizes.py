@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from experiments.benchmarks.graph_attention import FEATURES, our_layers, pyg_layers, random_graph
-from experiments.benchmarks.memory import peak_memory
+from experiments.benchmarks.report import sized_metrics
 from experiments.benchmarks.timing import Timing, interleave
 from experiments.datasets.places import data_folder
 from experiments.datasets.safe_arrays import read_arrays
@@ -28,7 +28,6 @@ __all__ = [
     "Measurement",
     "growth",
     "make_step",
-    "measure",
     "pubmed",
     "time_per_edge",
 ]
@@ -64,26 +63,18 @@ class Graph:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Layers on one graph.
-
-    Attributes:
-        graph: The graph.
-        rounds: Rounds of the timing.
-        times: Forward and backward of each contestant; ratios are to GATConv where it takes part.
-        peaks: Peak memory of each contestant in MB.
-    """
+    """Layers on one graph: rounds of the timing, times whose ratios are to GATConv, and peak memory in MB."""
 
     graph: Graph
     rounds: int
     times: dict[Contestant, Timing]
     peaks: dict[Contestant, float]
 
-    def numbers(self, contestant: Contestant) -> dict[str, float]:
-        """ms, ratio (where GATConv took part) and peak_mb of a contestant; empty when it was left out."""
-        if contestant not in self.times:
-            return {}
-        ratio = {"ratio": self.times[contestant].ratio} if "GATConv" in self.times else {}
-        return {"ms": self.times[contestant].median, **ratio, "peak_mb": self.peaks[contestant]}
+    def numbers(self, size: str) -> dict[str, float]:
+        """Numbers by names such as ``pubmed/WC/ms``; without the ratio where GATConv took no part."""
+        kept = {"ms", "peak_mb", *(["ratio"] if "GATConv" in self.times else [])}
+        found = sized_metrics(size, self.times, self.peaks)
+        return {name: value for name, value in found.items() if name.rpartition("/")[2] in kept}
 
 
 def pubmed(data_root: Path | None) -> Graph:
@@ -122,14 +113,6 @@ def make_step(contestant: Contestant, graph: Graph) -> Callable[[], None]:
     edges = EdgeList.from_edge_index(edge_index, num_nodes=graph.nodes, add_self_loops=True)
     scheme: WeightsSchemeName = "soft" if contestant == "Soft" else "weibull"
     return our_layers(scheme, x, edges, classes=CLASSES, output_heads=OUTPUT_HEADS)
-
-
-def measure(graph: Graph, contestants: Sequence[Contestant], *, rounds: int) -> Measurement:
-    """Peak memory of each contestant in a process of its own, then all of them timed in turn in this one."""
-    peaks = {name: peak_memory(make_step, name, graph) for name in contestants}
-    steps = {name: make_step(name, graph) for name in contestants}
-    times = interleave(steps, rounds=rounds, warm_up=max(1, rounds // 10))
-    return Measurement(graph, rounds, {name: times[name] for name in contestants}, peaks)
 
 
 def time_per_edge(contestant: Contestant, small: Graph, large: Graph, *, rounds: int = 10) -> dict[str, float]:

@@ -1,24 +1,46 @@
-"""Peak memory of a computation, measured in a process of its own."""
+"""Peak memory of a computation, measured in a process of its own, and times beside it."""
 
 from __future__ import annotations
 
 import multiprocessing
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, TypeVar
 
 import torch
 
+from experiments.benchmarks.timing import Timing, interleave
 from experiments.files import UserError
 
-__all__ = ["peak_memory"]
+__all__ = ["measure", "peak_memory"]
+
+Name = TypeVar("Name", bound=str)
 
 _UNIT = 1 if sys.platform == "darwin" else 1024  # bytes in one unit of ru_maxrss
+
+
+def measure(
+    make_step: Callable[..., Callable[[], object]],
+    contestants: Sequence[Name],
+    size: object,
+    *,
+    rounds: int,
+    warm_up: int = 1,
+    processes: int = 1,
+) -> tuple[dict[Name, Timing], dict[Name, float]]:
+    """Times of the steps that are made of a contestant and a size, in turn, and the peak memory of each in MB.
+
+    The peak is the median of several processes: what the allocator has not given back yet differs between them.
+    """  # fmt: skip
+    peaks = {name: median(peak_memory(make_step, name, size) for _ in range(processes)) for name in contestants}
+    steps = {name: make_step(name, size) for name in contestants}
+    return interleave(steps, rounds=rounds, warm_up=warm_up), peaks
 
 
 def peak_memory(prepare: Callable[..., Callable[[], object]], *arguments: Any, calls: int = 2) -> float:

@@ -9,7 +9,7 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from experiments.benchmarks.timing import Timing, interleave
+from experiments.benchmarks.timing import Timing, interleave, training_step
 from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
@@ -48,16 +48,7 @@ def make_step(normalizer: Normalizer, family: Family, length: int) -> Callable[[
     x = torch.randn(BATCH, length, WIDTH)
     model = _SelfAttention(normalizer)
     loss = AttentionELBO()(model, AttentionGuide(model, family))
-    optimiser = torch.optim.Adam(loss.parameters(), lr=1e-3)
-
-    def step() -> Tensor:
-        optimiser.zero_grad()
-        value: Tensor = loss(x)
-        value.backward()
-        optimiser.step()
-        return value.detach()
-
-    return step
+    return training_step(loss, x)
 
 
 def run(*, rounds: int = 50) -> dict[str, Timing]:

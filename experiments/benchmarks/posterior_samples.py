@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from experiments.benchmarks.enumeration import Sizes
 from experiments.benchmarks.timing import Timing, interleave
 from models.nmt import Translation, TranslationSizes
 from pyro_attention import AttentionGuide, ContextualGammaPrior, Soft, Weibull, sample_posterior
 
-__all__ = ["SAMPLES", "Sizes", "make_guides", "run"]
+__all__ = ["SAMPLES", "make_guides", "run"]
 
 SAMPLES = 32
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of a batch: sentences, source and target words, width of every layer and vocabulary."""
-
-    batch: int = 16
-    sources: int = 25
-    targets: int = 25
-    width: int = 256
-    vocabulary: int = 10_000
 
 
 def make_guides(sizes: Sizes) -> tuple[AttentionGuide, AttentionGuide, tuple[Any, ...]]:
@@ -41,7 +30,7 @@ def make_guides(sizes: Sizes) -> tuple[AttentionGuide, AttentionGuide, tuple[Any
 
 def run(*, rounds: int = 50, sizes: Sizes | None = None) -> dict[str, Timing]:
     """Time a pass of soft attention (the reference; without the log probabilities of the words), and 32 samples."""
-    soft, weibull, arguments = make_guides(Sizes() if sizes is None else sizes)
+    soft, weibull, arguments = make_guides(Sizes(25) if sizes is None else sizes)
 
     def deterministic() -> None:
         with torch.no_grad():

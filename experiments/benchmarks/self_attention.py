@@ -22,7 +22,7 @@ from experiments.benchmarks.self_attention_peers import (
     SoftmaxAttention,
     stock_pyro_loss,
 )
-from experiments.benchmarks.timing import Timing, interleave
+from experiments.benchmarks.timing import Timing, interleave, training_step
 from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
@@ -98,17 +98,7 @@ def make_step(contestant: Contestant, sizes: Sizes) -> Callable[[], Tensor]:
     torch.manual_seed(0)
     x = torch.randn(sizes.batch, sizes.length, sizes.width)
     labels = torch.randint(sizes.classes, (sizes.batch,))
-    loss = LOSSES[contestant](sizes)
-    optimiser = torch.optim.Adam(loss.parameters(), lr=1e-3)
-
-    def step() -> Tensor:
-        optimiser.zero_grad()
-        value: Tensor = loss(x, labels)
-        value.backward()
-        optimiser.step()
-        return value.detach()
-
-    return step
+    return training_step(LOSSES[contestant](sizes), x, labels)
 
 
 def run(*, rounds: int = 50, sizes: Sizes | None = None) -> dict[str, Timing]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor, nn
 
-__all__ = ["Timing", "interleave", "threads_text", "with_spread"]
+__all__ = ["Timing", "backward_step", "interleave", "threads_text", "training_step", "with_spread"]
 
 Name = TypeVar("Name", bound=str)
 
@@ -41,13 +42,15 @@ class Timing:
 
 
 def with_spread(numbers: Mapping[str, float], name: str) -> str:
-    """A number with its quantiles ``NAME_low`` and ``NAME_high``.
+    """A number, with its quantiles ``NAME_low`` and ``NAME_high`` where there are any.
 
     Example:
         >>> with_spread({"ratio": 0.93, "ratio_low": 0.83, "ratio_high": 1.01}, "ratio")
         '0.93 (0.83 - 1.01)'
     """
-    return f"{numbers[name]:.2f} ({numbers[f'{name}_low']:.2f} - {numbers[f'{name}_high']:.2f})"
+    low, high = (numbers.get(f"{name}_{end}") for end in ("low", "high"))
+    spread = "" if low is None or high is None else f" ({low:.2f} - {high:.2f})"
+    return f"{numbers[name]:.2f}{spread}"
 
 
 def threads_text(count: int | None = None) -> str:
@@ -59,6 +62,39 @@ def threads_text(count: int | None = None) -> str:
     """
     count = torch.get_num_threads() if count is None else count
     return f"{count} thread{'s' if count > 1 else ''}"
+
+
+def backward_step(
+    module: nn.Module, *arguments: Any, loss: Callable[..., Tensor] | None = None
+) -> Callable[[], Tensor]:
+    """Forward and backward of a loss, which the step returns.
+
+    Args:
+        module: Its parameters get gradients.
+        arguments: Arguments of the loss.
+        loss: Computes the loss; calling the module does when omitted.
+    """
+
+    def step() -> Tensor:
+        module.zero_grad()
+        value: Tensor = (loss or module)(*arguments)
+        value.backward()
+        return value.detach()
+
+    return step
+
+
+def training_step(loss: nn.Module, *arguments: Any) -> Callable[[], Tensor]:
+    """Forward, backward and Adam of a loss module, whose value the step returns."""
+    optimiser = torch.optim.Adam(loss.parameters(), lr=1e-3)
+    backward = backward_step(loss, *arguments)
+
+    def step() -> Tensor:
+        value = backward()
+        optimiser.step()
+        return value
+
+    return step
 
 
 def interleave(
@@ -85,7 +121,7 @@ def interleave(
     return {name: Timing(*_spread(values), *_spread(values / reference)) for name, values in samples.items()}
 
 
-def _spread(values: torch.Tensor) -> list[float]:
+def _spread(values: Tensor) -> list[float]:
     """Median, 10 % and 90 % quantile; of an even number of rounds torch's own median would be the lower middle one."""
     levels = torch.tensor([0.5, 0.1, 0.9], dtype=values.dtype, device="cpu")
     return values.quantile(levels).tolist()

@@ -8,6 +8,7 @@ from typing import Literal
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from experiments.datasets.names import CaptionsName
 from experiments.harness.cli import Command
 from experiments.harness.options import Device, Dropout, Precision, RunOptions, SweepOptions
 from guides.names import AblationSchemeName, PriorName, SchemeName
@@ -26,7 +27,7 @@ __all__ = [
     "ShowConfig",
 ]
 
-ImagesName = Literal["digits", "flickr8k", "coco"]
+ImagesName = Literal["digits", CaptionsName]
 EncoderName = Literal["own", "resnet50"]
 KLEstimator = Literal["closed_form", "sampled"]
 GuideName = Literal[SchemeName, AblationSchemeName]

@@ -1,8 +1,9 @@
-"""Names of data sets, for those who only choose one."""
+"""Names of data sets, for those who only choose one: this imports no reader."""
 
 from typing import Literal
 
-__all__ = ["GraphName"]
-
+__all__ = ["CaptionsName", "GraphName", "ParallelName"]
 
 GraphName = Literal["digits", "cora", "citeseer", "pubmed", "dblp"]
+ParallelName = Literal["toy", "multi30k", "iwslt14", "tatoeba"]
+CaptionsName = Literal["flickr8k", "coco"]

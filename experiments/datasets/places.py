@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-__all__ = ["NEW_COPY", "OTHER_FOLDER", "SPLITS", "data_folder"]
+__all__ = ["NEW_COPY", "OTHER_FOLDER", "SPLITS", "check_split", "data_folder", "missing"]
 
 SPLITS = ("train", "val", "test")
 OTHER_FOLDER = "--data-root DIR (the argument data_root) or the environment variable PYRO_ATTENTION_DATA"
@@ -13,3 +13,17 @@ NEW_COPY = f"Replace the file by an intact copy, or name another folder by {OTHE
 def data_folder(data_root: Path | str | None) -> Path:
     """Return the folder of the data sets: the argument, else $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention."""
     return Path(data_root or os.environ.get("PYRO_ATTENTION_DATA") or "~/.cache/pyro_attention").expanduser()
+
+
+def check_split(split: str) -> None:
+    """Raise ValueError unless a split is one of SPLITS."""
+    if split not in SPLITS:
+        raise ValueError(f"no split is named {split!r}; expected one of {', '.join(SPLITS)}")
+
+
+def missing(what: object, expected: str, folder: str) -> FileNotFoundError:
+    """Return the error of files that are not there; folder is the one of the data set, inside that of all data sets."""
+    return FileNotFoundError(
+        f"{what} is missing; expected {expected}. Put it there, or name the folder that holds {folder} by "
+        f"{OTHER_FOLDER}."
+    )

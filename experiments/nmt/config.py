@@ -8,6 +8,7 @@ from typing import Literal
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from experiments.datasets.names import ParallelName
 from experiments.datasets.text.word_rules import WordRule
 from experiments.harness.cli import Command
 from experiments.harness.options import Device, Dropout, HalfOpenUnitInterval, Precision, RunOptions, SweepOptions
@@ -30,7 +31,7 @@ __all__ = [
 GoldIndex = Literal[0, 1]
 GoldOrder = Literal["source-target", "target-source"]
 NormalizerName = Literal["softmax", "temporal", "hybrid"]
-TextName = Literal["toy", "multi30k", "iwslt14", "tatoeba", "own"]
+TextName = Literal[ParallelName, "own"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,7 +298,7 @@ class CompareTranslations(SweepOptions):
     """
 
     task: Literal["translation"] = "translation"
-    dataset: Literal["toy", "multi30k", "iwslt14", "tatoeba"] = "toy"
+    dataset: ParallelName = "toy"
     schemes: tuple[SchemeName, ...] = SCHEMES
     normalizers: tuple[NormalizerName, ...] = ("softmax",)
     seeds: PositiveInt = 3

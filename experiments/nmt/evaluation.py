@@ -17,7 +17,7 @@ from experiments.datasets.text.word_rules import join_words
 from experiments.harness.training import Fitted
 from experiments.nmt.alignments import alignment_summary
 from experiments.nmt.config import TranslationConfig
-from experiments.nmt.model import TOKENISED, Trained, load_text
+from experiments.nmt.model import Trained, load_text, tokenised
 from experiments.sequence.model import perplexity as sequence_perplexity
 from models.decoding import Inference, beam_search
 
@@ -147,8 +147,8 @@ class Score:
 
 def bleu(translations: Sequence[Translated], text: ParallelText, config: TranslationConfig) -> Score:
     """BLEU by sacrebleu, lower-cased where the text is; tokenised BLEU for data sets that come tokenised."""
-    tokenised = config.dataset in TOKENISED
-    metric = sacrebleu.BLEU(lowercase=config.lowercase, tokenize="none" if tokenised else "13a", force=tokenised)
+    divided = tokenised(config)
+    metric = sacrebleu.BLEU(lowercase=config.lowercase, tokenize="none" if divided else "13a", force=divided)
     return _score(metric, translations, text, config)
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from experiments.datasets.text.parallel import ParallelText, load_parallel, read_parallel
-from experiments.datasets.text.toy_translation import toy_translation
+from experiments.datasets.text.parallel import PARALLEL, ParallelText, load_parallel, read_parallel
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import UserError, user_errors
 from experiments.harness.training import load_best, resolve_device, seeded_build
@@ -32,7 +30,6 @@ from models.temporal import TemporalNormalizer
 from pyro_attention import Prior
 
 __all__ = [
-    "TOKENISED",
     "Trained",
     "TranslationTraining",
     "build",
@@ -41,10 +38,8 @@ __all__ = [
     "load_vocabulary",
     "model_arguments",
     "read_config",
+    "tokenised",
 ]
-
-
-TOKENISED = ("toy", "iwslt14")  # data sets whose punctuation stands between blanks
 
 
 class TranslationTraining(SequenceTraining):
@@ -81,14 +76,10 @@ def _load_all(config: TranslationConfig, split: str) -> ParallelText:
     """All pairs of a split; only training pairs may be left out for their length."""
     languages = (config.source, config.target)
     rules: dict[str, Any] = {"lowercase": config.lowercase, "skip": config.skip_bad, "words": config.words}
-    if config.words != "none" and config.dataset in TOKENISED:
+    if config.words != "none" and tokenised(config):
         raise UserError(f"dataset {config.dataset} is tokenised already; leave out --tokenize {config.words}")
     if split == "train":
         rules |= {"max_words": config.max_words, "skip": True}
-    if config.dataset == "toy":
-        if languages != ("de", "en"):
-            raise UserError(f"dataset toy is from de to en, not from {config.source} to {config.target}")
-        return _lowered(_toy()[split]) if config.lowercase else _toy()[split]
     if config.dataset != "own":
         source, target = languages
         return load_parallel(config.dataset, split, source=source, target=target, data_root=config.data_root, **rules)
@@ -100,19 +91,14 @@ def _load_all(config: TranslationConfig, split: str) -> ParallelText:
     return read_parallel(*_own_files(config, split), languages=languages, name=config.text.name, **rules)
 
 
-@cache
-def _toy() -> dict[str, ParallelText]:
-    return toy_translation()
+def tokenised(config: TranslationConfig) -> bool:
+    """Whether punctuation stands between blanks in the files of the data set."""
+    return config.dataset != "own" and PARALLEL[config.dataset].tokenised
 
 
 def _own_files(config: TranslationConfig, split: str) -> list[Path]:
     folder = Path() if config.text is None else config.text
     return [folder / f"{split}.{language}" for language in (config.source, config.target)]
-
-
-def _lowered(text: ParallelText) -> ParallelText:
-    source, target = ([sentence.lower() for sentence in side] for side in (text.source, text.target))
-    return ParallelText(source, target, text.name, text.languages, text.alignments)
 
 
 def load_vocabulary(config: TranslationConfig, folder: Path) -> Vocabulary:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyro_attention._checks import as_float, check_edge_index
-from pyro_attention.analysis.classification.inputs import equal_tailed
+from pyro_attention.analysis.inputs import check_floats, equal_tailed
 
 __all__ = ["EdgeIntervals", "edge_intervals"]
 
@@ -93,9 +93,7 @@ def edge_intervals(samples: Tensor, edge_index: Tensor, *, level: float = 0.9) -
 
 def _check_samples(samples: Tensor) -> None:
     """Raise unless samples are ``[S, E, H]`` with entries in [0, 1], up to rounding."""
-    if not isinstance(samples, Tensor) or not samples.is_floating_point():
-        kind = f"dtype {samples.dtype}" if isinstance(samples, Tensor) else f"type {type(samples).__name__}"
-        raise TypeError(f"samples have {kind}, expected a floating-point tensor")
+    check_floats("samples", samples)
     if samples.dim() != 3 or samples.numel() == 0 or len(samples) < 2:
         raise ValueError(
             f"samples have shape {tuple(samples.shape)}, expected [S, E, H]: at least two samples, edges, heads; "

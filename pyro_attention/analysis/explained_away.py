@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float
+from pyro_attention.analysis.inputs import check_floats
 from pyro_attention.attention import LatentAttention
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Hybrid
@@ -87,8 +88,7 @@ def explained_away(weights: Tensor, *, layout: Layout | None = None, epsilon: fl
     Source: Ding et al. (2020), Attention that does not Explain Away, definition 1.
     """
     layout = Dense() if layout is None else layout
-    if not isinstance(weights, Tensor) or not weights.is_floating_point():
-        raise TypeError(f"weights are {getattr(weights, 'dtype', type(weights).__name__)}, expected floating point")
+    check_floats("weights", weights)
     if not epsilon > 0:
         raise ValueError(f"epsilon is {epsilon}, expected a positive number such as 1e-8")
     layout.check(weights, site="weights")

@@ -1,5 +1,6 @@
 """Graphs in numpy archives without pickles: citation graphs with their public split, DBLP with a random one."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +8,12 @@ import torch
 from scipy.sparse import csr_matrix
 
 from experiments.datasets.graphs.data import GraphData, GraphDataError, check_range, require
-from experiments.datasets.graphs.parts import NUM_CLASSES, random_split, row_normalised, to_mask
+from experiments.datasets.graphs.parts import random_split, row_normalised, to_mask
 from experiments.datasets.places import NEW_COPY, SPLITS
 from experiments.datasets.safe_arrays import read_arrays
-from experiments.datasets.untrusted import clipped
+from experiments.datasets.untrusted import clipped, is_there
 
-__all__ = ["archive_keys", "read_graph_archive"]
+__all__ = ["find_archive", "read_graph_archive"]
 
 # Kind of the numbers of every key; all have one dimension but edge_index.
 _KEYS: dict[str, type] = {"x_data": np.floating}
@@ -21,17 +22,21 @@ _SPLIT_KEYS: dict[str, type] = {"y_known": np.bool_} | dict.fromkeys((f"{split}_
 _KEY_OF_FIELD = {"features": "x_shape", "labels": "y"} | {f"{split}_mask": f"{split}_idx" for split in SPLITS}
 
 
-def archive_keys(*, split: bool = True) -> list[str]:
-    """Return the keys that an archive needs, with a split of its own or without."""
-    return [*_KEYS, *(_SPLIT_KEYS if split else ())]
+def find_archive(name: str, folders: Sequence[Path], *, split: bool = True) -> tuple[Path | None, str]:
+    """Return the first NAME.npz in the folders, and an error for where none is: the keys with a split, or without."""
+    places = [folder / f"{name}.npz" for folder in folders]
+    keys = ", ".join(_KEYS | _SPLIT_KEYS if split else _KEYS)
+    looked = f"{name}.npz is missing; looked at {' and '.join(map(str, places))}"
+    return next(filter(is_there, places), None), f"{looked}; expected a numpy archive with the keys {keys}."
 
 
-def read_graph_archive(path: Path, name: str, *, split_seed: int | None = None) -> GraphData:
+def read_graph_archive(path: Path, name: str, *, num_classes: int, split_seed: int | None = None) -> GraphData:
     """Read a graph from a numpy archive.
 
     Args:
-        path: the file; `archive_keys` says what it holds, x_* being one CSR matrix [nodes, features].
-        name: "cora", "citeseer", "pubmed" or "dblp"; it tells the number of classes.
+        path: the file, with the keys that the error of `find_archive` lists; x_* are one CSR matrix [nodes, features].
+        name: name of the graph.
+        num_classes: number of classes.
         split_seed: draw a split with this seed (20 nodes of a class, 500, 1000) instead of reading the file's.
 
     Returns:
@@ -43,7 +48,7 @@ def read_graph_archive(path: Path, name: str, *, split_seed: int | None = None) 
     """
     keys = _KEYS | _SPLIT_KEYS if split_seed is None else _KEYS
     try:
-        return _graph(name, _read_arrays(path, keys), split_seed)
+        return _graph(name, _read_arrays(path, keys), num_classes, split_seed)
     except GraphDataError as error:
         key = _KEY_OF_FIELD.get(error.field, error.field)
         raise ValueError(f"{path}, key {key!r}: {error}. {NEW_COPY}") from error
@@ -61,7 +66,7 @@ def _read_arrays(path: Path, keys: dict[str, type]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _graph(name: str, arrays: dict[str, np.ndarray], split_seed: int | None) -> GraphData:
+def _graph(name: str, arrays: dict[str, np.ndarray], num_classes: int, split_seed: int | None) -> GraphData:
     """Make the graph; here are only the checks that the finished graph no longer allows."""
     data, labels = arrays["x_data"], _int64(arrays["y"])
     require(bool(np.isfinite(data).all()), "x_data", "NaN or infinite values", "finite values")
@@ -77,7 +82,7 @@ def _graph(name: str, arrays: dict[str, np.ndarray], split_seed: int | None) -> 
         raise GraphDataError("x_shape", str(error), expected) from error
     matrix.sum_duplicates()
     if masks is None:
-        check_range("y", labels, NUM_CLASSES[name])
+        check_range("y", labels, num_classes)
         require(len(labels) == shape[0], "y", f"{len(labels)} entries", f"{shape[0]}, one a node")
         masks = random_split(labels, split_seed or 0, per_class=20, validation=500, test=1000)
     return GraphData(
@@ -86,7 +91,7 @@ def _graph(name: str, arrays: dict[str, np.ndarray], split_seed: int | None) -> 
         labels=labels,
         edge_index=_int64(arrays["edge_index"]),
         **masks,
-        num_classes=NUM_CLASSES[name],
+        num_classes=num_classes,
     )
 
 

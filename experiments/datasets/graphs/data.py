@@ -1,12 +1,16 @@
 """A graph whose nodes are to be classified, and the checks of everything that it promises."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["GraphData", "GraphDataError", "check_graph", "check_range", "require"]
+from pyro_attention.registry import Registry
+
+__all__ = ["GRAPHS", "GraphData", "GraphDataError", "check_graph", "check_range", "require"]
 
 
 class GraphDataError(ValueError):
@@ -67,6 +71,10 @@ class GraphData:
             if isinstance(value, Tensor):
                 values[name] = value.to(device)
         return replace(self, **values)
+
+
+# From the folder of the data sets and the seed of the split to the graph.
+GRAPHS: Registry[Callable[[Path, int], GraphData]] = Registry("graph")
 
 
 def check_graph(data: GraphData) -> None:

@@ -8,14 +8,7 @@ from torch import Tensor
 from experiments.datasets.graphs.data import require
 from experiments.datasets.places import SPLITS
 
-__all__ = [
-    "NUM_CLASSES",
-    "random_split",
-    "row_normalised",
-    "to_mask",
-]
-
-NUM_CLASSES = {"cora": 7, "citeseer": 6, "pubmed": 3, "dblp": 4}
+__all__ = ["random_split", "row_normalised", "to_mask"]
 
 _MOST_FEATURES = 2**20  # a network has weights for each of them
 
@@ -69,10 +62,8 @@ def random_split(
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     order = order[labels[order] >= 0]
     parts = [order[labels[order] == label][:per_class] for label in labels[order].unique()]
-    sizes = [len(part) for part in parts]
-    require(
-        min(sizes, default=0) == per_class, "labels", f"a class of {min(sizes, default=0)}", f"{per_class} and more"
-    )
+    smallest = min((len(part) for part in parts), default=0)
+    require(smallest == per_class, "labels", f"a class of {smallest}", f"{per_class} and more")
     train = torch.cat(parts)
     rest = order[torch.isin(order, train, invert=True)]
     seen, expected = f"{len(rest)} nodes beside the {len(train)} to train on", f"more than {validation}, to test on"

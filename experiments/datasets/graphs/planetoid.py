@@ -10,7 +10,7 @@ from scipy.sparse import csr_matrix, issparse, vstack
 from torch import Tensor
 
 from experiments.datasets.graphs.data import GraphData, GraphDataError, require
-from experiments.datasets.graphs.parts import NUM_CLASSES, row_normalised, to_mask
+from experiments.datasets.graphs.parts import row_normalised, to_mask
 from experiments.datasets.graphs.planetoid_files import PARTS
 from experiments.datasets.graphs.safe_pickle import read_pickle
 from experiments.datasets.places import NEW_COPY
@@ -24,7 +24,7 @@ _PART_OF_FIELD |= {"train_mask": "y", "val_mask": "ally", "test_mask": "test.ind
 _VALIDATION = 500
 
 
-def read_planetoid(folder: Path, name: str) -> GraphData:
+def read_planetoid(folder: Path, name: str, *, num_classes: int) -> GraphData:
     """Read a graph from its eight original files.
 
     The nodes of allx come first, and of these the ones of x first; they are for training, the next 500 (or what there
@@ -34,7 +34,8 @@ def read_planetoid(folder: Path, name: str) -> GraphData:
 
     Args:
         folder: folder of the files.
-        name: "cora", "citeseer" or "pubmed"; it tells the number of classes.
+        name: name of the graph, as in the names of the files.
+        num_classes: number of classes.
 
     Returns:
         The graph, with row-normalised features.
@@ -50,15 +51,15 @@ def read_planetoid(folder: Path, name: str) -> GraphData:
     """
     paths = {part: folder / f"ind.{name}.{part}" for part in PARTS}
     try:
-        return _graph(name, paths)
+        return _graph(name, paths, num_classes)
     except GraphDataError as error:
         field, seen, expected = error.args
         path = paths[_PART_OF_FIELD.get(field, field)]
         raise ValueError(f"{path}: {seen}; expected {expected}. {NEW_COPY}") from error
 
 
-def _graph(name: str, paths: dict[str, Path]) -> GraphData:
-    features, labels = _features(paths), _labels(paths, NUM_CLASSES[name])
+def _graph(name: str, paths: dict[str, Path], num_classes: int) -> GraphData:
+    features, labels = _features(paths), _labels(paths, num_classes)
     for part, one_hot in (("x", "y"), ("tx", "ty"), ("allx", "ally")):
         found, wanted = len(labels[one_hot]), features[part].shape[0]
         require(found == wanted, one_hot, f"{found} rows", f"{wanted}, as many as in {paths[part].name}")
@@ -85,7 +86,7 @@ def _graph(name: str, paths: dict[str, Path]) -> GraphData:
         train_mask=to_mask(torch.arange(training), num_nodes),
         val_mask=to_mask(torch.arange(training, min(training + _VALIDATION, known)), num_nodes),
         test_mask=to_mask(test, num_nodes),
-        num_classes=NUM_CLASSES[name],
+        num_classes=num_classes,
     )
 
 

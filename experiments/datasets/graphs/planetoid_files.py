@@ -1,12 +1,9 @@
 """Where the original files of Cora, Citeseer and PubMed lie; fetched from their authors' repository when missing."""
 
 import hashlib
-import http.client
-from contextlib import suppress
 from pathlib import Path
 
-import torch
-
+from experiments.datasets.fetch import fetch
 from experiments.datasets.places import OTHER_FOLDER
 from experiments.datasets.untrusted import is_there
 
@@ -76,33 +73,13 @@ def find_planetoid(root: Path, name: str) -> Path:
             f"fetched from {ADDRESS}, because {', '.join(own)} differs from the file published there. Add the missing "
             f"files, remove those that are there, or name another folder by {OTHER_FOLDER}."
         )
+    remedy = (
+        f"Looked at {', '.join(map(str, folders))}. Fetch {', '.join(names)} from {ADDRESS} and put them there, or "
+        f"name their folder by {OTHER_FOLDER}."
+    )
     for file in missing:
-        _fetch(file, folder, names, folders)
+        fetch(folder / file, f"{ADDRESS}/{file}", checksum=SHA256[file], remedy=remedy)
     return folder
-
-
-def _fetch(file: str, folder: Path, names: list[str], folders: list[Path]) -> None:
-    """Fetch one file; whenever this ends, the whole file is there or nothing of it."""
-    url, target = f"{ADDRESS}/{file}", folder / file
-    new_folders = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(url, str(target), hash_prefix=SHA256[file], progress=False)
-    except (OSError, http.client.HTTPException) as error:
-        raise FileNotFoundError(
-            f"{file} is missing; looked at {', '.join(map(str, folders))}, and {url} could not be fetched to {target}: "
-            f"{error}. Fetch {', '.join(names)} from {ADDRESS} and put them there, or name their folder by "
-            f"{OTHER_FOLDER}."
-        ) from error
-    except RuntimeError as error:  # torch.hub's, of a checksum; it removes what it has fetched
-        raise ValueError(
-            f"{target}: wrong checksum of what came from {url}: {error}; expected the published file. Nothing of it "
-            f"was kept. Try again, or put an intact copy there."
-        ) from error
-    finally:
-        for parent in new_folders:
-            with suppress(OSError):  # not empty: the file came
-                parent.rmdir()
 
 
 def _sha256(path: Path) -> str:

@@ -2,13 +2,15 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from experiments.datasets.images.image_files import SKIP_BAD, ImageFile
+from pyro_attention.registry import Registry
 
-__all__ = ["CaptionedImages", "ListedImage", "caption_words", "complete"]
+__all__ = ["CAPTIONS", "CaptionedImages", "ListedImage", "caption_words", "complete"]
 
 _WORDS = re.compile(r"\w+(?:-\w+)*|'\w+")
 
@@ -57,6 +59,10 @@ class CaptionedImages:
             captions=[self.captions[place] for place in kept],
             skipped=dict(Counter(self.skipped) + Counter({reason: len(bad)})),
         )
+
+
+# From the folder of the data sets, the name of a split, and whether bad images are left out, to the images.
+CAPTIONS: Registry[Callable[[Path, str, bool], CaptionedImages]] = Registry("data set of captioned images")
 
 
 def caption_words(caption: str) -> list[str]:

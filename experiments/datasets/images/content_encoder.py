@@ -26,6 +26,7 @@ __all__ = ["ContentEncoder", "content_encoder", "content_targets"]
 
 _SHRINK = 16  # pixels of a cell's side
 _CHANNELS = (32, 64, 128)
+_LEARNING_RATE = 2e-3  # the largest, of AdamW
 _AGAIN = "Remove the file, and the encoder is trained again."
 
 
@@ -89,9 +90,7 @@ def content_encoder(
     *,
     seed: int = 0,
     epochs: int = 15,
-    most_words: int = 500,
     batch_size: int = 64,
-    learning_rate: float = 2e-3,
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> GridEncoder:
@@ -103,9 +102,7 @@ def content_encoder(
         folder: folder of the cache.
         seed: seed of the weights and of the order of the images.
         epochs: passes over the images.
-        most_words: number of words to predict, at most.
         batch_size: images at a time.
-        learning_rate: largest learning rate of AdamW.
         device: where to compute.
         progress: show a progress bar.
 
@@ -119,12 +116,12 @@ def content_encoder(
         raise ValueError(f"{len(pixels)} images and captions of {len(captions)}; expected as many, and at least one")
     if any(side % _SHRINK or not side for side in pixels.shape[2:]):
         raise ValueError(f"images of {list(pixels.shape[2:])} pixels; expected sides that divide by {_SHRINK}")
-    words, targets = content_targets(captions, most=most_words)
+    words, targets = content_targets(captions)
     key = json.dumps(
         {
             "pixels": checksum(pixels),
             "targets": [words, checksum(targets)],
-            "settings": [seed, epochs, batch_size, learning_rate],
+            "settings": [seed, epochs, batch_size, _LEARNING_RATE],
         }
     )
     name = f"content-encoder-seed{seed}"
@@ -135,7 +132,7 @@ def content_encoder(
         if not is_there(path):
             with locked(path):
                 if not path.is_file():  # no other process has trained it meanwhile
-                    _train(encoder, pixels, targets, epochs, batch_size, learning_rate, name if progress else None)
+                    _train(encoder, pixels, targets, epochs, batch_size, name if progress else None)
                     state = encoder.state_dict()
                     weights: dict[str, Any] = {part: value.cpu().numpy() for part, value in state.items()}
                     write_atomic(path, lambda file: np.savez(file, key=np.array(key), **weights))
@@ -159,20 +156,14 @@ def _load(encoder: ContentEncoder, path: Path, key: str) -> None:
 
 
 def _train(
-    encoder: ContentEncoder,
-    pixels: Tensor,
-    targets: Tensor,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
-    bar: str | None,
+    encoder: ContentEncoder, pixels: Tensor, targets: Tensor, epochs: int, batch_size: int, bar: str | None
 ) -> None:
     device, scale = next(encoder.parameters()).device, Scale()
     with torch.no_grad():  # begin with the words' frequencies
         encoder.words.bias.copy_(torch.logit(targets.float().mean(0), eps=1e-3))
-    optimizer = torch.optim.AdamW(encoder.parameters(), lr=learning_rate, weight_decay=0.05)
+    optimizer = torch.optim.AdamW(encoder.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
     steps = epochs * -(-len(pixels) // batch_size)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LEARNING_RATE, total_steps=steps)
     for _ in (progress := tqdm(range(epochs), bar, disable=bar is None)):
         total = 0.0
         for places in torch.randperm(len(pixels)).split(batch_size):

@@ -7,12 +7,11 @@ from itertools import accumulate
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
 from experiments.datasets.images.digit_scenes import DigitScenes
-from experiments.datasets.text.batches import Batch, BucketSampler
-from experiments.datasets.text.vocabulary import BEGIN, END, PAD, Vocabulary
+from experiments.datasets.text.batches import Batch, BucketSampler, teacher_forced
+from experiments.datasets.text.vocabulary import Vocabulary
 
 __all__ = ["EncodedCaptions", "OneCaptionSampler", "RegionCaptions", "caption_loader"]
 
@@ -93,20 +92,10 @@ class EncodedCaptions(Dataset[Batch]):
         return len(self.targets)
 
     def __getitem__(self, indices: Sequence[int]) -> Batch:
-        begin, end = torch.tensor([BEGIN]), torch.tensor([END])
-        targets = [self.targets[i] for i in indices]
         regions = self.regions[[self.image[i] for i in indices]].float()
-        target_in = pad_sequence([torch.cat([begin, ids]) for ids in targets], True, PAD)
-        target_out = pad_sequence([torch.cat([ids, end]) for ids in targets], True, PAD)
-        lengths = torch.tensor([len(ids) + 1 for ids in targets])
-        return Batch(
-            source=regions,
-            source_mask=torch.ones(regions.shape[:2], dtype=torch.bool),
-            target_in=target_in,
-            target_out=target_out,
-            target_mask=torch.arange(target_in.size(1)) < lengths.unsqueeze(1),
-            indices=torch.tensor(indices, dtype=torch.int64),
-        )
+        mask = torch.ones(regions.shape[:2], dtype=torch.bool)
+        targets = teacher_forced([self.targets[i] for i in indices])
+        return Batch(regions, mask, *targets, torch.tensor(indices, dtype=torch.int64))
 
 
 class OneCaptionSampler(BucketSampler):

@@ -1,7 +1,7 @@
 """Batches of sentence pairs of similar lengths, padded."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import lightning.pytorch as pl
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD, Vocabulary
 
-__all__ = ["Batch", "BucketSampler", "EncodedText", "SamplerEpoch", "batch_loader"]
+__all__ = ["Batch", "BucketSampler", "EncodedText", "SamplerEpoch", "batch_loader", "padded", "teacher_forced"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,29 +37,12 @@ class Batch:
     target_mask: Tensor
     indices: Tensor
 
-    @property
-    def source_lengths(self) -> Tensor:
-        """[B] int64, number of source positions that are no padding."""
-        return self.source_mask.sum(1)
-
-    @property
-    def target_lengths(self) -> Tensor:
-        """[B] int64, number of target positions that are no padding, </s> among them."""
-        return self.target_mask.sum(1)
-
     def __len__(self) -> int:
         return len(self.indices)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Return a copy of the batch with every tensor on `device`; Lightning calls this."""
-        return replace(self, **{name: value.to(device, non_blocking=non_blocking) for name, value in self._tensors()})
-
-    def pin_memory(self) -> "Batch":
-        """Return a copy in pinned memory; `DataLoader(pin_memory=True)` calls this."""
-        return replace(self, **{name: value.pin_memory() for name, value in self._tensors()})
-
-    def _tensors(self) -> list[tuple[str, Tensor]]:
-        return [(field.name, getattr(self, field.name)) for field in fields(self)]
+        return Batch(*(getattr(self, field.name).to(device, non_blocking=non_blocking) for field in fields(self)))
 
 
 class EncodedText(Dataset[Batch]):
@@ -94,18 +77,21 @@ class EncodedText(Dataset[Batch]):
         return len(self.sources)
 
     def __getitem__(self, indices: Sequence[int]) -> Batch:
-        begin, end = torch.tensor([BEGIN]), torch.tensor([END])
         sources, targets = [self.sources[i] for i in indices], [self.targets[i] for i in indices]
-        source, source_mask = _padded(sources)
-        target_in, target_mask = _padded([torch.cat([begin, ids]) for ids in targets])
-        target_out, _ = _padded([torch.cat([ids, end]) for ids in targets])
-        return Batch(source, source_mask, target_in, target_out, target_mask, torch.tensor(indices, dtype=torch.int64))
+        return Batch(*padded(sources), *teacher_forced(targets), torch.tensor(indices, dtype=torch.int64))
 
 
-def _padded(rows: list[Tensor]) -> tuple[Tensor, Tensor]:
-    lengths = torch.tensor([len(row) for row in rows])
-    padded = pad_sequence(rows, batch_first=True, padding_value=PAD)
-    return padded, torch.arange(padded.shape[1]) < lengths.unsqueeze(1)
+def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Rows of ids as [B, N], padded with <pad>, and a mask that is True at what is no padding."""
+    tokens = pad_sequence(list(rows), batch_first=True, padding_value=PAD)
+    return tokens, tokens != PAD
+
+
+def teacher_forced(targets: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """What a decoder reads, behind <s>, and what it is to say, up to </s>, both padded; and the mask of both."""
+    begin, end = torch.tensor([BEGIN]), torch.tensor([END])
+    read, mask = padded([torch.cat([begin, ids]) for ids in targets])
+    return read, padded([torch.cat([ids, end]) for ids in targets])[0], mask
 
 
 class BucketSampler(Sampler[list[int]]):
@@ -224,19 +210,7 @@ class SamplerEpoch(pl.Callback):
         self.sampler.set_epoch(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
 
 
-def batch_loader(
-    data: EncodedText, sampler: BucketSampler, *, workers: int = 0, pin_memory: bool = False
-) -> DataLoader[Batch]:
-    """Return a loader of a sampler's batches.
-
-    Args:
-        data: the pairs.
-        sampler: which of them make a batch.
-        workers: processes that make batches; 0 is this one.
-        pin_memory: put batches in pinned memory.
-
-    Returns:
-        The loader, with the sampler as its `sampler` (not `batch_sampler`), where Lightning sets the epoch.
-    """
+def batch_loader(data: EncodedText, sampler: BucketSampler) -> DataLoader[Batch]:
+    """Return a loader of a sampler's batches, with the sampler as its `sampler`, where Lightning sets the epoch."""
     # batch_size=None: what the sampler yields, a list of places, is the index.
-    return DataLoader(data, sampler=sampler, batch_size=None, num_workers=workers, pin_memory=pin_memory)
+    return DataLoader(data, sampler=sampler, batch_size=None)

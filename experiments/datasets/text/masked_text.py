@@ -8,16 +8,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
 from experiments.datasets.places import SPLITS, data_folder
-from experiments.datasets.text.batches import BucketSampler
+from experiments.datasets.text.batches import BucketSampler, padded
 from experiments.datasets.text.parallel import load_parallel
-from experiments.datasets.text.toy_translation import toy_translation
-from experiments.datasets.text.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN, Vocabulary
+from experiments.datasets.text.vocabulary import BEGIN, END, SPECIAL, UNKNOWN, Vocabulary
 
 __all__ = [
+    "ENGLISH",
     "MASK",
     "EpochSampler",
     "MaskedBatch",
@@ -30,6 +29,7 @@ __all__ = [
 ]
 
 MASK = UNKNOWN  # no text has this piece, as the vocabulary has one for every byte
+ENGLISH = {"toy": ("toy",), "english": ("multi30k", "tatoeba")}  # whose English sides a text is
 _LEFT, _REPLACED = 0.1, 0.1  # of the hidden tokens
 
 
@@ -50,9 +50,9 @@ def load_english(
         FileNotFoundError: files are missing; the message says which to put where.
         ValueError: an unknown name, or a bad file.
     """
-    if name not in ("toy", "english"):
-        raise ValueError(f"no text is named {name!r}; expected toy or english")
-    texts = _toy() if name == "toy" else {split: _english(split, data_folder(data_root)) for split in SPLITS}
+    if name not in ENGLISH:
+        raise ValueError(f"no text is named {name!r}; expected one of {', '.join(ENGLISH)}")
+    texts = {split: english_side(ENGLISH[name], split, data_folder(data_root)) for split in SPLITS}
     held_out = {*texts["val"], *texts["test"]}
     train = [sentence for sentence in texts["train"] if sentence not in held_out]
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:limit].tolist()
@@ -60,16 +60,9 @@ def load_english(
 
 
 @cache
-def _toy() -> dict[str, list[str]]:
-    return {split: list(dict.fromkeys(text.target)) for split, text in toy_translation().items()}
-
-
-@cache
-def _english(split: str, data_root: Path) -> list[str]:
-    texts = [
-        load_parallel(name, split, source="de", target="en", data_root=data_root, lowercase=True, skip=True)
-        for name in ("multi30k", "tatoeba")
-    ]
+def english_side(names: tuple[str, ...], split: str, data_root: Path) -> list[str]:
+    """Sentences of the English sides of texts, in small letters, each once."""
+    texts = [load_parallel(name, split, data_root=data_root, lowercase=True, skip=True) for name in names]
     return list(dict.fromkeys(sentence for text in texts for sentence in text.target))
 
 
@@ -86,12 +79,6 @@ def encode_sentences(sentences: Sequence[str], vocabulary: Vocabulary, *, length
         if not row:
             raise ValueError(f"sentence {number} is empty; expected at least one word. Remove it.")
     return [torch.tensor([BEGIN, *row[: length - 2], END]) for row in rows]
-
-
-def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Rows of ids as [B, N], padded with <pad>, and a mask that is True at what is no padding."""
-    tokens = pad_sequence(list(rows), batch_first=True, padding_value=PAD)
-    return tokens, tokens != PAD
 
 
 class MaskedBatch(NamedTuple):
@@ -129,9 +116,8 @@ def hide_tokens(
 
     Example:
         >>> tokens = torch.tensor([[BEGIN, 7, 8, 9, END]])
-        >>> batch = hide_tokens(
-        ...     tokens, tokens != PAD, share=0.4, vocabulary_size=300, generator=np.random.default_rng(0)
-        ... )
+        >>> everywhere, generator = torch.ones(1, 5, dtype=torch.bool), np.random.default_rng(0)
+        >>> batch = hide_tokens(tokens, everywhere, share=0.4, vocabulary_size=300, generator=generator)
         >>> batch.hidden.sum().item(), batch.target.tolist() == tokens[batch.hidden].tolist()
         (1, True)
 
@@ -190,9 +176,8 @@ class MaskedText(Dataset[MaskedBatch]):
         epoch, places = index
         tokens, mask = padded([self.rows[place] for place in places])
         generator = np.random.default_rng([self.seed, epoch, *places])
-        return hide_tokens(
-            tokens, mask, share=self.share, vocabulary_size=self.vocabulary_size, generator=generator
-        )  # fmt: skip
+        size = self.vocabulary_size
+        return hide_tokens(tokens, mask, share=self.share, vocabulary_size=size, generator=generator)
 
 
 def masked_loader(data: MaskedText, sampler: EpochSampler) -> DataLoader[MaskedBatch]:

@@ -1,15 +1,13 @@
 """Where the files of Multi30k lie; fetched from their authors' repository when missing."""
 
 import gzip
-import http.client
-import urllib.request
 import zlib
 from hashlib import sha256
 from pathlib import Path
 
+from experiments.datasets.fetch import fetch
 from experiments.datasets.places import OTHER_FOLDER
 from experiments.datasets.untrusted import is_there
-from experiments.files import write_atomic
 
 __all__ = ["ADDRESS", "SHA256", "find_multi30k"]
 
@@ -60,29 +58,13 @@ def find_multi30k(root: Path, stem: str, languages: tuple[str, str]) -> tuple[Pa
                 f"{path} is missing; it is not fetched from {ADDRESS}, because {other} differs from the file "
                 f"published there. Add the one, remove the other, or name another folder by {OTHER_FOLDER}."
             )
-        _fetch(path)
+        remedy = f"Fetch and unpack it there, or name the folder that holds multi30k/task1 by {OTHER_FOLDER}."
+        fetch(path, f"{ADDRESS}/{path.name}.gz", checksum=SHA256[path.name], remedy=remedy, unpack=_unpacked)
     return first, second
 
 
-def _fetch(path: Path) -> None:
-    """Fetch and unpack one file; whenever this ends, the whole file is there or nothing of it."""
-    url, what = f"{ADDRESS}/{path.name}.gz", "expected the published file. Nothing of it was kept"
+def _unpacked(packed: bytes) -> bytes:
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            packed = answer.read()
-    except (OSError, http.client.HTTPException) as error:
-        raise FileNotFoundError(
-            f"{path} is missing, and {url} could not be fetched: {error}. Fetch and unpack it there, or name the "
-            f"folder that holds multi30k/task1 by {OTHER_FOLDER}."
-        ) from error
-    try:
-        content = gzip.decompress(packed)
+        return gzip.decompress(packed)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: what came from {url} is no gzip archive: {error}; {what}. Try again.") from error
-    found = sha256(content).hexdigest()
-    if found != SHA256[path.name]:
-        raise ValueError(
-            f"{path}: what came from {url} has the SHA-256 checksum {found}; expected {SHA256[path.name]}; {what}. "
-            f"Try again, or put an intact copy there."
-        )
-    write_atomic(path, lambda file: file.write(content))
+        raise ValueError(f"it is no gzip archive: {error}") from error

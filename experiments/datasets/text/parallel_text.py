@@ -1,7 +1,7 @@
 """Sentences and their translations, and reading them from two plain text files."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -9,9 +9,12 @@ from typing import NamedTuple
 from experiments.datasets.text.word_rules import WordRule, divide_words
 from experiments.datasets.untrusted import read_bytes
 from pyro_attention.analysis.alignments.weights import Alignment
+from pyro_attention.registry import Registry
 
 __all__ = [
+    "PARALLEL",
     "Fault",
+    "ParallelReader",
     "ParallelText",
     "Rules",
     "check_pairing",
@@ -80,6 +83,25 @@ class Rules(NamedTuple):
     max_words: int | None = None
     skip: bool = False
     words: WordRule = "none"
+
+
+@dataclass(frozen=True)
+class ParallelReader:
+    """A data set of sentence pairs.
+
+    Args:
+        read: gives a split, from the folder of the data sets, the name of the split, the languages of source and
+            target, and what becomes of a line.
+        languages: languages that there are.
+        tokenised: whether punctuation stands between blanks already.
+    """
+
+    read: Callable[[Path, str, tuple[str, str], Rules], ParallelText]
+    languages: tuple[str, ...]
+    tokenised: bool = False
+
+
+PARALLEL: Registry[ParallelReader] = Registry("parallel text")
 
 
 class Fault(NamedTuple):

@@ -45,8 +45,8 @@ class Vocabulary:
     Example:
         >>> vocabulary = train_tokenizer(["der Hund ruft", "der Hund"] * 9, size=270)
         >>> ids = vocabulary.encode("der  Hund bellt")
-        >>> vocabulary.decode(ids), vocabulary.pieces(ids)
-        ('der Hund bellt', ['der', 'Hund', '▁', 'b', 'e', 'l', 'l', 't'])
+        >>> vocabulary.decode(ids)
+        'der Hund bellt'
         >>> vocabulary.words(ids)
         [0, 1, 2, 2, 2, 2, 2, 2]
     """
@@ -96,11 +96,6 @@ class Vocabulary:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids up to the first </s>, without special tokens; words with single blanks between."""
         return " ".join(self._tokenizer.decode(_before_end(ids), skip_special_tokens=True).split())
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return every id as text, to be shown; a lone blank as "▁", parts of a character as "\ufffd"."""
-        decoded = (self._tokenizer.decode([token], skip_special_tokens=False) for token in ids)
-        return [text.removeprefix(" ") or "▁" for text in decoded]
 
     def words(self, ids: Sequence[int]) -> list[int | None]:
         """Return the word of every id, counted from 0, or None for special tokens; what `merge_pieces` takes.
@@ -165,15 +160,15 @@ def _before_end(ids: Sequence[int]) -> list[int]:
     return ids[: ids.index(END)] if END in ids else ids
 
 
-def train_tokenizer(texts: Iterable[str], *, size: int = 4000, min_frequency: int = 2) -> Vocabulary:
+def train_tokenizer(texts: Iterable[str], *, size: int = 4000) -> Vocabulary:
     """Learn pieces from sentences: those of both languages for a joint vocabulary, of one for a separate one.
 
     The same sentences give the same vocabulary, whatever their order.
 
     Args:
         texts: the sentences, of the training split only.
-        size: most pieces: 4 special tokens, 256 bytes and what is merged from these. A small text has fewer.
-        min_frequency: how often two pieces must meet to be merged.
+        size: most pieces: 4 special tokens, 256 bytes and what is merged from these. A small text has fewer:
+            two pieces are merged that meet twice.
 
     Returns:
         The vocabulary.
@@ -199,7 +194,7 @@ def train_tokenizer(texts: Iterable[str], *, size: int = 4000, min_frequency: in
     tokenizer.decoder = ByteLevelDecoder()
     trainer = BpeTrainer(
         vocab_size=size,
-        min_frequency=min_frequency,
+        min_frequency=2,
         special_tokens=list(SPECIAL),
         initial_alphabet=_ALPHABET,
         show_progress=False,

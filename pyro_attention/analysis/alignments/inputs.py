@@ -5,18 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import as_float
+from pyro_attention.analysis.inputs import check_samples
 
 __all__ = ["check_map", "check_matrix", "check_weights"]
 
 
-def check_weights(weights: Tensor, *, name: str = "weights", min_samples: int = 0) -> Tensor:
+def check_weights(weights: Tensor, *, name: str = "weights", min_samples: int = 0, whole: bool = False) -> Tensor:
     """Raise unless weights are finite, >= 0, and sum to at most one over the sources.
 
     Args:
         weights: ``[M, N]``, or samples of them ``[S, M, N]``.
         name: What the errors call them.
         min_samples: Above zero it demands the samples dimension.
+        whole: The sums over the sources must be one, not less.
 
     Returns:
         ``[S, M, N]`` without a graph, in at least float32; S = 1 where there was no samples dimension.
@@ -30,31 +31,24 @@ def check_weights(weights: Tensor, *, name: str = "weights", min_samples: int = 
             f"1, or less where special tokens were dropped; transpose [N, M] weights with .mT, apply .softmax(-1) to "
             f"scores, and give the samples of a graph, [S, E, H], to edge_intervals"
         )
+    if whole and sums.min() < 1 - 1e-2:
+        raise ValueError(
+            f"{name} of a target word sum to {sums.min().item():.4g}, expected 1; leave out padded rows, and "
+            f"renormalise where special tokens were dropped, as merge_pieces(..., renormalise=True) does"
+        )
     return checked
 
 
 def check_matrix(entries: Tensor, *, name: str, min_samples: int = 0) -> Tensor:
     """Raise unless entries lie in [0, 1], up to rounding, and have the shape that :func:`check_weights` says."""
-    if not isinstance(entries, Tensor) or not entries.is_floating_point():
-        kind = f"dtype {entries.dtype}" if isinstance(entries, Tensor) else f"type {type(entries).__name__}"
-        raise TypeError(f"{name} have {kind}, expected a floating-point tensor")
-    expected = "[S, M, N]" if min_samples else "[M, N] or [S, M, N]"
-    if entries.dim() not in ((3,) if min_samples else (2, 3)):
-        raise ValueError(
-            f"{name} have shape {tuple(entries.shape)}, expected {expected}: samples, target words, source words; "
-            f"choose a sentence and a head, or average heads, before"
-        )
-    if entries.numel() == 0:
-        raise ValueError(f"{name} have shape {tuple(entries.shape)}, expected {expected} with no dimension of zero")
-    if entries.dim() == 3 and len(entries) < min_samples:
-        raise ValueError(f"{name} hold {len(entries)} sample(s), expected at least {min_samples}; draw more")
-    checked = as_float(entries.detach())
+    remedy = "choose a sentence and a head, or average heads, of [samples, target words, source words] before"
+    checked = check_samples(name, entries, axes="M, N", min_samples=min_samples, remedy=remedy)
     if not checked.isfinite().all():
         raise ValueError(f"{(~checked.isfinite()).sum().item()} of {checked.numel()} {name} are NaN or infinite")
     low, high = checked.min().item(), checked.max().item()
     if low < 0 or high > 1 + 1e-2:
         raise ValueError(f"{name} run from {low:.4g} to {high:.4g}, expected 0 to 1; apply .softmax(-1) to scores")
-    return checked if checked.dim() == 3 else checked.unsqueeze(0)
+    return checked
 
 
 def check_map(name: str, words: object, pieces: int, count: int | None) -> Tensor:

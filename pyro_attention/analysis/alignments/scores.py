@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TypeVar
 
 import torch
@@ -90,13 +90,7 @@ class AlignmentScores:
     def __add__(self, other: AlignmentScores) -> AlignmentScores:
         if not isinstance(other, AlignmentScores):
             return NotImplemented
-        return AlignmentScores(
-            num_sentences=self.num_sentences + other.num_sentences,
-            num_predicted=self.num_predicted + other.num_predicted,
-            num_sure=self.num_sure + other.num_sure,
-            num_predicted_sure=self.num_predicted_sure + other.num_predicted_sure,
-            num_predicted_possible=self.num_predicted_possible + other.num_predicted_possible,
-        )
+        return AlignmentScores(*(own + others for own, others in zip(astuple(self), astuple(other), strict=True)))
 
 
 def alignment_error_rate(
@@ -159,8 +153,7 @@ def _pairs(
             f"got a {type(first).__name__} and a {type(second).__name__}, expected two mappings from sentence ids, or "
             f"two sequences"
         )
-    by_name = first if isinstance(first, Mapping) else {str(i): x for i, x in enumerate(first)}
-    others = second if isinstance(second, Mapping) else {str(i): x for i, x in enumerate(second)}
+    by_name, others = _named(first), _named(second)
     if by_name.keys() != others.keys() or not by_name:
         differing = sorted(by_name.keys() ^ others.keys())
         raise ValueError(
@@ -169,6 +162,10 @@ def _pairs(
         )
     for name, alignment in by_name.items():
         yield name, alignment, others[name]
+
+
+def _named(alignments: Mapping[str, T] | Sequence[T]) -> Mapping[str, T]:
+    return alignments if isinstance(alignments, Mapping) else {str(i): x for i, x in enumerate(alignments)}
 
 
 def agreement(alignments: Mapping[str, Sequence[Alignment]]) -> Tensor:

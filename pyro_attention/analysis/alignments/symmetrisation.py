@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 from pyro_attention.analysis.alignments.weights import Alignment, Link
+from pyro_attention.analysis.inputs import check_choice
 
 __all__ = ["SymmetriseMethod", "symmetrise"]
 
@@ -48,8 +49,7 @@ def symmetrise(forward: Alignment, backward: Alignment, *, method: SymmetriseMet
     for name, alignment in (("forward", forward), ("backward", backward)):
         if not isinstance(alignment, Alignment):
             raise TypeError(f"{name} is a {type(alignment).__name__}, expected an Alignment")
-    if method not in get_args(SymmetriseMethod):
-        raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(SymmetriseMethod))}")
+    check_choice("method", method, SymmetriseMethod)
     sizes, others = ((a.num_source, a.num_target) for a in (forward, backward))
     if sizes != others:
         raise ValueError(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyro_attention._checks import as_float
 from pyro_attention.analysis.alignments.inputs import check_weights
-from pyro_attention.analysis.classification.inputs import equal_tailed, split_entropy
+from pyro_attention.analysis.inputs import check_floats, equal_tailed, split_entropy
 
 __all__ = [
     "AlignmentUncertainty",
@@ -60,9 +60,7 @@ def alignment_uncertainty(weights: Tensor) -> AlignmentUncertainty:
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, table 3; the split: Depeweg et al. (2018),
     Decomposition of Uncertainty in Bayesian Deep Learning, section 3.
     """
-    samples = check_weights(weights)
-    _check_sums("weights", samples)
-    return AlignmentUncertainty(*split_entropy(samples))
+    return AlignmentUncertainty(*split_entropy(check_weights(weights, whole=True)))
 
 
 @dataclass(frozen=True)
@@ -144,26 +142,15 @@ def prior_to_posterior(prior: Tensor, posterior: Tensor) -> AlignmentUpdate:
         >>> prior_to_posterior(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0, 0.0]]))
         AlignmentUpdate(kl=tensor([0.6931]), total_variation=tensor([0.5000]))
     """
-    checked = [check_weights(weights, name=name) for name, weights in (("prior", prior), ("posterior", posterior))]
-    if checked[0].shape[1:] != checked[1].shape[1:]:
-        shapes = [tuple(weights.shape[1:]) for weights in checked]
+    pairs = (("prior", prior), ("posterior", posterior))
+    checked = [check_weights(weights, name=name, whole=True) for name, weights in pairs]
+    shapes = [tuple(weights.shape[1:]) for weights in checked]
+    if shapes[0] != shapes[1]:
         raise ValueError(f"prior is of shape [M, N] = {shapes[0]}, posterior {shapes[1]}; expected the same")
-    for name, weights in zip(("prior", "posterior"), checked, strict=True):
-        _check_sums(name, weights)
     p, q = (weights.double().mean(0) for weights in checked)
     kl = (torch.special.xlogy(q, q) - torch.special.xlogy(q, p)).sum(-1).clamp_min(0.0)
     variation = (q - p).abs().sum(-1) / 2
     return AlignmentUpdate(kl.to(checked[1].dtype), variation.to(checked[1].dtype))
-
-
-def _check_sums(name: str, samples: Tensor) -> None:
-    sums = samples.sum(-1)
-    if (sums - 1).abs().max() > 1e-2:
-        worst = sums.flatten()[(sums - 1).abs().argmax()].item()
-        raise ValueError(
-            f"{name} of a target word sum to {worst:.4g}, expected 1; leave out padded rows, and renormalise where "
-            f"special tokens were dropped, as merge_pieces(..., renormalise=True) does"
-        )
 
 
 def k_max(weights: Tensor, k: int) -> Tensor:
@@ -189,9 +176,7 @@ def k_max(weights: Tensor, k: int) -> Tensor:
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 5, K-max.
     """
-    if not isinstance(weights, Tensor) or not weights.is_floating_point():
-        kind = f"dtype {weights.dtype}" if isinstance(weights, Tensor) else f"type {type(weights).__name__}"
-        raise TypeError(f"weights have {kind}, expected a floating-point tensor")
+    check_floats("weights", weights)
     if not isinstance(k, int) or isinstance(k, bool):
         raise TypeError(f"k is {k!r}, expected an int")
     if k < 1:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from pyro_attention.analysis.alignments.inputs import check_matrix, check_weights
+from pyro_attention.analysis.inputs import check_choice
 
 __all__ = ["Alignment", "Link", "LinkMethod", "hard_alignment", "link_probabilities", "mbr_alignment"]
 
@@ -120,8 +121,7 @@ def hard_alignment(weights: Tensor, *, method: LinkMethod = "argmax", threshold:
         >>> [str(hard_alignment(weights, method=method)) for method in ("argmax", "threshold", "mbr")]
         ['0-0', '', '0-0 1-0']
     """
-    if method not in get_args(LinkMethod):
-        raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(LinkMethod))}")
+    check_choice("method", method, LinkMethod)
     probabilities = check_weights(weights).mean(0)
     if method == "mbr":
         return mbr_alignment(probabilities)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Tensor
 
 from pyro_attention._checks import as_float
 from pyro_attention.analysis.alignments.inputs import check_map
+from pyro_attention.analysis.inputs import check_choice, check_floats
 
 __all__ = ["PieceStyle", "merge_pieces", "word_map"]
 
@@ -41,8 +42,7 @@ def word_map(pieces: Sequence[str], *, style: PieceStyle = "@@", special: Collec
         raise TypeError(f"pieces is the string {pieces!r}, expected a sequence of pieces; split it before")
     if isinstance(special, str):
         raise TypeError(f"special is the string {special!r}, expected a collection of pieces such as {{{special!r}}}")
-    if style not in get_args(PieceStyle):
-        raise ValueError(f"style is {style!r}, expected one of {', '.join(get_args(PieceStyle))}")
+    check_choice("style", style, PieceStyle)
     words: list[int | None] = []
     word, inside = -1, False  # inside: the piece before belongs to a word that may go on
     for piece in pieces:
@@ -98,9 +98,7 @@ def merge_pieces(
         >>> merge_pieces(weights, source=[0, 0, 1, None], target=[0, 0], renormalise=True)
         tensor([[0.7059, 0.2941]])
     """
-    if not isinstance(weights, Tensor) or not weights.is_floating_point():
-        kind = f"dtype {weights.dtype}" if isinstance(weights, Tensor) else f"type {type(weights).__name__}"
-        raise TypeError(f"weights have {kind}, expected a floating-point tensor")
+    check_floats("weights", weights)
     if weights.dim() < 2:
         raise ValueError(f"weights have shape {tuple(weights.shape)}, expected [..., M, N]: target and source pieces")
     if not weights.isfinite().all():

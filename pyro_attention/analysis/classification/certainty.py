@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import astuple, dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from pyro_attention.analysis.classification.inputs import check_accuracy, check_logits
+from pyro_attention.analysis.inputs import check_choice
 
 __all__ = ["PAvPU", "Tested", "pavpu", "top_two_p_values"]
 
@@ -62,16 +63,13 @@ class PAvPU:
     def __add__(self, other: PAvPU) -> PAvPU:
         if not isinstance(other, PAvPU):
             return NotImplemented
-        own, others = ((x.threshold, x.test, x.num_samples) for x in (self, other))
-        if own != others:
-            raise ValueError(f"threshold, test and num_samples are {own} and {others}, expected the same to add counts")
-        return PAvPU(
-            *own,
-            accurate_certain=self.accurate_certain + other.accurate_certain,
-            accurate_uncertain=self.accurate_uncertain + other.accurate_uncertain,
-            inaccurate_certain=self.inaccurate_certain + other.inaccurate_certain,
-            inaccurate_uncertain=self.inaccurate_uncertain + other.inaccurate_uncertain,
-        )
+        tests = [(result.threshold, result.test, result.num_samples) for result in (self, other)]
+        if tests[0] != tests[1]:
+            raise ValueError(
+                f"threshold, test and num_samples are {tests[0]} and {tests[1]}, expected the same to add counts"
+            )
+        counts = zip(astuple(self)[3:], astuple(other)[3:], strict=True)
+        return PAvPU(*tests[0], *(own + others for own, others in counts))
 
 
 def _ratio(part: float, rest: float) -> float:
@@ -117,15 +115,8 @@ def pavpu(
     results = {}
     for threshold in thresholds:
         uncertain = p_values > threshold
-        results[threshold] = PAvPU(
-            threshold=threshold,
-            test=test,
-            num_samples=len(logits),
-            accurate_certain=accurate[~uncertain].sum().item(),
-            accurate_uncertain=accurate[uncertain].sum().item(),
-            inaccurate_certain=(1 - accurate)[~uncertain].sum().item(),
-            inaccurate_uncertain=(1 - accurate)[uncertain].sum().item(),
-        )
+        parts = [part[where].sum().item() for part in (accurate, 1 - accurate) for where in (~uncertain, uncertain)]
+        results[threshold] = PAvPU(threshold, test, len(logits), *parts)
     return results
 
 
@@ -155,8 +146,7 @@ def top_two_p_values(logits: Tensor, *, test: Tested) -> Tensor:
         from scipy.special import stdtr  # type: ignore[import-untyped]
     except ImportError as error:
         raise ImportError("the t-test of PAvPU needs SciPy: pip install 'pyro-attention[analysis]'") from error
-    if test not in get_args(Tested):
-        raise ValueError(f"test is '{test}', expected 'logits' or 'probabilities'")
+    check_choice("test", test, Tested)
     samples = check_logits(logits, min_samples=2)
     probabilities = samples.softmax(-1)
     top = probabilities.mean(0).topk(2).indices.expand(len(samples), -1, -1)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pyro_attention.analysis.classification.inputs import check_probabilities, split_entropy
+from pyro_attention.analysis.classification.inputs import check_probabilities
+from pyro_attention.analysis.inputs import split_entropy
 from pyro_attention.posterior.predictive import Prediction
 
 __all__ = ["UncertaintyDecomposition", "VarianceSplit", "decompose_uncertainty", "split_variance"]

@@ -5,35 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import as_float
+from pyro_attention.analysis.inputs import check_samples, seen_type
 
 __all__ = [
     "check_accuracy",
     "check_labels",
     "check_logits",
     "check_probabilities",
-    "equal_tailed",
     "mean_probabilities",
-    "split_entropy",
 ]
 
 
 def _with_samples(name: str, tensor: Tensor, min_samples: int) -> Tensor:
-    """``[S, items, classes]`` in at least float32, without a graph."""
-    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-        kind = f"dtype {tensor.dtype}" if isinstance(tensor, Tensor) else f"type {type(tensor).__name__}"
-        raise TypeError(f"{name} have {kind}, expected a floating-point tensor")
-    shape = tuple(tensor.shape)
-    expected = "[samples, items, classes]" if min_samples else "[items, classes] or [samples, items, classes]"
-    if tensor.dim() != 3 and (min_samples or tensor.dim() != 2):
-        remedy = "; keep the samples, for example predict(..., keep_samples=True).samples" if min_samples else ""
-        raise ValueError(f"{name} have shape {shape}, expected {expected}{remedy}")
-    if tensor.numel() == 0 or tensor.size(-1) < 2:
-        raise ValueError(f"{name} have shape {shape}, expected {expected} with at least one item and two classes")
-    if tensor.dim() == 3 and tensor.size(0) < min_samples:
-        raise ValueError(f"{name} hold {tensor.size(0)} sample(s), expected at least {min_samples}; draw more")
-    tensor = as_float(tensor.detach())
-    return tensor if tensor.dim() == 3 else tensor.unsqueeze(0)
+    remedy = "keep the samples S, for example predict(..., keep_samples=True).samples" if min_samples else "S samples"
+    return check_samples(name, tensor, axes="items, classes", min_samples=min_samples, remedy=remedy, least=2)
 
 
 def check_logits(logits: Tensor, *, min_samples: int = 0) -> Tensor:
@@ -84,8 +69,7 @@ def mean_probabilities(probabilities: Tensor) -> Tensor:
 def check_labels(labels: Tensor, classes: Tensor) -> None:
     """Raise unless labels are int64 ``[items]``, in range for scores ``[..., items, classes]`` and beside them."""
     if not isinstance(labels, Tensor) or labels.dtype != torch.int64:
-        kind = f"dtype {labels.dtype}" if isinstance(labels, Tensor) else f"type {type(labels).__name__}"
-        raise TypeError(f"labels have {kind}, expected a tensor of torch.int64; convert it with .long()")
+        raise TypeError(f"labels have {seen_type(labels)}, expected a tensor of torch.int64; convert it with .long()")
     items, count = classes.shape[-2:]
     if labels.shape != (items,):
         raise ValueError(f"labels have shape {tuple(labels.shape)}, expected [items] = ({items},)")
@@ -106,10 +90,9 @@ def check_accuracy(name: str, accuracy: Tensor, items: int | None = None) -> Ten
         float64 ``[items]``.
     """
     if not isinstance(accuracy, Tensor) or not (accuracy.dtype == torch.bool or accuracy.is_floating_point()):
-        kind = f"dtype {accuracy.dtype}" if isinstance(accuracy, Tensor) else f"type {type(accuracy).__name__}"
         raise TypeError(
-            f"{name} has {kind}, expected a tensor of booleans, or of floats from 0 to 1; compare predictions with "
-            f"labels before"
+            f"{name} has {seen_type(accuracy)}, expected a tensor of booleans, or of floats from 0 to 1; compare "
+            f"predictions with labels before"
         )
     if accuracy.dim() != 1 or accuracy.numel() == 0 or items not in (None, accuracy.numel()):
         expected = "at least one item" if items is None else f"({items},)"
@@ -119,24 +102,3 @@ def check_accuracy(name: str, accuracy: Tensor, items: int | None = None) -> Ten
     if not good.all():
         raise ValueError(f"{name} has an entry {values[~good][0].item():.4g}, expected numbers from 0 to 1")
     return values
-
-
-def equal_tailed(samples: Tensor, level: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean of samples ``[S, ...]`` and the ends of their equal-tailed intervals, each ``[...]``."""
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}, expected a probability in (0, 1)")
-    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=samples.dtype, device=samples.device)
-    flat = samples.flatten(1)
-    # torch.quantile takes no more than 2**24 numbers
-    parts = [part.quantile(tails, dim=0) for part in flat.split(max(1, 2**24 // len(flat)), dim=1)]
-    low, high = torch.cat(parts, 1).unflatten(1, samples.shape[1:])
-    return samples.mean(0), low, high
-
-
-def split_entropy(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Entropy of the mean of distributions ``[S, ..., N]``, mean entropy, and their difference, each ``[...]``."""
-    exact = samples.double()  # a difference of nearly equal entropies, where attention matters little
-    total = torch.special.entr(exact.mean(0)).sum(-1)
-    expected = torch.special.entr(exact).sum(-1).mean(0)
-    difference = (total - expected).clamp_min(0.0)
-    return total.to(samples.dtype), expected.to(samples.dtype), difference.to(samples.dtype)

@@ -34,6 +34,13 @@ class ClassificationScores:
     brier: float
 
 
+def _checked(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """Mean probabilities ``[items, classes]``, after a check of these and of the labels."""
+    mean = mean_probabilities(probabilities)
+    check_labels(labels, mean)
+    return mean
+
+
 def classification_scores(probabilities: Tensor, labels: Tensor, *, bins: int = 15) -> ClassificationScores:
     r"""Accuracy, NLL, ECE and Brier score of :math:`\bar p = \frac1S \sum_s p^{(s)}`.
 
@@ -52,8 +59,7 @@ def classification_scores(probabilities: Tensor, labels: Tensor, *, bins: int = 
         >>> classification_scores(torch.tensor([[0.75, 0.25], [0.75, 0.25]]), torch.tensor([0, 1]))
         ClassificationScores(accuracy=0.5, nll=0.836..., ece=0.25, brier=0.625)
     """
-    mean = mean_probabilities(probabilities)
-    check_labels(labels, mean)
+    mean = _checked(probabilities, labels)
     return ClassificationScores(
         accuracy=(mean.argmax(-1) == labels).float().mean().item(),
         nll=negative_log_likelihood(mean, labels),
@@ -78,8 +84,7 @@ def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> float:
         >>> negative_log_likelihood(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]), torch.tensor([0]))
         0.693...
     """
-    mean = mean_probabilities(probabilities)
-    check_labels(labels, mean)
+    mean = _checked(probabilities, labels)
     # a mean over few samples may be exactly 0
     return nn.functional.nll_loss(mean.clamp_min(1e-12).log(), labels).item()
 
@@ -102,8 +107,7 @@ def brier_score(probabilities: Tensor, labels: Tensor) -> float:
 
     Source: Brier (1950), Verification of forecasts expressed in terms of probability.
     """
-    mean = mean_probabilities(probabilities)
-    check_labels(labels, mean)
+    mean = _checked(probabilities, labels)
     distances = mean - nn.functional.one_hot(labels, mean.size(-1))
     return distances.square().sum(-1).mean().item()
 
@@ -136,8 +140,7 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, *, bins: i
         raise ImportError(
             "the expected calibration error needs torchmetrics: pip install 'pyro-attention[analysis]'"
         ) from error
-    mean = mean_probabilities(probabilities)
-    check_labels(labels, mean)
+    mean = _checked(probabilities, labels)
     if not isinstance(bins, int) or bins < 1:
         raise ValueError(f"bins is {bins}, expected a whole number of at least 1")
     return float(multiclass_calibration_error(mean, labels, mean.size(-1), n_bins=bins).item())

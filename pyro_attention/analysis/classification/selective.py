@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_attention.analysis.classification.inputs import check_accuracy, mean_probabilities
+from pyro_attention.analysis.inputs import check_floats
 
 __all__ = ["SelectiveAccuracy", "max_probability", "selective_accuracy"]
 
@@ -60,9 +61,7 @@ def selective_accuracy(confidence: Tensor, correct: Tensor) -> SelectiveAccuracy
     (2019), Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers.
     """
     accuracy = check_accuracy("correct", correct)
-    if not isinstance(confidence, Tensor) or not confidence.is_floating_point():
-        kind = f"dtype {confidence.dtype}" if isinstance(confidence, Tensor) else f"type {type(confidence).__name__}"
-        raise TypeError(f"confidence has {kind}, expected a floating-point tensor")
+    check_floats("confidence", confidence, verb="has")
     if confidence.shape != accuracy.shape:
         raise ValueError(f"confidence has shape {tuple(confidence.shape)}, expected [items] = {tuple(accuracy.shape)}")
     if confidence.isnan().any():

@@ -181,9 +181,9 @@ def test_batches_may_be_added():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"test": "scores"}, "test is 'scores', expected 'logits' or 'probabilities'"),
+        ({"test": "scores"}, "test is 'scores', expected one of logits, probabilities"),
         ({"logits": torch.zeros(1, 3, 2)}, r"logits hold 1 sample\(s\), expected at least 2; draw more"),
-        ({"logits": torch.zeros(3, 2)}, r"logits have shape \(3, 2\), expected \[samples, items, classes\]; keep the"),
+        ({"logits": torch.zeros(3, 2)}, r"logits have shape \(3, 2\), expected \[S, items, classes\]; keep the"),
         ({"thresholds": []}, r"thresholds is \(\), expected numbers between 0 and 1"),
         ({"thresholds": [0.05, 5.0]}, r"thresholds is \(0.05, 5.0\), expected numbers between 0 and 1"),
         ({"thresholds": [math.nan]}, r"thresholds is \(nan,\)"),

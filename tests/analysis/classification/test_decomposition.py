@@ -59,7 +59,7 @@ def test_small_disagreement_survives_float32():
 
 
 def test_samples_must_be_there():
-    with pytest.raises(ValueError, match=r"shape \(3, 2\), expected \[samples, items, classes\]; keep the samples"):
+    with pytest.raises(ValueError, match=r"shape \(3, 2\), expected \[S, items, classes\]; keep the samples"):
         decompose_uncertainty(torch.full((3, 2), 0.5))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.benchmarks import fused_attention
+from experiments.benchmarks import fused_attention, report
 from experiments.benchmarks.fused_attention import CONTESTANTS, FusedConfig, make_step, run
 from experiments.benchmarks.timing import Timing
 from experiments.files import UserError
@@ -48,10 +48,8 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         return times
 
     monkeypatch.setattr(fused_attention, "interleave", interleave)
-    write = fused_attention.write_environment
-    monkeypatch.setattr(
-        fused_attention, "write_environment", lambda folder, _, **options: write(folder, cpu, **options)
-    )
+    write = report.write_environment
+    monkeypatch.setattr(report, "write_environment", lambda folder, _, **options: write(folder, cpu, **options))
     config = FusedConfig(lengths=(5, 6), out=tmp_path, results=tmp_path / "PAGE.md", causal=True)
     metrics = run(config)
     assert metrics["5_positions/Bayesian/ms"] == 4

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from experiments.benchmarks import graph_scaling, graph_sizes
-from experiments.benchmarks.graph_scaling import ScalingConfig, run
-from experiments.benchmarks.graph_scaling_report import findings, rows, topology
+from experiments.benchmarks.graph_scaling import ScalingConfig, findings, rows, run, topology
 from experiments.benchmarks.graph_sizes import CONTESTANTS, LARGE, SMALL, Graph, Measurement, growth, make_step, pubmed
 from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import Timing
@@ -148,15 +147,16 @@ def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_layers_that_would_need_too_much_memory_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     peaks = {"GATConv": 0.002, "Soft": 0.001, "WC": 0.001}
 
-    def measure(graph: Graph, contestants: list[str], *, rounds: int) -> Measurement:
-        assert rounds == 30
-        return _measurement(graph.edges, **{name: graph.edges * peaks[name] for name in contestants})
+    def measure(_: object, contestants: list[str], graph: Graph, *, rounds: int, warm_up: int) -> tuple[dict, dict]:
+        assert (rounds, warm_up) == (30, 3)
+        found = _measurement(graph.edges, **{name: graph.edges * peaks[name] for name in contestants})
+        return found.times, found.peaks
 
     monkeypatch.setattr(graph_scaling, "measure", measure)
     graphs = [Graph(10, edges) for edges in (1000, 10_000, 50_000, 100_000)]
     done = graph_scaling._measure_all(graphs, ScalingConfig(max_memory=0.06))
     assert [sorted(found.times) for found in done] == [["GATConv", "Soft", "WC"]] * 2 + [["Soft", "WC"]]
-    last = rows(done)[-1]
+    last = rows(graph_scaling._metrics(done[0], done), done[0], done)[-1]
     assert (last["GATConv ms"], last["WC ratio"], last["WC ms"]) == ("-", "-", "500.0")
 
 

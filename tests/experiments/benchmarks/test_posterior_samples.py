@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from experiments.benchmarks import posterior_samples
-from experiments.benchmarks.posterior_samples import SAMPLES, Sizes, make_guides, run
+from experiments.benchmarks.enumeration import Sizes
+from experiments.benchmarks.posterior_samples import SAMPLES, make_guides, run
 from models.nmt import Translation
 from pyro_attention import sample_posterior
 

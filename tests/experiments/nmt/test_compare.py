@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 
 from experiments.compare import main
+from experiments.datasets.text.readers import toy
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.files import UserError
 from experiments.harness.results import read_metrics
-from experiments.nmt import model as translation_model
 from experiments.nmt.claims import claims
 from experiments.nmt.compare import SCHEMES, CompareTranslations, run
 from experiments.nmt.table import table_rows
@@ -19,7 +19,7 @@ TINY = {"seeds": 2, "base_epochs": 1, "hidden": 8, "vocabulary": 300, "num_sampl
 
 @pytest.fixture
 def small_corpus(monkeypatch):
-    monkeypatch.setattr(translation_model, "_toy", partial(toy_translation, 0, train=32, val=4, test=6))
+    monkeypatch.setattr(toy, "toy_corpus", partial(toy_translation, 0, train=32, val=4, test=6))
 
 
 @pytest.mark.usefixtures("small_corpus")

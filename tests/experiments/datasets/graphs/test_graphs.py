@@ -276,7 +276,7 @@ def test_damaged_file(write, damage):
 
 
 def test_unknown_name():
-    with pytest.raises(ValueError, match="'nell'; expected one of digits, cora, citeseer, pubmed, dblp"):
+    with pytest.raises(ValueError, match=r"unknown graph 'nell'.*Registered: cora, citeseer, pubmed, dblp, digits"):
         load_graph("nell")
 
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from experiments.datasets.images.captions import read_karpathy
+from experiments.datasets.images.karpathy import read_karpathy
 from tests.experiments.datasets.hostile.case import Case, anywhere, link_to
 from tests.experiments.datasets.hostile.pictures import picture
 

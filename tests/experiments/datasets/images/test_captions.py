@@ -11,8 +11,9 @@ from PIL import Image
 
 from experiments.datasets.images import caption_data
 from experiments.datasets.images.caption_data import CaptionedImages, caption_words
-from experiments.datasets.images.captions import load_captions, read_karpathy
+from experiments.datasets.images.captions import load_captions
 from experiments.datasets.images.image_files import ImageFile, tar_images
+from experiments.datasets.images.karpathy import read_karpathy
 
 needs_data = pytest.mark.skipif(not os.environ.get("PYRO_ATTENTION_DATA"), reason="PYRO_ATTENTION_DATA is not set")
 NAMES = ["b.jpg", "a.jpg", "c.jpg"]
@@ -153,7 +154,10 @@ def test_no_data(tmp_path, name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("flickr9k", "train"), "no captioned images are named 'flickr9k'; expected one of flickr8k, coco"),
+        (
+            ("flickr9k", "train"),
+            "unknown data set of captioned images 'flickr9k'; did you mean 'flickr8k'. Registered: coco, flickr8k",
+        ),
         (("coco", "restval"), "no split is named 'restval'; expected one of train, val, test"),
     ],
 )

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.datasets.text import multi30k_files, parallel
-from experiments.datasets.text.parallel import LANGUAGES, ParallelText, load_parallel, read_parallel
+from experiments.datasets.text import multi30k_files
+from experiments.datasets.text.parallel import PARALLEL, ParallelText, load_parallel, read_parallel
+from experiments.datasets.text.readers.tatoeba import PART
 from pyro_attention.analysis.alignments.weights import Alignment
 
 REAL = os.environ.get("PYRO_ATTENTION_DATA")
@@ -141,7 +142,7 @@ def test_text_checks_itself():
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (("wmt", "train"), {}, "no parallel text is named 'wmt'; expected one of multi30k, iwslt14, tatoeba"),
+        (("wmt", "train"), {}, "unknown parallel text 'wmt'. Registered: iwslt14, multi30k, tatoeba, toy"),
         (("multi30k", "valid"), {}, "no split is named 'valid'; expected one of train, val, test"),
         (("multi30k", "val"), {"source": "cs"}, "no language is named 'cs'; expected .* of multi30k: de, en, fr"),
         (("iwslt14", "val"), {"target": "fr"}, "no language is named 'fr'; expected .* of iwslt14: de, en"),
@@ -216,7 +217,7 @@ def test_no_network(server, tmp_path):
 
 
 def test_checksums_are_known_for_every_file():
-    stems, languages = ("train", "val", "test_2016_flickr"), LANGUAGES["multi30k"]
+    stems, languages = ("train", "val", "test_2016_flickr"), PARALLEL["multi30k"].languages
     assert multi30k_files.SHA256.keys() == {f"{stem}.{language}" for stem in stems for language in languages}
     assert all(re.fullmatch("[0-9a-f]{64}", value) for value in multi30k_files.SHA256.values())
 
@@ -351,7 +352,7 @@ def test_real_iwslt14():
 def test_real_tatoeba():
     texts = [load_parallel("tatoeba", split) for split in ("train", "val", "test")]
     assert sum(map(len, texts)) == 169197
-    assert all(parallel._TATOEBA_PART <= len(text) < parallel._TATOEBA_PART + 100 for text in texts[1:])
+    assert all(PART <= len(text) < PART + 100 for text in texts[1:])
     for side in ("source", "target"):
         sets = [set(getattr(text, side)) for text in texts]
         assert sum(map(len, sets)) == len(set.union(*sets))

@@ -1,0 +1,1 @@
+"""Readers of graphs: every module registers what it reads in `GRAPHS`."""

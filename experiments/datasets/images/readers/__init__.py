@@ -1,0 +1,1 @@
+"""Readers of captioned photographs: every module registers what it reads in `CAPTIONS`."""

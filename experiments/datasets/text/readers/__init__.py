@@ -1,0 +1,1 @@
+"""Readers of sentence pairs: every module registers what it reads in `PARALLEL`."""
