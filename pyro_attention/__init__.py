@@ -4,25 +4,43 @@ from pyro_attention._guide_runs import GuideRun, PriorWarning
 from pyro_attention.attention import LatentAttention
 from pyro_attention.blocked.value import BlockedValue
 from pyro_attention.check import ModelReport, SiteReport, check_model
-from pyro_attention.families.alignment import AlignmentPrior, Amortised, Categorical, ExpectedAlignment, Marginal
-from pyro_attention.families.alignment_weights import AlignmentWeights, CategoricalAlignment
-from pyro_attention.families.base import FAMILIES, Family, Gamma, LogNormal, Soft, Weibull
-from pyro_attention.families.dirichlet import Dirichlet, DirichletPrior
-from pyro_attention.families.dirichlet_weights import DirichletWeights
-from pyro_attention.families.distribution import LogWeights
-from pyro_attention.families.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian, GaussianWeights
-from pyro_attention.families.gumbel import GumbelSoftmax
-from pyro_attention.families.key_network import KeyNetwork
-from pyro_attention.families.prior import (
+from pyro_attention.families import (
+    FAMILIES,
     PRIORS,
+    AlignmentPrior,
+    AlignmentWeights,
+    Amortised,
+    AttentionDistribution,
+    Categorical,
+    CategoricalAlignment,
     ContextualGammaPrior,
+    ContextualGaussianPrior,
     ContextualLogNormalPrior,
+    Dirichlet,
+    DirichletPrior,
+    DirichletWeights,
+    ExpectedAlignment,
+    Family,
     FixedGammaPrior,
+    FixedGaussianPrior,
     FixedLogNormalPrior,
+    Gamma,
+    GammaWeights,
+    Gaussian,
+    GaussianWeights,
+    GumbelSoftmax,
+    KeyNetwork,
+    LogNormal,
+    LogNormalWeights,
+    LogWeights,
+    Marginal,
+    OneParameterFamily,
     Prior,
+    Proposal,
+    Soft,
+    Weibull,
+    WeibullWeights,
 )
-from pyro_attention.families.proposal import AttentionDistribution, Proposal
-from pyro_attention.families.weights import GammaWeights, LogNormalWeights, WeibullWeights
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.layers.graph import GraphAttention
 from pyro_attention.layers.multihead import MultiheadAttention
@@ -90,6 +108,7 @@ __all__ = [
     "ModelReport",
     "MultiheadAttention",
     "Normalizer",
+    "OneParameterFamily",
     "Prediction",
     "Prior",
     "PriorWarning",

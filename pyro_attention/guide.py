@@ -15,10 +15,9 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import nn
 
-from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, without_output
-from pyro_attention.blocked.distributions import BlockedPrior
+from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, is_attention_site, without_output
 from pyro_attention.families.base import Family
-from pyro_attention.families.proposal import AttentionDistribution
+from pyro_attention.families.distribution import AttentionDistribution
 
 __all__ = ["AttentionGuide", "check_guide"]
 
@@ -149,10 +148,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 f"site '{name}': {type(family).__name__} fits priors of kind '{family.kind}', but its prior "
                 f"{type(prior).__name__} is of kind '{prior.kind}'"
             )
-        if isinstance(prior, BlockedPrior):
-            return prior.posterior(family)
         args, kwargs = self.args_kwargs
-        return family.amortise(prior, *args, **kwargs)
+        return prior.posterior(family, *args, **kwargs)
 
     def get_traces(self) -> tuple[Any, Any]:
         """Traces of the model and of the guide after a call; sites that are summed out are in the model's alone."""
@@ -236,7 +233,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     def _check_sites(self) -> None:
         """Raise ValueError when a pattern, or a site of ``rest``, has no counterpart in the model."""
-        sites = [name for name, site in self.trace.nodes.items() if _is_attention_site(site)]
+        sites = [name for name, site in self.trace.nodes.items() if is_attention_site(site)]
         matched = {self._pattern(name) for name in sites}
         unused = [pattern for pattern in self.patterns if pattern not in matched]
         if unused:
@@ -275,7 +272,3 @@ def check_guide(guide: Any) -> None:
 
 def _is_attention(prior: Any) -> bool:
     return isinstance(prior, AttentionDistribution)
-
-
-def _is_attention_site(site: Any) -> bool:
-    return site["type"] == "sample" and _is_attention(site["infer"].get("prior"))

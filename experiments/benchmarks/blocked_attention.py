@@ -51,6 +51,7 @@ from pyro_attention import (
     LatentAttention,
     Weibull,
 )
+from pyro_attention.blocked import attend_blocked
 
 __all__ = ["CONTESTANTS", "BlockedConfig", "Contestant", "compare", "make_step", "run"]
 
@@ -81,7 +82,7 @@ class _Layer(PyroModule):
         queries, keys, values = self.vectors
         queries = queries / math.sqrt(WIDTH)
         if self.blocked:
-            output = self.attention.blocked(queries, keys, values)
+            output = attend_blocked(self.attention, queries, keys, values)
         else:
             output = self.attention(queries @ keys.transpose(-1, -2), values, keys=keys)
         factor("output", -output.context.square().mean())

@@ -38,6 +38,7 @@ from experiments.harness.results import write_environment, write_metrics
 from experiments.reporting.page import hardware, update_section
 from experiments.reporting.tables import as_table, markdown_table
 from pyro_attention import AttentionELBO, AttentionGuide, ContextualGammaPrior, LatentAttention, Weibull
+from pyro_attention.blocked import attend_blocked
 from pyro_attention.blocked.ops.fused_attention import fuses
 
 __all__ = ["CONTESTANTS", "Contestant", "FusedConfig", "make_step", "run"]
@@ -80,7 +81,7 @@ class _Bayesian(PyroModule):
         queries, keys, values = self.vectors
         queries = queries / math.sqrt(queries.size(-1))
         with pyro.plate("batch", queries.size(0), dim=-1):
-            context = self.attention.blocked(queries, keys, values, causal=self.causal).context
+            context = attend_blocked(self.attention, queries, keys, values, causal=self.causal).context
         pyro.factor("output", -context.square().mean(dtype=torch.float32))
 
 

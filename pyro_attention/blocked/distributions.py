@@ -13,13 +13,14 @@ from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import check_scores
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
-from pyro_attention.blocked.ops.counter_noise import NoiseKind
 from pyro_attention.blocked.pairs import Pairs
 from pyro_attention.blocked.value import BlockedValue, rows_of
-from pyro_attention.families.distribution import LogWeights
+from pyro_attention.families.base import Family
+from pyro_attention.families.log_weights import LogWeights
+from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.families.proposal import Proposal
-from pyro_attention.families.weights import LogNormalWeights, WeibullWeights
 from pyro_attention.layout import Dense
+from pyro_attention.ops.noise import NoiseKind
 
 __all__ = ["BlockedPosterior", "BlockedPrior"]
 
@@ -49,8 +50,11 @@ class _BlockedWeights(LogWeights):
         Raises:
             ValueError: They would take too much memory.
         """
-        dense = value.dense() if isinstance(value, BlockedValue) else value
-        return self.pairs.layout(slice(None)).softmax(dense)
+        return self.pairs.layout(slice(None)).softmax(self.materialise(value))
+
+    def materialise(self, value: Tensor) -> Tensor:
+        """``log S`` of all pairs; ValueError when it would take too much memory."""
+        return value.dense() if isinstance(value, BlockedValue) else value
 
     def sum_windows(self, term: Callable[[slice], Tensor]) -> Tensor:
         """Sum of a function of some queries over all of them; backward computes each window again."""
@@ -88,7 +92,7 @@ class BlockedPrior(_BlockedWeights):
         shape_only = self.pairs.queries.new_zeros(()).expand(self.pairs.shape)[..., rows, :]
         return self.network(shape_only, self.pairs.keys, self.pairs.layout(rows))
 
-    def posterior(self, family: Any) -> BlockedPosterior:
+    def posterior(self, family: Family, *args: Any, **kwargs: Any) -> BlockedPosterior:  # noqa: ARG002
         """Posterior of a family that adds noise to the scores, the same whatever they are.
 
         Raises:
@@ -99,9 +103,19 @@ class BlockedPrior(_BlockedWeights):
         zero = self.pairs.queries.new_zeros(self.event_shape[0], 1, 1)
         origin = LogNormalWeights(zero, torch.ones(())).with_proposal(Proposal(zero, Dense(), normalize=False))
         relative = family.posterior(origin)
-        if not isinstance(relative, WeibullWeights | LogNormalWeights | Delta):
+        if not isinstance(relative, Delta) and getattr(relative, "noise_kind", None) is None:
             raise self._unsuitable(family)
         return BlockedPosterior(self.pairs, relative, site=self.site)
+
+    @property
+    def held_scores(self) -> None:
+        """None: the scores are never held together."""
+        return None
+
+    @property
+    def masked_fraction(self) -> float:
+        """Fraction of masked pairs; the layout knows of the key mask alone."""
+        return 1 - (self.pairs.counts().double() / self.pairs.shape[-2]).mean().item()
 
     @property
     def deterministic_value(self) -> BlockedValue:
@@ -111,7 +125,7 @@ class BlockedPrior(_BlockedWeights):
 
     def _unsuitable(self, family: Any) -> ValueError:
         return ValueError(
-            f"site '{self.site}': blocked attention draws Weibull and LogNormal weights, not those of "
+            f"site '{self.site}': blocked attention makes the noise of Weibull and LogNormal weights, not that of "
             f"{type(family).__name__}; choose one of these families (or Soft()), or "
             f"MultiheadAttention(implementation='dense'); a family of your own whose noise does not depend on the "
             f"scores says so where it is defined: class Mine(Family, shifts_scores=True)"
@@ -133,7 +147,7 @@ class BlockedPosterior(_BlockedWeights):
         site: Name of the site, for messages.
     """
 
-    def __init__(self, pairs: Pairs, relative: WeibullWeights | LogNormalWeights | Delta, *, site: str) -> None:
+    def __init__(self, pairs: Pairs, relative: LogWeights | Delta, *, site: str) -> None:
         super().__init__(pairs)
         self.relative, self.site = relative, site
         self._normalisers: dict[str, Tensor] = {}  # shared by copies
@@ -149,13 +163,9 @@ class BlockedPosterior(_BlockedWeights):
         return BlockedValue(self, None)
 
     def window(self, rows: slice) -> LogWeights:
-        scores, options = self.pairs.scores(rows), {"layout": self.pairs.layout(rows)}
-        if isinstance(self.relative, WeibullWeights):
-            log_scale = scores + self.relative.log_scale
-            return WeibullWeights(log_scale, self.relative.concentration, shape=scores.shape, **options)
-        if isinstance(self.relative, LogNormalWeights):
-            return LogNormalWeights(scores + self.relative.loc, self.relative.scale, shape=scores.shape, **options)
-        raise NotImplementedError("a point mass has no density")
+        if isinstance(self.relative, Delta):
+            raise NotImplementedError("a point mass has no density")
+        return self.relative.shifted(self.pairs.scores(rows), self.pairs.layout(rows))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of ``log S``; zero for a point mass, whose site has no prior term."""
@@ -165,11 +175,9 @@ class BlockedPosterior(_BlockedWeights):
 
     def noise(self) -> tuple[NoiseKind | None, Tensor | None]:
         """Distribution of the noise and its factor, one number or one per head."""
-        if isinstance(self.relative, WeibullWeights):
-            return "log_exponential", self.relative.concentration.reciprocal().reshape(-1)
-        if isinstance(self.relative, LogNormalWeights):
-            return "normal", self.relative.scale.reshape(-1)
-        return None, None
+        if isinstance(self.relative, Delta):
+            return None, None
+        return self.relative.noise_kind, self.relative.noise_scale.reshape(-1)
 
     def attend(self, seed: int | None, values: Tensor) -> Tensor:
         """Context ``[..., H, M, D]`` of the values under the weights of a seed; None for the posterior mean.

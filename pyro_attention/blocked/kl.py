@@ -15,15 +15,15 @@ from torch.distributions import register_kl
 
 from pyro_attention._checks import as_float
 from pyro_attention.blocked.distributions import BlockedPosterior, BlockedPrior
-from pyro_attention.families.distribution import LogWeights
-from pyro_attention.families.kl import kl_log_weights
-from pyro_attention.families.weights import GammaWeights, LogNormalWeights
+from pyro_attention.families.gamma import GammaWeights
+from pyro_attention.families.log_weights import LogWeights, kl_log_weights
+from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.ops.special import lgamma_exp
 
 __all__ = ["kl_blocked"]
 
 
-@register_kl(BlockedPosterior, BlockedPrior)  # type: ignore[untyped-decorator]
+@register_kl(BlockedPosterior, BlockedPrior)
 def kl_blocked(q: BlockedPosterior, p: BlockedPrior) -> Tensor:
     """KL summed over all pairs that may attend: q's batch shape, in nats; memory grows as the lengths.
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention.attention import LatentAttention
-from pyro_attention.families.prior import ContextualGammaPrior, Prior
+from pyro_attention.families.gamma import ContextualGammaPrior
+from pyro_attention.families.prior import Prior
 from pyro_attention.layers.pyg import check_conv, read_nodes
 from pyro_attention.layers.scores import GraphAdditive
 from pyro_attention.layout import EdgeList

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from pyro_attention._checks import as_float
 from pyro_attention.attention import LatentAttention
+from pyro_attention.blocked.attention import attend_blocked, blocked_obstacle
 from pyro_attention.blocked.choice import Implementation, check_implementation, is_blocked, scores_shape, unsupported
-from pyro_attention.families.prior import ContextualGammaPrior, Prior
+from pyro_attention.families.gamma import ContextualGammaPrior
+from pyro_attention.families.prior import Prior
 from pyro_attention.layers.masks import Mask, check_batches, read_attn_mask, read_padding
 from pyro_attention.layers.scores import ScaledDotProduct
 from pyro_attention.layout import Dense
@@ -105,7 +107,7 @@ class MultiheadAttention(nn.Module):
             dropout=dropout,
             normalize_scores=normalize_scores,
         )
-        obstacle = self.attention.obstacle(training=False)  # dropout may be meant for dense training
+        obstacle = blocked_obstacle(self.attention, training=False)  # dropout may be meant for dense training
         if implementation == "blocked" and obstacle is not None:
             raise unsupported(name, obstacle)
         self.reset_parameters()
@@ -226,7 +228,7 @@ sample_posterior"
             return "a key_padding_mask with numbers other than 0 and -inf"
         if type(self.score) is not ScaledDotProduct:
             return f"scores by {type(self.score).__name__}, only ScaledDotProduct"
-        return self.attention.obstacle()
+        return blocked_obstacle(self.attention)
 
     def _attend_blocked(
         self,
@@ -238,7 +240,9 @@ sample_posterior"
         is_causal: bool,
     ) -> AttentionOutput:
         queries = as_float(q) / math.sqrt(q.size(-1))
-        output = self.attention.blocked(queries, k, v, key_mask=key_mask, query_mask=query_mask, causal=is_causal)
+        output = attend_blocked(
+            self.attention, queries, k, v, key_mask=key_mask, query_mask=query_mask, causal=is_causal
+        )
         return replace(output, context=self.out_proj(output.context.transpose(-3, -2).flatten(-2)))
 
     def _heads(self, projected: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from pyro import poutine
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
-from pyro_attention.families.alignment_weights import CategoricalAlignment
+from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.objectives.elbo import AttentionELBO
 

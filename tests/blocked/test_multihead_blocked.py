@@ -23,10 +23,11 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
+from pyro_attention.blocked import attend_blocked
 from pyro_attention.blocked import pairs as pairs_module
 from pyro_attention.blocked import value as value_module
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
-from pyro_attention.families.weights import WeibullWeights
+from pyro_attention.families.weibull import WeibullWeights
 from tests.helpers import assert_mean, make_prior
 
 BATCH, LENGTH, HEADS, WIDTH = 3, 6, 2, 8
@@ -259,7 +260,7 @@ q = torch.zeros(BATCH, HEADS, LENGTH, 4)
 )
 def test_wrong_tensors(tensors, masks, error, message):
     with pytest.raises(error, match=message):
-        Model().layer.attention.blocked(*tensors, **masks)
+        attend_blocked(Model().layer.attention, *tensors, **masks)
 
 
 class Sharper(Weibull):

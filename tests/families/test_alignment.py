@@ -10,8 +10,14 @@ import torch
 from torch import nn
 
 from pyro_attention import AttentionGuide, Dense, LatentAttention, Weibull, sample_posterior
-from pyro_attention.families.alignment import AlignmentPrior, Amortised, Categorical, ExpectedAlignment, Marginal
-from pyro_attention.families.alignment_weights import CategoricalAlignment
+from pyro_attention.families import (
+    AlignmentPrior,
+    Amortised,
+    Categorical,
+    CategoricalAlignment,
+    ExpectedAlignment,
+    Marginal,
+)
 from pyro_attention.objectives.enumeration import AlignmentELBO
 
 NEVER = -1e12  # not -inf, which has no gradient

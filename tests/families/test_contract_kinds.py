@@ -24,7 +24,7 @@ from pyro_attention import (
     GaussianWeights,
     LatentAttention,
 )
-from pyro_attention.families.proposal import AttentionDistribution
+from pyro_attention.families import AttentionDistribution
 from tests.helpers import ALL_PAIRS, make_family, make_prior
 
 every_pair = pytest.mark.parametrize(("family", "prior"), ALL_PAIRS)

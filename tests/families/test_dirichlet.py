@@ -25,7 +25,7 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
-from pyro_attention.families.alignment import AlignmentPrior, Amortised
+from pyro_attention.families import AlignmentPrior, Amortised
 from tests.families.test_alignment import BATCH, KEYS, QUERIES, Network, Toy, make_problem
 from tests.helpers import assert_mean
 
