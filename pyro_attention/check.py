@@ -151,7 +151,7 @@ def check_model(
 def _objective(guide: AttentionGuide) -> AttentionELBO | AlignmentELBO:
     check_guide(guide)
     summed_out = any("enumerate" in family.infer for family in guide.families if isinstance(family, Family))
-    return AlignmentELBO() if summed_out else AttentionELBO()  # type: ignore[no-untyped-call]
+    return AlignmentELBO() if summed_out else AttentionELBO()
 
 
 class _Recorder(poutine.messenger.Messenger):

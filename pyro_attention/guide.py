@@ -97,7 +97,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         self.keep_prior = tuple(keep_prior)
         self.rest = self._make_rest(model, rest)
 
-    @pyro_method  # type: ignore[untyped-decorator]
+    @pyro_method
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Run the model once under the posterior; returns the value of every sample site of the model."""
         self._drawn = None if self.rest is None else poutine.trace(self.rest).get_trace(*args, **kwargs)

@@ -103,9 +103,9 @@ class BlockedPrior(_BlockedWeights):
         zero = self.pairs.queries.new_zeros(self.event_shape[0], 1, 1)
         origin = LogNormalWeights(zero, torch.ones(())).with_proposal(Proposal(zero, Dense(), normalize=False))
         relative = family.posterior(origin)
-        if not isinstance(relative, Delta) and getattr(relative, "noise_kind", None) is None:
-            raise self._unsuitable(family)
-        return BlockedPosterior(self.pairs, relative, site=self.site)
+        if isinstance(relative, Delta) or (isinstance(relative, LogWeights) and relative.noise_kind is not None):
+            return BlockedPosterior(self.pairs, relative, site=self.site)
+        raise self._unsuitable(family)
 
     @property
     def held_scores(self) -> None:
@@ -209,4 +209,4 @@ class BlockedPosterior(_BlockedWeights):
         for name, item in vars(relative).items():
             if isinstance(item, Tensor):
                 setattr(relative, name, item.detach())
-        return BlockedPosterior(self.pairs.detach(), relative, site=self.site).expand(self.batch_shape)  # type: ignore[return-value]
+        return BlockedPosterior(self.pairs.detach(), relative, site=self.site).expand(self.batch_shape)

@@ -102,7 +102,7 @@ class BlockedValue(Tensor):
         return repr(self)
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
         if name in _UNDISPATCHED:
             raise _not_held(name, args, kwargs)

@@ -71,7 +71,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
     def expand(self, batch_shape: Any, _instance: Any = None) -> CategoricalAlignment:
         """Copy with a larger batch shape."""
         new = type(self).__new__(type(self)) if _instance is None else _instance
-        new = super().expand(batch_shape, _instance=new)  # type: ignore[no-untyped-call]
+        new = super().expand(batch_shape, _instance=new)
         new.layout, new._proposal = self.layout, self._proposal
         return new  # type: ignore[no-any-return]
 
@@ -79,7 +79,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         """Log probability of a key; of weights, its expectation under them."""
         if value.is_floating_point():
             return (value.squeeze(-2) * self.logits).sum(-1)
-        return super().log_prob(value)  # type: ignore[no-any-return, no-untyped-call]
+        return super().log_prob(value)  # type: ignore[no-any-return]
 
     @property
     def full_shape(self) -> torch.Size:
@@ -151,7 +151,7 @@ class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
 
     def entropy(self) -> Tensor:
         """Entropy of the categorical distribution: the batch shape."""
-        return self.alignment.entropy()  # type: ignore[no-any-return, no-untyped-call]
+        return self.alignment.entropy()  # type: ignore[no-any-return]
 
     def weights(self, value: Tensor) -> Tensor:
         """The value."""

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
-from pyro_attention._checks import as_float
 from pyro_attention.families.base import FAMILIES, Family
 from pyro_attention.families.distribution import ContinuousWeights, check_same_event
 from pyro_attention.families.prior import PRIORS, Prior
@@ -72,16 +71,16 @@ class DirichletWeights(ContinuousWeights):
     """
 
     kind: ClassVar[str] = "dirichlet"
+    log_concentration: Tensor
 
     def __init__(self, log_concentration: Tensor, *, layout: Layout | None = None, **options: Any) -> None:
         layout = Dense() if layout is None else layout
         if not isinstance(layout, Dense):
             raise ValueError(f"layout is a {type(layout).__name__}, expected Dense: a row of keys is a simplex")
-        self.log_concentration = as_float(log_concentration)
         if layout.mask is not None:
             # a number that makes every moment one; it is never counted
-            self.log_concentration = self.log_concentration.masked_fill(~layout.mask, 0)
-        super().__init__(log_concentration=self.log_concentration, layout=layout, **options)
+            log_concentration = log_concentration.masked_fill(~layout.mask, 0)
+        super().__init__(log_concentration=log_concentration, layout=layout, **options)
         # a softmax over keys needs them all
         shape = torch.broadcast_shapes(self.log_concentration.shape, self.event_shape[-1:])
         self.log_concentration = self.log_concentration.expand(shape)

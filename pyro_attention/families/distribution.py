@@ -11,7 +11,7 @@ from pyro.distributions import Distribution, TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_attention._checks import check_finite, check_positive
+from pyro_attention._checks import as_float, check_finite, check_positive
 from pyro_attention.families.proposal import Proposal
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Softmax
@@ -144,10 +144,12 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
     under every prior and posterior alike: so it integrates to one, which MCMC needs, and they cancel between prior and
     posterior. Nothing reads their values; in a draw they are zero, without any noise.
 
-    A subclass supplies :meth:`draw`, ``mean_value``, ``entropy_per_weight`` and ``log_density``.
+    A subclass declares its parameters as attributes, and supplies :meth:`draw`, ``mean_value``, ``entropy_per_weight``
+    and ``log_density``.
 
     Args:
-        parameters: The parameters by name; their common broadcast shape is batch + event.
+        parameters: The parameters by name, kept as attributes, in float32 or float64; their common broadcast shape is
+            batch + event.
         layout: Where the weights live; dense without a mask by default.
         shape: Full shape, when the parameters do not span it.
         validate_args: Check parameters and values; on by default, as everywhere in torch.distributions.
@@ -173,6 +175,9 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
     ) -> None:
         self.layout: Layout = Dense() if layout is None else layout
         self.parameter_names = tuple(parameters)
+        parameters = {name: as_float(parameter) for name, parameter in parameters.items()}
+        for name, parameter in parameters.items():
+            setattr(self, name, parameter)
         full = torch.broadcast_shapes(*(p.shape for p in parameters.values())) if shape is None else shape
         if len(full) < self.layout.event_dim:
             raise ValueError(

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import as_float
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
 from pyro_attention.families.key_network import KeyNetwork
 from pyro_attention.families.log_weights import LogWeights
@@ -45,9 +44,11 @@ class GammaWeights(LogWeights):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
 
+    log_concentration: Tensor
+    log_rate: Tensor
+
     def __init__(self, log_concentration: Tensor, log_rate: Tensor, **options: Any) -> None:
-        self.log_concentration, self.log_rate = as_float(log_concentration), as_float(log_rate)
-        super().__init__(log_concentration=self.log_concentration, log_rate=self.log_rate, **options)
+        super().__init__(log_concentration=log_concentration, log_rate=log_rate, **options)
 
     @property
     def concentration(self) -> Tensor:

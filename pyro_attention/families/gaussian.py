@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence, register_kl
 
-from pyro_attention._checks import as_float
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
 from pyro_attention.families.distribution import ContinuousWeights, check_same_event
 from pyro_attention.families.key_network import KeyNetwork
@@ -47,10 +46,11 @@ class GaussianWeights(ContinuousWeights):
 
     kind: ClassVar[str] = "gaussian weights"
     positive: ClassVar[tuple[str, ...]] = ("scale",)
+    loc: Tensor
+    scale: Tensor
 
     def __init__(self, loc: Tensor, scale: Tensor, **options: Any) -> None:
-        self.loc, self.scale = as_float(loc), as_float(scale)
-        super().__init__(loc=self.loc, scale=self.scale, **options)
+        super().__init__(loc=loc, scale=scale, **options)
         self.normal = Normal(self.loc, self.scale, validate_args=False)
 
     def weights(self, value: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import as_float
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
 from pyro_attention.families.key_network import KeyNetwork
 from pyro_attention.families.log_weights import LogWeights
@@ -43,10 +42,11 @@ class LogNormalWeights(LogWeights):
 
     positive: ClassVar[tuple[str, ...]] = ("scale",)
     noise_kind: ClassVar[NoiseKind | None] = "normal"
+    loc: Tensor
+    scale: Tensor
 
     def __init__(self, loc: Tensor, scale: Tensor, **options: Any) -> None:
-        self.loc, self.scale = as_float(loc), as_float(scale)
-        super().__init__(loc=self.loc, scale=self.scale, **options)
+        super().__init__(loc=loc, scale=scale, **options)
 
     def draw(self, shape: torch.Size) -> Tensor:
         return self.from_noise(torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device))

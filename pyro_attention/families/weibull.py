@@ -11,7 +11,6 @@ from torch.distributions import Gamma as TorchGamma
 from torch.distributions import Weibull as TorchWeibull
 from torch.distributions import register_kl
 
-from pyro_attention._checks import as_float
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
 from pyro_attention.families.log_weights import LogWeights
 from pyro_attention.layout import Layout
@@ -50,10 +49,11 @@ class WeibullWeights(LogWeights):
 
     positive: ClassVar[tuple[str, ...]] = ("concentration",)
     noise_kind: ClassVar[NoiseKind | None] = "log_exponential"
+    log_scale: Tensor
+    concentration: Tensor
 
     def __init__(self, log_scale: Tensor, concentration: Tensor, **options: Any) -> None:
-        self.log_scale, self.concentration = as_float(log_scale), as_float(concentration)
-        super().__init__(log_scale=self.log_scale, concentration=self.concentration, **options)
+        super().__init__(log_scale=log_scale, concentration=concentration, **options)
 
     def draw(self, shape: torch.Size) -> Tensor:
         noise = log_exponential(shape, dtype=self.log_scale.dtype, device=self.log_scale.device)

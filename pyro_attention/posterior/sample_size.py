@@ -42,11 +42,11 @@ class SampleSize(Messenger):
 
     def __enter__(self) -> SampleSize:
         super().__enter__()
-        self._tensors.__enter__()  # type: ignore[no-untyped-call]
+        self._tensors.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._tensors.__exit__(*error)  # type: ignore[no-untyped-call]
+        self._tensors.__exit__(*error)
         super().__exit__(*error)
 
     def _pyro_sample(self, msg: Any) -> None:
@@ -62,7 +62,7 @@ class _NewTensors(TorchDispatchMode):
     """Bytes of the tensors that operations make while ``counting``: there now, and the most at a time."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.counting, self.now, self.most = False, 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

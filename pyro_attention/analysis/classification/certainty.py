@@ -152,7 +152,7 @@ def top_two_p_values(logits: Tensor, *, test: Tested) -> Tensor:
         tensor([0.2952], dtype=torch.float64)
     """
     try:
-        from scipy.special import stdtr  # type: ignore[import-untyped]
+        from scipy.special import stdtr
     except ImportError as error:
         raise ImportError("the t-test of PAvPU needs SciPy: pip install 'pyro-attention[analysis]'") from error
     if test not in get_args(Tested):
