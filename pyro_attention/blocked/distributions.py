@@ -125,7 +125,7 @@ class BlockedPrior(_BlockedWeights):
 
     def _unsuitable(self, family: Any) -> ValueError:
         return ValueError(
-            f"site '{self.site}': blocked attention makes the noise of Weibull and LogNormal weights, not that of "
+            f"site '{self.site}': blocked attention draws Weibull and LogNormal weights, not those of "
             f"{type(family).__name__}; choose one of these families (or Soft()), or "
             f"MultiheadAttention(implementation='dense'); a family of your own whose noise does not depend on the "
             f"scores says so where it is defined: class Mine(Family, shifts_scores=True)"
@@ -150,7 +150,7 @@ class BlockedPosterior(_BlockedWeights):
     def __init__(self, pairs: Pairs, relative: LogWeights | Delta, *, site: str) -> None:
         super().__init__(pairs)
         self.relative, self.site = relative, site
-        self._normalisers: dict[str, Tensor] = {}  # shared by copies
+        self._log_sums: dict[str, Tensor] = {}  # shared by copies
 
     def rsample(self, sample_shape: Any = ()) -> BlockedValue:
         """A value that holds a seed from torch's global generator instead of numbers."""
@@ -188,20 +188,20 @@ class BlockedPosterior(_BlockedWeights):
         kind, scale = self.noise() if seed is not None else (None, None)
         pairs, slices = self.pairs, self.full_shape[:-2]
         mask = None if pairs.key_mask is None else pairs.key_mask[..., None, :]
-        context, normalisers = blocked_attention(
+        context, log_sums = blocked_attention(
             pairs.queries.expand(*slices, *pairs.queries.shape[-2:]), pairs.keys, values,
             noise=kind, noise_scale=scale, seed=seed or 0, key_mask=mask, causal=pairs.causal,
         )  # fmt: skip
         # the products of finite queries and keys may overflow; of these only the rows are held
-        check_scores(normalisers.detach(), site=self.site, name="rows of scores")
-        self._normalisers["rows"] = normalisers
+        check_scores(log_sums.detach(), site=self.site, name="rows of scores")
+        self._log_sums["rows"] = log_sums
         return context if pairs.query_mask is None else context.where(pairs.query_mask[..., None, :, None], 0)
 
-    def normalisers(self) -> Tensor:
+    def log_sums(self) -> Tensor:
         """Log-sum-exp of the scores of each query, ``[..., H, M]``, known already once the weights have been used."""
-        if "rows" not in self._normalisers:
-            self._normalisers["rows"] = self.pairs.normalisers()
-        return self._normalisers["rows"]
+        if "rows" not in self._log_sums:
+            self._log_sums["rows"] = self.pairs.log_sums()
+        return self._log_sums["rows"]
 
     def detach(self) -> BlockedPosterior:
         """The same without gradients."""

@@ -9,14 +9,18 @@ import pytest
 import torch
 from torch import nn
 
-from pyro_attention import AttentionGuide, Dense, LatentAttention, Weibull, sample_posterior
-from pyro_attention.families import (
+from pyro_attention import (
     AlignmentPrior,
     Amortised,
+    AttentionGuide,
     Categorical,
     CategoricalAlignment,
+    Dense,
     ExpectedAlignment,
+    LatentAttention,
     Marginal,
+    Weibull,
+    sample_posterior,
 )
 from pyro_attention.objectives.enumeration import AlignmentELBO
 

@@ -18,13 +18,13 @@ from pyro_attention import (
     PRIORS,
     AlignmentELBO,
     Amortised,
+    AttentionDistribution,
     AttentionELBO,
     AttentionGuide,
     Dense,
     GaussianWeights,
     LatentAttention,
 )
-from pyro_attention.families import AttentionDistribution
 from tests.helpers import ALL_PAIRS, make_family, make_prior
 
 
