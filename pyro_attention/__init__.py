@@ -4,25 +4,28 @@ from pyro_attention._guide_runs import GuideRun, PriorWarning
 from pyro_attention.attention import LatentAttention
 from pyro_attention.blocked.value import BlockedValue
 from pyro_attention.check import ModelReport, SiteReport, check_model
-from pyro_attention.families.alignment import AlignmentPrior, Amortised, Categorical, ExpectedAlignment, Marginal
-from pyro_attention.families.alignment_weights import AlignmentWeights, CategoricalAlignment
-from pyro_attention.families.base import FAMILIES, Family, Gamma, LogNormal, Soft, Weibull
-from pyro_attention.families.dirichlet import Dirichlet, DirichletPrior
-from pyro_attention.families.dirichlet_weights import DirichletWeights
-from pyro_attention.families.distribution import LogWeights
+from pyro_attention.families.alignment import (
+    AlignmentPrior,
+    AlignmentWeights,
+    Categorical,
+    CategoricalAlignment,
+    ExpectedAlignment,
+    Marginal,
+)
+from pyro_attention.families.amortised import Amortised
+from pyro_attention.families.base import FAMILIES, Family, OneParameterFamily
+from pyro_attention.families.dirichlet import Dirichlet, DirichletPrior, DirichletWeights
+from pyro_attention.families.distribution import AttentionDistribution
+from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior, Gamma, GammaWeights
 from pyro_attention.families.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian, GaussianWeights
 from pyro_attention.families.gumbel import GumbelSoftmax
 from pyro_attention.families.key_network import KeyNetwork
-from pyro_attention.families.prior import (
-    PRIORS,
-    ContextualGammaPrior,
-    ContextualLogNormalPrior,
-    FixedGammaPrior,
-    FixedLogNormalPrior,
-    Prior,
-)
-from pyro_attention.families.proposal import AttentionDistribution, Proposal
-from pyro_attention.families.weights import GammaWeights, LogNormalWeights, WeibullWeights
+from pyro_attention.families.log_weights import LogWeights
+from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior, LogNormal, LogNormalWeights
+from pyro_attention.families.prior import PRIORS, Prior
+from pyro_attention.families.proposal import Proposal
+from pyro_attention.families.soft import Soft
+from pyro_attention.families.weibull import Weibull, WeibullWeights
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.layers.graph import GraphAttention
 from pyro_attention.layers.multihead import MultiheadAttention
@@ -91,6 +94,7 @@ __all__ = [
     "ModelReport",
     "MultiheadAttention",
     "Normalizer",
+    "OneParameterFamily",
     "Prediction",
     "Prior",
     "PriorWarning",

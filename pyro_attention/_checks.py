@@ -13,6 +13,7 @@ from pyro_attention.ops.transforms import whole
 __all__ = [
     "PlateCheck",
     "as_float",
+    "as_numbers",
     "check_boolean_mask",
     "check_dense",
     "check_edge_index",
@@ -30,6 +31,11 @@ def as_float(value: Tensor | float) -> Tensor:
     """Value as a tensor in float32 or float64: noise, softmax and KL are never computed in half precision."""
     tensor = torch.as_tensor(value)
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def as_numbers(value: Tensor) -> Any:
+    """Number of a tensor, or the list of its numbers, rounded to be shown."""
+    return value.detach().double().round(decimals=5).tolist()
 
 
 def check_positive(name: str, value: Tensor | float) -> None:

@@ -10,11 +10,14 @@ from typing import Any
 from pyro import poutine
 from pyro.poutine.trace_struct import Trace
 
+from pyro_attention.families.distribution import AttentionDistribution
+
 __all__ = [
     "TRACES",
     "GuideRun",
     "PriorWarning",
     "forget_traces",
+    "is_attention_site",
     "run_messenger",
     "sites_at_prior",
     "warn_of_priors",
@@ -42,6 +45,11 @@ class GuideRun:
 
 # What a guide holds of its last run.
 TRACES = ("trace", "_drawn")
+
+
+def is_attention_site(site: Any) -> bool:
+    """Whether a node of a guide's trace, or a message that has passed the guide, is an attention site."""
+    return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
 
 
 def forget_traces(messenger: Any) -> None:

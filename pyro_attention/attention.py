@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyro
 import torch
 from pyro.poutine import runtime
@@ -14,29 +12,19 @@ from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from pyro_attention._checks import PlateCheck, as_float, check_pairs, check_per_key, check_scores
-from pyro_attention.blocked.distributions import BlockedPrior
-from pyro_attention.blocked.pairs import Pairs
-from pyro_attention.blocked.value import BlockedValue
-from pyro_attention.families.prior import (
-    ContextualGammaPrior,
-    ContextualLogNormalPrior,
-    FixedGammaPrior,
-    FixedLogNormalPrior,
-    Prior,
-)
-from pyro_attention.families.proposal import AttentionDistribution, Proposal
+from pyro_attention._checks import PlateCheck, as_float, check_per_key, check_scores
+from pyro_attention.families.distribution import AttentionDistribution
+from pyro_attention.families.prior import Prior
+from pyro_attention.families.proposal import Proposal
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.dropout import Dropout
-from pyro_attention.ops.transforms import in_transform
 from pyro_attention.output import AttentionOutput
 
 __all__ = ["LatentAttention"]
 
 # A model enters these by itself, also where somebody calls it like any other module.
 _ANNOTATIONS = (IndepMessenger, MarkovMessenger, MaskMessenger, ScaleMessenger)
-_BLOCKED_PRIORS = (FixedGammaPrior, FixedLogNormalPrior, ContextualGammaPrior, ContextualLogNormalPrior)
 
 
 class LatentAttention(nn.Module):
@@ -129,79 +117,51 @@ class LatentAttention(nn.Module):
         check_per_key("keys", keys, scores, layout, site=self.name)
         # an autocast region would redo the softmax inputs in half precision
         with torch.autocast(scores.device.type, enabled=False):
-            prior = self._prior(as_float(scores), keys, layout)
-            weights = self.dropout(prior.weights(self._value(prior)))
+            prior = self.propose(as_float(scores), keys, layout)
+            weights = self.dropout(prior.weights(self.sample(prior)))
         context = layout.aggregate(weights.to(values.dtype), values)
         return AttentionOutput(context=context, weights=weights)
 
-    def blocked(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        *,
-        key_mask: Tensor | None = None,
-        query_mask: Tensor | None = None,
-        causal: bool = False,
-    ) -> AttentionOutput:
-        """The same from queries and keys, in memory that grows as their number and not as its square.
+    def propose(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
+        """The prior of one call, which carries what the layer proposes to its site.
 
-        Scores are ``queries @ keys.T``; neither they nor the weights are held. The site's value is a
-        :class:`BlockedValue`. Under a causal mask a contextual or LogNormal prior's KL takes a second pass.
+        A posterior family makes the posterior of it, ``family.posterior(prior)``; :meth:`forward` samples it.
 
         Args:
-            queries: ``[..., H, M, D]``, already scaled.
-            keys: ``[..., H, N, D]``, also those of a contextual prior.
-            values: ``[..., H, N, Dv]``.
-            key_mask: Boolean ``[..., N]``, True = may be attended to.
-            query_mask: Boolean ``[..., M]``, True = may attend.
-            causal: Query i sees the keys 0 .. i alone.
+            scores: In float32 or float64, of a shape that fits the layout; else as for :meth:`forward`.
+            keys: Keys for a contextual prior.
+            layout: Mask and structure.
 
         Raises:
-            ValueError: Something here is not blocked (see :meth:`obstacle`), or as in :meth:`forward`.
-            TypeError: Queries, keys or values are not floating point, or a mask is not boolean.
-            RuntimeError: Called from inside a backward pass (gradient checkpointing).
+            TypeError: The prior network returns another distribution.
         """
-        reason = self.obstacle()
-        if reason is not None:
-            raise ValueError(f"site '{self.name}': blocked attention does not support {reason}; use dense attention")
-        if in_transform(queries, keys, values):
-            raise ValueError(
-                f"site '{self.name}': blocked attention does not support the transforms of torch.func, such as vmap "
-                f"and grad; use dense attention"
+        normalize = self.normalize_scores and self.prior.normalizes
+        proposal = Proposal(scores, layout, self.normalizer, normalize)
+        prior = self.prior(proposal.scores, keys, layout)
+        if not isinstance(prior, AttentionDistribution):
+            raise TypeError(
+                f"site '{self.name}': the prior network {type(self.prior).__name__} returned a {type(prior).__name__}, "
+                f"expected a distribution over attention weights such as GammaWeights"
             )
-        check_pairs(queries, keys, values, key_mask, query_mask, site=self.name)
-        pairs = Pairs(queries, keys, key_mask, query_mask, causal, self.normalize_scores and self.prior.normalizes)
-        per_query = causal and not isinstance(self.prior, FixedGammaPrior | FixedLogNormalPrior)
-        with torch.autocast(queries.device.type, enabled=False):
-            prior = BlockedPrior(self.prior, pairs, per_query=per_query, site=self.name)
-            value = self._value(prior)
-            if isinstance(value, BlockedValue):
-                return AttentionOutput(context=value.attend(values), weights=None)
-            weights = prior.weights(value)  # given by a condition
-        return AttentionOutput(context=weights.to(values.dtype) @ values, weights=weights)
+        return prior.with_proposal(proposal)
 
-    def obstacle(self, *, training: bool | None = None) -> str | None:
-        """What keeps this layer from being blocked; None when nothing does.
+    def sample(self, prior: AttentionDistribution) -> Tensor:
+        """Value of the site where Pyro runs the model, else that of ordinary attention.
 
         Args:
-            training: The mode, on which dropout depends; the layer's own by default.
-        """
-        if type(self.normalizer) is not Softmax:
-            return f"the normalizer {type(self.normalizer).__name__}, only Softmax"
-        if type(self.prior) not in _BLOCKED_PRIORS:  # a subclass may read the scores, of which there are none
-            return f"the prior {type(self.prior).__name__}, only {', '.join(p.__name__ for p in _BLOCKED_PRIORS)}"
-        if (self.training if training is None else training) and self.dropout.p > 0:
-            return f"dropout of the weights (here {self.dropout.p} in training mode)"
-        return None
+            prior: The prior of this call, from :meth:`propose`.
 
-    def _value(self, prior: AttentionDistribution) -> Tensor:
-        """Value of the site where Pyro runs the model, else that of ordinary attention."""
+        Raises:
+            ValueError: A batch dimension has no plate where Pyro runs the model.
+        """
         if all(isinstance(handler, _ANNOTATIONS) for handler in runtime._PYRO_STACK):
             return prior.deterministic_value
         with PlateCheck():
             value: Tensor = pyro.sample(self.name, prior)  # type: ignore[arg-type]
         return value
+
+    def extra_repr(self) -> str:
+        return f"'{self.name}', normalize_scores={self.normalize_scores}"
 
     def _check_normalizer(self) -> None:
         if not isinstance(self.normalizer, Normalizer):
@@ -215,14 +175,3 @@ class LatentAttention(nn.Module):
                 f"{type(self.prior).__name__} {self.prior.over_queries_obstacle}; use Softmax(), or a Gamma or "
                 f"LogNormal prior"
             )
-
-    def _prior(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> Any:
-        normalize = self.normalize_scores and self.prior.normalizes
-        proposal = Proposal(scores, layout, self.normalizer, normalize)
-        prior = self.prior(proposal.scores, keys, layout)
-        if not isinstance(prior, AttentionDistribution):
-            raise TypeError(
-                f"site '{self.name}': the prior network {type(self.prior).__name__} returned a {type(prior).__name__}, "
-                f"expected a distribution over attention weights such as GammaWeights"
-            )
-        return prior.with_proposal(proposal)

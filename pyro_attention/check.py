@@ -12,10 +12,8 @@ from pyro import poutine
 from torch import Tensor
 
 from pyro_attention._checks import unregistered_parameters
-from pyro_attention._guide_runs import PriorWarning, sites_at_prior
-from pyro_attention.blocked.distributions import BlockedPrior
+from pyro_attention._guide_runs import PriorWarning, is_attention_site, sites_at_prior
 from pyro_attention.families.base import Family
-from pyro_attention.families.proposal import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, check_guide
 from pyro_attention.objectives.elbo import AttentionELBO
 from pyro_attention.objectives.enumeration import AlignmentELBO
@@ -137,9 +135,7 @@ def check_model(
         problems += _problems(loss, recorder, tracer.trace, svi)
         at_prior = sites_at_prior(poutine.unwrap(guide), recorder.latent.values())
         problems += [] if at_prior is None else [at_prior]
-    # blocked attention holds no scores
-    scores = [None if isinstance(p, BlockedPrior) else p.proposal.scores for p, _ in recorder.sites.values()]
-    gradients = _gradients(loss, scores)
+    gradients = _gradients(loss, [prior.held_scores for prior, _ in recorder.sites.values()])
     sites = tuple(
         _site_report(name, prior, posterior, getattr(elbo, "kl_record", {}).get(name), gradient)
         for (name, (prior, posterior)), gradient in zip(recorder.sites.items(), gradients, strict=True)
@@ -155,7 +151,7 @@ def check_model(
 def _objective(guide: AttentionGuide) -> AttentionELBO | AlignmentELBO:
     check_guide(guide)
     summed_out = any("enumerate" in family.infer for family in guide.families if isinstance(family, Family))
-    return AlignmentELBO() if summed_out else AttentionELBO()  # type: ignore[no-untyped-call]
+    return AlignmentELBO() if summed_out else AttentionELBO()
 
 
 class _Recorder(poutine.messenger.Messenger):
@@ -168,9 +164,8 @@ class _Recorder(poutine.messenger.Messenger):
         self.observed = False
 
     def _pyro_post_sample(self, msg: Any) -> None:
-        prior = msg["infer"].get("prior")
-        if isinstance(prior, AttentionDistribution):
-            self.sites[msg["name"]] = (prior, msg["fn"])
+        if is_attention_site(msg):
+            self.sites[msg["name"]] = (msg["infer"]["prior"], msg["fn"])
         if not msg["is_observed"]:
             self.latent[msg["name"]] = {"name": msg["name"], "infer": msg["infer"]}
         self.observed |= msg["is_observed"] and msg["infer"].get("_deterministic") is None
@@ -189,7 +184,7 @@ def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[
         problem = unregistered_parameters(loss, params)
         problems += [] if problem is None else [problem]
     for name, (prior, _) in recorder.sites.items():
-        if _masked(prior) == 1:
+        if prior.masked_fraction == 1:
             problems.append(f"site '{name}': every entry is masked; in masks True means may attend")
     return problems
 
@@ -205,14 +200,6 @@ def _gradients(loss: Tensor | None, scores: list[Tensor | None]) -> list[float |
     return [None if gradient is None else gradient.norm().item() for gradient in gradients]
 
 
-def _masked(prior: Any) -> float:
-    """Fraction of masked entries."""
-    if isinstance(prior, BlockedPrior):  # its layout knows the key mask alone
-        return 1 - (prior.pairs.counts().double() / prior.pairs.shape[-2]).mean().item()
-    mask = prior.layout.mask
-    return 0.0 if mask is None else 1 - mask.float().mean().item()
-
-
 def _site_report(name: str, prior: Any, posterior: Any, kl: Tensor | None, gradient: float | None) -> SiteReport:
     return SiteReport(
         name=name,
@@ -220,8 +207,8 @@ def _site_report(name: str, prior: Any, posterior: Any, kl: Tensor | None, gradi
         prior=type(prior).__name__,
         batch_shape=tuple(prior.batch_shape),
         event_shape=tuple(prior.event_shape),
-        masked=_masked(prior),
+        masked=prior.masked_fraction,
         kl=None if kl is None else kl.item(),
         gradient_norm=gradient,
-        scores_held=not isinstance(prior, BlockedPrior),
+        scores_held=prior.held_scores is not None,
     )

@@ -15,10 +15,9 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import nn
 
-from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, without_output
-from pyro_attention.blocked.distributions import BlockedPrior
+from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, is_attention_site, without_output
 from pyro_attention.families.base import Family
-from pyro_attention.families.proposal import AttentionDistribution
+from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.layers.names import name_model_sites
 
 __all__ = ["AttentionGuide", "check_guide"]
@@ -101,7 +100,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         name_model_sites(model)
         self.rest = self._make_rest(model, rest)
 
-    @pyro_method  # type: ignore[untyped-decorator]
+    @pyro_method
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Run the model once under the posterior; returns the value of every sample site of the model."""
         name_model_sites(self.model)
@@ -154,10 +153,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 f"site '{name}': {type(family).__name__} fits priors of kind '{family.kind}', but its prior "
                 f"{type(prior).__name__} is of kind '{prior.kind}'"
             )
-        if isinstance(prior, BlockedPrior):
-            return prior.posterior(family)
         args, kwargs = self.args_kwargs
-        return family.amortise(prior, *args, **kwargs)
+        return prior.posterior(family, *args, **kwargs)
 
     def get_traces(self) -> tuple[Any, Any]:
         """Traces of the model and of the guide after a call; sites that are summed out are in the model's alone."""
@@ -247,7 +244,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     def _check_sites(self) -> None:
         """Raise ValueError when a pattern, or a site of ``rest``, has no counterpart in the model."""
-        sites = [name for name, site in self.trace.nodes.items() if _is_attention_site(site)]
+        sites = [name for name, site in self.trace.nodes.items() if is_attention_site(site)]
         matched = {self._pattern(name) for name in sites}
         unused = [pattern for pattern in self.patterns if pattern not in matched]
         if unused:
@@ -286,7 +283,3 @@ def check_guide(guide: Any) -> None:
 
 def _is_attention(prior: Any) -> bool:
     return isinstance(prior, AttentionDistribution)
-
-
-def _is_attention_site(site: Any) -> bool:
-    return site["type"] == "sample" and _is_attention(site["infer"].get("prior"))

@@ -79,7 +79,7 @@ class Layout(ABC):
         return values.reshape(-1, *[1] * (-1 - self.head_dim))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dense(Layout):
     """Attention of every query to every key: scores ``[..., H, M, N]``, keys and values ``[..., H, N, D]``.
 
@@ -110,6 +110,10 @@ class Dense(Layout):
         check_boolean_mask(self.mask)
         if self.event_dim not in (2, 3):
             raise ValueError(f"event_dim is {self.event_dim}, expected 3 (heads, queries, keys) or 2 (heads, keys)")
+
+    def __repr__(self) -> str:
+        mask = None if self.mask is None else tuple(self.mask.shape)
+        return f"Dense(mask: {mask}, event_dim={self.event_dim}, causal={self.causal})"
 
     @property
     def head_dim(self) -> int:  # type: ignore[override]
@@ -170,7 +174,7 @@ class Dense(Layout):
         return (weights.unsqueeze(-2) @ values).squeeze(-2)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class EdgeList(Layout):
     """Attention along the edges of a graph: scores ``[..., E, H]``, keys and values ``[..., N, H, D]``.
 
@@ -230,6 +234,13 @@ class EdgeList(Layout):
             mask = torch.cat([~replaced, torch.ones_like(loops, dtype=torch.bool)]).unsqueeze(-1)
         source, target = torch.cat([source, loops]), torch.cat([target, loops])
         return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1), mask)
+
+    def __repr__(self) -> str:
+        mask = None if self.mask is None else tuple(self.mask.shape)
+        return (
+            f"EdgeList(edges={self.sources.index.numel()}, sources={self.sources.count}, "
+            f"targets={self.targets.count}, has_self_loops={self.has_self_loops}, mask: {mask})"
+        )
 
     def to(self, device: torch.device | str) -> EdgeList:
         """The layout on another device; itself when it is there already."""

@@ -4,17 +4,22 @@ import pyro
 import pytest
 import torch
 
-from pyro_attention import ContextualGammaPrior, FixedGammaPrior, LatentAttention
+from pyro_attention import FAMILIES, NORMALIZERS, PRIORS, ContextualGammaPrior, FixedGammaPrior, LatentAttention
 from tests.toy_models import KEYS, WIDTH
+
+# It registers a family when it is imported, which doctests would do.
+collect_ignore = ["families/inverse_gamma.py"]
 
 # The tests run in several processes; one thread in each keeps them from fighting over the cores.
 torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
-def clean_state() -> Iterator[None]:
-    """Give every test an empty parameter store, the same seed and Pyro's validation."""
+def clean_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give every test an empty parameter store, registries of its own, the same seed and Pyro's validation."""
     pyro.clear_param_store()
+    for registry in (FAMILIES, PRIORS, NORMALIZERS):
+        monkeypatch.setattr(registry, "_members", dict(registry._members))
     pyro.set_rng_seed(0)  # seeds random, numpy and torch too
     with pyro.validation_enabled(True):
         yield

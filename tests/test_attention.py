@@ -187,3 +187,12 @@ def test_values_that_all_heads_share(graph, batch):
     contexts = [layer(scores, part, layout=layout).context for part in (values, values.expand(shape))]
     gradients = [torch.autograd.grad(context.square().sum(), values) for context in contexts]
     torch.testing.assert_close((contexts[0], gradients[0]), (contexts[1], gradients[1]))
+
+
+def test_what_a_layer_proposes_is_what_its_site_has(layer, scores, values):
+    """A posterior family makes the same posterior of it, without Pyro."""
+    guide = AttentionGuide(lambda: layer(scores, values), Weibull(3.0))
+    site = guide.run().trace.nodes["encoder.0"]
+    posterior = Weibull(3.0).posterior(layer.propose(scores, None, Dense()))
+    torch.testing.assert_close(posterior.log_scale, site["fn"].log_scale, rtol=0, atol=0)
+    assert posterior.full_shape == site["value"].shape

@@ -22,6 +22,7 @@ from pyro_attention import (
     LatentAttention,
     Weibull,
 )
+from pyro_attention.blocked import attend_blocked
 
 __all__ = ["LatentLayer", "NaiveLayer", "SoftmaxLayer", "weibull_loss"]
 
@@ -65,7 +66,7 @@ class LatentLayer(PyroModule):
         queries = queries / math.sqrt(queries.size(-1))
         with pyro.plate("batch", len(queries), dim=-1) if queries.dim() == 4 else nullcontext():
             if self.blocked:
-                output = self.attention.blocked(queries, keys, values, causal=self.causal)
+                output = attend_blocked(self.attention, queries, keys, values, causal=self.causal)
             else:
                 output = self.attention(queries @ keys.transpose(-1, -2), values, keys=keys)
         pyro.factor("output", -output.context.square().mean(dtype=torch.float32))

@@ -160,7 +160,7 @@ def _draw_weights(model: AttentionDecoder, step: Step, inference: Inference) -> 
         return _log_prior(step, inference.k_max).exp().unsqueeze(1)
     # one head, and a plate of sentences
     keys, layout = step.state.memory.unsqueeze(1), Dense(step.state.mask.unsqueeze(1), event_dim=2)
-    prior = model.attention._prior(_as_float(step.scores).unsqueeze(1), keys, layout)
+    prior = model.attention.propose(_as_float(step.scores).unsqueeze(1), keys, layout)
     draws = inference.family.posterior(prior).sample((inference.samples,))
     weights = prior.weights(draws).squeeze(-2).transpose(0, 1)
     return weights if inference.k_max is None else keep_largest(weights, inference.k_max)

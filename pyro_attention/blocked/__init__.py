@@ -1,3 +1,18 @@
-"""Blocked attention: weights that are never held, made block by block, and again in the backward pass."""
+"""Blocked attention: weights that are never held, made block by block, and again in the backward pass.
 
-from pyro_attention.blocked import kl as kl  # registers the closed forms
+A wing of the library: it builds on the core, and the core does not know of it. Importing it registers its KL.
+"""
+
+from pyro_attention.blocked.attention import attend_blocked, blocked_obstacle
+from pyro_attention.blocked.distributions import BlockedPosterior, BlockedPrior
+from pyro_attention.blocked.kl import kl_blocked
+from pyro_attention.blocked.value import BlockedValue
+
+__all__ = [
+    "BlockedPosterior",
+    "BlockedPrior",
+    "BlockedValue",
+    "attend_blocked",
+    "blocked_obstacle",
+    "kl_blocked",
+]

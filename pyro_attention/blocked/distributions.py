@@ -13,13 +13,14 @@ from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import check_scores
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
-from pyro_attention.blocked.ops.counter_noise import NoiseKind
 from pyro_attention.blocked.pairs import Pairs
 from pyro_attention.blocked.value import BlockedValue, rows_of
-from pyro_attention.families.distribution import LogWeights
+from pyro_attention.families.base import Family
+from pyro_attention.families.log_weights import LogWeights
+from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.families.proposal import Proposal
-from pyro_attention.families.weights import LogNormalWeights, WeibullWeights
 from pyro_attention.layout import Dense
+from pyro_attention.ops.noise import NoiseKind
 
 __all__ = ["BlockedPosterior", "BlockedPrior"]
 
@@ -49,8 +50,11 @@ class _BlockedWeights(LogWeights):
         Raises:
             ValueError: They would take too much memory.
         """
-        dense = value.dense() if isinstance(value, BlockedValue) else value
-        return self.pairs.layout(slice(None)).softmax(dense)
+        return self.pairs.layout(slice(None)).softmax(self.materialise(value))
+
+    def materialise(self, value: Tensor) -> Tensor:
+        """``log S`` of all pairs; ValueError when it would take too much memory."""
+        return value.dense() if isinstance(value, BlockedValue) else value
 
     def sum_windows(self, term: Callable[[slice], Tensor]) -> Tensor:
         """Sum of a function of some queries over all of them; backward computes each window again."""
@@ -88,7 +92,7 @@ class BlockedPrior(_BlockedWeights):
         shape_only = self.pairs.queries.new_zeros(()).expand(self.pairs.shape)[..., rows, :]
         return self.network(shape_only, self.pairs.keys, self.pairs.layout(rows))
 
-    def posterior(self, family: Any) -> BlockedPosterior:
+    def posterior(self, family: Family, *args: Any, **kwargs: Any) -> BlockedPosterior:  # noqa: ARG002
         """Posterior of a family that adds noise to the scores, the same whatever they are.
 
         Raises:
@@ -99,9 +103,19 @@ class BlockedPrior(_BlockedWeights):
         zero = self.pairs.queries.new_zeros(self.event_shape[0], 1, 1)
         origin = LogNormalWeights(zero, torch.ones(())).with_proposal(Proposal(zero, Dense(), normalize=False))
         relative = family.posterior(origin)
-        if not isinstance(relative, WeibullWeights | LogNormalWeights | Delta):
-            raise self._unsuitable(family)
-        return BlockedPosterior(self.pairs, relative, site=self.site)
+        if isinstance(relative, Delta) or (isinstance(relative, LogWeights) and relative.noise_kind is not None):
+            return BlockedPosterior(self.pairs, relative, site=self.site)
+        raise self._unsuitable(family)
+
+    @property
+    def held_scores(self) -> None:
+        """None: the scores are never held together."""
+        return None
+
+    @property
+    def masked_fraction(self) -> float:
+        """Fraction of masked pairs; the layout knows of the key mask alone."""
+        return 1 - (self.pairs.counts().double() / self.pairs.shape[-2]).mean().item()
 
     @property
     def deterministic_value(self) -> BlockedValue:
@@ -133,10 +147,10 @@ class BlockedPosterior(_BlockedWeights):
         site: Name of the site, for messages.
     """
 
-    def __init__(self, pairs: Pairs, relative: WeibullWeights | LogNormalWeights | Delta, *, site: str) -> None:
+    def __init__(self, pairs: Pairs, relative: LogWeights | Delta, *, site: str) -> None:
         super().__init__(pairs)
         self.relative, self.site = relative, site
-        self._normalisers: dict[str, Tensor] = {}  # shared by copies
+        self._log_sums: dict[str, Tensor] = {}  # shared by copies
 
     def rsample(self, sample_shape: Any = ()) -> BlockedValue:
         """A value that holds a seed from torch's global generator instead of numbers."""
@@ -149,13 +163,9 @@ class BlockedPosterior(_BlockedWeights):
         return BlockedValue(self, None)
 
     def window(self, rows: slice) -> LogWeights:
-        scores, options = self.pairs.scores(rows), {"layout": self.pairs.layout(rows)}
-        if isinstance(self.relative, WeibullWeights):
-            log_scale = scores + self.relative.log_scale
-            return WeibullWeights(log_scale, self.relative.concentration, shape=scores.shape, **options)
-        if isinstance(self.relative, LogNormalWeights):
-            return LogNormalWeights(scores + self.relative.loc, self.relative.scale, shape=scores.shape, **options)
-        raise NotImplementedError("a point mass has no density")
+        if isinstance(self.relative, Delta):
+            raise NotImplementedError("a point mass has no density")
+        return self.relative.shifted(self.pairs.scores(rows), self.pairs.layout(rows))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of ``log S``; zero for a point mass, whose site has no prior term."""
@@ -165,11 +175,9 @@ class BlockedPosterior(_BlockedWeights):
 
     def noise(self) -> tuple[NoiseKind | None, Tensor | None]:
         """Distribution of the noise and its factor, one number or one per head."""
-        if isinstance(self.relative, WeibullWeights):
-            return "log_exponential", self.relative.concentration.reciprocal().reshape(-1)
-        if isinstance(self.relative, LogNormalWeights):
-            return "normal", self.relative.scale.reshape(-1)
-        return None, None
+        if isinstance(self.relative, Delta):
+            return None, None
+        return self.relative.noise_kind, self.relative.noise_scale.reshape(-1)
 
     def attend(self, seed: int | None, values: Tensor) -> Tensor:
         """Context ``[..., H, M, D]`` of the values under the weights of a seed; None for the posterior mean.
@@ -180,20 +188,20 @@ class BlockedPosterior(_BlockedWeights):
         kind, scale = self.noise() if seed is not None else (None, None)
         pairs, slices = self.pairs, self.full_shape[:-2]
         mask = None if pairs.key_mask is None else pairs.key_mask[..., None, :]
-        context, normalisers = blocked_attention(
+        context, log_sums = blocked_attention(
             pairs.queries.expand(*slices, *pairs.queries.shape[-2:]), pairs.keys, values,
             noise=kind, noise_scale=scale, seed=seed or 0, key_mask=mask, causal=pairs.causal,
         )  # fmt: skip
         # the products of finite queries and keys may overflow; of these only the rows are held
-        check_scores(normalisers.detach(), site=self.site, name="rows of scores")
-        self._normalisers["rows"] = normalisers
+        check_scores(log_sums.detach(), site=self.site, name="rows of scores")
+        self._log_sums["rows"] = log_sums
         return context if pairs.query_mask is None else context.where(pairs.query_mask[..., None, :, None], 0)
 
-    def normalisers(self) -> Tensor:
+    def log_sums(self) -> Tensor:
         """Log-sum-exp of the scores of each query, ``[..., H, M]``, known already once the weights have been used."""
-        if "rows" not in self._normalisers:
-            self._normalisers["rows"] = self.pairs.normalisers()
-        return self._normalisers["rows"]
+        if "rows" not in self._log_sums:
+            self._log_sums["rows"] = self.pairs.log_sums()
+        return self._log_sums["rows"]
 
     def detach(self) -> BlockedPosterior:
         """The same without gradients."""
@@ -201,4 +209,4 @@ class BlockedPosterior(_BlockedWeights):
         for name, item in vars(relative).items():
             if isinstance(item, Tensor):
                 setattr(relative, name, item.detach())
-        return BlockedPosterior(self.pairs.detach(), relative, site=self.site).expand(self.batch_shape)  # type: ignore[return-value]
+        return BlockedPosterior(self.pairs.detach(), relative, site=self.site).expand(self.batch_shape)

@@ -1,4 +1,4 @@
-r"""Closed-form KL of blocked attention from sums that are linear in queries, keys and row normalisers.
+r"""Closed-form KL of blocked attention from sums that are linear in queries, keys and log-sum-exps of the rows.
 
 With scores :math:`\Phi_{ij} = q_i \cdot k_j - \ell_i`, every term of the KL of one key needs only sums over the queries
 that see it: :math:`\sum_i q_i`, :math:`\sum_i \ell_i`, and for a LogNormal prior their second moments.
@@ -15,15 +15,15 @@ from torch.distributions import register_kl
 
 from pyro_attention._checks import as_float
 from pyro_attention.blocked.distributions import BlockedPosterior, BlockedPrior
-from pyro_attention.families.distribution import LogWeights
-from pyro_attention.families.kl import kl_log_weights
-from pyro_attention.families.weights import GammaWeights, LogNormalWeights
+from pyro_attention.families.gamma import GammaWeights
+from pyro_attention.families.log_weights import LogWeights, kl_log_weights
+from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.ops.special import lgamma_exp
 
 __all__ = ["kl_blocked"]
 
 
-@register_kl(BlockedPosterior, BlockedPrior)  # type: ignore[untyped-decorator]
+@register_kl(BlockedPosterior, BlockedPrior)
 def kl_blocked(q: BlockedPosterior, p: BlockedPrior) -> Tensor:
     """KL summed over all pairs that may attend: q's batch shape, in nats; memory grows as the lengths.
 
@@ -84,7 +84,7 @@ def _score_sums(q: BlockedPosterior) -> Tensor:
     pairs = q.pairs
     sums = (pairs.sum_over_queries(as_float(pairs.queries)) * as_float(pairs.keys)).sum(-1, keepdim=True)
     if pairs.normalize:
-        sums = sums - pairs.sum_over_queries(q.normalisers().unsqueeze(-1))
+        sums = sums - pairs.sum_over_queries(q.log_sums().unsqueeze(-1))
     return sums.transpose(-1, -2)
 
 
@@ -92,7 +92,7 @@ def _expected_sums(q: BlockedPosterior) -> Tensor:
     """Sum over queries and keys of the exponentials of the scores, ``[..., H or 1, 1, 1]``."""
     seeing = q.pairs.seeing()
     # one for each query that sees a key, if these are normalised
-    total = seeing if q.pairs.normalize else q.normalisers().exp().where(seeing, 0)
+    total = seeing if q.pairs.normalize else q.log_sums().exp().where(seeing, 0)
     queries = q.event_shape[1]
     return as_float(total).expand(*total.shape[:-1], queries).sum(-1)[..., None, None]
 
@@ -100,14 +100,14 @@ def _expected_sums(q: BlockedPosterior) -> Tensor:
 def _log_normal(q: BlockedPosterior, relative: LogWeights, p: LogNormalWeights) -> Tensor:
     r""":math:`\sum \log s + \tfrac12\log 2\pi + (\mathrm{Var}_q[\log S] + (\mathrm{E}_q[\log S]-m)^2)/2s^2`.
 
-    The squares from mean and covariance of the queries (with their normalisers), all of which see the same keys.
+    The squares from mean and covariance of the queries (with their log-sum-exps), all of which see the same keys.
     """
     precision = p.scale.square().reciprocal() / 2
     constant = p.scale.log() + 0.5 * math.log(2 * math.pi) + relative.variance * precision
     queries, keys = as_float(q.pairs.queries), as_float(q.pairs.keys)
     if q.pairs.normalize:
-        normalisers = q.normalisers().unsqueeze(-1)
-        queries = torch.cat([queries.expand(*normalisers.shape[:-1], -1), -normalisers], -1)
+        log_sums = q.log_sums().unsqueeze(-1)
+        queries = torch.cat([queries.expand(*log_sums.shape[:-1], -1), -log_sums], -1)
         keys = torch.cat([keys, torch.ones_like(keys[..., :1])], -1)
     counts = q.pairs.counts()
     valid = queries.new_ones(queries.size(-2), 1)

@@ -84,7 +84,7 @@ class Pairs:
             return Softmax().normalize_scores(scores, layout)
         return scores if layout.mask is None else scores.masked_fill(~layout.mask, 0)
 
-    def normalisers(self) -> Tensor:
+    def log_sums(self) -> Tensor:
         """Log-sum-exp of the scores of each query, ``[..., H, M]``; zero for one that sees no key."""
         mask = None if self.key_mask is None else self.key_mask[..., None, :]
         values = self.keys[..., :1]  # the context is not wanted here

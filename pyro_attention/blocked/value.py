@@ -74,8 +74,7 @@ class BlockedValue(Tensor):
             return posterior.pairs.scores(rows).expand(*shape[:-2], -1, -1)
         table = CounterNoise(kind, self.seed, (shape[:-2].numel(), *shape[-2:]), device=self.device)
         noise = table.block(slice(None), rows, slice(None), dtype=self.dtype)
-        value: Tensor = posterior.window(rows).from_noise(noise.unflatten(0, shape[:-2]))  # type: ignore[attr-defined]
-        return value
+        return posterior.window(rows).from_noise(noise.unflatten(0, shape[:-2]))
 
     def dense(self) -> Tensor:
         """``log S`` of all queries.
@@ -103,7 +102,7 @@ class BlockedValue(Tensor):
         return repr(self)
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
         if name in _UNDISPATCHED:
             raise _not_held(name, args, kwargs)

@@ -1,3 +1,9 @@
-"""Posterior families and priors of attention weights, one file a family."""
+"""Posterior families and priors of attention weights, one file a family, and what they share.
 
-from pyro_attention.families import kl as kl  # registers the closed forms
+Importing this package registers all families, all priors, and the closed-form KL of every pair. To add a family, write
+its file and import it here.
+"""
+
+from pyro_attention.families import alignment, amortised, dirichlet, gamma, gaussian, gumbel, lognormal, soft, weibull
+
+__all__ = ["alignment", "amortised", "dirichlet", "gamma", "gaussian", "gumbel", "lognormal", "soft", "weibull"]

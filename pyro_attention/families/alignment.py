@@ -1,21 +1,201 @@
-"""Latent alignments: their prior, their posterior families, and posteriors from an inference network."""
+"""The alignment family: which key a query attends to. Its distributions, its prior and its posteriors."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import pyro.distributions as dist
 import torch
 from pyro.distributions import Distribution
-from torch import Tensor, nn
+from torch import Tensor
+from torch.distributions import constraints, register_kl
 
-from pyro_attention._checks import check_finite
-from pyro_attention.families.alignment_weights import AlignmentWeights, CategoricalAlignment, ExpectedWeights
 from pyro_attention.families.base import FAMILIES, Family
+from pyro_attention.families.distribution import AttentionDistribution, expand_shared
 from pyro_attention.families.prior import PRIORS, Prior
-from pyro_attention.layout import Layout
+from pyro_attention.families.proposal import Proposal
+from pyro_attention.layout import Dense, Layout
 
-__all__ = ["AlignmentPrior", "Amortised", "Categorical", "ExpectedAlignment", "Marginal"]
+__all__ = [
+    "AlignmentPrior",
+    "AlignmentWeights",
+    "Categorical",
+    "CategoricalAlignment",
+    "ExpectedAlignment",
+    "ExpectedWeights",
+    "Marginal",
+]
+
+
+class CategoricalAlignment(AttentionDistribution, dist.Categorical):
+    r"""The key that a query attends to, :math:`z \sim \mathrm{Categorical}(\mathrm{softmax}(\Phi))`.
+
+    Its value is the index of a key; :meth:`weights` makes it a row of attention weights with a single one. A floating
+    point value stands for the weights themselves: so ordinary soft attention, ``E[z]``, is a value of the same site.
+
+    Args:
+        scores: Unnormalised log probabilities of the keys, ``[..., 1, N]``: one head, queries in plates.
+        layout: Dense with ``event_dim=2``; its mask takes keys out. Without any key the weights are zero.
+        validate_args: Check values.
+
+    Raises:
+        ValueError: More than one head, or a layout with queries in the event or on a graph.
+
+    Example:
+        >>> prior = CategoricalAlignment(torch.zeros(2, 1, 3))
+        >>> prior.weights(torch.tensor([0, 2])).tolist()
+        [[[1.0, 0.0, 0.0]], [[0.0, 0.0, 1.0]]]
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2.
+    """
+
+    kind: ClassVar[str] = "alignment"
+    parameter_names = ("logits",)
+
+    def __init__(self, scores: Tensor, *, layout: Layout | None = None, validate_args: bool | None = None) -> None:
+        layout = Dense(event_dim=2) if layout is None else layout
+        if not isinstance(layout, Dense) or layout.event_dim != 2:
+            raise ValueError(
+                f"layout is {layout}, expected Dense(event_dim=2): each query's alignment is its own value"
+            )
+        if scores.dim() < 2 or scores.size(-2) != 1:
+            raise ValueError(f"scores have shape {tuple(scores.shape)}, expected one head, [..., 1, keys]")
+        self.layout, self._proposal = layout, Proposal(scores, layout, normalize=False)
+        logits = scores.squeeze(-2)
+        if layout.mask is not None:
+            mask = layout.mask.expand(scores.shape).squeeze(-2)
+            # finite, so that a probability of zero times its logarithm is zero; no key at all: all alike
+            logits = logits.masked_fill(~mask & mask.any(-1, keepdim=True), torch.finfo(scores.dtype).min / 8)
+        super().__init__(logits=logits, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> CategoricalAlignment:
+        """Copy with a larger batch shape."""
+        new = type(self).__new__(type(self)) if _instance is None else _instance
+        new = super().expand(batch_shape, _instance=new)
+        new.layout, new._proposal = self.layout, self._proposal
+        return new  # type: ignore[no-any-return]
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log probability of a key; of weights, its expectation under them."""
+        if value.is_floating_point():
+            return (value.squeeze(-2) * self.logits).sum(-1)
+        return super().log_prob(value)  # type: ignore[no-any-return]
+
+    @property
+    def full_shape(self) -> torch.Size:
+        """Shape of the weights, ``[..., 1, N]``."""
+        return torch.Size((*self.batch_shape, 1, self._num_events))
+
+    @property
+    def mean_value(self) -> Tensor:
+        """Probabilities of the keys as attention weights, ``[..., 1, N]``."""
+        return self._masked(self.probs.unsqueeze(-2))
+
+    def weights(self, value: Tensor) -> Tensor:
+        """Attention weights ``[..., 1, N]`` of indices ``[...]``; weights are returned as they are."""
+        if value.is_floating_point():
+            return value
+        chosen = value.unsqueeze(-1) == torch.arange(self._num_events, device=value.device)
+        return self._masked(chosen.to(self.logits.dtype).unsqueeze(-2))
+
+    def _masked(self, weights: Tensor) -> Tensor:
+        return weights if self.layout.mask is None else weights.masked_fill(~self.layout.mask, 0)
+
+
+class _WeightRows(constraints.Constraint):
+    """Weights ``[1, N]``: a point on the simplex, or zeros for a query without keys."""
+
+    event_dim = 2
+
+    def check(self, value: Tensor) -> Tensor:
+        sums = value.sum(-1)
+        rows = ((sums - 1).abs() < 1e-4) | (sums == 0)
+        return ((value >= 0).all(-1) & rows).all(-1)
+
+
+class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
+    """An alignment whose value is a row of weights instead of the index of a key; its event is (1, N).
+
+    The categorical distribution lends it its log probability, in expectation under the weights, its entropy and its
+    KL. As a prior it stands beside a posterior that draws weights; only such a posterior has draws.
+
+    Args:
+        alignment: The categorical distribution.
+
+    Example:
+        >>> p = AlignmentWeights(CategoricalAlignment(torch.zeros(1, 2)))
+        >>> p.event_shape, p.log_prob(torch.tensor([[0.5, 0.5]])).item()
+        (torch.Size([1, 2]), -0.6931)
+    """
+
+    kind: ClassVar[str] = CategoricalAlignment.kind
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    support = _WeightRows()
+
+    def __init__(self, alignment: CategoricalAlignment) -> None:
+        self.alignment, self.layout, self._proposal = alignment, alignment.layout, alignment._proposal
+        shape = alignment.full_shape
+        super().__init__(shape[:-2], shape[-2:], validate_args=alignment._validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
+        """Copy with a larger batch shape."""
+        new = expand_shared(self, batch_shape)
+        new.alignment = self.alignment.expand(batch_shape)
+        return new
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Expected log probability of the keys under weights ``[..., 1, N]``: the batch shape."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return self.alignment.log_prob(value)
+
+    def entropy(self) -> Tensor:
+        """Entropy of the categorical distribution: the batch shape."""
+        return self.alignment.entropy()  # type: ignore[no-any-return]
+
+    def weights(self, value: Tensor) -> Tensor:
+        """The value."""
+        return value
+
+    @property
+    def mean_value(self) -> Tensor:
+        """Probabilities of the keys as attention weights, ``[..., 1, N]``."""
+        return self.alignment.mean_value
+
+
+class ExpectedWeights(AlignmentWeights):
+    """The point mass at the expected alignment; it has no density.
+
+    Args:
+        alignment: The distribution whose expectation it is.
+
+    Example:
+        >>> ExpectedWeights(CategoricalAlignment(torch.zeros(1, 2))).sample().tolist()
+        [[0.5, 0.5]]
+    """
+
+    has_rsample = True
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """The value."""
+        value = self.mean_value
+        return value.expand(*sample_shape, *value.shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Zero: the point has no prior term."""
+        return value.new_zeros(value.shape[:-2])
+
+
+@register_kl(CategoricalAlignment, CategoricalAlignment)
+def _kl_alignment(q: CategoricalAlignment, p: CategoricalAlignment) -> Tensor:
+    # torch's own is infinite where a probability of p underflows, though its logarithm is known
+    divergence: Tensor = (q.probs * (q.logits - p.logits)).sum(-1)
+    return divergence
+
+
+@register_kl(AlignmentWeights, AlignmentWeights)
+def _kl_weights(q: AlignmentWeights, p: AlignmentWeights) -> Tensor:
+    return _kl_alignment(q.alignment, p.alignment)  # type: ignore[no-any-return]
 
 
 @PRIORS.register("alignment")
@@ -111,75 +291,3 @@ class Categorical(_AlignmentFamily):
 
     def extra_repr(self) -> str:
         return f"enumerate={self.enumerate}"
-
-
-class Amortised(Family):
-    r"""A family whose scores come from an inference network instead of the attention layer.
-
-    The network is called with the arguments of the model and returns scores of the shape of the layer's own; it may
-    look at everything the model is given, the observations too. Masks are the layer's, and so is whether scores enter
-    normalised: a network that returns the layer's scores gives the posterior that the family has by itself.
-
-    Args:
-        network: Inference network, a module.
-        family: The family of the posterior.
-        from_prior: Add the network's scores to the layer's own (without their gradient). A network whose scores are
-            zero at first then starts at q = p, so that an untrained q does not pull at a model trained already.
-        warm_start: Leave the network aside: the posterior is the family's at the prior's own scores, so the ELBO is
-            Jensen's bound :math:`\mathrm{E}_p[\log f(y \mid z)]`. An attribute that the training loop sets to False.
-
-    Raises:
-        TypeError: The family is no :class:`Family`.
-        ValueError: At a call: scores of another shape than the layer's, or that are NaN or infinite where not masked.
-
-    Example:
-        >>> Amortised(nn.Linear(3, 3), Categorical()).kind
-        'alignment'
-
-    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.2; algorithm 2 (warm start).
-    """
-
-    def __init__(
-        self, network: nn.Module, family: Family, *, from_prior: bool = False, warm_start: bool = False
-    ) -> None:
-        super().__init__()
-        if not isinstance(family, Family):
-            raise TypeError(f"family is {family!r}, expected a Family such as Categorical()")
-        self.network, self.family = network, family
-        self.from_prior, self.warm_start = from_prior, warm_start
-
-    @property
-    def kind(self) -> str:  # type: ignore[override]
-        """That of the family."""
-        return self.family.kind
-
-    @property
-    def has_prior_term(self) -> bool:  # type: ignore[override]
-        """That of the family."""
-        return self.family.has_prior_term
-
-    @property
-    def infer(self) -> dict[str, Any]:  # type: ignore[override]
-        """That of the family."""
-        return self.family.infer
-
-    def prior(self, prior: Any) -> Any:
-        return self.family.prior(prior)
-
-    def amortise(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
-        """Posterior of a site from its prior and the arguments of the model."""
-        if self.warm_start:
-            return self.family.posterior(prior)
-        scores = self.network(*args, **kwargs)
-        own = prior.proposal.scores
-        if scores.shape != own.shape:
-            raise ValueError(
-                f"the inference network returned scores of shape {tuple(scores.shape)}, expected the layer's "
-                f"{tuple(own.shape)}; if it scores all queries at once, they must be one site of the model"
-            )
-        if self.from_prior:
-            scores = scores + own.detach()
-        proposal = replace(prior.proposal, scores=scores)
-        if torch.distributions.Distribution._validate_args:
-            check_finite("the inference network's output", proposal.scores)
-        return self.family.posterior(prior.with_proposal(proposal))

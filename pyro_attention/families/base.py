@@ -41,15 +41,14 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import Delta, Distribution
+from pyro.distributions import Distribution
 from torch import Tensor, nn
 
-from pyro_attention._checks import check_positive
-from pyro_attention.families.distribution import LogWeights
-from pyro_attention.families.weights import GammaWeights, LogNormalWeights, WeibullWeights
+from pyro_attention._checks import as_numbers, check_positive
+from pyro_attention.families.log_weights import LogWeights
 from pyro_attention.registry import Registry
 
-__all__ = ["FAMILIES", "Family", "Gamma", "LogNormal", "Soft", "Weibull"]
+__all__ = ["FAMILIES", "Family", "OneParameterFamily"]
 
 FAMILIES: Registry[type[Family]] = Registry("posterior family")
 
@@ -61,9 +60,9 @@ class Family(nn.Module):
         kind: The kind of prior it fits (a prior distribution's own ``kind``).
         has_prior_term: False when the site adds no KL to the ELBO.
         infer: Pyro's inference options of the site, such as enumeration.
-        shifts_scores: The posterior is Weibull, LogNormal or a point mass, and that of scores of zero shifted by the
-            scores: blocked attention can draw from it. Each class says so for itself, by
-            ``class Mine(Family, shifts_scores=True)``; it is not inherited.
+        shifts_scores: The posterior is that of scores of zero, shifted by the scores, so blocked attention can draw
+            from it; its distribution needs a ``noise_kind``, or is a point mass. Each class says so for itself, by
+            ``class Mine(Family, shifts_scores=True)``: a subclass may make the spread depend on the scores.
     """
 
     kind: ClassVar[str] = LogWeights.kind
@@ -72,7 +71,6 @@ class Family(nn.Module):
     shifts_scores: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, shifts_scores: bool = False, **options: Any) -> None:
-        # not inherited: a subclass may well make the spread depend on the scores
         super().__init_subclass__(**options)
         cls.shifts_scores = shifts_scores
 
@@ -89,23 +87,19 @@ class Family(nn.Module):
         return self.posterior(prior)
 
 
-@FAMILIES.register("soft")
-class Soft(Family, shifts_scores=True):
-    """The point mass at the posterior mean: ordinary deterministic attention, without a prior term.
+class OneParameterFamily(Family):
+    """A family with one positive parameter, fixed or learnable, one number for all heads or one a head.
 
-    Example:
-        >>> Soft()
-        Soft()
+    Args:
+        name: Name of the parameter.
+        value: Its value, a number or ``[heads]``.
+        of: Name of the family, which becomes part of the name in a state dict: that of another family must not fit.
+        learnable: Train it (through its logarithm).
+
+    Raises:
+        ValueError: The value is not positive, or has more than one dimension; at a call: neither one entry nor one per
+            head.
     """
-
-    has_prior_term = False
-
-    def posterior(self, prior: LogWeights) -> Distribution:
-        return Delta(prior.proposal.scores.expand(prior.full_shape), event_dim=len(prior.event_shape))
-
-
-class _Reparameterised(Family):
-    """A family with one positive parameter, fixed or learnable, one for all heads or one a head."""
 
     def __init__(self, name: str, value: float | Tensor, *, of: str, learnable: bool) -> None:
         super().__init__()
@@ -113,7 +107,6 @@ class _Reparameterised(Family):
         log_value = torch.as_tensor(value, dtype=torch.get_default_dtype()).log()
         if log_value.dim() > 1:
             raise ValueError(f"{name} has shape {tuple(log_value.shape)}, expected a number or one per head [heads]")
-        # the name says of what family it is: a state dict of another one must not fit
         self._name, self._stored_as = name, f"log_{of}_{name}"
         setattr(self, self._stored_as, nn.Parameter(log_value) if learnable else nn.Buffer(log_value))
 
@@ -134,86 +127,5 @@ class _Reparameterised(Family):
         return prior.layout.spread_heads(value)
 
     def extra_repr(self) -> str:
-        shown = self.log_value.detach().exp().double().round(decimals=5).tolist()
+        shown = as_numbers(self.log_value.exp())
         return f"{self._name}={shown}{', learnable=True' if isinstance(self.log_value, nn.Parameter) else ''}"
-
-
-@FAMILIES.register("weibull")
-class Weibull(_Reparameterised, shifts_scores=True):
-    r"""Weibull posterior: :math:`\lambda = \exp(\Phi) / \Gamma(1 + 1/k)`.
-
-    Args:
-        concentration: ``k > 0``, a number or one per head; ``Std[log S]`` is 1.28 / k.
-        learnable: Train it (through its logarithm).
-
-    Raises:
-        ValueError: The concentration is not positive, or has neither one entry nor one per head.
-
-    Example:
-        >>> Weibull(concentration=5.0)
-        Weibull(concentration=5.0)
-
-    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
-    """
-
-    def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:
-        super().__init__("concentration", concentration, of="weibull", learnable=learnable)
-
-    def posterior(self, prior: LogWeights) -> WeibullWeights:
-        k = self.value(prior)
-        log_scale = prior.proposal.scores - torch.lgamma(1 + k.reciprocal())
-        return WeibullWeights(log_scale, k, layout=prior.layout, shape=prior.full_shape, proposal=prior.proposal)
-
-
-@FAMILIES.register("lognormal")
-class LogNormal(_Reparameterised, shifts_scores=True):
-    r"""LogNormal posterior: location :math:`\Phi - \sigma^2/2`.
-
-    Args:
-        scale: ``sigma > 0``, the standard deviation of ``log S``, a number or one per head.
-        learnable: Train it (through its logarithm).
-
-    Raises:
-        ValueError: The scale is not positive, or has neither one entry nor one per head.
-
-    Example:
-        >>> LogNormal(scale=0.5, learnable=True)
-        LogNormal(scale=0.5, learnable=True)
-
-    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
-    """
-
-    def __init__(self, scale: float | Tensor = 0.5, *, learnable: bool = False) -> None:
-        super().__init__("scale", scale, of="lognormal", learnable=learnable)
-
-    def posterior(self, prior: LogWeights) -> LogNormalWeights:
-        scale = self.value(prior)
-        loc = prior.proposal.scores - scale.square() / 2
-        return LogNormalWeights(loc, scale, layout=prior.layout, shape=prior.full_shape, proposal=prior.proposal)
-
-
-@FAMILIES.register("gamma")
-class Gamma(_Reparameterised):
-    r"""Gamma posterior: rate :math:`a \exp(-\Phi)`.
-
-    Args:
-        concentration: ``a > 0``, a number or one per head; ``Var[S] / E[S]^2`` is 1 / a.
-        learnable: Train it (through its logarithm).
-
-    Raises:
-        ValueError: The concentration is not positive, or has neither one entry nor one per head.
-
-    Example:
-        >>> Gamma(concentration=torch.tensor([2.0, 4.0]))
-        Gamma(concentration=[2.0, 4.0])
-    """
-
-    def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:
-        super().__init__("concentration", concentration, of="gamma", learnable=learnable)
-
-    def posterior(self, prior: LogWeights) -> GammaWeights:
-        log_concentration = self.value(prior).log()
-        log_rate = log_concentration - prior.proposal.scores
-        return GammaWeights(
-            log_concentration, log_rate, layout=prior.layout, shape=prior.full_shape, proposal=prior.proposal
-        )

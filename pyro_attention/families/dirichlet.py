@@ -1,19 +1,183 @@
-"""Relaxed alignments: a Dirichlet prior whose concentration is the exponential of the scores, and its posterior."""
+"""The Dirichlet family of relaxed alignments: its distribution over a point on the simplex, its prior and posterior."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
+from torch.distributions import constraints, register_kl
 
 from pyro_attention.families.base import FAMILIES, Family
-from pyro_attention.families.dirichlet_weights import DirichletWeights
+from pyro_attention.families.distribution import ContinuousWeights, check_same_event
 from pyro_attention.families.prior import PRIORS, Prior
-from pyro_attention.layout import Layout
+from pyro_attention.layout import Dense, Layout
+from pyro_attention.ops.noise import log_standard_gamma
+from pyro_attention.ops.special import lgamma_exp
 
-__all__ = ["Dirichlet", "DirichletPrior"]
+__all__ = ["Dirichlet", "DirichletPrior", "DirichletWeights", "kl_dirichlet"]
 
 LARGEST_SCORE = 10.0
+
+
+class _LogSimplex(constraints.Constraint):
+    """Logarithms of points on the simplex, one a row of keys; masked entries may be anything.
+
+    No transform from all real numbers onto it is registered, so MCMC refuses such a site.
+    """
+
+    def __init__(self, layout: Layout, event_dim: int) -> None:
+        self.layout, self.event_dim = layout, event_dim
+        super().__init__()
+
+    def check(self, value: Tensor) -> Tensor:
+        """Whether each value is in the constraint; the batch shape."""
+        mask = self.layout.mask
+        shown = value if mask is None else value.masked_fill(~mask, 0)
+        close = torch.isclose(shown, self.layout.log_softmax(value), rtol=1e-4, atol=1e-4)
+        return close.flatten(-self.event_dim).all(-1)
+
+
+class DirichletWeights(ContinuousWeights):
+    r"""Log of Dirichlet weights: each row of keys is the logarithm of a point W on the simplex.
+
+    .. math:: \log p(\log W) = \log\Gamma(a_0) + \sum_i a_i \log W_i - \log\Gamma(a_i), \quad a_0 = \sum_i a_i, \quad
+              \mathrm{E}[W] = a / a_0
+
+    A softmax over the keys leaves the value unchanged. The density is with respect to Lebesgue measure of the log
+    ratios :math:`\log W_i - \log W_j`, whichever key j is: it treats all keys alike, and is torch's density of W times
+    :math:`\prod_i W_i`. The entropy belongs to the same measure; the KL depends on none.
+
+    The value must be the logarithm of a point on the simplex; Hamiltonian Monte Carlo, which needs a map from all real
+    numbers onto the support, refuses it.
+
+    Moments are per weight. Density and entropy hold one term a row, which is shared out in proportion to E[W], so that
+    summed over the event they are right. Masked keys take part in nothing; a row without keys has weights of zero.
+
+    Args:
+        log_concentration: ``log a``, ``[..., heads, queries, keys]``, or without queries when these lie in a plate.
+        layout: Dense; without a mask by default.
+        options: ``shape`` and ``validate_args`` of :class:`ContinuousWeights`.
+
+    Raises:
+        ValueError: The layout is no :class:`Dense`, a parameter is not finite, or there are too few dimensions.
+
+    Example:
+        >>> p = DirichletWeights(torch.tensor([1.0, 3.0]).log().expand(1, 1, 2))
+        >>> p.mean_weights.tolist(), round(p.rsample().exp().sum().item(), 4)
+        ([[[0.25, 0.75]]], 1.0)
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2 (relaxed alignment).
+    """
+
+    kind: ClassVar[str] = "dirichlet"
+    log_concentration: Tensor
+
+    def __init__(self, log_concentration: Tensor, *, layout: Layout | None = None, **options: Any) -> None:
+        layout = Dense() if layout is None else layout
+        if not isinstance(layout, Dense):
+            raise ValueError(f"layout is a {type(layout).__name__}, expected Dense: a row of keys is a simplex")
+        if layout.mask is not None:
+            # a number that makes every moment one; it is never counted
+            log_concentration = log_concentration.masked_fill(~layout.mask, 0)
+        super().__init__(log_concentration=log_concentration, layout=layout, **options)
+        # a softmax over keys needs them all
+        shape = torch.broadcast_shapes(self.log_concentration.shape, self.event_shape[-1:])
+        self.log_concentration = self.log_concentration.expand(shape)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Logarithms of points on the simplex."""
+        return _LogSimplex(self.layout, len(self.event_shape))
+
+    @property
+    def concentration(self) -> Tensor:
+        """``a``."""
+        return self.log_concentration.exp()
+
+    @property
+    def mean_value(self) -> Tensor:
+        """The value ``log E[W]``."""
+        return self.layout.log_softmax(self.log_concentration).expand(self.full_shape)
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        log_concentration = self.log_concentration.expand(shape)
+        return self.layout.log_softmax(log_standard_gamma(log_concentration.exp(), log_concentration))
+
+    @property
+    def mean(self) -> Tensor:
+        return _digamma_exp(self.log_concentration) - _digamma_exp(self._log_total)
+
+    @property
+    def variance(self) -> Tensor:
+        return _trigamma_exp(self.log_concentration) - _trigamma_exp(self._log_total)
+
+    @property
+    def entropy_per_weight(self) -> Tensor:
+        return self._log_normalizer - self.concentration * self.mean
+
+    def log_density(self, value: Tensor) -> Tensor:
+        return self.concentration * value - self._log_normalizer
+
+    @property
+    def _log_normalizer(self) -> Tensor:
+        return lgamma_exp(self.log_concentration) - self.layout.softmax(self.log_concentration) * lgamma_exp(
+            self._log_total
+        )
+
+    @property
+    def _log_total(self) -> Tensor:
+        return _log_total(self.log_concentration, self.layout)
+
+
+def _log_total(log_concentration: Tensor, layout: Layout) -> Tensor:
+    """``log a_0``, for every key; 0 where keys are masked."""
+    return log_concentration - layout.log_softmax(log_concentration)
+
+
+def _digamma_exp(x: Tensor) -> Tensor:
+    return torch.digamma(1 + x.exp()) - (-x).exp()
+
+
+def _trigamma_exp(x: Tensor) -> Tensor:
+    return torch.polygamma(1, 1 + x.exp()) + (-2 * x).exp()
+
+
+@register_kl(DirichletWeights, DirichletWeights)
+def kl_dirichlet(q: DirichletWeights, p: DirichletWeights) -> Tensor:
+    r"""KL between two Dirichlet distributions, summed over the rows of the event, in nats.
+
+    .. math:: \sum_i \mathrm{KL}(\Gamma_{a_i} \| \Gamma_{b_i}) - \mathrm{KL}(\Gamma_{a_0} \| \Gamma_{b_0}), \quad
+              \Gamma_a = \mathrm{Gamma}(a, 1)
+
+    for independent Gamma variables are a Dirichlet point and, independent of it, their sum. Computed in float64, where
+    the difference of two large terms keeps its digits.
+
+    Args:
+        q: Posterior.
+        p: Prior. The result has q's batch shape and precision.
+
+    Raises:
+        ValueError: The two have different event shapes.
+
+    Example:
+        >>> q, p = (DirichletWeights(torch.tensor(a).expand(1, 1, 3)) for a in (0.0, 1.0))
+        >>> round(kl_dirichlet(q, p).item(), 4)
+        0.9349
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, algorithm 2, for its use.
+    """
+    check_same_event(q, p)
+    log_a, log_b = q.log_concentration.double(), p.log_concentration.double()
+    total = _kl_gamma(_log_total(log_a, q.layout), _log_total(log_b, p.layout))
+    kl = q.sum_event(_kl_gamma(log_a, log_b) - q.layout.softmax(log_a) * total)
+    return kl.to(q.log_concentration.dtype)
+
+
+def _kl_gamma(log_a: Tensor, log_b: Tensor) -> Tensor:
+    """KL between Gamma distributions of equal rate, from the logarithms of their shapes."""
+    a, b, ratio = log_a.exp(), log_b.exp(), log_b - log_a
+    return (a - b) * torch.digamma(1 + a) + torch.lgamma(1 + b) - torch.lgamma(1 + a) + torch.expm1(ratio) - ratio
 
 
 @PRIORS.register("dirichlet")

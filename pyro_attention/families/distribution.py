@@ -1,31 +1,121 @@
-"""The bases of the distributions over continuous attention weights, whose event is a whole attention call."""
+"""The bases of the distributions of an attention site, whose event is a whole attention call."""
 
 from __future__ import annotations
 
 import copy
 import math
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import torch
-from pyro.distributions import TorchDistribution
+from pyro.distributions import Distribution, TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_attention._checks import check_finite, check_positive
-from pyro_attention.families.proposal import AttentionDistribution, Proposal
+from pyro_attention._checks import as_float, check_finite, check_positive
+from pyro_attention.families.proposal import Proposal
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Softmax
 from pyro_attention.ops.transforms import whole
 
-__all__ = ["ContinuousWeights", "LogWeights", "expand_shared"]
+if TYPE_CHECKING:
+    from pyro_attention.families.base import Family
 
-Distribution = TypeVar("Distribution", bound=TorchDistribution)
+__all__ = ["AttentionDistribution", "ContinuousWeights", "check_same_event", "expand_shared"]
+
+Shared = TypeVar("Shared", bound=TorchDistribution)
 
 _SOFTMAX = Softmax()
 _LOG_2_PI = math.log(2 * math.pi)
 
 
-def expand_shared(distribution: Distribution, batch_shape: Any) -> Distribution:
+class AttentionDistribution:
+    """The base of all distributions of an attention site; each is also a Pyro distribution.
+
+    Attributes:
+        kind: Which posterior families fit a prior: those of the same kind.
+        layout: Where the weights live.
+        parameter_names: Attributes that hold the parameters.
+    """
+
+    kind: ClassVar[str]
+    layout: Layout
+    parameter_names: tuple[str, ...] = ()
+    batch_shape: torch.Size
+    event_shape: torch.Size
+    _proposal: Proposal | None = None
+
+    @property
+    def proposal(self) -> Proposal:
+        """What the attention layer proposes to the site, from which a posterior family starts."""
+        if self._proposal is None:
+            raise ValueError(
+                f"{type(self).__name__} carries no scores; sample it through LatentAttention, or give it some by "
+                f".with_proposal(Proposal(scores, layout))"
+            )
+        return self._proposal
+
+    def with_proposal(self, proposal: Proposal) -> Self:
+        """Copy, for the prior of a site, with what the attention layer proposes."""
+        new = copy.copy(self)
+        new._proposal = proposal
+        return new
+
+    def weights(self, value: Tensor) -> Tensor:
+        """Attention weights of a value of the site; exactly zero at masked entries."""
+        raise NotImplementedError
+
+    @property
+    def mean_value(self) -> Tensor:
+        """The value of the site without any noise."""
+        raise NotImplementedError
+
+    @property
+    def deterministic_value(self) -> Tensor:
+        """For a prior, the value that :class:`Soft` gives to its site: ordinary attention with the proposed scores."""
+        return self.mean_value
+
+    @property
+    def mean_weights(self) -> Tensor:
+        """Weights of the mean value: ``E[W]`` where that has a closed form, else the weights of ``E[S]``."""
+        return self.weights(self.mean_value)
+
+    @property
+    def full_shape(self) -> torch.Size:
+        """Shape of the weights."""
+        return self.batch_shape + self.event_shape
+
+    def posterior(self, family: Family, *args: Any, **kwargs: Any) -> Distribution:
+        """Posterior of the site whose prior this is, by a family.
+
+        Args:
+            family: The posterior family, of the same kind.
+            args: Arguments of the model, which an inference network reads.
+            kwargs: Its keyword arguments.
+        """
+        return family.amortise(self, *args, **kwargs)
+
+    def materialise(self, value: Tensor) -> Tensor:
+        """The value of the site with all its numbers in memory, as it is already but in blocked attention."""
+        return value
+
+    @property
+    def held_scores(self) -> Tensor | None:
+        """The proposed scores, or None where they are never held together, as in blocked attention."""
+        return self.proposal.scores
+
+    @property
+    def masked_fraction(self) -> float:
+        """Fraction of masked entries."""
+        mask = self.layout.mask
+        return 0.0 if mask is None else 1 - mask.float().mean().item()
+
+    def __repr__(self) -> str:
+        shapes = [f"batch_shape={tuple(self.batch_shape)}", f"event_shape={tuple(self.event_shape)}"]
+        shapes += [f"{name}: {tuple(getattr(self, name).shape)}" for name in self.parameter_names]
+        return f"{type(self).__name__}({', '.join(shapes)})"
+
+
+def expand_shared(distribution: Shared, batch_shape: Any) -> Shared:
     """Copy with a larger batch shape that shares the tensors it holds, unexpanded.
 
     Raises:
@@ -40,6 +130,12 @@ def expand_shared(distribution: Distribution, batch_shape: Any) -> Distribution:
     return new
 
 
+def check_same_event(q: AttentionDistribution, p: AttentionDistribution) -> None:
+    """Raise ValueError unless a posterior and its prior have the same event shape."""
+    if q.event_shape != p.event_shape:
+        raise ValueError(f"KL between event shapes {tuple(q.event_shape)} and {tuple(p.event_shape)}")
+
+
 class ContinuousWeights(AttentionDistribution, TorchDistribution):
     """A distribution over the weights of a whole attention call, or over their logarithms, as one value.
 
@@ -48,10 +144,12 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
     under every prior and posterior alike: so it integrates to one, which MCMC needs, and they cancel between prior and
     posterior. Nothing reads their values; in a draw they are zero, without any noise.
 
-    A subclass supplies :meth:`draw`, ``mean_value``, ``entropy_per_weight`` and ``log_density``.
+    A subclass declares its parameters as attributes, and supplies :meth:`draw`, ``mean_value``, ``entropy_per_weight``
+    and ``log_density``.
 
     Args:
-        parameters: The parameters by name; their common broadcast shape is batch + event.
+        parameters: The parameters by name, kept as attributes, in float32 or float64; their common broadcast shape is
+            batch + event.
         layout: Where the weights live; dense without a mask by default.
         shape: Full shape, when the parameters do not span it.
         validate_args: Check parameters and values; on by default, as everywhere in torch.distributions.
@@ -76,6 +174,10 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         **parameters: Tensor,
     ) -> None:
         self.layout: Layout = Dense() if layout is None else layout
+        self.parameter_names = tuple(parameters)
+        parameters = {name: as_float(parameter) for name, parameter in parameters.items()}
+        for name, parameter in parameters.items():
+            setattr(self, name, parameter)
         full = torch.broadcast_shapes(*(p.shape for p in parameters.values())) if shape is None else shape
         if len(full) < self.layout.event_dim:
             raise ValueError(
@@ -168,56 +270,3 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
     def entropy(self) -> Tensor:
         """Entropy summed over the unmasked entries of the event: the batch shape."""
         return self.sum_event(self.entropy_per_weight)
-
-
-class LogWeights(ContinuousWeights):
-    """Independent positive attention weights S, as a distribution over ``log S``.
-
-    The value is ``log S`` because ``softmax(log S)`` is the normalised weight, is stable where ``S / S.sum()`` gives
-    NaN, and leaves every KL unchanged (log is a bijection).
-
-    A subclass supplies :meth:`draw`, the moments ``mean`` (E[log S]), ``variance`` (Var[log S]),
-    ``log_expected_weight`` (log E[S]) and ``entropy_per_weight``, and, to serve as a prior, ``cross_entropy``.
-
-    Args:
-        proposal: The attention layer's, where a posterior was made to have ``E[S] = exp(proposal.scores)``: that
-            need not be computed then.
-        options: The parameters, and what :class:`ContinuousWeights` takes.
-    """
-
-    kind: ClassVar[str] = "positive weights"
-
-    def __init__(self, *, proposal: Proposal | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self._known_mean = proposal
-
-    @property
-    def expected_total(self) -> Tensor | float | None:
-        """Sum of ``E[S]`` over the unmasked entries of the event where it is known; a number, or one a batch entry."""
-        return None if self._known_mean is None else self._known_mean.expected_total
-
-    # Moments of log S, per weight, each in the smallest shape that holds it.
-
-    @property
-    def log_expected_weight(self) -> Tensor:
-        """``log E[S]``, per weight."""
-        raise NotImplementedError
-
-    @property
-    def mean_gap(self) -> Tensor:
-        """``log E[S] - E[log S]``, per weight; it depends on the spread alone."""
-        return self.log_expected_weight - self.mean
-
-    @property
-    def deterministic_value(self) -> Tensor:
-        """The value whose weights are ordinary attention, for a layer that Pyro does not run."""
-        return self.proposal.scores.expand(self.full_shape)
-
-    @property
-    def mean_value(self) -> Tensor:
-        """The value ``log E[S]``."""
-        return self.log_expected_weight.expand(self.full_shape)
-
-    def cross_entropy(self, q: LogWeights) -> Tensor:
-        """``-E_q[log p(log S)]``, p being this distribution, summed over the unmasked entries of the event."""
-        raise NotImplementedError(f"{type(self).__name__} has no closed-form cross entropy and is no prior")

@@ -5,16 +5,14 @@ Weights may be negative and do not sum to one. They have a kind of their own, so
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence, register_kl
 
-from pyro_attention._checks import as_float
-from pyro_attention.families.base import FAMILIES, _Reparameterised
-from pyro_attention.families.distribution import ContinuousWeights
+from pyro_attention.families.base import FAMILIES, OneParameterFamily
+from pyro_attention.families.distribution import ContinuousWeights, check_same_event
 from pyro_attention.families.key_network import KeyNetwork
 from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Layout
@@ -48,10 +46,11 @@ class GaussianWeights(ContinuousWeights):
 
     kind: ClassVar[str] = "gaussian weights"
     positive: ClassVar[tuple[str, ...]] = ("scale",)
+    loc: Tensor
+    scale: Tensor
 
     def __init__(self, loc: Tensor, scale: Tensor, **options: Any) -> None:
-        self.loc, self.scale = as_float(loc), as_float(scale)
-        super().__init__(loc=self.loc, scale=self.scale, **options)
+        super().__init__(loc=loc, scale=scale, **options)
         self.normal = Normal(self.loc, self.scale, validate_args=False)
 
     def weights(self, value: Tensor) -> Tensor:
@@ -90,7 +89,7 @@ class GaussianWeights(ContinuousWeights):
         return density
 
 
-@register_kl(GaussianWeights, GaussianWeights)  # type: ignore[untyped-decorator]
+@register_kl(GaussianWeights, GaussianWeights)
 def kl_gaussian(q: GaussianWeights, p: GaussianWeights) -> Tensor:
     r"""KL between Gaussian weights, summed over the unmasked entries of the event, in nats.
 
@@ -110,13 +109,12 @@ def kl_gaussian(q: GaussianWeights, p: GaussianWeights) -> Tensor:
 
     Source: Bahuleyan et al. (2018), Variational Attention for Sequence-to-Sequence Models.
     """
-    if q.event_shape != p.event_shape:
-        raise ValueError(f"KL between event shapes {tuple(q.event_shape)} and {tuple(p.event_shape)}")
+    check_same_event(q, p)
     return q.sum_event(kl_divergence(q.normal, p.normal))
 
 
 @PRIORS.register("gaussian_fixed")
-class FixedGaussianPrior(Prior):
+class FixedGaussianPrior(Prior, reads="nothing"):
     """The same Normal(loc, scale) for every weight.
 
     Args:
@@ -140,17 +138,15 @@ class FixedGaussianPrior(Prior):
 
     def __init__(self, loc: float = 0.0, scale: float = 1.0) -> None:
         super().__init__()
-        if not math.isfinite(loc):
-            raise ValueError(f"loc is {loc}, expected a finite number")
-        self.register_buffer("gaussian_loc", torch.tensor(float(loc)))
-        self._log_buffer("scale", scale, of="gaussian_")
+        self.add_constant("loc", loc, of="gaussian_")
+        self.add_positive("scale", scale, of="gaussian_")
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GaussianWeights:  # noqa: ARG002
         return GaussianWeights(self.gaussian_loc, self.log_gaussian_scale.exp(), layout=layout, shape=scores.shape)
 
 
 @PRIORS.register("gaussian_contextual")
-class ContextualGaussianPrior(Prior):
+class ContextualGaussianPrior(Prior, reads="keys"):
     r"""Gaussian prior whose mean is read off the keys: :math:`m_j = \Psi_j`, a softmax over them, and fixed scale.
 
     Args:
@@ -178,7 +174,7 @@ class ContextualGaussianPrior(Prior):
     def __init__(self, key_dim: int, heads: int = 1, *, scale: float = 1.0, hidden_dim: int = 10) -> None:
         super().__init__()
         self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim)
-        self._log_buffer("scale", scale, of="gaussian_")
+        self.add_positive("scale", scale, of="gaussian_")
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GaussianWeights:
         log_psi: Tensor = self.network(keys, layout)
@@ -186,7 +182,7 @@ class ContextualGaussianPrior(Prior):
 
 
 @FAMILIES.register("gaussian")
-class Gaussian(_Reparameterised):
+class Gaussian(OneParameterFamily):
     r"""Gaussian posterior around the deterministic weights: :math:`W \sim \mathrm{Normal}(w(\Phi), s)`.
 
     Args:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyro_attention._checks import as_float, check_positive
-from pyro_attention.families.alignment_weights import AlignmentWeights, CategoricalAlignment
+from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment
 from pyro_attention.families.base import FAMILIES, Family
 from pyro_attention.layout import Layout
 from pyro_attention.ops.noise import log_exponential

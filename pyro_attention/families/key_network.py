@@ -43,6 +43,10 @@ class KeyNetwork(nn.Module):
         self.hidden_bias = nn.Parameter(torch.zeros(heads, 1, hidden_dim))
         self.output_weight = nn.Parameter(torch.randn(heads, hidden_dim, 1) * math.sqrt(2 / hidden_dim))
 
+    def extra_repr(self) -> str:
+        heads, key_dim, hidden_dim = self.hidden_weight.shape
+        return f"{key_dim}, heads={heads}, hidden_dim={hidden_dim}"
+
     def forward(self, keys: Tensor | None, layout: Layout) -> Tensor:
         """``log Psi`` of keys in the layout's shape, broadcastable to the scores; zero (finite) at masked entries."""
         if keys is None:

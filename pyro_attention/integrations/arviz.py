@@ -47,27 +47,7 @@ def to_arviz(
         arviz = import_module("arviz")
     except ImportError as error:
         raise ImportError("to_arviz needs ArviZ: pip install arviz") from error
-    for name, tensor in samples.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"site '{name}' has a {type(tensor).__name__}, expected a tensor [S, ...]")
-        if tensor.isnan().any():
-            raise ValueError(f"site '{name}' has {int(tensor.isnan().sum())} of {tensor.numel()} samples NaN")
-        names = None if dims is None else dims.get(name)
-        if names is not None and len(names) != tensor.dim() - 1:
-            raise ValueError(
-                f"site '{name}' has shape {tuple(tensor.shape)} and dims {list(names)}, expected a name for each "
-                f"dimension after the first, which holds the samples"
-            )
-    counts = {name: len(tensor) if tensor.dim() else 0 for name, tensor in samples.items()}
-    if len(set(counts.values())) != 1 or 0 in counts.values():
-        raise ValueError(f"samples have {counts or 'no sites'}, expected the same number of samples in every site")
-    if unknown := sorted((dims or {}).keys() - samples.keys()):
-        raise ValueError(f"dims name {unknown}, expected sites among {list(samples)}")
-    # ArviZ has names of its own for dimensions without one, and leaves out labels of those that it does not know
-    own = {f"{name}_dim_{place}" for name, tensor in samples.items() for place in range(tensor.dim() - 1)}
-    named = {name for names in (dims or {}).values() for name in names}
-    if unknown := sorted((coords or {}).keys() - own - named - {"chain", "draw"}):
-        raise ValueError(f"coords label {unknown}, expected dimensions that dims name, {sorted(named)}")
+    _check(samples, dims or {}, coords or {})
     posterior = {name: tensor.detach().cpu().float().numpy()[None] for name, tensor in samples.items()}
     options = {
         "dims": None if dims is None else {name: list(names) for name, names in dims.items()},
@@ -77,3 +57,30 @@ def to_arviz(
     if int(arviz.__version__.partition(".")[0]) >= 1:
         return arviz.from_dict({"posterior": posterior}, **options)
     return arviz.from_dict(posterior=posterior, **options)
+
+
+def _check(
+    samples: Mapping[str, Tensor], dims: Mapping[str, Sequence[str]], coords: Mapping[str, Sequence[Any]]
+) -> None:
+    """Raise TypeError or ValueError unless samples, dims and coords fit each other."""
+    for name, tensor in samples.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"site '{name}' has a {type(tensor).__name__}, expected a tensor [S, ...]")
+        if tensor.isnan().any():
+            raise ValueError(f"site '{name}' has {int(tensor.isnan().sum())} of {tensor.numel()} samples NaN")
+        names = dims.get(name)
+        if names is not None and len(names) != tensor.dim() - 1:
+            raise ValueError(
+                f"site '{name}' has shape {tuple(tensor.shape)} and dims {list(names)}, expected a name for each "
+                f"dimension after the first, which holds the samples"
+            )
+    counts = {name: len(tensor) if tensor.dim() else 0 for name, tensor in samples.items()}
+    if len(set(counts.values())) != 1 or 0 in counts.values():
+        raise ValueError(f"samples have {counts or 'no sites'}, expected the same number of samples in every site")
+    if unknown := sorted(dims.keys() - samples.keys()):
+        raise ValueError(f"dims name {unknown}, expected sites among {list(samples)}")
+    # ArviZ has names of its own for dimensions without one, and leaves out labels of those that it does not know
+    own = {f"{name}_dim_{place}" for name, tensor in samples.items() for place in range(tensor.dim() - 1)}
+    named = {name for names in dims.values() for name in names}
+    if unknown := sorted(coords.keys() - own - named - {"chain", "draw"}):
+        raise ValueError(f"coords label {unknown}, expected dimensions that dims name, {sorted(named)}")

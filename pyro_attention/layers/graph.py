@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention.attention import LatentAttention
-from pyro_attention.families.prior import ContextualGammaPrior, Prior
+from pyro_attention.families.gamma import ContextualGammaPrior
+from pyro_attention.families.prior import Prior
 from pyro_attention.layers.names import AttentionLayer
 from pyro_attention.layers.pyg import REDUCTIONS, check_conv, check_size, pyg_weights, read_nodes, self_loop_features
 from pyro_attention.layers.scores import GraphAdditive

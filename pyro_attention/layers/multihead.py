@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from pyro_attention._checks import as_float
 from pyro_attention.attention import LatentAttention
+from pyro_attention.blocked.attention import attend_blocked, blocked_obstacle
 from pyro_attention.blocked.choice import Implementation, check_implementation, is_blocked, scores_shape, unsupported
-from pyro_attention.families.prior import ContextualGammaPrior, Prior
+from pyro_attention.families.gamma import ContextualGammaPrior
+from pyro_attention.families.prior import Prior
 from pyro_attention.layers.masks import Mask, read_attn_mask, read_padding
 from pyro_attention.layers.names import AttentionLayer
 from pyro_attention.layers.scores import ScaledDotProduct
@@ -133,7 +135,7 @@ class MultiheadAttention(AttentionLayer):
             dropout=dropout,
             normalize_scores=normalize_scores,
         )
-        obstacle = self.attention.obstacle(training=False)  # dropout may be meant for dense training
+        obstacle = blocked_obstacle(self.attention, training=False)  # dropout may be meant for dense training
         if implementation == "blocked" and obstacle is not None:
             raise unsupported(name, obstacle)
         self.reset_parameters()
@@ -240,7 +242,8 @@ class MultiheadAttention(AttentionLayer):
         queries = self._queries(query_padding_mask, shape, keys)
         obstacle, site = self._obstacle(attn_mask, keys, need_weights), self.attention.name
         if is_blocked(self.implementation, q, k, v, site=site, obstacle=obstacle, wanted=need_weights):
-            output = self.attention.blocked(
+            output = attend_blocked(
+                self.attention,
                 as_float(q) / math.sqrt(q.size(-1)), k, v,
                 key_mask=keys.allowed, query_mask=queries.allowed, causal=is_causal,
             )  # fmt: skip
@@ -275,7 +278,7 @@ sample_posterior"
             return "a key_padding_mask with numbers other than 0 and -inf"
         if type(self.score) is not ScaledDotProduct:
             return f"scores by {type(self.score).__name__}, only ScaledDotProduct"
-        return self.attention.obstacle()
+        return blocked_obstacle(self.attention)
 
     def _heads(self, projected: Tensor) -> Tensor:
         heads: Tensor = projected.unflatten(-1, (self.num_heads, -1))

@@ -121,6 +121,11 @@ class GraphAdditive(nn.Module):
             scores = scores + _head_products(edges, self.att_edge)[0]
         return nn.functional.leaky_relu(scores, self.negative_slope, inplace=True)
 
+    def extra_repr(self) -> str:
+        _, heads, dim = self.att_src.shape
+        edges = ", edge_features=True" if self.att_edge is not None else ""
+        return f"heads={heads}, dim={dim}, negative_slope={self.negative_slope}{edges}"
+
 
 def _head_products(vectors: Tensor, *atts: Tensor) -> list[Tensor]:
     """Dot products per head of ``[..., N, H, D]`` with each of some ``[1, H, D]``: ``[..., N, H]``.

@@ -85,7 +85,7 @@ class AttentionELBO(TraceMeanField_ELBO):
         vectorize_particles: bool = False,
         max_plate_nesting: float = float("inf"),
     ) -> None:
-        super().__init__(  # type: ignore[no-untyped-call]
+        super().__init__(
             num_particles=num_particles,
             vectorize_particles=vectorize_particles,
             max_plate_nesting=max_plate_nesting,
@@ -118,7 +118,7 @@ class AttentionELBO(TraceMeanField_ELBO):
         """Estimate of the negative ELBO in nats, a scalar tensor."""
         self.kl_record = {}
         loss: Tensor | float = 0.0
-        for model_trace, guide_trace in self._get_traces(model, guide, args, kwargs):  # type: ignore[no-untyped-call]
+        for model_trace, guide_trace in self._get_traces(model, guide, args, kwargs):
             elbo = self._elbo_particle(model_trace, guide_trace)
             if is_validation_enabled() and not elbo.isfinite():
                 raise ValueError(self._why_not_finite(elbo, model_trace))

@@ -56,13 +56,13 @@ class AlignmentELBO(TraceEnum_ELBO):
 
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Negative ELBO in nats."""
-        loss: float = super().loss(model, guide, *args, **kwargs)  # type: ignore[no-untyped-call]
+        loss: float = super().loss(model, guide, *args, **kwargs)
         self._check_finite(loss)
         return loss
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Negative ELBO in nats, a scalar tensor."""
-        loss: Tensor = super().differentiable_loss(model, guide, *args, **kwargs)  # type: ignore[no-untyped-call]
+        loss: Tensor = super().differentiable_loss(model, guide, *args, **kwargs)
         self._check_finite(loss)
         return loss
 
@@ -92,17 +92,17 @@ class AlignmentELBO(TraceEnum_ELBO):
     def _get_enumerated(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
         messenger = poutine.unwrap(guide)
         if not isinstance(messenger, AttentionGuide):
-            yield from super()._get_traces(model, guide, args, kwargs)  # type: ignore[no-untyped-call]
+            yield from super()._get_traces(model, guide, args, kwargs)
             return
         if self.vectorize_particles:
             raise NotImplementedError("AlignmentELBO does not vectorise particles; pass vectorize_particles=False")
         if self.max_plate_nesting == float("inf"):
-            self._guess_max_plate_nesting(model, guide, args, kwargs)  # type: ignore[no-untyped-call]
+            self._guess_max_plate_nesting(model, guide, args, kwargs)
         for _ in range(self.num_particles):
             # posteriors stand inside, so what is enumerated is their support
             enumerated = EnumMessenger(first_available_dim=-1 - self.max_plate_nesting)(guide)
             try:
-                traces = self._get_trace(model, enumerated, args, kwargs)  # type: ignore[no-untyped-call]
+                traces = self._get_trace(model, enumerated, args, kwargs)
             finally:
                 forget_traces(messenger)
             warn_of_priors(messenger, traces[1])

@@ -11,7 +11,7 @@ from pyro import poutine
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
-from pyro_attention.families.alignment_weights import CategoricalAlignment
+from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.objectives.elbo import AttentionELBO
 
@@ -88,7 +88,7 @@ class ImportanceELBO(AttentionELBO):
     def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
         if not isinstance(poutine.unwrap(guide), AttentionGuide):
             raise ValueError(f"guide is a {type(guide).__name__}, expected an AttentionGuide")
-        return super()._get_traces(model, guide, args, kwargs)  # type: ignore[no-any-return, no-untyped-call]
+        return super()._get_traces(model, guide, args, kwargs)  # type: ignore[no-any-return]
 
     def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
         name = _drawn_alignment(model_trace, guide_trace)

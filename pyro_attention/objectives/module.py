@@ -32,7 +32,7 @@ def loss_and_backward(elbo: Any, model: Any, guide: Any, args: Any, kwargs: Any)
         problem = unregistered_parameters(loss, params)
         if problem is not None:
             raise ValueError(problem)
-    loss.backward(retain_graph=elbo.retain_graph)  # type: ignore[no-untyped-call]
+    loss.backward(retain_graph=elbo.retain_graph)
     return loss.item()
 
 
@@ -43,11 +43,11 @@ class WholeELBOModule(ELBOModule):
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        loss: Tensor = super().forward(*args, **kwargs)  # type: ignore[no-untyped-call]
+        loss: Tensor = super().forward(*args, **kwargs)
         if not loss.requires_grad:
             return loss
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return _Reach.apply(loss, *parameters)  # type: ignore[no-any-return, no-untyped-call]
+        return _Reach.apply(loss, *parameters)  # type: ignore[no-any-return]
 
 
 class _Reach(torch.autograd.Function):
@@ -59,5 +59,5 @@ class _Reach(torch.autograd.Function):
         return loss.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return gradient, *[None] * ctx.count

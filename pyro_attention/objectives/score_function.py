@@ -11,7 +11,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_attention.families.alignment_weights import AlignmentWeights, CategoricalAlignment
+from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.objectives.elbo import AttentionELBO
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-__all__ = ["log_exponential", "log_standard_gamma", "uniform"]
+__all__ = ["NoiseKind", "log_exponential", "log_standard_gamma", "uniform"]
+
+NoiseKind = Literal["log_exponential", "normal"]
 
 # A float32 uniform has 24 random bits; zero stands for everything below half a step.
 _SMALLEST_UNIFORM = 2.0**-25

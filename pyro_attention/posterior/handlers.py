@@ -11,14 +11,9 @@ from pyro.poutine.messenger import Messenger
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from pyro_attention.families.proposal import AttentionDistribution
+from pyro_attention.families.distribution import AttentionDistribution
 
-__all__ = ["AtMean", "dropout_mode", "is_attention", "seeded", "stop_after"]
-
-
-def is_attention(site: Any) -> bool:
-    """Whether a site of a guide is an attention site."""
-    return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
+__all__ = ["AtMean", "dropout_mode", "seeded", "stop_after"]
 
 
 class AtMean(Messenger):

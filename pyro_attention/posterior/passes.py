@@ -12,8 +12,9 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from pyro_attention._guide_runs import is_attention_site
 from pyro_attention.guide import AttentionGuide
-from pyro_attention.posterior.handlers import AtMean, dropout_mode, is_attention, seeded, stop_after
+from pyro_attention.posterior.handlers import AtMean, dropout_mode, seeded, stop_after
 from pyro_attention.posterior.sample_size import SampleSize
 
 __all__ = ["Noise", "Pass", "Request", "passes"]
@@ -93,7 +94,7 @@ class Pass:
 
     def attention_sites(self) -> Iterator[tuple[str, Any]]:
         """Name and trace node of every attention site."""
-        return ((name, site) for name, site in self.trace.nodes.items() if is_attention(site))
+        return ((name, site) for name, site in self.trace.nodes.items() if is_attention_site(site))
 
     def samples_first(self, value: Tensor, site: Any) -> Tensor:
         """Site value with one leading sample dimension, without the unit dimensions of plates it is not in."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from threading import RLock
@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_attention.blocked.value import BlockedValue
 from pyro_attention.guide import AttentionGuide, check_guide
 from pyro_attention.posterior.handlers import seeded
-from pyro_attention.posterior.passes import Noise, Request, passes
+from pyro_attention.posterior.passes import Noise, Pass, Request, passes
 from pyro_attention.posterior.streaming import Moments, OrderStatistics
 
 __all__ = ["Noise", "Prediction", "predict", "sample_posterior", "seeded"]
@@ -60,9 +59,8 @@ def sample_posterior(
 ) -> dict[str, Tensor]:
     r"""Draw attention weights from the posterior, :math:`W^{(s)} = \mathrm{normalize}(S^{(s)}),\ S^{(s)} \sim q`.
 
-    The first pass is one sample; the others are drawn in chunks. Within a chunk nothing ahead of the first attention
-    site is repeated, and after the first pass nothing behind the last one is computed: many samples of a model with one
-    attention site, such as a translation's alignment, cost little more than two passes.
+    The first pass is one sample; the others are drawn in chunks. A chunk computes what is ahead of the first attention
+    site once, and nothing behind the last one: many samples of a single site cost little more than two passes.
 
     Args:
         guide: The guide; its model is run.
@@ -73,14 +71,12 @@ def sample_posterior(
         chunk_size: Samples drawn in one pass, by a plate at the left (the model must broadcast over it, as for
             vectorised particles). One when omitted, which suits every model.
         memory_budget: Bytes that the samples of one pass may take, beside the results: as many are drawn in it as fit,
-            ``chunk_size`` at most. What one takes is measured in the first pass, from the first attention site on. The
-            model must broadcast as for chunks.
+            ``chunk_size`` at most, by what the first pass takes from the first attention site on.
         seed: Seed of this call alone; the global generator goes on as if nothing had happened.
         kwargs: Keyword arguments of the model.
 
-    Other latent sites (those of the guide's ``rest``, or drawn from their prior) are random under every ``noise``.
-    Threads take turns, each with a guide of its own: a process has one stack of Pyro's handlers and one generator, so
-    no other thread may train, or draw random numbers under a seed, at the same time. Processes draw in parallel.
+    Other latent sites are random under every ``noise``. Threads take turns, each with a guide of its own, and no other
+    thread may train or draw random numbers at the same time: a process has one stack of handlers and one generator.
 
     Returns:
         For every attention site ``[S, ..., H, M, N]`` or ``[S, ..., E, H]``, in float32.
@@ -88,8 +84,7 @@ def sample_posterior(
     Raises:
         TypeError: The guide is no AttentionGuide, or ``num_samples`` or ``chunk_size`` is no integer.
         ValueError: ``num_samples`` or ``chunk_size`` below one, chunks with dropout, a memory budget below one sample,
-            samples, or weights of blocked attention, that do not fit in memory, or attention sites that change from
-            pass to pass.
+            samples that do not fit in memory, or attention sites that change from pass to pass.
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
@@ -99,24 +94,26 @@ def sample_posterior(
         >>> samples["attention"].shape
         torch.Size([5, 1, 2, 3])
     """
-    samples: dict[str, Tensor] = {}
-    counts: Counter[str] = Counter()
     check_guide(guide)
     request = Request(num_samples, noise, chunk_size, memory_budget, seed)
     with _TURN, closing(passes(guide, args, kwargs, request, whole=False)) as draws:
-        for drawn in draws:
-            for name, site in drawn.attention_sites():
-                prior, value = site["infer"]["prior"], site["value"]
-                if not log_weights:
-                    value = prior.weights(value)
-                elif isinstance(value, BlockedValue):
-                    value = value.dense()
-                value = drawn.samples_first(value, site)
-                if name not in samples:
-                    samples[name] = _room(name, num_samples, value)
-                samples[name][counts[name] : counts[name] + len(value)] = value
-                counts[name] += len(value)
-            del drawn, prior, value, site  # the next pass needs the memory
+        return _collect(draws, num_samples, log_weights=log_weights)
+
+
+def _collect(draws: Iterable[Pass], num_samples: int, *, log_weights: bool) -> dict[str, Tensor]:
+    """Samples of every attention site; ValueError where a site was not reached by all of them."""
+    samples: dict[str, Tensor] = {}
+    counts: Counter[str] = Counter()
+    for drawn in draws:
+        for name, site in drawn.attention_sites():
+            prior, value = site["infer"]["prior"], site["value"]
+            value = prior.materialise(value) if log_weights else prior.weights(value)
+            value = drawn.samples_first(value, site)
+            if name not in samples:
+                samples[name] = _room(name, num_samples, value)
+            samples[name][counts[name] : counts[name] + len(value)] = value
+            counts[name] += len(value)
+        del drawn, prior, value, site  # the next pass needs the memory
     for name, count in counts.items():
         if count != num_samples:
             raise ValueError(
@@ -171,14 +168,12 @@ def predict(
         quantiles: Probabilities in [0, 1].
         keep_samples: Return the samples too.
         chunk_size: Samples drawn in one pass; see :func:`sample_posterior`.
-        memory_budget: Bytes that the samples of one pass may take; see there. Samples that are kept, for quantiles or
-            by ``keep_samples``, come on top.
+        memory_budget: Bytes that the samples of one pass may take; see there. Samples that are kept come on top.
         seed: Seed of this call alone.
         kwargs: Keyword arguments of the model.
 
     Raises:
-        TypeError: The guide is no AttentionGuide, the model returns no tensor or one of integers (labels, say) that no
-            transform turns into numbers to be averaged, or a count is no integer.
+        TypeError: The guide is no AttentionGuide, the output is no floating-point tensor, or a count is no integer.
         ValueError: A count below one, a probability outside [0, 1], chunks with dropout, or a memory budget below one
             sample.
 
@@ -194,25 +189,38 @@ def predict(
     """
     check_guide(guide)
     request = Request(num_samples, noise, chunk_size, memory_budget, seed)
-    moments, order = Moments(), {q: OrderStatistics(q, num_samples) for q in quantiles}
-    samples: list[Tensor] = []
+    average = _Average(num_samples, quantiles, keep_samples=keep_samples)
     with _TURN, closing(passes(guide, args, kwargs, request, whole=True)) as draws:
         for drawn in draws:
             chunk = drawn.outputs() if transform is None else transform(drawn.outputs())
             _check_averageable(chunk, transformed=transform is not None)
-            moments.update(chunk)
-            for statistics in order.values():
-                statistics.update(chunk)
-            if keep_samples:
-                samples.append(chunk)
+            average.update(chunk)
             del drawn, chunk  # the next pass needs the memory
-    return Prediction(
-        mean=moments.mean,
-        variance=moments.variance,
-        num_samples=moments.count,
-        quantiles={q: statistics.result() for q, statistics in order.items()},
-        samples=torch.cat(samples) if keep_samples else None,
-    )
+    return average.result()
+
+
+class _Average:
+    """A prediction that grows with the samples."""
+
+    def __init__(self, num_samples: int, quantiles: Sequence[float], *, keep_samples: bool) -> None:
+        self.moments, self.order = Moments(), {q: OrderStatistics(q, num_samples) for q in quantiles}
+        self.samples: list[Tensor] | None = [] if keep_samples else None
+
+    def update(self, chunk: Tensor) -> None:
+        self.moments.update(chunk)
+        for statistics in self.order.values():
+            statistics.update(chunk)
+        if self.samples is not None:
+            self.samples.append(chunk)
+
+    def result(self) -> Prediction:
+        return Prediction(
+            mean=self.moments.mean,
+            variance=self.moments.variance,
+            num_samples=self.moments.count,
+            quantiles={q: statistics.result() for q, statistics in self.order.items()},
+            samples=None if self.samples is None else torch.cat(self.samples),
+        )
 
 
 def _check_averageable(chunk: Any, *, transformed: bool) -> None:

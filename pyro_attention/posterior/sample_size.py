@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pyro_attention.blocked.value import BlockedValue
-from pyro_attention.posterior.handlers import is_attention
+from pyro_attention._guide_runs import is_attention_site
 
 __all__ = ["SampleSize"]
 
@@ -43,18 +42,18 @@ class SampleSize(Messenger):
 
     def __enter__(self) -> SampleSize:
         super().__enter__()
-        self._tensors.__enter__()  # type: ignore[no-untyped-call]
+        self._tensors.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._tensors.__exit__(*error)  # type: ignore[no-untyped-call]
+        self._tensors.__exit__(*error)
         super().__exit__(*error)
 
     def _pyro_sample(self, msg: Any) -> None:
-        self._tensors.counting = self._tensors.counting or is_attention(msg)
+        self._tensors.counting = self._tensors.counting or is_attention_site(msg)
 
     def _pyro_post_sample(self, msg: Any) -> None:
-        if is_attention(msg):
+        if is_attention_site(msg):
             # normalisation takes about three copies, also those of a blocked value, which it makes dense
             self.bytes = max(self._tensors.most, self._tensors.now + 3 * msg["value"].nbytes)
 
@@ -63,7 +62,7 @@ class _NewTensors(TorchDispatchMode):
     """Bytes of the tensors that operations make while ``counting``: there now, and the most at a time."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.counting, self.now, self.most = False, 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -86,5 +85,5 @@ class _NewTensors(TorchDispatchMode):
 
 def _storages(tree: Any) -> list[Any]:
     leaves = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.layout == torch.strided)
-    # a blocked value has a shape, but no storage
-    return [leaf.untyped_storage() for leaf in leaves if not isinstance(leaf, BlockedValue)]
+    # a subclass that answers every operation itself, such as a blocked value, need not have a storage
+    return [leaf.untyped_storage() for leaf in leaves if type(leaf).__torch_dispatch__ is Tensor.__torch_dispatch__]

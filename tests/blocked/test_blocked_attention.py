@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pyro_attention.blocked.ops import blocked_attention as blocked_module
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
 
@@ -47,14 +48,15 @@ def gradients(outputs, leaves):
 @every_order
 @every_noise
 @pytest.mark.parametrize("queries", [QUERIES, 9])
-def test_equals_dense(key_mask, causal, noise, queries):
+def test_equals_dense(key_mask, causal, noise, queries, monkeypatch):
     leaves = inputs(queries=queries)
     expected = dense(*leaves, noise=noise, key_mask=key_mask, causal=causal)
     expected = [*expected, *gradients(expected, leaves)]
     for block_size in (1, 3, 100):
+        monkeypatch.setattr(blocked_module, "_BLOCK", block_size)
         outputs = blocked_attention(
             *leaves[:3], noise=noise, noise_scale=None if noise is None else leaves[3], seed=SEED,
-            key_mask=key_mask, causal=causal, block_size=block_size,
+            key_mask=key_mask, causal=causal,
         )  # fmt: skip
         actual = [*outputs, *gradients(outputs, leaves)]
         for a, b in zip(actual, expected, strict=True):
@@ -63,14 +65,15 @@ def test_equals_dense(key_mask, causal, noise, queries):
 
 @every_order
 @every_noise
-def test_gradcheck(causal, noise):
+def test_gradcheck(causal, noise, monkeypatch):
+    monkeypatch.setattr(blocked_module, "_BLOCK", 2)
     scale = None if noise is None else torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
 
     tensors = [tensor[2, :, :3].detach().requires_grad_() for tensor in inputs()[:3]]
 
     def attend(q, k, v, scale):
         return blocked_attention(
-            q, k, v, noise=noise, noise_scale=scale, seed=SEED, key_mask=KEY_MASK[2, :, :3], causal=causal, block_size=2
+            q, k, v, noise=noise, noise_scale=scale, seed=SEED, key_mask=KEY_MASK[2, :, :3], causal=causal
         )
 
     assert torch.autograd.gradcheck(attend, (*tensors, scale))
@@ -91,12 +94,13 @@ def test_rows_that_see_no_key_are_zero(causal):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_low_precision_inputs(dtype):
+def test_low_precision_inputs(dtype, monkeypatch):
+    monkeypatch.setattr(blocked_module, "_BLOCK", 3)
     leaves = inputs(dtype)
     expected = dense(*(leaf.double() for leaf in leaves), noise="normal", key_mask=KEY_MASK, causal=False)
     with torch.autocast("cpu", torch.bfloat16):
         context, normalisers = blocked_attention(
-            *leaves[:3], noise="normal", noise_scale=leaves[3], seed=SEED, key_mask=KEY_MASK, block_size=3
+            *leaves[:3], noise="normal", noise_scale=leaves[3], seed=SEED, key_mask=KEY_MASK
         )
     assert (context.dtype, normalisers.dtype) == (dtype, torch.float32)
     tolerance = {"rtol": 1e-5, "atol": 1e-5}
@@ -105,10 +109,11 @@ def test_low_precision_inputs(dtype):
     assert [leaf.dtype for leaf in gradients((context, normalisers), leaves)] == [dtype] * 3 + [torch.float64]
 
 
-def test_scores_of_any_size():
+def test_scores_of_any_size(monkeypatch):
+    monkeypatch.setattr(blocked_module, "_BLOCK", 2)
     q, k, v, scale = inputs(torch.float32)
     for factor in (1e-30, 1e3, 1e6):
-        outputs = blocked_attention(q * factor, k, v, noise="log_exponential", noise_scale=10 * scale, block_size=2)
+        outputs = blocked_attention(q * factor, k, v, noise="log_exponential", noise_scale=10 * scale)
         assert all(tensor.isfinite().all() for tensor in (*outputs, *gradients(outputs, (q, k, v))))
 
 
@@ -129,7 +134,5 @@ def test_the_seed_matters():
 
 def test_wrong_calls():
     q, k, v, _ = inputs()
-    with pytest.raises(ValueError, match="block_size is 0, expected at least 1"):
-        blocked_attention(q, k, v, block_size=0)
     with pytest.raises(ValueError, match="noise is 'normal' without a noise_scale"):
         blocked_attention(q, k, v, noise="normal")

@@ -14,6 +14,7 @@ from pyro_attention import (
     AttentionGuide,
     ContextualGammaPrior,
     Dirichlet,
+    FixedGammaPrior,
     Gamma,
     LogNormal,
     MultiheadAttention,
@@ -23,10 +24,11 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
+from pyro_attention.blocked import attend_blocked
 from pyro_attention.blocked import pairs as pairs_module
 from pyro_attention.blocked import value as value_module
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
-from pyro_attention.families.weights import WeibullWeights
+from pyro_attention.families.weibull import WeibullWeights
 from tests.helpers import assert_mean, make_prior
 
 BATCH, LENGTH, HEADS, WIDTH = 3, 6, 2, 8
@@ -78,9 +80,9 @@ class DenseNoise(pyro.poutine.messenger.Messenger):
     """Gives a dense site the noise that a blocked one would draw."""
 
     def _pyro_sample(self, msg):
-        if msg["name"] != "attention" or not hasattr(msg["fn"], "from_noise"):
+        kind = getattr(msg["fn"], "noise_kind", None)
+        if msg["name"] != "attention" or kind is None:
             return
-        kind = "normal" if hasattr(msg["fn"], "loc") else "log_exponential"
         shape = msg["fn"].full_shape
         table = CounterNoise(kind, int(torch.randint(2**63 - 1, ())), (shape[:-2].numel(), *shape[-2:]))
         msg["value"] = msg["fn"].from_noise(table.dense(dtype=torch.float64).view(shape))
@@ -261,7 +263,7 @@ q = torch.zeros(BATCH, HEADS, LENGTH, 4)
 )
 def test_wrong_tensors(tensors, masks, error, message):
     with pytest.raises(error, match=message):
-        Model().layer.attention.blocked(*tensors, **masks)
+        attend_blocked(Model().layer.attention, *tensors, **masks)
 
 
 class Sharper(Weibull):
@@ -294,6 +296,19 @@ def test_a_family_that_says_it_shifts_scores(blocked, x):
         pyro.set_rng_seed(0)
         contexts.append(AttentionGuide(blocked[0], family).run(x).output)
     torch.testing.assert_close(*contexts)
+
+
+class Own(FixedGammaPrior, reads="nothing"):
+    """Somebody's own prior, which says what it reads: a subclass may read the scores, so this is not inherited."""
+
+
+def test_a_prior_that_says_what_it_reads(x):
+    losses = []
+    for prior in (Own(2.0), FixedGammaPrior(2.0)):
+        pyro.set_rng_seed(0)
+        model = Model(prior)
+        losses.append(AttentionELBO().loss(model, AttentionGuide(model, Weibull()), x))
+    assert losses[0] == losses[1]
 
 
 def test_other_errors(blocked, x):

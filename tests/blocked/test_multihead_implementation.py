@@ -77,7 +77,7 @@ AT_CALLS = [
 ]
 OF_LAYERS = [
     ({"normalizer": DoublyNormalized()}, {}, "the normalizer DoublyNormalized, only Softmax"),
-    ({"prior": OtherPrior()}, {}, "the prior OtherPrior, only FixedGammaPrior"),
+    ({"prior": OtherPrior()}, {}, "the prior OtherPrior, only Gamma and LogNormal priors that do not read the scores"),
 ]
 
 

@@ -9,9 +9,19 @@ import pytest
 import torch
 from torch import nn
 
-from pyro_attention import AttentionGuide, Dense, LatentAttention, Weibull, sample_posterior
-from pyro_attention.families.alignment import AlignmentPrior, Amortised, Categorical, ExpectedAlignment, Marginal
-from pyro_attention.families.alignment_weights import CategoricalAlignment
+from pyro_attention import (
+    AlignmentPrior,
+    Amortised,
+    AttentionGuide,
+    Categorical,
+    CategoricalAlignment,
+    Dense,
+    ExpectedAlignment,
+    LatentAttention,
+    Marginal,
+    Weibull,
+    sample_posterior,
+)
 from pyro_attention.objectives.enumeration import AlignmentELBO
 
 NEVER = -1e12  # not -inf, which has no gradient

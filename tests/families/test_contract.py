@@ -63,11 +63,14 @@ class LayerScores(nn.Module):
         return self.form.scores(problem.scores, problem.mask)
 
 
-@pytest.mark.parametrize(("family", "prior", "normalizer"), CASES)
 class AttentionContract:
-    """Subclasses name the layout."""
+    """Subclasses name the layout, and their own cases: tests/families/test_worked_example.py does, for a new family."""
 
     form: DenseForm
+    cases = CASES
+
+    def pytest_generate_tests(self, metafunc):
+        metafunc.parametrize(("family", "prior", "normalizer"), self.cases)
 
     def test_rows_are_simplices(self, family, prior, normalizer):
         problem = Problem.random()

@@ -18,16 +18,14 @@ from pyro_attention import (
     PRIORS,
     AlignmentELBO,
     Amortised,
+    AttentionDistribution,
     AttentionELBO,
     AttentionGuide,
     Dense,
     GaussianWeights,
     LatentAttention,
 )
-from pyro_attention.families.proposal import AttentionDistribution
 from tests.helpers import ALL_PAIRS, make_family, make_prior
-
-every_pair = pytest.mark.parametrize(("family", "prior"), ALL_PAIRS)
 
 
 @dataclass(frozen=True)
@@ -101,23 +99,87 @@ def test_kind_of_a_prior(prior):
     assert distribution.kind == PRIORS[prior].kind
 
 
-@every_pair
-@pytest.mark.parametrize("normalize_scores", [True, False])
-def test_a_network_that_returns_the_layers_scores(family, prior, normalize_scores):
-    """It gives the family's own posterior, loss and gradient."""
-    problem, model = Queries.random(), Model(prior, normalize_scores=normalize_scores)
-    plain = loss_and_gradient(model, build(family), problem)
-    torch.testing.assert_close(loss_and_gradient(model, Amortised(SameScores(), build(family)), problem), plain)
-    shifted = Amortised(SameScores(0.0), build(family), from_prior=True)
-    torch.testing.assert_close(loss_and_gradient(model, shifted, problem)[0], plain[0])
+class KindContract:
+    """Subclasses name their own pairs of a family and a prior."""
+
+    pairs = ALL_PAIRS
+
+    def pytest_generate_tests(self, metafunc):
+        metafunc.parametrize(("family", "prior"), self.pairs)
+
+    @pytest.mark.parametrize("normalize_scores", [True, False])
+    def test_a_network_that_returns_the_layers_scores(self, family, prior, normalize_scores):
+        """It gives the family's own posterior, loss and gradient."""
+        problem, model = Queries.random(), Model(prior, normalize_scores=normalize_scores)
+        plain = loss_and_gradient(model, build(family), problem)
+        torch.testing.assert_close(loss_and_gradient(model, Amortised(SameScores(), build(family)), problem), plain)
+        shifted = Amortised(SameScores(0.0), build(family), from_prior=True)
+        torch.testing.assert_close(loss_and_gradient(model, shifted, problem)[0], plain[0])
+
+    def test_a_network_that_returns_nan(self, family, prior):
+        problem, model = Queries.random(), Model(prior)
+        guide = AttentionGuide(model, Amortised(SameScores(float("nan")), build(family)))
+        with pytest.raises(ValueError, match="the inference network's output has 12 of 24 entries NaN or infinite"):
+            guide.run(problem)
+
+    def test_rows_are_simplices(self, family, prior):
+        problem, model = Queries.random(), Model(prior)
+        weights = AttentionGuide(model, build(family)).run(problem).output
+        assert weights.shape == problem.scores.shape
+        assert (weights[:, ~problem.mask] == 0).all()
+        if FAMILIES[family].kind != GaussianWeights.kind:
+            assert (weights >= 0).all()
+            torch.testing.assert_close(weights.sum(-1), problem.mask.any(-1).double().expand(2, 3, 1))
+
+    def test_masked_entries_do_not_matter(self, family, prior):
+        problem, model = Queries.random(), Model(prior)
+        scores = problem.scores.detach().masked_fill(~problem.mask, 1e4).requires_grad_()
+        values = problem.values.clone()
+        values[..., 2, :] = -50  # the key that no query sees
+        found = [
+            loss_and_gradient(model, build(family), p)
+            for p in (problem, replace(problem, scores=scores, values=values))
+        ]
+        torch.testing.assert_close(*found)
+        assert (found[0][1][:, ~problem.mask] == 0).all()
+        assert (found[0][1][:, problem.mask] != 0).all()
+
+    def test_a_query_without_keys_is_inert(self, family, prior):
+        """Its observation meets a context of zero; there is no KL."""
+        problem, model = Queries.random(), Model(prior)
+        loss, _ = loss_and_gradient(model, build(family, k=1e6), problem)
+        rows = [0, 2]
+        without = replace(
+            problem,
+            scores=problem.scores.detach()[:, rows].requires_grad_(),
+            targets=problem.targets[:, rows],
+            mask=problem.mask[rows],
+        )
+        alone = -Normal(torch.zeros(()).double(), 1.0).log_prob(problem.targets[:, 1]).sum()
+        if family in ("gumbel_softmax", "dirichlet"):  # draws that never become narrow
+            problem = replace(problem, mask=torch.zeros_like(problem.mask))
+            loss, gradient = loss_and_gradient(model, build(family), problem)
+            torch.testing.assert_close(loss, -Normal(torch.zeros(()).double(), 1.0).log_prob(problem.targets).sum())
+            assert (gradient == 0).all()
+            return
+        torch.testing.assert_close(
+            loss, loss_and_gradient(model, build(family, k=1e6), without)[0] + alone, rtol=1e-2, atol=0
+        )
+
+    def test_copies_work_like_the_original(self, family, prior):
+        problem, model = Queries.random(), Model(prior)
+        posterior = build(family)
+        expected = loss_and_gradient(model, posterior, problem)
+        copied = pickle.loads(pickle.dumps((model, posterior)))
+        torch.testing.assert_close(loss_and_gradient(*copied, problem), expected, rtol=0, atol=0)
+        other, other_posterior = Model(prior), build(family, k=7.0)
+        other.load_state_dict(model.state_dict())
+        other_posterior.load_state_dict(posterior.state_dict())
+        torch.testing.assert_close(loss_and_gradient(other, other_posterior, problem), expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("family", "prior"), [pair for pair in ALL_PAIRS if pair[0] != "marginal"])
-def test_a_network_that_returns_nan(family, prior):
-    problem, model = Queries.random(), Model(prior)
-    guide = AttentionGuide(model, Amortised(SameScores(float("nan")), build(family)))
-    with pytest.raises(ValueError, match="the inference network's output has 12 of 24 entries NaN or infinite"):
-        guide.run(problem)
+class TestKinds(KindContract):
+    pass
 
 
 def test_a_network_may_return_infinities_where_masked():
@@ -131,68 +193,6 @@ def test_a_network_may_return_infinities_where_masked():
         for family in (build("weibull"), Amortised(Hidden(), build("weibull")))
     ]
     torch.testing.assert_close(*found)
-
-
-@every_pair
-def test_rows_are_simplices(family, prior):
-    problem, model = Queries.random(), Model(prior)
-    weights = AttentionGuide(model, build(family)).run(problem).output
-    assert weights.shape == problem.scores.shape
-    assert (weights[:, ~problem.mask] == 0).all()
-    if FAMILIES[family].kind != GaussianWeights.kind:
-        assert (weights >= 0).all()
-        torch.testing.assert_close(weights.sum(-1), problem.mask.any(-1).double().expand(2, 3, 1))
-
-
-@every_pair
-def test_masked_entries_do_not_matter(family, prior):
-    problem, model = Queries.random(), Model(prior)
-    scores = problem.scores.detach().masked_fill(~problem.mask, 1e4).requires_grad_()
-    values = problem.values.clone()
-    values[..., 2, :] = -50  # the key that no query sees
-    found = [
-        loss_and_gradient(model, build(family), p) for p in (problem, replace(problem, scores=scores, values=values))
-    ]
-    torch.testing.assert_close(*found)
-    assert (found[0][1][:, ~problem.mask] == 0).all()
-    assert (found[0][1][:, problem.mask] != 0).all()
-
-
-@every_pair
-def test_a_query_without_keys_is_inert(family, prior):
-    """Its observation meets a context of zero; there is no KL."""
-    problem, model = Queries.random(), Model(prior)
-    loss, _ = loss_and_gradient(model, build(family, k=1e6), problem)
-    rows = [0, 2]
-    without = replace(
-        problem,
-        scores=problem.scores.detach()[:, rows].requires_grad_(),
-        targets=problem.targets[:, rows],
-        mask=problem.mask[rows],
-    )
-    alone = -Normal(torch.zeros(()).double(), 1.0).log_prob(problem.targets[:, 1]).sum()
-    if family in ("gumbel_softmax", "dirichlet"):  # draws that never become narrow
-        problem = replace(problem, mask=torch.zeros_like(problem.mask))
-        loss, gradient = loss_and_gradient(model, build(family), problem)
-        torch.testing.assert_close(loss, -Normal(torch.zeros(()).double(), 1.0).log_prob(problem.targets).sum())
-        assert (gradient == 0).all()
-        return
-    torch.testing.assert_close(
-        loss, loss_and_gradient(model, build(family, k=1e6), without)[0] + alone, rtol=1e-2, atol=0
-    )
-
-
-@every_pair
-def test_copies_work_like_the_original(family, prior):
-    problem, model = Queries.random(), Model(prior)
-    posterior = build(family)
-    expected = loss_and_gradient(model, posterior, problem)
-    copied = pickle.loads(pickle.dumps((model, posterior)))
-    torch.testing.assert_close(loss_and_gradient(*copied, problem), expected, rtol=0, atol=0)
-    other, other_posterior = Model(prior), build(family, k=7.0)
-    other.load_state_dict(model.state_dict())
-    other_posterior.load_state_dict(posterior.state_dict())
-    torch.testing.assert_close(loss_and_gradient(other, other_posterior, problem), expected, rtol=0, atol=0)
 
 
 WITH_STATE = [name for name in FAMILIES if make_family(name).state_dict()]

@@ -11,6 +11,8 @@ from torch.distributions import Dirichlet as TorchDirichlet
 from torch.distributions import kl_divergence
 
 from pyro_attention import (
+    AlignmentPrior,
+    Amortised,
     AttentionELBO,
     AttentionGuide,
     Categorical,
@@ -25,7 +27,6 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
-from pyro_attention.families.alignment import AlignmentPrior, Amortised
 from tests.families.test_alignment import BATCH, KEYS, QUERIES, Network, Toy, make_problem
 from tests.helpers import assert_mean
 

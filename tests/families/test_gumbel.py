@@ -11,9 +11,17 @@ import torch
 from scipy import stats
 from torch.distributions import kl_divergence
 
-from pyro_attention import AttentionELBO, AttentionGuide, Dense, GumbelSoftmax, ScoreFunctionELBO, sample_posterior
-from pyro_attention.families.alignment import Amortised, Categorical
-from pyro_attention.families.alignment_weights import AlignmentWeights, CategoricalAlignment, ExpectedWeights
+from pyro_attention import (
+    Amortised,
+    AttentionELBO,
+    AttentionGuide,
+    Categorical,
+    Dense,
+    GumbelSoftmax,
+    ScoreFunctionELBO,
+    sample_posterior,
+)
+from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment, ExpectedWeights
 from pyro_attention.families.gumbel import RelaxedAlignment
 from pyro_attention.objectives.enumeration import AlignmentELBO
 from tests.families.test_alignment import BATCH, KEYS, QUERIES, Network, Toy, make_problem

@@ -92,8 +92,8 @@ def test_masked_entries_cancel_in_the_elbo():
     torch.manual_seed(0)
     loss = Trace_ELBO().loss(model, guide, y)
     torch.manual_seed(0)
-    guide.run(y)
-    site, observed = guide.trace.nodes["attention"], guide.trace.nodes["y"]
+    nodes = guide.run(y).trace.nodes
+    site, observed = nodes["attention"], nodes["y"]
     q, p, value = site["fn"], site["infer"]["prior"], site["value"]
     kl = (q.log_density(value) - p.log_density(value))[..., mask].sum()
     torch.testing.assert_close(torch.tensor(loss), (kl - observed["fn"].log_prob(y)).detach())

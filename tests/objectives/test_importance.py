@@ -10,8 +10,17 @@ import torch
 from pyro.poutine.messenger import Messenger
 from torch import nn
 
-from pyro_attention import AttentionGuide, Dense, LatentAttention, Weibull
-from pyro_attention.families.alignment import AlignmentPrior, Amortised, Categorical, ExpectedAlignment, Marginal
+from pyro_attention import (
+    AlignmentPrior,
+    Amortised,
+    AttentionGuide,
+    Categorical,
+    Dense,
+    ExpectedAlignment,
+    LatentAttention,
+    Marginal,
+    Weibull,
+)
 from pyro_attention.families.gumbel import GumbelSoftmax
 from pyro_attention.objectives.importance import ImportanceELBO
 from tests.families.test_alignment import NEVER, Network, Toy, brute_force_evidence, expected, log_factors, make_problem

@@ -8,8 +8,16 @@ import torch
 from torch import nn
 from torch.distributions import kl_divergence
 
-from pyro_attention import AttentionGuide, Dense, LatentAttention, Weibull
-from pyro_attention.families.alignment import AlignmentPrior, Amortised, Categorical, ExpectedAlignment
+from pyro_attention import (
+    AlignmentPrior,
+    Amortised,
+    AttentionGuide,
+    Categorical,
+    Dense,
+    ExpectedAlignment,
+    LatentAttention,
+    Weibull,
+)
 from pyro_attention.objectives.elbo import AttentionELBO
 from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO

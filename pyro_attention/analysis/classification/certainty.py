@@ -143,7 +143,7 @@ def top_two_p_values(logits: Tensor, *, test: Tested) -> Tensor:
         tensor([0.2952], dtype=torch.float64)
     """
     try:
-        from scipy.special import stdtr  # type: ignore[import-untyped]
+        from scipy.special import stdtr
     except ImportError as error:
         raise ImportError("the t-test of PAvPU needs SciPy: pip install 'pyro-attention[analysis]'") from error
     check_choice("test", test, Tested)

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyro_attention.blocked.ops.counter_noise import CounterNoise, NoiseKind
+from pyro_attention.blocked.ops.counter_noise import CounterNoise
 from pyro_attention.blocked.ops.fused_attention import fused_attention, fuses, product_dtype
+from pyro_attention.ops.noise import NoiseKind
 
 __all__ = ["blocked_attention"]
 
@@ -36,7 +37,6 @@ def blocked_attention(
     seed: int = 0,
     key_mask: Tensor | None = None,
     causal: bool = False,
-    block_size: int = _BLOCK,
 ) -> tuple[Tensor, Tensor]:
     """Noisy softmax attention, and the log-sum-exp of each row of unnoised scores; differentiable once.
 
@@ -53,14 +53,13 @@ def blocked_attention(
         seed: Seed of the noise, which depends on the position alone, not on blocks.
         key_mask: Boolean ``[..., H or 1, N]``, True = may be attended to.
         causal: Query i sees the keys 0 .. i alone.
-        block_size: Queries and keys in a block of plain PyTorch; changes time and memory only.
 
     Returns:
         Context ``[..., H, M, Dv]`` in the dtype of the values, and row normalisers ``[..., H, M]`` in float32 or
         float64. A query that sees no key has zero in both, and gives no gradient.
 
     Raises:
-        ValueError: ``block_size`` is below one, or a noise has no scale.
+        ValueError: A noise has no scale.
 
     Example:
         >>> q, k, v = torch.zeros(1, 2, 4), torch.zeros(1, 3, 4), torch.ones(1, 3, 5)
@@ -70,8 +69,6 @@ def blocked_attention(
 
     Source: Dao et al. (2022), FlashAttention, algorithms 1 and 4, for the blocks; Rabe and Staats (2021).
     """
-    if block_size < 1:
-        raise ValueError(f"block_size is {block_size}, expected at least 1")
     if noise is not None and noise_scale is None:
         raise ValueError(f"noise is '{noise}' without a noise_scale; pass a number or one per head")
     fused = fuses(queries, keys, values)
@@ -86,7 +83,7 @@ def blocked_attention(
     else:
         scale = None if scale is None else scale.reshape(-1, 1, 1)
         bias = None if mask is None else _bias(mask, dtype).unsqueeze(-2)
-        context, normalisers = _blocked(q, k, v, scale, bias, _Plan(noise, seed, causal, block_size))
+        context, normalisers = _blocked(q, k, v, scale, bias, _Plan(noise, seed, causal, _BLOCK))
         normalisers = normalisers.squeeze(-1)
     return context.to(values.dtype).unflatten(0, batch), normalisers.unflatten(0, batch)
 

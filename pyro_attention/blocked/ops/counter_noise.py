@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-__all__ = ["CounterNoise", "NoiseKind"]
+from pyro_attention.ops.noise import NoiseKind
 
-NoiseKind = Literal["log_exponential", "normal"]
+__all__ = ["CounterNoise"]
 
 _WORD = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyro_attention.blocked.ops.counter_noise import CounterNoise, NoiseKind
+from pyro_attention.blocked.ops.counter_noise import CounterNoise
+from pyro_attention.ops.noise import NoiseKind
 
 __all__ = ["Tiles", "fused_attention", "fuses", "product_dtype", "tiles", "unfused"]
 

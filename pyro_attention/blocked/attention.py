@@ -1,0 +1,96 @@
+"""Attention of a latent site in blocks, from queries and keys instead of scores."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyro_attention._checks import check_pairs
+from pyro_attention.attention import LatentAttention
+from pyro_attention.blocked.distributions import BlockedPrior
+from pyro_attention.blocked.pairs import Pairs
+from pyro_attention.blocked.value import BlockedValue
+from pyro_attention.families.log_weights import LogWeights
+from pyro_attention.normalizers import Softmax
+from pyro_attention.ops.transforms import in_transform
+from pyro_attention.output import AttentionOutput
+
+__all__ = ["attend_blocked", "blocked_obstacle"]
+
+
+def attend_blocked(
+    attention: LatentAttention,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    key_mask: Tensor | None = None,
+    query_mask: Tensor | None = None,
+    causal: bool = False,
+) -> AttentionOutput:
+    """What a layer gives for scores ``queries @ keys.T``, in memory that grows as their number and not as its square.
+
+    Neither scores nor weights are held. The site's value is a :class:`BlockedValue`. Under a causal mask the KL of a
+    contextual or LogNormal prior takes a second pass.
+
+    Args:
+        attention: The layer, which samples the site.
+        queries: ``[..., H, M, D]``, already scaled.
+        keys: ``[..., H, N, D]``, also those of a contextual prior.
+        values: ``[..., H, N, Dv]``.
+        key_mask: Boolean ``[..., N]``, True = may be attended to.
+        query_mask: Boolean ``[..., M]``, True = may attend.
+        causal: Query i sees the keys 0 .. i alone.
+
+    Raises:
+        ValueError: Something here is not blocked (see :func:`blocked_obstacle`), or as in ``LatentAttention.forward``.
+        TypeError: Queries, keys or values are not floating point, or a mask is not boolean.
+        RuntimeError: Called from inside a backward pass (gradient checkpointing).
+
+    Example:
+        >>> from pyro_attention import FixedGammaPrior
+        >>> attention = LatentAttention("attention", FixedGammaPrior())
+        >>> q, k, v = torch.zeros(1, 2, 4), torch.zeros(1, 3, 4), torch.ones(1, 3, 5)
+        >>> attend_blocked(attention, q, k, v).context.shape
+        torch.Size([1, 2, 5])
+    """
+    site, prior = attention.name, attention.prior
+    obstacle = blocked_obstacle(attention)
+    if obstacle is not None:
+        raise ValueError(f"site '{site}': blocked attention does not support {obstacle}; use dense attention")
+    if in_transform(queries, keys, values):
+        raise ValueError(
+            f"site '{site}': blocked attention does not support the transforms of torch.func, such as vmap and grad; "
+            f"use dense attention"
+        )
+    check_pairs(queries, keys, values, key_mask, query_mask, site=site)
+    pairs = Pairs(queries, keys, key_mask, query_mask, causal, attention.normalize_scores and prior.normalizes)
+    with torch.autocast(queries.device.type, enabled=False):
+        blocked = BlockedPrior(prior, pairs, per_query=causal and prior.reads != "nothing", site=site)
+        value = attention.sample(blocked)
+        if isinstance(value, BlockedValue):
+            return AttentionOutput(context=value.attend(values), weights=None)
+        weights = blocked.weights(value)  # given by a condition
+    return AttentionOutput(context=weights.to(values.dtype) @ values, weights=weights)
+
+
+def blocked_obstacle(attention: LatentAttention, *, training: bool | None = None) -> str | None:
+    """What keeps a layer from being blocked; None when nothing does.
+
+    Args:
+        attention: The layer.
+        training: The mode, on which dropout depends; the layer's own by default.
+
+    Example:
+        >>> from pyro_attention import DirichletPrior
+        >>> blocked_obstacle(LatentAttention("attention", DirichletPrior()))
+        'the prior DirichletPrior, only Gamma and LogNormal priors that do not read the scores'
+    """
+    prior, p = attention.prior, attention.dropout.p
+    if type(attention.normalizer) is not Softmax:
+        return f"the normalizer {type(attention.normalizer).__name__}, only Softmax"
+    if prior.kind != LogWeights.kind or prior.reads == "scores":  # there are no scores to read
+        return f"the prior {type(prior).__name__}, only Gamma and LogNormal priors that do not read the scores"
+    if (attention.training if training is None else training) and p > 0:
+        return f"dropout of the weights (here {p} in training mode)"
+    return None

@@ -1,0 +1,88 @@
+"""Amortised: a posterior family whose scores come from an inference network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from pyro.distributions import Distribution
+from torch import nn
+
+from pyro_attention._checks import check_finite
+from pyro_attention.families.base import Family
+
+__all__ = ["Amortised"]
+
+
+class Amortised(Family):
+    r"""A family whose scores come from an inference network instead of the attention layer.
+
+    The network is called with the arguments of the model and returns scores of the shape of the layer's own; it may
+    look at everything the model is given, the observations too. Masks are the layer's, and so is whether scores enter
+    normalised: a network that returns the layer's scores gives the posterior that the family has by itself.
+
+    Args:
+        network: Inference network, a module.
+        family: The family of the posterior.
+        from_prior: Add the network's scores to the layer's own (without their gradient). A network whose scores are
+            zero at first then starts at q = p, so that an untrained q does not pull at a model trained already.
+        warm_start: Leave the network aside: the posterior is the family's at the prior's own scores, so the ELBO is
+            Jensen's bound :math:`\mathrm{E}_p[\log f(y \mid z)]`. An attribute that the training loop sets to False.
+
+    Raises:
+        TypeError: The family is no :class:`Family`.
+        ValueError: At a call: scores of another shape than the layer's, or that are NaN or infinite where not masked.
+
+    Example:
+        >>> from pyro_attention import Categorical
+        >>> Amortised(nn.Linear(3, 3), Categorical()).kind
+        'alignment'
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.2; algorithm 2 (warm start).
+    """
+
+    def __init__(
+        self, network: nn.Module, family: Family, *, from_prior: bool = False, warm_start: bool = False
+    ) -> None:
+        super().__init__()
+        if not isinstance(family, Family):
+            raise TypeError(f"family is {family!r}, expected a Family such as Categorical()")
+        self.network, self.family = network, family
+        self.from_prior, self.warm_start = from_prior, warm_start
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        """That of the family."""
+        return self.family.kind
+
+    @property
+    def has_prior_term(self) -> bool:  # type: ignore[override]
+        """That of the family."""
+        return self.family.has_prior_term
+
+    @property
+    def infer(self) -> dict[str, Any]:  # type: ignore[override]
+        """That of the family."""
+        return self.family.infer
+
+    def prior(self, prior: Any) -> Any:
+        return self.family.prior(prior)
+
+    def amortise(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
+        """Posterior of a site from its prior and the arguments of the model."""
+        if self.warm_start:
+            return self.family.posterior(prior)
+        scores = self.network(*args, **kwargs)
+        own = prior.proposal.scores
+        if scores.shape != own.shape:
+            raise ValueError(
+                f"the inference network returned scores of shape {tuple(scores.shape)}, expected the layer's "
+                f"{tuple(own.shape)}; if it scores all queries at once, they must be one site of the model"
+            )
+        if self.from_prior:
+            scores = scores + own.detach()
+        proposal = replace(prior.proposal, scores=scores)
+        if torch.distributions.Distribution._validate_args:
+            check_finite("the inference network's output", proposal.scores)
+        return self.family.posterior(prior.with_proposal(proposal))

@@ -1,0 +1,192 @@
+"""The Gamma family: its distribution over ``log S``, its priors and its posterior."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_attention.families.base import FAMILIES, OneParameterFamily
+from pyro_attention.families.key_network import KeyNetwork
+from pyro_attention.families.log_weights import LogWeights
+from pyro_attention.families.prior import PRIORS, Prior
+from pyro_attention.layout import Layout
+from pyro_attention.ops.noise import log_standard_gamma
+from pyro_attention.ops.special import lgamma_and_exp, lgamma_exp
+
+__all__ = ["ContextualGammaPrior", "FixedGammaPrior", "Gamma", "GammaWeights"]
+
+
+class GammaWeights(LogWeights):
+    r"""Log of Gamma weights, S ~ Gamma(a, rate b); posterior or prior, exact down to vanishing shapes.
+
+    .. math:: \log p(\log S) = a \log S - b S + a \log b - \log\Gamma(a), \quad
+              \mathrm{E}[\log S] = \psi(a) - \log b, \quad \mathrm{Var}[\log S] = \psi'(a)
+
+    The parameters are logarithms because a contextual shape is a softmax over many keys, which may underflow:
+    :math:`\log\Gamma(a) = \log\Gamma(1 + a) - \log a` needs only ``log a``.
+
+    Args:
+        log_concentration: ``log a``, broadcastable to batch + event.
+        log_rate: ``log b``, broadcastable to batch + event.
+        options: ``layout``, ``shape`` and ``validate_args`` of :class:`ContinuousWeights`, ``proposal`` of
+            :class:`LogWeights`.
+
+    Raises:
+        ValueError: A parameter is not finite, or there are too few dimensions.
+
+    Example:
+        >>> p = GammaWeights(torch.tensor(2.0).log().expand(1, 1, 4), torch.tensor(4.0).log())
+        >>> p.log_expected_weight.exp().flatten().tolist()
+        [0.5, 0.5, 0.5, 0.5]
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
+    """
+
+    log_concentration: Tensor
+    log_rate: Tensor
+
+    def __init__(self, log_concentration: Tensor, log_rate: Tensor, **options: Any) -> None:
+        super().__init__(log_concentration=log_concentration, log_rate=log_rate, **options)
+
+    @property
+    def concentration(self) -> Tensor:
+        """Shape ``a``."""
+        return self.log_concentration.exp()
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        log_concentration = self.log_concentration.expand(shape)
+        return log_standard_gamma(log_concentration.exp(), log_concentration) - self.log_rate
+
+    @property
+    def mean(self) -> Tensor:
+        return torch.digamma(1 + self.concentration) - (-self.log_concentration).exp() - self.log_rate
+
+    @property
+    def variance(self) -> Tensor:
+        return torch.polygamma(1, 1 + self.concentration) + (-2 * self.log_concentration).exp()
+
+    @property
+    def mean_gap(self) -> Tensor:
+        return self.log_concentration + (-self.log_concentration).exp() - torch.digamma(1 + self.concentration)
+
+    def compute_log_expected_weight(self) -> Tensor:
+        return self.log_concentration - self.log_rate
+
+    @property
+    def entropy_per_weight(self) -> Tensor:
+        a = self.concentration
+        return a + 1 - a * torch.digamma(1 + a) + lgamma_exp(self.log_concentration)
+
+    def log_density(self, value: Tensor) -> Tensor:
+        scaled = value + self.log_rate
+        return self.concentration * scaled - scaled.exp() - lgamma_exp(self.log_concentration)
+
+    def cross_entropy(self, q: LogWeights) -> Tensor:
+        r""":math:`\sum \log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
+        log_gamma, a = lgamma_and_exp(self.log_concentration)
+        log_mean = q.log_expected_weight
+        linear = self.sum_products(log_mean, a) + self.sum_products(a, self.log_rate - q.mean_gap)
+        if q.expected_total is not None and self.log_rate.numel() == 1:
+            expected = q.expected_total * self.log_rate.exp().reshape(())
+        else:
+            expected = self.sum_event((log_mean + self.log_rate).exp_())
+        return self.sum_event(log_gamma) - linear + expected
+
+
+@PRIORS.register("gamma_fixed")
+class FixedGammaPrior(Prior, reads="nothing"):
+    """The same Gamma(concentration, rate) for every weight.
+
+    Args:
+        concentration: Shape ``a > 0``.
+        rate: Rate ``b > 0``; the prior mean is ``a / b``.
+
+    Raises:
+        ValueError: An argument is not positive and finite.
+
+    Example:
+        >>> FixedGammaPrior(concentration=2.0, rate=1.0).log_rate.item()
+        0.0
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
+    """
+
+    log_concentration: Tensor
+    log_rate: Tensor
+
+    def __init__(self, concentration: float = 1.0, rate: float = 1.0) -> None:
+        super().__init__()
+        self.add_positive("concentration", concentration)
+        self.add_positive("rate", rate)
+
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GammaWeights:  # noqa: ARG002
+        return GammaWeights(self.log_concentration, self.log_rate, layout=layout, shape=scores.shape)
+
+
+@PRIORS.register("gamma_contextual")
+class ContextualGammaPrior(Prior, reads="keys"):
+    r"""Gamma prior whose shape is read off the keys: :math:`a_j = b\,\Psi_j`, rate b, so the prior mean is Psi.
+
+    Args:
+        key_dim: Width of a key.
+        heads: One network a head (as in the graph code), or 1 for a network shared by all heads.
+        rate: Rate ``b > 0``; the larger, the stronger the prior.
+        hidden_dim: Width of the hidden layer.
+        literal: The paper's text instead of its code: :math:`a_j = \Psi_j`, prior mean Psi / b.
+
+    Raises:
+        ValueError: A size below one, a rate that is not positive; at a call, keys of another width.
+
+    Example:
+        >>> from pyro_attention import Dense
+        >>> prior = ContextualGammaPrior(8, heads=2)
+        >>> p = prior(torch.zeros(2, 3, 5), torch.randn(2, 5, 8), Dense())
+        >>> p.log_expected_weight.exp().sum(-1).allclose(torch.ones(2, 1))
+        True
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.3 (contextual prior).
+    """
+
+    log_rate: Tensor
+
+    def __init__(
+        self, key_dim: int, heads: int = 1, *, rate: float = 1.0, hidden_dim: int = 10, literal: bool = False
+    ) -> None:
+        super().__init__()
+        self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim)
+        self.add_positive("rate", rate)
+        self.literal = literal
+
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GammaWeights:
+        log_psi: Tensor = self.network(keys, layout)
+        log_concentration = log_psi if self.literal else log_psi + self.log_rate
+        return GammaWeights(log_concentration, self.log_rate, layout=layout, shape=scores.shape)
+
+
+@FAMILIES.register("gamma")
+class Gamma(OneParameterFamily):
+    r"""Gamma posterior: rate :math:`a \exp(-\Phi)`.
+
+    Args:
+        concentration: ``a > 0``, a number or one per head; ``Var[S] / E[S]^2`` is 1 / a.
+        learnable: Train it (through its logarithm).
+
+    Raises:
+        ValueError: The concentration is not positive, or has neither one entry nor one per head.
+
+    Example:
+        >>> Gamma(concentration=torch.tensor([2.0, 4.0]))
+        Gamma(concentration=[2.0, 4.0])
+    """
+
+    def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:
+        super().__init__("concentration", concentration, of="gamma", learnable=learnable)
+
+    def posterior(self, prior: LogWeights) -> GammaWeights:
+        log_concentration = self.value(prior).log()
+        log_rate = log_concentration - prior.proposal.scores
+        return GammaWeights(
+            log_concentration, log_rate, layout=prior.layout, shape=prior.full_shape, proposal=prior.proposal
+        )

@@ -1,0 +1,143 @@
+"""The Weibull family: its distribution over ``log S``, its posterior, and its KL from a Gamma distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Gamma as TorchGamma
+from torch.distributions import Weibull as TorchWeibull
+from torch.distributions import register_kl
+
+from pyro_attention.families.base import FAMILIES, OneParameterFamily
+from pyro_attention.families.log_weights import LogWeights
+from pyro_attention.layout import Layout
+from pyro_attention.ops.noise import NoiseKind, log_exponential
+from pyro_attention.ops.transforms import in_transform
+
+__all__ = ["Weibull", "WeibullWeights", "kl_weibull_gamma"]
+
+
+EULER_GAMMA = 0.57721566490153286
+
+
+class WeibullWeights(LogWeights):
+    r"""Log of Weibull weights: :math:`\log S = \log\lambda + \tfrac1k \log E`, E standard exponential.
+
+    .. math:: \log \mathrm{E}[S] = \log\lambda + \log\Gamma(1 + 1/k), \quad
+              \mathrm{E}[\log S] = \log\lambda - \gamma/k, \quad
+              \mathrm{Var}[\log S] = \pi^2 / 6k^2, \quad \mathrm{H}[\log S] = 1 + \gamma - \log k
+
+    Args:
+        log_scale: :math:`\log\lambda`, broadcastable to batch + event.
+        concentration: ``k > 0``, broadcastable to batch + event.
+        options: ``layout``, ``shape`` and ``validate_args`` of :class:`ContinuousWeights`, ``proposal`` of
+            :class:`LogWeights`.
+
+    Raises:
+        ValueError: The concentration is not positive, a parameter is not finite, or there are too few dimensions.
+
+    Example:
+        >>> q = WeibullWeights(torch.zeros(2, 3, 4), torch.tensor(10.0))
+        >>> q.batch_shape, q.event_shape
+        (torch.Size([]), torch.Size([2, 3, 4]))
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
+    """
+
+    positive: ClassVar[tuple[str, ...]] = ("concentration",)
+    noise_kind: ClassVar[NoiseKind | None] = "log_exponential"
+    log_scale: Tensor
+    concentration: Tensor
+
+    def __init__(self, log_scale: Tensor, concentration: Tensor, **options: Any) -> None:
+        super().__init__(log_scale=log_scale, concentration=concentration, **options)
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        noise = log_exponential(shape, dtype=self.log_scale.dtype, device=self.log_scale.device)
+        if self.concentration.requires_grad or in_transform(self.log_scale):
+            return self.from_noise(noise)
+        return noise.div_(self.concentration).add_(self.log_scale)  # in place, as nothing needs the noise
+
+    @property
+    def noise_scale(self) -> Tensor:
+        return self.concentration.reciprocal()
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        return torch.addcdiv(self.log_scale, noise, self.concentration)
+
+    def shifted(self, scores: Tensor, layout: Layout) -> WeibullWeights:
+        return WeibullWeights(scores + self.log_scale, self.concentration, layout=layout, shape=scores.shape)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.log_scale - EULER_GAMMA / self.concentration
+
+    @property
+    def mean_gap(self) -> Tensor:
+        return EULER_GAMMA / self.concentration + torch.lgamma(1 + self.concentration.reciprocal())
+
+    @property
+    def variance(self) -> Tensor:
+        return math.pi**2 / 6 / self.concentration.square()
+
+    def compute_log_expected_weight(self) -> Tensor:
+        return self.log_scale + torch.lgamma(1 + self.concentration.reciprocal())
+
+    @property
+    def entropy_per_weight(self) -> Tensor:
+        return 1 + EULER_GAMMA - self.concentration.log()
+
+    def log_density(self, value: Tensor) -> Tensor:
+        standard = self.concentration * (value - self.log_scale)
+        return self.concentration.log() + standard - standard.exp()
+
+
+@FAMILIES.register("weibull")
+class Weibull(OneParameterFamily, shifts_scores=True):
+    r"""Weibull posterior: :math:`\lambda = \exp(\Phi) / \Gamma(1 + 1/k)`.
+
+    Args:
+        concentration: ``k > 0``, a number or one per head; ``Std[log S]`` is 1.28 / k.
+        learnable: Train it (through its logarithm).
+
+    Raises:
+        ValueError: The concentration is not positive, or has neither one entry nor one per head.
+
+    Example:
+        >>> Weibull(concentration=5.0)
+        Weibull(concentration=5.0)
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
+    """
+
+    def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:
+        super().__init__("concentration", concentration, of="weibull", learnable=learnable)
+
+    def posterior(self, prior: LogWeights) -> WeibullWeights:
+        k = self.value(prior)
+        log_scale = prior.proposal.scores - torch.lgamma(1 + k.reciprocal())
+        return WeibullWeights(log_scale, k, layout=prior.layout, shape=prior.full_shape, proposal=prior.proposal)
+
+
+@register_kl(TorchWeibull, TorchGamma)
+def kl_weibull_gamma(q: TorchWeibull, p: TorchGamma) -> Tensor:
+    r"""KL of torch's Weibull(scale, concentration) from torch's Gamma(concentration, rate), per entry.
+
+    .. math:: \gamma a/k - a\log\lambda + \log k + b\lambda\Gamma(1+1/k) - \gamma - 1 - a\log b + \log\Gamma(a)
+
+    Example:
+        >>> kl = kl_weibull_gamma(TorchWeibull(torch.tensor(1.0), torch.tensor(1.0)), TorchGamma(1.0, 1.0))
+        >>> round(kl.item(), 6)
+        0.0
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
+    """
+    k, a, b = q.concentration, p.concentration, p.rate
+    expected = (q.scale.log() + torch.lgamma(1 + 1 / k)).exp()
+    return (
+        EULER_GAMMA * a / k - a * q.scale.log() + k.log() + b * expected
+        - EULER_GAMMA - 1 - a * b.log() + torch.lgamma(a)
+    )  # fmt: skip
