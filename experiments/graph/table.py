@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from experiments.files import user_errors
 from experiments.graph.config import TableConfig
-from experiments.graph.table_report import Results, difference_figure, table_section
+from experiments.graph.table_report import difference_figure, table_parts
 from experiments.graph.tables import TABLES, Table
-from experiments.harness.cli import command_line
-from experiments.harness.folder import exclusive, open_run
-from experiments.harness.parallel import run_all
-from experiments.harness.results import write_metrics
+from experiments.harness.folder import exclusive
+from experiments.harness.sweep import Key, Sweep
 from experiments.reporting.figures import save
-from experiments.reporting.page import RESULTS, hardware, update_section
-from experiments.reporting.tables import as_table
+from experiments.reporting.page import RESULTS
+from experiments.reporting.report import Report
 
 __all__ = ["TableConfig", "run"]
 
@@ -31,27 +28,17 @@ def run(config: TableConfig) -> dict[str, float]:
         UserError: Data, options or folder are not right.
         KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
     """
-    table, folder = TABLES[config.name], config.out or Path("runs", "table", config.name)
-    page = config.results or RESULTS
-    with user_errors(ValueError, OSError):
-        open_run(folder, config, free=("seeds", "first_seed", "max_epochs"))
-    configs = _configs(table, config, folder)
-    metrics = run_all(
-        table.run, configs, workers=config.workers, progress=config.progress,
-        describe=lambda key, found: f"{', '.join(map(str, key))}: {found['val_accuracy']:.3f} on validation",
-    )  # fmt: skip
-    results = Results(table, range(config.first_seed, config.first_seed + config.seeds), metrics, configs)
-    picture = save(difference_figure(results), page.parent / "pictures" / f"{config.name}.png")
-    command = command_line(f"experiments.table {config.name}", config, always=("seeds",))
-    text = table_section(results, command, hardware([found.out for found in configs.values()]), picture.name)
-    update_section(page, config.name, text)
-    means = results.means()
-    write_metrics(folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
-    print(f"\n{as_table(results.main_rows())}\n\n{page}\n{picture}")
-    return means
+    table, page, default = TABLES[config.name], config.results or RESULTS, Path("runs", "table", config.name)
+    free = ("seeds", "first_seed", "max_epochs")
+    sweep = Sweep(f"experiments.table {config.name}", config, default, page, free=free, always=("seeds",))
+    sweep.open()
+    trainings = sweep.train(table.run, _configs(table, config, sweep.folder))
+    picture = save(difference_figure(table, trainings), sweep.pictures / f"{config.name}.png")
+    report = Report(table.title, config.name, table_parts(table, trainings, picture))
+    return sweep.finish(report, trainings, definitions="mean over seeds; see metrics.json of the runs")
 
 
-def _configs(table: Table, config: TableConfig, folder: Path) -> dict[tuple[str, str, int], Any]:
+def _configs(table: Table, config: TableConfig, folder: Path) -> dict[Key, Any]:
     """Seeds first, so that an interrupted table has all rows of the first seeds."""
     changes = {name: value for name in ("max_epochs", "num_samples") if (value := getattr(config, name)) is not None}
     return {

@@ -10,25 +10,9 @@ from experiments.graph import train as graph
 from experiments.graph.config import TableName
 from experiments.graph.ensembles import graph_ensemble
 from experiments.graph.rows import GRIDS, LEGEND, ROWS, SEARCHED
+from experiments.reporting.columns import Column
 
-__all__ = ["TABLES", "Block", "Column", "Table", "TableName"]
-
-
-@dataclass(frozen=True)
-class Column:
-    """A number of each run, shown as mean and spread over seeds.
-
-    Attributes:
-        name: Head of the column.
-        metric: Name in metrics.json.
-        digits: Digits behind the point.
-        factor: What it is multiplied with.
-    """
-
-    name: str
-    metric: str
-    digits: int = 3
-    factor: float = 1.0
+__all__ = ["TABLES", "Block", "Table", "TableName"]
 
 
 @dataclass(frozen=True)

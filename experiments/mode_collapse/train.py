@@ -17,11 +17,11 @@ from experiments.harness.results import write_environment, write_metrics
 from experiments.mode_collapse.clusters import ATTENTIONS, centre_distances, clusters, next_distance, trajectory
 from experiments.mode_collapse.config import ModeCollapseConfig
 from experiments.mode_collapse.figures import RATIOS, distance_curves, one_update, panels
+from experiments.reporting.columns import Row
 from experiments.reporting.figures import save
-from experiments.reporting.html import Section, write_report
-from experiments.reporting.page import RESULTS, hardware, update_section
+from experiments.reporting.page import RESULTS, hardware
+from experiments.reporting.report import Part, Report
 from experiments.reporting.statistics import summarise
-from experiments.reporting.tables import as_table, markdown_table
 
 __all__ = ["ModeCollapseConfig", "run"]
 
@@ -67,28 +67,11 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
     metrics, definitions = _metrics(settings)
     write_metrics(folder, metrics, definitions)
     write_environment(folder, torch.device("cpu"))
-    pictures = _pictures(settings, folder / "figures")
-    rows = [_row(setting, name) for setting in settings for name in ATTENTIONS]
-    text = _text(config, metrics)
-    report = write_report(
-        folder / "report.html",
-        "Do two clusters survive repeated attention?",
-        [Section("Distance of the centres", text, as_table(rows), pictures["distances"])]
-        + [Section(f"Points: {setting.name}", picture=pictures[setting.name]) for setting in settings]
-        + [Section("One update of clusters without extent", picture=pictures["one update"])],
-    )
-    shown = save(_panels(settings[-1]), page.parent / "pictures" / "mode_collapse.png")
-    section = f"""## Mode collapse: two clusters under repeated attention
-
-`{command_line("experiments.mode_collapse", config)}`; {hardware([folder])}.
-
-{text}
-
-{markdown_table(rows)}
-
-![points of 500 + 50 in two dimensions, step by step](pictures/{shown.name})"""
-    update_section(page, "mode-collapse", section)
-    print(as_table(rows), text, "", report, page, sep="\n")
+    table = Part(text=_text(config, metrics), rows=[_row(setting, name) for setting in settings for name in ATTENTIONS])
+    parts = [table, *_pictures(settings, folder / "figures", page.parent / "pictures" / "mode_collapse.png")]
+    report = Report("Mode collapse: two clusters under repeated attention", "mode-collapse", parts)
+    source = f"`{command_line('experiments.mode_collapse', config)}`; {hardware([folder])}."
+    report.publish(folder, page, source=source)
     return metrics
 
 
@@ -127,13 +110,11 @@ def _metrics(settings: list[_Setting]) -> tuple[dict[str, float], dict[str, str]
     return metrics, definitions
 
 
-def _row(setting: _Setting, name: str) -> dict[str, str]:
+def _row(setting: _Setting, name: str) -> Row:
     cells = {"clusters": setting.name, "attention": name}
     for step, values in enumerate(zip(*setting.distances(name), strict=True)):
-        found = summarise(values)
-        cells["start" if step == 0 else f"step {step}"] = f"{found.mean:.3f}" + (
-            f" ± {found.spread:.3f}" if len(values) > 1 and step else ""
-        )
+        # every seed starts from the same points
+        cells["start" if step == 0 else f"step {step}"] = summarise(values).text(3, spread=step > 0)
     return cells
 
 
@@ -149,15 +130,18 @@ def _text(config: ModeCollapseConfig, metrics: Mapping[str, float]) -> str:
     )
 
 
-def _pictures(settings: list[_Setting], folder: Path) -> dict[str, Path]:
-    paths = {}
-    for setting in settings:
-        file = f"points-{setting.dim}d-{setting.case.replace(' + ', '-')}.png"
-        paths[setting.name] = save(_panels(setting), folder / file)
+def _pictures(settings: list[_Setting], folder: Path, shown: Path) -> list[Part]:
+    """All pictures, in a folder; that of the last setting is shown on the page too, from a file beside it."""
     distances = {setting.name: {name: setting.distances(name) for name in ATTENTIONS} for setting in settings}
-    paths["distances"] = save(distance_curves(distances), folder / "distances.png")
-    paths["one update"] = save(one_update(_one_update()), folder / "one_update.png")
-    return paths
+    path = save(distance_curves(distances), folder / "distances.png")
+    parts = [Part("Distance of the centres", picture=path, page=False)]
+    for setting in settings:
+        path = save(_panels(setting), folder / f"points-{setting.dim}d-{setting.case.replace(' + ', '-')}.png")
+        parts.append(Part(f"Points: {setting.name}", picture=path, page=False))
+    caption = f"points of {settings[-1].case} in two dimensions, step by step"
+    parts[-1] = Part(picture=save(_panels(settings[-1]), shown), caption=caption)
+    path = save(one_update(_one_update()), folder / "one_update.png")
+    return [*parts, Part("One update of clusters without extent", picture=path, page=False)]
 
 
 def _panels(setting: _Setting) -> Figure:
