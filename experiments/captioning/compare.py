@@ -67,13 +67,10 @@ def run(config: CompareCaptions) -> dict[str, float]:
         ``"<scheme>/<metric>"`` to its mean over seeds.
 
     Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
-    default = Path("runs", "compare", f"captioning-{config.dataset}")
-    sweep = Sweep(
-        "experiments.compare", config, default, config.results, free=("schemes", "pictures"), always=("task",)
-    )
+    name, free = f"captioning-{config.dataset}", ("schemes", "pictures")
+    sweep = Sweep("experiments.compare", config, f"compare/{name}", free=free, always=("task",))
     first = _config(config, sweep.folder, "soft", 0)
     with user_errors(ValueError, OSError, ImportError):
         # features are made here, once a seed, and not by several workers at a time
@@ -85,7 +82,7 @@ def run(config: CompareCaptions) -> dict[str, float]:
     table = Part(text=_legend(config, data["test"], runs), rows=summary_rows("scheme", runs, COLUMNS))
     print("Drawing the pictures ...", flush=True)
     parts = [table, *_pictures(config, trainings, sweep.folder / "figures")]
-    report = Report(f"Captioning: {config.dataset}", f"captioning-{config.dataset}", parts)
+    report = Report(f"Captioning: {config.dataset}", name, parts)
     meanings = {name: f"{text}; mean over seeds" for name, text in DEFINITIONS.items()}
     return sweep.finish(report, trainings, definitions=meanings)
 

@@ -18,7 +18,7 @@ from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import UserError
 from experiments.harness.folder import exclusive
 from experiments.harness.parallel import run_all
-from experiments.harness.sweep import Sweep
+from experiments.harness.sweep import Key, Sweep
 from experiments.reporting.report import Part, Report
 
 __all__ = ["CompareEstimators", "run"]
@@ -47,18 +47,14 @@ def run(config: CompareEstimators) -> dict[str, float]:
         where it ends.
 
     Raises:
-        UserError: Options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
     if not config.guides:
         raise UserError(f"guides is empty, expected some of {', '.join(get_args(Guide))}")
     name, free = f"{config.kl_weight:g}", ("guides", "seeds", "pairs")
-    sweep = Sweep(
-        "experiments.kl_estimators", config, Path("runs", "kl_estimators", name), config.results,
-        free=free, always=("kl_weight",),
-    )  # fmt: skip
-    sweep.open()
-    configs = _configs(config, sweep.folder)
+    script = "experiments.kl_estimators"
+    sweep = Sweep(script, config, f"kl_estimators/{name}", free=free, always=("kl_weight",)).open()
+    configs = sweep.configs(CaptioningConfig, _rows(config), range(config.seeds))
     print(f"{len(configs)} trainings:", flush=True)
     trainings = sweep.train(_train, configs, shown="val_ppl")
     runs = {(guide, kl): trainings.runs(guide, kl) for guide, kl in trainings.rows}
@@ -76,20 +72,16 @@ def run(config: CompareEstimators) -> dict[str, float]:
     return sweep.finish(report, trainings, flat_metrics(runs, noise), DEFINITIONS)
 
 
-def _configs(config: CompareEstimators, folder: Path) -> dict[tuple[Guide, KLEstimator, int], CaptioningConfig]:
-    """All trainings; soft attention has no KL to estimate."""
+def _rows(config: CompareEstimators) -> dict[Key, dict[str, Any]]:
+    """Options of all rows; soft attention has no KL to estimate."""
     names = ("prior", "kl_weight", "concentration", "scale", "max_epochs", "images", "hidden", "learning_rate")
-    shared: dict[str, Any] = config.for_runs() | {name: getattr(config, name) for name in names}
+    shared = {name: getattr(config, name) for name in names} | {"embedding": max(8, config.hidden // 2)}
     estimators: dict[Guide, tuple[KLEstimator, ...]] = {"soft": ("closed_form",)}
     return {
-        (guide, kl, seed): CaptioningConfig(
-            **shared, guide=guide, kl=kl, seed=seed, embedding=max(8, config.hidden // 2),
-            out=folder / "runs" / f"{guide}-{kl}-{seed}",
-        )
-        for seed in range(config.seeds)
+        (guide, kl): shared | {"guide": guide, "kl": kl}
         for guide in config.guides
         for kl in estimators.get(guide, get_args(KLEstimator))
-    }  # fmt: skip
+    }
 
 
 def _train(config: CaptioningConfig) -> dict[str, float]:

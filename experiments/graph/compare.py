@@ -38,26 +38,18 @@ def run(config: CompareGraphs) -> dict[str, float]:
         ``"<row>/<metric>"`` to its mean over seeds.
 
     Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
-    default = Path("runs", "compare", config.dataset)
-    sweep = Sweep("experiments.compare", config, default, config.results, always=("task",))
-    sweep.open()
-    shared = {name: getattr(config, name) for name in ("dataset", "max_epochs", "patience", "kl_weight", "num_samples")}
-    configs = {
-        (row, seed): graph.GraphConfig(
-            **config.for_runs(), **(shared | options), seed=seed,
-            out=sweep.folder / "runs" / f"{row.replace(' ', '-')}-{seed}",
-        )
-        for row, options in ROWS.items()
-        for seed in range(config.seeds)
-    }  # fmt: skip
-    trainings = sweep.train(graph.run, configs)
+    name = f"compare-{config.dataset}"
+    sweep = Sweep("experiments.compare", config, f"compare/{config.dataset}", always=("task",)).open()
+    options = ("dataset", "max_epochs", "patience", "kl_weight", "num_samples")
+    shared = {option: getattr(config, option) for option in options}
+    rows = {(row,): shared | options for row, options in ROWS.items()}
+    trainings = sweep.train(graph.run, sweep.configs(graph.GraphConfig, rows, range(config.seeds)))
     text = f"Over {config.seeds} seeds: mean ± standard deviation. {LEGEND}"
     table = Part(text=text, rows=[_table_row(*row) for row in _kinds(trainings)])
     parts = [table, *_pictures(trainings, sweep.folder / "figures")]
-    report = Report(f"Kinds of attention on {config.dataset}", f"compare-{config.dataset}", parts)
+    report = Report(f"Kinds of attention on {config.dataset}", name, parts)
     meanings = {name: f"{text}; mean over seeds" for name, text in DEFINITIONS.items()}
     return sweep.finish(report, trainings, definitions=meanings)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from statistics import fmean
 
 from experiments.graph import train as graph
@@ -26,24 +25,18 @@ def run(config: SearchConfig) -> dict[str, float]:
         ``"<row> <setting>"`` to its mean validation accuracy.
 
     Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
     name = f"{config.name}-{config.dataset}"
-    page, default = config.results or RESULTS, Path("runs", "search", name)
-    sweep = Sweep(f"experiments.search {config.name}", config, default, page, free=("max_epochs",))
-    sweep.open()
+    sweep = Sweep(f"experiments.search {config.name}", config, f"search/{name}", RESULTS, free=("max_epochs",)).open()
     shared = {option: getattr(config, option) for option in ("dataset", "max_epochs", "patience")}
-    configs = {
-        (row, _text(setting), seed): graph.GraphConfig(
-            **config.for_runs(), **shared, **(ROWS[row] | setting), seed=seed, num_samples=2,
-            out=sweep.folder / "runs" / f"{_name(row, _text(setting)).replace(' ', '-')}-{seed}",
-        )
+    rows = {
+        (row, _text(setting)): shared | ROWS[row] | setting | {"num_samples": 2}
         for row in GRIDS
         for setting in GRIDS[row]
-        for seed in range(config.first_seed, config.first_seed + config.seeds)
-    }  # fmt: skip
-    trainings = sweep.train(graph.run, configs)
+    }
+    seeds = range(config.first_seed, config.first_seed + config.seeds)
+    trainings = sweep.train(graph.run, sweep.configs(graph.GraphConfig, rows, seeds))
     scores = {(row, setting): _score(trainings.runs(row, setting)) for row, setting in trainings.rows}
     text = (
         f"Means over {config.seeds} seeds, which are none of the table's, on the validation nodes, at the epoch that "
@@ -52,7 +45,7 @@ def run(config: SearchConfig) -> dict[str, float]:
     )
     title = f"Settings tried ({config.name}, {config.dataset})"
     report = Report(title, f"search-{name}", [Part(text=text, rows=_rows(scores))])
-    means = {_name(*key): accuracy / 100 for key, (accuracy, _) in scores.items()}
+    means = {" ".join(filter(None, key)): accuracy / 100 for key, (accuracy, _) in scores.items()}
     return sweep.finish(report, trainings, means, "validation accuracy at the best epoch, mean over seeds")
 
 
@@ -79,10 +72,6 @@ def _rows(scores: Mapping[tuple[str, str], tuple[float, float]]) -> list[Row]:
         }
         for key, (accuracy, loss) in scores.items()
     ]
-
-
-def _name(row: str, setting: str) -> str:
-    return f"{row} {setting}".strip()
 
 
 def _text(setting: Mapping[str, float]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -89,15 +88,19 @@ def run(config: StudyConfig) -> dict[str, float]:
         ``"<row>/<level>/<metric>"`` to its mean over seeds.
 
     Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
     study, name = STUDIES[config.name], f"{config.name}-{config.dataset}"
     check_rows(config.rows)
-    page, default = config.results or RESULTS, Path("runs", "studies", name)
-    sweep = Sweep(f"experiments.studies {config.name}", config, default, page, free=("seeds", "max_epochs"))
-    sweep.open()
-    trainings = sweep.train(graph.run, _configs(config, study, sweep.folder))
+    free = ("seeds", "max_epochs")
+    sweep = Sweep(f"experiments.studies {config.name}", config, f"studies/{name}", RESULTS, free=free).open()
+    shared = {name: getattr(config, name) for name in ("dataset", "max_epochs", "patience", "num_samples")}
+    rows = {
+        (row, level): shared | ROWS[row] | SEARCHED.get(row, {}) | {study.option: level}
+        for level in study.levels
+        for row in config.rows
+    }
+    trainings = sweep.train(graph.run, sweep.configs(graph.GraphConfig, rows, range(config.seeds)))
     text = (
         f"{study.text} {LEGEND} Settings as in the table on citation graphs; not searched again. Attention at its "
         f"posterior mean. Mean ± standard deviation over {config.seeds} seeds; the difference to {config.rows[0]} in "
@@ -119,19 +122,6 @@ def run(config: StudyConfig) -> dict[str, float]:
     }
     report = Report(f"{study.title} ({config.dataset})", name, parts)
     return sweep.finish(report, trainings, means, "mean over seeds; see metrics.json of the runs")
-
-
-def _configs(config: StudyConfig, study: Study, folder: Path) -> dict[tuple[str, float, int], graph.GraphConfig]:
-    shared = {name: getattr(config, name) for name in ("dataset", "max_epochs", "patience", "num_samples")}
-    return {
-        (row, level, seed): graph.GraphConfig(
-            **config.for_runs(), **(shared | ROWS[row] | SEARCHED.get(row, {}) | {study.option: level}), seed=seed,
-            out=folder / "runs" / f"{row.replace(' ', '-')}-{level:g}-{seed}",
-        )
-        for seed in range(config.seeds)
-        for level in study.levels
-        for row in config.rows
-    }  # fmt: skip
 
 
 def _rows(study: Study, trainings: Trainings[graph.GraphConfig], first: str) -> list[Row]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
+from experiments.graph import train as graph
 from experiments.graph.config import TableConfig
 from experiments.graph.table_report import difference_figure, table_parts
-from experiments.graph.tables import TABLES, Table
+from experiments.graph.tables import DATASETS, OPTIONS, TABLES
 from experiments.harness.folder import exclusive
-from experiments.harness.sweep import Key, Sweep
+from experiments.harness.sweep import Sweep
 from experiments.reporting.figures import save
 from experiments.reporting.page import RESULTS
 from experiments.reporting.report import Report
@@ -25,28 +23,21 @@ def run(config: TableConfig) -> dict[str, float]:
         ``"<data set>/<row>/<metric>"`` to its mean over seeds.
 
     Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
-    table, page, default = TABLES[config.name], config.results or RESULTS, Path("runs", "table", config.name)
-    free = ("seeds", "first_seed", "max_epochs")
-    sweep = Sweep(f"experiments.table {config.name}", config, default, page, free=free, always=("seeds",))
-    sweep.open()
-    trainings = sweep.train(table.run, _configs(table, config, sweep.folder))
+    table = TABLES[config.name]
+    sweep = Sweep(
+        f"experiments.table {config.name}", config, f"table/{config.name}", RESULTS,
+        free=("seeds", "first_seed", "max_epochs"), always=("seeds",),
+    ).open()  # fmt: skip
+    changes = {name: value for name in ("max_epochs", "num_samples") if (value := getattr(config, name)) is not None}
+    rows = {
+        (dataset, row): {**OPTIONS, **options, **changes, "dataset": dataset}
+        for dataset in DATASETS
+        for row, options in table.rows.items()
+    }
+    seeds = range(config.first_seed, config.first_seed + config.seeds)
+    trainings = sweep.train(graph.run, sweep.configs(graph.GraphConfig, rows, seeds))
     picture = save(difference_figure(table, trainings), sweep.pictures / f"{config.name}.png")
     report = Report(table.title, config.name, table_parts(table, trainings, picture))
     return sweep.finish(report, trainings, definitions="mean over seeds; see metrics.json of the runs")
-
-
-def _configs(table: Table, config: TableConfig, folder: Path) -> dict[Key, Any]:
-    """Seeds first, so that an interrupted table has all rows of the first seeds."""
-    changes = {name: value for name in ("max_epochs", "num_samples") if (value := getattr(config, name)) is not None}
-    return {
-        (dataset, row, seed): table.configure(
-            row, dataset, seed, out=folder / "runs" / f"{dataset}-{row.replace(' ', '-')}-{seed}",
-            **config.for_runs(), **changes,
-        )
-        for seed in range(config.first_seed, config.first_seed + config.seeds)
-        for dataset in table.datasets
-        for row in table.rows
-    }  # fmt: skip

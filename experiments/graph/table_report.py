@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.graph.tables import Block, Table
+from experiments.graph.config import GraphConfig
+from experiments.graph.ensembles import graph_ensemble
+from experiments.graph.tables import BASELINE, DATASETS, ENSEMBLE, MAIN, Block, Table
 from experiments.harness.sweep import Trainings
 from experiments.reporting.columns import Row
 from experiments.reporting.report import Part
@@ -19,7 +20,7 @@ from experiments.reporting.statistics import paired_difference, summarise
 __all__ = ["difference_figure", "table_parts"]
 
 
-def table_parts(table: Table, trainings: Trainings[Any], picture: Path) -> list[Part]:
+def table_parts(table: Table, trainings: Trainings[GraphConfig], picture: Path) -> list[Part]:
     """All that is reported of a table.
 
     Args:
@@ -27,7 +28,7 @@ def table_parts(table: Table, trainings: Trainings[Any], picture: Path) -> list[
         trainings: Its trainings, by data set, row and seed.
         picture: Its picture.
     """
-    count, compared = len(trainings.seeds), "" if table.references else f" to {table.baseline}"
+    count, compared = len(trainings.seeds), "" if table.references else f" to {BASELINE}"
     text = (
         f"{table.text}\n\n"
         f"Mean ± standard deviation over seeds (standard error of the mean). The difference{compared} is "
@@ -38,48 +39,48 @@ def table_parts(table: Table, trainings: Trainings[Any], picture: Path) -> list[
     main: list[Row] = [{"attention": row} | dict(_main_cells(table, trainings, row)) for row in table.rows]
     parts = [
         Part(text=text, rows=main),
-        Part(picture=picture, caption=f"{table.main.name} of every row and seed"),
+        Part(picture=picture, caption=f"{MAIN.name} of every row and seed"),
     ]
     for block in table.blocks:
         parts.append(Part(block.title, block.text, terminal=False))
         parts += [
             Part(text=f"{label}:", rows=_block_rows(table, trainings, dataset, block), terminal=False)
-            for dataset, label in table.datasets.items()
+            for dataset, label in DATASETS.items()
         ]
     how = (
         "Mean probability of all runs of a row, one temperature for the mixture. One ensemble each, so without spread."
     )
     parts.append(Part(f"Deep ensemble of the {count} seeds", how, terminal=False))
-    for dataset, label in table.datasets.items():
+    for dataset, label in DATASETS.items():
         parts.append(Part(text=f"{label}:", rows=_ensemble_rows(table, trainings, dataset), terminal=False))
     return parts
 
 
 def _comparisons(table: Table) -> int:
     """Number of comparisons, over all data sets."""
-    return (len(table.rows) - 1) * len(table.datasets)
+    return (len(table.rows) - 1) * len(DATASETS)
 
 
-def _main_cells(table: Table, trainings: Trainings[Any], row: str) -> Iterator[tuple[str, str]]:
+def _main_cells(table: Table, trainings: Trainings[GraphConfig], row: str) -> Iterator[tuple[str, str]]:
     """Cells of a row of the main table, a few a data set."""
-    for dataset, label in table.datasets.items():
+    for dataset, label in DATASETS.items():
         runs, reference = trainings.runs(dataset, row), table.reference(row)
-        yield f"{label} {table.main.name}", table.main.cell(runs, error=True)
+        yield f"{label} {MAIN.name}", MAIN.cell(runs, error=True)
         text = ""
-        if row != table.baseline:
-            difference = table.main.difference(runs, trainings.runs(dataset, reference))
+        if row != BASELINE:
+            difference = MAIN.difference(runs, trainings.runs(dataset, reference))
             sign = "**" if difference.p_value * _comparisons(table) < 0.05 else ""
             text = f"{sign}{difference.text()}{sign}"
         if table.references:
             yield f"difference ({label})", f"{text} to {reference}" if text else ""
         else:
-            yield f"minus {table.baseline} ({label})", text
+            yield f"minus {BASELINE} ({label})", text
         if table.paper:
             paper = table.paper.get(row, {}).get(dataset)
-            yield f"paper ({label})", "" if paper is None else f"{paper:.{table.main.digits}f}"
+            yield f"paper ({label})", "" if paper is None else f"{paper:.{MAIN.digits}f}"
 
 
-def _block_rows(table: Table, trainings: Trainings[Any], dataset: str, block: Block) -> list[Row]:
+def _block_rows(table: Table, trainings: Trainings[GraphConfig], dataset: str, block: Block) -> list[Row]:
     """Mean and spread of the block's columns; rows that lack the first are left out."""
     runs = {row: trainings.runs(dataset, row) for row in table.rows}
     return [
@@ -89,22 +90,22 @@ def _block_rows(table: Table, trainings: Trainings[Any], dataset: str, block: Bl
     ]
 
 
-def _ensemble_rows(table: Table, trainings: Trainings[Any], dataset: str) -> list[Row]:
+def _ensemble_rows(table: Table, trainings: Trainings[GraphConfig], dataset: str) -> list[Row]:
     """Scores of the ensemble of all seeds."""
     rows = []
     for row in table.rows:
-        metrics = table.ensemble([trainings.configs[dataset, row, seed] for seed in trainings.seeds])
-        rows.append({"attention": row} | {column.name: column.cell([metrics]) for column in table.ensemble_columns})
+        metrics = graph_ensemble([trainings.configs[dataset, row, seed] for seed in trainings.seeds])
+        rows.append({"attention": row} | {column.name: column.cell([metrics]) for column in ENSEMBLE})
     return rows
 
 
-def difference_figure(table: Table, trainings: Trainings[Any]) -> Figure:
+def difference_figure(table: Table, trainings: Trainings[GraphConfig]) -> Figure:
     """Every seed's main number, the row's mean with its 95 % interval, and the paper's number; a panel a data set."""
-    figure = Figure(figsize=(5.2 * len(table.datasets), 0.9 + 0.5 * len(table.rows)), layout="constrained")
-    axes = figure.subplots(1, len(table.datasets), sharey=True, squeeze=False)[0]
-    for axis, (dataset, label) in zip(axes, table.datasets.items(), strict=True):
+    figure = Figure(figsize=(5.2 * len(DATASETS), 0.9 + 0.5 * len(table.rows)), layout="constrained")
+    axes = figure.subplots(1, len(DATASETS), sharey=True, squeeze=False)[0]
+    for axis, (dataset, label) in zip(axes, DATASETS.items(), strict=True):
         _panel(axis, table, trainings, dataset)
-        axis.set_title(f"{label}: {table.main.name}", fontsize=11)
+        axis.set_title(f"{label}: {MAIN.name}", fontsize=11)
     axes[0].set_yticks(range(len(table.rows)), list(table.rows))
     axes[0].invert_yaxis()
     handles, labels = axes[0].get_legend_handles_labels()
@@ -112,11 +113,11 @@ def difference_figure(table: Table, trainings: Trainings[Any]) -> Figure:
     return figure
 
 
-def _panel(axis: Axes, table: Table, trainings: Trainings[Any], dataset: str) -> None:
-    baseline = summarise(table.main.values(trainings.runs(dataset, table.baseline))).mean
-    axis.axvline(baseline, color="0.6", linewidth=1, linestyle=":", label=f"mean of {table.baseline}")
+def _panel(axis: Axes, table: Table, trainings: Trainings[GraphConfig], dataset: str) -> None:
+    baseline = summarise(MAIN.values(trainings.runs(dataset, BASELINE))).mean
+    axis.axvline(baseline, color="0.6", linewidth=1, linestyle=":", label=f"mean of {BASELINE}")
     for place, row in enumerate(table.rows):
-        values = table.main.values(trainings.runs(dataset, row))
+        values = MAIN.values(trainings.runs(dataset, row))
         axis.plot(
             values, np.full(len(values), place + 0.18), "|", color="0.55", markersize=7, label=_once(place, "a seed")
         )

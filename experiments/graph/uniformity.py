@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
@@ -44,26 +43,20 @@ def run(config: UniformityConfig) -> dict[str, float]:
         ``"<data set>/<row>/<metric>"`` to its mean over seeds.
 
     Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
     check_rows(config.rows)
     if not config.datasets:
         raise UserError("datasets is empty, expected a data set at least")
-    page, default = config.results or RESULTS, Path("runs", "studies", "uniformity")
-    sweep = Sweep("experiments.uniformity", config, default, page, free=("datasets", "rows", "seeds", "max_epochs"))
-    sweep.open()
+    free = ("datasets", "rows", "seeds", "max_epochs")
+    sweep = Sweep("experiments.uniformity", config, "studies/uniformity", RESULTS, free=free).open()
     shared = {"max_epochs": config.max_epochs, "patience": config.patience}
-    configs = {
-        (dataset, row, seed): graph.GraphConfig(
-            **config.for_runs(), **(ROWS[row] | SEARCHED.get(row, {}) | shared), dataset=dataset, seed=seed,
-            out=sweep.folder / "runs" / f"{dataset}-{row.replace(' ', '-')}-{seed}",
-        )
-        for seed in range(config.seeds)
+    options = {
+        (dataset, row): ROWS[row] | SEARCHED.get(row, {}) | shared | {"dataset": dataset}
         for dataset in config.datasets
         for row in config.rows
-    }  # fmt: skip
-    trained = sweep.train(graph.run, configs)
+    }
+    trained = sweep.train(graph.run, sweep.configs(graph.GraphConfig, options, range(config.seeds)))
     measured, entropies = _measure(trained)
     picture = save(_figure(config, entropies), sweep.pictures / "uniformity.png")
     rows = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,30 +83,35 @@ class Sweep:
     Attributes:
         script: The module, with what is given by position: what the command line begins with.
         config: Options of the sweep.
-        default: Folder when ``config.out`` is omitted.
-        page: The page that gets a section, if one does.
+        name: Folder below runs/ when ``config.out`` is omitted.
+        default_page: The page that gets a section when ``config.results`` is omitted; None for none.
         free: Options that may differ when the sweep is continued, such as the number of seeds.
         always: Options that the repeated command names even where they have their default.
     """
 
     script: str
     config: SweepOptions
-    default: Path
-    page: Path | None
+    name: str
+    default_page: Path | None = None
     free: Sequence[str] = ()
     always: Sequence[str] = ()
 
     @property
     def folder(self) -> Path:
         """Where everything of the sweep is written."""
-        return self.config.out or self.default
+        return self.config.out or Path("runs", self.name)
+
+    @property
+    def page(self) -> Path | None:
+        """The page that gets a section, if one does."""
+        return self.config.results or self.default_page
 
     @property
     def pictures(self) -> Path:
-        """Folder of the pictures: beside the page, where a section shows them, else in the sweep's own."""
+        """Folder of the pictures: beside the page, where the section shows them, else in the sweep's own."""
         return self.folder / "figures" if self.page is None else self.page.parent / "pictures"
 
-    def open(self) -> None:
+    def open(self) -> Sweep:
         """Prepare the folder.
 
         Raises:
@@ -114,6 +119,24 @@ class Sweep:
         """
         with user_errors(ValueError, OSError):
             open_run(self.folder, self.config, free=self.free)
+        return self
+
+    def configs(
+        self, config_type: Callable[..., Config], rows: Mapping[Key, Mapping[str, Any]], seeds: Iterable[int]
+    ) -> dict[Key, Config]:
+        """Configurations of all trainings; seeds first, so that an interrupted sweep has all rows of the first seeds.
+
+        Args:
+            config_type: Dataclass of the configurations.
+            rows: Options of every row, by the parts of its name, which name the folders of its trainings too.
+            seeds: Seeds of every row.
+        """
+        how, runs = self.config.for_runs(), self.folder / "runs"
+        return {
+            (*row, seed): config_type(**how, **options, seed=seed, out=runs / f"{_file_name(row)}-{seed}")
+            for seed in seeds
+            for row, options in rows.items()
+        }
 
     def train(
         self, run: Callable[[Config], dict[str, float]], configs: Mapping[Key, Config], *, shown: str = "val_accuracy"
@@ -124,6 +147,10 @@ class Sweep:
             run: The script that they are configurations of.
             configs: Configurations, in the order in which they are started.
             shown: Metric that is shown beside the progress bar when one has finished.
+
+        Raises:
+            UserError: That of a training, such as data that are not there.
+            KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.
         """
 
         def describe(key: Key, metrics: Metrics) -> str:
@@ -158,3 +185,9 @@ class Sweep:
         command = command_line(self.script, self.config, always=self.always)
         report.publish(self.folder, self.page, source=f"`{command}`; {seeds}; {hardware(trainings.folders)}.")
         return found
+
+
+def _file_name(row: Key) -> str:
+    """Name of the folders of a row, without spaces; numbers as short as they are."""
+    parts = (f"{part:g}" if isinstance(part, float) else str(part) for part in row)
+    return "-".join(part.replace(", ", "-").replace(" ", "-") for part in parts if part)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from experiments.reporting.columns import Runs
+from experiments.reporting.report import Part
 from experiments.reporting.statistics import Difference, paired_difference
 
-__all__ = ["Claim", "claims"]
+__all__ = ["Claim", "claim_parts", "claims"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,15 @@ def claims(runs: Mapping[str, Runs]) -> list[Claim]:
         ours=True,
     )
     return found
+
+
+def claim_parts(runs: Mapping[str, Runs]) -> list[Part]:
+    """Parts of a report: the paper's claims, and apart from them ours; none without claims."""
+    text = "Mean differences over the seeds with 95 % confidence intervals; a claim holds where all are below 0."
+    titles = {False: "Claims of the paper (Deng et al., 2018)", True: "A claim of ours, not of the paper"}
+    checked = claims(runs)
+    lines = {ours: [str(claim) for claim in checked if claim.ours == ours] for ours in titles}
+    return [Part(title, text, lines="\n".join(lines[ours])) for ours, title in titles.items() if lines[ours]]
 
 
 def _difference(runs: Mapping[str, Runs], first: tuple[str, str], second: tuple[str, str]) -> Difference:

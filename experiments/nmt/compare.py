@@ -5,7 +5,6 @@ python -m experiments.compare
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,12 @@ from typing import Any
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Sweep, Trainings
 from experiments.nmt import train as nmt
-from experiments.nmt.claims import claims
+from experiments.nmt.claims import claim_parts
 from experiments.nmt.config import SCHEMES, CompareTranslations, NormalizerName, TranslationConfig
 from experiments.nmt.evaluation import DEFINITIONS
 from experiments.nmt.figures import agreement_figure, ibm_error_rates, sentence_figures
 from experiments.nmt.table import COLUMNS, LEGEND, NORMALIZERS
-from experiments.reporting.columns import Runs, summary_rows
+from experiments.reporting.columns import summary_rows
 from experiments.reporting.report import Part, Report
 from guides.names import SchemeName
 from guides.schemes import build_scheme
@@ -36,16 +35,14 @@ def run(config: CompareTranslations) -> dict[str, float]:
         ``"<scheme>/<metric>"`` to its mean over seeds.
 
     Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
-    default = Path("runs", "compare", f"translation-{config.dataset}")
-    sweep = Sweep("experiments.compare", config, default, config.results, free=("schemes", "seeds", "ibm"))
-    sweep.open()
+    name, free = f"translation-{config.dataset}", ("schemes", "seeds", "ibm")
+    sweep = Sweep("experiments.compare", config, f"compare/{name}", free=free).open()
     trainings = _train(config, sweep)
     runs, normalised = trainings.by_row(), config.normalizers != ("softmax",)
     legend = f"{_protocol(config)} {LEGEND}{f' {NORMALIZERS}' if normalised else ''}"
-    parts = [Part(text=legend, rows=summary_rows("scheme", runs, COLUMNS)), *_claims(runs)]
+    parts = [Part(text=legend, rows=summary_rows("scheme", runs, COLUMNS)), *claim_parts(runs)]
     print("Drawing the pictures ...", flush=True)
     first, folder = {row: trainings.first(row) for row in runs}, sweep.folder / "figures"
     parts += [*sentence_figures(first, folder), agreement_figure(first, folder)]
@@ -55,25 +52,11 @@ def run(config: CompareTranslations) -> dict[str, float]:
         parts.append(Part("IBM Models as baselines", how, rows=baselines, page=False))
     report = Report(
         f"Translation: {config.dataset}{', normalised over the words before' if normalised else ''}",
-        f"translation-{config.dataset}{'-normalizers' if normalised else ''}",
+        f"{name}{'-normalizers' if normalised else ''}",
         parts,
     )
     meanings = {name: f"{text}; mean over seeds" for name, text in DEFINITIONS.items()}
     return sweep.finish(report, trainings, definitions=meanings)
-
-
-def _claims(runs: Mapping[str, Runs]) -> list[Part]:
-    """What was claimed, the paper's claims and ours apart."""
-    text = "Mean differences over the seeds with 95 % confidence intervals; a claim holds where all are below 0."
-    parts, checked = [], claims(runs)
-    for title, ours in (
-        ("Claims of the paper (Deng et al., 2018)", False),
-        ("A claim of ours, not of the paper", True),
-    ):
-        lines = [str(claim) for claim in checked if claim.ours == ours]
-        if lines:
-            parts.append(Part(title, text, lines="\n".join(lines)))
-    return parts
 
 
 def _train(config: CompareTranslations, sweep: Sweep) -> Trainings[TranslationConfig]:

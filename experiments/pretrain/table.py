@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 from experiments.files import UserError
 from experiments.harness.folder import exclusive
-from experiments.harness.sweep import Sweep, Trainings
+from experiments.harness.sweep import Key, Sweep, Trainings
 from experiments.pretrain import finetune
 from experiments.pretrain import train as pretrain
-from experiments.pretrain.config import NormalizerName, PretrainConfig, PretrainTableConfig
+from experiments.pretrain.config import PretrainConfig, PretrainTableConfig
 from experiments.pretrain.evaluation import key_masses
 from experiments.pretrain.figures import History, hybrid_curves, loss_curves, mass_histogram, scores_figure
 from experiments.pretrain.model import load_trained
@@ -18,7 +19,6 @@ from experiments.pretrain.rows import ACCURACY, COMPARED, CONTROL, PERPLEXITY, h
 from experiments.reporting.figures import save
 from experiments.reporting.page import RESULTS
 from experiments.reporting.report import Part, Report
-from guides.names import WeightsSchemeName
 
 __all__ = ["PretrainTableConfig", "run"]
 
@@ -31,17 +31,13 @@ def run(config: PretrainTableConfig) -> dict[str, float]:
         ``"<normaliser>, <guide>/<metric>"`` to its mean over seeds.
 
     Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
     if not config.normalizers or not config.guides:
         raise UserError("normalizers or guides is empty, expected one at least of each")
-    name, page = f"pretraining-{config.dataset}", config.results or RESULTS
-    free = ("normalizers", "guides", "seeds", "workers", "results")
-    sweep = Sweep(
-        "experiments.pretrain_table", config, Path("runs", "studies", name), page, free=free, always=("dataset",)
-    )
-    sweep.open()
+    name, free = f"pretraining-{config.dataset}", ("normalizers", "guides", "seeds")
+    script = "experiments.pretrain_table"
+    sweep = Sweep(script, config, f"studies/{name}", RESULTS, free=free, always=("dataset",)).open()
     trainings = _train(config, sweep)
     runs = trainings.by_row()
     parts = [Part(text=_text(config, trainings), rows=score_rows(runs))]
@@ -56,15 +52,6 @@ def run(config: PretrainTableConfig) -> dict[str, float]:
     return sweep.finish(Report(f"Pretraining with normalisers of attention: {config.dataset}", name, parts), trainings)
 
 
-def _pretrain_config(
-    config: PretrainTableConfig, folder: Path, normalizer: NormalizerName, guide: WeightsSchemeName, seed: int
-) -> PretrainConfig:
-    names = ("dataset", "sentences", "vocabulary", "width", "layers", "max_epochs", "num_samples")
-    shared = {name: getattr(config, name) for name in names}
-    out = folder / "runs" / f"{normalizer}-{guide}-{seed}"
-    return PretrainConfig(**config.for_runs(), **shared, normalizer=normalizer, guide=guide, seed=seed, out=out)
-
-
 def _finetune_config(config: PretrainTableConfig, start: PretrainConfig, *, scratch: bool) -> finetune.FinetuneConfig:
     init_from = Path(str(start.out))
     return finetune.FinetuneConfig(
@@ -76,12 +63,14 @@ def _finetune_config(config: PretrainTableConfig, start: PretrainConfig, *, scra
 
 def _train(config: PretrainTableConfig, sweep: Sweep) -> Trainings[PretrainConfig]:
     """Pretraining, with the accuracies on SST-2 added to its metrics."""
-    configs = {
-        (f"{normalizer}, {guide}", seed): _pretrain_config(config, sweep.folder, normalizer, guide, seed)
-        for seed in range(config.seeds)
+    names = ("dataset", "sentences", "vocabulary", "width", "layers", "max_epochs", "num_samples")
+    shared = {name: getattr(config, name) for name in names}
+    rows: dict[Key, dict[str, Any]] = {
+        (f"{normalizer}, {guide}",): shared | {"normalizer": normalizer, "guide": guide}
         for normalizer in config.normalizers
         for guide in config.guides
     }
+    configs = sweep.configs(PretrainConfig, rows, range(config.seeds))
     print(f"Pretraining, in {sweep.folder}:", flush=True)
     pretrained = sweep.train(pretrain.run, configs, shown="val_loss")
     tasks = {
