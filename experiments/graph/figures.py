@@ -19,6 +19,7 @@ from pyro_attention.posterior.predictive import Noise
 __all__ = ["attention_figure", "calibration_panels", "neighbourhood"]
 
 SAME, OTHER, SELF = "#1b6ca8", "#d1495b", "#6b7280"
+_SAMPLES = 200
 Inputs = tuple[Tensor, EdgeList, Tensor]
 
 
@@ -48,23 +49,20 @@ def calibration_panels(
     return {name: probabilities("attention")}
 
 
-def attention_figure(
-    guide: AttentionGuide, inputs: Inputs, data: GraphData, *, num_samples: int = 200, seed: int = 0
-) -> tuple[Figure, str]:
+def attention_figure(guide: AttentionGuide, inputs: Inputs, data: GraphData, *, seed: int = 0) -> tuple[Figure, str]:
     """Posterior of the output layer's attention around the test node with the most mixed neighbourhood: with a caption.
 
     Args:
         guide: Guide of a trained network.
         inputs: Arguments of the network.
         data: Its graph.
-        num_samples: Samples of the attention.
         seed: Seed of the samples.
     """
     graph = inputs[1]
     node = _mixed_node(data, graph)
     sources, targets = graph.sources.index.cpu(), graph.targets.index.cpu()
     edges = (targets == node).nonzero().squeeze(-1)
-    samples = sample_posterior(guide, *inputs, num_samples=num_samples, seed=seed)
+    samples = sample_posterior(guide, *inputs, num_samples=_SAMPLES, seed=seed)
     labels = data.labels.cpu()
     figure = neighbourhood(
         samples["layers.1"][:, edges].mean(-1).cpu(),
@@ -72,7 +70,7 @@ def attention_figure(
         neighbours=sources[edges].tolist(),
         images=None if data.images is None else data.images.cpu(),
         labels=labels,
-        title=f"Output layer's attention of test node {node} (class {labels[node].item()}), {num_samples} samples",
+        title=f"Output layer's attention of test node {node} (class {labels[node].item()}), {_SAMPLES} samples",
     )
     text = (
         f"Test node {node} of class {labels[node].item()}, the one with the most mixed neighbourhood among those with "
@@ -101,9 +99,8 @@ def neighbourhood(
     images: Tensor | None,
     labels: Tensor,
     title: str,
-    level: float = 0.9,
 ) -> Figure:
-    """A node and whom it attends to: mean weight and credible interval of every edge.
+    """A node and whom it attends to: mean weight and 90 % credible interval of every edge.
 
     Args:
         samples: Attention weights of the node's in-edges, ``[S, edges]``.
@@ -112,12 +109,11 @@ def neighbourhood(
         images: Pictures of all nodes ``[N, height, width]``; numbers are shown without.
         labels: Class of all nodes ``[N]``.
         title: Title.
-        level: Mass of the credible interval.
     """
     mean = samples.mean(0)
     order = mean.argsort(descending=True)
     mean, neighbours = mean[order], [neighbours[i] for i in order]
-    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=samples.dtype)
+    tails = torch.tensor([0.05, 0.95], dtype=samples.dtype)
     low, high = samples[:, order].quantile(tails, dim=0)
     colours = [_colour(n, node, labels) for n in neighbours]
     figure = Figure(figsize=(11, 0.6 + 0.42 * max(10, len(neighbours))), layout="constrained")
@@ -134,7 +130,7 @@ def neighbourhood(
     names = ["itself" if n == node else f"{labels[n].item()}" for n in neighbours]
     bars.set_yticks(rows, names, fontsize=9)
     bars.invert_yaxis()
-    bars.set(xlabel=f"attention weight: mean and {level:.0%} credible interval", ylabel="class of the neighbour")
+    bars.set(xlabel="attention weight: mean and 90 % credible interval", ylabel="class of the neighbour")
     bars.spines[["top", "right"]].set_visible(False)
     for label, colour in (("same class", SAME), ("other class", OTHER), ("itself", SELF)):
         wheel.plot([], [], color=colour, linewidth=6, alpha=0.5, label=label)

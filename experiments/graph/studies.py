@@ -15,7 +15,7 @@ from experiments.graph.rows import LEGEND, ROWS, SEARCHED, check_rows
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Sweep, Trainings
 from experiments.reporting.columns import Column, Row
-from experiments.reporting.figures import save
+from experiments.reporting.figures import panels, save
 from experiments.reporting.page import RESULTS
 from experiments.reporting.report import Part, Report
 from experiments.reporting.statistics import summarise
@@ -137,8 +137,7 @@ def _rows(study: Study, trainings: Trainings[graph.GraphConfig], first: str) -> 
 
 def _figure(study: Study, trainings: Trainings[graph.GraphConfig], rows: tuple[str, ...]) -> Figure:
     """One panel a metric: mean over seeds with its standard error, against the level."""
-    figure = Figure(figsize=(3.4 * len(study.columns), 3.4), layout="constrained")
-    axes = figure.subplots(1, len(study.columns), squeeze=False)[0]
+    figure, (axes,) = panels(1, len(study.columns), size=(3.4 * len(study.columns), 3.4))
     for axis, column in zip(axes, study.columns, strict=True):
         for place, row in enumerate(rows):
             values = [column.values(trainings.runs(row, level)) or [math.nan] for level in study.levels]
@@ -150,7 +149,6 @@ def _figure(study: Study, trainings: Trainings[graph.GraphConfig], rows: tuple[s
             )  # fmt: skip
         axis.set_title(column.name, fontsize=10)
         axis.set_xticks(np.arange(len(study.levels)), [f"{level:g}" for level in study.levels])
-        axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", color="0.92")
     figure.supxlabel(study.axis, fontsize=10)
     handles, labels = axes[0].get_legend_handles_labels()

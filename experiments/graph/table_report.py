@@ -14,6 +14,7 @@ from experiments.graph.ensembles import graph_ensemble
 from experiments.graph.tables import BASELINE, DATASETS, ENSEMBLE, MAIN, Block, Table
 from experiments.harness.sweep import Trainings
 from experiments.reporting.columns import Row
+from experiments.reporting.figures import panels
 from experiments.reporting.report import Part
 from experiments.reporting.statistics import paired_difference, summarise
 
@@ -101,8 +102,7 @@ def _ensemble_rows(table: Table, trainings: Trainings[GraphConfig], dataset: str
 
 def difference_figure(table: Table, trainings: Trainings[GraphConfig]) -> Figure:
     """Every seed's main number, the row's mean with its 95 % interval, and the paper's number; a panel a data set."""
-    figure = Figure(figsize=(5.2 * len(DATASETS), 0.9 + 0.5 * len(table.rows)), layout="constrained")
-    axes = figure.subplots(1, len(DATASETS), sharey=True, squeeze=False)[0]
+    figure, (axes,) = panels(1, len(DATASETS), size=(5.2 * len(DATASETS), 0.9 + 0.5 * len(table.rows)), sharey=True)
     for axis, (dataset, label) in zip(axes, DATASETS.items(), strict=True):
         _panel(axis, table, trainings, dataset)
         axis.set_title(f"{label}: {MAIN.name}", fontsize=11)
@@ -131,7 +131,6 @@ def _panel(axis: Axes, table: Table, trainings: Trainings[GraphConfig], dataset:
         paper = table.paper.get(row, {}).get(dataset)
         if paper is not None:
             axis.plot([paper], [place - 0.08], "D", color="#d1495b", markersize=5, label=_once(place, "paper"))
-    axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="x", color="0.92")
     axis.set_axisbelow(True)
 

@@ -16,7 +16,7 @@ from experiments.graph.rows import LEGEND, ROWS, SEARCHED, check_rows
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Key, Sweep, Trainings
 from experiments.reporting.columns import Column
-from experiments.reporting.figures import save
+from experiments.reporting.figures import panels, save
 from experiments.reporting.page import RESULTS
 from experiments.reporting.report import Part, Report
 from experiments.reporting.statistics import paired_difference
@@ -99,8 +99,7 @@ def _uniform_accuracy(trained: graph.Trained) -> float:
 
 def _figure(config: UniformityConfig, entropies: Mapping[Key, list[Tensor]]) -> Figure:
     """Distribution of the distance from uniform attention over nodes, heads and seeds; a panel a graph and layer."""
-    figure = Figure(figsize=(3.4 * len(config.datasets), 5.2), layout="constrained")
-    axes = figure.subplots(2, len(config.datasets), squeeze=False, sharey=True)
+    figure, axes = panels(2, len(config.datasets), size=(3.4 * len(config.datasets), 5.2), sharey=True)
     for column, dataset in enumerate(config.datasets):
         for axis, layer in zip(axes[:, column], range(2), strict=True):
             for row in config.rows:
@@ -109,7 +108,6 @@ def _figure(config: UniformityConfig, entropies: Mapping[Key, list[Tensor]]) -> 
                 values = (1 - torch.cat(found)).clamp(min=1e-7).sort().values.numpy()
                 axis.semilogx(values, (torch.arange(len(values)) / len(values)).numpy(), label=row, linewidth=1.5)
             axis.set_title(f"{dataset}, {_LAYERS[layer]}", fontsize=10)
-            axis.spines[["top", "right"]].set_visible(False)
             axis.set_xlim(1e-7, 1.0)
     axes[0, 0].legend(frameon=False)
     figure.supxlabel(

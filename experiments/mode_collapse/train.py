@@ -16,12 +16,12 @@ from experiments.harness.folder import exclusive, open_run
 from experiments.harness.results import write_environment, write_metrics
 from experiments.mode_collapse.clusters import ATTENTIONS, centre_distances, clusters, next_distance, trajectory
 from experiments.mode_collapse.config import ModeCollapseConfig
-from experiments.mode_collapse.figures import RATIOS, distance_curves, one_update, panels
+from experiments.mode_collapse.figures import RATIOS, distance_curves, one_update, trajectory_panels
 from experiments.reporting.columns import Row
 from experiments.reporting.figures import save
 from experiments.reporting.page import RESULTS, hardware
 from experiments.reporting.report import Part, Report
-from experiments.reporting.statistics import summarise
+from experiments.reporting.statistics import Summary, summarise
 
 __all__ = ["ModeCollapseConfig", "run"]
 
@@ -48,6 +48,10 @@ class _Setting:
     def distances(self, attention: str) -> list[list[float]]:
         """Distance of the centres at each step, one list a seed."""
         return [centre_distances(points, self.first).tolist() for points in self.trajectories[attention]]
+
+    def steps(self, attention: str) -> list[Summary]:
+        """Mean and spread of that distance over seeds, at each step."""
+        return [summarise(values) for values in zip(*self.distances(attention), strict=True)]
 
 
 @exclusive
@@ -80,10 +84,9 @@ def _follow(config: ModeCollapseConfig, dim: int, case: str) -> _Setting:
     points = clusters(CASES[case], config.distance, dim=dim, deviation=deviation)
     found = {}
     for name, attention in ATTENTIONS.items():
-        seeds = range(config.seeds if attention.stochastic else 1)
         found[name] = [
             trajectory(points, attention, steps=config.steps, concentration=config.concentration, seed=seed)
-            for seed in seeds
+            for seed in range(config.seeds if attention.stochastic else 1)
         ]
     return _Setting(dim, case, found)
 
@@ -92,18 +95,17 @@ def _metrics(settings: list[_Setting]) -> tuple[dict[str, float], dict[str, str]
     metrics, definitions, errors = {}, {}, [0.0]
     for setting in settings:
         for name, attention in ATTENTIONS.items():
-            seeds = setting.distances(name)
-            for step, values in enumerate(zip(*seeds, strict=True)):
-                key, found = f"{setting.dim}d/{setting.case}/{name}/step{step}", summarise(values)
+            for step, found in enumerate(setting.steps(name)):
+                key = f"{setting.dim}d/{setting.case}/{name}/step{step}"
                 metrics[key], definitions[key] = found.mean, "distance of the centres, mean over seeds"
-                if len(values) > 1:
+                if found.count > 1:
                     metrics[f"{key}/spread"] = found.spread
                     definitions[f"{key}/spread"] = "standard deviation of that distance over seeds"
             if setting.dim == 1 and not attention.stochastic:
                 sizes = CASES[setting.case]
                 errors += [
                     abs(after - next_distance(before, sizes, doubly=attention.doubly))
-                    for before, after in pairwise(seeds[0])
+                    for before, after in pairwise(setting.distances(name)[0])
                 ]
     metrics["closed_form_error"] = max(errors)
     definitions["closed_form_error"] = "largest difference from equations (13) and (14) over all updates in 1-D"
@@ -111,11 +113,9 @@ def _metrics(settings: list[_Setting]) -> tuple[dict[str, float], dict[str, str]
 
 
 def _row(setting: _Setting, name: str) -> Row:
-    cells = {"clusters": setting.name, "attention": name}
-    for step, values in enumerate(zip(*setting.distances(name), strict=True)):
-        # every seed starts from the same points
-        cells["start" if step == 0 else f"step {step}"] = summarise(values).text(3, spread=step > 0)
-    return cells
+    # every seed starts from the same points
+    steps = {f"step {i}" if i else "start": found.text(3, spread=i > 0) for i, found in enumerate(setting.steps(name))}
+    return {"clusters": setting.name, "attention": name} | steps
 
 
 def _text(config: ModeCollapseConfig, metrics: Mapping[str, float]) -> str:
@@ -146,7 +146,7 @@ def _pictures(settings: list[_Setting], folder: Path, shown: Path) -> list[Part]
 
 def _panels(setting: _Setting) -> Figure:
     points = {name: seeds[0] for name, seeds in setting.trajectories.items()}
-    return panels(points, setting.first, title=f"{setting.name} (Weibull: one draw)")
+    return trajectory_panels(points, setting.first, title=f"{setting.name} (Weibull: one draw)")
 
 
 def _one_update() -> dict[str, list[tuple[float, float]]]:

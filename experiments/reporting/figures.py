@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +14,10 @@ from torch import Tensor
 
 from experiments.files import PICTURE_MARK, UserError, drawn_here, write_atomic
 
-__all__ = ["reliability_diagram", "save"]
+__all__ = ["panels", "reliability_diagram", "save"]
 
 _LINE = "#1b6ca8"
+_BINS = 10  # of equal width
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -31,14 +33,32 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]], *, bins: int = 10) -> Figure:
+def panels(rows: int, columns: int, *, size: tuple[float, float], **options: Any) -> tuple[Figure, Any]:
+    """A figure with empty panels, without the frames on top and on the right.
+
+    Args:
+        rows: Panels from top to bottom.
+        columns: Panels from left to right.
+        size: Width and height of the figure, in inches.
+        options: Of :meth:`matplotlib.figure.Figure.subplots`, such as ``sharey``.
+
+    Returns:
+        The figure, and its axes ``[rows, columns]``.
+    """
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
     """Accuracy against confidence, one panel a row of the comparison; on the diagonal confidence is honest.
 
     Bins with fewer than ten items are left out of the line.
 
     Args:
         predictions: Name to (probabilities ``[items, classes]``, labels ``[items]``).
-        bins: Number of confidence bins of equal width.
     """
     columns = min(4, len(predictions))
     rows = -(-len(predictions) // columns)
@@ -47,7 +67,7 @@ def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]], *, bin
     for axis in axes.flat[len(predictions) :]:
         axis.set_visible(False)
     for axis, (name, (probabilities, labels)) in zip(axes.flat, predictions.items(), strict=False):
-        _reliability(axis, probabilities, labels, bins)
+        _reliability(axis, probabilities, labels)
         axis.set_title(name, fontsize=10)
     axes[0, 0].legend(fontsize=7, loc="upper left", frameon=False)
     figure.supxlabel("confidence: probability of the predicted class")
@@ -55,16 +75,16 @@ def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]], *, bin
     return figure
 
 
-def _reliability(axis: Axes, probabilities: Tensor, labels: Tensor, bins: int) -> None:
+def _reliability(axis: Axes, probabilities: Tensor, labels: Tensor) -> None:
     confidence, predicted = probabilities.max(-1)
     correct = (predicted == labels).double()
-    index = (confidence * bins).long().clamp(max=bins - 1)
-    count = torch.bincount(index, minlength=bins).double()
-    accuracy = torch.bincount(index, weights=correct, minlength=bins) / count
-    mean_confidence = torch.bincount(index, weights=confidence.double(), minlength=bins) / count
-    centres = (np.arange(bins) + 0.5) / bins
+    index = (confidence * _BINS).long().clamp(max=_BINS - 1)
+    count = torch.bincount(index, minlength=_BINS).double()
+    accuracy = torch.bincount(index, weights=correct, minlength=_BINS) / count
+    mean_confidence = torch.bincount(index, weights=confidence.double(), minlength=_BINS) / count
+    centres = (np.arange(_BINS) + 0.5) / _BINS
     axis.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
-    axis.bar(centres, (count / count.sum()).numpy(), width=0.9 / bins, color="0.85", label="share of items")
+    axis.bar(centres, (count / count.sum()).numpy(), width=0.9 / _BINS, color="0.85", label="share of items")
     seen = count > 0
     axis.plot(
         mean_confidence[seen].numpy(), accuracy[seen].numpy(), color=_LINE, marker="o", markersize=4, label="accuracy"

@@ -89,13 +89,12 @@ def summarise(values: Sequence[float]) -> Summary:
     return Summary(float(np.mean(values)), spread, spread / math.sqrt(len(values)), len(values))
 
 
-def paired_difference(values: Sequence[float], baseline: Sequence[float], *, level: float = 0.95) -> Difference:
-    """Mean of ``values - baseline`` with Student's confidence interval.
+def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Difference:
+    """Mean of ``values - baseline`` with Student's 95 % confidence interval.
 
     Args:
         values: One value a seed.
         baseline: Values of the other row, of the same seeds in the same order.
-        level: Confidence level.
 
     Raises:
         ValueError: Different numbers of seeds, or none.
@@ -113,5 +112,5 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float], *, lev
     if np.ptp(differences) == 0:  # the interval is a point; scipy would divide by zero
         return Difference(mean, mean, mean, float(mean == 0))
     test = stats.ttest_1samp(differences, 0.0)
-    interval = test.confidence_interval(level)
+    interval = test.confidence_interval(0.95)
     return Difference(mean, float(interval.low), float(interval.high), float(test.pvalue))
