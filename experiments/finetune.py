@@ -3,17 +3,11 @@
 python -m experiments.finetune sst2 --init-from RUN --data-root DIR
 """
 
-from __future__ import annotations
-
-import sys
-
-from experiments.harness.cli import run_script
+from experiments.harness.cli import launch
 
 if __name__ == "__main__":
-    sys.exit(
-        run_script(
-            "experiments.pretrain.config:FinetuneConfig",
-            "experiments.pretrain.finetune:_run_and_show",
-            name="experiments.finetune",
-        )
+    launch(
+        "experiments.finetune",
+        "experiments.pretrain.config:FinetuneConfig",
+        "experiments.pretrain.finetune:_run_and_show",
     )

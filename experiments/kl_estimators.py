@@ -4,17 +4,11 @@ python -m experiments.kl_estimators
 python -m experiments.kl_estimators --kl-weight 0.01 --results experiments/RESULTS.md
 """
 
-from __future__ import annotations
-
-import sys
-
-from experiments.harness.cli import run_script
+from experiments.harness.cli import launch
 
 if __name__ == "__main__":
-    sys.exit(
-        run_script(
-            "experiments.captioning.config:CompareEstimators",
-            "experiments.captioning.kl_estimators:run",
-            name="experiments.kl_estimators",
-        )
+    launch(
+        "experiments.kl_estimators",
+        "experiments.captioning.config:CompareEstimators",
+        "experiments.captioning.kl_estimators:run",
     )

@@ -3,17 +3,11 @@
 python -m experiments.pretrain_table --dataset english --data-root DIR
 """
 
-from __future__ import annotations
-
-import sys
-
-from experiments.harness.cli import run_script
+from experiments.harness.cli import launch
 
 if __name__ == "__main__":
-    sys.exit(
-        run_script(
-            "experiments.pretrain.config:PretrainTableConfig",
-            "experiments.pretrain.table:run",
-            name="experiments.pretrain_table",
-        )
+    launch(
+        "experiments.pretrain_table",
+        "experiments.pretrain.config:PretrainTableConfig",
+        "experiments.pretrain.table:run",
     )

@@ -3,13 +3,7 @@
 python -m experiments.search bam1 --data-root DIR
 """
 
-from __future__ import annotations
-
-import sys
-
-from experiments.harness.cli import run_script
+from experiments.harness.cli import launch
 
 if __name__ == "__main__":
-    sys.exit(
-        run_script("experiments.graph.config:SearchConfig", "experiments.graph.search:run", name="experiments.search")
-    )
+    launch("experiments.search", "experiments.graph.config:SearchConfig", "experiments.graph.search:run")

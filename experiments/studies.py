@@ -3,13 +3,7 @@
 python -m experiments.studies label_rate --data-root DIR
 """
 
-from __future__ import annotations
-
-import sys
-
-from experiments.harness.cli import run_script
+from experiments.harness.cli import launch
 
 if __name__ == "__main__":
-    sys.exit(
-        run_script("experiments.graph.config:StudyConfig", "experiments.graph.studies:run", name="experiments.studies")
-    )
+    launch("experiments.studies", "experiments.graph.config:StudyConfig", "experiments.graph.studies:run")

@@ -3,13 +3,7 @@
 python -m experiments.table bam1 --seeds 10 --data-root DIR
 """
 
-from __future__ import annotations
-
-import sys
-
-from experiments.harness.cli import run_script
+from experiments.harness.cli import launch
 
 if __name__ == "__main__":
-    sys.exit(
-        run_script("experiments.graph.config:TableConfig", "experiments.graph.table:run", name="experiments.table")
-    )
+    launch("experiments.table", "experiments.graph.config:TableConfig", "experiments.graph.table:run")

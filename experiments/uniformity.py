@@ -3,17 +3,7 @@
 python -m experiments.uniformity --data-root DIR
 """
 
-from __future__ import annotations
-
-import sys
-
-from experiments.harness.cli import run_script
+from experiments.harness.cli import launch
 
 if __name__ == "__main__":
-    sys.exit(
-        run_script(
-            "experiments.graph.config:UniformityConfig",
-            "experiments.graph.uniformity:run",
-            name="experiments.uniformity",
-        )
-    )
+    launch("experiments.uniformity", "experiments.graph.config:UniformityConfig", "experiments.graph.uniformity:run")

@@ -16,7 +16,7 @@ from torch import Tensor
 from experiments.captioning.model import TrainedCaptioning
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
 from experiments.reporting.figures import save
-from experiments.reporting.html import Section
+from experiments.reporting.report import Part
 from experiments.sequence.alignments import align_batch, predicts_by_posterior
 from experiments.sequence.uncertainty import word_uncertainty
 from pyro_attention.analysis import merge_pieces
@@ -186,12 +186,12 @@ def caption_sections(
     folder: Path,
     *,
     name: str,
-) -> list[Section]:
+) -> list[Part]:
     """Both pictures of the captions of some images, saved in a folder."""
-    sections = []
+    parts = []
     for image in places:
         view = view_caption(trained, data, image, captions[image])
         for kind, draw in (("attention", attention_figure), ("uncertainty", uncertainty_figure)):
             path = save(draw(view, title=f"{name}: {captions[image]}"), folder / f"{name}-{image}-{kind}.png")
-            sections.append(Section(f"{name}, image {image}: {kind}", captions[image], picture=path))
-    return sections
+            parts.append(Part(f"{name}, image {image}: {kind}", captions[image], picture=path, page=False))
+    return parts

@@ -11,7 +11,6 @@ from pyro.distributions.util import scale_and_mask
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import kl_divergence
-from tqdm import tqdm
 
 from experiments.datasets.text.batches import Batch
 from experiments.reporting.statistics import summarise
@@ -60,9 +59,7 @@ def loss_terms(trained: TrainedSequences, batch: Batch) -> dict[str, Tensor]:
     return terms
 
 
-def gradient_noise(
-    trained: TrainedSequences, batch: Batch, *, kl_weight: float, pairs: int, progress: bool = False
-) -> dict[str, float]:
+def gradient_noise(trained: TrainedSequences, batch: Batch, *, kl_weight: float, pairs: int) -> dict[str, float]:
     r"""Variance of the gradients that the two estimators of the KL give at the parameters that the network has.
 
     Of two independent draws, :math:`\tfrac12 \|g - g'\|^2` estimates the trace of the covariance and :math:`g \cdot g'`
@@ -74,7 +71,6 @@ def gradient_noise(
         batch: Sources with sentences.
         kl_weight: Weight of the KL.
         pairs: Pairs of draws.
-        progress: Show a progress bar.
 
     Returns:
         Metrics of ``DEFINITIONS``.
@@ -91,7 +87,7 @@ def gradient_noise(
 
     found: dict[str, list[float]] = {}
     with seeded(trained.config.seed):
-        for _ in tqdm(range(pairs), "gradients", disable=not progress):
+        for _ in range(pairs):
             first, second = draw(), draw()
             for name, gradient in first.items():
                 found.setdefault(name, []).append(0.5 * (gradient - second[name]).square().sum().item())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,16 +12,14 @@ from experiments.captioning.config import CaptioningConfig, CompareEstimators, G
 from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import batches
 from experiments.captioning.gradient_noise import gradient_noise
-from experiments.captioning.kl_estimator_tables import Noise, Runs, flat_metrics, noise_rows, training_rows
+from experiments.captioning.kl_estimator_tables import DEFINITIONS, Noise, flat_metrics, noise_rows, training_rows
 from experiments.captioning.model import build, load_trained
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import UserError
-from experiments.harness.cli import command_line
-from experiments.harness.folder import exclusive, open_run
+from experiments.harness.folder import exclusive
 from experiments.harness.parallel import run_all
-from experiments.harness.results import write_metrics
-from experiments.reporting.page import hardware, update_section
-from experiments.reporting.tables import as_table, markdown_table
+from experiments.harness.sweep import Key, Sweep
+from experiments.reporting.report import Part, Report
 
 __all__ = ["CompareEstimators", "run"]
 
@@ -50,43 +47,41 @@ def run(config: CompareEstimators) -> dict[str, float]:
         where it ends.
 
     Raises:
-        UserError: Options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
-    folder = config.out or Path("runs", "kl_estimators", f"{config.kl_weight:g}")
     if not config.guides:
         raise UserError(f"guides is empty, expected some of {', '.join(get_args(Guide))}")
-    open_run(folder, config, free=("guides", "seeds", "pairs"))
-    configs = _configs(config, folder)
+    name, free = f"{config.kl_weight:g}", ("guides", "seeds", "pairs")
+    script = "experiments.kl_estimators"
+    sweep = Sweep(script, config, f"kl_estimators/{name}", free=free, always=("kl_weight",)).open()
+    configs = sweep.configs(CaptioningConfig, _rows(config), range(config.seeds))
     print(f"{len(configs)} trainings:", flush=True)
-    found = run_all(_train, configs, workers=config.workers, progress=config.progress)
-    rows = sorted({key[:2]: None for key in configs}, key=lambda key: config.guides.index(key[0]))
-    runs: Runs = {key: [found[*key, seed] for seed in range(config.seeds)] for key in rows}
+    trainings = sweep.train(_train, configs, shown="val_ppl")
+    runs = {(guide, kl): trainings.runs(guide, kl) for guide, kl in trainings.rows}
     points: dict[tuple[str, str], _Measurement] = {
-        (guide, point): _Measurement(configs[guide, "closed_form", 0], point, config.pairs)
-        for guide, kl in rows
-        if kl == "sampled" and not found[guide, "closed_form", 0]["diverged"]
+        (guide, point): _Measurement(trainings.first(guide, "closed_form"), point, config.pairs)
+        for guide, kl in runs
+        if kl == "sampled" and not runs[guide, "closed_form"][0]["diverged"]
         for point in get_args(Point)
     }
     print(f"Gradients, {2 * config.pairs} draws at each of {len(points)} points:", flush=True)
     noise: Noise = run_all(_measure, points, workers=config.workers, progress=config.progress)
-    return _report(config, folder, runs, noise, [Path(str(one.out)) for one in configs.values()])
+    parts = [Part(text=_text(config)), *(Part(rows=rows) for rows in (training_rows(runs), noise_rows(noise)) if rows)]
+    title = f"Sampled KL and Gaussian weights, KL weight {name}"
+    report = Report(title, f"kl-estimators-{name}", parts)
+    return sweep.finish(report, trainings, flat_metrics(runs, noise), DEFINITIONS)
 
 
-def _configs(config: CompareEstimators, folder: Path) -> dict[tuple[Guide, KLEstimator, int], CaptioningConfig]:
-    """All trainings; soft attention has no KL to estimate."""
+def _rows(config: CompareEstimators) -> dict[Key, dict[str, Any]]:
+    """Options of all rows; soft attention has no KL to estimate."""
     names = ("prior", "kl_weight", "concentration", "scale", "max_epochs", "images", "hidden", "learning_rate")
-    shared: dict[str, Any] = config.for_runs() | {name: getattr(config, name) for name in names}
+    shared = {name: getattr(config, name) for name in names} | {"embedding": max(8, config.hidden // 2)}
     estimators: dict[Guide, tuple[KLEstimator, ...]] = {"soft": ("closed_form",)}
     return {
-        (guide, kl, seed): CaptioningConfig(
-            **shared, guide=guide, kl=kl, seed=seed, embedding=max(8, config.hidden // 2),
-            out=folder / "runs" / f"{guide}-{kl}-{seed}",
-        )
-        for seed in range(config.seeds)
+        (guide, kl): shared | {"guide": guide, "kl": kl}
         for guide in config.guides
         for kl in estimators.get(guide, get_args(KLEstimator))
-    }  # fmt: skip
+    }
 
 
 def _train(config: CaptioningConfig) -> dict[str, float]:
@@ -110,31 +105,14 @@ def _measure(at: _Measurement) -> dict[str, float]:
     return gradient_noise(trained, batch, kl_weight=at.config.kl_weight, pairs=at.pairs)
 
 
-def _report(
-    config: CompareEstimators, folder: Path, runs: Runs, noise: Noise, folders: Sequence[Path]
-) -> dict[str, float]:
-    """Print and save everything."""
-    tables = [rows for rows in (training_rows(runs), noise_rows(noise)) if rows]
-    text = _text(config)
-    print("", *(f"{as_table(table)}\n" for table in tables), text, sep="\n")
-    metrics, definitions = flat_metrics(runs, noise)
-    write_metrics(folder, metrics, definitions)
-    if config.results is not None:
-        command = command_line("experiments.kl_estimators", config, always=("kl_weight",))
-        head = f"## Sampled KL and Gaussian weights, KL weight {config.kl_weight:g}"
-        parts = [head, f"`{command}`, on {hardware(folders)}.", text, *(markdown_table(table) for table in tables)]
-        update_section(config.results, f"kl-estimators-{config.kl_weight:g}", "\n\n".join(parts))
-    return metrics
-
-
 def _text(config: CompareEstimators) -> str:
     """What the tables show."""
     return (
         f"Captions of digit scenes, seeds 0 to {config.seeds - 1}; {config.max_epochs} epochs from the beginning. "
         f"The KL is summed over every weight and weighted by {config.kl_weight:g}; prior {config.prior}. Diverged: "
         "numbers overflow, or the best validation perplexity is no better than guessing among all word pieces; the "
-        "other columns are means +- standard deviation over the other seeds. Points: as in the captioning table.\n\n"
-        "Gradients: trace of their covariance over draws of the attention on one batch, without dropout, +- standard "
+        "other columns are means ± standard deviation over the other seeds. Points: as in the captioning table.\n\n"
+        "Gradients: trace of their covariance over draws of the attention on one batch, without dropout, ± standard "
         "error, for the weighted KL alone and for the whole loss per word piece. Both estimators have the same "
         "parameters, where the first seed's training with the closed form starts or those of its best epoch, and the "
         "same draws. Mean squared: squared norm of the mean gradient, what the noise stands against."

@@ -3,15 +3,7 @@
 python -m experiments.graph --dataset cora --guide weibull --prior contextual --data-root DIR --out DIR
 """
 
-from __future__ import annotations
-
-import sys
-
-from experiments.harness.cli import run_script
+from experiments.harness.cli import launch
 
 if __name__ == "__main__":
-    sys.exit(
-        run_script(
-            "experiments.graph.config:GraphConfig", "experiments.graph.train:_run_and_show", name="experiments.graph"
-        )
-    )
+    launch("experiments.graph", "experiments.graph.config:GraphConfig", "experiments.graph.train:_run_and_show")

@@ -5,28 +5,21 @@ python -m experiments.compare --task graph
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
+from torch import Tensor
 
-from experiments.files import user_errors
 from experiments.graph import train as graph
 from experiments.graph.config import CompareGraphs
 from experiments.graph.evaluation import DEFINITIONS
-from experiments.graph.figures import attention_figure, calibration_figure
+from experiments.graph.figures import attention_figure, calibration_panels
 from experiments.graph.rows import LEGEND as ROWS_LEGEND
 from experiments.graph.rows import ROWS
-from experiments.harness.cli import command_line
-from experiments.harness.folder import exclusive, open_run
-from experiments.harness.parallel import run_all
-from experiments.harness.results import write_metrics
-from experiments.reporting.html import Section, write_report
-from experiments.reporting.page import hardware, update_section
-from experiments.reporting.scheme_table import mean_metrics
-from experiments.reporting.tables import as_table, markdown_table
+from experiments.harness.folder import exclusive
+from experiments.harness.sweep import Sweep, Trainings
+from experiments.reporting.columns import Column, Row, Runs
+from experiments.reporting.figures import reliability_diagram, save
+from experiments.reporting.report import Part, Report
 
 __all__ = ["CompareGraphs", "run"]
 
@@ -45,84 +38,59 @@ def run(config: CompareGraphs) -> dict[str, float]:
         ``"<row>/<metric>"`` to its mean over seeds.
 
     Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
-    folder = config.out or Path("runs", "compare", config.dataset)
-    with user_errors(ValueError, OSError):
-        open_run(folder, config)
-    configs = {(row, seed): _run_config(config, folder, row, seed) for row in ROWS for seed in range(config.seeds)}
-    metrics = run_all(graph.run, configs, workers=config.workers, progress=config.progress, describe=_describe)
-    runs = {row: [metrics[row, seed] for seed in range(config.seeds)] for row in ROWS}
-    rows = _table_rows(runs)
-    table = as_table(rows)
-    print(f"\n{table}\n\n{textwrap.fill(LEGEND, 100)}\n\nWriting the pictures ...", flush=True)
-    pictures = folder / "figures"
-    first = {row: configs[row, 0] for row in ROWS}
-    reliability = calibration_figure(first, pictures / "reliability.png")
-    attention = attention_figure(first["WC"], pictures / "neighbourhood.png")
-    report = write_report(
-        folder / "report.html",
-        f"Kinds of attention on {config.dataset}",
-        [
-            Section("Test results", f"Over {config.seeds} seeds: mean +- standard deviation. {LEGEND}", table=table),
-            Section(
-                "Is the confidence honest?",
-                "Seed 0, test nodes, bins of at least ten; above the diagonal a network is less sure than it could be.",
-                picture=reliability,
-            ),
-            Section(
-                "Whom does a node attend to, and how sure is the posterior?", attention.text, picture=attention.path
-            ),
-            Section("Configuration", table=(folder / "config.yaml").read_text()),
-        ],
-    )
-    means = mean_metrics(runs)
-    write_metrics(folder, means, {key: f"{DEFINITIONS[key.split('/')[1]]}; mean over seeds" for key in means})
-    if config.results is not None:
-        machine = hardware([Path(str(found.out)) for found in configs.values()])
-        parts = [
-            f"## Kinds of attention on {config.dataset}",
-            f"`{command_line('experiments.compare', config, always=('task',))}`, on {machine}.",
-            f"Over {config.seeds} seeds: mean +- standard deviation. {LEGEND}",
-            markdown_table(rows),
-        ]
-        update_section(config.results, f"compare-{config.dataset}", "\n\n".join(parts))
-    print(f"\n{reliability}\n{attention.path}\n{report}")
-    return means
+    name = f"compare-{config.dataset}"
+    sweep = Sweep("experiments.compare", config, f"compare/{config.dataset}", always=("task",)).open()
+    options = ("dataset", "max_epochs", "patience", "kl_weight", "num_samples")
+    shared = {option: getattr(config, option) for option in options}
+    rows = {(row,): shared | options for row, options in ROWS.items()}
+    trainings = sweep.train(graph.run, sweep.configs(graph.GraphConfig, rows, range(config.seeds)))
+    text = f"Over {config.seeds} seeds: mean ± standard deviation. {LEGEND}"
+    table = Part(text=text, rows=[_table_row(*row) for row in _kinds(trainings)])
+    parts = [table, *_pictures(trainings, sweep.folder / "figures")]
+    report = Report(f"Kinds of attention on {config.dataset}", name, parts)
+    meanings = {name: f"{text}; mean over seeds" for name, text in DEFINITIONS.items()}
+    return sweep.finish(report, trainings, definitions=meanings)
 
 
-def _run_config(config: CompareGraphs, folder: Path, row: str, seed: int) -> graph.GraphConfig:
-    shared = {name: getattr(config, name) for name in ("dataset", "max_epochs", "patience", "kl_weight", "num_samples")}
-    out = folder / "runs" / f"{row.replace(' ', '-')}-{seed}"
-    return graph.GraphConfig(**config.for_runs(), **(shared | ROWS[row]), seed=seed, out=out)
+def _kinds(trainings: Trainings[graph.GraphConfig]) -> list[tuple[str, Runs, str]]:
+    """Rows of the table: name, metrics and kind of prediction."""
+    soft, *others = trainings.by_row().items()
+    bayesian = [(*row, "attention") for row in others]
+    return [(*soft, "mean"), (MC_DROPOUT, soft[1], "mc_dropout"), *bayesian]
 
 
-def _describe(key: tuple[str, int], metrics: Mapping[str, float]) -> str:
-    return f"{key[0]}, seed {key[1]}: {metrics['val_accuracy']:.3f} on validation"
+def _table_row(name: str, runs: Runs, kind: str) -> Row:
+    columns = [
+        Column("accuracy %", f"test_{kind}_accuracy", 2, 100),
+        Column("NLL", f"test_{kind}_nll"),
+        Column("ECE", f"test_{kind}_ece"),
+        Column("|KL gradient|", "kl_gradient_norm" if kind == "attention" else "-", 1),
+        Column("ms/step", "step_ms", 1),
+    ]
+    return {"attention": name} | {column.name: column.cell(runs) for column in columns}
 
 
-def _table_rows(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> list[dict[str, Any]]:
-    rows = []
-    for row, found in runs.items():
-        rows.append(_table_row(row, found, "mean" if row == "soft" else "attention"))
-        if row == "soft":
-            rows.append(_table_row(MC_DROPOUT, found, "mc_dropout"))
-    return rows
-
-
-def _table_row(name: str, runs: Sequence[Mapping[str, float]], kind: str) -> dict[str, Any]:
-    def cell(metric: str, digits: int, factor: float = 1) -> str:
-        values = torch.tensor([factor * found[metric] for found in runs], dtype=torch.float64)
-        spread = f" +- {values.std():.{digits}f}" if len(runs) > 1 else ""
-        return f"{values.mean():.{digits}f}{spread}"
-
-    bayesian = kind == "attention"
-    return {
-        "attention": name,
-        "accuracy %": cell(f"test_{kind}_accuracy", 2, 100),
-        "NLL": cell(f"test_{kind}_nll", 3),
-        "ECE": cell(f"test_{kind}_ece", 3),
-        "|KL gradient|": cell("kl_gradient_norm", 1) if bayesian else "-",
-        "ms/step": cell("step_ms", 1),
-    }
+def _pictures(trainings: Trainings[graph.GraphConfig], folder: Path) -> list[Part]:
+    """Calibration of the first seed's networks, and the attention of one of them."""
+    print("Drawing the pictures ...", flush=True)
+    panels, shown = dict[str, tuple[Tensor, Tensor]](), graph.load_trained(trainings.first("WC"))
+    for (row,) in trainings.rows:
+        config = trainings.first(row)
+        one = graph.load_trained(config)
+        panels |= calibration_panels(
+            row, one.guide, one.inputs, one.data, num_samples=config.num_samples, seed=config.seed
+        )
+    figure, caption = attention_figure(shown.guide, shown.inputs, shown.data)
+    return [
+        Part(
+            "Is the confidence honest?",
+            "Seed 0, test nodes, bins of at least ten; above the diagonal a network is less sure than it could be.",
+            picture=save(reliability_diagram(panels), folder / "reliability.png"), page=False,
+        ),
+        Part(
+            "Whom does a node attend to, and how sure is the posterior?", caption,
+            picture=save(figure, folder / "neighbourhood.png"), page=False,
+        ),
+    ]  # fmt: skip

@@ -1,90 +1,171 @@
-"""Pictures of trained graph attention networks, from their run folders."""
+"""Pictures of trained graph attention networks: how honest their confidence is, and whom a node attends to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from collections.abc import Sequence
 
+import matplotlib
+import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from torch import Tensor
 
-from experiments.graph.train import GraphConfig, Trained, load_trained
-from experiments.reporting import figures
-from pyro_attention import predict, sample_posterior
+from experiments.datasets.graphs.load import GraphData
+from pyro_attention import AttentionGuide, EdgeList, Soft, predict, sample_posterior
+from pyro_attention.posterior.predictive import Noise
 
-__all__ = ["AttentionFigure", "attention_figure", "calibration_figure"]
+__all__ = ["attention_figure", "calibration_panels", "neighbourhood"]
+
+SAME, OTHER, SELF = "#1b6ca8", "#d1495b", "#6b7280"
+_SAMPLES = 200
+Inputs = tuple[Tensor, EdgeList, Tensor]
 
 
-@dataclass(frozen=True)
-class AttentionFigure:
-    """A picture and what it shows.
+def calibration_panels(
+    name: str, guide: AttentionGuide, inputs: Inputs, data: GraphData, *, num_samples: int, seed: int
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Probabilities and labels of the test nodes, for a reliability diagram; of soft attention MC dropout's too.
 
-    Attributes:
-        path: The PNG file.
-        text: A caption.
+    Args:
+        name: Name of the network.
+        guide: Guide of a trained network.
+        inputs: Arguments of the network.
+        data: Its graph.
+        num_samples: Samples of the attention, or dropout masks.
+        seed: Seed of the samples.
     """
 
-    path: Path
-    text: str
+    def probabilities(noise: Noise) -> tuple[Tensor, Tensor]:
+        prediction = predict(
+            guide, *inputs, noise=noise, num_samples=1 if noise == "none" else num_samples,
+            transform=lambda logits: logits.softmax(-1), seed=seed,
+        )  # fmt: skip
+        return prediction.mean[data.test_mask].cpu(), data.labels[data.test_mask].cpu()
+
+    if isinstance(guide.family("layers.0"), Soft):
+        return {name: probabilities("none"), f"{name} + MC dropout": probabilities("dropout")}
+    return {name: probabilities("attention")}
 
 
-def calibration_figure(runs: Mapping[str, GraphConfig], path: Path) -> Path:
-    """Reliability diagram of the test nodes, one panel a finished run; MC dropout of the soft run beside it."""
-    panels = {}
-    for name, config in runs.items():
-        trained = load_trained(config)
-        soft = config.guide == "soft"
-        panels[name] = _probabilities(trained, "none" if soft else "attention", config)
-        if soft:
-            panels[f"{name} + MC dropout"] = _probabilities(trained, "dropout", config)
-    return figures.save(figures.reliability_diagram(panels), path)
+def attention_figure(guide: AttentionGuide, inputs: Inputs, data: GraphData, *, seed: int = 0) -> tuple[Figure, str]:
+    """Posterior of the output layer's attention around the test node with the most mixed neighbourhood: with a caption.
 
-
-def _probabilities(
-    trained: Trained, noise: Literal["attention", "dropout", "none"], config: GraphConfig
-) -> tuple[Tensor, Tensor]:
-    mask = trained.data.test_mask
-    prediction = predict(
-        trained.guide, *trained.inputs, noise=noise, num_samples=1 if noise == "none" else config.num_samples,
-        transform=lambda logits: logits.softmax(-1), seed=config.seed,
-    )  # fmt: skip
-    return prediction.mean[mask].cpu(), trained.data.labels[mask].cpu()
-
-
-def attention_figure(config: GraphConfig, path: Path, *, num_samples: int = 200) -> AttentionFigure:
-    """Posterior of the output layer's attention around the test node with the most mixed neighbourhood."""
-    trained = load_trained(config)
-    node = _mixed_node(trained)
-    sources, targets = trained.graph.sources.index.cpu(), trained.graph.targets.index.cpu()
+    Args:
+        guide: Guide of a trained network.
+        inputs: Arguments of the network.
+        data: Its graph.
+        seed: Seed of the samples.
+    """
+    graph = inputs[1]
+    node = _mixed_node(data, graph)
+    sources, targets = graph.sources.index.cpu(), graph.targets.index.cpu()
     edges = (targets == node).nonzero().squeeze(-1)
-    samples = sample_posterior(trained.guide, *trained.inputs, num_samples=num_samples, seed=config.seed)
-    weights = samples["layers.1"][:, edges].mean(-1).cpu()
-    labels = trained.data.labels.cpu()
-    figure = figures.neighbourhood(
-        weights,
+    samples = sample_posterior(guide, *inputs, num_samples=_SAMPLES, seed=seed)
+    labels = data.labels.cpu()
+    figure = neighbourhood(
+        samples["layers.1"][:, edges].mean(-1).cpu(),
         node=node,
         neighbours=sources[edges].tolist(),
-        images=None if trained.data.images is None else trained.data.images.cpu(),
+        images=None if data.images is None else data.images.cpu(),
         labels=labels,
-        title=f"Output layer's attention of test node {node} (class {labels[node].item()}), {num_samples} samples",
+        title=f"Output layer's attention of test node {node} (class {labels[node].item()}), {_SAMPLES} samples",
     )
     text = (
         f"Test node {node} of class {labels[node].item()}, the one with the most mixed neighbourhood among those with "
         f"6 to 14 neighbours. Lines are as thick as the mean weight; bars show mean and 90 % credible interval."
     )
-    return AttentionFigure(figures.save(figure, path), text)
+    return figure, text
 
 
-def _mixed_node(trained: Trained) -> int:
+def _mixed_node(data: GraphData, graph: EdgeList) -> int:
     """The test node (with 6 to 14 neighbours, if there is one) whose neighbours' classes have the largest entropy."""
-    data, targets, sources = trained.data, trained.graph.targets, trained.graph.sources
     classes = torch.nn.functional.one_hot(data.labels, data.num_classes).float()
-    counts = targets.sum(classes[sources.index])
+    counts = graph.targets.sum(classes[graph.sources.index])
     degree = counts.sum(-1)
     entropy = torch.special.entr(counts / degree.unsqueeze(-1)).sum(-1)
     suitable = data.test_mask & (degree >= 7) & (degree <= 15)
     if not suitable.any():
         suitable = data.test_mask
     return int(entropy.masked_fill(~suitable, -1).argmax())
+
+
+def neighbourhood(
+    samples: Tensor,
+    *,
+    node: int,
+    neighbours: Sequence[int],
+    images: Tensor | None,
+    labels: Tensor,
+    title: str,
+) -> Figure:
+    """A node and whom it attends to: mean weight and 90 % credible interval of every edge.
+
+    Args:
+        samples: Attention weights of the node's in-edges, ``[S, edges]``.
+        node: The node.
+        neighbours: Source of each edge; the node itself for its self loop.
+        images: Pictures of all nodes ``[N, height, width]``; numbers are shown without.
+        labels: Class of all nodes ``[N]``.
+        title: Title.
+    """
+    mean = samples.mean(0)
+    order = mean.argsort(descending=True)
+    mean, neighbours = mean[order], [neighbours[i] for i in order]
+    tails = torch.tensor([0.05, 0.95], dtype=samples.dtype)
+    low, high = samples[:, order].quantile(tails, dim=0)
+    colours = [_colour(n, node, labels) for n in neighbours]
+    figure = Figure(figsize=(11, 0.6 + 0.42 * max(10, len(neighbours))), layout="constrained")
+    wheel, bars = figure.subplots(1, 2, width_ratios=[1, 1.15])
+    _wheel(wheel, mean, neighbours, colours, node, images)
+    rows = np.arange(len(neighbours))
+    bars.barh(rows, mean.numpy(), color=colours, alpha=0.35, height=0.7)
+    errors = torch.stack([mean - low, high - mean]).clamp(min=0)
+    bars.errorbar(
+        mean.numpy(), rows, xerr=errors.numpy(), fmt="o", markersize=3, color="0.15", capsize=2, linewidth=1.2
+    )
+    bars.axvline(1 / len(neighbours), color="0.5", linestyle=":", linewidth=1)
+    bars.annotate("uniform", (1 / len(neighbours), -0.9), fontsize=8, color="0.4", ha="center", annotation_clip=False)
+    names = ["itself" if n == node else f"{labels[n].item()}" for n in neighbours]
+    bars.set_yticks(rows, names, fontsize=9)
+    bars.invert_yaxis()
+    bars.set(xlabel="attention weight: mean and 90 % credible interval", ylabel="class of the neighbour")
+    bars.spines[["top", "right"]].set_visible(False)
+    for label, colour in (("same class", SAME), ("other class", OTHER), ("itself", SELF)):
+        wheel.plot([], [], color=colour, linewidth=6, alpha=0.5, label=label)
+    wheel.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=3)
+    figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def _colour(neighbour: int, node: int, labels: Tensor) -> str:
+    if neighbour == node:
+        return SELF
+    return SAME if labels[neighbour] == labels[node] else OTHER
+
+
+def _wheel(
+    axis: Axes, mean: Tensor, neighbours: Sequence[int], colours: Sequence[str], node: int, images: Tensor | None
+) -> None:
+    """The node in the middle, its neighbours around it, lines as thick as the mean weights."""
+    around = [i for i, n in enumerate(neighbours) if n != node]
+    scale = 14 / mean.max().item()
+    for place, i in enumerate(around):
+        angle = np.pi / 2 - 2 * np.pi * place / len(around)
+        x, y = np.cos(angle), np.sin(angle)
+        axis.plot([0, x], [0, y], color=colours[i], linewidth=scale * mean[i].item(), alpha=0.45, zorder=1)
+        _picture(axis, neighbours[i], (x, y), images, colours[i], zoom=3.2)
+    _picture(axis, node, (0.0, 0.0), images, SELF, zoom=4.6)
+    axis.set(xlim=(-1.25, 1.25), ylim=(-1.25, 1.25), aspect="equal")
+    axis.axis("off")
+
+
+def _picture(
+    axis: Axes, node: int, place: tuple[float, float], images: Tensor | None, colour: str, zoom: float
+) -> None:
+    if images is None:
+        axis.annotate(str(node), place, ha="center", va="center", fontsize=8, bbox={"fc": "white", "ec": colour})
+        return
+    picture = OffsetImage(images[node].numpy(), cmap=matplotlib.colormaps["gray_r"], zoom=zoom)
+    axis.add_artist(AnnotationBbox(picture, place, pad=0.15, bboxprops={"edgecolor": colour, "linewidth": 2}))

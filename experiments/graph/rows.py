@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-__all__ = ["GRIDS", "LEGEND", "ROWS", "SEARCHED"]
+from experiments.files import UserError
+from experiments.harness.cli import expected_one_of
+
+__all__ = ["GRIDS", "LEGEND", "ROWS", "SEARCHED", "check_rows"]
 
 Options = dict[str, Any]
 
@@ -41,3 +45,14 @@ SEARCHED: dict[str, Options] = {
     **{row: {"scale": 0.5} for row in ("LF", "LC")},
     **{row: {"concentration": 2.0} for row in ("no KL", "WF", "WC")},
 }
+
+
+def check_rows(rows: Sequence[str]) -> None:
+    """Check that there are rows, all of them known.
+
+    Raises:
+        UserError: There are none, or one is unknown.
+    """
+    unknown = next((row for row in rows if row not in ROWS), "")
+    if unknown or not rows:
+        raise UserError(f"rows '{unknown}': {expected_one_of(ROWS, unknown)}")

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from statistics import fmean
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.files import user_errors
 from experiments.graph import train as graph
 from experiments.graph.config import StudyConfig, StudyName
-from experiments.graph.rows import LEGEND, ROWS, SEARCHED
-from experiments.harness.cli import command_line, expected_one_of
-from experiments.harness.folder import exclusive, open_run
-from experiments.harness.parallel import run_all
-from experiments.harness.results import write_metrics
-from experiments.reporting.figures import save
-from experiments.reporting.page import RESULTS, hardware, update_section
-from experiments.reporting.statistics import paired_difference, summarise
-from experiments.reporting.tables import as_table, markdown_table
+from experiments.graph.rows import LEGEND, ROWS, SEARCHED, check_rows
+from experiments.harness.folder import exclusive
+from experiments.harness.sweep import Sweep, Trainings
+from experiments.reporting.columns import Column, Row
+from experiments.reporting.figures import panels, save
+from experiments.reporting.page import RESULTS
+from experiments.reporting.report import Part, Report
+from experiments.reporting.statistics import summarise
 
 __all__ = ["STUDIES", "Study", "StudyConfig", "run"]
 
 _COLOURS = {"soft": "0.35", "LC": "#d1495b", "WC": "#1b6ca8"}
+_ACCURACY = Column("accuracy %", "test_mean_accuracy", 2, 100)
+_COLUMNS = (
+    _ACCURACY,
+    Column("ECE", "test_mean_ece"),
+    Column("ECE, scaled", "test_mean_scaled_ece"),
+    Column("NLL, scaled", "test_mean_scaled_nll"),
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class Study:
         option: The option.
         levels: Its values.
         axis: Label of the levels.
-        metrics: What is shown: metric to (label, digits, factor).
+        columns: What is shown.
     """
 
     title: str
@@ -45,24 +50,16 @@ class Study:
     option: str
     levels: tuple[float, ...]
     axis: str
-    metrics: dict[str, tuple[str, int, float]]
+    columns: tuple[Column, ...] = _COLUMNS
 
-
-_SHOWN: dict[str, tuple[str, int, float]] = {
-    "test_mean_accuracy": ("accuracy %", 2, 100),
-    "test_mean_ece": ("ECE", 3, 1),
-    "test_mean_scaled_ece": ("ECE, scaled", 3, 1),
-    "test_mean_scaled_nll": ("NLL, scaled", 3, 1),
-}
 
 STUDIES: dict[StudyName, Study] = {
     "label_rate": Study(
         title="Fewer labels",
-        text="So many training labels of each class, drawn at random from the public 20 by the run's seed.",
+        text="This number of training labels of each class, drawn at random from the public 20 by the run's seed.",
         option="labels_per_class",
         levels=(2, 5, 10, 20),
         axis="labels per class",
-        metrics=_SHOWN,
     ),
     "feature_noise": Study(
         title="Noisy features",
@@ -70,7 +67,6 @@ STUDIES: dict[StudyName, Study] = {
         option="feature_noise",
         levels=(0.0, 0.3, 0.6),
         axis="fraction of features moved",
-        metrics=_SHOWN,
     ),
     "edge_noise": Study(
         title="Noisy edges",
@@ -79,7 +75,7 @@ STUDIES: dict[StudyName, Study] = {
         option="edge_noise",
         levels=(0.0, 1.0, 2.0),
         axis="random edges added, per edge",
-        metrics=_SHOWN | {"noise_edge_attention": ("noise attention", 3, 1)},
+        columns=(*_COLUMNS, Column("noise attention", "noise_edge_attention")),
     ),
 }
 
@@ -92,98 +88,67 @@ def run(config: StudyConfig) -> dict[str, float]:
         ``"<row>/<level>/<metric>"`` to its mean over seeds.
 
     Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
-    study, folder = STUDIES[config.name], config.out or Path("runs", "studies", f"{config.name}-{config.dataset}")
-    page = config.results or RESULTS
-    with user_errors(ValueError, OSError):
-        unknown = next((row for row in config.rows if row not in ROWS), "")
-        if unknown or not config.rows:
-            raise ValueError(f"rows '{unknown}': {expected_one_of(ROWS, unknown)}")
-        open_run(folder, config, free=("seeds", "max_epochs"))
-    configs = {
-        (row, level, seed): _run_config(config, study, folder, row, level, seed)
-        for seed in range(config.seeds)
-        for level in study.levels
-        for row in config.rows
-    }
-    metrics = run_all(graph.run, configs, workers=config.workers, progress=config.progress)
-    values = {
-        (row, level, metric): [metrics[row, level, seed].get(metric, float("nan")) for seed in range(config.seeds)]
-        for row in config.rows
-        for level in study.levels
-        for metric in study.metrics
-    }
-    rows = _rows(config, study, values)
-    name = f"{config.name}-{config.dataset}"
-    picture = save(_figure(config, study, values), page.parent / "pictures" / f"{name}.png")
-    machine = hardware([found.out for found in configs.values() if found.out])
-    update_section(page, name, _section(config, study, rows, f"pictures/{picture.name}", machine))
-    means = {"/".join(map(str, key)): float(np.mean(found)) for key, found in values.items()}
-    write_metrics(folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
-    print(f"\n{as_table(rows)}\n\n{page}\n{picture}")
-    return means
-
-
-def _run_config(
-    config: StudyConfig, study: Study, folder: Path, row: str, level: float, seed: int
-) -> graph.GraphConfig:
+    study, name = STUDIES[config.name], f"{config.name}-{config.dataset}"
+    check_rows(config.rows)
+    free = ("seeds", "max_epochs")
+    sweep = Sweep(f"experiments.studies {config.name}", config, f"studies/{name}", RESULTS, free=free).open()
     shared = {name: getattr(config, name) for name in ("dataset", "max_epochs", "patience", "num_samples")}
-    out = folder / "runs" / f"{row.replace(' ', '-')}-{level:g}-{seed}"
-    options: dict[str, Any] = shared | ROWS[row] | SEARCHED.get(row, {}) | {study.option: level}
-    return graph.GraphConfig(**config.for_runs(), **options, seed=seed, out=out)
+    rows = {
+        (row, level): shared | ROWS[row] | SEARCHED.get(row, {}) | {study.option: level}
+        for level in study.levels
+        for row in config.rows
+    }
+    trainings = sweep.train(graph.run, sweep.configs(graph.GraphConfig, rows, range(config.seeds)))
+    text = (
+        f"{study.text} {LEGEND} Settings as in the table on citation graphs; not searched again. Attention at its "
+        f"posterior mean. Mean ± standard deviation over {config.seeds} seeds; the difference to {config.rows[0]} in "
+        f"accuracy is taken seed by seed, with its 95 % confidence interval, not corrected for the number of "
+        f"comparisons."
+    )
+    picture = save(_figure(study, trainings, config.rows), sweep.pictures / f"{name}.png")
+    parts = [
+        Part(text=text, rows=_rows(study, trainings, config.rows[0])),
+        Part(picture=picture, caption=study.title),
+    ]
+    means = {
+        f"{row}/{level}/{column.metric}": fmean(
+            found.get(column.metric, math.nan) for found in trainings.runs(row, level)
+        )
+        for row in config.rows
+        for level in study.levels
+        for column in study.columns
+    }
+    report = Report(f"{study.title} ({config.dataset})", name, parts)
+    return sweep.finish(report, trainings, means, "mean over seeds; see metrics.json of the runs")
 
 
-def _section(config: StudyConfig, study: Study, rows: list[dict[str, str]], picture: str, machine: str) -> str:
-    command = command_line(f"experiments.studies {config.name}", config)
-    return f"""## {study.title} ({config.dataset})
-
-`{command}`; seeds 0 to {config.seeds - 1}; {machine}.
-
-{study.text} {LEGEND} Settings as in the table on citation graphs; not searched again. Attention at its posterior \
-mean. Mean ± standard deviation over {config.seeds} seeds; the difference to {config.rows[0]} in accuracy is taken \
-seed by seed, with its 95 % confidence interval, not corrected for the number of comparisons.
-
-{markdown_table(rows)}
-
-![{study.title}]({picture})"""
-
-
-def _rows(config: StudyConfig, study: Study, values: dict[tuple[str, float, str], list[float]]) -> list[dict[str, str]]:
-    first = config.rows[0]
+def _rows(study: Study, trainings: Trainings[graph.GraphConfig], first: str) -> list[Row]:
     rows = []
-    for level in study.levels:
-        for row in config.rows:
-            cells = {study.axis: f"{level:g}", "attention": row}
-            for metric, (label, digits, factor) in study.metrics.items():
-                summary = summarise([factor * value for value in values[row, level, metric]])
-                spread = f" ± {summary.spread:.{digits}f}" if config.seeds > 1 else ""
-                cells[label] = "-" if np.isnan(summary.mean) else f"{summary.mean:.{digits}f}{spread}"
-            accuracy = "test_mean_accuracy"
-            difference = paired_difference(values[row, level, accuracy], values[first, level, accuracy])
-            interval = f" [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]" if config.seeds > 1 else ""
-            cells[f"accuracy minus {first}"] = "" if row == first else f"{100 * difference.mean:+.2f}{interval}"
-            rows.append(cells)
+    for row, level in trainings.rows:
+        runs, others = trainings.runs(row, level), trainings.runs(first, level)
+        cells = {study.axis: f"{level:g}", "attention": row}
+        cells |= {column.name: column.cell(runs) for column in study.columns}
+        cells[f"accuracy minus {first}"] = "" if row == first else _ACCURACY.difference(runs, others).text()
+        rows.append(cells)
     return rows
 
 
-def _figure(config: StudyConfig, study: Study, values: dict[tuple[str, float, str], list[float]]) -> Figure:
+def _figure(study: Study, trainings: Trainings[graph.GraphConfig], rows: tuple[str, ...]) -> Figure:
     """One panel a metric: mean over seeds with its standard error, against the level."""
-    figure = Figure(figsize=(3.4 * len(study.metrics), 3.4), layout="constrained")
-    axes = figure.subplots(1, len(study.metrics), squeeze=False)[0]
-    positions = np.arange(len(study.levels))
-    for axis, (metric, (label, _, factor)) in zip(axes, study.metrics.items(), strict=True):
-        for place, row in enumerate(config.rows):
-            found = [summarise([factor * value for value in values[row, level, metric]]) for level in study.levels]
+    figure, (axes,) = panels(1, len(study.columns), size=(3.4 * len(study.columns), 3.4))
+    for axis, column in zip(axes, study.columns, strict=True):
+        for place, row in enumerate(rows):
+            values = [column.values(trainings.runs(row, level)) or [math.nan] for level in study.levels]
+            found = [summarise(one) for one in values]
             axis.errorbar(
-                positions + 0.06 * (place - (len(config.rows) - 1) / 2), [summary.mean for summary in found],
-                yerr=[0 if np.isnan(summary.standard_error) else summary.standard_error for summary in found],
+                np.arange(len(found)) + 0.06 * (place - (len(rows) - 1) / 2), [one.mean for one in found],
+                yerr=[0 if math.isnan(one.standard_error) else one.standard_error for one in found],
                 marker="o", markersize=4, capsize=2, linewidth=1.3, color=_COLOURS.get(row), label=row,
             )  # fmt: skip
-        axis.set_title(label, fontsize=10)
-        axis.set_xticks(positions, [f"{level:g}" for level in study.levels])
-        axis.spines[["top", "right"]].set_visible(False)
+        axis.set_title(column.name, fontsize=10)
+        axis.set_xticks(np.arange(len(study.levels)), [f"{level:g}" for level in study.levels])
         axis.grid(axis="y", color="0.92")
     figure.supxlabel(study.axis, fontsize=10)
     handles, labels = axes[0].get_legend_handles_labels()

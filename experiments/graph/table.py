@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
-from experiments.files import user_errors
+from experiments.graph import train as graph
 from experiments.graph.config import TableConfig
-from experiments.graph.table_report import Results, difference_figure, table_section
-from experiments.graph.tables import TABLES, Table
-from experiments.harness.cli import command_line
-from experiments.harness.folder import exclusive, open_run
-from experiments.harness.parallel import run_all
-from experiments.harness.results import write_metrics
+from experiments.graph.table_report import difference_figure, table_parts
+from experiments.graph.tables import DATASETS, OPTIONS, TABLES
+from experiments.harness.folder import exclusive
+from experiments.harness.sweep import Sweep
 from experiments.reporting.figures import save
-from experiments.reporting.page import RESULTS, hardware, update_section
-from experiments.reporting.tables import as_table
+from experiments.reporting.page import RESULTS
+from experiments.reporting.report import Report
 
 __all__ = ["TableConfig", "run"]
 
@@ -28,38 +23,21 @@ def run(config: TableConfig) -> dict[str, float]:
         ``"<data set>/<row>/<metric>"`` to its mean over seeds.
 
     Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
-    table, folder = TABLES[config.name], config.out or Path("runs", "table", config.name)
-    page = config.results or RESULTS
-    with user_errors(ValueError, OSError):
-        open_run(folder, config, free=("seeds", "first_seed", "max_epochs"))
-    configs = _configs(table, config, folder)
-    metrics = run_all(
-        table.run, configs, workers=config.workers, progress=config.progress,
-        describe=lambda key, found: f"{', '.join(map(str, key))}: {found['val_accuracy']:.3f} on validation",
-    )  # fmt: skip
-    results = Results(table, range(config.first_seed, config.first_seed + config.seeds), metrics, configs)
-    picture = save(difference_figure(results), page.parent / "pictures" / f"{config.name}.png")
-    command = command_line(f"experiments.table {config.name}", config, always=("seeds",))
-    text = table_section(results, command, hardware([found.out for found in configs.values()]), picture.name)
-    update_section(page, config.name, text)
-    means = results.means()
-    write_metrics(folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
-    print(f"\n{as_table(results.main_rows())}\n\n{page}\n{picture}")
-    return means
-
-
-def _configs(table: Table, config: TableConfig, folder: Path) -> dict[tuple[str, str, int], Any]:
-    """Seeds first, so that an interrupted table has all rows of the first seeds."""
+    table = TABLES[config.name]
+    sweep = Sweep(
+        f"experiments.table {config.name}", config, f"table/{config.name}", RESULTS,
+        free=("seeds", "first_seed", "max_epochs"), always=("seeds",),
+    ).open()  # fmt: skip
     changes = {name: value for name in ("max_epochs", "num_samples") if (value := getattr(config, name)) is not None}
-    return {
-        (dataset, row, seed): table.configure(
-            row, dataset, seed, out=folder / "runs" / f"{dataset}-{row.replace(' ', '-')}-{seed}",
-            **config.for_runs(), **changes,
-        )
-        for seed in range(config.first_seed, config.first_seed + config.seeds)
-        for dataset in table.datasets
-        for row in table.rows
-    }  # fmt: skip
+    rows = {
+        (dataset, row): {**OPTIONS, **options, **changes, "dataset": dataset}
+        for dataset in DATASETS
+        for row, options in table.rows.items()
+    }
+    seeds = range(config.first_seed, config.first_seed + config.seeds)
+    trainings = sweep.train(graph.run, sweep.configs(graph.GraphConfig, rows, seeds))
+    picture = save(difference_figure(table, trainings), sweep.pictures / f"{config.name}.png")
+    report = Report(table.title, config.name, table_parts(table, trainings, picture))
+    return sweep.finish(report, trainings, definitions="mean over seeds; see metrics.json of the runs")

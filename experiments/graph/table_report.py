@@ -2,170 +2,110 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.graph.tables import Block, Column, Table
-from experiments.reporting.statistics import Difference, Summary, paired_difference, summarise
-from experiments.reporting.tables import markdown_table
+from experiments.graph.config import GraphConfig
+from experiments.graph.ensembles import graph_ensemble
+from experiments.graph.tables import BASELINE, DATASETS, ENSEMBLE, MAIN, Block, Table
+from experiments.harness.sweep import Trainings
+from experiments.reporting.columns import Row
+from experiments.reporting.figures import panels
+from experiments.reporting.report import Part
+from experiments.reporting.statistics import paired_difference, summarise
 
-__all__ = ["Results", "difference_figure", "table_section"]
-
-
-@dataclass(frozen=True)
-class Results:
-    """Metrics of all runs of a table.
-
-    Attributes:
-        table: The table.
-        seeds: Its seeds.
-        metrics: Metrics by (data set, row, seed).
-        configs: Configurations of the runs.
-    """
-
-    table: Table
-    seeds: Sequence[int]
-    metrics: Mapping[tuple[str, str, int], Mapping[str, float]]
-    configs: Mapping[tuple[str, str, int], Any]
-
-    def values(self, dataset: str, row: str, column: Column) -> list[float] | None:
-        """One number a seed; None where the row has no such metric."""
-        runs = [self.metrics[dataset, row, seed] for seed in self.seeds]
-        return [column.factor * found[column.metric] for found in runs] if column.metric in runs[0] else None
-
-    def main(self, dataset: str, row: str) -> list[float]:
-        """The table's main number, one a seed."""
-        values = self.values(dataset, row, self.table.main)
-        if values is None:
-            raise ValueError(f"row {row} has no {self.table.main.metric}")
-        return values
-
-    def difference(self, dataset: str, row: str) -> Difference:
-        """Of the main number to that of the row it is compared with."""
-        return paired_difference(self.main(dataset, row), self.main(dataset, self.table.reference(row)))
-
-    @property
-    def comparisons(self) -> int:
-        """Number of comparisons, over all data sets."""
-        return (len(self.table.rows) - 1) * len(self.table.datasets)
-
-    def main_rows(self) -> list[dict[str, str]]:
-        """The main table: one row a row, a few columns a data set."""
-        return [{"attention": row} | dict(self._main_cells(row)) for row in self.table.rows]
-
-    def _main_cells(self, row: str) -> Iterator[tuple[str, str]]:
-        table = self.table
-        for dataset, label in table.datasets.items():
-            yield f"{label} {table.main.name}", _with_error(summarise(self.main(dataset, row)))
-            text = "" if row == table.baseline else _interval(self.difference(dataset, row), self.comparisons)
-            if table.references:
-                yield f"difference ({label})", f"{text} to {table.reference(row)}" if text else ""
-            else:
-                yield f"minus {table.baseline} ({label})", text
-            if table.paper:
-                paper = table.paper.get(row, {}).get(dataset)
-                yield f"paper ({label})", "" if paper is None else f"{paper:.{table.main.digits}f}"
-
-    def block_rows(self, dataset: str, block: Block) -> list[dict[str, str]]:
-        """Mean and spread of the block's columns; rows that lack the first are left out."""
-        rows = []
-        for row in self.table.rows:
-            found = {column.name: self.values(dataset, row, column) for column in block.columns}
-            if next(iter(found.values())) is not None:
-                rows.append({"attention": row} | {c.name: _cell(found[c.name], c) for c in block.columns})
-        return rows
-
-    def ensemble_rows(self, dataset: str) -> list[dict[str, str]]:
-        """Scores of the ensemble of all seeds, one row a row."""
-        rows = []
-        for row in self.table.rows:
-            metrics = self.table.ensemble([self.configs[dataset, row, seed] for seed in self.seeds])
-            cells = {c.name: f"{c.factor * metrics[c.metric]:.{c.digits}f}" for c in self.table.ensemble_columns}
-            rows.append({"attention": row} | cells)
-        return rows
-
-    def means(self) -> dict[str, float]:
-        """``"<data set>/<row>/<metric>"`` to its mean over seeds."""
-        return {
-            f"{dataset}/{row}/{metric}": float(
-                np.mean([self.metrics[dataset, row, seed][metric] for seed in self.seeds])
-            )
-            for dataset in self.table.datasets
-            for row in self.table.rows
-            for metric in self.metrics[dataset, row, self.seeds[0]]
-        }
+__all__ = ["difference_figure", "table_parts"]
 
 
-def _with_error(summary: Summary) -> str:
-    if summary.count == 1:
-        return f"{summary.mean:.2f}"
-    return f"{summary.mean:.2f} ± {summary.spread:.2f} ({summary.standard_error:.2f})"
-
-
-def _interval(difference: Difference, comparisons: int) -> str:
-    if math.isnan(difference.low):
-        return f"{difference.mean:+.2f}"
-    sign = "**" if difference.p_value * comparisons < 0.05 else ""
-    return f"{sign}{difference.mean:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]{sign}"
-
-
-def _cell(values: list[float] | None, column: Column) -> str:
-    if values is None:
-        return "-"
-    summary = summarise(values)
-    mean = f"{summary.mean:.{column.digits}f}"
-    return mean if summary.count == 1 else f"{mean} ± {summary.spread:.{column.digits}f}"
-
-
-def table_section(results: Results, command: str, machine: str, picture: str) -> str:
-    """The section of RESULTS.md.
+def table_parts(table: Table, trainings: Trainings[GraphConfig], picture: Path) -> list[Part]:
+    """All that is reported of a table.
 
     Args:
-        results: What was found.
-        command: The command that repeats it.
-        machine: What it ran on.
-        picture: File of the picture, in the folder pictures/ beside the page.
+        table: The table.
+        trainings: Its trainings, by data set, row and seed.
+        picture: Its picture.
     """
-    table, seeds = results.table, results.seeds
-    compared = "" if table.references else f" to {table.baseline}"
-    parts = [
-        f"## {table.title}",
-        f"`{command}`; seeds {seeds[0]} to {seeds[-1]}; {machine}.",
-        table.text,
+    count, compared = len(trainings.seeds), "" if table.references else f" to {BASELINE}"
+    text = (
+        f"{table.text}\n\n"
         f"Mean ± standard deviation over seeds (standard error of the mean). The difference{compared} is "
-        f"taken seed by seed, with its 95 % confidence interval (Student's t, {len(seeds) - 1} degrees of freedom). "
-        f"Bold: distinguishable from zero at 5 % after Bonferroni's correction for the {results.comparisons} "
-        f"comparisons.",
-        markdown_table(results.main_rows()),
-        f"![{table.main.name} of every row and seed](pictures/{picture})",
+        f"taken seed by seed, with its 95 % confidence interval (Student's t, {count - 1} degrees of freedom). "
+        f"Bold: distinguishable from zero at 5 % after Bonferroni's correction for the {_comparisons(table)} "
+        f"comparisons."
+    )
+    main: list[Row] = [{"attention": row} | dict(_main_cells(table, trainings, row)) for row in table.rows]
+    parts = [
+        Part(text=text, rows=main),
+        Part(picture=picture, caption=f"{MAIN.name} of every row and seed"),
     ]
     for block in table.blocks:
-        parts += [f"### {block.title}", block.text]
-        for dataset, label in table.datasets.items():
-            parts += [f"{label}:", markdown_table(results.block_rows(dataset, block))]
-    parts += [
-        f"### Deep ensemble of the {len(seeds)} seeds",
-        "Mean probability of all runs of a row, one temperature for the mixture. One ensemble each, so without spread.",
+        parts.append(Part(block.title, block.text, terminal=False))
+        parts += [
+            Part(text=f"{label}:", rows=_block_rows(table, trainings, dataset, block), terminal=False)
+            for dataset, label in DATASETS.items()
+        ]
+    how = (
+        "Mean probability of all runs of a row, one temperature for the mixture. One ensemble each, so without spread."
+    )
+    parts.append(Part(f"Deep ensemble of the {count} seeds", how, terminal=False))
+    for dataset, label in DATASETS.items():
+        parts.append(Part(text=f"{label}:", rows=_ensemble_rows(table, trainings, dataset), terminal=False))
+    return parts
+
+
+def _comparisons(table: Table) -> int:
+    """Number of comparisons, over all data sets."""
+    return (len(table.rows) - 1) * len(DATASETS)
+
+
+def _main_cells(table: Table, trainings: Trainings[GraphConfig], row: str) -> Iterator[tuple[str, str]]:
+    """Cells of a row of the main table, a few a data set."""
+    for dataset, label in DATASETS.items():
+        runs, reference = trainings.runs(dataset, row), table.reference(row)
+        yield f"{label} {MAIN.name}", MAIN.cell(runs, error=True)
+        text = ""
+        if row != BASELINE:
+            difference = MAIN.difference(runs, trainings.runs(dataset, reference))
+            sign = "**" if difference.p_value * _comparisons(table) < 0.05 else ""
+            text = f"{sign}{difference.text()}{sign}"
+        if table.references:
+            yield f"difference ({label})", f"{text} to {reference}" if text else ""
+        else:
+            yield f"minus {BASELINE} ({label})", text
+        if table.paper:
+            paper = table.paper.get(row, {}).get(dataset)
+            yield f"paper ({label})", "" if paper is None else f"{paper:.{MAIN.digits}f}"
+
+
+def _block_rows(table: Table, trainings: Trainings[GraphConfig], dataset: str, block: Block) -> list[Row]:
+    """Mean and spread of the block's columns; rows that lack the first are left out."""
+    runs = {row: trainings.runs(dataset, row) for row in table.rows}
+    return [
+        {"attention": row} | {column.name: column.cell(found) for column in block.columns}
+        for row, found in runs.items()
+        if block.columns[0].values(found)
     ]
-    for dataset, label in table.datasets.items():
-        parts += [f"{label}:", markdown_table(results.ensemble_rows(dataset))]
-    return "\n\n".join(part for part in parts if part)
 
 
-def difference_figure(results: Results) -> Figure:
+def _ensemble_rows(table: Table, trainings: Trainings[GraphConfig], dataset: str) -> list[Row]:
+    """Scores of the ensemble of all seeds."""
+    rows = []
+    for row in table.rows:
+        metrics = graph_ensemble([trainings.configs[dataset, row, seed] for seed in trainings.seeds])
+        rows.append({"attention": row} | {column.name: column.cell([metrics]) for column in ENSEMBLE})
+    return rows
+
+
+def difference_figure(table: Table, trainings: Trainings[GraphConfig]) -> Figure:
     """Every seed's main number, the row's mean with its 95 % interval, and the paper's number; a panel a data set."""
-    table = results.table
-    figure = Figure(figsize=(5.2 * len(table.datasets), 0.9 + 0.5 * len(table.rows)), layout="constrained")
-    axes = figure.subplots(1, len(table.datasets), sharey=True, squeeze=False)[0]
-    for axis, (dataset, label) in zip(axes, table.datasets.items(), strict=True):
-        _panel(axis, results, dataset)
-        axis.set_title(f"{label}: {table.main.name}", fontsize=11)
+    figure, (axes,) = panels(1, len(DATASETS), size=(5.2 * len(DATASETS), 0.9 + 0.5 * len(table.rows)), sharey=True)
+    for axis, (dataset, label) in zip(axes, DATASETS.items(), strict=True):
+        _panel(axis, table, trainings, dataset)
+        axis.set_title(f"{label}: {MAIN.name}", fontsize=11)
     axes[0].set_yticks(range(len(table.rows)), list(table.rows))
     axes[0].invert_yaxis()
     handles, labels = axes[0].get_legend_handles_labels()
@@ -173,12 +113,11 @@ def difference_figure(results: Results) -> Figure:
     return figure
 
 
-def _panel(axis: Axes, results: Results, dataset: str) -> None:
-    table = results.table
-    baseline = summarise(results.main(dataset, table.baseline)).mean
-    axis.axvline(baseline, color="0.6", linewidth=1, linestyle=":", label=f"mean of {table.baseline}")
+def _panel(axis: Axes, table: Table, trainings: Trainings[GraphConfig], dataset: str) -> None:
+    baseline = summarise(MAIN.values(trainings.runs(dataset, BASELINE))).mean
+    axis.axvline(baseline, color="0.6", linewidth=1, linestyle=":", label=f"mean of {BASELINE}")
     for place, row in enumerate(table.rows):
-        values = results.main(dataset, row)
+        values = MAIN.values(trainings.runs(dataset, row))
         axis.plot(
             values, np.full(len(values), place + 0.18), "|", color="0.55", markersize=7, label=_once(place, "a seed")
         )
@@ -192,7 +131,6 @@ def _panel(axis: Axes, results: Results, dataset: str) -> None:
         paper = table.paper.get(row, {}).get(dataset)
         if paper is not None:
             axis.plot([paper], [place - 0.08], "D", color="#d1495b", markersize=5, label=_once(place, "paper"))
-    axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="x", color="0.92")
     axis.set_axisbelow(True)
 

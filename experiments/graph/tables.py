@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from experiments.graph import train as graph
 from experiments.graph.config import TableName
-from experiments.graph.ensembles import graph_ensemble
 from experiments.graph.rows import GRIDS, LEGEND, ROWS, SEARCHED
+from experiments.reporting.columns import Column
 
-__all__ = ["TABLES", "Block", "Column", "Table", "TableName"]
+__all__ = ["BASELINE", "DATASETS", "ENSEMBLE", "MAIN", "OPTIONS", "TABLES", "Block", "Table", "TableName"]
 
-
-@dataclass(frozen=True)
-class Column:
-    """A number of each run, shown as mean and spread over seeds.
-
-    Attributes:
-        name: Head of the column.
-        metric: Name in metrics.json.
-        digits: Digits behind the point.
-        factor: What it is multiplied with.
-    """
-
-    name: str
-    metric: str
-    digits: int = 3
-    factor: float = 1.0
+BASELINE = "soft"
+"""The row that the others are compared with."""
+DATASETS = {"cora": "Cora", "citeseer": "Citeseer"}
+"""The graphs, with the names shown."""
+MAIN = Column("accuracy %", "test_mean_accuracy", 2, 100)
+"""The number that is compared with the paper and with the baseline."""
+OPTIONS: Mapping[str, Any] = {"max_epochs": 2000, "patience": 100, "num_samples": 50}
+"""Options that all rows share."""
 
 
 @dataclass(frozen=True)
@@ -42,45 +33,27 @@ class Block:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows x data sets x seeds of one script.
+    """Rows on both graphs, for some seeds.
 
     Attributes:
         title: Title.
         text: What the rows are and how they were trained.
-        run: The script's ``run``.
-        config: Its configuration with the options all rows share.
         rows: Options of each row.
-        datasets: Data sets, with the names shown.
-        main: The number that is compared with the paper and with the baseline.
-        baseline: The row the others are compared with.
-        paper: The paper's numbers, by row and data set.
-        blocks: What else is shown.
-        ensemble: Metrics of the mean prediction of several runs.
-        ensemble_columns: What is shown of it.
+        blocks: What is shown beside the main number.
+        paper: The paper's numbers, by row and graph.
         references: Rows that are compared with another one than the baseline, and with which.
     """
 
     title: str
     text: str
-    run: Callable[[Any], dict[str, float]]
-    config: Any
     rows: Mapping[str, Mapping[str, Any]]
-    datasets: Mapping[str, str]
-    main: Column
-    baseline: str
-    paper: Mapping[str, Mapping[str, float]]
     blocks: Sequence[Block]
-    ensemble: Callable[[Sequence[Any]], dict[str, float]]
-    ensemble_columns: Sequence[Column]
+    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     references: Mapping[str, str] = field(default_factory=dict)
 
     def reference(self, row: str) -> str:
         """Row that this one is compared with."""
-        return self.references.get(row, self.baseline)
-
-    def configure(self, row: str, dataset: str, seed: int, **options: Any) -> Any:
-        """Configuration of one run."""
-        return replace(self.config, dataset=dataset, seed=seed, **self.rows[row], **options)
+        return self.references.get(row, BASELINE)
 
 
 def _scores(kind: str) -> list[Column]:
@@ -109,6 +82,9 @@ def _sampled(kind: str, noise: str) -> Block:
     )
 
 
+ENSEMBLE = (MAIN, *_scores("mean"))
+"""What is shown of an ensemble."""
+
 _BAM1 = Table(
     title="Bayesian Attention Modules, Table 1: node classification on citation graphs",
     text=(
@@ -124,12 +100,7 @@ _BAM1 = Table(
         )
         + ". Scores are those of the test nodes."
     ),
-    run=graph.run,
-    config=graph.GraphConfig(max_epochs=2000, patience=100, num_samples=50),
     rows={row: options | SEARCHED.get(row, {}) for row, options in ROWS.items() if row in GRIDS},
-    datasets={"cora": "Cora", "citeseer": "Citeseer"},
-    main=Column("accuracy %", "test_mean_accuracy", 2, 100),
-    baseline="soft",
     paper={
         "soft": {"cora": 83.00, "citeseer": 72.50},
         "no KL": {"cora": 83.39, "citeseer": 72.91},
@@ -169,8 +140,6 @@ _BAM1 = Table(
             ],
         ),
     ],
-    ensemble=graph_ensemble,
-    ensemble_columns=[Column("accuracy %", "test_mean_accuracy", 2, 100), *_scores("mean")],
 )
 
 _NORMALIZERS = replace(

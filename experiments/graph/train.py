@@ -16,10 +16,12 @@ from experiments.datasets.graphs.perturbations import add_edge_noise, add_featur
 from experiments.files import user_errors, write_atomic
 from experiments.graph.config import GraphConfig, ScheduleName
 from experiments.graph.evaluation import DEFINITIONS, evaluate, prediction_table
+from experiments.graph.figures import attention_figure, calibration_panels
 from experiments.harness.extension import open_training
 from experiments.harness.folder import exclusive
 from experiments.harness.results import write_environment, write_metrics
 from experiments.harness.training import ELBOTraining, fit, load_best, resolve_device, seeded_build
+from experiments.reporting.figures import reliability_diagram, save
 from guides.schemes import build_scheme
 from models.gat import GAT
 from pyro_attention import NORMALIZERS, AttentionGuide, EdgeList, Hybrid, Normalizer, Prior, predict
@@ -222,10 +224,10 @@ def run(config: GraphConfig) -> dict[str, float]:
 
 def _run_and_show(config: GraphConfig) -> None:
     """The script: table on the terminal, pictures in the folder."""
-    from experiments.graph.figures import attention_figure, calibration_figure  # they read runs of this module
-
-    metrics = run(config)
-    print(prediction_table(metrics), end="\n\n")
-    folder = run_folder(config) / "figures"
-    print(calibration_figure({config.guide: config}, folder / "reliability.png"))
-    print(f"{attention_figure(config, folder / 'neighbourhood.png').path}\n\nsaved in {run_folder(config)}")
+    print(prediction_table(run(config)), end="\n\n")
+    trained, folder = load_trained(config), run_folder(config)
+    parts = trained.guide, trained.inputs, trained.data
+    panels = calibration_panels(config.guide, *parts, num_samples=config.num_samples, seed=config.seed)
+    attention, _ = attention_figure(*parts, seed=config.seed)
+    print(save(reliability_diagram(panels), folder / "figures" / "reliability.png"))
+    print(f"{save(attention, folder / 'figures' / 'neighbourhood.png')}\n\nsaved in {folder}")

@@ -22,6 +22,7 @@ __all__ = [
     "command_line",
     "did_you_mean",
     "expected_one_of",
+    "launch",
     "run_commands",
     "run_script",
     "user_error",
@@ -45,6 +46,17 @@ def run_script(
         after Ctrl-C.
     """
     return _interruptible(lambda: _run(Command(config, run), _given(arguments), name))
+
+
+def launch(name: str, config: str, run: str) -> None:
+    """Run a script as :func:`run_script`, and end the process with its exit code.
+
+    Args:
+        name: The module that is started, for the help.
+        config: ``"module:name"`` of the dataclass of its options.
+        run: ``"module:name"`` of the script.
+    """
+    sys.exit(run_script(config, run, name=name))
 
 
 @dataclass(frozen=True)

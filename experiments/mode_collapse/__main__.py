@@ -3,17 +3,11 @@
 python -m experiments.mode_collapse
 """
 
-from __future__ import annotations
-
-import sys
-
-from experiments.harness.cli import run_script
+from experiments.harness.cli import launch
 
 if __name__ == "__main__":
-    sys.exit(
-        run_script(
-            "experiments.mode_collapse.config:ModeCollapseConfig",
-            "experiments.mode_collapse.train:run",
-            name="experiments.mode_collapse",
-        )
+    launch(
+        "experiments.mode_collapse",
+        "experiments.mode_collapse.config:ModeCollapseConfig",
+        "experiments.mode_collapse.train:run",
     )

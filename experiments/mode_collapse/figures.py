@@ -10,15 +10,16 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.mode_collapse.clusters import centre_distances, next_distance
+from experiments.reporting.figures import panels
 
-__all__ = ["distance_curves", "one_update", "panels"]
+__all__ = ["distance_curves", "one_update", "trajectory_panels"]
 
 FIRST, SECOND = "#d1495b", "#1b6ca8"
 COLOURS = {"softmax": "#d1495b", "doubly normalised": "#1b6ca8"}
 RATIOS = (1.0, 0.3, 0.1)
 
 
-def panels(trajectories: Mapping[str, Tensor], first: int, *, title: str) -> Figure:
+def trajectory_panels(trajectories: Mapping[str, Tensor], first: int, *, title: str) -> Figure:
     """Points step by step, one row an attention; points in one dimension are spread out upwards.
 
     Args:
@@ -28,8 +29,8 @@ def panels(trajectories: Mapping[str, Tensor], first: int, *, title: str) -> Fig
     """
     steps = len(next(iter(trajectories.values())))
     flat = next(iter(trajectories.values())).size(-1) == 1
-    figure = Figure(figsize=(2.2 * steps, 0.8 + (1.0 if flat else 1.12) * len(trajectories)), layout="constrained")
-    axes = figure.subplots(len(trajectories), steps, sharex=True, sharey=True, squeeze=False)
+    inches = (2.2 * steps, 0.8 + (1.0 if flat else 1.12) * len(trajectories))
+    figure, axes = panels(len(trajectories), steps, size=inches, sharex=True, sharey=True)
     for row, (name, points) in zip(axes, trajectories.items(), strict=True):
         for step, (axis, at) in enumerate(zip(row, points, strict=True)):
             _scatter(axis, at, first)
@@ -61,7 +62,6 @@ def _scatter(axis: Axes, points: Tensor, first: int) -> None:
         axis.set_aspect("equal")
         axis.margins(y=0.15)
     axis.tick_params(labelsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
 
 
 def distance_curves(distances: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> Figure:
@@ -72,8 +72,7 @@ def distance_curves(distances: Mapping[str, Mapping[str, Sequence[Sequence[float
     """
     columns = 2
     rows = -(-len(distances) // columns)
-    figure = Figure(figsize=(4.2 * columns, 2.9 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    figure, axes = panels(rows, columns, size=(4.2 * columns, 2.9 * rows), sharex=True, sharey=True)
     for axis, (setting, found) in zip(axes.flat, distances.items(), strict=False):
         for name, seeds in found.items():
             values, base = np.array(seeds), name.removesuffix(", Weibull")
@@ -88,7 +87,6 @@ def distance_curves(distances: Mapping[str, Mapping[str, Sequence[Sequence[float
             axis.fill_between(steps, values.min(0), values.max(0), color=COLOURS[base], alpha=0.25, linewidth=0)
         axis.set_title(setting, fontsize=10)
         axis.set_xticks(steps)
-        axis.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylim(bottom=0)
     axes[0, 0].legend(frameon=False, fontsize=8, loc="lower left")
     figure.supxlabel("step", fontsize=10)
@@ -102,9 +100,9 @@ def one_update(measured: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     Args:
         measured: "softmax" and "doubly normalised" to distances before and after.
     """
-    figure = Figure(figsize=(8.4, 3.6), layout="constrained")
+    figure, (axes,) = panels(1, 2, size=(8.4, 3.6), sharey=True)
     grid = np.linspace(0.02, 5, 250)
-    for axis, (name, points) in zip(figure.subplots(1, 2, sharey=True), measured.items(), strict=True):
+    for axis, (name, points) in zip(axes, measured.items(), strict=True):
         for ratio, width in zip(RATIOS, (2.2, 1.5, 0.9), strict=True):
             after = [next_distance(d, (1000, round(1000 * ratio)), doubly=name != "softmax") for d in grid]
             axis.plot(grid, after, color=COLOURS[name], linewidth=width, label=f"$N_2 / N_1$ = {ratio:g}")
@@ -112,7 +110,6 @@ def one_update(measured: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
         axis.plot(*zip(*points, strict=True), "o", color="black", markersize=3.5, label="measured")
         axis.set_title(f"{name}, equation {'(13)' if name == 'softmax' else '(14)'}", fontsize=10)
         axis.set_xlabel("distance of the centres before")
-        axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, fontsize=8)
     figure.axes[0].set_ylabel("after one update")
     return figure

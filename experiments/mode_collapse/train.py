@@ -16,12 +16,12 @@ from experiments.harness.folder import exclusive, open_run
 from experiments.harness.results import write_environment, write_metrics
 from experiments.mode_collapse.clusters import ATTENTIONS, centre_distances, clusters, next_distance, trajectory
 from experiments.mode_collapse.config import ModeCollapseConfig
-from experiments.mode_collapse.figures import RATIOS, distance_curves, one_update, panels
+from experiments.mode_collapse.figures import RATIOS, distance_curves, one_update, trajectory_panels
+from experiments.reporting.columns import Row
 from experiments.reporting.figures import save
-from experiments.reporting.html import Section, write_report
-from experiments.reporting.page import RESULTS, hardware, update_section
-from experiments.reporting.statistics import summarise
-from experiments.reporting.tables import as_table, markdown_table
+from experiments.reporting.page import RESULTS, hardware
+from experiments.reporting.report import Part, Report
+from experiments.reporting.statistics import Summary, summarise
 
 __all__ = ["ModeCollapseConfig", "run"]
 
@@ -49,6 +49,10 @@ class _Setting:
         """Distance of the centres at each step, one list a seed."""
         return [centre_distances(points, self.first).tolist() for points in self.trajectories[attention]]
 
+    def steps(self, attention: str) -> list[Summary]:
+        """Mean and spread of that distance over seeds, at each step."""
+        return [summarise(values) for values in zip(*self.distances(attention), strict=True)]
+
 
 @exclusive
 def run(config: ModeCollapseConfig) -> dict[str, float]:
@@ -67,28 +71,11 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
     metrics, definitions = _metrics(settings)
     write_metrics(folder, metrics, definitions)
     write_environment(folder, torch.device("cpu"))
-    pictures = _pictures(settings, folder / "figures")
-    rows = [_row(setting, name) for setting in settings for name in ATTENTIONS]
-    text = _text(config, metrics)
-    report = write_report(
-        folder / "report.html",
-        "Do two clusters survive repeated attention?",
-        [Section("Distance of the centres", text, as_table(rows), pictures["distances"])]
-        + [Section(f"Points: {setting.name}", picture=pictures[setting.name]) for setting in settings]
-        + [Section("One update of clusters without extent", picture=pictures["one update"])],
-    )
-    shown = save(_panels(settings[-1]), page.parent / "pictures" / "mode_collapse.png")
-    section = f"""## Mode collapse: two clusters under repeated attention
-
-`{command_line("experiments.mode_collapse", config)}`; {hardware([folder])}.
-
-{text}
-
-{markdown_table(rows)}
-
-![points of 500 + 50 in two dimensions, step by step](pictures/{shown.name})"""
-    update_section(page, "mode-collapse", section)
-    print(as_table(rows), text, "", report, page, sep="\n")
+    table = Part(text=_text(config, metrics), rows=[_row(setting, name) for setting in settings for name in ATTENTIONS])
+    parts = [table, *_pictures(settings, folder / "figures", page.parent / "pictures" / "mode_collapse.png")]
+    report = Report("Mode collapse: two clusters under repeated attention", "mode-collapse", parts)
+    source = f"`{command_line('experiments.mode_collapse', config)}`; {hardware([folder])}."
+    report.publish(folder, page, source=source)
     return metrics
 
 
@@ -97,10 +84,9 @@ def _follow(config: ModeCollapseConfig, dim: int, case: str) -> _Setting:
     points = clusters(CASES[case], config.distance, dim=dim, deviation=deviation)
     found = {}
     for name, attention in ATTENTIONS.items():
-        seeds = range(config.seeds if attention.stochastic else 1)
         found[name] = [
             trajectory(points, attention, steps=config.steps, concentration=config.concentration, seed=seed)
-            for seed in seeds
+            for seed in range(config.seeds if attention.stochastic else 1)
         ]
     return _Setting(dim, case, found)
 
@@ -109,32 +95,27 @@ def _metrics(settings: list[_Setting]) -> tuple[dict[str, float], dict[str, str]
     metrics, definitions, errors = {}, {}, [0.0]
     for setting in settings:
         for name, attention in ATTENTIONS.items():
-            seeds = setting.distances(name)
-            for step, values in enumerate(zip(*seeds, strict=True)):
-                key, found = f"{setting.dim}d/{setting.case}/{name}/step{step}", summarise(values)
+            for step, found in enumerate(setting.steps(name)):
+                key = f"{setting.dim}d/{setting.case}/{name}/step{step}"
                 metrics[key], definitions[key] = found.mean, "distance of the centres, mean over seeds"
-                if len(values) > 1:
+                if found.count > 1:
                     metrics[f"{key}/spread"] = found.spread
                     definitions[f"{key}/spread"] = "standard deviation of that distance over seeds"
             if setting.dim == 1 and not attention.stochastic:
                 sizes = CASES[setting.case]
                 errors += [
                     abs(after - next_distance(before, sizes, doubly=attention.doubly))
-                    for before, after in pairwise(seeds[0])
+                    for before, after in pairwise(setting.distances(name)[0])
                 ]
     metrics["closed_form_error"] = max(errors)
     definitions["closed_form_error"] = "largest difference from equations (13) and (14) over all updates in 1-D"
     return metrics, definitions
 
 
-def _row(setting: _Setting, name: str) -> dict[str, str]:
-    cells = {"clusters": setting.name, "attention": name}
-    for step, values in enumerate(zip(*setting.distances(name), strict=True)):
-        found = summarise(values)
-        cells["start" if step == 0 else f"step {step}"] = f"{found.mean:.3f}" + (
-            f" ± {found.spread:.3f}" if len(values) > 1 and step else ""
-        )
-    return cells
+def _row(setting: _Setting, name: str) -> Row:
+    # every seed starts from the same points
+    steps = {f"step {i}" if i else "start": found.text(3, spread=i > 0) for i, found in enumerate(setting.steps(name))}
+    return {"clusters": setting.name, "attention": name} | steps
 
 
 def _text(config: ModeCollapseConfig, metrics: Mapping[str, float]) -> str:
@@ -149,20 +130,23 @@ def _text(config: ModeCollapseConfig, metrics: Mapping[str, float]) -> str:
     )
 
 
-def _pictures(settings: list[_Setting], folder: Path) -> dict[str, Path]:
-    paths = {}
-    for setting in settings:
-        file = f"points-{setting.dim}d-{setting.case.replace(' + ', '-')}.png"
-        paths[setting.name] = save(_panels(setting), folder / file)
+def _pictures(settings: list[_Setting], folder: Path, shown: Path) -> list[Part]:
+    """All pictures, in a folder; that of the last setting is shown on the page too, from a file beside it."""
     distances = {setting.name: {name: setting.distances(name) for name in ATTENTIONS} for setting in settings}
-    paths["distances"] = save(distance_curves(distances), folder / "distances.png")
-    paths["one update"] = save(one_update(_one_update()), folder / "one_update.png")
-    return paths
+    path = save(distance_curves(distances), folder / "distances.png")
+    parts = [Part("Distance of the centres", picture=path, page=False)]
+    for setting in settings:
+        path = save(_panels(setting), folder / f"points-{setting.dim}d-{setting.case.replace(' + ', '-')}.png")
+        parts.append(Part(f"Points: {setting.name}", picture=path, page=False))
+    caption = f"points of {settings[-1].case} in two dimensions, step by step"
+    parts[-1] = Part(picture=save(_panels(settings[-1]), shown), caption=caption)
+    path = save(one_update(_one_update()), folder / "one_update.png")
+    return [*parts, Part("One update of clusters without extent", picture=path, page=False)]
 
 
 def _panels(setting: _Setting) -> Figure:
     points = {name: seeds[0] for name, seeds in setting.trajectories.items()}
-    return panels(points, setting.first, title=f"{setting.name} (Weibull: one draw)")
+    return trajectory_panels(points, setting.first, title=f"{setting.name} (Weibull: one draw)")
 
 
 def _one_update() -> dict[str, list[tuple[float, float]]]:

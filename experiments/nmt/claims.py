@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from experiments.reporting.columns import Runs
+from experiments.reporting.report import Part
 from experiments.reporting.statistics import Difference, paired_difference
 
-__all__ = ["Claim", "claims"]
-
-Runs = Mapping[str, Sequence[Mapping[str, float]]]
+__all__ = ["Claim", "claim_parts", "claims"]
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,12 @@ class Claim:
     Attributes:
         text: The claim.
         differences: Differences that must be below zero, by what they are.
+        ours: Whether it is a claim of these experiments, and none of the paper's.
     """
 
     text: str
     differences: dict[str, Difference]
+    ours: bool = False
 
     @property
     def holds(self) -> bool:
@@ -31,13 +33,11 @@ class Claim:
 
     def __str__(self) -> str:
         lines = [f"{'holds' if self.holds else 'does not hold'}: {self.text}"]
-        for name, found in self.differences.items():
-            lines.append(f"    {name}: {found.mean:+.4f}, 95 % interval [{found.low:+.4f}, {found.high:+.4f}]")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"    {name}: {found.text(4)}" for name, found in self.differences.items())])
 
 
-def claims(runs: Runs) -> list[Claim]:
-    """The four claims: perplexity of marginal, error rate of categorical_enum, entropies of hard_enum and dirichlet.
+def claims(runs: Mapping[str, Runs]) -> list[Claim]:
+    """The paper's four claims: perplexity of marginal, error rate of categorical_enum, entropies of two schemes.
 
     And one of ours: perplexity of normalising over the words before. A claim on schemes or metrics that are missing is
     left out; so are all for a single seed, which has no interval.
@@ -47,16 +47,15 @@ def claims(runs: Runs) -> list[Claim]:
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, tables 1 and 3.
     """
-
     if len(next(iter(runs.values()))) == 1:
         return []
     found: list[Claim] = []
 
-    def add(text: str, *pairs: tuple[str, tuple[str, str], tuple[str, str]]) -> None:
+    def add(text: str, *pairs: tuple[str, tuple[str, str], tuple[str, str]], ours: bool = False) -> None:
         if pairs and all(row in runs and metric in runs[row][0] for _, *both in pairs for row, metric in both):
-            found.append(Claim(text, {name: _difference(runs, *both) for name, *both in pairs}))
+            found.append(Claim(text, {name: _difference(runs, *both) for name, *both in pairs}, ours))
 
-    entropy, posterior = "test_entropy", ("categorical_enum", "test_posterior_aer")
+    posterior = ("categorical_enum", "test_posterior_aer")
     add(
         "the exact marginal perplexity is below soft attention's",
         ("marginal - soft", ("marginal", "test_ppl"), ("soft", "test_ppl")),
@@ -66,24 +65,29 @@ def claims(runs: Runs) -> list[Claim]:
         ("posterior - prior", posterior, ("categorical_enum", "test_prior_aer")),
         ("posterior - soft", posterior, ("soft", "test_posterior_aer")),
     )
-    others = [row for row in runs if row != "hard_enum"]
-    add(
-        "hard_enum has the lowest entropy",
-        *((f"hard_enum - {row}", ("hard_enum", entropy), (row, entropy)) for row in others),
-    )
-    others = [row for row in runs if row != "dirichlet"]
-    add(
-        "dirichlet has the highest entropy",
-        *((f"{row} - dirichlet", (row, entropy), ("dirichlet", entropy)) for row in others),
-    )
+    hard, dirichlet = ("hard_enum", "test_entropy"), ("dirichlet", "test_entropy")
+    below = [(f"hard_enum - {row}", hard, (row, hard[1])) for row in runs if row != hard[0]]
+    above = [(f"{row} - dirichlet", (row, hard[1]), dirichlet) for row in runs if row != dirichlet[0]]
+    add("hard_enum has the lowest entropy", *below)
+    add("dirichlet has the highest entropy", *above)
     normalised = [(row, row.rpartition("-")[0]) for row in runs if row.endswith(("-temporal", "-hybrid"))]
     add(
         "normalising over the words before lowers the perplexity",
         *((f"{row} - {plain}", (row, "test_ppl"), (plain, "test_ppl")) for row, plain in normalised),
+        ours=True,
     )
     return found
 
 
-def _difference(runs: Runs, first: tuple[str, str], second: tuple[str, str]) -> Difference:
+def claim_parts(runs: Mapping[str, Runs]) -> list[Part]:
+    """Parts of a report: the paper's claims, and apart from them ours; none without claims."""
+    text = "Mean differences over the seeds with 95 % confidence intervals; a claim holds where all are below 0."
+    titles = {False: "Claims of the paper (Deng et al., 2018)", True: "A claim of ours, not of the paper"}
+    checked = claims(runs)
+    lines = {ours: [str(claim) for claim in checked if claim.ours == ours] for ours in titles}
+    return [Part(title, text, lines="\n".join(lines[ours])) for ours, title in titles.items() if lines[ours]]
+
+
+def _difference(runs: Mapping[str, Runs], first: tuple[str, str], second: tuple[str, str]) -> Difference:
     values = [[metrics[name] for metrics in runs[row]] for row, name in (first, second)]
     return paired_difference(*values)

@@ -14,7 +14,7 @@ from experiments.nmt.config import TranslationConfig
 from experiments.nmt.ibm_models import train_ibm
 from experiments.nmt.model import load_text, load_trained
 from experiments.reporting.figures import save
-from experiments.reporting.html import Section
+from experiments.reporting.report import Part
 from pyro_attention.analysis import GoldAlignment, alignment_error_rate
 
 __all__ = ["agreement_figure", "ibm_error_rates", "sentence_figures"]
@@ -23,28 +23,30 @@ _SHOWN = 50  # sentence pairs whose alignments are compared
 _SAMPLES = 200
 
 
-def sentence_figures(runs: Mapping[str, TranslationConfig], folder: Path) -> list[Section]:
+def sentence_figures(runs: Mapping[str, TranslationConfig], folder: Path) -> list[Part]:
     """Prior beside posterior, and mean beside credible intervals, for one test sentence."""
     text = load_text(next(iter(runs.values())), "test").first(_SHOWN)
     place = _reordered(text)
     gold = None if text.alignments is None else GoldAlignment(text.alignments[place].links)
-    sections = []
+    parts = []
     for row in ("categorical_enum", "marginal", "dirichlet"):
         if row in runs:
             pair = _pairs(runs[row], text)[place]
             title = f"{row}: where the next word is expected to come from, and where it came from"
             words: dict[str, Any] = {"source": pair.source, "target": pair.target, "gold": gold, "title": title}
             figure = prior_and_posterior(_known(pair), pair.posterior.mean(0), **words)
-            sections.append(Section(f"Prior and posterior: {row}", picture=save(figure, folder / f"{row}.png")))
+            path = save(figure, folder / f"{row}.png")
+            parts.append(Part(f"Prior and posterior: {row}", picture=path, page=False))
     if "weibull" not in runs:
-        return sections
+        return parts
     pair = _pairs(runs["weibull"], text, num_samples=_SAMPLES)[place]
     title = f"weibull: {_SAMPLES} posterior samples of the attention weights"
     figure = interval_heatmaps(pair.posterior, source=pair.source, target=pair.target, gold=gold, title=title)
-    return [*sections, Section("Bayesian attention: weibull", picture=save(figure, folder / "weibull.png"))]
+    path = save(figure, folder / "weibull.png")
+    return [*parts, Part("Bayesian attention: weibull", picture=path, page=False)]
 
 
-def agreement_figure(runs: Mapping[str, TranslationConfig], folder: Path) -> Section:
+def agreement_figure(runs: Mapping[str, TranslationConfig], folder: Path) -> Part:
     """How far the schemes' alignments agree on the first test sentences."""
     text = load_text(next(iter(runs.values())), "test").first(_SHOWN)
     links = {row: [pair.links for pair in _pairs(config, text)] for row, config in runs.items()}
@@ -52,7 +54,7 @@ def agreement_figure(runs: Mapping[str, TranslationConfig], folder: Path) -> Sec
         links["gold"] = text.alignments
     figure = agreement_heatmap(links, title=f"agreement of the alignments of {len(text)} test sentences")
     words = "F1 between the links of every two schemes, each target word linked to its most probable source word."
-    return Section("Do the schemes agree?", words, picture=save(figure, folder / "agreement.png"))
+    return Part("Do the schemes agree?", words, picture=save(figure, folder / "agreement.png"), page=False)
 
 
 def ibm_error_rates(config: TranslationConfig, *, models: Iterable[Any]) -> list[dict[str, Any]]:

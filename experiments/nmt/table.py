@@ -1,23 +1,23 @@
-"""Rows of a comparison of inference schemes on translation."""
+"""Columns and legends of a comparison of inference schemes on translation."""
 
 from __future__ import annotations
 
-from experiments.reporting.scheme_table import Runs, scheme_rows
+from experiments.reporting.columns import Column
 
-__all__ = ["LEGEND", "NORMALIZERS", "table_rows"]
+__all__ = ["COLUMNS", "LEGEND", "NORMALIZERS"]
 
-COLUMNS = {
-    "perplexity": ("test_ppl", 3, 1),
-    "K-max ppl": ("test_ppl_k_max", 3, 1),
-    "BLEU": ("test_bleu", 1, 1),
-    "K-max BLEU": ("test_bleu_k_max", 1, 1),
-    "AER prior %": ("test_prior_aer", 1, 100),
-    "AER posterior %": ("test_posterior_aer", 1, 100),
-    "entropy": ("test_entropy", 3, 1),
-    "temporal share": ("temporal_share", 2, 1),
-    "ms/step": ("step_ms", 0, 1),
-    "parameters": ("parameters", 0, 1),
-}
+COLUMNS = (
+    Column("perplexity", "test_ppl"),
+    Column("K-max ppl", "test_ppl_k_max"),
+    Column("BLEU", "test_bleu", 1),
+    Column("K-max BLEU", "test_bleu_k_max", 1),
+    Column("AER prior %", "test_prior_aer", 1, 100),
+    Column("AER posterior %", "test_posterior_aer", 1, 100),
+    Column("entropy", "test_entropy"),
+    Column("temporal share", "temporal_share", 2),
+    Column("ms/step", "step_ms", 0),
+    Column("parameters", "parameters", 0, spread=False),
+)
 LEGEND = (
     "Perplexity: alignments summed out exactly; weibull and lognormal: predictive, over samples of q(W | x, prefix); "
     "dirichlet: over samples of its prior. AER: alignment error rate against the gold links, of the prior p(z | x, "
@@ -30,8 +30,3 @@ NORMALIZERS = (
     "words to come as well, which a decoder does not have yet; this is the rest of it. Rows hybrid: a trained mixture "
     "of that, with the share shown, and the softmax."
 )
-
-
-def table_rows(runs: Runs) -> list[dict[str, str]]:
-    """One row a scheme: mean +- standard deviation over seeds; columns that no scheme has are left out."""
-    return scheme_rows(runs, COLUMNS)

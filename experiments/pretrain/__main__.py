@@ -3,17 +3,9 @@
 python -m experiments.pretrain --dataset english --normalizer hybrid --guide weibull --data-root DIR --out RUN
 """
 
-from __future__ import annotations
-
-import sys
-
-from experiments.harness.cli import run_script
+from experiments.harness.cli import launch
 
 if __name__ == "__main__":
-    sys.exit(
-        run_script(
-            "experiments.pretrain.config:PretrainConfig",
-            "experiments.pretrain.train:_run_and_show",
-            name="experiments.pretrain",
-        )
+    launch(
+        "experiments.pretrain", "experiments.pretrain.config:PretrainConfig", "experiments.pretrain.train:_run_and_show"
     )

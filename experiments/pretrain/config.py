@@ -15,7 +15,7 @@ from jsonargparse.typing import (
     PositiveInt,
 )
 
-from experiments.harness.options import Dropout, Precision, RunOptions
+from experiments.harness.options import Dropout, Precision, RunOptions, SweepOptions
 from guides.names import PriorName, WeightsSchemeName
 
 __all__ = ["FinetuneConfig", "NormalizerName", "PretrainConfig", "PretrainTableConfig"]
@@ -117,7 +117,7 @@ class FinetuneConfig(RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainTableConfig(RunOptions):
+class PretrainTableConfig(SweepOptions):
     """Compare normalisers of attention, under every guide, in pretraining and after fine-tuning on SST-2.
 
     As a control, each is also trained on SST-2 from fresh weights. Each normaliser is compared with the first one under
@@ -136,9 +136,6 @@ class PretrainTableConfig(RunOptions):
         finetune_epochs: Epochs of fine-tuning.
         train: Sentences of SST-2 to fine-tune on, at most.
         num_samples: Posterior samples of random attention for test scores.
-        workers: Trainings at a time, each on one thread.
-        results: The page whose section is written, experiments/RESULTS.md when omitted; the pictures go into the
-            folder pictures/ beside it.
     """
 
     dataset: Literal["toy", "english"] = "english"
@@ -153,5 +150,3 @@ class PretrainTableConfig(RunOptions):
     finetune_epochs: PositiveInt = 4
     train: PositiveInt = 10_000
     num_samples: PositiveInt = 10
-    workers: PositiveInt = 2
-    results: Path | None = None

@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from experiments.reporting.figures import panels
+
 __all__ = ["History", "hybrid_curves", "loss_curves", "mass_histogram", "scores_figure"]
 
 History = Sequence[Mapping[str, float]]
@@ -28,7 +30,6 @@ def _look(name: str) -> dict[str, Any]:
 
 def _finish(axis: Axes, xlabel: str) -> None:
     axis.set_xlabel(xlabel)
-    axis.spines[["top", "right"]].set_visible(False)
     if xlabel == "epoch":
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -40,8 +41,7 @@ def loss_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
         runs: "normaliser, guide" to one history a seed; of a single one the loss in training is drawn too, dotted.
     """
     guides = list(dict.fromkeys(name.partition(", ")[2] for name in runs))
-    figure = Figure(figsize=(1.6 + 3.8 * len(guides), 3.8), layout="constrained")
-    axes = figure.subplots(1, len(guides), sharey=True, squeeze=False)[0]
+    figure, (axes,) = panels(1, len(guides), size=(1.6 + 3.8 * len(guides), 3.8), sharey=True)
     for guide, axis in zip(guides, axes, strict=True):
         _losses(axis, {name: histories for name, histories in runs.items() if name.partition(", ")[2] == guide})
     axes[0].set_ylabel("nats per hidden word piece")
@@ -73,8 +73,7 @@ def hybrid_curves(runs: Mapping[str, Sequence[History]], *, start: float) -> Fig
 
     Source: Ding et al. (2020), Attention that does not Explain Away, figures 3 to 5.
     """
-    figure = Figure(figsize=(4.4 * len(runs), 3.4), layout="constrained")
-    axes = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+    figure, (axes,) = panels(1, len(runs), size=(4.4 * len(runs), 3.4), sharey=True)
     for axis, (name, histories) in zip(axes, runs.items(), strict=True):
         columns = [column for column in histories[0][0] if column.startswith("hybrid_")]
         sites = list(dict.fromkeys(column.rpartition("_")[0] for column in columns))
@@ -103,8 +102,7 @@ def mass_histogram(runs: Mapping[str, Mapping[str, Tensor]]) -> Figure:
     Source: Ding et al. (2020), Attention that does not Explain Away, figure 1.
     """
     sites = list(next(iter(runs.values())))
-    figure = Figure(figsize=(4.0 * len(sites), 3.4), layout="constrained")
-    axes = figure.subplots(1, len(sites), sharex=True, sharey=True, squeeze=False)[0]
+    figure, (axes,) = panels(1, len(sites), size=(4.0 * len(sites), 3.4), sharex=True, sharey=True)
     masses = {
         (name, site): run[site].flatten().clamp(min=_LEAST).log10() for name, run in runs.items() for site in sites
     }
@@ -133,8 +131,7 @@ def scores_figure(
         control: The same for some of the scores, drawn hollow.
     """
     rows = list(next(iter(scores.values())))
-    figure = Figure(figsize=(4.0 * len(scores), 0.9 + 0.42 * len(rows)), layout="constrained")
-    axes = figure.subplots(1, len(scores), sharey=True, squeeze=False)[0]
+    figure, (axes,) = panels(1, len(scores), size=(4.0 * len(scores), 0.9 + 0.42 * len(rows)), sharey=True)
     for axis, (what, found) in zip(axes, scores.items(), strict=True):
         for place, row in enumerate(rows):
             colour = _look(row)["color"]

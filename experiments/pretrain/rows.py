@@ -3,99 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from statistics import fmean
 
-from experiments.reporting.statistics import paired_difference, summarise
+from experiments.reporting.columns import Column, Row, Runs, columns_of
+from experiments.reporting.statistics import summarise
 
-__all__ = ["COLUMNS", "Column", "Key", "Runs", "hybrid_rows", "score_rows"]
+__all__ = ["ACCURACY", "COLUMNS", "COMPARED", "CONTROL", "PERPLEXITY", "hybrid_rows", "score_rows"]
 
-Key = tuple[str, int]
-"""Row ("normaliser, guide") and seed."""
-Runs = Mapping[Key, Mapping[str, float]]
-
-
-class Column(NamedTuple):
-    """One score: its metric, how it is shown, and whether differences between rows are shown too."""
-
-    metric: str
-    digits: int
-    factor: float = 1.0
-    compared: bool = False
-
-    def values(self, metrics: Runs, row: str) -> list[float]:
-        """One number a seed."""
-        return [self.factor * found[self.metric] for (name, _), found in metrics.items() if name == row]
+PERPLEXITY = Column("perplexity", "test_ppl", 2)
+ACCURACY = Column("SST-2 %", "sst2_accuracy", 2, 100)
+CONTROL = Column("SST-2 %, not pretrained", "scratch_accuracy", 2, 100)
+COMPARED = (PERPLEXITY, Column("hidden pieces %", "test_accuracy", 2, 100), ACCURACY)
+COLUMNS = (
+    *COMPARED,
+    CONTROL,
+    Column("explained away %", "explained_away", 3, 100),
+    Column("mass, 1st percentile", "key_mass_1_percent"),
+)
 
 
-COLUMNS = {
-    "perplexity": Column("test_ppl", 2, compared=True),
-    "hidden pieces %": Column("test_accuracy", 2, 100, compared=True),
-    "SST-2 %": Column("sst2_accuracy", 2, 100, compared=True),
-    "SST-2 %, not pretrained": Column("scratch_accuracy", 2, 100),
-    "explained away %": Column("explained_away", 3, 100),
-    "mass, 1st percentile": Column("key_mass_1_percent", 3),
-}
-
-
-def score_rows(metrics: Runs) -> list[dict[str, str]]:
+def score_rows(runs: Mapping[str, Runs]) -> list[Row]:
     """Mean and standard deviation over seeds, and paired differences with 95 % intervals.
 
     A row is compared with the first normaliser under its own guide, and that one with the first row.
 
     Args:
-        metrics: Metrics by (row, seed), the seeds of every row in the same order.
+        runs: Metrics of every seed by row ("normaliser, guide"), the seeds of every row in the same order.
     """
-    names = list(dict.fromkeys(row for row, _ in metrics))
-    known = metrics[next(iter(metrics))]
-    columns = {title: column for title, column in COLUMNS.items() if column.metric in known}
-    rows = []
-    for name in names:
+    rows, names, columns = list[Row](), list(runs), columns_of(runs, COLUMNS)
+    for name, found in runs.items():
         reference = _reference(name, names)
-        cells = {"attention": name, "compared with": "" if reference is None else reference}
-        for title, column in columns.items():
-            values = column.values(metrics, name)
-            cells[title] = _mean(values, column.digits)
-            if column.compared:
-                others = None if reference is None else column.values(metrics, reference)
-                cells[f"{title}: difference"] = "" if others is None else _difference(values, others)
+        cells = {"attention": name, "compared with": reference}
+        for column in columns:
+            cells[column.name] = column.cell(found)
+            if column in COMPARED:
+                difference = column.difference(found, runs[reference]).text() if reference else ""
+                cells[f"{column.name}: difference"] = difference
         rows.append(cells)
     return rows
 
 
-def _reference(name: str, names: Sequence[str]) -> str | None:
-    """Row that this one is compared with; None for the first."""
+def _reference(name: str, names: Sequence[str]) -> str:
+    """Row that this one is compared with; "" for the first."""
     alike = f"{names[0].partition(', ')[0]}, {name.partition(', ')[2]}"
     found = names[0] if name == alike else alike
-    return None if name == names[0] else found
+    return "" if name == names[0] else found
 
 
-def hybrid_rows(metrics: Runs) -> list[dict[str, str]]:
+def hybrid_rows(runs: Mapping[str, Runs]) -> list[Row]:
     """Share of doubly normalised attention by layer, mean over heads (range of all heads and seeds)."""
     rows = []
-    for name in dict.fromkeys(row for row, _ in metrics):
-        runs = [found for (row, _), found in metrics.items() if row == name]
+    for name, found in runs.items():
         sites: dict[str, list[str]] = {}
-        for metric in runs[0]:
+        for metric in found[0]:
             if metric.startswith("hybrid_"):
                 sites.setdefault(metric.removeprefix("hybrid_").rpartition("_")[0], []).append(metric)
-        if not sites:
-            continue
         cells = {"attention": name}
         for site, heads in sites.items():
-            shares = [[found[metric] for metric in heads] for found in runs]
-            mean = _mean([sum(row) / len(row) for row in shares], 3)
-            cells[site] = f"{mean} ({min(map(min, shares)):.3f} to {max(map(max, shares)):.3f})"
-        rows.append(cells)
+            shares = [[one[metric] for metric in heads] for one in found]
+            lowest, highest = min(map(min, shares)), max(map(max, shares))
+            cells[site] = f"{summarise(list(map(fmean, shares))).text(3)} ({lowest:.3f} to {highest:.3f})"
+        if sites:
+            rows.append(cells)
     return rows
-
-
-def _mean(values: list[float], digits: int) -> str:
-    summary = summarise(values)
-    spread = f" ± {summary.spread:.{digits}f}" if summary.count > 1 else ""
-    return f"{summary.mean:.{digits}f}{spread}"
-
-
-def _difference(values: list[float], baseline: list[float]) -> str:
-    difference = paired_difference(values, baseline)
-    interval = f" [{difference.low:+.2f}, {difference.high:+.2f}]" if len(values) > 1 else ""
-    return f"{difference.mean:+.2f}{interval}"

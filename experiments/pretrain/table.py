@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.files import UserError, user_errors
-from experiments.harness.cli import command_line
-from experiments.harness.folder import exclusive, open_run
-from experiments.harness.parallel import run_all
-from experiments.harness.results import write_metrics
+from experiments.files import UserError
+from experiments.harness.folder import exclusive
+from experiments.harness.sweep import Key, Sweep, Trainings
 from experiments.pretrain import finetune
 from experiments.pretrain import train as pretrain
-from experiments.pretrain.config import NormalizerName, PretrainConfig, PretrainTableConfig
+from experiments.pretrain.config import PretrainConfig, PretrainTableConfig
 from experiments.pretrain.evaluation import key_masses
 from experiments.pretrain.figures import History, hybrid_curves, loss_curves, mass_histogram, scores_figure
 from experiments.pretrain.model import load_trained
-from experiments.pretrain.rows import COLUMNS, Key, Runs, hybrid_rows, score_rows
+from experiments.pretrain.rows import ACCURACY, COMPARED, CONTROL, PERPLEXITY, hybrid_rows, score_rows
 from experiments.reporting.figures import save
-from experiments.reporting.page import RESULTS, hardware, update_section
-from experiments.reporting.statistics import summarise
-from experiments.reporting.tables import as_table, markdown_table
-from guides.names import WeightsSchemeName
+from experiments.reporting.page import RESULTS
+from experiments.reporting.report import Part, Report
 
 __all__ = ["PretrainTableConfig", "run"]
 
@@ -36,42 +31,25 @@ def run(config: PretrainTableConfig) -> dict[str, float]:
         ``"<normaliser>, <guide>/<metric>"`` to its mean over seeds.
 
     Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
+        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
-    page, folder = config.results or RESULTS, config.out or Path("runs", "studies", f"pretraining-{config.dataset}")
-    with user_errors(ValueError, OSError):
-        if not config.normalizers or not config.guides:
-            raise ValueError("normalizers or guides is empty, expected one at least of each")
-        open_run(folder, config, free=("normalizers", "guides", "seeds", "workers", "results"))
-    configs = {
-        (f"{normalizer}, {guide}", seed): _pretrain_config(config, folder, normalizer, guide, seed)
-        for seed in range(config.seeds)
-        for normalizer in config.normalizers
-        for guide in config.guides
-    }
-    metrics = _train(config, folder, configs)
-    names = list(dict.fromkeys(row for row, _ in configs))
-    rows = score_rows(metrics)
-    pictures = _pictures(config, configs, metrics, page.parent / "pictures")
-    update_section(page, f"pretraining-{config.dataset}", _section(config, configs, metrics, rows, pictures))
-    means = {
-        f"{name}/{metric}": summarise([metrics[name, seed][metric] for seed in range(config.seeds)]).mean
-        for name in names
-        for metric in metrics[name, 0]
-    }
-    write_metrics(folder, means, dict.fromkeys(means, "mean over seeds"))
-    print("", as_table(rows), "", page, *pictures.values(), sep="\n")
-    return means
-
-
-def _pretrain_config(
-    config: PretrainTableConfig, folder: Path, normalizer: NormalizerName, guide: WeightsSchemeName, seed: int
-) -> PretrainConfig:
-    names = ("dataset", "sentences", "vocabulary", "width", "layers", "max_epochs", "num_samples")
-    shared = {name: getattr(config, name) for name in names}
-    out = folder / "runs" / f"{normalizer}-{guide}-{seed}"
-    return PretrainConfig(**config.for_runs(), **shared, normalizer=normalizer, guide=guide, seed=seed, out=out)
+    if not config.normalizers or not config.guides:
+        raise UserError("normalizers or guides is empty, expected one at least of each")
+    name, free = f"pretraining-{config.dataset}", ("normalizers", "guides", "seeds")
+    script = "experiments.pretrain_table"
+    sweep = Sweep(script, config, f"studies/{name}", RESULTS, free=free, always=("dataset",)).open()
+    trainings = _train(config, sweep)
+    runs = trainings.by_row()
+    parts = [Part(text=_text(config, trainings), rows=score_rows(runs))]
+    hybrid = hybrid_rows(runs)
+    if hybrid:
+        text = (
+            "Share of doubly normalised attention that hybrid attention ends with, mean over heads (range of all heads "
+            "and seeds):"
+        )
+        parts.append(Part(text=text, rows=hybrid))
+    parts += _pictures(config, trainings, sweep.pictures)
+    return sweep.finish(Report(f"Pretraining with normalisers of attention: {config.dataset}", name, parts), trainings)
 
 
 def _finetune_config(config: PretrainTableConfig, start: PretrainConfig, *, scratch: bool) -> finetune.FinetuneConfig:
@@ -83,54 +61,58 @@ def _finetune_config(config: PretrainTableConfig, start: PretrainConfig, *, scra
     )  # fmt: skip
 
 
-def _train(
-    config: PretrainTableConfig, folder: Path, configs: Mapping[Key, PretrainConfig]
-) -> dict[Key, dict[str, float]]:
-    """Metrics of pretraining, with the accuracies on SST-2 added."""
-    how: dict[str, Any] = {"workers": config.workers, "progress": config.progress}
-    print(f"Pretraining, in {folder}:", flush=True)
-    pretrained = run_all(pretrain.run, configs, **how)
+def _train(config: PretrainTableConfig, sweep: Sweep) -> Trainings[PretrainConfig]:
+    """Pretraining, with the accuracies on SST-2 added to its metrics."""
+    names = ("dataset", "sentences", "vocabulary", "width", "layers", "max_epochs", "num_samples")
+    shared = {name: getattr(config, name) for name in names}
+    rows: dict[Key, dict[str, Any]] = {
+        (f"{normalizer}, {guide}",): shared | {"normalizer": normalizer, "guide": guide}
+        for normalizer in config.normalizers
+        for guide in config.guides
+    }
+    configs = sweep.configs(PretrainConfig, rows, range(config.seeds))
+    print(f"Pretraining, in {sweep.folder}:", flush=True)
+    pretrained = sweep.train(pretrain.run, configs, shown="val_loss")
     tasks = {
-        (name, key): _finetune_config(config, start, scratch=name == "scratch_accuracy")
-        for name in ("sst2_accuracy", "scratch_accuracy")
+        (column.metric, *key): _finetune_config(config, start, scratch=column is CONTROL)
+        for column in (ACCURACY, CONTROL)
         for key, start in configs.items()
     }
     print("Fine-tuning:", flush=True)
-    finetuned = run_all(finetune.run, tasks, **how)
-    return {
-        key: {**found, **{name: one["test_accuracy"] for (name, other), one in finetuned.items() if other == key}}
-        for key, found in pretrained.items()
+    finetuned = sweep.train(finetune.run, tasks).metrics
+    added = {
+        key: {name: finetuned[name, *key]["test_accuracy"] for name in (ACCURACY.metric, CONTROL.metric)}
+        for key in configs
     }
+    return Trainings(configs, {key: {**found, **added[key]} for key, found in pretrained.metrics.items()})
 
 
-def _pictures(
-    config: PretrainTableConfig, configs: Mapping[Key, PretrainConfig], metrics: Runs, folder: Path
-) -> dict[str, Path]:
-    names, seeds = list(dict.fromkeys(row for row, _ in configs)), range(config.seeds)
-    stem = f"pretraining_{config.dataset}"
-    histories = {name: [_history(Path(str(configs[name, seed].out))) for seed in seeds] for name in names}
-    trained = {name: load_trained(Path(str(configs[name, 0].out)), device=config.device) for name in names}
+def _pictures(config: PretrainTableConfig, trainings: Trainings[PretrainConfig], folder: Path) -> list[Part]:
+    stem, runs = f"pretraining_{config.dataset}", trainings.by_row()
+    folders = {key: Path(str(found.out)) for key, found in trainings.configs.items()}
+    histories = {name: [_history(folders[name, seed]) for seed in trainings.seeds] for name in runs}
+    trained = {name: load_trained(folders[name, trainings.seeds[0]], device=config.device) for name in runs}
     scores = {
-        title: {name: COLUMNS[title].values(metrics, name) for name in names} for title in ("perplexity", "SST-2 %")
+        column.name: {name: column.values(found) for name, found in runs.items()} for column in (PERPLEXITY, ACCURACY)
     }
-    control = {"SST-2 %": {name: COLUMNS["SST-2 %, not pretrained"].values(metrics, name) for name in names}}
-    paths = {
-        "perplexity and accuracy: every seed and the mean; hollow without pretraining": save(
-            scores_figure(scores, control), folder / f"{stem}.png"
-        ),
-        "validation loss by epoch: mean and range of the seeds": save(
-            loss_curves(histories), folder / f"{stem}_loss.png"
-        ),
-        "attention that keys get in all heads, first seed": save(
-            mass_histogram({name: key_masses(one) for name, one in trained.items()}), folder / f"{stem}_mass.png"
-        ),
-    }
+    control = {ACCURACY.name: {name: CONTROL.values(found) for name, found in runs.items()}}
+    figures = {
+        "": ("perplexity and accuracy: every seed and the mean; hollow without pretraining",
+             scores_figure(scores, control)),
+        "_loss": ("validation loss by epoch: mean and range of the seeds", loss_curves(histories)),
+        "_mass": ("attention that keys get in all heads, first seed",
+                  mass_histogram({name: key_masses(one) for name, one in trained.items()})),
+    }  # fmt: skip
     if "hybrid" in config.normalizers:
         found = {name: history for name, history in histories.items() if name.startswith("hybrid")}
-        what = "hybrid weights by epoch: thick the mean over heads and seeds, thin each head of each seed"
-        start = next(iter(configs.values())).hybrid_share
-        paths[what] = save(hybrid_curves(found, start=start), folder / f"{stem}_hybrid.png")
-    return paths
+        figures["_hybrid"] = (
+            "hybrid weights by epoch: thick the mean over heads and seeds, thin each head of each seed",
+            hybrid_curves(found, start=next(iter(trainings.configs.values())).hybrid_share),
+        )
+    return [
+        Part(picture=save(figure, folder / f"{stem}{end}.png"), caption=caption)
+        for end, (caption, figure) in figures.items()
+    ]
 
 
 def _history(folder: Path) -> History:
@@ -142,19 +124,9 @@ def _history(folder: Path) -> History:
         raise UserError(f"{path} cannot be read ({error}); remove {folder} to train it again") from error
 
 
-def _section(
-    config: PretrainTableConfig,
-    configs: Mapping[Key, PretrainConfig],
-    metrics: Runs,
-    rows: Sequence[Mapping[str, str]],
-    pictures: Mapping[str, Path],
-) -> str:
-    one, hybrid = next(iter(configs.values())), hybrid_rows(metrics)
-    comparisons = sum(column.compared for column in COLUMNS.values()) * (len(rows) - 1)
-    parts = [
-        f"## Pretraining with normalisers of attention: {config.dataset}",
-        f"`{command_line('experiments.pretrain_table', config, always=('dataset',))}`; seeds 0 to {config.seeds - 1}; "
-        f"{hardware([found.out for found in configs.values() if found.out])}.",
+def _text(config: PretrainTableConfig, trainings: Trainings[PretrainConfig]) -> str:
+    one, comparisons = next(iter(trainings.configs.values())), len(COMPARED) * (len(trainings.rows) - 1)
+    return (
         f"Masked language model: {one.layers} layers of {one.heads} heads, width {one.width}, {one.masked:.0%} of the "
         f"word pieces hidden, at most {one.sentences} sentences, {one.max_epochs} epochs. Perplexity and accuracy are "
         f"those of hidden pieces of the test sentences. Weibull: concentration {one.concentration:g}, {one.prior} "
@@ -163,18 +135,9 @@ def _section(
         f"of its test part, so half of its development part validates and the other half (436 sentences, where one "
         f"standard error of an accuracy of 80 % is 1.9 points) tests: these are no GLUE scores. Not pretrained: the "
         f"same from fresh weights. A key's mass is the sum of the weights that all queries give to it, at the mean of "
-        f"the attention; it is explained away below {one.epsilon:g}.",
+        f"the attention; it is explained away below {one.epsilon:g}.\n\n"
         f"Mean ± standard deviation over seeds, and differences seed by seed with their 95 % confidence intervals "
         f"(Student's t), not corrected for the number of comparisons, {comparisons}. Losses still fall after "
         f"{one.max_epochs} epochs, so these are speeds of learning as much as qualities. What a step costs is in the "
-        f"benchmark of normalisers, measured side by side.",
-        markdown_table(rows),
-    ]  # fmt: skip
-    if hybrid:
-        parts += [
-            "Share of doubly normalised attention that hybrid attention ends with, mean over heads (range of all heads "
-            "and seeds):",
-            markdown_table(hybrid),
-        ]
-    parts += [f"![{what}](pictures/{path.name})" for what, path in pictures.items()]
-    return "\n\n".join(parts)
+        f"benchmark of normalisers, measured side by side."
+    )

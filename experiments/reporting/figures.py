@@ -1,24 +1,23 @@
-"""Pictures of predictions and of graph attention."""
+"""Saving pictures, and the picture that several tasks draw: reliability diagrams."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from torch import Tensor
 
 from experiments.files import PICTURE_MARK, UserError, drawn_here, write_atomic
 
-__all__ = ["neighbourhood", "reliability_diagram", "save"]
+__all__ = ["panels", "reliability_diagram", "save"]
 
-SAME, OTHER, SELF = "#1b6ca8", "#d1495b", "#6b7280"
-MIN_ITEMS = 10  # the accuracy of fewer says little
+_LINE = "#1b6ca8"
+_BINS = 10  # of equal width
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -34,14 +33,32 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]], *, bins: int = 10) -> Figure:
+def panels(rows: int, columns: int, *, size: tuple[float, float], **options: Any) -> tuple[Figure, Any]:
+    """A figure with empty panels, without the frames on top and on the right.
+
+    Args:
+        rows: Panels from top to bottom.
+        columns: Panels from left to right.
+        size: Width and height of the figure, in inches.
+        options: Of :meth:`matplotlib.figure.Figure.subplots`, such as ``sharey``.
+
+    Returns:
+        The figure, and its axes ``[rows, columns]``.
+    """
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
     """Accuracy against confidence, one panel a row of the comparison; on the diagonal confidence is honest.
 
     Bins with fewer than ten items are left out of the line.
 
     Args:
         predictions: Name to (probabilities ``[items, classes]``, labels ``[items]``).
-        bins: Number of confidence bins of equal width.
     """
     columns = min(4, len(predictions))
     rows = -(-len(predictions) // columns)
@@ -50,7 +67,7 @@ def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]], *, bin
     for axis in axes.flat[len(predictions) :]:
         axis.set_visible(False)
     for axis, (name, (probabilities, labels)) in zip(axes.flat, predictions.items(), strict=False):
-        _reliability(axis, probabilities, labels, bins)
+        _reliability(axis, probabilities, labels)
         axis.set_title(name, fontsize=10)
     axes[0, 0].legend(fontsize=7, loc="upper left", frameon=False)
     figure.supxlabel("confidence: probability of the predicted class")
@@ -58,100 +75,18 @@ def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]], *, bin
     return figure
 
 
-def _reliability(axis: Axes, probabilities: Tensor, labels: Tensor, bins: int) -> None:
+def _reliability(axis: Axes, probabilities: Tensor, labels: Tensor) -> None:
     confidence, predicted = probabilities.max(-1)
     correct = (predicted == labels).double()
-    index = (confidence * bins).long().clamp(max=bins - 1)
-    count = torch.bincount(index, minlength=bins).double()
-    accuracy = torch.bincount(index, weights=correct, minlength=bins) / count
-    mean_confidence = torch.bincount(index, weights=confidence.double(), minlength=bins) / count
-    centres = (np.arange(bins) + 0.5) / bins
+    index = (confidence * _BINS).long().clamp(max=_BINS - 1)
+    count = torch.bincount(index, minlength=_BINS).double()
+    accuracy = torch.bincount(index, weights=correct, minlength=_BINS) / count
+    mean_confidence = torch.bincount(index, weights=confidence.double(), minlength=_BINS) / count
+    centres = (np.arange(_BINS) + 0.5) / _BINS
     axis.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
-    axis.bar(centres, (count / count.sum()).numpy(), width=0.9 / bins, color="0.85", label="share of items")
+    axis.bar(centres, (count / count.sum()).numpy(), width=0.9 / _BINS, color="0.85", label="share of items")
     seen = count > 0
     axis.plot(
-        mean_confidence[seen].numpy(), accuracy[seen].numpy(), color=SAME, marker="o", markersize=4, label="accuracy"
+        mean_confidence[seen].numpy(), accuracy[seen].numpy(), color=_LINE, marker="o", markersize=4, label="accuracy"
     )
     axis.set(xlim=(0, 1), ylim=(0, 1.02))
-
-
-def neighbourhood(
-    samples: Tensor,
-    *,
-    node: int,
-    neighbours: Sequence[int],
-    images: Tensor | None,
-    labels: Tensor,
-    title: str,
-    level: float = 0.9,
-) -> Figure:
-    """A node and whom it attends to: mean weight and credible interval of every edge.
-
-    Args:
-        samples: Attention weights of the node's in-edges, ``[S, edges]``.
-        node: The node.
-        neighbours: Source of each edge; the node itself for its self loop.
-        images: Pictures of all nodes ``[N, height, width]``; numbers are shown without.
-        labels: Class of all nodes ``[N]``.
-        title: Title.
-        level: Mass of the credible interval.
-    """
-    mean = samples.mean(0)
-    order = mean.argsort(descending=True)
-    mean, neighbours = mean[order], [neighbours[i] for i in order]
-    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=samples.dtype)
-    low, high = samples[:, order].quantile(tails, dim=0)
-    colours = [_colour(n, node, labels) for n in neighbours]
-    figure = Figure(figsize=(11, 0.6 + 0.42 * max(10, len(neighbours))), layout="constrained")
-    wheel, bars = figure.subplots(1, 2, width_ratios=[1, 1.15])
-    _wheel(wheel, mean, neighbours, colours, node, images)
-    rows = np.arange(len(neighbours))
-    bars.barh(rows, mean.numpy(), color=colours, alpha=0.35, height=0.7)
-    errors = torch.stack([mean - low, high - mean]).clamp(min=0)
-    bars.errorbar(
-        mean.numpy(), rows, xerr=errors.numpy(), fmt="o", markersize=3, color="0.15", capsize=2, linewidth=1.2
-    )
-    bars.axvline(1 / len(neighbours), color="0.5", linestyle=":", linewidth=1)
-    bars.annotate("uniform", (1 / len(neighbours), -0.9), fontsize=8, color="0.4", ha="center", annotation_clip=False)
-    names = ["itself" if n == node else f"{labels[n].item()}" for n in neighbours]
-    bars.set_yticks(rows, names, fontsize=9)
-    bars.invert_yaxis()
-    bars.set(xlabel=f"attention weight: mean and {level:.0%} credible interval", ylabel="class of the neighbour")
-    bars.spines[["top", "right"]].set_visible(False)
-    for label, colour in (("same class", SAME), ("other class", OTHER), ("itself", SELF)):
-        wheel.plot([], [], color=colour, linewidth=6, alpha=0.5, label=label)
-    wheel.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=3)
-    figure.suptitle(title, fontsize=11)
-    return figure
-
-
-def _colour(neighbour: int, node: int, labels: Tensor) -> str:
-    if neighbour == node:
-        return SELF
-    return SAME if labels[neighbour] == labels[node] else OTHER
-
-
-def _wheel(
-    axis: Axes, mean: Tensor, neighbours: Sequence[int], colours: Sequence[str], node: int, images: Tensor | None
-) -> None:
-    """The node in the middle, its neighbours around it, lines as thick as the mean weights."""
-    around = [i for i, n in enumerate(neighbours) if n != node]
-    scale = 14 / mean.max().item()
-    for place, i in enumerate(around):
-        angle = np.pi / 2 - 2 * np.pi * place / len(around)
-        x, y = np.cos(angle), np.sin(angle)
-        axis.plot([0, x], [0, y], color=colours[i], linewidth=scale * mean[i].item(), alpha=0.45, zorder=1)
-        _picture(axis, neighbours[i], (x, y), images, colours[i], zoom=3.2)
-    _picture(axis, node, (0.0, 0.0), images, SELF, zoom=4.6)
-    axis.set(xlim=(-1.25, 1.25), ylim=(-1.25, 1.25), aspect="equal")
-    axis.axis("off")
-
-
-def _picture(
-    axis: Axes, node: int, place: tuple[float, float], images: Tensor | None, colour: str, zoom: float
-) -> None:
-    if images is None:
-        axis.annotate(str(node), place, ha="center", va="center", fontsize=8, bbox={"fc": "white", "ec": colour})
-        return
-    picture = OffsetImage(images[node].numpy(), cmap=matplotlib.colormaps["gray_r"], zoom=zoom)
-    axis.add_artist(AnnotationBbox(picture, place, pad=0.15, bboxprops={"edgecolor": colour, "linewidth": 2}))

@@ -1,16 +1,13 @@
-"""A self-contained HTML page of tables and pictures."""
+"""Elements of a self-contained HTML page."""
 
 from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
-from experiments.files import write_atomic
-
-__all__ = ["Section", "write_report"]
+__all__ = ["document", "heading", "image", "paragraph", "preformatted"]
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1f2937; }
@@ -20,44 +17,31 @@ img { max-width: 100%; } p { max-width: 48rem; }
 """
 
 
-@dataclass(frozen=True)
-class Section:
-    """One part of a report.
-
-    Attributes:
-        title: Heading.
-        text: A paragraph of plain text.
-        table: Text table, shown as it is.
-        picture: A PNG file, put into the page.
-    """
-
-    title: str
-    text: str = ""
-    table: str = ""
-    picture: Path | None = None
+def heading(text: str) -> str:
+    """A heading."""
+    return f"<h2>{html.escape(text)}</h2>"
 
 
-def write_report(path: Path, title: str, sections: Sequence[Section]) -> Path:
-    """Write the page, atomically; it needs no other file.
+def paragraph(text: str) -> str:
+    """A paragraph of plain text."""
+    return f"<p>{html.escape(text)}</p>"
 
-    Args:
-        path: Where to.
-        title: Title of the page.
-        sections: Its parts, in order.
-    """
-    parts = [f"<h1>{html.escape(title)}</h1>"]
-    for section in sections:
-        parts.append(f"<h2>{html.escape(section.title)}</h2>")
-        if section.text:
-            parts.append(f"<p>{html.escape(section.text)}</p>")
-        if section.table:
-            parts.append(f"<pre>{html.escape(section.table)}</pre>")
-        if section.picture is not None:
-            data = base64.b64encode(section.picture.read_bytes()).decode()
-            parts.append(f'<img alt="{html.escape(section.title)}" src="data:image/png;base64,{data}">')
-    page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>"
+
+def preformatted(text: str) -> str:
+    """Text that is shown as it is, in letters of one width."""
+    return f"<pre>{html.escape(text)}</pre>"
+
+
+def image(path: Path, caption: str) -> str:
+    """A PNG file, put into the page."""
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<img alt="{html.escape(caption)}" src="data:image/png;base64,{data}">'
+
+
+def document(title: str, elements: Iterable[str]) -> str:
+    """A page that needs no other file."""
+    escaped = html.escape(title)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escaped}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{escaped}</h1>{''.join(elements)}</body></html>"
     )
-    write_atomic(path, lambda file: file.write(page.encode()))
-    return path

@@ -1,4 +1,4 @@
-"""Means over seeds, and differences between two rows that share their seeds."""
+"""Means over seeds, differences between two rows that share their seeds, and how both are written in tables."""
 
 from __future__ import annotations
 
@@ -28,6 +28,23 @@ class Summary:
     standard_error: float
     count: int
 
+    def text(self, digits: int = 2, *, spread: bool = True, error: bool = False) -> str:
+        """Mean ± standard deviation; of one seed the mean alone.
+
+        Args:
+            digits: Digits behind the point.
+            spread: Whether the standard deviation is shown.
+            error: Whether the standard error follows in parentheses.
+
+        Example:
+            >>> summarise([1.0, 2.0, 3.0]).text(), summarise([1.0]).text()
+            ('2.00 ± 1.00', '1.00')
+        """
+        mean = f"{self.mean:.{digits}f}"
+        if self.count == 1 or not spread:
+            return mean
+        return f"{mean} ± {self.spread:.{digits}f}" + (f" ({self.standard_error:.{digits}f})" if error else "")
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -44,6 +61,16 @@ class Difference:
     low: float
     high: float
     p_value: float
+
+    def text(self, digits: int = 2) -> str:
+        """Mean with its sign, and the interval; of one seed the mean alone.
+
+        Example:
+            >>> paired_difference([2.0, 3.0, 4.0], [1.0, 1.0, 1.0]).text()
+            '+2.00 [-0.48, +4.48]'
+        """
+        interval = "" if math.isnan(self.low) else f" [{self.low:+.{digits}f}, {self.high:+.{digits}f}]"
+        return f"{self.mean:+.{digits}f}{interval}"
 
 
 def summarise(values: Sequence[float]) -> Summary:
@@ -62,13 +89,12 @@ def summarise(values: Sequence[float]) -> Summary:
     return Summary(float(np.mean(values)), spread, spread / math.sqrt(len(values)), len(values))
 
 
-def paired_difference(values: Sequence[float], baseline: Sequence[float], *, level: float = 0.95) -> Difference:
-    """Mean of ``values - baseline`` with Student's confidence interval.
+def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Difference:
+    """Mean of ``values - baseline`` with Student's 95 % confidence interval.
 
     Args:
         values: One value a seed.
         baseline: Values of the other row, of the same seeds in the same order.
-        level: Confidence level.
 
     Raises:
         ValueError: Different numbers of seeds, or none.
@@ -86,5 +112,5 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float], *, lev
     if np.ptp(differences) == 0:  # the interval is a point; scipy would divide by zero
         return Difference(mean, mean, mean, float(mean == 0))
     test = stats.ttest_1samp(differences, 0.0)
-    interval = test.confidence_interval(level)
+    interval = test.confidence_interval(0.95)
     return Difference(mean, float(interval.low), float(interval.high), float(test.pvalue))

@@ -6,10 +6,10 @@ import torch
 from experiments.benchmarks import graph_attention
 from experiments.files import UserError
 from experiments.graph.compare import MC_DROPOUT, CompareGraphs, run
+from experiments.graph.figures import neighbourhood
 from experiments.graph.rows import ROWS
 from experiments.harness.results import read_metrics
 from experiments.reporting import figures
-from experiments.reporting.html import Section, write_report
 
 
 def _config(folder: Path, **options: object) -> CompareGraphs:
@@ -53,7 +53,7 @@ def test_reliability_of_known_predictions() -> None:
 @pytest.mark.parametrize("with_images", [True, False])
 def test_neighbourhood_shows_mean_and_interval(tmp_path: Path, with_images: bool) -> None:
     samples = torch.tensor([[0.1, 0.6, 0.3], [0.3, 0.4, 0.3]])
-    figure = figures.neighbourhood(
+    figure = neighbourhood(
         samples, node=2, neighbours=[0, 1, 2], images=torch.rand(3, 8, 8) if with_images else None,
         labels=torch.tensor([0, 1, 1]), title="a node",
     )  # fmt: skip
@@ -61,12 +61,6 @@ def test_neighbourhood_shows_mean_and_interval(tmp_path: Path, with_images: bool
     assert [bar.get_width() for bar in bars.patches[:3]] == pytest.approx([0.5, 0.3, 0.2])
     assert [label.get_text() for label in bars.get_yticklabels()] == ["1", "itself", "0"]
     assert figures.save(figure, tmp_path / "new" / "figure.png").stat().st_size > 1000
-
-
-def test_report_escapes_and_embeds(tmp_path: Path) -> None:
-    page = write_report(tmp_path / "report.html", "a < b", [Section("x & y", "text", table="1 < 2")]).read_text()
-    assert "<h1>a &lt; b</h1>" in page
-    assert "<pre>1 &lt; 2</pre>" in page
 
 
 def test_graph_benchmark_runs() -> None:

@@ -10,9 +10,10 @@ from experiments.datasets.text.readers import toy
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.files import UserError
 from experiments.harness.results import read_metrics
-from experiments.nmt.claims import claims
+from experiments.nmt.claims import claim_parts, claims
 from experiments.nmt.compare import SCHEMES, CompareTranslations, run
-from experiments.nmt.table import table_rows
+from experiments.nmt.table import COLUMNS
+from experiments.reporting.columns import summary_rows
 
 TINY = {"seeds": 2, "base_epochs": 1, "hidden": 8, "vocabulary": 300, "num_samples": 2, "beam": 1, "workers": 1}
 
@@ -43,6 +44,16 @@ def test_compare_end_to_end(tmp_path, capsys):
         run(config)
 
 
+def test_a_claim_of_ours_stands_apart_from_the_papers():
+    runs = rows(soft=(7.0, 1.2, 0.5, 0.4), marginal=(6.0, 0.8, 0.3, 0.2)) | {"soft-temporal": [{"test_ppl": 5.0}] * 3}
+    paper, ours = claim_parts(runs)
+    assert "paper" in paper.title
+    assert "marginal perplexity" in paper.lines
+    assert "words before" not in paper.lines
+    assert ours.title == "A claim of ours, not of the paper"
+    assert ours.lines.startswith("holds: normalising over the words before")
+
+
 @pytest.mark.usefixtures("small_corpus")
 def test_schemes_can_be_added_later(tmp_path, capsys):
     options = TINY | {"out": tmp_path / "out", "progress": False, "seeds": 1, "ibm": 0}
@@ -71,7 +82,8 @@ def test_claims_hold_where_the_whole_interval_is_on_the_right_side():
         categorical_enum=(6.0, 0.5, 0.3, 0.2), dirichlet=(7.6, 2.0, 0.5, 0.5),
     )  # fmt: skip
     assert [claim.holds for claim in claims(runs)] == [True] * 4
-    assert "95 % interval" in str(claims(runs)[0])
+    assert "    marginal - soft: -0.9900 [-1.0148, -0.9652]" in str(claims(runs)[0])
+    assert not any(claim.ours for claim in claims(runs))
     runs["marginal"][0]["test_ppl"] = 9.0  # the interval now contains zero
     runs["weibull"] = rows(weibull=(7, 2.1, 0.3, 0.3))["weibull"]  # more entropy than dirichlet
     assert [claim.holds for claim in claims(runs)] == [False, True, True, False]
@@ -87,6 +99,7 @@ def test_normalizers_are_compared_with_their_own_scheme():
         "soft-temporal - soft": -0.3,
         "weibull-temporal - weibull": 0.15,
     }
+    assert claim.ours
     assert not claim.holds
     assert claims({row: runs[row] for row in ("soft", "weibull")}) == []
 
@@ -98,8 +111,8 @@ def test_claims_need_their_schemes_and_several_seeds():
 
 
 def test_the_table_leaves_out_what_nobody_has():
-    (row,) = table_rows({"soft": [{"test_ppl": 7.0}, {"test_ppl": 8.0}]})
-    assert row == {"scheme": "soft", "perplexity": f"7.500 +- {math.sqrt(0.5):.3f}"}
+    (row,) = summary_rows("scheme", {"soft": [{"test_ppl": 7.0}, {"test_ppl": 8.0}]}, COLUMNS)
+    assert row == {"scheme": "soft", "perplexity": f"7.500 ± {math.sqrt(0.5):.3f}"}
 
 
 def test_the_task_decides_on_the_options(tmp_path, capsys):

@@ -234,8 +234,9 @@ def test_bad_start(pretrained, tmp_path):
 
 def test_rows_are_compared_under_their_own_guide():
     names = ["softmax, soft", "softmax, weibull", "hybrid, soft", "hybrid, weibull"]
-    metrics = {(name, seed): {"test_ppl": 10.0 * place + seed} for place, name in enumerate(names) for seed in (1, 2)}
-    rows = score_rows(metrics)
+    rows = score_rows(
+        {name: [{"test_ppl": 10.0 * place + seed} for seed in (1, 2)] for place, name in enumerate(names)}
+    )
     assert [row["compared with"] for row in rows] == ["", "softmax, soft", "softmax, soft", "softmax, weibull"]
     assert rows[3]["perplexity: difference"] == "+20.00 [+20.00, +20.00]"
 

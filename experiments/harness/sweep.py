@@ -1,0 +1,193 @@
+"""Many trainings of one script in one folder, and what is said of them at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Generic, TypeVar
+
+from experiments.files import user_errors
+from experiments.harness.cli import command_line
+from experiments.harness.folder import open_run
+from experiments.harness.options import RunOptions, SweepOptions
+from experiments.harness.parallel import run_all
+from experiments.harness.results import write_metrics
+from experiments.reporting.columns import Runs
+from experiments.reporting.page import hardware
+from experiments.reporting.report import Report
+
+__all__ = ["Key", "Metrics", "Sweep", "Trainings"]
+
+Key = tuple[Any, ...]
+"""What tells a training from the others of its sweep: its row, in one or several parts, and last its seed."""
+Metrics = Mapping[str, float]
+Config = TypeVar("Config", bound=RunOptions)
+
+
+@dataclass(frozen=True)
+class Trainings(Generic[Config]):
+    """Finished trainings, by row and seed.
+
+    Attributes:
+        configs: Their configurations.
+        metrics: Their metrics.
+    """
+
+    configs: Mapping[Key, Config]
+    metrics: Mapping[Key, Metrics]
+
+    @cached_property
+    def rows(self) -> list[Key]:
+        """The rows, in the order of the configurations."""
+        return list(dict.fromkeys(key[:-1] for key in self.configs))
+
+    @cached_property
+    def seeds(self) -> list[int]:
+        """The seeds, in the order of the configurations."""
+        return list(dict.fromkeys(key[-1] for key in self.configs))
+
+    def runs(self, *row: Any) -> Runs:
+        """Metrics of a row, one entry a seed."""
+        return [self.metrics[*row, seed] for seed in self.seeds]
+
+    def by_row(self) -> dict[str, Runs]:
+        """Metrics of rows that have a name alone, one entry a seed."""
+        return {row[0]: self.runs(*row) for row in self.rows}
+
+    def first(self, *row: Any) -> Config:
+        """Configuration of a row's first seed."""
+        return self.configs[*row, self.seeds[0]]
+
+    @property
+    def folders(self) -> list[Path]:
+        """Folders of all trainings."""
+        return [Path(str(config.out)) for config in self.configs.values()]
+
+    def means(self) -> dict[str, float]:
+        """``"<row>/<metric>"`` to its mean over the seeds that have it."""
+        found = {}
+        for row in self.rows:
+            runs = self.runs(*row)
+            for metric in dict.fromkeys(name for one in runs for name in one):
+                found["/".join(map(str, (*row, metric)))] = fmean(one[metric] for one in runs if metric in one)
+        return found
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A script that starts trainings of another script: its folder, its trainings and its report.
+
+    Attributes:
+        script: The module, with what is given by position: what the command line begins with.
+        config: Options of the sweep.
+        name: Folder below runs/ when ``config.out`` is omitted.
+        default_page: The page that gets a section when ``config.results`` is omitted; None for none.
+        free: Options that may differ when the sweep is continued, such as the number of seeds.
+        always: Options that the repeated command names even where they have their default.
+    """
+
+    script: str
+    config: SweepOptions
+    name: str
+    default_page: Path | None = None
+    free: Sequence[str] = ()
+    always: Sequence[str] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Where everything of the sweep is written."""
+        return self.config.out or Path("runs", self.name)
+
+    @property
+    def page(self) -> Path | None:
+        """The page that gets a section, if one does."""
+        return self.config.results or self.default_page
+
+    @property
+    def pictures(self) -> Path:
+        """Folder of the pictures: beside the page, where the section shows them, else in the sweep's own."""
+        return self.folder / "figures" if self.page is None else self.page.parent / "pictures"
+
+    def open(self) -> Sweep:
+        """Prepare the folder.
+
+        Raises:
+            UserError: It holds another run, or this one and neither ``resume`` nor ``overwrite`` is set.
+        """
+        with user_errors(ValueError, OSError):
+            open_run(self.folder, self.config, free=self.free)
+        return self
+
+    def configs(
+        self, config_type: Callable[..., Config], rows: Mapping[Key, Mapping[str, Any]], seeds: Iterable[int]
+    ) -> dict[Key, Config]:
+        """Configurations of all trainings; seeds first, so that an interrupted sweep has all rows of the first seeds.
+
+        Args:
+            config_type: Dataclass of the configurations.
+            rows: Options of every row, by the parts of its name, which name the folders of its trainings too.
+            seeds: Seeds of every row.
+        """
+        how, runs = self.config.for_runs(), self.folder / "runs"
+        return {
+            (*row, seed): config_type(**how, **options, seed=seed, out=runs / f"{_file_name(row)}-{seed}")
+            for seed in seeds
+            for row, options in rows.items()
+        }
+
+    def train(
+        self, run: Callable[[Config], dict[str, float]], configs: Mapping[Key, Config], *, shown: str = "val_accuracy"
+    ) -> Trainings[Config]:
+        """Run every configuration that is not finished yet.
+
+        Args:
+            run: The script that they are configurations of.
+            configs: Configurations, in the order in which they are started.
+            shown: Metric that is shown beside the progress bar when one has finished.
+
+        Raises:
+            UserError: That of a training, such as data that are not there.
+            KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.
+        """
+
+        def describe(key: Key, metrics: Metrics) -> str:
+            score = f": {shown} {metrics[shown]:.3f}" if shown in metrics else ""
+            return f"{', '.join(map(str, key[:-1]))}, seed {key[-1]}{score}"
+
+        workers, progress = self.config.workers, self.config.progress
+        return Trainings(configs, run_all(run, configs, workers=workers, progress=progress, describe=describe))
+
+    def finish(
+        self,
+        report: Report,
+        trainings: Trainings[Any],
+        metrics: Metrics | None = None,
+        definitions: str | Mapping[str, str] = "mean over seeds",
+    ) -> dict[str, float]:
+        """Write metrics.json, report.html and the section of the page, print the tables, and return the metrics.
+
+        Args:
+            report: What is reported.
+            trainings: The trainings that it is made of.
+            metrics: Numbers of metrics.json; the trainings' means when omitted.
+            definitions: What they mean, by what their names have after the last slash, or one text for all.
+        """
+        found = dict(trainings.means() if metrics is None else metrics)
+        texts = {
+            name: definitions if isinstance(definitions, str) else definitions[name.rpartition("/")[2]]
+            for name in found
+        }
+        write_metrics(self.folder, found, texts)
+        seeds = f"seeds {trainings.seeds[0]} to {trainings.seeds[-1]}"
+        command = command_line(self.script, self.config, always=self.always)
+        report.publish(self.folder, self.page, source=f"`{command}`; {seeds}; {hardware(trainings.folders)}.")
+        return found
+
+
+def _file_name(row: Key) -> str:
+    """Name of the folders of a row, without spaces; numbers as short as they are."""
+    parts = (f"{part:g}" if isinstance(part, float) else str(part) for part in row)
+    return "-".join(part.replace(", ", "-").replace(" ", "-") for part in parts if part)

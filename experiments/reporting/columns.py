@@ -1,0 +1,74 @@
+"""Columns of tables on several trainings: means over seeds, and differences between rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.reporting.statistics import Difference, paired_difference, summarise
+
+__all__ = ["Column", "Row", "Runs", "columns_of", "summary_rows"]
+
+Row = dict[str, Any]
+"""Cells of a table, by the heads of the columns."""
+Runs = Sequence[Mapping[str, float]]
+"""Metrics of a row, one entry a seed."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number of each training, shown as mean and standard deviation over seeds.
+
+    Attributes:
+        name: Head of the column.
+        metric: Name in metrics.json.
+        digits: Digits behind the point.
+        factor: What it is multiplied with.
+        spread: Whether the standard deviation is shown; it says nothing of what is the same for all seeds.
+
+    Example:
+        >>> accuracy = Column("accuracy %", "accuracy", 1, 100)
+        >>> accuracy.cell([{"accuracy": 0.5}, {"accuracy": 0.75}]), accuracy.cell([{"loss": 1.0}])
+        ('62.5 ± 17.7', '-')
+    """
+
+    name: str
+    metric: str
+    digits: int = 3
+    factor: float = 1.0
+    spread: bool = True
+
+    def values(self, runs: Runs) -> list[float]:
+        """One number a seed; seeds without the metric are left out."""
+        return [self.factor * found[self.metric] for found in runs if self.metric in found]
+
+    def cell(self, runs: Runs, *, error: bool = False) -> str:
+        """Mean ± standard deviation, with the standard error in parentheses if asked for; "-" where there is none."""
+        values = self.values(runs)
+        return summarise(values).text(self.digits, spread=self.spread, error=error) if values else "-"
+
+    def difference(self, runs: Runs, others: Runs) -> Difference:
+        """Difference to another row, seed by seed.
+
+        Raises:
+            ValueError: The rows have different numbers of seeds with the metric, or none.
+        """
+        return paired_difference(self.values(runs), self.values(others))
+
+
+def columns_of(runs: Mapping[str, Runs], columns: Sequence[Column]) -> list[Column]:
+    """The columns that some row has a number for."""
+    return [column for column in columns if any(column.values(found) for found in runs.values())]
+
+
+def summary_rows(head: str, runs: Mapping[str, Runs], columns: Sequence[Column]) -> list[Row]:
+    """A table with one row for each entry of ``runs``; columns that none of them has are left out.
+
+    Args:
+        head: Head of the first column, which holds the names of the rows.
+        runs: Metrics of every seed, by row.
+        columns: The other columns.
+    """
+    shown = columns_of(runs, columns)
+    return [{head: row} | {column.name: column.cell(found) for column in shown} for row, found in runs.items()]

@@ -1,0 +1,120 @@
+"""What a script reports: one declaration for the terminal, for report.html and for a section of RESULTS.md."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.files import write_atomic
+from experiments.reporting import html
+from experiments.reporting.columns import Row
+from experiments.reporting.page import update_section
+from experiments.reporting.tables import as_table, markdown_table
+
+__all__ = ["Part", "Report"]
+
+_WIDTH = 100  # letters in a line on the terminal
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a report: a heading, text, a table and a picture, each if there is one.
+
+    Attributes:
+        title: Heading.
+        text: A paragraph, or several with an empty line between them.
+        rows: Rows of a table.
+        lines: Lines that are shown as they are.
+        picture: A PNG file; the page links to it, and report.html holds it.
+        caption: What the picture shows; the heading when omitted.
+        terminal: Whether the terminal shows the part; of one with a picture it names the file, and no more.
+        page: Whether RESULTS.md shows it; there a picture has to lie in the folder pictures/ beside the page.
+    """
+
+    title: str = ""
+    text: str = ""
+    rows: Sequence[Row] = ()
+    lines: str = ""
+    picture: Path | None = None
+    caption: str = ""
+    terminal: bool = True
+    page: bool = True
+
+    def _terminal(self) -> Iterator[str]:
+        body = [as_table(self.rows) if self.rows else "", self.lines]
+        if any(body):
+            yield "\n".join(part for part in (f"{self.title}:" if self.title else "", *body) if part)
+        yield from (textwrap.fill(paragraph, _WIDTH) for paragraph in self.text.split("\n\n"))
+
+    def _markdown(self) -> Iterator[str]:
+        if self.title:
+            yield f"### {self.title}"
+        yield self.text
+        if self.rows:
+            yield markdown_table(self.rows)
+        if self.lines:
+            yield f"```\n{self.lines}\n```"
+        if self.picture is not None:
+            yield f"![{self.caption or self.title}](pictures/{self.picture.name})"
+
+    def _html(self) -> Iterator[str]:
+        if self.title:
+            yield html.heading(self.title)
+        yield from map(html.paragraph, self.text.split("\n\n") if self.text else ())
+        yield from map(html.preformatted, filter(None, (as_table(self.rows) if self.rows else "", self.lines)))
+        if self.picture is not None:
+            yield html.image(self.picture, self.caption or self.title)
+            yield html.paragraph(self.caption) if self.caption else ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a script reports.
+
+    Attributes:
+        title: Title.
+        section: Name of its section of RESULTS.md.
+        parts: Its parts, in order.
+    """
+
+    title: str
+    section: str
+    parts: Sequence[Part]
+
+    def terminal(self) -> str:
+        """The parts that the terminal shows, and the files of all pictures."""
+        shown = [
+            text for part in self.parts if part.terminal and part.picture is None for text in part._terminal() if text
+        ]
+        pictures = [str(part.picture) for part in self.parts if part.picture is not None]
+        return "\n\n".join([*shown, *(["\n".join(pictures)] if pictures else [])])
+
+    def markdown(self, source: str) -> str:
+        """The section of RESULTS.md, under a line on how it was made."""
+        shown = [text for part in self.parts if part.page for text in part._markdown() if text]
+        return "\n\n".join([f"## {self.title}", source, *shown])
+
+    def html(self, source: str, *, configuration: str = "") -> str:
+        """All parts as a page that needs no other file, and the configuration below."""
+        end = Part("Configuration", lines=configuration) if configuration else Part()
+        shown = [html.paragraph(source), *(text for part in (*self.parts, end) for text in part._html())]
+        return html.document(self.title, shown)
+
+    def publish(self, folder: Path, page: Path | None, *, source: str) -> None:
+        """Write report.html into a folder and the section into a page, and print the rest.
+
+        Args:
+            folder: The folder of the script, with its config.yaml.
+            page: The page, if there is to be a section.
+            source: How the results were made: the command, seeds and hardware.
+
+        Raises:
+            UserError: A file cannot be read or written.
+        """
+        path, text = folder / "report.html", self.html(source, configuration=(folder / "config.yaml").read_text())
+        write_atomic(path, lambda file: file.write(text.encode()))
+        if page is not None:
+            update_section(page, self.section, self.markdown(source))
+        print("", self.terminal(), "", path, *([] if page is None else [page]), sep="\n", flush=True)

@@ -1,0 +1,88 @@
+"""Many trainings in one folder: their rows, folders, means, and what is written at the end."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.files import UserError
+from experiments.harness.folder import exclusive
+from experiments.harness.options import RunOptions, SweepOptions
+from experiments.harness.results import read_metrics, write_environment
+from experiments.harness.sweep import Sweep, Trainings
+from experiments.reporting.report import Part, Report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(RunOptions):
+    seed: int = 0
+    level: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Levels(SweepOptions):
+    seeds: int = 2
+
+
+def train(config):
+    config.out.mkdir(parents=True)
+    write_environment(config.out, torch.device("cpu"))
+    return {"score": config.level + config.seed}
+
+
+@exclusive
+def run(config):
+    sweep = Sweep("levels", config, "levels", free=("seeds",), always=("seeds",)).open()
+    rows = {("some row", level): {"level": level} for level in (0.0, 0.5)}
+    trainings = sweep.train(train, sweep.configs(Training, rows, range(config.seeds)))
+    parts = [Part(rows=[{"row": row[0], "level": row[1]} for row in trainings.rows])]
+    return sweep.finish(Report("Levels", "levels", parts), trainings, definitions={"score": "what it scores"})
+
+
+def sweep_options(tmp_path, **options):
+    return Levels(out=tmp_path / "out", results=tmp_path / "RESULTS.md", workers=1, progress=False, **options)
+
+
+def test_a_sweep_from_the_folder_to_the_page(tmp_path, capsys):
+    metrics = run(sweep_options(tmp_path))
+    assert metrics == {"some row/0.0/score": 0.5, "some row/0.5/score": 1.0}
+    assert read_metrics(tmp_path / "out") == metrics
+    assert "what it scores" in (tmp_path / "out" / "metrics.json").read_text()
+    # seeds first, and numbers without what they do not need
+    names = [path.name for path in sorted((tmp_path / "out" / "runs").iterdir())]
+    assert names == ["some-row-0-0", "some-row-0-1", "some-row-0.5-0", "some-row-0.5-1"]
+    assert "`python -m levels --seeds 2`; seeds 0 to 1; " in (tmp_path / "RESULTS.md").read_text()
+    assert "some row" in capsys.readouterr().out
+    with pytest.raises(UserError, match="--resume"):
+        run(sweep_options(tmp_path))
+
+
+def test_rows_and_runs_by_seed():
+    configs = {
+        (row, seed): Training(out=Path(f"{row}-{seed}"), seed=seed) for seed in (3, 1) for row in ("first", "second")
+    }
+    trainings = Trainings(configs, {key: {"score": float(key[1])} for key in configs})
+    assert trainings.rows == [("first",), ("second",)]
+    assert trainings.seeds == [3, 1]
+    assert trainings.runs("second") == [{"score": 3.0}, {"score": 1.0}]
+    assert trainings.by_row().keys() == {"first", "second"}
+    assert trainings.first("second").seed == 3
+    assert trainings.folders[0] == Path("first-3")
+
+
+def test_means_are_over_the_seeds_that_have_the_number():
+    metrics = {("row", 0): {"a": 1.0}, ("row", 1): {"a": 2.0, "b": 4.0}, ("row", 2): {"a": math.nan, "b": 5.0}}
+    means = Trainings(dict.fromkeys(metrics, RunOptions()), metrics).means()
+    assert means["row/b"] == 4.5
+    assert math.isnan(means["row/a"])
+
+
+@pytest.mark.parametrize("results", [None, "page.md"])
+def test_pictures_lie_beside_the_page_if_there_is_one(results, tmp_path):
+    config = Levels(out=tmp_path / "out", results=None if results is None else tmp_path / results)
+    expected = tmp_path / ("pictures" if results else "out/figures")
+    assert Sweep("levels", config, "levels").pictures == expected
+    assert Sweep("levels", Levels(), "levels", tmp_path / "page.md").page == tmp_path / "page.md"
+    assert Sweep("levels", Levels(), "levels").folder == Path("runs/levels")
