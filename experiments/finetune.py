@@ -13,7 +13,7 @@ if __name__ == "__main__":
     sys.exit(
         run_script(
             "experiments.pretrain.config:FinetuneConfig",
-            "experiments.pretrain.finetune:_run_and_show",
+            "experiments.pretrain.finetune:run_and_show",
             name="experiments.finetune",
         )
     )

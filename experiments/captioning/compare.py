@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.captioning import train as captioning
-from experiments.captioning.config import SCHEMES, CaptioningConfig, CompareCaptions
+from experiments.captioning.config import SCHEMES, CaptioningConfig, CaptioningOptions, CompareCaptions
 from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import DEFINITIONS
 from experiments.captioning.figures import caption_sections
@@ -22,6 +22,7 @@ from experiments.datasets.images.region_captions import RegionCaptions
 from experiments.files import user_errors
 from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive, open_run
+from experiments.harness.options import options_of
 from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
 from experiments.reporting.html import Section, write_report
@@ -124,11 +125,7 @@ def _train(
 
 def _base(config: CompareCaptions, folder: Path, seed: int) -> CaptioningConfig:
     """Soft attention, from the beginning."""
-    names = (
-        "dataset", "images", "encoder", "size", "cache", "skip_bad", "vocabulary", "hidden", "dropout", "batch_size",
-        "learning_rate", "num_samples", "beam", "no_repeat",
-    )  # fmt: skip
-    shared: dict[str, Any] = {name: getattr(config, name) for name in names}
+    shared = options_of(config, CaptioningOptions)
     epochs = max(1, config.base_epochs)
     return CaptioningConfig(
         **config.for_runs(), **shared, guide="soft", embedding=max(8, config.hidden // 2), seed=seed, max_epochs=epochs,

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from experiments.captioning import train as captioning
-from experiments.captioning.config import CaptioningConfig, CompareEstimators, Guide, KLEstimator
+from experiments.captioning.config import CaptioningConfig, CompareEstimators, EstimatorOptions, Guide, KLEstimator
 from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import batches
 from experiments.captioning.gradient_noise import gradient_noise
@@ -19,6 +19,7 @@ from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import UserError
 from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive, open_run
+from experiments.harness.options import options_of
 from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
 from experiments.reporting.page import hardware, update_section
@@ -75,8 +76,7 @@ def run(config: CompareEstimators) -> dict[str, float]:
 
 def _configs(config: CompareEstimators, folder: Path) -> dict[tuple[Guide, KLEstimator, int], CaptioningConfig]:
     """All trainings; soft attention has no KL to estimate."""
-    names = ("prior", "kl_weight", "concentration", "scale", "max_epochs", "images", "hidden", "learning_rate")
-    shared: dict[str, Any] = config.for_runs() | {name: getattr(config, name) for name in names}
+    shared = config.for_runs() | options_of(config, EstimatorOptions)
     estimators: dict[Guide, tuple[KLEstimator, ...]] = {"soft": ("closed_form",)}
     return {
         (guide, kl, seed): CaptioningConfig(

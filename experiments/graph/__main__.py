@@ -12,6 +12,6 @@ from experiments.harness.cli import run_script
 if __name__ == "__main__":
     sys.exit(
         run_script(
-            "experiments.graph.config:GraphConfig", "experiments.graph.train:_run_and_show", name="experiments.graph"
+            "experiments.graph.config:GraphConfig", "experiments.graph.train:run_and_show", name="experiments.graph"
         )
     )

@@ -14,13 +14,14 @@ import torch
 
 from experiments.files import user_errors
 from experiments.graph import train as graph
-from experiments.graph.config import CompareGraphs
+from experiments.graph.config import CompareGraphs, GraphOptions
 from experiments.graph.evaluation import DEFINITIONS
 from experiments.graph.figures import attention_figure, calibration_figure
 from experiments.graph.rows import LEGEND as ROWS_LEGEND
 from experiments.graph.rows import ROWS
 from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive, open_run
+from experiments.harness.options import options_of
 from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
 from experiments.reporting.html import Section, write_report
@@ -93,7 +94,7 @@ def run(config: CompareGraphs) -> dict[str, float]:
 
 
 def _run_config(config: CompareGraphs, folder: Path, row: str, seed: int) -> graph.GraphConfig:
-    shared = {name: getattr(config, name) for name in ("dataset", "max_epochs", "patience", "kl_weight", "num_samples")}
+    shared = options_of(config, GraphOptions) | {"kl_weight": config.kl_weight}
     out = folder / "runs" / f"{row.replace(' ', '-')}-{seed}"
     return graph.GraphConfig(**config.for_runs(), **(shared | ROWS[row]), seed=seed, out=out)
 

@@ -10,7 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from experiments.graph.train import GraphConfig, Trained, load_trained
+from experiments.graph.config import GraphConfig
+from experiments.graph.model import TrainedGraph, load_trained
 from experiments.reporting import figures
 from pyro_attention import predict, sample_posterior
 
@@ -43,7 +44,7 @@ def calibration_figure(runs: Mapping[str, GraphConfig], path: Path) -> Path:
 
 
 def _probabilities(
-    trained: Trained, noise: Literal["attention", "dropout", "none"], config: GraphConfig
+    trained: TrainedGraph, noise: Literal["attention", "dropout", "none"], config: GraphConfig
 ) -> tuple[Tensor, Tensor]:
     mask = trained.data.test_mask
     prediction = predict(
@@ -77,7 +78,7 @@ def attention_figure(config: GraphConfig, path: Path, *, num_samples: int = 200)
     return AttentionFigure(figures.save(figure, path), text)
 
 
-def _mixed_node(trained: Trained) -> int:
+def _mixed_node(trained: TrainedGraph) -> int:
     """The test node (with 6 to 14 neighbours, if there is one) whose neighbours' classes have the largest entropy."""
     data, targets, sources = trained.data, trained.graph.targets, trained.graph.sources
     classes = torch.nn.functional.one_hot(data.labels, data.num_classes).float()

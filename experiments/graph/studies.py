@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 
 from experiments.files import user_errors
 from experiments.graph import train as graph
-from experiments.graph.config import StudyConfig, StudyName
+from experiments.graph.config import GraphOptions, StudyConfig, StudyName
 from experiments.graph.rows import LEGEND, ROWS, SEARCHED
 from experiments.harness.cli import command_line, expected_one_of
 from experiments.harness.folder import exclusive, open_run
+from experiments.harness.options import options_of
 from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
 from experiments.reporting.figures import save
@@ -129,7 +130,7 @@ def run(config: StudyConfig) -> dict[str, float]:
 def _run_config(
     config: StudyConfig, study: Study, folder: Path, row: str, level: float, seed: int
 ) -> graph.GraphConfig:
-    shared = {name: getattr(config, name) for name in ("dataset", "max_epochs", "patience", "num_samples")}
+    shared = options_of(config, GraphOptions)
     out = folder / "runs" / f"{row.replace(' ', '-')}-{level:g}-{seed}"
     options: dict[str, Any] = shared | ROWS[row] | SEARCHED.get(row, {}) | {study.option: level}
     return graph.GraphConfig(**config.for_runs(), **options, seed=seed, out=out)

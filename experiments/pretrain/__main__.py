@@ -13,7 +13,7 @@ if __name__ == "__main__":
     sys.exit(
         run_script(
             "experiments.pretrain.config:PretrainConfig",
-            "experiments.pretrain.train:_run_and_show",
+            "experiments.pretrain.train:run_and_show",
             name="experiments.pretrain",
         )
     )

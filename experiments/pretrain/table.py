@@ -10,11 +10,12 @@ from typing import Any
 from experiments.files import UserError, user_errors
 from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive, open_run
+from experiments.harness.options import options_of
 from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
 from experiments.pretrain import finetune
 from experiments.pretrain import train as pretrain
-from experiments.pretrain.config import NormalizerName, PretrainConfig, PretrainTableConfig
+from experiments.pretrain.config import NetworkOptions, NormalizerName, PretrainConfig, PretrainTableConfig
 from experiments.pretrain.evaluation import key_masses
 from experiments.pretrain.figures import History, hybrid_curves, loss_curves, mass_histogram, scores_figure
 from experiments.pretrain.model import load_trained
@@ -68,8 +69,7 @@ def run(config: PretrainTableConfig) -> dict[str, float]:
 def _pretrain_config(
     config: PretrainTableConfig, folder: Path, normalizer: NormalizerName, guide: WeightsSchemeName, seed: int
 ) -> PretrainConfig:
-    names = ("dataset", "sentences", "vocabulary", "width", "layers", "max_epochs", "num_samples")
-    shared = {name: getattr(config, name) for name in names}
+    shared = options_of(config, NetworkOptions)
     out = folder / "runs" / f"{normalizer}-{guide}-{seed}"
     return PretrainConfig(**config.for_runs(), **shared, normalizer=normalizer, guide=guide, seed=seed, out=out)
 

@@ -9,7 +9,8 @@ from experiments.datasets.images.caption_data import CaptionedImages, ListedImag
 from experiments.datasets.images.image_files import SKIP_BAD, ImageFile, tar_images
 from experiments.datasets.places import NEW_COPY, OTHER_FOLDER, SPLITS, data_folder
 from experiments.datasets.text.parallel_text import read_lines
-from experiments.datasets.untrusted import clipped, file_name, inside, is_there, read_json, shown
+from experiments.datasets.untrusted import clipped, file_name, inside, is_there, shown
+from experiments.files import read_json
 
 __all__ = ["CAPTION_DATA", "CaptionedImages", "caption_words", "load_captions", "read_karpathy"]
 
@@ -140,7 +141,7 @@ def read_karpathy(path: Path, folder: Path, split: str, *, skip: bool = False) -
             f"{path} is missing; expected the file of this name in {_KARPATHY}. Put it there, and the photographs "
             f"({_COCO}) into {folder}, or name another folder by {OTHER_FOLDER}."
         )
-    content = read_json(path, expected="JSON", remedy=NEW_COPY)
+    content = read_json(path, NEW_COPY)
     try:
         name, images = content["dataset"], list(content["images"])
     except (KeyError, TypeError) as error:

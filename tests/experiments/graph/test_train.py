@@ -17,7 +17,8 @@ from experiments.datasets.graphs.load import load_graph
 from experiments.files import UserError
 from experiments.graph.config import GraphConfig, ScheduleName
 from experiments.graph.evaluation import DEFINITIONS, relative_entropies
-from experiments.graph.train import build_model, kl_schedule, run
+from experiments.graph.model import build_model, kl_schedule
+from experiments.graph.train import run
 from experiments.harness.cli import run_script
 from guides.names import PriorName, WeightsSchemeName
 from guides.schemes import build_scheme

@@ -83,6 +83,7 @@ def test_every_option_has_a_help_text_and_shows_its_default(config_type):
     options = {action.dest: action for action in parser._actions}
     for field in fields(config_type):
         assert options[field.name].help, field.name
+        assert "Unvalidated" not in str(getattr(options[field.name], "_typehint", "")), f"no type of {field.name}"
     optional = [field for field in fields(config_type) if field.default is not MISSING]
     assert parser.format_help().count("default:") == len(optional)
     assert parser.description

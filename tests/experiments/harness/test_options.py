@@ -14,13 +14,12 @@ from experiments.files import UserError
 from experiments.graph.compare import CompareGraphs
 from experiments.graph.config import GraphConfig
 from experiments.harness.cli import run_script
-from experiments.harness.folder import open_run
+from experiments.harness.folder import open_run, saved_config
 from experiments.harness.options import OptionError, RunOptions, configuration
 from experiments.nmt.compare import CompareTranslations
 from experiments.nmt.config import TranslationConfig
 from experiments.pretrain.config import PretrainConfig
 from experiments.pretrain.finetune import FinetuneConfig
-from experiments.sequence.model import run_config
 
 TASKS = {
     "graph": GraphConfig(),
@@ -110,7 +109,7 @@ def test_values_of_a_saved_run_are_checked(tmp_path: Path, task: str, name: str,
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {name: value}))
     with pytest.raises(UserError, match=rf"^{path}: .*\b{name}\b.*; put the value of the training back") as error:
-        run_config(tmp_path, type(TASKS[task]), script="script")
+        saved_config(tmp_path, type(TASKS[task]), script="script")
     assert "\n" not in str(error.value)
 
 
@@ -118,7 +117,7 @@ def test_options_of_other_releases_do_not_matter_in_a_saved_run(tmp_path: Path) 
     open_run(tmp_path, TASKS["nmt"])
     path = tmp_path / "config.yaml"
     path.write_text(path.read_text() + "of_a_later_release: 1\n")
-    found = run_config(tmp_path, TranslationConfig, script="script", device="cpu")
+    found = saved_config(tmp_path, TranslationConfig, script="script", device="cpu")
     assert found == replace(TASKS["nmt"], out=tmp_path, device="cpu")  # type: ignore[type-var]
 
 
