@@ -107,6 +107,16 @@ def test_the_names_of_the_options_are_those_of_what_is_built():
         assert build_scheme(name).elbo is not None
 
 
+def test_guides_are_found_at_the_package_and_imported_when_asked_for():
+    import guides
+    from guides.schemes import build_scheme
+
+    assert guides.build_scheme is build_scheme
+    assert all(getattr(guides, name).__name__ == name for name in guides.__all__)
+    with pytest.raises(AttributeError, match=r"has no attribute 'bild_scheme', expected one of .*build_scheme"):
+        guides.bild_scheme  # noqa: B018
+
+
 # what is answered to a wrong word
 
 
