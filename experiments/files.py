@@ -163,7 +163,7 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
                 raise ValueError(f"it has {size} bytes, expected {MOST_JSON_BYTES} at most")
             content = json.loads(file.read())
     except (OSError, ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} cannot be read ({error}); {remedy}") from error
+        raise DamagedFileError(f"{path} cannot be read ({error}), expected a JSON object; {remedy}") from error
     if not isinstance(content, dict):
         raise DamagedFileError(f"{path} holds {type(content).__name__}, expected a JSON object; {remedy}")
     return content

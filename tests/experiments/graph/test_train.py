@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import experiments.graph.data
 import experiments.graph.train
 from experiments.datasets.graphs.load import load_graph
 from experiments.files import UserError
@@ -30,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def load_once(monkeypatch):
-    monkeypatch.setattr(experiments.graph.train, "load_graph", _load)
+    monkeypatch.setattr(experiments.graph.data, "load_graph", _load)
 
 
 _load = functools.cache(load_graph)

@@ -171,8 +171,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import pytest
-from experiments import checkpoints
-from tests.experiments.test_stopping import TASKS, stop_at, tiny_captions
+from experiments.harness import checkpoints
+from tests.experiments.harness.test_stopping import TASKS, stop_at, tiny_captions
 
 monkeypatch, task, root = pytest.MonkeyPatch(), TASKS[sys.argv[1]], Path(sys.argv[2])
 tiny_captions.small_scenes(monkeypatch)

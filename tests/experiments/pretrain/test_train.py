@@ -251,7 +251,7 @@ def test_table(tmp_path, capsys):
     assert "perplexity: difference" in page
     assert "| hybrid, soft | softmax, soft |" in page
     assert "SST-2 %, not pretrained" in page
-    assert "python -m experiments.pretrain_table --dataset toy --normalizers" in page
+    assert "python -m experiments.pretrain_table --dataset toy --" in page
     pictures = [path.name for path in (tmp_path / "pictures").iterdir()]
     assert len(pictures) == 4
     assert all(f"(pictures/{name})" in page for name in pictures)
