@@ -102,7 +102,7 @@ OPTIONS += ["--num-samples", "3", "--checkpoint-every", "2", "--learning-rate", 
 
 def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys):
     write_citations(tmp_path)
-    step = experiments.graph.train._Training.training_step
+    step = experiments.graph.model.GraphTraining.training_step
 
     def interrupted(self, batch, batch_idx):
         if self.global_step == 5:
@@ -110,11 +110,11 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys
         return step(self, batch, batch_idx)
 
     options = [*OPTIONS, "--data-root", str(tmp_path), "--max-epochs", "10", "--out", str(tmp_path / "run")]
-    monkeypatch.setattr(experiments.graph.train._Training, "training_step", interrupted)
+    monkeypatch.setattr(experiments.graph.model.GraphTraining, "training_step", interrupted)
     assert command_line(*options) == 130
     assert "--resume" in capsys.readouterr().err
     assert len(history(tmp_path / "run")) == 6
-    monkeypatch.setattr(experiments.graph.train._Training, "training_step", step)
+    monkeypatch.setattr(experiments.graph.model.GraphTraining, "training_step", step)
     assert command_line(*options, "--resume") == 0
     assert len(history(tmp_path / "run")) == 10
 
