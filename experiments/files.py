@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import glob
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +16,9 @@ from typing import IO, Any
 from filelock import FileLock, Timeout
 
 __all__ = [
+    "MOST_JSON_BYTES",
     "PICTURE_MARK",
+    "DamagedFileError",
     "UserError",
     "drawn_here",
     "locked",
@@ -26,6 +29,7 @@ __all__ = [
     "write_atomic",
 ]
 
+MOST_JSON_BYTES = 2**28  # JSON takes many times its size in memory; COCO's captions have 144 MB
 PICTURE_MARK = "experiments of pyro_attention"
 _PATIENCE = 1  # seconds before it is said what is waited for
 _SPACE = "free some space there, or choose another folder"
@@ -43,6 +47,10 @@ _REMEDIES = {
 
 class UserError(Exception):
     """Something the user can put right; shown as one line, without a traceback."""
+
+
+class DamagedFileError(UserError, ValueError):
+    """A file that cannot be read or holds something else; a ValueError, and one line in a terminal."""
 
 
 @contextmanager
@@ -139,19 +147,23 @@ def drawn_here(path: Path) -> bool:
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Read an object out of a JSON file.
+    """Read an object out of a JSON file, which may be of strangers.
 
     Args:
         path: The file.
         remedy: What to do if it is damaged, for the error.
 
     Raises:
-        UserError: The file cannot be read, or holds something else.
+        DamagedFileError: The file cannot be read, has more bytes than are ever needed, or holds something else.
     """
     try:
-        content = json.loads(path.read_bytes())
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MOST_JSON_BYTES:
+                raise ValueError(f"it has {size} bytes, expected {MOST_JSON_BYTES} at most")
+            content = json.loads(file.read())
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read ({error}); {remedy}") from error
+        raise DamagedFileError(f"{path} cannot be read ({error}), expected a JSON object; {remedy}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds {type(content).__name__}, expected a JSON object; {remedy}")
+        raise DamagedFileError(f"{path} holds {type(content).__name__}, expected a JSON object; {remedy}")
     return content

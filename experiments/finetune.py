@@ -9,5 +9,5 @@ if __name__ == "__main__":
     launch(
         "experiments.finetune",
         "experiments.pretrain.config:FinetuneConfig",
-        "experiments.pretrain.finetune:_run_and_show",
+        "experiments.pretrain.finetune:run_and_show",
     )

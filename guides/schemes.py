@@ -1,41 +1,51 @@
-"""Inference schemes by name: which prior, posterior family and objective belong together."""
+"""Inference schemes by name: which prior, posterior family and objective belong together.
+
+=================== ============================ ================================================
+name                posterior of the attention   objective
+=================== ============================ ================================================
+soft                point mass at the mean       log f(E[z]): ordinary deterministic attention
+weibull, gamma      that family, Gamma prior     ELBO, closed-form KL
+lognormal           that family, LogNormal prior ELBO, closed-form KL
+gaussian            plain Gaussian, and prior    ELBO, closed-form KL; weights off the simplex, for ablations
+marginal            none                         log evidence, alignments summed out
+hard_enum           the prior itself             E_p[log f], summed out
+hard_sample         the prior itself             E_p[log f], score function, soft baseline
+categorical_enum    inference network            E_q[log f] - KL, summed out
+categorical_sample  inference network            E_q[log f] - KL, score function, soft baseline
+gumbel              inference network, relaxed   E_q[log f] - KL, pathwise
+wake_sleep, iwae    inference network            importance-weighted bound, reweighted wake-sleep or VIMCO
+dirichlet           inference network, relaxed   ELBO, closed-form KL; Dirichlet prior
+=================== ============================ ================================================
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import cast, get_args
+from typing import Any, get_args
 
 from pyro.infer import ELBO
 from torch import nn
 
 from guides.names import AblationSchemeName, AlignmentSchemeName, PriorName, SchemeName
 from pyro_attention import (
+    FAMILIES,
+    PRIORS,
     AlignmentELBO,
-    AlignmentPrior,
     Amortised,
     AttentionELBO,
     AttentionGuide,
     Categorical,
-    ContextualGammaPrior,
-    ContextualLogNormalPrior,
     Dirichlet,
-    DirichletPrior,
     Family,
-    FixedGammaPrior,
-    FixedLogNormalPrior,
-    Gamma,
     GumbelSoftmax,
     ImportanceELBO,
-    LogNormal,
     Marginal,
     Prior,
     ScoreFunctionELBO,
     Soft,
-    Weibull,
 )
-from pyro_attention.families.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian
 
 __all__ = ["Scheme", "build_scheme"]
 
@@ -93,24 +103,7 @@ def build_scheme(
     particles: int = 5,
     plates: int = 2,
 ) -> Scheme:
-    """Build a scheme; only its own options count.
-
-    =================== ============================ ================================================
-    name                posterior of the attention   objective
-    =================== ============================ ================================================
-    soft                point mass at the mean       log f(E[z]): ordinary deterministic attention
-    weibull, gamma      that family, Gamma prior     ELBO, closed-form KL
-    lognormal           that family, LogNormal prior ELBO, closed-form KL
-    gaussian            plain Gaussian, and prior    ELBO, closed-form KL; weights off the simplex, for ablations
-    marginal            none                         log evidence, alignments summed out
-    hard_enum           the prior itself             E_p[log f], summed out
-    hard_sample         the prior itself             E_p[log f], score function, soft baseline
-    categorical_enum    inference network            E_q[log f] - KL, summed out
-    categorical_sample  inference network            E_q[log f] - KL, score function, soft baseline
-    gumbel              inference network, relaxed   E_q[log f] - KL, pathwise
-    wake_sleep, iwae    inference network            importance-weighted bound, reweighted wake-sleep or VIMCO
-    dirichlet           inference network, relaxed   ELBO, closed-form KL; Dirichlet prior
-    =================== ============================ ================================================
+    """Build a scheme of the table above; the options of other schemes are not used.
 
     Args:
         name: The scheme.
@@ -144,27 +137,21 @@ def build_scheme(
     if prior not in get_args(PriorName):
         raise ValueError(f"unknown prior '{prior}'; expected one of {', '.join(get_args(PriorName))}")
     if name in get_args(AlignmentSchemeName):
-        return _alignment_scheme(cast(AlignmentSchemeName, name), kl_weight, temperature, particles, plates)
-    elbo, contextual = AttentionELBO(kl_weight=kl_weight), prior == "contextual"
+        return _alignment_scheme(name, kl_weight, temperature, particles, plates)
     if name == "soft":
-        return Scheme(_keyless(FixedGammaPrior), Soft(), elbo)
-    if name == "lognormal":
-        log_normal = ContextualLogNormalPrior if contextual else _keyless(FixedLogNormalPrior, loc=0.0)
-        return Scheme(partial(log_normal, scale=prior_scale), LogNormal(scale, learnable=learnable), elbo)
-    if name == "gaussian":
-        normal = ContextualGaussianPrior if contextual else _keyless(FixedGaussianPrior, loc=0.0)
-        return Scheme(partial(normal, scale=prior_scale), Gaussian(scale, learnable=learnable), elbo)
-    gamma = ContextualGammaPrior if contextual else _keyless(FixedGammaPrior, concentration=1.0)
-    family = Weibull if name == "weibull" else Gamma
-    return Scheme(partial(gamma, rate=prior_rate), family(concentration, learnable=learnable), elbo)
+        return Scheme(_factory("gamma_fixed"), Soft(), AttentionELBO(kl_weight=kl_weight))
+    family: Any = FAMILIES[name]
+    if name in ("weibull", "gamma"):
+        posterior, factory = family(concentration, learnable=learnable), _factory(f"gamma_{prior}", rate=prior_rate)
+    else:
+        posterior, factory = family(scale, learnable=learnable), _factory(f"{name}_{prior}", scale=prior_scale)
+    return Scheme(factory, posterior, AttentionELBO(kl_weight=kl_weight))
 
 
-def _alignment_scheme(
-    name: AlignmentSchemeName, kl_weight: KLWeight, temperature: float, particles: int, plates: int
-) -> Scheme:
+def _alignment_scheme(name: str, kl_weight: KLWeight, temperature: float, particles: int, plates: int) -> Scheme:
     exact, weighted = AlignmentELBO(max_plate_nesting=plates), AttentionELBO(kl_weight=kl_weight)
     drawn, score_function = Categorical(enumerate=False), ScoreFunctionELBO(kl_weight=kl_weight)
-    parts: dict[AlignmentSchemeName, Callable[[], tuple[Family, ELBO]]] = {
+    parts: dict[str, Callable[[], tuple[Family, ELBO]]] = {
         "marginal": lambda: (Marginal(), exact),
         "hard_enum": lambda: (Categorical(), exact),
         "hard_sample": lambda: (drawn, score_function),
@@ -175,15 +162,11 @@ def _alignment_scheme(
         "iwae": lambda: (drawn, ImportanceELBO(objective="iwae", num_particles=particles)),
         "dirichlet": lambda: (Dirichlet(), weighted),
     }
-    family, elbo = parts[name]()
-    prior = DirichletPrior if name == "dirichlet" else AlignmentPrior
-    return Scheme(_keyless(prior), family, elbo, amortised=name not in ("marginal", "hard_enum", "hard_sample"))
+    prior = _factory("dirichlet" if name == "dirichlet" else "alignment")
+    return Scheme(prior, *parts[name](), amortised=name not in ("marginal", "hard_enum", "hard_sample"))
 
 
-def _keyless(prior: type[Prior], **options: float) -> Callable[..., Prior]:
-    """A prior without a network as a factory that ignores (key width, heads)."""
-
-    def make(key_dim: int, heads: int, **more: float) -> Prior:
-        return prior(**options, **more)
-
-    return make
+def _factory(name: str, **options: float) -> PriorFactory:
+    """Makes a registered prior from (key width, heads), which those without a network leave aside."""
+    prior: Any = PRIORS[name]
+    return partial(prior, **options) if name.endswith("_contextual") else lambda key_dim, heads: prior(**options)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.captioning import train as captioning
-from experiments.captioning.config import SCHEMES, CaptioningConfig, CompareCaptions
+from experiments.captioning.config import SCHEMES, CaptioningConfig, CaptioningOptions, CompareCaptions
 from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import DEFINITIONS
 from experiments.captioning.figures import caption_sections
@@ -20,6 +20,7 @@ from experiments.captioning.model import load_trained
 from experiments.datasets.images.region_captions import RegionCaptions
 from experiments.files import user_errors
 from experiments.harness.folder import exclusive
+from experiments.harness.options import options_of
 from experiments.harness.sweep import Sweep, Trainings
 from experiments.reporting.columns import Column, Runs, summary_rows
 from experiments.reporting.report import Part, Report
@@ -103,11 +104,7 @@ def _train(config: CompareCaptions, sweep: Sweep) -> Trainings[CaptioningConfig]
 
 def _base(config: CompareCaptions, folder: Path, seed: int) -> CaptioningConfig:
     """Soft attention, from the beginning."""
-    names = (
-        "dataset", "images", "encoder", "size", "cache", "skip_bad", "vocabulary", "hidden", "dropout", "batch_size",
-        "learning_rate", "num_samples", "beam", "no_repeat",
-    )  # fmt: skip
-    shared: dict[str, Any] = {name: getattr(config, name) for name in names}
+    shared = options_of(config, CaptioningOptions)
     epochs = max(1, config.base_epochs)
     return CaptioningConfig(
         **config.for_runs(), **shared, guide="soft", embedding=max(8, config.hidden // 2), seed=seed, max_epochs=epochs,

@@ -9,7 +9,7 @@ from random import Random
 
 from experiments.captioning import pointing
 from experiments.captioning import scores as caption_scores
-from experiments.captioning.model import TrainedCaptioning
+from experiments.captioning.model import Trained
 from experiments.captioning.scores import score_captions
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions, caption_loader
 from experiments.datasets.text.batches import Batch, BucketSampler
@@ -17,7 +17,7 @@ from experiments.datasets.text.vocabulary import BEGIN, END
 from experiments.harness.training import Fitted
 from experiments.sequence.alignments import EntropySums, align_batch
 from experiments.sequence.model import perplexity
-from models.decoding import Inference, beam_search
+from models.decoding import beam_search
 
 __all__ = ["DEFINITIONS", "batches", "describe", "evaluate", "floor_scores"]
 
@@ -51,16 +51,16 @@ DEFINITIONS = {
 }
 
 
-def batches(trained: TrainedCaptioning, data: RegionCaptions, *, references: int) -> Iterator[Batch]:
+def batches(trained: Trained, data: RegionCaptions, *, references: int) -> Iterator[Batch]:
     """Images with their first captions, in batches of similar lengths, on the network's device."""
     pairs = EncodedCaptions(data, trained.vocabulary, references=references)
     for batch in caption_loader(pairs, BucketSampler(pairs.lengths, sentences=_BATCH, shuffle=False)):
         yield batch.to(trained.device)
 
 
-def describe(trained: TrainedCaptioning, data: RegionCaptions) -> list[str]:
+def describe(trained: Trained, data: RegionCaptions) -> list[str]:
     """A caption of every image by beam search."""
-    found, config, inference = [], trained.config, Inference(family=trained.family)
+    found, config, inference = [], trained.config, trained.inference()
     for regions, mask in data.sources(_BATCH, trained.device):
         hypotheses = beam_search(
             trained.model, regions, mask, begin=BEGIN, end=END, beam=config.beam, inference=inference,
@@ -87,7 +87,7 @@ class Evaluation:
     captions: list[str]
 
 
-def evaluate(trained: TrainedCaptioning, data: dict[str, RegionCaptions], fitted: Fitted) -> Evaluation:
+def evaluate(trained: Trained, data: dict[str, RegionCaptions], fitted: Fitted) -> Evaluation:
     """All metrics of a trained network on the test images."""
     test, best, entropies = data["test"], fitted.history[fitted.best_epoch], EntropySums()
     captions, references = describe(trained, test), _REFERENCES if test.scenes is None else 1
@@ -103,7 +103,7 @@ def evaluate(trained: TrainedCaptioning, data: dict[str, RegionCaptions], fitted
         "val_ppl": math.exp(best["val_loss"]),
         **fitted.metrics,
         "word_pieces": len(trained.vocabulary),
-        "parameters": sum(parameter.numel() for parameter in trained.module.parameters()),
+        "parameters": trained.parameters,
         "skipped": sum(sum(split.skipped.values()) for split in data.values()),
     }
     definitions = {name: DEFINITIONS[name] for name in metrics}

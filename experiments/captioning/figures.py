@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.captioning.model import TrainedCaptioning
+from experiments.captioning.model import Trained
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
 from experiments.reporting.figures import save
 from experiments.reporting.report import Part
@@ -53,7 +53,7 @@ class CaptionView:
 
 
 def view_caption(
-    trained: TrainedCaptioning, data: RegionCaptions, image: int, caption: str, *, num_samples: int = 200
+    trained: Trained, data: RegionCaptions, image: int, caption: str, *, num_samples: int = 200
 ) -> CaptionView:
     """Look at one caption of an image.
 
@@ -179,7 +179,7 @@ def uncertainty_figure(view: CaptionView, *, title: str = "") -> Figure:
 
 
 def caption_sections(
-    trained: TrainedCaptioning,
+    trained: Trained,
     data: RegionCaptions,
     captions: Sequence[str],
     places: Sequence[int],

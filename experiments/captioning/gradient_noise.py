@@ -14,7 +14,7 @@ from torch.distributions import kl_divergence
 
 from experiments.datasets.text.batches import Batch
 from experiments.reporting.statistics import summarise
-from experiments.sequence.model import TrainedSequences
+from experiments.sequence.model import AnyTrained
 from pyro_attention.posterior.predictive import seeded
 
 __all__ = ["DEFINITIONS", "gradient_noise", "loss_terms"]
@@ -33,7 +33,7 @@ DEFINITIONS = {
 DEFINITIONS |= {f"{name}_error": f"standard error of {name} over pairs of draws" for name in list(DEFINITIONS)}
 
 
-def loss_terms(trained: TrainedSequences, batch: Batch) -> dict[str, Tensor]:
+def loss_terms(trained: AnyTrained, batch: Batch) -> dict[str, Tensor]:
     """Parts of the loss per word piece at one draw of the attention, and both estimates of the KL at this draw.
 
     Args:
@@ -59,7 +59,7 @@ def loss_terms(trained: TrainedSequences, batch: Batch) -> dict[str, Tensor]:
     return terms
 
 
-def gradient_noise(trained: TrainedSequences, batch: Batch, *, kl_weight: float, pairs: int) -> dict[str, float]:
+def gradient_noise(trained: AnyTrained, batch: Batch, *, kl_weight: float, pairs: int) -> dict[str, float]:
     r"""Variance of the gradients that the two estimators of the KL give at the parameters that the network has.
 
     Of two independent draws, :math:`\tfrac12 \|g - g'\|^2` estimates the trace of the covariance and :math:`g \cdot g'`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from experiments.captioning import train as captioning
 from experiments.captioning.config import CaptioningConfig, CompareEstimators, Guide, KLEstimator
@@ -17,6 +17,7 @@ from experiments.captioning.model import build, load_trained
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import UserError
 from experiments.harness.folder import exclusive
+from experiments.harness.options import options_of
 from experiments.harness.parallel import run_all
 from experiments.harness.sweep import Key, Sweep
 from experiments.reporting.report import Part, Report
@@ -72,10 +73,9 @@ def run(config: CompareEstimators) -> dict[str, float]:
     return sweep.finish(report, trainings, flat_metrics(runs, noise), DEFINITIONS)
 
 
-def _rows(config: CompareEstimators) -> dict[Key, dict[str, Any]]:
+def _rows(config: CompareEstimators) -> dict[Key, dict[str, object]]:
     """Options of all rows; soft attention has no KL to estimate."""
-    names = ("prior", "kl_weight", "concentration", "scale", "max_epochs", "images", "hidden", "learning_rate")
-    shared = {name: getattr(config, name) for name in names} | {"embedding": max(8, config.hidden // 2)}
+    shared = options_of(config, EstimatorOptions) | {"embedding": max(8, config.hidden // 2)}
     estimators: dict[Guide, tuple[KLEstimator, ...]] = {"soft": ("closed_form",)}
     return {
         (guide, kl): shared | {"guide": guide, "kl": kl}

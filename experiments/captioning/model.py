@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +9,14 @@ from experiments.captioning.config import CaptioningConfig
 from experiments.datasets.images.region_captions import RegionCaptions
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import user_errors
-from experiments.harness.training import load_best, resolve_device, seeded_build
-from experiments.sequence.model import (
-    SequenceTraining,
-    TrainedSequences,
-    run_config,
-    run_vocabulary,
-    scheme_of,
-    start_from,
-)
+from experiments.harness.folder import saved_config
+from experiments.harness.training import PriorFactory, load_best, resolve_device, seeded_build
+from experiments.sequence.model import SequenceTraining, TrainedSequences, run_vocabulary, start_from
 from guides.inference_network import RegionNetwork
-from guides.schemes import build_scheme
 from models.captioning import Captioning, CaptioningSizes
-from pyro_attention import AttentionELBO, Prior
+from pyro_attention import AttentionELBO
 
-__all__ = ["CaptioningTraining", "TrainedCaptioning", "build", "load_trained", "load_vocabulary", "read_config"]
+__all__ = ["CaptioningTraining", "Trained", "build", "load_trained", "load_vocabulary", "read_config"]
 
 
 class CaptioningTraining(SequenceTraining):
@@ -34,24 +25,7 @@ class CaptioningTraining(SequenceTraining):
     plateau = 2
 
 
-@dataclass(frozen=True)
-class TrainedCaptioning(TrainedSequences):
-    """A captioning network with its guide.
-
-    Attributes:
-        config: How it was made.
-        module: Network, guide and objective.
-        vocabulary: Word pieces.
-    """
-
-    config: CaptioningConfig
-    module: CaptioningTraining
-
-    @property
-    def model(self) -> Captioning:
-        """The network."""
-        model: Captioning = self.module.objective.model
-        return model
+Trained = TrainedSequences[CaptioningConfig, Captioning]
 
 
 def load_vocabulary(config: CaptioningConfig, folder: Path, data: RegionCaptions) -> Vocabulary:
@@ -60,25 +34,25 @@ def load_vocabulary(config: CaptioningConfig, folder: Path, data: RegionCaptions
     return run_vocabulary(folder, config.init_from, lambda: train_tokenizer(texts, size=config.vocabulary))
 
 
-def build(config: CaptioningConfig, vocabulary: Vocabulary, features: int) -> TrainedCaptioning:
+def build(config: CaptioningConfig, vocabulary: Vocabulary, features: int) -> Trained:
     """Network and guide, untrained or with the network of ``init_from``.
 
     Raises:
         ValueError: Options that do not go together.
     """
-    scheme = scheme_of(config)
+    scheme = config.build_scheme()
     if isinstance(scheme.elbo, AttentionELBO):
         scheme.elbo.kl = config.kl
     width = config.hidden
     sizes = CaptioningSizes(embedding=config.embedding, memory=width, decoder=width, attention=width)
 
-    def make(prior: Callable[[int, int], Prior]) -> Captioning:
+    def make(prior: PriorFactory) -> Captioning:
         return Captioning(
             features, len(vocabulary), sizes=sizes, dropout=config.dropout, init_range=config.init_range,
             input_feed=config.input_feed, prior=prior(sizes.memory, 1),
         )  # fmt: skip
 
-    model = seeded_build(make, scheme.prior, plain=build_scheme("soft").prior, seed=config.seed)
+    model = seeded_build(make, scheme.prior, seed=config.seed)
     network = None
     if scheme.amortised:
         network = RegionNetwork(features, model.embedding, hidden=width, dropout=config.dropout)
@@ -88,10 +62,10 @@ def build(config: CaptioningConfig, vocabulary: Vocabulary, features: int) -> Tr
         model, scheme.guide(model, network), scheme.elbo, vocabulary=vocabulary, warm_start=config.warm_start,
         learning_rate=config.learning_rate,
     )  # fmt: skip
-    return TrainedCaptioning(config, module.to(resolve_device(config.device)), vocabulary)
+    return Trained(config, module.to(resolve_device(config.device)), vocabulary)
 
 
-def load_trained(folder: Path, features: int, *, device: str = "auto") -> TrainedCaptioning:
+def load_trained(folder: Path, features: int, *, device: str = "auto") -> Trained:
     """The network of a finished run, at its best epoch.
 
     Args:
@@ -110,4 +84,4 @@ def load_trained(folder: Path, features: int, *, device: str = "auto") -> Traine
 
 def read_config(folder: Path, **changes: Any) -> CaptioningConfig:
     """The configuration of the run in a folder."""
-    return run_config(folder, CaptioningConfig, script="experiments.captioning", **changes)
+    return saved_config(folder, CaptioningConfig, script="experiments.captioning", **changes)

@@ -10,7 +10,7 @@ from torch import Tensor
 from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
 from experiments.sequence.alignments import align_batch
-from experiments.sequence.model import TrainedSequences
+from experiments.sequence.model import AnyTrained
 from pyro_attention.analysis import merge_pieces
 
 __all__ = ["DEFINITIONS", "pointing"]
@@ -27,7 +27,7 @@ DEFINITIONS = {
 }
 
 
-def pointing(trained: TrainedSequences, data: RegionCaptions, captions: Sequence[str]) -> dict[str, float]:
+def pointing(trained: AnyTrained, data: RegionCaptions, captions: Sequence[str]) -> dict[str, float]:
     """Pointing accuracy of prior, posterior mean and posterior samples.
 
     Args:

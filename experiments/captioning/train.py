@@ -18,7 +18,7 @@ from experiments.harness.results import write_environment, write_metrics
 from experiments.harness.training import fit_batches
 from experiments.reporting.tables import metrics_table
 
-__all__ = ["CaptioningConfig", "run", "run_folder"]
+__all__ = ["CaptioningConfig", "run", "run_and_show", "run_folder", "show"]
 
 
 def run_folder(config: CaptioningConfig) -> Path:
@@ -65,7 +65,8 @@ def run(config: CaptioningConfig) -> dict[str, float]:
     return evaluation.metrics
 
 
-def _run_and_show(config: CaptioningConfig) -> None:
+def run_and_show(config: CaptioningConfig) -> None:
+    """The script: table on the terminal."""
     metrics = run(config)
     print(metrics_table(metrics))
     print(f"\nsaved in {run_folder(config)}")

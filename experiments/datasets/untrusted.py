@@ -1,26 +1,21 @@
 """Reading files of strangers: no more bytes than a bound, nothing outside a folder, errors that are short."""
 
-import json
 import os
 import re
 import stat
 from pathlib import Path
-from typing import Any
 
 __all__ = [
     "MOST_BYTES",
-    "MOST_JSON_BYTES",
     "clipped",
     "file_name",
     "inside",
     "is_there",
     "read_bytes",
-    "read_json",
     "shown",
 ]
 
 MOST_BYTES = 2**30  # of a file that is read as a whole, or of an archive when it is unpacked
-MOST_JSON_BYTES = 2**28  # JSON takes many times its size in memory; COCO's captions have 144 MB
 _LENGTH = 200  # of what an error cites
 
 
@@ -84,31 +79,12 @@ def read_bytes(path: Path, *, expected: str, most: int = MOST_BYTES) -> bytes:
             size = os.fstat(file.fileno()).st_size
             if size > most:
                 raise ValueError(
-                    f"{path} has {size} bytes; expected {expected}, of {most} bytes at most (MOST_BYTES and "
-                    f"MOST_JSON_BYTES in experiments/datasets/untrusted.py). Divide the file, or raise the bound."
+                    f"{path} has {size} bytes; expected {expected}, of {most} bytes at most (MOST_BYTES in "
+                    f"experiments/datasets/untrusted.py). Divide the file, or raise the bound."
                 )
             return file.read()
     except OSError as error:
         raise OSError(f"{path} cannot be read: {error.strerror or error}; expected {expected}.") from error
-
-
-def read_json(path: Path, *, expected: str, remedy: str) -> Any:
-    """Return what a JSON file holds.
-
-    Args:
-        path: the file.
-        expected: what the file should be, to tell in errors.
-        remedy: what to do about a damaged file.
-
-    Raises:
-        OSError: see `read_bytes`.
-        ValueError: see `read_bytes`; or no JSON, or lists in lists in lists.
-    """
-    content = read_bytes(path, expected=expected, most=MOST_JSON_BYTES)
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:  # ValueError also of bytes that are no text
-        raise ValueError(f"{path}: {clipped(str(error))}; expected {expected}. {remedy}") from error
 
 
 def inside(path: Path, folder: Path) -> Path:

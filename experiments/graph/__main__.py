@@ -6,4 +6,4 @@ python -m experiments.graph --dataset cora --guide weibull --prior contextual --
 from experiments.harness.cli import launch
 
 if __name__ == "__main__":
-    launch("experiments.graph", "experiments.graph.config:GraphConfig", "experiments.graph.train:_run_and_show")
+    launch("experiments.graph", "experiments.graph.config:GraphConfig", "experiments.graph.train:run_and_show")

@@ -10,12 +10,13 @@ from pathlib import Path
 from torch import Tensor
 
 from experiments.graph import train as graph
-from experiments.graph.config import CompareGraphs
+from experiments.graph.config import CompareGraphs, GraphOptions
 from experiments.graph.evaluation import DEFINITIONS
 from experiments.graph.figures import attention_figure, calibration_panels
 from experiments.graph.rows import LEGEND as ROWS_LEGEND
 from experiments.graph.rows import ROWS
 from experiments.harness.folder import exclusive
+from experiments.harness.options import options_of
 from experiments.harness.sweep import Sweep, Trainings
 from experiments.reporting.columns import Column, Row, Runs
 from experiments.reporting.figures import reliability_diagram, save
@@ -42,8 +43,7 @@ def run(config: CompareGraphs) -> dict[str, float]:
     """
     name = f"compare-{config.dataset}"
     sweep = Sweep("experiments.compare", config, f"compare/{config.dataset}", always=("task",)).open()
-    options = ("dataset", "max_epochs", "patience", "kl_weight", "num_samples")
-    shared = {option: getattr(config, option) for option in options}
+    shared = options_of(config, GraphOptions) | {"kl_weight": config.kl_weight}
     rows = {(row,): shared | options for row, options in ROWS.items()}
     trainings = sweep.train(graph.run, sweep.configs(graph.GraphConfig, rows, range(config.seeds)))
     text = f"Over {config.seeds} seeds: mean ± standard deviation. {LEGEND}"

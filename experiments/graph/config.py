@@ -1,19 +1,19 @@
 """Options of the scripts on node classification."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.datasets.names import GraphName
-from experiments.harness.options import Dropout, Precision, RunOptions, SweepOptions
-from guides.names import PriorName, WeightsSchemeName
+from experiments.harness.options import Dropout, SweepOptions, TrainingOptions
+from guides.names import WeightsSchemeName
+from guides.options import SchemeOptions
 
 __all__ = [
     "CompareGraphs",
     "GraphConfig",
+    "GraphOptions",
     "NormalizerName",
     "ScheduleName",
     "SearchConfig",
@@ -31,33 +31,37 @@ StudyName = Literal["label_rate", "feature_noise", "edge_noise"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphConfig(RunOptions):
-    """Train a graph attention network and evaluate its best epoch on the test nodes.
+class GraphOptions:
+    """What a comparison on one graph has in common with its runs.
 
     Args:
         dataset: The graph.
-        guide: Posterior of the attention; soft is ordinary deterministic attention.
+        max_epochs: Epochs at most.
+        patience: Epochs without as good a validation accuracy or loss before training stops.
+        num_samples: Samples of a prediction.
+    """
+
+    dataset: GraphName = "cora"
+    max_epochs: PositiveInt = 2000
+    patience: PositiveInt = 100
+    num_samples: PositiveInt = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphConfig(GraphOptions, TrainingOptions, SchemeOptions):
+    """Train a graph attention network and evaluate its best epoch on the test nodes.
+
+    Args:
         normalizer: What makes weights of positive numbers: a softmax over the neighbours; doubly_normalized, first over
             the nodes that attend to a neighbour; hybrid, a trained mixture of both.
-        prior: fixed, or contextual (read off the keys); of no account with guide soft, which has no KL.
         kl_weight: Weight of the KL summed over edges, heads and layers, in the ELBO summed over labelled nodes.
         kl_schedule: How the weight develops over the training steps.
         kl_steps: Steps until the linear weight is full, or the period of the cyclical one.
         kl_rate: Rate of the sigmoid weight, which starts at a half.
-        concentration: Concentration of a Weibull or Gamma posterior; the larger, the less noise.
-        scale: Standard deviation of a LogNormal posterior.
-        prior_rate: Rate of a Gamma prior.
-        prior_scale: Standard deviation of a LogNormal prior.
-        learnable: Train the posterior's concentration or scale.
         hidden: Width of a hidden head.
         heads: Number of hidden heads.
         dropout: Dropout of the inputs of both layers and of the attention weights.
-        learning_rate: Learning rate of Adam.
         weight_decay: L2 penalty on every parameter.
-        max_epochs: Epochs at most.
-        patience: Epochs without as good a validation accuracy or loss before training stops.
-        num_samples: Samples of a prediction.
-        precision: Arithmetic of the training; evaluation is in 32 bits.
         seed: Seed of the initial weights and of all noise.
         split_seed: Seed of the split of digits and dblp.
         labels_per_class: Training labels kept in each class, drawn by the seed; all when omitted.
@@ -68,26 +72,16 @@ class GraphConfig(RunOptions):
     dataset: GraphName = "digits"
     guide: WeightsSchemeName = "weibull"
     normalizer: NormalizerName = "softmax"
-    prior: PriorName = "contextual"
     kl_weight: NonNegativeFloat = 1e-3
     kl_schedule: ScheduleName = "constant"
     kl_steps: PositiveInt = 100
     kl_rate: NonNegativeFloat = 1.0
-    concentration: PositiveFloat = 10.0
-    scale: PositiveFloat = 0.1
-    prior_rate: PositiveFloat = 1.0
-    prior_scale: PositiveFloat = 1.0
-    learnable: bool = False
     hidden: PositiveInt = 8
     heads: PositiveInt = 8
     dropout: Dropout = 0.6
     learning_rate: PositiveFloat = 0.005
     weight_decay: NonNegativeFloat = 5e-4
     max_epochs: PositiveInt = 1000
-    patience: PositiveInt = 100
-    num_samples: PositiveInt = 50
-    precision: Precision = "32"
-    seed: NonNegativeInt = 0
     split_seed: NonNegativeInt = 0
     labels_per_class: PositiveInt | None = None
     feature_noise: ClosedUnitInterval = 0.0
@@ -95,17 +89,13 @@ class GraphConfig(RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareGraphs(SweepOptions):
+class CompareGraphs(GraphOptions, SweepOptions):
     """Compare the kinds of attention on a graph.
 
     Args:
         task: The task; --task translation has other options.
-        dataset: The graph.
         seeds: Number of seeds; each row is trained once a seed.
-        max_epochs: Epochs at most.
-        patience: Epochs without as good a validation accuracy or loss before training stops.
         kl_weight: Weight of the KL in the Bayesian rows; see experiments.graph.
-        num_samples: Samples of a prediction.
     """
 
     task: Literal["graph"] = "graph"
@@ -139,26 +129,18 @@ class SearchConfig(SweepOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyConfig(SweepOptions):
+class StudyConfig(GraphOptions, SweepOptions):
     """Train some rows at several levels of one difficulty, and write a section of RESULTS.md with a picture.
 
     Args:
         name: The study.
-        dataset: The graph.
         rows: Rows of the tables on graphs.
         seeds: Number of seeds, shared by rows and levels; they draw the labels or the noise too.
-        max_epochs: Epochs at most.
-        patience: Epochs without as good a validation accuracy or loss before training stops.
-        num_samples: Samples of a prediction.
     """
 
     name: StudyName
-    dataset: GraphName = "cora"
     rows: tuple[str, ...] = ("soft", "WC")
     seeds: PositiveInt = 3
-    max_epochs: PositiveInt = 2000
-    patience: PositiveInt = 100
-    num_samples: PositiveInt = 50
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,10 @@ import torch
 
 from experiments.datasets.safe_arrays import read_arrays
 from experiments.files import UserError, user_errors
+from experiments.graph.config import GraphConfig
+from experiments.graph.data import load_data
 from experiments.graph.evaluation import prediction_scores
-from experiments.graph.train import GraphConfig, load_data, run_folder
+from experiments.graph.model import run_folder
 
 __all__ = ["graph_ensemble"]
 

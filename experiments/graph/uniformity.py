@@ -12,6 +12,7 @@ from experiments.files import UserError
 from experiments.graph import train as graph
 from experiments.graph.config import UniformityConfig
 from experiments.graph.evaluation import relative_entropies
+from experiments.graph.model import TrainedGraph
 from experiments.graph.rows import LEGEND, ROWS, SEARCHED, check_rows
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Key, Sweep, Trainings
@@ -86,7 +87,7 @@ def _measure(trained: Trainings[graph.GraphConfig]) -> tuple[Trainings[graph.Gra
     return Trainings(trained.configs, metrics), entropies
 
 
-def _uniform_accuracy(trained: graph.Trained) -> float:
+def _uniform_accuracy(trained: TrainedGraph) -> float:
     """Accuracy on the test nodes with equal scores, which make the attention uniform."""
     with torch.no_grad():
         for name, parameter in trained.module.named_parameters():

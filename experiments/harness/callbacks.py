@@ -1,4 +1,4 @@
-"""Lightning callbacks: random states, history, early stopping on several metrics and progress bars."""
+"""Lightning callbacks: random states, epochs of samplers, history, early stopping and progress bars."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from experiments.files import write_atomic
 
-__all__ = ["BatchBar", "EarlyStopping", "EpochBar", "History", "RandomState"]
+__all__ = ["BatchBar", "EarlyStopping", "EpochBar", "History", "RandomState", "SamplerEpoch"]
 
 
 class RandomState(pl.Callback):
@@ -57,6 +57,24 @@ class RandomState(pl.Callback):
         # a run may go on where there are fewer devices
         for device, state in enumerate(state_dict["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(state, device)
+
+
+class SamplerEpoch(pl.Callback):
+    """Lets a resumed run begin with the batches of its epoch.
+
+    Lightning (2.6) sets the epoch of the sampler before every epoch, but when it resumes only after it has made the
+    loader's iterator, so the first epoch would have the order of epoch 0.
+
+    Args:
+        sampler: The sampler of the training data, with a method ``set_epoch``.
+    """
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002
+        # what Lightning itself gives to set_epoch; checkpoint["epoch"] is one less if taken at the end of an epoch
+        self.sampler.set_epoch(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
 
 
 class History(pl.Callback):

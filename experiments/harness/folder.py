@@ -9,7 +9,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,10 +18,10 @@ import yaml
 from filelock import FileLock, Timeout
 
 from experiments.files import UserError, drawn_here, read_json, remove_partials, unwritable, write_atomic
-from experiments.harness.options import RunOptions, SweepOptions
+from experiments.harness.options import OptionError, RunOptions, SweepOptions, configuration
 from experiments.harness.safe_yaml import read_yaml
 
-__all__ = ["exclusive", "open_results", "open_run", "saved_options"]
+__all__ = ["exclusive", "open_results", "open_run", "saved_config", "saved_options"]
 
 Config = TypeVar("Config")
 Result = TypeVar("Result")
@@ -64,8 +64,7 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
     """
     if config.resume and config.overwrite:
         raise UserError("resume and overwrite are both set, expected one of them at most")
-    # through JSON: plain numbers and strings for YAML
-    plain = json.loads(json.dumps(asdict(config), default=str))
+    plain = _plain(asdict(config))
     # a saved configuration read again by --config must not remove anything
     del plain["resume"], plain["overwrite"]
     identity = plain.keys() - {field.name for field in fields(SweepOptions)} - set(free)
@@ -76,7 +75,9 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
     if present and config.overwrite:
         _remove_run(folder, present)
     elif present:
-        _check_same(folder, {name: plain[name] for name in identity}, resume=config.resume)
+        # a run from before there was an option has its default
+        defaults = _plain({field.name: field.default for field in fields(config) if field.default is not MISSING})
+        _check_same(folder, {name: plain[name] for name in identity}, defaults, resume=config.resume)
         if not free or saved_options(folder) == plain:
             return
     write_atomic(folder / "config.yaml", lambda file: file.write(yaml.safe_dump(plain, sort_keys=False).encode()))
@@ -130,6 +131,33 @@ def saved_options(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read ({error.strerror or error}); {remedy}") from error
     except ValueError as error:  # it names the file
         raise UserError(f"{error}; {remedy}") from error
+
+
+def saved_config(
+    folder: Path, config_type: type[Config], *, script: str, older: Mapping[str, Any] | None = None, **changes: Any
+) -> Config:
+    """The configuration of the run in a folder, checked as on the command line.
+
+    Args:
+        folder: The folder.
+        config_type: Dataclass of the configuration.
+        script: The script that makes such runs.
+        older: What fields meant in runs of before they were there, where that is not their default.
+        changes: Fields to set to something else.
+
+    Raises:
+        UserError: The folder holds no run, or its config.yaml is damaged or has a value that is not allowed.
+    """
+    path = folder / "config.yaml"
+    if not path.is_file():
+        raise UserError(f"{folder} holds no run (config.yaml is missing); train one: python -m {script} train")
+    known = {field.name for field in fields(config_type)}  # type: ignore[arg-type]
+    # the weights are loaded: where they started does not matter any more
+    values = dict(older or {}) | saved_options(folder) | {"out": folder, "init_from": None} | changes
+    try:
+        return configuration(config_type, {name: value for name, value in values.items() if name in known})
+    except OptionError as error:
+        raise UserError(f"{path}: {error}; put the value of the training back, or train again") from error
 
 
 def _present(folder: Path, *more: str) -> list[str]:
@@ -192,10 +220,16 @@ def _written(folder: Path) -> Iterator[Path]:
         yield from (folder / "figures").glob(".*.png.*.partial")
 
 
-def _check_same(folder: Path, wanted: Mapping[str, Any], *, resume: bool) -> None:
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain numbers and strings, for YAML."""
+    plain: dict[str, Any] = json.loads(json.dumps(options, default=str))
+    return plain
+
+
+def _check_same(folder: Path, wanted: Mapping[str, Any], defaults: Mapping[str, Any], *, resume: bool) -> None:
     if not (folder / "config.yaml").is_file():
         raise UserError(f"{folder} holds results but no config.yaml; choose another --out")
-    found = saved_options(folder)
+    found = {**defaults, **saved_options(folder)}
     differing = [
         f"{name} {found.get(name)} instead of {wanted[name]}" for name in wanted if found.get(name) != wanted[name]
     ]

@@ -1,6 +1,9 @@
-"""Options that all scripts share, their types, and the check of every configuration, wherever it comes from."""
+"""Options that all scripts share, their types, and the check of every configuration, wherever it comes from.
 
-from __future__ import annotations
+In this module and in those of configurations annotations are types and no text (no ``from __future__ import
+annotations``): the parser would look up the text of an inherited field in the module of the subclass, where its names
+are not imported.
+"""
 
 import math
 from collections.abc import Mapping
@@ -10,11 +13,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from jsonargparse import ArgumentError, ArgumentParser
-from jsonargparse.typing import PositiveInt, register_type, restricted_number_type
+from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt, register_type, restricted_number_type
 
 from experiments.files import UserError
 
 __all__ = [
+    "BatchOptions",
     "Device",
     "Dropout",
     "HalfOpenUnitInterval",
@@ -22,7 +26,9 @@ __all__ = [
     "Precision",
     "RunOptions",
     "SweepOptions",
+    "TrainingOptions",
     "configuration",
+    "options_of",
 ]
 
 Config = TypeVar("Config")
@@ -88,6 +94,38 @@ class RunOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainingOptions(RunOptions):
+    """How to train one network.
+
+    Args:
+        learning_rate: Learning rate of Adam.
+        max_epochs: Epochs at most.
+        num_samples: Posterior samples of random attention for test scores.
+        precision: Arithmetic of the training; evaluation is in 32 bits.
+        seed: Seed of the initial weights, the order of the batches and all noise.
+    """
+
+    learning_rate: PositiveFloat = 1e-3
+    max_epochs: PositiveInt = 20
+    num_samples: PositiveInt = 20
+    precision: Precision = "32"
+    seed: NonNegativeInt = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions(TrainingOptions):
+    """How to train one network on batches of sentences or images.
+
+    Args:
+        batch_size: Sentences of a batch.
+        gradient_clip: Largest norm of the gradient of the loss per word.
+    """
+
+    batch_size: PositiveInt = 32
+    gradient_clip: PositiveFloat = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class SweepOptions(RunOptions):
     """How to run many trainings.
 
@@ -99,6 +137,16 @@ class SweepOptions(RunOptions):
 
     workers: PositiveInt = 2
     results: Path | None = None
+
+
+def options_of(config: Any, options_type: type) -> dict[str, Any]:
+    """The options that a configuration has from a dataclass it inherits, for the configuration of another run.
+
+    Example:
+        >>> options_of(SweepOptions(workers=4, progress=False), SweepOptions)["workers"]
+        4
+    """
+    return {field.name: getattr(config, field.name) for field in fields(options_type)}
 
 
 def configuration(config_type: type[Config], values: Mapping[str, Any]) -> Config:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import lightning.pytorch as pl
 import pyro
@@ -18,18 +18,17 @@ from pyro.infer import ELBO
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from experiments.datasets.text.batches import SamplerEpoch
 from experiments.files import UserError, user_errors
-from experiments.harness.callbacks import BatchBar, EarlyStopping, EpochBar, History, RandomState
+from experiments.harness.callbacks import BatchBar, EarlyStopping, EpochBar, History, RandomState, SamplerEpoch
 from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints, read_weights
-from experiments.harness.options import Device, Precision
-from pyro_attention import AttentionELBO, AttentionGuide, Prior
+from experiments.harness.options import BatchOptions, Device, TrainingOptions
+from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, Prior
 from pyro_attention.analysis import hybrid_weights
 
 __all__ = [
-    "BatchTraining",
     "ELBOTraining",
     "Fitted",
+    "Trained",
     "fit",
     "fit_batches",
     "hybrid_metrics",
@@ -40,6 +39,7 @@ __all__ = [
 
 PriorFactory = Callable[[int, int], Prior]
 Model = TypeVar("Model", bound=nn.Module)
+Options = TypeVar("Options", bound=TrainingOptions)
 
 
 class ELBOTraining(pl.LightningModule):
@@ -116,6 +116,41 @@ def hybrid_metrics(model: nn.Module) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
+class Trained(Generic[Options, Model]):
+    """A network with its guide; a task adds what else is needed to use it.
+
+    Attributes:
+        config: How it was made.
+        module: Network, guide and objective.
+    """
+
+    config: Options
+    module: ELBOTraining
+
+    @property
+    def model(self) -> Model:
+        """The network."""
+        model: Model = self.module.objective.model
+        return model
+
+    @property
+    def guide(self) -> AttentionGuide:
+        """The guide over the network."""
+        guide: AttentionGuide = self.module.objective.guide
+        return guide
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.module.device
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained numbers in network, priors, guide and inference network."""
+        return sum(parameter.numel() for parameter in self.module.parameters())
+
+
+@dataclass(frozen=True)
 class Fitted:
     """What training leaves.
 
@@ -148,100 +183,75 @@ def resolve_device(device: Device) -> torch.device:
 
 
 def fit(
+    config: TrainingOptions,
     module: ELBOTraining,
     train_data: Any,
     val_data: Any,
     *,
     folder: Path,
-    max_epochs: int,
-    monitor: Mapping[str, Literal["min", "max"]],
     patience: int,
-    device: Device = "auto",
-    precision: Precision = "32",
+    monitor: Mapping[str, Literal["min", "max"]],
     gradient_clip: float | None = None,
     callbacks: Sequence[pl.Callback] = (),
-    checkpoint_every: int | None = None,
-    resume: bool = False,
-    progress: bool = True,
 ) -> Fitted:
     """Train a module and leave it, on the device, with its best weights.
 
     Args:
+        config: How to train. With ``resume`` training goes on from the last checkpoint in the folder, if there is one;
+            more epochs may be asked for than before.
         module: What to train.
         train_data: Data loader, or any sized iterable over batches.
         val_data: The same for validation.
         folder: Gets history.csv and checkpoints/.
-        max_epochs: Number of epochs at most.
-        monitor: Metrics that decide on the best epoch; see :class:`EarlyStopping`.
         patience: Epochs without a good metric before training stops.
-        device: "auto", "cpu" or "cuda".
-        precision: "32" or "bf16-mixed".
+        monitor: Metrics that decide on the best epoch; see :class:`EarlyStopping`.
         gradient_clip: Largest norm of the gradient.
         callbacks: The task's own callbacks.
-        checkpoint_every: Epochs between two checkpoints; see :class:`Checkpoints` for what happens when omitted.
-        resume: Go on from the last checkpoint in the folder, if there is one; more epochs may be asked for than before.
-        progress: Show a progress bar: over epochs where an epoch is one batch, else over batches.
 
     Raises:
         KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; its text says which checkpoint there is.
-        UserError: No such device, a checkpoint that cannot be read or holds more epochs, or no epoch with finite
-            metrics.
+        UserError: No such device, a checkpoint that cannot be read or holds more epochs, no epoch with finite metrics,
+            or a batch that cannot be computed.
     """
     stopping, history = EarlyStopping(monitor, patience=patience), History(folder / "history.csv")
-    checkpoints = Checkpoints(folder / "checkpoints", stopping, every=checkpoint_every)
-    ours = [history, stopping, RandomState(), checkpoints]
-    if progress:
+    checkpoints = Checkpoints(folder / "checkpoints", stopping, every=config.checkpoint_every)
+    ours = [*callbacks, history, stopping, RandomState(), checkpoints]
+    if config.progress:  # over epochs where an epoch is one batch, else over batches
         one_batch = isinstance(train_data, Sized) and len(train_data) == 1
         ours.append(EpochBar(monitor) if one_batch else BatchBar(monitor))
-    target = resolve_device(device)
-    resume_from = checkpoints.resumable(max_epochs) if resume else None
-    with _quiet(), checkpoints.explaining(resumed=resume_from is not None):
-        trainer = pl.Trainer(
-            accelerator="gpu" if target.type == "cuda" else "cpu",
-            devices=1,
-            precision="32-true" if precision == "32" else precision,
-            max_epochs=max_epochs,
-            callbacks=[*callbacks, *ours],
-            gradient_clip_val=gradient_clip,
-            plugins=[AtomicCheckpointIO()],
-            logger=False,
-            enable_progress_bar=progress,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            default_root_dir=folder,
-        )
+    target = resolve_device(config.device)
+    resume_from = checkpoints.resumable(config.max_epochs) if config.resume else None
+    with user_errors(ValueError, OSError), _quiet(), checkpoints.explaining(resumed=resume_from is not None):
+        trainer = _trainer(config, target, folder, callbacks=ours, gradient_clip_val=gradient_clip)
         trainer.fit(module, train_data, val_data, ckpt_path=resume_from)
     if stopping.best_epoch < 0:
         raise UserError(f"no epoch has a finite {' and '.join(monitor)}; try a smaller learning rate")
     module.load_state_dict(stopping.weights)
     module.to(target)
-    if progress and len(history.rows) < max_epochs:
+    if config.progress and len(history.rows) < config.max_epochs:
         names = " or ".join(monitor)
         print(f"stopped early after {len(history.rows)} epochs: none of the last {patience} had as good a {names}")
     return Fitted(history=history.rows, best_epoch=stopping.best_epoch, updates=trainer.global_step)
 
 
-class BatchTraining(Protocol):
-    """What :func:`fit_batches` reads of a script's configuration."""
-
-    @property
-    def max_epochs(self) -> int: ...
-    @property
-    def device(self) -> Device: ...
-    @property
-    def precision(self) -> Precision: ...
-    @property
-    def gradient_clip(self) -> float: ...
-    @property
-    def checkpoint_every(self) -> int | None: ...
-    @property
-    def resume(self) -> bool: ...
-    @property
-    def progress(self) -> bool: ...
+def _trainer(config: TrainingOptions, device: torch.device, folder: Path, **options: Any) -> pl.Trainer:
+    return pl.Trainer(
+        accelerator="gpu" if device.type == "cuda" else "cpu",
+        devices=1,
+        precision="32-true" if config.precision == "32" else config.precision,
+        max_epochs=config.max_epochs,
+        plugins=[AtomicCheckpointIO()],
+        logger=False,
+        enable_progress_bar=config.progress,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        default_root_dir=folder,
+        **options,
+    )
 
 
 def fit_batches(
-    config: BatchTraining,
+    config: BatchOptions,
     module: ELBOTraining,
     train_data: DataLoader[Any],
     val_data: DataLoader[Any],
@@ -250,38 +260,11 @@ def fit_batches(
     patience: int,
     monitor: Mapping[str, Literal["min", "max"]] | None = None,
 ) -> Fitted:
-    """:func:`fit` with the options of a configuration, on loaders whose batches a :class:`BucketSampler` chooses.
-
-    Args:
-        config: The configuration.
-        module: What to train.
-        train_data: Loader of the training batches.
-        val_data: Loader of the validation batches.
-        folder: That of the run.
-        patience: Epochs without a good metric before training stops.
-        monitor: As in :func:`fit`; the validation loss when omitted.
-
-    Raises:
-        UserError: As :func:`fit`, or a batch cannot be computed.
-    """
-    sampler: Any = train_data.sampler  # to torch's types any iterable
-    with user_errors(ValueError, OSError):
-        return fit(
-            module,
-            train_data,
-            val_data,
-            folder=folder,
-            max_epochs=config.max_epochs,
-            monitor={"val_loss": "min"} if monitor is None else monitor,
-            patience=patience,
-            device=config.device,
-            precision=config.precision,
-            gradient_clip=config.gradient_clip,
-            callbacks=[SamplerEpoch(sampler)],
-            checkpoint_every=config.checkpoint_every,
-            resume=config.resume,
-            progress=config.progress,
-        )
+    """:func:`fit` on loaders whose batches a :class:`BucketSampler` chooses, by the validation loss when not told."""
+    return fit(
+        config, module, train_data, val_data, folder=folder, patience=patience, monitor=monitor or {"val_loss": "min"},
+        gradient_clip=config.gradient_clip, callbacks=[SamplerEpoch(train_data.sampler)],
+    )  # fmt: skip
 
 
 def load_best(module: ELBOTraining, folder: Path) -> None:
@@ -298,9 +281,7 @@ def load_best(module: ELBOTraining, folder: Path) -> None:
         raise UserError(f"{path} does not fit this network ({error}); pass --overwrite to train again") from error
 
 
-def seeded_build(
-    build: Callable[[PriorFactory], Model], prior: PriorFactory, *, plain: PriorFactory, seed: int
-) -> Model:
+def seeded_build(build: Callable[[PriorFactory], Model], prior: PriorFactory, *, seed: int) -> Model:
     """A network whose initial weights depend on the seed alone, and not on which prior it has.
 
     The random state afterwards is that of the seed, so the dropout masks of the first step are alike too.
@@ -308,11 +289,11 @@ def seeded_build(
     Args:
         build: Makes the network with a prior.
         prior: Makes its prior.
-        plain: Makes a prior without parameters, which draws no random numbers.
         seed: The seed.
     """
     pyro.set_rng_seed(seed)
-    reference = build(plain)
+    # a fixed prior has no parameters and draws no random numbers
+    reference = build(lambda *_: FixedGammaPrior())
     pyro.set_rng_seed(seed)
     model = build(prior)
     model.load_state_dict(dict(reference.named_parameters()), strict=False)

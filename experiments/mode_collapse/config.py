@@ -1,7 +1,5 @@
 """Options of the script on two clusters under repeated attention."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness.folder import exclusive
+from experiments.harness.options import options_of
 from experiments.harness.sweep import Sweep, Trainings
 from experiments.nmt import train as nmt
 from experiments.nmt.claims import claim_parts
-from experiments.nmt.config import SCHEMES, CompareTranslations, NormalizerName, TranslationConfig
+from experiments.nmt.config import SCHEMES, CompareTranslations, NormalizerName, TranslationConfig, TranslationOptions
 from experiments.nmt.evaluation import DEFINITIONS
 from experiments.nmt.figures import agreement_figure, ibm_error_rates, sentence_figures
 from experiments.nmt.table import COLUMNS, LEGEND, NORMALIZERS
@@ -78,10 +79,9 @@ def _train(config: CompareTranslations, sweep: Sweep) -> Trainings[TranslationCo
 
 
 def _base_config(config: CompareTranslations, folder: Path, normalizer: NormalizerName, seed: int) -> TranslationConfig:
-    names = ("dataset", "vocabulary", "hidden", "layers", "batch_size", "learning_rate", "num_samples", "beam", "k_max")
-    shared = {name: getattr(config, name) for name in names}
-    pairs = TOY_PAIRS if config.dataset == "toy" else {}
-    shared |= {name: getattr(config, name) or pairs.get(name) for name in ("train_pairs", "test_pairs")}
+    shared = options_of(config, TranslationOptions)
+    if config.dataset == "toy":
+        shared |= {name: shared[name] or pairs for name, pairs in TOY_PAIRS.items()}
     epochs = {"max_epochs": config.base_epochs, "patience": config.base_epochs}
     return TranslationConfig(
         **config.for_runs(), **shared, **epochs, guide="soft", normalizer=normalizer, embedding=config.hidden,

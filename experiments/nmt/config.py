@@ -1,7 +1,5 @@
 """Options of the scripts on translation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,8 +9,9 @@ from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat,
 from experiments.datasets.names import ParallelName
 from experiments.datasets.text.word_rules import WordRule
 from experiments.harness.cli import Command
-from experiments.harness.options import Device, Dropout, HalfOpenUnitInterval, Precision, RunOptions, SweepOptions
-from guides.names import PriorName, SchemeName
+from experiments.harness.options import Device, Dropout, HalfOpenUnitInterval, SweepOptions
+from experiments.sequence.config import NetworkOptions, SequenceConfig
+from guides.names import SchemeName
 
 __all__ = [
     "COMMANDS",
@@ -23,9 +22,11 @@ __all__ = [
     "GoldIndex",
     "GoldOrder",
     "NormalizerName",
+    "SearchOptions",
     "TextName",
     "TranslateConfig",
     "TranslationConfig",
+    "TranslationOptions",
 ]
 
 GoldIndex = Literal[0, 1]
@@ -35,7 +36,30 @@ TextName = Literal[ParallelName, "own"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslationConfig(RunOptions):
+class TranslationOptions(NetworkOptions):
+    """What a comparison of translations has in common with its runs.
+
+    Args:
+        dataset: The sentence pairs: toy is a generated corpus of German-like and English-like sentences.
+        train_pairs: Sentence pairs to train on, the first ones; all when omitted.
+        test_pairs: Sentence pairs to test on, the first ones; all when omitted.
+        vocabulary: Word pieces at most, both languages together.
+        hidden: Width of encoder, decoder, attention and inference network.
+        layers: Layers of encoder, decoder and inference network.
+        k_max: Evaluate also with so many largest weights of each word.
+    """
+
+    dataset: TextName = "toy"
+    train_pairs: PositiveInt | None = None
+    test_pairs: PositiveInt | None = None
+    vocabulary: PositiveInt = 1000
+    hidden: PositiveInt = 64
+    layers: PositiveInt = 2
+    k_max: PositiveInt | None = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationConfig(TranslationOptions, SequenceConfig):
     """Train a translation model whose alignment is a latent variable, and evaluate it on the test sentences.
 
     Args:
@@ -47,87 +71,26 @@ class TranslationConfig(RunOptions):
         tokenize: How sentences are divided into words: none takes what stands between blanks, nltk splits punctuation
             off (and joins it again in translations); nltk for own text when omitted, none for the others.
         max_words: Most words of a training sentence; longer pairs are left out and counted.
-        train_pairs: Train on so many first pairs; on all when omitted.
-        test_pairs: Test on so many first pairs; on all when omitted.
         skip_bad: Leave out, and count, lines that are empty or not UTF-8, instead of stopping.
-        guide: Inference scheme; soft is ordinary deterministic attention.
-        prior: fixed, or contextual (read off the source words); for weibull, lognormal and gamma.
-        kl_weight: Weight of the KL; schemes that sum alignments out have weight 1.
-        concentration: Concentration of a Weibull or Gamma posterior; the larger, the less noise.
-        scale: Standard deviation of a LogNormal posterior.
-        prior_rate: Rate of a Gamma prior.
-        prior_scale: Standard deviation of a LogNormal prior.
-        temperature: Temperature of the relaxed alignments of gumbel.
-        particles: Samples of wake_sleep and iwae.
-        input_feed: What the decoder is fed with: the expected context, or that of the drawn alignment (not for schemes
-            with an inference network or that sum alignments out).
         normalizer: What attention is normalised over: softmax, the source words; temporal, the target words before and
             then the source words; hybrid, a trained mixture of both.
-        warm_start: Epochs at first without the inference network: q = p, Jensen's bound; for dirichlet.
         posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from.
-        init_from: Folder of a finished run whose network (not its guide) to start from, and whose vocabulary to use.
-        vocabulary: Word pieces at most, both languages together.
-        embedding: Width of a word vector.
-        hidden: Width of encoder, decoder, attention and inference network.
-        layers: Layers of encoder, decoder and inference network.
-        init_range: Initial weights are uniform up to so much, as in the paper (0.1); PyTorch's own when omitted.
-        dropout: Dropout of word vectors, between layers and before the output.
-        batch_size: Sentence pairs of a batch.
         learning_rate: Learning rate of Adam; halved after an epoch without a better validation loss.
-        gradient_clip: Largest norm of the gradient of the loss per word.
-        max_epochs: Epochs at most.
-        patience: Epochs without a better validation loss before training stops.
-        num_samples: Posterior samples of the attention for perplexities and alignments.
-        k_max: Evaluate also with so many largest weights of each word.
-        beam: Live hypotheses of the beam search.
-        length_penalty: Exponent of the length penalty of the beam search.
-        no_repeat: The beam search repeats no so many word pieces in a row; it may when omitted.
-        precision: Arithmetic of the training; evaluation is in 32 bits.
-        seed: Seed of the initial weights, the order of the batches and all noise.
     """
 
-    dataset: TextName = "toy"
     text: Path | None = None
     source: str = "de"
     target: str = "en"
     lowercase: bool = True
     tokenize: WordRule | None = None
     max_words: PositiveInt = 80
-    train_pairs: PositiveInt | None = None
-    test_pairs: PositiveInt | None = None
     skip_bad: bool = False
     guide: SchemeName = "categorical_enum"
-    prior: PriorName = "contextual"
-    kl_weight: NonNegativeFloat = 1.0
-    concentration: PositiveFloat = 10.0
-    scale: PositiveFloat = 0.1
-    prior_rate: PositiveFloat = 1.0
-    prior_scale: PositiveFloat = 1.0
-    temperature: PositiveFloat = 0.5
-    particles: PositiveInt = 5
-    input_feed: Literal["expected", "sampled"] = "expected"
     normalizer: NormalizerName = "softmax"
-    warm_start: NonNegativeInt = 0
     posterior_from_prior: bool = False
-    init_from: Path | None = None
-    vocabulary: PositiveInt = 1000
-    embedding: PositiveInt = 64
-    hidden: PositiveInt = 64
-    layers: PositiveInt = 2
-    init_range: PositiveFloat | None = None
     dropout: Dropout = 0.3
-    batch_size: PositiveInt = 32
     learning_rate: PositiveFloat = 3e-3
-    gradient_clip: PositiveFloat = 1.0
     max_epochs: PositiveInt = 15
-    patience: PositiveInt = 5
-    num_samples: PositiveInt = 20
-    k_max: PositiveInt | None = 5
-    beam: PositiveInt = 5
-    length_penalty: NonNegativeFloat = 1.0
-    no_repeat: PositiveInt | None = None
-    precision: Precision = "32"
-    seed: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,37 +105,46 @@ class TranslationConfig(RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateConfig:
+class SearchOptions:
+    """How a trained network searches for translations.
+
+    Args:
+        beam: Live hypotheses of the beam search; as in training when omitted.
+        k_max: Keep so many largest weights of each word.
+        samples: Average the next word's probability over so many posterior samples; 0 takes the mean weights. For
+            weibull, lognormal, gamma and dirichlet.
+        no_repeat: Repeat no so many word pieces in a row; as in training when omitted.
+        max_length: Most word pieces of a translation; longer ones are cut, and counted or named.
+    """
+
+    beam: PositiveInt | None = None
+    k_max: PositiveInt | None = None
+    samples: NonNegativeInt = 0
+    no_repeat: PositiveInt | None = None
+    max_length: PositiveInt = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(SearchOptions):
     """Perplexity, BLEU and chrF of a trained network on its test text or on two files, with options of one's own.
 
     Args:
         run: Folder of a trained network.
         source_file: File of sentences to translate, UTF-8; the test text when omitted.
         target_file: File of their translations.
-        beam: Live hypotheses of the beam search; as in training when omitted.
-        k_max: Keep so many largest weights of each word.
-        samples: Average the next word's probability over so many posterior samples; 0 takes the mean weights. For
-            weibull, lognormal, gamma and dirichlet.
-        no_repeat: Repeat no so many word pieces in a row; as in training when omitted.
         max_words: Most words of a sentence of the two files.
-        max_length: Most word pieces of a translation; longer ones are cut, and counted.
         device: Where to compute.
     """
 
     run: Path
     source_file: Path | None = None
     target_file: Path | None = None
-    beam: PositiveInt | None = None
-    k_max: PositiveInt | None = None
-    samples: NonNegativeInt = 0
-    no_repeat: PositiveInt | None = None
     max_words: PositiveInt = 200
-    max_length: PositiveInt = 100
     device: Device = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslateConfig:
+class TranslateConfig(SearchOptions):
     """Translate a text file, a sentence a line; a line that is empty or too long gives an empty line.
 
     Args:
@@ -180,13 +152,7 @@ class TranslateConfig:
         file: The file, UTF-8.
         out: Where to write the translations; beside the file, with the language as its ending, when omitted.
         overwrite: Replace that file if it is there already.
-        beam: Live hypotheses of the beam search; as in training when omitted.
-        k_max: Keep so many largest weights of each word.
-        samples: Average the next word's probability over so many posterior samples; 0 takes the mean weights. For
-            weibull, lognormal, gamma and dirichlet.
-        no_repeat: Repeat no so many word pieces in a row; as in training when omitted.
         max_words: Most words of a sentence.
-        max_length: Most word pieces of a translation; longer ones are cut, and named.
         device: Where to compute.
     """
 
@@ -194,12 +160,7 @@ class TranslateConfig:
     file: Path
     out: Path | None = None
     overwrite: bool = False
-    beam: PositiveInt | None = None
-    k_max: PositiveInt | None = None
-    samples: NonNegativeInt = 0
-    no_repeat: PositiveInt | None = None
     max_words: PositiveInt = 200
-    max_length: PositiveInt = 100
     device: Device = "auto"
 
 
@@ -255,7 +216,7 @@ class AlignConfig:
 
 
 COMMANDS = {
-    "train": Command(TranslationConfig, "experiments.nmt.train:_run_and_show"),
+    "train": Command(TranslationConfig, "experiments.nmt.train:run_and_show"),
     "evaluate": Command(EvaluateConfig, "experiments.nmt.files:evaluate_run"),
     "translate": Command(TranslateConfig, "experiments.nmt.files:translate_file"),
     "align": Command(AlignConfig, "experiments.nmt.align:align_file"),
@@ -268,7 +229,7 @@ SCHEMES: tuple[SchemeName, ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareTranslations(SweepOptions):
+class CompareTranslations(TranslationOptions, SweepOptions):
     """Compare inference schemes for the alignment of a translation model.
 
     For each seed soft attention is trained first; every scheme, and soft as a control, goes on from its network for a
@@ -276,7 +237,6 @@ class CompareTranslations(SweepOptions):
 
     Args:
         task: The task; --task graph has other options.
-        dataset: The sentence pairs; toy is an embedded corpus of German-like and English-like sentences.
         schemes: The schemes to compare.
         normalizers: What attention is normalised over: softmax, the source words; temporal, the target words before and
             then the source words; hybrid, a trained mixture. Soft attention is trained from the beginning with each.
@@ -285,15 +245,7 @@ class CompareTranslations(SweepOptions):
         epochs: Epochs of every scheme from there.
         train_pairs: Sentence pairs to train on, the first ones; 3000 of toy, else all when omitted.
         test_pairs: Sentence pairs to test on, the first ones; 250 of toy, else all when omitted.
-        vocabulary: Word pieces at most, both languages together.
-        hidden: Width of the networks.
-        layers: Layers of the networks.
-        batch_size: Sentence pairs of a batch.
-        learning_rate: Learning rate of Adam.
         kl_weight: Weight of the KL in weibull and lognormal.
-        num_samples: Posterior samples of random attention weights.
-        beam: Live hypotheses of the beam search; 1 is greedy.
-        k_max: Evaluate also with so many largest weights of each word.
         ibm: Also train IBM Models 1 up to this on the same text, as baselines for alignment; 0 for none.
     """
 
@@ -304,15 +256,9 @@ class CompareTranslations(SweepOptions):
     seeds: PositiveInt = 3
     base_epochs: PositiveInt = 6
     epochs: PositiveInt = 1
-    train_pairs: PositiveInt | None = None
-    test_pairs: PositiveInt | None = None
-    vocabulary: PositiveInt = 1000
-    hidden: PositiveInt = 64
     layers: PositiveInt = 1
-    batch_size: PositiveInt = 32
     learning_rate: PositiveFloat = 1e-2
     kl_weight: NonNegativeFloat = 0.01
-    num_samples: PositiveInt = 20
     beam: PositiveInt = 1
     k_max: PositiveInt | None = None
     ibm: Literal[0, 1, 2] = 1

@@ -17,9 +17,10 @@ from experiments.datasets.text.word_rules import join_words
 from experiments.harness.training import Fitted
 from experiments.nmt.alignments import alignment_summary
 from experiments.nmt.config import TranslationConfig
-from experiments.nmt.model import Trained, load_text, tokenised
+from experiments.nmt.data import load_text, tokenised
+from experiments.nmt.model import Trained
 from experiments.sequence.model import perplexity as sequence_perplexity
-from models.decoding import Inference, beam_search
+from models.decoding import beam_search
 
 __all__ = [
     "DEFINITIONS",
@@ -115,13 +116,12 @@ def translate(
         progress: Show a progress bar.
     """
     config, found = trained.config, dict[int, Translated]()
-    inference = Inference(k_max=k_max, family=trained.family, samples=samples)
     bar = progress_bar(len(text), "translating", shown=progress)
     for batch in batches(trained, text):
         hypotheses = beam_search(
-            trained.model, batch.source, batch.source_mask, begin=BEGIN, end=END, inference=inference,
-            beam=config.beam if beam is None else beam, length_penalty=config.length_penalty,
-            max_length=_LONGEST if max_length is None else max_length,
+            trained.model, batch.source, batch.source_mask, begin=BEGIN, end=END,
+            inference=trained.inference(samples=samples, k_max=k_max), beam=config.beam if beam is None else beam,
+            length_penalty=config.length_penalty, max_length=_LONGEST if max_length is None else max_length,
             no_repeat=config.no_repeat if no_repeat is None else no_repeat, alignments=False, seed=config.seed,
         )  # fmt: skip
         for index, (best, *_) in zip(batch.indices.tolist(), hypotheses, strict=True):
@@ -185,7 +185,7 @@ def evaluate(trained: Trained, fitted: Fitted) -> Evaluation:
         **alignment_summary(trained, text, batches(trained, text)),
         "val_ppl": math.exp(best["val_loss"]),
         **fitted.metrics,
-        "parameters": sum(parameter.numel() for parameter in trained.module.parameters()),
+        "parameters": trained.parameters,
         "network_parameters": sum(parameter.numel() for parameter in trained.model.parameters()),
     }
     if trained.model.normalizer is not None:

@@ -11,8 +11,9 @@ from experiments.nmt.align import aligned_pairs
 from experiments.nmt.alignment_figures import agreement_heatmap, interval_heatmaps, prior_and_posterior
 from experiments.nmt.alignments import PairAlignment
 from experiments.nmt.config import TranslationConfig
+from experiments.nmt.data import load_text
 from experiments.nmt.ibm_models import train_ibm
-from experiments.nmt.model import load_text, load_trained
+from experiments.nmt.model import load_trained
 from experiments.reporting.figures import save
 from experiments.reporting.report import Part
 from pyro_attention.analysis import GoldAlignment, alignment_error_rate

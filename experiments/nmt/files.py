@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from experiments.files import UserError, user_errors
-from experiments.nmt.config import EvaluateConfig, TranslateConfig
+from experiments.harness.options import options_of
+from experiments.nmt.config import EvaluateConfig, SearchOptions, TranslateConfig
+from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import bleu, chrf, perplexity, translate
 from experiments.nmt.input import read_pairs, read_source, refuse_to_replace, write_lines
-from experiments.nmt.model import load_text, load_trained
+from experiments.nmt.model import load_trained
 from experiments.reporting.tables import metrics_table
 
 __all__ = [
@@ -32,7 +33,7 @@ def translate_file(config: TranslateConfig) -> Path:
     for fault in source.faults:
         print(f"{fault}; its translation is an empty line", file=sys.stderr)
     with user_errors(ValueError):
-        found = translate(trained, source.text, progress=True, **_search(config))
+        found = translate(trained, source.text, progress=True, **options_of(config, SearchOptions))
     lines = [""] * source.num_lines
     for place, translation in zip(source.places, found, strict=True):
         lines[place] = translation.text
@@ -59,7 +60,7 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
         with user_errors(ValueError, OSError):
             text = load_text(trained.config, "test")
     with user_errors(ValueError):
-        found = translate(trained, text, progress=True, **_search(config))
+        found = translate(trained, text, progress=True, **options_of(config, SearchOptions))
     scores = {"BLEU": bleu(found, text, trained.config), "chrF": chrf(found, text, trained.config)}
     metrics = {"perplexity": perplexity(trained, text, k_max=config.k_max)}
     metrics |= {name: score.score for name, score in scores.items()}
@@ -68,8 +69,3 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
     if cut := sum(translation.cut for translation in found):
         print(f"{cut} of {len(found)} translations were cut at {config.max_length} word pieces (--max-length)")
     return metrics
-
-
-def _search(config: TranslateConfig | EvaluateConfig) -> dict[str, Any]:
-    """Options of the search."""
-    return {name: getattr(config, name) for name in ("k_max", "beam", "samples", "max_length", "no_repeat")}

@@ -13,12 +13,13 @@ from experiments.harness.results import write_environment, write_metrics
 from experiments.harness.training import fit_batches
 from experiments.nmt.align import aligned_pairs, draw_pair
 from experiments.nmt.config import TranslationConfig
+from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import evaluate
-from experiments.nmt.model import build, load_text, load_trained, load_vocabulary
+from experiments.nmt.model import build, load_trained, load_vocabulary
 from experiments.reporting.tables import metrics_table
 from pyro_attention.analysis import GoldAlignment
 
-__all__ = ["TranslationConfig", "run", "run_folder"]
+__all__ = ["TranslationConfig", "run", "run_and_show", "run_folder"]
 
 PICTURES = 3
 
@@ -66,7 +67,7 @@ def run(config: TranslationConfig) -> dict[str, float]:
     return evaluation.metrics
 
 
-def _run_and_show(config: TranslationConfig) -> None:
+def run_and_show(config: TranslationConfig) -> None:
     """The script: table on the terminal, pictures of the first test sentences in the folder."""
     if config.dataset == "own":
         print(_reading(config))

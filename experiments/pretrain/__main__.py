@@ -7,5 +7,5 @@ from experiments.harness.cli import launch
 
 if __name__ == "__main__":
     launch(
-        "experiments.pretrain", "experiments.pretrain.config:PretrainConfig", "experiments.pretrain.train:_run_and_show"
+        "experiments.pretrain", "experiments.pretrain.config:PretrainConfig", "experiments.pretrain.train:run_and_show"
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +17,12 @@ from experiments.datasets.text.masked_text import (
     load_english,
     masked_loader,
 )
-from experiments.harness.training import Fitted, hybrid_metrics
-from experiments.pretrain.model import Trained
-from pyro_attention import AttentionGuide, Dense, Soft, predict, sample_posterior
+from experiments.harness.training import Fitted, Trained, hybrid_metrics
+from experiments.pretrain.model import TrainedEncoder
+from pyro_attention import Dense, Soft, predict, sample_posterior
 from pyro_attention.analysis import explained_away
 
-__all__ = ["definitions", "evaluate", "is_random", "key_masses", "token_scores"]
+__all__ = ["definitions", "evaluate", "key_masses", "mean_probabilities", "token_scores"]
 
 _DEFINITIONS = {
     "test_ppl": "perplexity per hidden word piece of the test sentences: mean probability over posterior samples "
@@ -51,12 +52,18 @@ def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
     return {name: _DEFINITIONS.get(name) or _PER_HEAD[name.partition("_layers.")[0]] for name in metrics}
 
 
-def is_random(guide: AttentionGuide) -> bool:
-    """Whether predictions average over posterior samples."""
-    return not isinstance(guide.family("layers.0"), Soft)
+def mean_probabilities(
+    trained: Trained[Any, Any], batch: Iterable[Tensor], transform: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Mean of a network's transformed outputs for a batch over posterior samples; under soft attention its outputs."""
+    soft = isinstance(trained.guide.family("layers.0"), Soft)
+    return predict(
+        trained.guide, *batch, num_samples=1 if soft else trained.config.num_samples,
+        noise="none" if soft else "attention", seed=trained.config.seed, transform=transform,
+    ).mean  # fmt: skip
 
 
-def _test_batches(trained: Trained) -> Iterator[MaskedBatch]:
+def _test_batches(trained: TrainedEncoder) -> Iterator[MaskedBatch]:
     """The test sentences; what is hidden in them is the same for all runs with one vocabulary."""
     config, size = trained.config, len(trained.vocabulary)
     sentences = load_english(config.dataset, data_root=config.data_root)["test"]
@@ -66,22 +73,20 @@ def _test_batches(trained: Trained) -> Iterator[MaskedBatch]:
         yield MaskedBatch(*(tensor.to(trained.device) for tensor in batch))
 
 
-def token_scores(trained: Trained) -> dict[str, float]:
+def token_scores(trained: TrainedEncoder) -> dict[str, float]:
     """Perplexity and accuracy on the hidden test word pieces; see the definitions."""
-    random, nll, correct, count = is_random(trained.guide), 0.0, 0, 0
+    nll, correct, count = 0.0, 0, 0
     for batch in _test_batches(trained):
-        probabilities = predict(
-            trained.guide, *batch, num_samples=trained.config.num_samples if random else 1,
-            noise="attention" if random else "none", seed=trained.config.seed,
-            transform=lambda features: trained.model.likelihood(features).logits.exp(),
-        ).mean  # fmt: skip
+        probabilities = mean_probabilities(
+            trained, batch, lambda features: trained.model.likelihood(features).logits.exp()
+        )
         nll -= probabilities.gather(-1, batch.target[:, None]).double().log().sum().item()
         correct += int((probabilities.argmax(-1) == batch.target).sum())
         count += len(batch.target)
     return {"test_ppl": math.exp(nll / count), "test_accuracy": correct / count}
 
 
-def key_masses(trained: Trained) -> dict[str, Tensor]:
+def key_masses(trained: TrainedEncoder) -> dict[str, Tensor]:
     """Sum of the weights of every key, by attention site: ``[heads, test word pieces]``, attention at its mean."""
     found: dict[str, list[Tensor]] = {}
     for batch in _test_batches(trained):
@@ -93,7 +98,7 @@ def key_masses(trained: Trained) -> dict[str, Tensor]:
     return {site: torch.cat(masses, 1) for site, masses in found.items()}
 
 
-def evaluate(trained: Trained, fitted: Fitted) -> tuple[dict[str, float], dict[str, Tensor]]:
+def evaluate(trained: TrainedEncoder, fitted: Fitted) -> tuple[dict[str, float], dict[str, Tensor]]:
     """All metrics of a trained network, and its :func:`key_masses`."""
     best, masses = fitted.history[fitted.best_epoch], key_masses(trained)
     metrics = token_scores(trained) | {
@@ -101,7 +106,7 @@ def evaluate(trained: Trained, fitted: Fitted) -> tuple[dict[str, float], dict[s
         "val_accuracy": best["val_accuracy"],
         **_mass_summary(torch.cat(list(masses.values())).flatten(), trained.config.epsilon),
         **fitted.metrics,
-        "parameters": sum(parameter.numel() for parameter in trained.module.parameters()),
+        "parameters": trained.parameters,
     }
     for site, rows in masses.items():
         for head, row in enumerate(rows):

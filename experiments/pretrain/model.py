@@ -13,22 +13,28 @@ from torch import Tensor
 from experiments.datasets.text.masked_text import MaskedBatch, load_english
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import UserError, user_errors
-from experiments.harness.training import ELBOTraining, PriorFactory, load_best, resolve_device, seeded_build
+from experiments.harness.folder import saved_config
+from experiments.harness.training import (
+    ELBOTraining,
+    PriorFactory,
+    Trained,
+    load_best,
+    resolve_device,
+    seeded_build,
+)
 from experiments.pretrain.config import PretrainConfig
-from experiments.sequence.model import run_config, run_vocabulary
-from guides.schemes import Scheme, build_scheme
+from experiments.sequence.model import run_vocabulary
 from models.text import MaskedLanguageModel, TextEncoder
-from pyro_attention import NORMALIZERS, AttentionGuide, Hybrid, Normalizer, predict
+from pyro_attention import NORMALIZERS, Hybrid, Normalizer, predict
 
 __all__ = [
     "MaskedTraining",
     "TextTraining",
-    "Trained",
+    "TrainedEncoder",
     "build",
     "build_encoder",
     "load_trained",
     "load_vocabulary",
-    "scheme_of",
 ]
 
 
@@ -58,35 +64,14 @@ class MaskedTraining(TextTraining):
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedEncoder(Trained[PretrainConfig, MaskedLanguageModel]):
     """A masked language model with its guide.
 
     Attributes:
-        config: How it was made.
-        module: Network, guide and objective.
         vocabulary: Its word pieces.
     """
 
-    config: PretrainConfig
-    module: MaskedTraining
     vocabulary: Vocabulary
-
-    @property
-    def model(self) -> MaskedLanguageModel:
-        """The network."""
-        model: MaskedLanguageModel = self.module.objective.model
-        return model
-
-    @property
-    def guide(self) -> AttentionGuide:
-        """The guide over the network."""
-        guide: AttentionGuide = self.module.objective.guide
-        return guide
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.model.bias.device
 
 
 def load_vocabulary(config: PretrainConfig, folder: Path) -> Vocabulary:
@@ -99,12 +84,6 @@ def load_vocabulary(config: PretrainConfig, folder: Path) -> Vocabulary:
         )
 
     return run_vocabulary(folder, None, train)
-
-
-def scheme_of(config: PretrainConfig, **changes: Any) -> Scheme:
-    """The inference scheme of a configuration."""
-    options = {name: getattr(config, name) for name in ("prior", "kl_weight", "concentration", "scale")}
-    return build_scheme(config.guide, **options | changes)
 
 
 def build_encoder(config: PretrainConfig, vocabulary: Vocabulary, prior: PriorFactory) -> TextEncoder:
@@ -121,19 +100,19 @@ def _normalizer(config: PretrainConfig, heads: int) -> Normalizer:
     return NORMALIZERS[config.normalizer]()
 
 
-def build(config: PretrainConfig, vocabulary: Vocabulary) -> Trained:
+def build(config: PretrainConfig, vocabulary: Vocabulary) -> TrainedEncoder:
     """Network and guide, untrained."""
-    scheme = scheme_of(config)
+    scheme = config.build_scheme()
 
     def make(prior: PriorFactory) -> MaskedLanguageModel:
         return MaskedLanguageModel(build_encoder(config, vocabulary, prior))
 
-    model = seeded_build(make, scheme.prior, plain=build_scheme("soft").prior, seed=config.seed)
+    model = seeded_build(make, scheme.prior, seed=config.seed)
     module = MaskedTraining(model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate)
-    return Trained(config, module.to(resolve_device(config.device)), vocabulary)
+    return TrainedEncoder(config, module.to(resolve_device(config.device)), vocabulary)
 
 
-def load_trained(folder: Path, *, device: str = "auto") -> Trained:
+def load_trained(folder: Path, *, device: str = "auto") -> TrainedEncoder:
     """The network of a finished pretraining run, at its best epoch.
 
     Raises:
@@ -146,7 +125,7 @@ def load_trained(folder: Path, *, device: str = "auto") -> Trained:
                 f"--out {folder}"
             )
     with user_errors(ValueError, OSError, TypeError):
-        config = run_config(folder, PretrainConfig, script="experiments.pretrain", device=device)
+        config = saved_config(folder, PretrainConfig, script="experiments.pretrain", device=device)
         trained = build(config, Vocabulary.load(folder / "vocabulary.json"))
         load_best(trained.module, folder)
     return trained

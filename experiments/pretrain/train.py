@@ -22,7 +22,7 @@ from experiments.pretrain.model import build, load_vocabulary
 from experiments.reporting.figures import save
 from experiments.reporting.tables import metrics_table
 
-__all__ = ["PretrainConfig", "run", "run_folder"]
+__all__ = ["PretrainConfig", "run", "run_and_show", "run_folder"]
 
 
 def run_folder(config: PretrainConfig) -> Path:
@@ -77,7 +77,7 @@ def run(config: PretrainConfig) -> dict[str, float]:
     return metrics
 
 
-def _run_and_show(config: PretrainConfig) -> None:
+def run_and_show(config: PretrainConfig) -> None:
     """The script: table on the terminal."""
     metrics, folder = run(config), run_folder(config)
     print(metrics_table(metrics))

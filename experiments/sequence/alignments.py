@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from experiments.datasets.text.batches import Batch
-from experiments.sequence.model import TrainedSequences, model_arguments
+from experiments.sequence.model import AnyTrained, model_arguments
 from models.decoder import AttentionDecoder
-from models.decoding import Inference, word_alignment
+from models.decoding import target_alignments
 from pyro_attention import (
     Amortised,
     CategoricalAlignment,
@@ -45,7 +45,7 @@ class BatchAlignment:
 
 
 @torch.no_grad()
-def align_batch(trained: TrainedSequences, batch: Batch, *, num_samples: int) -> BatchAlignment:
+def align_batch(trained: AnyTrained, batch: Batch, *, num_samples: int) -> BatchAlignment:
     """Prior and posterior alignment of the pieces of a batch, given its target sentences.
 
     ============================== ==================================================================
@@ -64,7 +64,7 @@ def align_batch(trained: TrainedSequences, batch: Batch, *, num_samples: int) ->
         return _align_batch(trained, batch, num_samples)
 
 
-def _align_batch(trained: TrainedSequences, batch: Batch, num_samples: int) -> BatchAlignment:
+def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int) -> BatchAlignment:
     arguments, site = model_arguments(batch), _attention_site(trained, batch)
     prior, posterior = site["infer"]["prior"], site["fn"]
     model, family = trained.model, trained.guide.family("alignment")
@@ -77,12 +77,9 @@ def _align_batch(trained: TrainedSequences, batch: Batch, num_samples: int) -> B
         with seeded(trained.config.seed):
             samples = sample_posterior(trained.guide, *arguments, num_samples=count, memory_budget=_MEMORY)
         return BatchAlignment(mean, samples["alignment"].squeeze(-2))
-    steps = model.steps(model.start(model.encode(*arguments[:2]), batch.source_mask), batch.target_in)
-    rows = [
-        word_alignment(model, step, wanted, Inference(family=family))
-        for step, wanted in zip(steps, batch.target_out.unbind(1), strict=True)
-    ]
-    return BatchAlignment(mean, torch.stack(rows, 1).unsqueeze(0))
+    state = model.start(model.encode(*arguments[:2]), batch.source_mask)
+    exact = target_alignments(model, state, batch.target_in, batch.target_out, trained.inference())
+    return BatchAlignment(mean, exact.unsqueeze(0))
 
 
 @contextmanager
@@ -95,19 +92,19 @@ def _expected_feed(model: AttentionDecoder) -> Iterator[None]:
         model.input_feed = trained_with
 
 
-def _attention_site(trained: TrainedSequences, batch: Batch) -> dict[str, Any]:
+def _attention_site(trained: AnyTrained, batch: Batch) -> dict[str, Any]:
     """The trace node of the alignment, with prior and posterior."""
     nodes: Any = trained.guide.run(*model_arguments(batch)).trace.nodes
     node: dict[str, Any] = nodes["alignment"]
     return node
 
 
-def predicts_by_posterior(trained: TrainedSequences) -> bool:
+def predicts_by_posterior(trained: AnyTrained) -> bool:
     """Whether words are predicted from posterior weights, as in Bayesian attention, and not from a prior alignment."""
     return trained.family.kind in (LogWeights.kind, GaussianWeights.kind)
 
 
-def predictive_weights(trained: TrainedSequences, found: BatchAlignment) -> Tensor:
+def predictive_weights(trained: AnyTrained, found: BatchAlignment) -> Tensor:
     """Mean weights that words are predicted from: of the prior; of the posterior under Bayesian attention."""
     if found.prior is None or predicts_by_posterior(trained):
         return found.posterior.mean(0)
@@ -120,7 +117,7 @@ class EntropySums:
     def __init__(self) -> None:
         self.sums, self.count = torch.zeros(2, dtype=torch.float64), 0
 
-    def add(self, trained: TrainedSequences, batch: Batch, found: BatchAlignment) -> None:
+    def add(self, trained: AnyTrained, batch: Batch, found: BatchAlignment) -> None:
         """Count a batch, unless its weights are Gaussian: negative ones have no entropy."""
         if trained.family.kind == GaussianWeights.kind:
             return

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, get_args
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,30 +15,26 @@ from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import UserError, user_errors
 from experiments.harness.checkpoints import read_weights
-from experiments.harness.folder import saved_options
-from experiments.harness.options import OptionError, configuration
-from experiments.harness.training import ELBOTraining
-from guides.names import AlignmentSchemeName
-from guides.schemes import Scheme, build_scheme
+from experiments.harness.training import ELBOTraining, Trained
+from experiments.sequence.config import SequenceConfig
 from models.decoder import AttentionDecoder
 from models.decoding import Inference, target_log_probs
 from pyro_attention import Amortised, AttentionGuide, CategoricalAlignment, Family, Soft
 from pyro_attention.posterior.predictive import seeded
 
 __all__ = [
+    "AnyTrained",
     "SequenceTraining",
     "TrainedSequences",
-    "is_random",
     "model_arguments",
     "perplexity",
     "prediction_family",
-    "run_config",
     "run_vocabulary",
-    "scheme_of",
     "start_from",
 ]
 
-Config = TypeVar("Config")
+Config = TypeVar("Config", bound=SequenceConfig)
+Network = TypeVar("Network", bound=AttentionDecoder)
 
 
 def model_arguments(batch: Batch) -> tuple[Tensor, ...]:
@@ -103,62 +99,15 @@ def prediction_family(guide: AttentionGuide) -> Family:
     return family.family if isinstance(family, Amortised) else family
 
 
-def scheme_of(config: Any) -> Scheme:
-    """The inference scheme of a configuration, that of translation or of captioning.
-
-    Raises:
-        ValueError: A scheme that does not go with a sampled input feed.
-    """
-    of_all_words = config.guide in get_args(AlignmentSchemeName) and config.guide != "hard_sample"
-    if config.input_feed == "sampled" and of_all_words:
-        raise ValueError(
-            f"guide {config.guide} does not go with input_feed sampled, where each alignment depends on those before; "
-            f"expected soft, weibull, lognormal, gamma or hard_sample, or input_feed expected"
-        )
-    return build_scheme(
-        config.guide, prior=config.prior, kl_weight=config.kl_weight, concentration=config.concentration,
-        scale=config.scale, prior_rate=config.prior_rate, prior_scale=config.prior_scale,
-        temperature=config.temperature, particles=config.particles,
-    )  # fmt: skip
-
-
-class SequenceOptions(Protocol):
-    """What evaluation reads of a configuration."""
-
-    @property
-    def num_samples(self) -> int:
-        """Posterior samples of the attention."""
-
-    @property
-    def seed(self) -> int:
-        """Seed of all noise."""
-
-
 @dataclass(frozen=True)
-class TrainedSequences:
-    """A network with its guide.
+class TrainedSequences(Trained[Config, Network]):
+    """A network that writes sentences, with its guide.
 
     Attributes:
-        config: How it was made.
-        module: Network, guide and objective.
         vocabulary: Word pieces.
     """
 
-    config: SequenceOptions
-    module: SequenceTraining
     vocabulary: Vocabulary
-
-    @property
-    def model(self) -> AttentionDecoder:
-        """The network."""
-        model: AttentionDecoder = self.module.objective.model
-        return model
-
-    @property
-    def guide(self) -> AttentionGuide:
-        """The guide over the network."""
-        guide: AttentionGuide = self.module.objective.guide
-        return guide
 
     @property
     def family(self) -> Family:
@@ -166,21 +115,29 @@ class TrainedSequences:
         return prediction_family(self.guide)
 
     @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.model.output.weight.device
+    def is_random(self) -> bool:
+        """Whether predictions average over posterior samples: not under soft attention, nor where sums are exact."""
+        return not isinstance(self.family, Soft) and self.family.kind != CategoricalAlignment.kind
+
+    def inference(self, *, samples: int | None = 0, k_max: int | None = None) -> Inference:
+        """How the attention is integrated out of the words.
+
+        Args:
+            samples: Posterior samples; 0 takes the mean weights, and None as many as configured where these are random.
+            k_max: Keep so many largest weights of each word.
+        """
+        if samples is None:
+            samples = self.config.num_samples if self.is_random else 0
+        return Inference(k_max=k_max, family=self.family, samples=samples)
 
 
-def is_random(trained: TrainedSequences) -> bool:
-    """Whether predictions average over posterior samples: not under soft attention, nor where sums are exact."""
-    return not isinstance(trained.family, Soft) and trained.family.kind != CategoricalAlignment.kind
+AnyTrained = TrainedSequences[Any, Any]  # translation or captioning
 
 
-def perplexity(trained: TrainedSequences, batches: Iterable[Batch], *, k_max: int | None = None) -> float:
+def perplexity(trained: AnyTrained, batches: Iterable[Batch], *, k_max: int | None = None) -> float:
     """Perplexity per word piece of batches, under the scheme's own predictive distribution."""
     trained.module.eval()
-    samples = trained.config.num_samples if is_random(trained) else 0
-    inference = Inference(k_max=k_max, family=trained.family, samples=samples)
+    inference = trained.inference(samples=None, k_max=k_max)
     total, count = 0.0, 0
     with seeded(trained.config.seed):
         for batch in batches:
@@ -216,30 +173,3 @@ def start_from(model: nn.Module, folder: Path, vocabulary: Vocabulary) -> None:
     if misfits:
         raise UserError(f"{path} has another {misfits[0]} than this network; give both runs the same sizes")
     model.load_state_dict({name: value for name, value in weights.items() if name in ours}, strict=False)
-
-
-def run_config(
-    folder: Path, config_type: type[Config], *, script: str, older: Mapping[str, Any] | None = None, **changes: Any
-) -> Config:
-    """The configuration of the run in a folder, checked as on the command line.
-
-    Args:
-        folder: The folder.
-        config_type: Dataclass of the configuration.
-        script: The script that makes such runs.
-        older: What fields meant in runs of before they were there, where that is not their default.
-        changes: Fields to set to something else.
-
-    Raises:
-        UserError: The folder holds no run, or its config.yaml is damaged or has a value that is not allowed.
-    """
-    path = folder / "config.yaml"
-    if not path.is_file():
-        raise UserError(f"{folder} holds no run (config.yaml is missing); train one: python -m {script} train")
-    known = {field.name for field in fields(config_type)}  # type: ignore[arg-type]
-    # the weights are loaded: where they started does not matter any more
-    values = dict(older or {}) | saved_options(folder) | {"out": folder, "init_from": None} | changes
-    try:
-        return configuration(config_type, {name: value for name, value in values.items() if name in known})
-    except OptionError as error:
-        raise UserError(f"{path}: {error}; put the value of the training back, or train again") from error

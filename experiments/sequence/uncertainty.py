@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from experiments.datasets.text.batches import Batch
-from experiments.sequence.model import TrainedSequences, is_random
-from models.decoding import Inference, next_word_mixture
+from experiments.sequence.model import AnyTrained
+from models.decoding import next_word_mixture
 from pyro_attention.posterior.predictive import seeded
 
 __all__ = ["WordUncertainty", "word_uncertainty"]
@@ -31,7 +31,7 @@ class WordUncertainty:
 
 
 @torch.no_grad()
-def word_uncertainty(trained: TrainedSequences, batch: Batch, *, num_samples: int = 100) -> WordUncertainty:
+def word_uncertainty(trained: AnyTrained, batch: Batch, *, num_samples: int = 100) -> WordUncertainty:
     r"""Split the predictive entropy of every word piece, :math:`H[y] = \mathrm{E}_w H[y \mid w] + I(y; w)`.
 
     Exact for alignments; over posterior samples for Bayesian attention, as
@@ -43,7 +43,7 @@ def word_uncertainty(trained: TrainedSequences, batch: Batch, *, num_samples: in
         num_samples: Posterior samples of random attention weights.
     """
     model = trained.model.eval()
-    inference = Inference(family=trained.family, samples=num_samples if is_random(trained) else 0)
+    inference = trained.inference(samples=num_samples if trained.is_random else 0)
     state, parts = model.start(model.encode(batch.source, batch.source_mask), batch.source_mask), []
     with seeded(trained.config.seed):
         for step in model.steps(state, batch.target_in):

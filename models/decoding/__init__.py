@@ -3,7 +3,13 @@
 from models.decoding.beam import beam_search
 from models.decoding.hypotheses import Hypothesis
 from models.decoding.inference import Inference
-from models.decoding.next_word import next_word_log_probs, next_word_mixture, target_log_probs, word_alignment
+from models.decoding.next_word import (
+    next_word_log_probs,
+    next_word_mixture,
+    target_alignments,
+    target_log_probs,
+    word_alignment,
+)
 from models.decoding.sampling import greedy, sample
 
 __all__ = [
@@ -14,6 +20,7 @@ __all__ = [
     "next_word_log_probs",
     "next_word_mixture",
     "sample",
+    "target_alignments",
     "target_log_probs",
     "word_alignment",
 ]

@@ -85,18 +85,15 @@ def beam_search(
         >>> [len(hypotheses) for hypotheses in found], found[0][0].score >= found[0][1].score
         ([2, 2], True)
     """
-    inference.check(model)
-    check_request(model, source, source_mask, begin=begin, end=end, max_length=max_length, beam=beam, keep=keep)
+    request = {"begin": begin, "end": end, "max_length": max_length, "beam": beam, "keep": keep}
+    check_request(model, source, source_mask, inference, **request)
     search = _Search(end, beam, max_length, length_penalty, keep, no_repeat, [[] for _ in source])
     with evaluation(model), seeded(seed):
         start = model.start(model.encode(source, source_mask), source_mask)
-        beams = _Beams.begin(start, begin, beam)
-        for _ in range(max_length):
+        beams: _Beams | None = _Beams.begin(start, begin, beam)
+        while beams is not None:
             step = model.step(beams.state, model.embed(beams.tokens[..., -1].flatten()), k_max=inference.k_max)
-            live = search.advance(beams, next_word_log_probs(model, step, inference), step.state)
-            if live is None:
-                break
-            beams = live
+            beams = search.advance(beams, next_word_log_probs(model, step, inference), step.state)
         return align(model, start, search.found, begin=begin, inference=inference) if alignments else search.found
 
 

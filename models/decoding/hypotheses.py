@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from models.decoder import AttentionDecoder
 from models.decoder_state import DecoderState
 from models.decoding.inference import Inference
-from models.decoding.next_word import word_alignment
+from models.decoding.next_word import target_alignments
 
 __all__ = ["Hypothesis", "align", "check_request", "evaluation", "largest", "length_divisor", "repeats"]
 
@@ -127,13 +127,9 @@ def align(
     padded = [[begin, *h.tokens, *[begin] * (longest - len(h.tokens))] for _, h in pairs]
     tokens = torch.tensor(padded, device=device)
     state = start.select(torch.tensor([sentence for sentence, _ in pairs], device=device))
-    steps = model.steps(state, tokens[:, :-1], k_max=inference.k_max)
-    rows = [
-        word_alignment(model, step, words, inference)
-        for step, words in zip(steps, tokens[:, 1:].unbind(1), strict=True)
-    ]
+    rows = target_alignments(model, state, tokens[:, :-1], tokens[:, 1:], inference)
     sizes = start.mask.sum(1).tolist()
-    for (sentence, hypothesis), weights in zip(pairs, torch.stack(rows, 1), strict=True):
+    for (sentence, hypothesis), weights in zip(pairs, rows, strict=True):
         own = weights[: len(hypothesis.tokens), : sizes[sentence]].clone()  # without the padding behind a view
         aligned[sentence].append(replace(hypothesis, alignments=own))
     return aligned
@@ -155,6 +151,7 @@ def check_request(
     model: AttentionDecoder,
     source: Tensor,
     source_mask: Tensor,
+    inference: Inference,
     *,
     begin: int,
     end: int,
@@ -163,6 +160,7 @@ def check_request(
     keep: int = 1,
 ) -> None:
     """Raise ValueError unless the arguments of a search are in range and fit the model."""
+    inference.check(model)
     model.check_source(source)
     if source_mask.dtype != torch.bool or source_mask.shape != source.shape[:2]:
         raise ValueError(

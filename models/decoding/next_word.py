@@ -9,13 +9,20 @@ import torch
 from torch import Tensor
 
 from models.decoder import AttentionDecoder
-from models.decoder_state import Step
+from models.decoder_state import DecoderState, Step
 from models.decoding.inference import Inference
 from pyro_attention import Dense
 from pyro_attention.analysis.alignments.uncertainty import k_max as keep_largest
 from pyro_attention.ops.token_log_prob import default_chunk_rows
 
-__all__ = ["NextWord", "next_word_log_probs", "next_word_mixture", "target_log_probs", "word_alignment"]
+__all__ = [
+    "NextWord",
+    "next_word_log_probs",
+    "next_word_mixture",
+    "target_alignments",
+    "target_log_probs",
+    "word_alignment",
+]
 
 _DEFAULT = Inference()
 
@@ -130,6 +137,29 @@ def word_alignment(model: AttentionDecoder, step: Step, words: Tensor, inference
         return _draw_weights(model, step, inference).mean(1)
     log_f = model.likelihood(step.queries.unsqueeze(1), step.state.memory).log_prob(words.unsqueeze(1))
     return (_log_prior(step, inference.k_max) + log_f).softmax(-1)
+
+
+@torch.no_grad()
+def target_alignments(
+    model: AttentionDecoder, state: DecoderState, target_in: Tensor, target_out: Tensor, inference: Inference = _DEFAULT
+) -> Tensor:
+    """:func:`word_alignment` of every word of given sentences, by teacher forcing.
+
+    Args:
+        model: The model.
+        state: Its state before the first word.
+        target_in: Ids ``[B, M]`` of the words before.
+        target_out: Ids ``[B, M]`` of the words.
+        inference: How the attention is integrated out.
+
+    Returns:
+        ``[B, M, N]``; zeros at the padding of the source.
+    """
+    steps = model.steps(state, target_in, k_max=inference.k_max)
+    rows = [
+        word_alignment(model, step, words, inference) for step, words in zip(steps, target_out.unbind(1), strict=True)
+    ]
+    return torch.stack(rows, 1)
 
 
 def _mixture(model: AttentionDecoder, step: Step, inference: Inference) -> tuple[Tensor, Tensor]:

@@ -138,8 +138,7 @@ def _walk(
     inference: Inference,
 ) -> list[Hypothesis]:
     """Go on by the word that is chosen from log probabilities ``[B, V]`` until every sentence has ended."""
-    inference.check(model)
-    check_request(model, source, source_mask, begin=begin, end=end, max_length=max_length)
+    check_request(model, source, source_mask, inference, begin=begin, end=end, max_length=max_length)
     with evaluation(model), seeded(seed):
         start = state = model.start(model.encode(source, source_mask), source_mask)
         word = torch.full((len(source),), begin, device=source.device)

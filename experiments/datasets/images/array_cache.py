@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from experiments.datasets.safe_arrays import map_array
-from experiments.datasets.untrusted import read_json
-from experiments.files import locked, remove_partials, write_atomic
+from experiments.files import locked, read_json, remove_partials, write_atomic
 
 __all__ = ["cached_array", "checksum"]
 
@@ -69,7 +68,7 @@ def cached_array(
                 text = json.dumps({"key": key, "shape": shape, "notes": notes or {}}, indent=2)
                 write_atomic(record, lambda file: file.write(text.encode()))
     try:
-        saved = read_json(record, expected="a record of an array", remedy=_AGAIN)
+        saved = read_json(record, _AGAIN)
         found, shape, told = dict(saved["key"]), list(saved["shape"]), dict(saved["notes"])
         # mode "c": changes would stay in memory; torch warns of arrays that cannot be written to
         array = torch.from_numpy(map_array(path))

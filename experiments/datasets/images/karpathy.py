@@ -8,7 +8,8 @@ from typing import Any
 from experiments.datasets.images.caption_data import CaptionedImages, ListedImage, complete
 from experiments.datasets.images.image_files import ImageFile
 from experiments.datasets.places import NEW_COPY, missing
-from experiments.datasets.untrusted import clipped, file_name, inside, is_there, read_json, shown
+from experiments.datasets.untrusted import clipped, file_name, inside, is_there, shown
+from experiments.files import read_json
 
 __all__ = ["read_karpathy"]
 
@@ -37,7 +38,7 @@ def read_karpathy(path: Path, folder: Path, split: str, *, skip: bool = False) -
     if not is_there(path):
         expected = f"the file of this name in {_KARPATHY}, and the photographs ({_COCO}) in {folder}"
         raise missing(path, expected, folder.name)
-    content = read_json(path, expected="JSON", remedy=NEW_COPY)
+    content = read_json(path, NEW_COPY)
     try:
         name, images = content["dataset"], list(content["images"])
     except (KeyError, TypeError) as error:

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
-import lightning.pytorch as pl
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD, Vocabulary
 
-__all__ = ["Batch", "BucketSampler", "EncodedText", "SamplerEpoch", "batch_loader", "padded", "teacher_forced"]
+__all__ = ["Batch", "BucketSampler", "EncodedText", "batch_loader", "padded", "teacher_forced"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,29 +183,6 @@ class BucketSampler(Sampler[list[int]]):
                 widest = max(self.lengths[index])
             batches[-1].append(index)
         return batches
-
-
-class SamplerEpoch(pl.Callback):
-    """Lets a resumed run begin with the batches of its epoch.
-
-    Lightning (2.6) sets the epoch of the sampler before every epoch, but when it resumes only after it has made the
-    loader's iterator, so the first epoch would have the order of epoch 0.
-
-    Args:
-        sampler: the sampler of the training data.
-    """
-
-    def __init__(self, sampler: BucketSampler) -> None:
-        self.sampler = sampler
-
-    def on_load_checkpoint(
-        self,
-        trainer: pl.Trainer,  # noqa: ARG002
-        pl_module: pl.LightningModule,  # noqa: ARG002
-        checkpoint: dict[str, Any],
-    ) -> None:
-        # What Lightning itself gives to set_epoch; checkpoint["epoch"] is one less if taken at the end of an epoch.
-        self.sampler.set_epoch(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
 
 
 def batch_loader(data: EncodedText, sampler: BucketSampler) -> DataLoader[Batch]:

@@ -14,8 +14,8 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from experiments.datasets.untrusted import MOST_JSON_BYTES, clipped, is_there, read_bytes
-from experiments.files import write_atomic
+from experiments.datasets.untrusted import clipped, is_there, read_bytes
+from experiments.files import MOST_JSON_BYTES, write_atomic
 from pyro_attention.analysis.alignments.word_pieces import word_map
 
 __all__ = ["BEGIN", "END", "PAD", "SPECIAL", "UNKNOWN", "Vocabulary", "train_tokenizer"]

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 
+import experiments.graph.data
 import experiments.graph.train
 from experiments.datasets.graphs.load import load_graph
 from experiments.files import UserError
 from experiments.graph.config import GraphConfig, ScheduleName
 from experiments.graph.evaluation import DEFINITIONS, relative_entropies
-from experiments.graph.train import build_model, kl_schedule, run
+from experiments.graph.model import build_model, kl_schedule
+from experiments.graph.train import run
 from experiments.harness.cli import run_script
 from guides.names import PriorName, WeightsSchemeName
 from guides.schemes import build_scheme
@@ -29,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def load_once(monkeypatch):
-    monkeypatch.setattr(experiments.graph.train, "load_graph", _load)
+    monkeypatch.setattr(experiments.graph.data, "load_graph", _load)
 
 
 _load = functools.cache(load_graph)
@@ -100,7 +102,7 @@ OPTIONS += ["--num-samples", "3", "--checkpoint-every", "2", "--learning-rate", 
 
 def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys):
     write_citations(tmp_path)
-    step = experiments.graph.train._Training.training_step
+    step = experiments.graph.model.GraphTraining.training_step
 
     def interrupted(self, batch, batch_idx):
         if self.global_step == 5:
@@ -108,11 +110,11 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys
         return step(self, batch, batch_idx)
 
     options = [*OPTIONS, "--data-root", str(tmp_path), "--max-epochs", "10", "--out", str(tmp_path / "run")]
-    monkeypatch.setattr(experiments.graph.train._Training, "training_step", interrupted)
+    monkeypatch.setattr(experiments.graph.model.GraphTraining, "training_step", interrupted)
     assert command_line(*options) == 130
     assert "--resume" in capsys.readouterr().err
     assert len(history(tmp_path / "run")) == 6
-    monkeypatch.setattr(experiments.graph.train._Training, "training_step", step)
+    monkeypatch.setattr(experiments.graph.model.GraphTraining, "training_step", step)
     assert command_line(*options, "--resume") == 0
     assert len(history(tmp_path / "run")) == 10
 

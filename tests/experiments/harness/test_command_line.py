@@ -83,6 +83,7 @@ def test_every_option_has_a_help_text_and_shows_its_default(config_type):
     options = {action.dest: action for action in parser._actions}
     for field in fields(config_type):
         assert options[field.name].help, field.name
+        assert "Unvalidated" not in str(getattr(options[field.name], "_typehint", "")), f"no type of {field.name}"
     optional = [field for field in fields(config_type) if field.default is not MISSING]
     assert parser.format_help().count("default:") == len(optional)
     assert parser.description
@@ -104,6 +105,16 @@ def test_the_names_of_the_options_are_those_of_what_is_built():
     assert set(UniformityConfig().rows) <= ROWS.keys()
     for name in get_args(SchemeName) + get_args(AblationSchemeName):
         assert build_scheme(name).elbo is not None
+
+
+def test_guides_are_found_at_the_package_and_imported_when_asked_for():
+    import guides
+    from guides.schemes import build_scheme
+
+    assert guides.build_scheme is build_scheme
+    assert all(getattr(guides, name).__name__ == name for name in guides.__all__)
+    with pytest.raises(AttributeError, match=r"has no attribute 'bild_scheme', expected one of .*build_scheme"):
+        guides.bild_scheme  # noqa: B018
 
 
 # what is answered to a wrong word

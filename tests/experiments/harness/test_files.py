@@ -227,3 +227,13 @@ def test_damaged_json_is_named_with_a_remedy(tmp_path: Path, content: bytes) -> 
     path.write_bytes(content)
     with pytest.raises(UserError, match=f"^{path} .*; remove it$"):
         read_json(path, "remove it")
+
+
+def test_json_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("experiments.files.MOST_JSON_BYTES", 10)
+    path = tmp_path / "metrics.json"
+    path.write_text('{"a": 1}')
+    assert read_json(path, "remove it") == {"a": 1}
+    path.write_text('{"a": 10000}')
+    with pytest.raises(ValueError, match="has 12 bytes, expected 10 at most"):
+        read_json(path, "remove it")

@@ -192,6 +192,22 @@ def test_results_of_the_same_script_only(tmp_path: Path, finished: Path) -> None
         open_results(finished, "experiments.benchmarks.a")
 
 
+# options that came later
+
+
+@pytest.mark.parametrize(("weight", "resumes"), [(1.0, True), (2.0, False)])
+def test_a_run_from_before_an_option_has_its_default(finished: Path, weight: float, resumes: bool) -> None:
+    path = finished / "config.yaml"
+    saved = yaml.safe_load(path.read_text())
+    del saved["weight"]
+    path.write_text(yaml.safe_dump(saved))
+    if resumes:
+        open_run(finished, Options(weight=weight, resume=True))
+    else:
+        with pytest.raises(UserError, match=r"another configuration \(weight 1.0 instead of 2.0\)"):
+            open_run(finished, Options(weight=weight, resume=True))
+
+
 # damaged files
 
 

@@ -3,24 +3,25 @@
 import pickle
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
 from experiments.captioning.compare import CompareCaptions
-from experiments.captioning.config import CaptioningConfig
+from experiments.captioning.config import CaptioningConfig, CaptioningOptions, CompareEstimators, EstimatorOptions
 from experiments.files import UserError
 from experiments.graph.compare import CompareGraphs
-from experiments.graph.config import GraphConfig
+from experiments.graph.config import GraphConfig, GraphOptions, StudyConfig
 from experiments.harness.cli import run_script
-from experiments.harness.folder import open_run
-from experiments.harness.options import OptionError, RunOptions, configuration
+from experiments.harness.folder import open_run, saved_config
+from experiments.harness.options import OptionError, RunOptions, configuration, options_of
 from experiments.nmt.compare import CompareTranslations
-from experiments.nmt.config import TranslationConfig
-from experiments.pretrain.config import PretrainConfig
+from experiments.nmt.config import TranslationConfig, TranslationOptions
+from experiments.pretrain.config import NetworkOptions, PretrainConfig, PretrainTableConfig
 from experiments.pretrain.finetune import FinetuneConfig
-from experiments.sequence.model import run_config
+from guides import build_scheme
+from guides.names import WeightsSchemeName
 
 TASKS = {
     "graph": GraphConfig(),
@@ -110,7 +111,7 @@ def test_values_of_a_saved_run_are_checked(tmp_path: Path, task: str, name: str,
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {name: value}))
     with pytest.raises(UserError, match=rf"^{path}: .*\b{name}\b.*; put the value of the training back") as error:
-        run_config(tmp_path, type(TASKS[task]), script="script")
+        saved_config(tmp_path, type(TASKS[task]), script="script")
     assert "\n" not in str(error.value)
 
 
@@ -118,7 +119,7 @@ def test_options_of_other_releases_do_not_matter_in_a_saved_run(tmp_path: Path) 
     open_run(tmp_path, TASKS["nmt"])
     path = tmp_path / "config.yaml"
     path.write_text(path.read_text() + "of_a_later_release: 1\n")
-    found = run_config(tmp_path, TranslationConfig, script="script", device="cpu")
+    found = saved_config(tmp_path, TranslationConfig, script="script", device="cpu")
     assert found == replace(TASKS["nmt"], out=tmp_path, device="cpu")  # type: ignore[type-var]
 
 
@@ -140,3 +141,31 @@ def test_an_unset_shell_variable_is_not_the_current_folder(
 
 def test_the_current_folder_has_a_name() -> None:
     assert configuration(TranslationConfig, {"out": "."}).out == Path()
+
+
+@pytest.mark.parametrize(
+    ("comparison", "run", "shared"),
+    [
+        (CompareGraphs(), GraphConfig, GraphOptions),
+        (StudyConfig(name="label_rate"), GraphConfig, GraphOptions),
+        (CompareTranslations(), TranslationConfig, TranslationOptions),
+        (CompareCaptions(), CaptioningConfig, CaptioningOptions),
+        (CompareEstimators(), CaptioningConfig, EstimatorOptions),
+        (PretrainTableConfig(), PretrainConfig, NetworkOptions),
+    ],
+)
+def test_runs_take_over_the_options_they_share_with_a_comparison(comparison: Any, run: Any, shared: type) -> None:
+    found = run(**comparison.for_runs(), **options_of(comparison, shared))
+    assert options_of(found, shared) == options_of(comparison, shared)
+
+
+@pytest.mark.parametrize("task", ["graph", "nmt", "captioning", "pretrain"])
+@pytest.mark.parametrize("guide", get_args(WeightsSchemeName))
+def test_every_task_builds_its_scheme_from_the_same_options(task: str, guide: Any) -> None:
+    options: dict[str, Any] = {"concentration": 3.0, "scale": 0.2, "prior_rate": 2.0, "prior_scale": 3.0}
+    config: Any = replace(TASKS[task], guide=guide, **options, learnable=True)
+    found = config.build_scheme(kl_weight=0.5)
+    expected = build_scheme(guide, prior=config.prior, kl_weight=0.5, learnable=True, **options)
+    assert repr(found.family) == repr(expected.family)
+    assert repr(found.prior(4, 1)) == repr(expected.prior(4, 1))
+    assert found.elbo.kl_weight == 0.5

@@ -19,9 +19,10 @@ from experiments.captioning import train as captioning
 from experiments.captioning.model import CaptioningTraining
 from experiments.files import UserError
 from experiments.graph import train as graph
+from experiments.graph.model import GraphTraining
 from experiments.harness.cli import run_script
 from experiments.nmt import train as nmt
-from experiments.nmt.model import TranslationTraining
+from experiments.sequence.model import SequenceTraining
 from tests.experiments.captioning import tiny_captions
 from tests.experiments.graph.tiny_graphs import write_citations
 from tests.experiments.nmt import tiny_text
@@ -62,8 +63,8 @@ def text_options(root):
 
 
 TASKS = {
-    "graph": Task(graph, graph._Training, 1, graph_options),
-    "nmt": Task(nmt, TranslationTraining, 3, text_options),
+    "graph": Task(graph, GraphTraining, 1, graph_options),
+    "nmt": Task(nmt, SequenceTraining, 3, text_options),
     "captioning": Task(captioning, CaptioningTraining, 3, lambda _: tiny_captions.TINY),
 }
 
@@ -170,8 +171,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import pytest
-from experiments import checkpoints
-from tests.experiments.test_stopping import TASKS, stop_at, tiny_captions
+from experiments.harness import checkpoints
+from tests.experiments.harness.test_stopping import TASKS, stop_at, tiny_captions
 
 monkeypatch, task, root = pytest.MonkeyPatch(), TASKS[sys.argv[1]], Path(sys.argv[2])
 tiny_captions.small_scenes(monkeypatch)

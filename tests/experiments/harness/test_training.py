@@ -18,6 +18,7 @@ import experiments.harness.checkpoints
 from experiments.files import UserError
 from experiments.harness.callbacks import EarlyStopping, History, RandomState
 from experiments.harness.checkpoints import read_run
+from experiments.harness.options import TrainingOptions
 from experiments.harness.training import ELBOTraining, fit
 from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
 from pyro_attention.schedules import Linear
@@ -147,6 +148,7 @@ class Crash(Training):
 
 
 def train(folder, kind=Training, at=(), epochs=6, resume=False, patience=100, kl_weight=1.0, batch_size=4, **options):
+    others = {name: options.pop(name) for name in ("callbacks", "gradient_clip") if name in options}
     pyro.set_rng_seed(0)
     model = Model()
     module = kind(model, AttentionGuide(model, Weibull()), AttentionELBO(kl_weight=kl_weight), learning_rate=0.05)
@@ -154,10 +156,10 @@ def train(folder, kind=Training, at=(), epochs=6, resume=False, patience=100, kl
     x = torch.linspace(-1, 1, 16).reshape(8, 2)
     data = TensorDataset(x, x.sum(-1))
     loaders = DataLoader(data, batch_size=batch_size, shuffle=True), DataLoader(data, batch_size=8)
-    fitted = fit(
-        module, *loaders, folder=folder, max_epochs=epochs, monitor={"val_loss": "min"}, patience=patience,
-        resume=resume, **{"checkpoint_every": 2, "progress": False} | options,
-    )  # fmt: skip
+    config = TrainingOptions(
+        **{"checkpoint_every": 2, "progress": False, "max_epochs": epochs, "resume": resume} | options
+    )
+    fitted = fit(config, module, *loaders, folder=folder, monitor={"val_loss": "min"}, patience=patience, **others)
     return module, fitted
 
 

@@ -13,9 +13,10 @@ from experiments.files import UserError
 from experiments.harness.cli import run_commands
 from experiments.nmt import evaluation as translation_evaluation
 from experiments.nmt.config import COMMANDS, TranslationConfig
+from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import Translated, bleu, chrf
 from experiments.nmt.files import EvaluateConfig, evaluate_run
-from experiments.nmt.model import load_text, read_config
+from experiments.nmt.model import read_config
 from tests.experiments.nmt.tiny_text import tiny_options, write_text
 
 SENTENCES = ["die Frau lacht .", "ein Hund ruft ."]

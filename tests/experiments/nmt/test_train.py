@@ -14,9 +14,11 @@ import experiments.nmt.train
 from experiments.files import UserError
 from experiments.harness.cli import run_commands
 from experiments.nmt.config import COMMANDS
+from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import DEFINITIONS, batches, perplexity
-from experiments.nmt.model import load_text, load_trained, model_arguments
+from experiments.nmt.model import load_trained
 from experiments.nmt.train import TranslationConfig, run
+from experiments.sequence.model import model_arguments
 from guides.names import SchemeName
 from guides.schemes import build_scheme
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -116,7 +118,7 @@ def test_going_on_needs_a_network_of_the_same_sizes_and_a_finished_run(tmp_path,
 
 def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys):
     options = [*tiny_options(write_text(tmp_path / "text")), "--max-epochs", "4", "--out", str(tmp_path / "run")]
-    training = experiments.nmt.model.TranslationTraining
+    training = experiments.nmt.model.SequenceTraining
     step = training.training_step
 
     def interrupted(self, batch, batch_idx):

@@ -19,8 +19,8 @@ from experiments.harness.results import read_metrics
 from experiments.pretrain import model as text_model
 from experiments.pretrain.evaluation import definitions, key_masses, token_scores
 from experiments.pretrain.finetune import FinetuneConfig
-from experiments.pretrain.finetune import _run_and_show as show_finetuned
 from experiments.pretrain.finetune import run as finetune
+from experiments.pretrain.finetune import run_and_show as show_finetuned
 from experiments.pretrain.model import load_trained
 from experiments.pretrain.rows import score_rows
 from experiments.pretrain.table import PretrainTableConfig, _history
@@ -141,12 +141,12 @@ def test_command_line(tmp_path, capsys):
     options = [f"--{name.replace('_', '-')}={value}" for name, value in (TINY | {"max_epochs": 1}).items()]
     options += ["--no-progress", f"--out={tmp_path / 'run'}"]
     main = {"name": "experiments.pretrain", "arguments": options}
-    assert run_script(PretrainConfig, experiments.pretrain.train._run_and_show, **main) == 0
+    assert run_script(PretrainConfig, experiments.pretrain.train.run_and_show, **main) == 0
     assert "test_ppl" in capsys.readouterr().out
-    assert run_script(PretrainConfig, experiments.pretrain.train._run_and_show, **main) == 1
+    assert run_script(PretrainConfig, experiments.pretrain.train.run_and_show, **main) == 1
     assert "--resume" in capsys.readouterr().err
     main["arguments"] = [*options, "--overwrite", "--normalizer=sparsemax"]
-    assert run_script(PretrainConfig, experiments.pretrain.train._run_and_show, **main) == 2
+    assert run_script(PretrainConfig, experiments.pretrain.train.run_and_show, **main) == 2
     assert "normalizer" in capsys.readouterr().err
 
 
@@ -256,7 +256,7 @@ def test_table(tmp_path, capsys):
     assert "perplexity: difference" in page
     assert "| hybrid, soft | softmax, soft |" in page
     assert "SST-2 %, not pretrained" in page
-    assert "python -m experiments.pretrain_table --dataset toy --normalizers" in page
+    assert "python -m experiments.pretrain_table --dataset toy --" in page
     pictures = [path.name for path in (tmp_path / "pictures").iterdir()]
     assert len(pictures) == 4
     assert all(f"(pictures/{name})" in page for name in pictures)

@@ -62,11 +62,11 @@ LISTS = [
         ("nested lists", b"[" * 10**5, "recursion depth"),
         ("nested dictionaries", b'{"a":' * 10**5, "recursion depth"),
         ("number of 5000 digits", b"1" * 5000, "digits"),
-        ("other encoding", b"\xff\xfe\xff", "expected JSON"),
-        ("cut off", listing()[:-9], "expected JSON"),
-        ("empty", b"", "expected JSON"),
-        ("a number", b"3", "expected the keys"),
-        ("no number", b"NaN", "expected the keys"),
+        ("other encoding", b"\xff\xfe\xff", "expected a JSON object"),
+        ("cut off", listing()[:-9], "expected a JSON object"),
+        ("empty", b"", "expected a JSON object"),
+        ("a number", b"3", "expected a JSON object"),
+        ("no number", b"NaN", "expected a JSON object"),
     ]
 ]
 LISTS += anywhere("list", read_list, "list.json")

@@ -225,9 +225,9 @@ def test_coco_image_missing_or_without_caption(coco):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", r"dataset_coco\.json: Expecting .*line 1 .*; expected JSON\. Replace the file"),
-        (b"\xff\xfe\xff", r"dataset_coco\.json: .*; expected JSON"),
-        ("[]", r"expected the keys 'dataset' and 'images'\. Replace the file"),
+        ("{", r"dataset_coco\.json cannot be read \(Expecting .*line 1 .*\), expected a JSON object; Replace the file"),
+        (b"\xff\xfe\xff", r"dataset_coco\.json cannot be read .*, expected a JSON object"),
+        ("[]", "holds list, expected a JSON object; Replace the file"),
         ('{"dataset": "coco"}', r"KeyError\('images'\); expected the keys"),
         ('{"dataset": "coco", "images": [{"split": "val"}]}', r"image 1: KeyError\('filename'\); expected the keys"),
         ('{"dataset": "coco", "images": [3]}', "image 1: TypeError.*; expected the keys 'split', 'filename' and"),

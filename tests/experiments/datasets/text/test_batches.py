@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from lightning.fabric.utilities import move_data_to_device
 from torch.utils.data import DataLoader
 
-from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, SamplerEpoch, batch_loader
+from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, batch_loader
 from experiments.datasets.text.parallel import ParallelText
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD, train_tokenizer
+from experiments.harness.callbacks import SamplerEpoch
 
 TOY = toy_translation(0, train=200, val=1, test=1)["train"]
 VOCABULARY = train_tokenizer(TOY.source + TOY.target, size=400)

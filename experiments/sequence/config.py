@@ -1,0 +1,78 @@
+"""Options that translation and captioning share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from experiments.harness.options import BatchOptions, Dropout
+from guides.names import AlignmentSchemeName
+from guides.options import AlignmentSchemeOptions
+
+if TYPE_CHECKING:
+    from guides.schemes import Scheme
+
+__all__ = ["NetworkOptions", "SequenceConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """What a comparison has in common with its runs.
+
+    Args:
+        vocabulary: Word pieces at most.
+        hidden: Width of the networks.
+        batch_size: Sentences of a batch.
+        learning_rate: Learning rate of Adam.
+        num_samples: Posterior samples of random attention weights.
+        beam: Live hypotheses of the beam search; 1 is greedy.
+    """
+
+    vocabulary: PositiveInt = 4000
+    hidden: PositiveInt = 128
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 1e-3
+    num_samples: PositiveInt = 20
+    beam: PositiveInt = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
+    """Train a network that writes sentences, and whose attention is latent.
+
+    Args:
+        input_feed: What the decoder goes on with: the expected context, or that of the drawn alignment (not for schemes
+            with an inference network or that sum alignments out).
+        warm_start: Epochs at first without the inference network: q = p, Jensen's bound; for dirichlet.
+        init_from: Folder of a finished run whose network (not its guide) to start from, and whose vocabulary to use.
+        embedding: Width of a word vector.
+        init_range: Initial weights are uniform up to so much, as in the paper (0.1); PyTorch's own when omitted.
+        dropout: Dropout of word vectors, inside the networks and before the output.
+        patience: Epochs without a better validation loss before training stops.
+        length_penalty: Exponent of the length penalty of the beam search.
+        no_repeat: The beam search repeats no so many word pieces in a row; it may when omitted.
+    """
+
+    input_feed: Literal["expected", "sampled"] = "expected"
+    warm_start: NonNegativeInt = 0
+    init_from: Path | None = None
+    embedding: PositiveInt = 64
+    init_range: PositiveFloat | None = None
+    dropout: Dropout = 0.1
+    patience: PositiveInt = 5
+    length_penalty: NonNegativeFloat = 1.0
+    no_repeat: PositiveInt | None = None
+
+    def build_scheme(self, **changes: Any) -> "Scheme":
+        """The inference scheme; a sampled input feed does not go with every one.
+
+        Raises:
+            ValueError: Alignments that are summed out or inferred from the whole sentence, under a sampled input feed.
+        """
+        if self.input_feed == "sampled" and self.guide in set(get_args(AlignmentSchemeName)) - {"hard_sample"}:
+            raise ValueError(
+                f"guide {self.guide} does not go with input_feed sampled, where each alignment depends on those "
+                f"before; expected soft, weibull, lognormal, gamma or hard_sample, or input_feed expected"
+            )
+        return super().build_scheme(**changes)

@@ -1,0 +1,82 @@
+"""Options of the inference schemes, written once: the configuration of a run inherits them."""
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from guides.names import AblationSchemeName, PriorName, SchemeName
+
+if TYPE_CHECKING:
+    from guides.schemes import Scheme
+
+__all__ = ["AlignmentSchemeOptions", "PosteriorOptions", "SchemeOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PosteriorOptions:
+    """Prior and posterior of Bayesian attention weights, whichever the family.
+
+    Args:
+        prior: fixed, or contextual (read off the keys); soft attention has no KL and does not use it.
+        kl_weight: Weight of the KL, which is summed over all attention weights.
+        concentration: Concentration of a Weibull or Gamma posterior; the larger, the less noise.
+        scale: Standard deviation of a LogNormal or Gaussian posterior.
+    """
+
+    prior: PriorName = "contextual"
+    kl_weight: NonNegativeFloat = 1.0
+    concentration: PositiveFloat = 10.0
+    scale: PositiveFloat = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemeOptions(PosteriorOptions):
+    """How attention is inferred: the options of a run with Bayesian attention weights.
+
+    Args:
+        guide: Posterior of the attention; soft is ordinary deterministic attention.
+        prior_rate: Rate of a Gamma prior.
+        prior_scale: Standard deviation of a LogNormal or Gaussian prior.
+        learnable: Train the posterior's concentration or scale.
+
+    Example:
+        >>> SchemeOptions(guide="gamma", concentration=5.0).build_scheme().family
+        Gamma(concentration=5.0)
+    """
+
+    guide: SchemeName | AblationSchemeName = "weibull"
+    prior_rate: PositiveFloat = 1.0
+    prior_scale: PositiveFloat = 1.0
+    learnable: bool = False
+
+    def build_scheme(self, **changes: Any) -> "Scheme":
+        """The scheme of these options; see :func:`guides.build_scheme`.
+
+        Args:
+            changes: Arguments of it to set to something else, such as ``kl_weight`` to a schedule.
+
+        Raises:
+            ValueError: An option outside its range.
+        """
+        from guides.schemes import build_scheme  # which imports torch, and command lines do without
+
+        names = [field.name for field in fields(AlignmentSchemeOptions)]
+        options = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return build_scheme(options.pop("guide"), **(options | changes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentSchemeOptions(SchemeOptions):
+    """:class:`SchemeOptions` of a run whose attention may be a categorical alignment too.
+
+    Args:
+        guide: Inference scheme; soft is ordinary deterministic attention.
+        prior: fixed, or contextual (read off the keys); for weibull, lognormal, gamma and gaussian.
+        kl_weight: Weight of the KL; schemes that sum alignments out have weight 1.
+        temperature: Temperature of the relaxed alignments of gumbel.
+        particles: Samples of wake_sleep and iwae.
+    """
+
+    temperature: PositiveFloat = 0.5
+    particles: PositiveInt = 5
