@@ -25,12 +25,7 @@ from pyro_attention import (
 from tests.toy_models import FreeScores, SelfAttention, Sequences, attention_values
 
 SITES = ("layers.0", "layers.1")
-FAMILIES = {
-    Soft(): Delta,
-    Weibull(5.0): WeibullWeights,
-    LogNormal(0.4): LogNormalWeights,
-    Gamma(3.0): GammaWeights,
-}
+FAMILIES = {Soft(): Delta, Weibull(5.0): WeibullWeights, LogNormal(0.4): LogNormalWeights, Gamma(3.0): GammaWeights}
 
 
 @pytest.fixture

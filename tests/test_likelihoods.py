@@ -28,10 +28,7 @@ def random_features(*batch, dtype=torch.float64):
 
 def both(features, output, **options):
     """The likelihood, and torch's distribution over all logits."""
-    return (
-        TokenLikelihood(features, output.weight, output.bias, **options),
-        dist.Categorical(logits=output(features)),
-    )
+    return (TokenLikelihood(features, output.weight, output.bias, **options), dist.Categorical(logits=output(features)))
 
 
 class Alignments(nn.Module):

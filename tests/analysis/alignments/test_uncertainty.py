@@ -105,10 +105,17 @@ def test_update_properties(size, seed):
 # K-max
 
 
-def test_k_max_by_hand():
-    weights = torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.25] * 4])
-    expected = torch.tensor([[0.0, 4 / 7, 0.0, 3 / 7], [0.0, 1.0, 0.0, 0.0], [0.0] * 4, [0.5, 0.5, 0.0, 0.0]])
-    torch.testing.assert_close(k_max(weights, 2), expected)
+@pytest.mark.parametrize(
+    ("weights", "k", "expected"),
+    [
+        ([[0.1, 0.4, 0.2, 0.3], [0.0, 1.0, 0.0, 0.0]], 2, [[0.0, 4 / 7, 0.0, 3 / 7], [0.0, 1.0, 0.0, 0.0]]),
+        ([[0.0] * 4, [0.25] * 4], 2, [[0.0] * 4, [0.5, 0.5, 0.0, 0.0]]),
+        ([[1e-3] * 1000] * 3, 5, [[0.2] * 5 + [0.0] * 995] * 3),
+    ],
+    ids=["by hand", "none and ties", "many ties"],
+)
+def test_k_max(weights, k, expected):
+    torch.testing.assert_close(k_max(torch.tensor(weights), k), torch.tensor(expected))
 
 
 @PROPERTY
@@ -123,12 +130,6 @@ def test_k_max_properties(size, seed, k):
     smallest = weights.masked_fill(kept == 0, math.inf).amin(-1)
     assert (dropped <= smallest).all()
     torch.testing.assert_close(k_max(kept, k), kept)
-
-
-def test_k_max_of_many_ties():
-    kept = k_max(torch.full((3, 1000), 1e-3), 5)
-    torch.testing.assert_close(kept[:, :5], torch.full((3, 5), 0.2))
-    assert kept[:, 5:].eq(0).all()
 
 
 def test_k_max_gradients_and_half_precision():

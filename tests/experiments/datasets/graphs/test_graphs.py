@@ -179,12 +179,7 @@ def changed(key, position, value):
 BAD_ARRAYS = {
     "nan": ("x_data", changed("x_data", 1, np.float32("nan")), "NaN or infinite", "finite"),
     "inf": ("x_data", changed("x_data", 1, np.float32("inf")), "NaN or infinite", "finite"),
-    "integer features": (
-        "x_data",
-        {"x_data": np.ones(6, int)},
-        "int64 of shape [6]",
-        "floating in one dimension",
-    ),
+    "integer features": ("x_data", {"x_data": np.ones(6, int)}, "int64 of shape [6]", "floating in one dimension"),
     "object array": (None, {"x_data": np.array([{}] * 6)}, "entry 'x_data': Python objects", "without pickles"),
     "columns": ("x_shape", changed("x_indices", 0, 4), "", "CSR"),
     "row pointer": ("x_shape", changed("x_indptr", 3, 1), "", "CSR"),
@@ -200,35 +195,15 @@ BAD_ARRAYS = {
     "edge negative": ("edge_index", changed("edge_index", (0, 1), -1), "[-1]", "from 0 to 5"),
     "edge rows": ("edge_index", {"edge_index": np.zeros((3, 2), int)}, "shape [3, 2]", "shape [2, any]"),
     "edge dimensions": ("edge_index", {"edge_index": np.zeros(4, int)}, "shape [4]", "two dimensions"),
-    "one direction": (
-        "edge_index",
-        {"edge_index": np.array([[0], [1]])},
-        "1 edges without",
-        "both directions",
-    ),
+    "one direction": ("edge_index", {"edge_index": np.array([[0], [1]])}, "1 edges without", "both directions"),
     "self loop": ("edge_index", {"edge_index": np.array([[2], [2]])}, "1 self loops", "none"),
-    "duplicates": (
-        "edge_index",
-        {"edge_index": np.array([[0, 0, 1], [1, 1, 0]])},
-        "1 duplicate",
-        "each edge once",
-    ),
+    "duplicates": ("edge_index", {"edge_index": np.array([[0, 0, 1], [1, 1, 0]])}, "1 duplicate", "each edge once"),
     "empty split": ("val_idx", {"val_idx": np.array([], int)}, "an empty split", "at least one node"),
     "overlap": ("test_idx", {"test_idx": np.array([0, 4])}, "1 nodes of an earlier split", "disjoint"),
     "split too large": ("test_idx", {"test_idx": np.array([6])}, "[6]", "from 0 to 5"),
     "split negative": ("test_idx", {"test_idx": np.array([-1])}, "[-1]", "from 0 to 5"),
-    "split as mask": (
-        "val_idx",
-        {"val_idx": np.ones(6, bool)},
-        "bool of shape [6]",
-        "integer in one dimension",
-    ),
-    "unknown label": (
-        "val_idx",
-        {"val_idx": np.array([2, 5])},
-        "1 nodes with y_known False",
-        "label is known",
-    ),
+    "split as mask": ("val_idx", {"val_idx": np.ones(6, bool)}, "bool of shape [6]", "integer in one dimension"),
+    "unknown label": ("val_idx", {"val_idx": np.array([2, 5])}, "1 nodes with y_known False", "label is known"),
 } | {f"no {key}": (key, {key: None}, "missing among", "the keys") for key in KEYS}
 
 
@@ -257,13 +232,7 @@ def with_flipped_bits(content):
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        truncated,
-        with_flipped_bits,
-        lambda _: b"",
-        lambda _: b"<html>not found</html>",
-        lambda _: b"\x93NUMPY\x01\x00",
-    ],
+    [truncated, with_flipped_bits, lambda _: b"", lambda _: b"<html>not found</html>", lambda _: b"\x93NUMPY\x01\x00"],
     ids=["truncated", "flipped bits", "empty", "web page", "npy"],
 )
 def test_damaged_file(write, damage):
@@ -323,11 +292,7 @@ BAD_FIELDS = {
     "another device": ("val_mask", torch.zeros(4, dtype=torch.bool, device="meta"), "meta; expected cpu, where"),
     "images of nan": ("images", torch.full((4, 3, 5), torch.nan), "NaN or infinite values; expected finite values"),
     "float64": ("features", torch.eye(4).double(), "torch.float64 of shape [4, 4]; expected torch.float32"),
-    "vector": (
-        "features",
-        torch.ones(4),
-        "torch.float32 of shape [4]; expected torch.float32 of shape [any, any]",
-    ),
+    "vector": ("features", torch.ones(4), "torch.float32 of shape [4]; expected torch.float32 of shape [any, any]"),
     "no features": ("features", torch.ones(4, 0), "shape [4, 0]; expected a node and a feature"),
     "uncoalesced": (
         "features",
@@ -339,20 +304,12 @@ BAD_FIELDS = {
     "labels": ("labels", torch.tensor([0, 1, 2, 1]), "[2]; expected values from 0 to 1"),
     "label shape": ("labels", torch.tensor([0, 1]), "shape [2]; expected torch.int64 of shape [4]"),
     "edges": ("edge_index", torch.tensor([[0], [4]]), "[4]; expected values from 0 to 3"),
-    "edge dtype": (
-        "edge_index",
-        torch.zeros(2, 1).int(),
-        "torch.int32 of shape [2, 1]; expected torch.int64",
-    ),
+    "edge dtype": ("edge_index", torch.zeros(2, 1).int(), "torch.int32 of shape [2, 1]; expected torch.int64"),
     "one direction": ("edge_index", torch.tensor([[0], [1]]), "expected both directions"),
     "mask dtype": ("val_mask", torch.zeros(4).int(), "torch.int32 of shape [4]; expected torch.bool"),
     "empty split": ("train_mask", torch.zeros(4).bool(), "an empty split"),
     "overlap": ("val_mask", torch.tensor([True, False, False, False]), "1 nodes of an earlier split"),
-    "images": (
-        "images",
-        torch.zeros(3, 3, 5),
-        "shape [3, 3, 5]; expected torch.float32 of shape [4, any, any]",
-    ),
+    "images": ("images", torch.zeros(3, 3, 5), "shape [3, 3, 5]; expected torch.float32 of shape [4, any, any]"),
 }
 
 
