@@ -105,11 +105,11 @@ def test_low_precision_inputs(dtype):
     assert [leaf.dtype for leaf in gradients((context, normalisers), leaves)] == [dtype] * 3 + [torch.float64]
 
 
-def test_scores_of_any_size():
+@pytest.mark.parametrize("factor", [1e-30, 1e3, 1e6])
+def test_scores_of_any_size(factor):
     q, k, v, scale = inputs(torch.float32)
-    for factor in (1e-30, 1e3, 1e6):
-        outputs = blocked_attention(q * factor, k, v, noise="log_exponential", noise_scale=10 * scale, block_size=2)
-        assert all(tensor.isfinite().all() for tensor in (*outputs, *gradients(outputs, (q, k, v))))
+    outputs = blocked_attention(q * factor, k, v, noise="log_exponential", noise_scale=10 * scale, block_size=2)
+    assert all(tensor.isfinite().all() for tensor in (*outputs, *gradients(outputs, (q, k, v))))
 
 
 def test_broadcasting():
@@ -127,9 +127,10 @@ def test_the_seed_matters():
     assert not first.allclose(other)
 
 
-def test_wrong_calls():
-    q, k, v, _ = inputs()
-    with pytest.raises(ValueError, match="block_size is 0, expected at least 1"):
-        blocked_attention(q, k, v, block_size=0)
-    with pytest.raises(ValueError, match="noise is 'normal' without a noise_scale"):
-        blocked_attention(q, k, v, noise="normal")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"block_size": 0}, "block_size is 0, expected at least 1"), ({"noise": "normal"}, "is 'normal' without a noise")],
+)
+def test_wrong_calls(options, message):
+    with pytest.raises(ValueError, match=message):
+        blocked_attention(*inputs()[:3], **options)

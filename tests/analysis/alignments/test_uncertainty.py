@@ -17,9 +17,14 @@ HALVES = torch.tensor([[0.5, 0.5]])
 # entropy
 
 
-def test_entropy_by_hand():
-    parts = alignment_uncertainty(torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.25] * 4, [0.5, 0.5, 0.0, 0.0]]))
-    torch.testing.assert_close(parts.entropy, torch.tensor([0.0, math.log(4), math.log(2)]))
+@pytest.mark.parametrize(
+    ("weights", "entropy"),
+    [([1.0, 0.0, 0.0, 0.0], 0.0), ([0.25] * 4, math.log(4)), ([0.5, 0.5, 0.0, 0.0], math.log(2))],
+    ids=["certain", "uniform", "two"],
+)
+def test_entropy_by_hand(weights, entropy):
+    parts = alignment_uncertainty(torch.tensor([weights]))
+    torch.testing.assert_close(parts.entropy, torch.tensor([entropy]))
     assert parts.expected_entropy.equal(parts.entropy)
     assert parts.mutual_information.eq(0).all()
 

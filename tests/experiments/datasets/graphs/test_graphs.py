@@ -74,51 +74,46 @@ def split_sizes(graph):
 # digits
 
 
-def test_digits_sizes():
-    graph = load_graph("digits")
-    assert graph.num_nodes == 1797
-    assert graph.num_classes == 10
-    assert graph.features.shape == (1797, 64)
-    assert graph.features.aminmax() == (0.0, 1.0)
-    assert split_sizes(graph) == [200, 500, 1097]
-    assert graph.labels[graph.train_mask].bincount().tolist() == [20] * 10
-    torch.testing.assert_close(graph.images.flatten(1), graph.features)
+@pytest.fixture(scope="module")
+def digits():
+    return load_graph("digits")
 
 
-def test_digits_splits_cover_every_node_once():
-    graph = load_graph("digits")
-    assert torch.equal(graph.train_mask.int() + graph.val_mask.int() + graph.test_mask.int(), torch.ones(1797).int())
+def test_digits_sizes(digits):
+    assert digits.num_nodes == 1797
+    assert digits.num_classes == 10
+    assert digits.features.shape == (1797, 64)
+    assert digits.features.aminmax() == (0.0, 1.0)
+    assert split_sizes(digits) == [200, 500, 1097]
+    assert digits.labels[digits.train_mask].bincount().tolist() == [20] * 10
+    torch.testing.assert_close(digits.images.flatten(1), digits.features)
+    # the splits cover every node once
+    masks = digits.train_mask.int() + digits.val_mask.int() + digits.test_mask.int()
+    assert torch.equal(masks, torch.ones(1797).int())
 
 
-def test_digits_edges_join_each_node_with_its_nearest():
-    graph = load_graph("digits")
-    edges = edge_set(graph)
+def test_digits_edges_join_each_node_with_its_nearest(digits):
+    edges = edge_set(digits)
     assert edges == {(target, source) for source, target in edges}
-    assert len(edges) == graph.edge_index.shape[1]
-    assert graph.edge_index[1].bincount(minlength=1797).min() >= 10
-    distances = torch.cdist(graph.features[:50].double(), graph.features.double())
+    assert len(edges) == digits.edge_index.shape[1]
+    assert digits.edge_index[1].bincount(minlength=1797).min() >= 10
+    distances = torch.cdist(digits.features[:50].double(), digits.features.double())
     distances[torch.arange(50), torch.arange(50)] = torch.inf
     for node, row in enumerate(distances):
         closer = (row < row.sort().values[9] - 1e-9).nonzero().flatten().tolist()
         assert all((other, node) in edges for other in closer)
+    # neighbours share labels
+    source, target = digits.edge_index
+    assert (digits.labels[source] == digits.labels[target]).float().mean() > 0.95
 
 
-def test_digits_neighbours_share_labels():
-    graph = load_graph("digits")
-    source, target = graph.edge_index
-    assert (graph.labels[source] == graph.labels[target]).float().mean() > 0.95
-
-
-def test_digits_is_deterministic():
-    first, second = load_graph("digits"), load_graph("digits")
-    assert all(torch.equal(a, b) for a, b in zip(tensors(first), tensors(second), strict=True))
-
-
-def test_digits_seed_moves_the_split_and_nothing_else():
-    first, second = load_graph("digits"), load_graph("digits", split_seed=1)
-    assert split_sizes(first) == split_sizes(second)
-    assert not torch.equal(first.train_mask, second.train_mask)
-    assert torch.equal(first.edge_index, second.edge_index)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_digits_seed_moves_the_split_and_nothing_else(digits, seed):
+    other = load_graph("digits", split_seed=seed)
+    assert split_sizes(digits) == split_sizes(other)
+    assert torch.equal(digits.train_mask, other.train_mask) == (seed == 0)
+    assert torch.equal(digits.edge_index, other.edge_index)
+    assert seed or all(torch.equal(a, b) for a, b in zip(tensors(digits), tensors(other), strict=True))
 
 
 # files
@@ -153,10 +148,7 @@ def test_file_contents(write):
     assert split_sizes(graph) == [2, 1, 1]
     assert graph.num_classes == 7
     assert graph.images is None
-
-
-def test_node_of_unknown_label_is_in_no_mask(write):
-    graph = load_graph("cora", data_root=write().parent)
+    # a node of unknown label is in no mask
     assert not (graph.train_mask | graph.val_mask | graph.test_mask)[5]
     assert 0 <= graph.labels[5] < 7
 
@@ -244,14 +236,16 @@ def test_damaged_file(write, damage):
         assert part in str(info.value)
 
 
-def test_unknown_name():
-    with pytest.raises(ValueError, match="'nell'; expected one of digits, cora, citeseer, pubmed, dblp"):
-        load_graph("nell")
-
-
-def test_seed_of_a_fixed_split():
-    with pytest.raises(ValueError, match="split_seed=3, but the split of 'cora' is fixed; expected 0"):
-        load_graph("cora", split_seed=3)
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("nell", {}, "'nell'; expected one of digits, cora, citeseer, pubmed, dblp"),
+        ("cora", {"split_seed": 3}, "split_seed=3, but the split of 'cora' is fixed; expected 0"),
+    ],
+)
+def test_bad_arguments(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        load_graph(name, **options)
 
 
 # GraphData of users
