@@ -121,9 +121,10 @@ def test_broadcasting():
     torch.testing.assert_close(shared, expanded)
 
 
-def test_the_seed_matters():
+@pytest.mark.parametrize("noise", ["log_exponential", "normal"])
+def test_the_seed_matters(noise):
     q, k, v, scale = inputs()
-    first, other = (blocked_attention(q, k, v, noise="normal", noise_scale=scale, seed=s)[0] for s in (0, 1))
+    first, other = (blocked_attention(q, k, v, noise=noise, noise_scale=scale, seed=s)[0] for s in (0, 1))
     assert not first.allclose(other)
 
 

@@ -120,8 +120,9 @@ def test_a_block_is_a_part_of_the_table(kind):
     assert not torch.equal(CounterNoise(kind, 8, (3, 20, 30)).dense(), expected)
 
 
-def test_both_precisions_hold_the_same_draws():
-    table = CounterNoise("log_exponential", 9, (1, 50, 50))
+@pytest.mark.parametrize("kind", ["log_exponential", "normal"])
+def test_both_precisions_hold_the_same_draws(kind):
+    table = CounterNoise(kind, 9, (1, 50, 50))
     torch.testing.assert_close(table.dense().double(), table.dense(dtype=torch.float64), rtol=1e-4, atol=1e-5)
 
 

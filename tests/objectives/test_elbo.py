@@ -82,17 +82,19 @@ def test_agrees_in_mean_with_sampled_kl(make, family):
     assert closed.std() < sampled.std()
 
 
-def test_kl_weight_scales_the_term():
-    model, arguments = self_attention()
+@every_model
+@pytest.mark.parametrize("weight", [0.5, 2])
+def test_kl_weight_scales_the_term(make, weight):
+    model, arguments = make()
     guide = AttentionGuide(model, Weibull())
-    elbos = [AttentionELBO(kl_weight=weight) for weight in (0, 0.5, 2)]
-    none, half, double = (seeded(elbo, model, guide, arguments) for elbo in elbos)
+    elbos = [AttentionELBO(kl_weight=each) for each in (0, weight, 1)]
+    none, weighted, whole = (seeded(elbo, model, guide, arguments) for elbo in elbos)
     assert elbos[0].kl_record == {}
     assert set(elbos[1].kl_record) == {"layers.0", "layers.1"}
     kl = sum(elbos[1].kl_record.values())
     assert kl > 1
-    torch.testing.assert_close(half - none, 0.5 * kl)
-    torch.testing.assert_close(double - none, 2 * kl)
+    torch.testing.assert_close(weighted - none, weight * kl)
+    torch.testing.assert_close(whole - none, kl)
     torch.testing.assert_close(elbos[1].kl_record, elbos[2].kl_record)
 
 

@@ -148,8 +148,9 @@ def test_five_particles_are_weighed_by_formula(posterior):
     torch.testing.assert_close(case.gradient(loss), case.gradient(-surrogate), rtol=1e-8, atol=1e-10)
 
 
-def test_the_bound_lies_between_elbo_and_evidence():
-    case = Case("network")
+@posteriors
+def test_the_bound_lies_between_elbo_and_evidence(posterior):
+    case = Case(posterior)
     evidence = brute_force_evidence(case.model, case.problem)
     elbo = expected(case.model, case.problem, nn.functional.pad(case.log_q, (0, 1, 0, 1), value=NEVER))
     assert elbo + 0.01 < case.bound() < evidence - 0.01

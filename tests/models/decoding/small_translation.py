@@ -5,9 +5,7 @@ import torch
 from torch import nn
 
 from models.nmt import Translation, TranslationSizes
-from pyro_attention import (
-    ContextualGammaPrior,
-)
+from pyro_attention import ContextualGammaPrior
 
 SIZES = TranslationSizes(embedding=3, memory=4, decoder=5, attention=4)
 

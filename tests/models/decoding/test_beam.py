@@ -10,27 +10,8 @@ from torch import nn
 
 from models.decoding import Inference, beam_search, greedy, sample
 from models.decoding.hypotheses import largest, length_divisor
-from pyro_attention import (
-    AlignmentELBO,
-    Amortised,
-    AttentionGuide,
-    ExpectedAlignment,
-    Gamma,
-    Marginal,
-    Soft,
-    Weibull,
-)
-from tests.models.decoding.small_translation import (
-    BAYESIAN,
-    BEGIN,
-    END,
-    IDS,
-    approx,
-    batch,
-    explicit,
-    make,
-    scores_of,
-)
+from pyro_attention import AlignmentELBO, Amortised, AttentionGuide, ExpectedAlignment, Gamma, Marginal, Soft, Weibull
+from tests.models.decoding.small_translation import BAYESIAN, BEGIN, END, IDS, approx, batch, explicit, make, scores_of
 
 
 def exhaustive(model, words, max_length):

@@ -7,12 +7,7 @@ import torch
 from torch import nn
 
 from models.decoding import Inference, beam_search, greedy, sample
-from pyro_attention import (
-    Amortised,
-    Categorical,
-    Gamma,
-    Weibull,
-)
+from pyro_attention import Amortised, Categorical, Gamma, Weibull
 from tests.models.decoding.small_translation import BAYESIAN, IDS, batch, make, scores_of
 
 

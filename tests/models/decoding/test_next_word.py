@@ -7,10 +7,7 @@ import torch
 
 from models.decoding import Inference, next_word_log_probs
 from models.decoding.next_word import word_alignment
-from pyro_attention import (
-    ExpectedAlignment,
-    LogNormal,
-)
+from pyro_attention import ExpectedAlignment, LogNormal
 from tests.models.decoding.small_translation import BAYESIAN, BEGIN, batch, explicit, make
 
 

@@ -1,5 +1,7 @@
 """Sentences that are drawn, and what stops them."""
 
+import math
+
 import pytest
 import torch
 
@@ -45,6 +47,7 @@ def test_cut_at_the_largest_length():
         assert others[0].score > first.score
 
 
-def test_bad_temperature():
-    with pytest.raises(ValueError, match=r"temperature is 0\.0, expected a positive finite number"):
-        sample(make(), *batch(), **IDS, temperature=0.0)
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
+def test_bad_temperature(temperature):
+    with pytest.raises(ValueError, match=f"temperature is {temperature}, expected a positive finite number"):
+        sample(make(), *batch(), **IDS, temperature=temperature)
