@@ -88,18 +88,14 @@ def test_gradient_norm():
     assert site.gradient_norm == pytest.approx(model.scores.grad.norm().item(), rel=1e-5)
 
 
-def test_soft_attention_has_no_kl(data):
-    model = SelfAttention()
-    report = check_model(model, AttentionGuide(model, Soft()), data.x, data.y, svi=True)
-    assert report.ok
-    assert [site.kl for site in report.sites] == [None, None]
-    assert "  -  " in str(report)
-
-
-def test_nothing_is_updated(data):
+@pytest.mark.parametrize("family", [Soft(), Weibull()], ids=str)
+def test_nothing_is_updated_and_soft_attention_has_no_kl(family, data):
     model = SelfAttention()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    check_model(model, AttentionGuide(model, Weibull()), data.x, data.y)
+    report = check_model(model, AttentionGuide(model, family), data.x, data.y, svi=True)
+    assert report.ok
+    assert [site.kl is None for site in report.sites] == [isinstance(family, Soft)] * 2
+    assert ("  -  " in str(report)) == isinstance(family, Soft)
     assert all(value.equal(before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -121,21 +117,32 @@ def problems(report, message):
     return True
 
 
-def test_no_observation(data):
-    model = SelfAttention()
-    report = check_model(model, AttentionGuide(model, Weibull()), data.x)
-    assert problems(report, "the model observes nothing: no sample site has obs=")
+layer = MultiheadAttention(4, 2)
+plain = LatentAttention("attention", FixedGammaPrior())
 
 
-def test_a_deterministic_site_is_no_observation(data):
-    layer = MultiheadAttention(4, 2)
+def deterministic(x):
+    with pyro.plate("batch", x.size(0)):
+        pyro.deterministic("context", layer(x, x, x)[0], event_dim=2)
 
-    def model(x):
-        with pyro.plate("batch", x.size(0)):
-            pyro.deterministic("context", layer(x, x, x)[0], event_dim=2)
 
-    report = check_model(model, AttentionGuide(model, Weibull()), data.x)
-    assert problems(report, "the model observes nothing")
+def twice(x):
+    plain(x[:1], x[:1].mT, layout=Dense())
+    plain(x[:1], x[:1].mT)
+
+
+@pytest.mark.parametrize(
+    ("model", "families", "message"),
+    [
+        (SelfAttention(), Weibull(), "the model observes nothing: no sample site has obs="),
+        (deterministic, Weibull(), "the model observes nothing"),
+        (SelfAttention(), {"layers.0": Weibull()}, "attention site 'layers.1' matches none of the patterns"),
+        (twice, Weibull(), "attention"),
+    ],
+    ids=["no observation", "deterministic site", "error of the guide", "two sites of one name"],
+)
+def test_what_is_missing_is_reported(data, model, families, message):
+    assert problems(check_model(model, AttentionGuide(model, families), data.x), message)
 
 
 def test_nothing_to_train(data):
@@ -187,12 +194,6 @@ def test_errors_are_reported_not_raised(data, change, message, sites):
     assert all(site.gradient_norm is None for site in report.sites)
 
 
-def test_errors_of_the_guide_are_reported(data):
-    model = SelfAttention()
-    report = check_model(model, AttentionGuide(model, {"layers.0": Weibull()}), data.x, data.y)
-    assert problems(report, "attention site 'layers.1' matches none of the patterns")
-
-
 def test_everything_masked(data):
     model = SelfAttention()
     report = check_model(model, AttentionGuide(model, Weibull()), data.x, data.y, torch.ones_like(data.padding))
@@ -214,18 +215,6 @@ def test_infinite_loss():
     assert any("site 'attention': the gradient of its scores is" in problem for problem in report.problems)
 
 
-def test_a_second_attention_call_of_the_same_name_is_reported():
-    """Pyro refuses duplicate names; the report says so."""
-    layer = LatentAttention("attention", FixedGammaPrior())
-
-    def model(scores, values):
-        layer(scores, values, layout=Dense())
-        layer(scores, values)
-
-    report = check_model(model, AttentionGuide(model, Weibull()), torch.zeros(1, 2, 2), torch.zeros(1, 2, 3))
-    assert problems(report, "attention")
-
-
 @pytest.mark.parametrize("family", [Marginal(), Categorical(), ExpectedAlignment()])
 def test_alignments(family):
     model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8))
@@ -238,11 +227,11 @@ def test_alignments(family):
     assert site.masked == pytest.approx(0.2)
 
 
-def test_an_alignment_needs_its_own_objective():
+@pytest.mark.parametrize("family", [Marginal(), Categorical(enumerate=False)], ids=str)
+def test_an_alignment_needs_its_own_objective(family):
     model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8))
     words = torch.randint(10, (2, 4))
     arguments = words, words >= 0, words, words, words >= 0
-    for family in (Marginal(), Categorical(enumerate=False)):
-        with pytest.warns(UserWarning, match="not guide") if family.infer else nullcontext():
-            report = check_model(model, AttentionGuide(model, family), *arguments, elbo=AttentionELBO())
-        assert "AlignmentELBO" in report.problems[0]
+    with pytest.warns(UserWarning, match="not guide") if family.infer else nullcontext():
+        report = check_model(model, AttentionGuide(model, family), *arguments, elbo=AttentionELBO())
+    assert "AlignmentELBO" in report.problems[0]

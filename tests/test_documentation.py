@@ -9,10 +9,7 @@ import pytest
 import pyro_attention
 
 MODULES = sorted(
-    [
-        "pyro_attention",
-        *(module.name for module in pkgutil.walk_packages(pyro_attention.__path__, "pyro_attention.")),
-    ]
+    ["pyro_attention", *(module.name for module in pkgutil.walk_packages(pyro_attention.__path__, "pyro_attention."))]
 )
 
 

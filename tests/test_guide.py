@@ -25,12 +25,7 @@ from pyro_attention import (
 from tests.toy_models import FreeScores, SelfAttention, Sequences, attention_values
 
 SITES = ("layers.0", "layers.1")
-FAMILIES = {
-    Soft(): Delta,
-    Weibull(5.0): WeibullWeights,
-    LogNormal(0.4): LogNormalWeights,
-    Gamma(3.0): GammaWeights,
-}
+FAMILIES = {Soft(): Delta, Weibull(5.0): WeibullWeights, LogNormal(0.4): LogNormalWeights, Gamma(3.0): GammaWeights}
 
 
 @pytest.fixture
@@ -50,23 +45,32 @@ def draw(guide, data, seed=0):
     return torch.stack([values[name] for name in SITES])
 
 
-def test_families_swap_without_touching_the_model(data):
+@pytest.mark.parametrize(
+    ("families", "posteriors"),
+    [*(({"*": family}, (kind, kind)) for family, kind in FAMILIES.items()),
+     ({"layers.0": Soft(), "layers.1": Weibull(5.0)}, (Delta, WeibullWeights))],
+    ids=str,
+)  # fmt: skip
+def test_families_swap_without_touching_the_model(families, posteriors, data):
     model = SelfAttention()
     before = copy.deepcopy(model.state_dict())
-    values = []
-    for family, posterior in FAMILIES.items():
-        guide = AttentionGuide(model, family)
-        sites = attention_values(guide, data.x, data.y)
-        assert {name: type(fn) for name, (fn, _) in sites.items()} == dict.fromkeys(SITES, posterior)
-        values.append(draw(guide, data))
-        torch.testing.assert_close(values[-1], draw(guide, data), rtol=0, atol=0)
-        assert isinstance(family, Soft) == draw(guide, data, seed=1).equal(values[-1])
-    for i, value in enumerate(values):
-        assert not any(value.equal(other) for other in values[:i])
+    guide, other = AttentionGuide(model, families), AttentionGuide(model, Weibull(2.0))
+    sites = attention_values(guide, data.x, data.y)
+    assert {name: type(fn) for name, (fn, _) in sites.items()} == dict(zip(SITES, posteriors, strict=True))
+    values = draw(guide, data)
+    torch.testing.assert_close(values, draw(guide, data), rtol=0, atol=0)
+    assert draw(guide, data, seed=1).equal(values) == (posteriors == (Delta, Delta))
+    assert not values.equal(draw(other, data))
     assert all(value.equal(before[name]) for name, value in model.state_dict().items())
     # back to the prior once no guide is active
     trace = pyro.poutine.trace(model).get_trace(data.x)
     assert all(isinstance(trace.nodes[name]["fn"], GammaWeights) for name in SITES)
+
+
+def test_families_draw_different_values(data):
+    model = SelfAttention()
+    values = [draw(AttentionGuide(model, family), data) for family in FAMILIES]
+    assert not any(value.equal(other) for i, value in enumerate(values) for other in values[:i])
 
 
 def test_call_returns_every_sample_site(data):
@@ -101,12 +105,6 @@ def test_first_matching_pattern_counts(patterns, expected, data):
     sites = attention_values(AttentionGuide(SelfAttention(), families), data.x)
     for name, index in zip(SITES, expected, strict=True):
         assert sites[name][0].concentration.item() == pytest.approx(concentrations[index])
-
-
-def test_families_mix(data):
-    families = {"layers.0": Soft(), "layers.1": Weibull(5.0)}
-    sites = attention_values(AttentionGuide(SelfAttention(), families), data.x)
-    assert [type(sites[name][0]) for name in SITES] == [Delta, WeibullWeights]
 
 
 def learnable_cases():

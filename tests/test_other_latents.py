@@ -35,9 +35,7 @@ def model_with(prior):
 
 @vectorized
 @pytest.mark.parametrize(
-    "prior",
-    [HalfNormal(1.0), StudentT(5.0), Bernoulli(0.5)],
-    ids=["closed_form", "no_closed_form", "discrete"],
+    "prior", [HalfNormal(1.0), StudentT(5.0), Bernoulli(0.5)], ids=["closed_form", "no_closed_form", "discrete"]
 )
 def test_other_latent_sites_keep_their_prior(vectorize, prior):
     data = Sequences.random()

@@ -64,14 +64,20 @@ def test_the_guides_can_be_made_as_written(words: str) -> None:
     exec(compile(example, "README.md", "exec"), dict(names))
 
 
-def test_every_file_and_command_named_exists() -> None:
-    text = README.read_text()
-    root = README.parent
-    for module in re.findall(r"python -m ([\w.]+)", text):
-        path = root / module.replace(".", "/")
-        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
-    for name in re.findall(r"^     (\w[\w./]*(?:\.py|/))", text, re.M):
-        assert (root / "pyro_attention" / name).exists(), name
-    targets = re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.M)
-    for target in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.M):
-        assert target in targets, target
+TEXT, ROOT = README.read_text(), README.parent
+
+
+@pytest.mark.parametrize("module", sorted(set(re.findall(r"python -m ([\w.]+)", TEXT))))
+def test_every_command_named_exists(module: str) -> None:
+    path = ROOT / module.replace(".", "/")
+    assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"^     (\w[\w./]*(?:\.py|/))", TEXT, re.M))))
+def test_every_file_named_exists(name: str) -> None:
+    assert (ROOT / "pyro_attention" / name).exists()
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:^|`)make ([a-z-]+)", TEXT, re.M))))
+def test_every_target_named_exists(target: str) -> None:
+    assert target in re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)

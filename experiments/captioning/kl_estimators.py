@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from experiments.captioning import train as captioning
-from experiments.captioning.config import CaptioningConfig, CompareEstimators, Guide, KLEstimator
+from experiments.captioning.config import CaptioningConfig, CompareEstimators, EstimatorOptions, Guide, KLEstimator
 from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import batches
 from experiments.captioning.gradient_noise import gradient_noise

@@ -74,16 +74,12 @@ def test_nothing_but_explained_away_keys():
         (torch.zeros(2, 3), {}, ValueError, "fewer than 3"),
         (torch.zeros(1, 2, 3), {"layout": Dense(MASK)}, ValueError, "does not broadcast"),
         (torch.zeros(1, 2, 3), {"layout": Dense(event_dim=2)}, ValueError, "each query is alone in its event"),
+        (torch.ones(1, 1, 1), {}, ValueError, "bins is 0, expected at least 1"),
     ],
 )
 def test_wrong_input(weights, options, error, message):
     with pytest.raises(error, match=message):
-        explained_away(weights, **options)
-
-
-def test_wrong_bins():
-    with pytest.raises(ValueError, match="bins is 0, expected at least 1"):
-        explained_away(torch.ones(1, 1, 1)).histogram(bins=0)
+        explained_away(weights, **options).histogram(bins=0)
 
 
 def test_hybrid_weights_of_all_layers():

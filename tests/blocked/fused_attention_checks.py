@@ -140,34 +140,32 @@ def test_queries_in_float32_with_keys_in_bfloat16():
         torch.testing.assert_close(a.float(), b.float(), rtol=3e-2, atol=3e-2)
 
 
-def test_scores_of_any_size():
-    shapes = (3, 4), (5, 4), (5, 2)
-    q, k, v = (torch.randn(1, 1, *shape) for shape in shapes)
+@pytest.mark.parametrize("factor", [1e-30, 1e6])
+def test_scores_of_any_size(factor):
+    q, k, v = (torch.randn(1, 1, *shape) for shape in [(3, 4), (5, 4), (5, 2)])
     weights = torch.randn(1, 1, 3, 2), torch.randn(1, 1, 3)
-    for factor in (1e-30, 1e6):
-        leaves = [x.clone().requires_grad_() for x in (q * factor, k, v, torch.tensor(10.0))]
-        found = evaluate(leaves, weights, fused=True, noise="log_exponential")
-        assert all(x.isfinite().all() for x in found)
+    leaves = [x.clone().requires_grad_() for x in (q * factor, k, v, torch.tensor(10.0))]
+    found = evaluate(leaves, weights, fused=True, noise="log_exponential")
+    assert all(x.isfinite().all() for x in found)
 
 
-def test_scores_that_overflow_are_not_finite_in_their_rows():
+@pytest.mark.parametrize("fused", [True, False])
+def test_scores_that_overflow_are_not_finite_in_their_rows(fused, monkeypatch):
     """Products of finite vectors; a row whose first score alone is infinite is no row without keys."""
     queries, keys = torch.ones(1, 1, 3, 16), torch.ones(1, 1, 20, 16)
     queries[..., 1, :], keys[..., 0, :] = 1e30, 1e20
     values = torch.ones(1, 1, 20, 4)
-    for fused in (True, False):
-        with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
-            patch.setattr(blocked_module, "fuses", lambda *tensors, fused=fused: fused)
-            _, normalisers = blocked_attention(queries, keys, values, noise="normal", noise_scale=torch.tensor(0.1))
-        assert normalisers.isfinite().tolist() == [[[True, False, True]]]
+    monkeypatch.setattr(blocked_module, "fuses", lambda *tensors: fused)
+    with np.errstate(all="ignore"):
+        _, normalisers = blocked_attention(queries, keys, values, noise="normal", noise_scale=torch.tensor(0.1))
+    assert normalisers.isfinite().tolist() == [[[True, False, True]]]
 
 
-def test_slices_without_keys_or_queries():
-    v = torch.ones(2, 3, 4)
-    for queries, keys in ((torch.ones(2, 0, 4), torch.ones(2, 3, 4)), (torch.ones(0, 3, 4), torch.ones(0, 3, 4))):
-        values = v[: len(keys)]
-        context, _ = fused_module.fused_attention(queries, keys, values, None, None, noise=None, seed=0, causal=False)
-        assert context.shape == (*queries.shape[:2], 4)
+@pytest.mark.parametrize(("slices", "queries"), [(2, 0), (0, 3)])
+def test_slices_without_keys_or_queries(slices, queries):
+    q, k = torch.ones(slices, queries, 4), torch.ones(slices, 3, 4)
+    context, _ = fused_module.fused_attention(q, k, k, None, None, noise=None, seed=0, causal=False)
+    assert context.shape == (slices, queries, 4)
 
 
 def table(noise, keys, shape):

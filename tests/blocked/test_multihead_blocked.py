@@ -174,11 +174,15 @@ def test_predictions(blocked, x):
     torch.testing.assert_close(mean.mean, AttentionGuide(model, Soft()).run(x).output)
 
 
-def test_weights_beyond_memory_are_read_by_windows(blocked, x, monkeypatch):
+@pytest.mark.parametrize(
+    "read",
+    [lambda guide, x: sample_posterior(guide, x, num_samples=1), lambda guide, x: guide(x)["attention"].dense()],
+    ids=["samples", "dense"],
+)
+def test_weights_beyond_memory_are_read_by_windows(read, blocked, x, monkeypatch):
     monkeypatch.setattr(value_module, "_LARGEST", BATCH * HEADS * LENGTH**2 - 1)
-    for function in (lambda: sample_posterior(blocked[1], x, num_samples=1), blocked[1](x)["attention"].dense):
-        with pytest.raises(ValueError, match=r"weights of shape \(3, 2, 6, 6\) would take .* GB.*value.window"):
-            function()
+    with pytest.raises(ValueError, match=r"weights of shape \(3, 2, 6, 6\) would take .* GB.*value.window"):
+        read(blocked[1], x)
 
 
 def test_vectorised_particles(blocked, x):
@@ -311,22 +315,39 @@ def test_a_prior_that_says_what_it_reads(x):
     assert losses[0] == losses[1]
 
 
-def test_other_errors(blocked, x):
-    model, _ = blocked
-    amortised = Amortised(torch.nn.Identity(), Weibull()), Amortised(torch.nn.Identity(), Soft(), warm_start=True)
-    for family in (Gamma(), *amortised, Sharper(), ScaledByScores()):
-        name = type(family).__name__
-        with pytest.raises(ValueError, match=rf"'attention'.*LogNormal weights, not those of {name}.*'dense'"):
-            AttentionGuide(model, family).run(x)
-    with pytest.raises(ValueError, match="fits priors of kind"):
-        AttentionGuide(model, Dirichlet()).run(x)
-    with pytest.raises(NotImplementedError, match="run the model under an AttentionGuide"):
-        pyro.poutine.trace(model)(x)
-    with pytest.raises(ValueError, match="144 of 144 queries are NaN or infinite"):
-        AttentionGuide(model, Weibull()).run(x * torch.nan)
-    with pytest.raises(ValueError, match=r"'attention': \d+ of 36 rows of scores are NaN or infinite; check"):
-        AttentionGuide(model, Weibull()).run(x * 1e25)
-    with pytest.raises(ValueError, match="no plate at dimension -1"):
-        AttentionGuide(lambda: model.layer(x, x, x, need_weights=False), Weibull()).run()
-    with pytest.raises(ValueError, match="the contextual prior expects"):
-        AttentionGuide(Model(ContextualGammaPrior(5)), Weibull()).run(x)
+@pytest.mark.parametrize(
+    "family",
+    [
+        Gamma(),
+        Amortised(torch.nn.Identity(), Weibull()),
+        Amortised(torch.nn.Identity(), Soft(), warm_start=True),
+        Sharper(),
+        ScaledByScores(),
+    ],
+    ids=lambda family: type(family).__name__,
+)
+def test_families_that_are_not_blocked(family, blocked, x):
+    message = rf"'attention'.*LogNormal weights, not those of {type(family).__name__}.*'dense'"
+    with pytest.raises(ValueError, match=message):
+        AttentionGuide(blocked[0], family).run(x)
+
+
+@pytest.mark.parametrize(
+    ("run", "error", "message"),
+    [
+        (lambda model, x: AttentionGuide(model, Dirichlet()).run(x), ValueError, "fits priors of kind"),
+        (lambda model, x: pyro.poutine.trace(model)(x), NotImplementedError, "run the model under an AttentionGuide"),
+        (lambda model, x: AttentionGuide(model, Weibull()).run(x * torch.nan), ValueError,
+         "144 of 144 queries are NaN or infinite"),
+        (lambda model, x: AttentionGuide(model, Weibull()).run(x * 1e25), ValueError,
+         r"'attention': \d+ of 36 rows of scores are NaN or infinite; check"),
+        (lambda model, x: AttentionGuide(lambda: model.layer(x, x, x, need_weights=False), Weibull()).run(), ValueError,
+         "no plate at dimension -1"),
+        (lambda _, x: AttentionGuide(Model(ContextualGammaPrior(5)), Weibull()).run(x), ValueError,
+         "the contextual prior expects"),
+    ],
+    ids=["kind", "no guide", "nan", "overflow", "plate", "prior"],
+)  # fmt: skip
+def test_other_errors(run, error, message, blocked, x):
+    with pytest.raises(error, match=message):
+        run(blocked[0], x)

@@ -2,6 +2,7 @@
 
 import functools
 import warnings
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pyro
@@ -150,11 +151,12 @@ def test_layers_that_are_never_blocked_are_not_built(options, arguments, message
         kind(layer, **arguments)
 
 
-def test_heads_of_a_normalizer():
-    with pytest.raises(ValueError, match=r"site 'a': Hybrid has 2 mixing.*4 heads; pass Hybrid\(heads=4\)"):
-        MultiheadAttention(8, 4, name="a", normalizer=Hybrid(2))
-    for heads in (1, 4):
-        MultiheadAttention(8, 4, normalizer=Hybrid(heads))
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_heads_of_a_normalizer(heads):
+    fits = nullcontext() if heads != 2 else pytest.raises(ValueError, match=r"site 'a': Hybrid has 2 mixing.*4 heads; ")
+    with fits as error:
+        MultiheadAttention(8, 4, name="a", normalizer=Hybrid(heads))
+    assert error is None or "pass Hybrid(heads=4)" in str(error.value)
 
 
 def test_unknown_implementation():

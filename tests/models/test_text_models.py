@@ -181,20 +181,28 @@ def test_the_prior_is_an_argument():
     assert not any(".prior." in name for name, _ in encoder.named_parameters())
 
 
-def test_a_drawn_target_and_label():
-    tokens, mask, hidden, _ = batch()
-    encoder = make_encoder()
-    guide = AttentionGuide(MaskedLanguageModel(encoder).double(), Soft())
-    assert guide(tokens, mask, hidden)["target"].shape == (3,)
-    assert AttentionGuide(TextClassifier(encoder, 3).double(), Soft())(tokens, mask)["labels"].shape == (3,)
+@pytest.mark.parametrize(
+    ("model", "site"), [(MaskedLanguageModel, "target"), (lambda encoder: TextClassifier(encoder, 3), "labels")]
+)
+def test_a_drawn_target_and_label(model, site):
+    arguments = batch()[: 3 if site == "target" else 2]
+    assert AttentionGuide(model(make_encoder()).double(), Soft())(*arguments)[site].shape == (3,)
 
 
-def test_errors():
-    tokens, mask, *_ = batch()
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda tokens, mask: (tokens, mask), "a sentence has 5 tokens, expected 4 at most"),
+        (lambda tokens, mask: (tokens, mask[:, :3]), "boolean mask of the same shape"),
+    ],
+    ids=["length", "mask"],
+)
+def test_wrong_input(call, message):
     classifier = TextClassifier(make_encoder(positions=4), 3).double()
-    with pytest.raises(ValueError, match="a sentence has 5 tokens, expected 4 at most"):
-        mean_output(classifier, tokens, mask)
-    with pytest.raises(ValueError, match="boolean mask of the same shape"):
-        mean_output(classifier, tokens, mask[:, :3])
+    with pytest.raises(ValueError, match=message):
+        mean_output(classifier, *call(*batch()[:2]))
+
+
+def test_wrong_pooling():
     with pytest.raises(ValueError, match="pooling is 'last'"):
         TextClassifier(make_encoder(), 3, pooling="last")

@@ -82,17 +82,19 @@ def test_agrees_in_mean_with_sampled_kl(make, family):
     assert closed.std() < sampled.std()
 
 
-def test_kl_weight_scales_the_term():
-    model, arguments = self_attention()
+@every_model
+@pytest.mark.parametrize("weight", [0.5, 2])
+def test_kl_weight_scales_the_term(make, weight):
+    model, arguments = make()
     guide = AttentionGuide(model, Weibull())
-    elbos = [AttentionELBO(kl_weight=weight) for weight in (0, 0.5, 2)]
-    none, half, double = (seeded(elbo, model, guide, arguments) for elbo in elbos)
+    elbos = [AttentionELBO(kl_weight=each) for each in (0, weight, 1)]
+    none, weighted, whole = (seeded(elbo, model, guide, arguments) for elbo in elbos)
     assert elbos[0].kl_record == {}
     assert set(elbos[1].kl_record) == {"layers.0", "layers.1"}
     kl = sum(elbos[1].kl_record.values())
     assert kl > 1
-    torch.testing.assert_close(half - none, 0.5 * kl)
-    torch.testing.assert_close(double - none, 2 * kl)
+    torch.testing.assert_close(weighted - none, weight * kl)
+    torch.testing.assert_close(whole - none, kl)
     torch.testing.assert_close(elbos[1].kl_record, elbos[2].kl_record)
 
 
@@ -108,30 +110,33 @@ def test_kl_weight_zero_skips_what_is_infinite():
     assert all(gradient.isfinite().all() for gradient in gradients(loss, model))
 
 
-def test_kl_weight_may_be_a_schedule_of_the_callers_step():
+@pytest.mark.parametrize("step", [4, 20])
+def test_kl_weight_may_be_a_schedule_of_the_callers_step(step):
     model, arguments = self_attention()
     guide = AttentionGuide(model, Weibull())
     elbo = AttentionELBO(kl_weight=Linear(warmup=10))
-    at = {}
-    for step in (0, 0, 4, 20):
-        elbo.step = step
-        at[step] = seeded(elbo, model, guide, arguments)
-        assert elbo.step == step  # never counted inside
-        assert elbo.current_kl_weight() == min(1, step / 10)
-    kl = at[20] - at[0]
-    torch.testing.assert_close(at[4] - at[0], 0.4 * kl)
-    torch.testing.assert_close(at[20], seeded(AttentionELBO(), model, guide, arguments))
+    losses = []
+    for elbo.step in (0, 0, step):
+        losses.append(seeded(elbo, model, guide, arguments))
+        assert elbo.step in (0, step)  # never counted inside
+        assert elbo.current_kl_weight() == min(1, elbo.step / 10)
+    whole = seeded(AttentionELBO(), model, guide, arguments)
+    torch.testing.assert_close(losses[2] - losses[0], min(1, step / 10) * (whole - losses[0]))
 
 
-@pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf"), lambda step: -1.0])
-def test_wrong_kl_weight(weight):
-    with pytest.raises(ValueError, match=r"kl_weight is .* at step 0, expected a finite number >= 0"):
-        AttentionELBO(kl_weight=weight)
-
-
-def test_wrong_kl():
-    with pytest.raises(ValueError, match="kl is 'exact', expected 'closed_form' or 'sampled'"):
-        AttentionELBO(kl="exact")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(
+            ({"kl_weight": weight}, r"kl_weight is .* at step 0, expected a finite number >= 0")
+            for weight in (-0.1, float("nan"), float("inf"), lambda step: -1.0)
+        ),
+        ({"kl": "exact"}, "kl is 'exact', expected 'closed_form' or 'sampled'"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        AttentionELBO(**options)
 
 
 def test_subsampling_scales_likelihood_and_kl():

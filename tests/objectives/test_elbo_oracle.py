@@ -1,6 +1,5 @@
 """AttentionELBO on models and guides of all kinds, without attention: it equals stock Pyro, draw for draw."""
 
-import functools
 import math
 
 import pyro
@@ -8,7 +7,6 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro.distributions import constraints
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import (
     AutoDelta,
@@ -21,122 +19,18 @@ from pyro.infer.autoguide import (
 from pyro.optim import Adam
 
 from pyro_attention import AttentionELBO
+from tests.objectives.written_models import (
+    MODELS,
+    VECTORIZED,
+    WRITTEN,
+    normal,
+    one_site,
+    one_site_guide,
+    plates,
+    plates_guide,
+)
 
-DATA = torch.tensor([[1.0, -0.5, 2.0], [0.3, 0.8, -1.5]])
-
-
-def normal(name, shape=(), loc=0.2, scale=0.7):
-    """A trainable Normal of its own for a site of a guide."""
-    return dist.Normal(
-        pyro.param(f"{name}_loc", torch.full(shape, loc)),
-        pyro.param(f"{name}_scale", torch.full(shape, scale), constraint=constraints.positive),
-    )
-
-
-def one_site():
-    z = pyro.sample("z", dist.Normal(0.0, 1.0))
-    pyro.sample("x", dist.Normal(z, 1.0), obs=torch.tensor(1.0))
-
-
-def one_site_guide():
-    pyro.sample("z", normal("z"))
-
-
-def plates():
-    a = pyro.sample("a", dist.Normal(0.0, 2.0))
-    with pyro.plate("columns", 3, dim=-1):
-        b = pyro.sample("b", dist.Normal(a, 1.0))
-        with pyro.plate("rows", 2, dim=-2):
-            c = pyro.sample("c", dist.Normal(b, 1.0))
-            pyro.sample("x", dist.Normal(c, 0.5), obs=DATA)
-
-
-def plates_guide():
-    pyro.sample("a", normal("a"))
-    with pyro.plate("columns", 3, dim=-1):
-        pyro.sample("b", normal("b", (3,)))
-        with pyro.plate("rows", 2, dim=-2):
-            pyro.sample("c", normal("c", (2, 3)))
-
-
-def subsampled():
-    a = pyro.sample("a", dist.Normal(0.0, 2.0))
-    with pyro.plate("data", 3, subsample_size=2) as index:
-        z = pyro.sample("z", dist.Normal(a, 1.0))
-        pyro.sample("x", dist.Normal(z, 0.5), obs=DATA[0, index])
-
-
-def subsampled_guide():
-    pyro.sample("a", normal("a"))
-    loc = pyro.param("loc", torch.zeros(3))
-    with pyro.plate("data", 3, subsample_size=2) as index:
-        pyro.sample("z", dist.Normal(loc[index], 0.7))
-
-
-def handlers(mask, scale):
-    with pyro.plate("data", 3), poutine.mask(mask=mask), poutine.scale(scale=scale):
-        z = pyro.sample("z", dist.Normal(0.0, 1.0))
-        pyro.sample("x", dist.Normal(z, 0.5), obs=DATA[0])
-
-
-def handlers_guide(mask, scale):
-    with pyro.plate("data", 3), poutine.mask(mask=mask), poutine.scale(scale=scale):
-        pyro.sample("z", normal("z", (3,)))
-
-
-def masked_distribution(mask):
-    z = pyro.sample("z", dist.Normal(torch.zeros(3), 1.0).mask(mask).to_event(1))
-    free = pyro.sample("free", dist.Normal(0.0, 1.0).mask(mask if isinstance(mask, bool) else True))
-    pyro.sample("x", dist.Normal(z + free, 0.5).mask(mask).to_event(1), obs=DATA[0])
-    pyro.sample("y", dist.Normal(free, 0.5), obs=torch.tensor(0.3))
-
-
-def masked_distribution_guide(mask):
-    pyro.sample("z", normal("z", (3,)).mask(mask).to_event(1))
-    pyro.sample("free", normal("free").mask(mask if isinstance(mask, bool) else True))
-
-
-def events():
-    z = pyro.sample("z", dist.Normal(torch.zeros(2, 3), 1.0).to_event(2))
-    with pyro.plate("data", 2):
-        s = pyro.sample("s", dist.Gamma(2.0, 3.0))
-        pyro.sample("x", dist.Normal(z, 1 + s[:, None]).to_event(1), obs=DATA)
-
-
-def events_guide():
-    pyro.sample("z", normal("z", (2, 3)).to_event(2))
-    rate = pyro.param("rate", torch.ones(2), constraint=constraints.positive)
-    with pyro.plate("data", 2):
-        pyro.sample("s", dist.Gamma(3.0, rate))
-
-
-def auxiliary_guide():
-    """The guide of ``one_site`` with an auxiliary site of its own."""
-    u = pyro.sample("u", normal("u"), infer={"is_auxiliary": True})
-    pyro.sample("z", dist.Delta(2 * u, log_density=torch.tensor(-math.log(2.0))))
-
-
-WRITTEN = {
-    "one_site": (one_site, one_site_guide),
-    "nested_plates": (plates, plates_guide),
-    "subsampling": (subsampled, subsampled_guide),
-    "mask": (
-        functools.partial(handlers, torch.tensor([True, False, True]), 1.0),
-        functools.partial(handlers_guide, torch.tensor([True, False, True]), 1.0),
-    ),
-    "mask_true": (functools.partial(handlers, True, 1.0), functools.partial(handlers_guide, True, 1.0)),
-    "scale": (functools.partial(handlers, True, 0.3), functools.partial(handlers_guide, True, 0.3)),
-    "masked_false": tuple(functools.partial(f, False) for f in (masked_distribution, masked_distribution_guide)),
-    "masked_true": tuple(functools.partial(f, True) for f in (masked_distribution, masked_distribution_guide)),
-    "masked_tensor": tuple(
-        functools.partial(f, torch.tensor([False, True, True]))
-        for f in (masked_distribution, masked_distribution_guide)
-    ),
-    "events": (events, events_guide),
-    "auxiliary": (one_site, auxiliary_guide),
-}
 AUTOGUIDES = [AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal, AutoDelta]
-MODELS = {"one_site": one_site, "nested_plates": plates, "subsampling": subsampled, "constrained": events}
 
 
 def value_and_gradients(elbo, model, guide, seed=1):
@@ -166,8 +60,6 @@ PARTICLES = {
     "looped": {"num_particles": 3},
     "vectorized": {"num_particles": 3, "vectorize_particles": True, "max_plate_nesting": 2},
 }
-# The other models' events have no place for a plate of particles.
-VECTORIZED = ("one_site", "nested_plates", "subsampling", "mask", "mask_true", "scale", "auxiliary")
 
 
 @pytest.mark.parametrize(
@@ -329,17 +221,24 @@ def test_handlers_around_the_model_alone(what, value):
     assert_equal(model, lambda: one_site_guide, Trace_ELBO, kl="sampled")
 
 
-@pytest.mark.filterwarnings("ignore:Found ")
-def test_sites_of_one_side_alone():
-    def more():
-        one_site_guide()
-        pyro.sample("other", normal("other"))
+def more_than_the_model():
+    one_site_guide()
+    pyro.sample("other", normal("other"))
 
-    with pytest.raises(ValueError, match="site 'other' is in the guide alone; mark it by infer="):
-        AttentionELBO().loss(one_site, more)
-    for weight in (0, 1):
-        with pytest.raises(ValueError, match="site 'z' is in the model alone"):
-            AttentionELBO(kl_weight=weight).loss(one_site, lambda: None)
+
+@pytest.mark.filterwarnings("ignore:Found ")
+@pytest.mark.parametrize(
+    ("guide", "weight", "message"),
+    [
+        (more_than_the_model, 1, "site 'other' is in the guide alone; mark it by infer="),
+        (lambda: None, 0, "site 'z' is in the model alone"),
+        (lambda: None, 1, "site 'z' is in the model alone"),
+    ],
+    ids=["guide", "model without a KL", "model"],
+)
+def test_sites_of_one_side_alone(guide, weight, message):
+    with pytest.raises(ValueError, match=message):
+        AttentionELBO(kl_weight=weight).loss(one_site, guide)
 
 
 @pytest.mark.parametrize("weight", [0, 0.5])

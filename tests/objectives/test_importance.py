@@ -157,8 +157,9 @@ def test_five_particles_are_weighed_by_formula(posterior):
     torch.testing.assert_close(case.gradient(loss), case.gradient(-surrogate), rtol=1e-8, atol=1e-10)
 
 
-def test_the_bound_lies_between_elbo_and_evidence():
-    case = Case("network")
+@posteriors
+def test_the_bound_lies_between_elbo_and_evidence(posterior):
+    case = Case(posterior)
     evidence = brute_force_evidence(case.model, case.problem)
     elbo = expected(case.model, case.problem, nn.functional.pad(case.log_q, (0, 1, 0, 1), value=NEVER))
     assert elbo + 0.01 < case.bound() < evidence - 0.01
@@ -192,34 +193,26 @@ def test_the_value_is_the_bound_in_one_pass_with_guessed_nesting(objective):
 
 
 @objectives
-def test_masked_queries_change_nothing(objective):
-    case, elbo = Case("network"), ImportanceELBO(2, objective, max_plate_nesting=2)
-    loss = case.loss(elbo, [[0, 1, 0], [2, 1, 0]])
+@pytest.mark.parametrize("padding", ["masked queries", "padded keys"])
+def test_padding_changes_nothing(padding, objective):
+    case, elbo, draws = Case("network"), ImportanceELBO(2, objective, max_plate_nesting=2), [[0, 1, 0], [2, 1, 0]]
+    loss = case.loss(elbo, draws)
     gradient = case.gradient(loss)
     keys, queries, labels, mask, real = case.problem
-    queries, labels = queries.clone(), labels.clone()
-    queries[:, 2], labels[:, 2] = 1e3, 0
+    if padding == "masked queries":
+        queries, labels = queries.clone(), labels.clone()
+        queries[:, 2], labels[:, 2] = 1e3, 0
+        draws = [[0, 1, 2], [2, 1, 1]]
+    else:
+        keys, mask = nn.functional.pad(keys, (0, 0, 0, 2), value=50.0), nn.functional.pad(mask, (0, 2))
     case.problem = [keys, queries, labels, mask, real]
-    changed = case.loss(elbo, [[0, 1, 2], [2, 1, 1]])
+    changed = case.loss(elbo, draws)
     torch.testing.assert_close(changed, loss, rtol=1e-12, atol=0)
     torch.testing.assert_close(case.gradient(changed), gradient, rtol=1e-10, atol=1e-12)
     case.problem = [keys, queries, labels, mask, torch.zeros_like(real)]
     nothing = case.loss(elbo)
     assert nothing.item() == 0
     assert not case.gradient(nothing).any()
-
-
-@objectives
-def test_padded_keys_change_nothing(objective):
-    case, elbo, draws = Case("network"), ImportanceELBO(2, objective, max_plate_nesting=2), [[0, 1, 0], [2, 1, 0]]
-    loss = case.loss(elbo, draws)
-    gradient = case.gradient(loss)
-    keys, queries, labels, mask, real = case.problem
-    case.problem = [nn.functional.pad(keys, (0, 0, 0, 2), value=50.0), queries, labels]
-    case.problem += [nn.functional.pad(mask, (0, 2)), real]
-    padded = case.loss(elbo, draws)
-    torch.testing.assert_close(padded, loss, rtol=1e-12, atol=0)
-    torch.testing.assert_close(case.gradient(padded), gradient, rtol=1e-10, atol=1e-12)
 
 
 @objectives
@@ -276,60 +269,72 @@ def test_trains_by_svi_and_as_a_module(objective):
 # bad input
 
 
-def test_bad_options():
-    with pytest.raises(ValueError, match="objective is 'vimco', expected 'iwae' or 'wake_sleep'"):
-        ImportanceELBO(objective="vimco")
-    for objective in OBJECTIVES:
-        with pytest.raises(ValueError, match="num_particles is 1, expected at least 2"):
-            ImportanceELBO(1, objective)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"objective": "vimco"}, "objective is 'vimco', expected 'iwae' or 'wake_sleep'"),
+        *(({"objective": name, "num_particles": 1}, "num_particles is 1, expected at least 2") for name in OBJECTIVES),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        ImportanceELBO(**options)
 
 
-def test_bad_guides():
-    case, elbo = Case("prior"), ImportanceELBO(2, max_plate_nesting=2)
-    with pytest.raises(ValueError, match="guide is a function, expected an AttentionGuide"):
-        elbo.loss(case.model, lambda *_: None, *case.problem)
-    for family, seen in [
-        (Categorical(), "CategoricalAlignment, to be enumerated"),
-        (Marginal(), "CategoricalAlignment, to be enumerated"),
-        (ExpectedAlignment(), "ExpectedWeights"),
-        (GumbelSoftmax(), "RelaxedAlignment"),
-    ]:
-        guide = AttentionGuide(case.model, family)
-        message = rf"has the posterior {seen}; expected drawn alignments, .*Categorical\(enumerate=False\)"
-        with pyro.validation_enabled(False), pytest.raises(ValueError, match=message):
-            elbo.loss(case.model, guide, *case.problem)
-    with pytest.raises(ValueError, match="kind 'positive weights'"):
-        elbo.loss(case.model, AttentionGuide(case.model, Weibull()), *case.problem)
+EXPECTED = r"; expected drawn alignments, .*Categorical\(enumerate=False\)"
 
 
-def test_bad_models():
-    def loss(observe):
-        model = Narrow(observe)
-        guide = AttentionGuide(model, Categorical(enumerate=False), keep_prior=["shift"])
-        arguments = torch.zeros(2, 1, 1, 2), torch.zeros(2, 1, 1, 2, 1), torch.zeros(2, 1)
-        return ImportanceELBO(2, max_plate_nesting=2).loss(model, guide, *arguments)
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        (None, "guide is a function, expected an AttentionGuide"),
+        (Categorical(), f"has the posterior CategoricalAlignment, to be enumerated{EXPECTED}"),
+        (Marginal(), f"has the posterior CategoricalAlignment, to be enumerated{EXPECTED}"),
+        (ExpectedAlignment(), f"has the posterior ExpectedWeights{EXPECTED}"),
+        (GumbelSoftmax(), f"has the posterior RelaxedAlignment{EXPECTED}"),
+        (Weibull(), "kind 'positive weights'"),
+    ],
+    ids=["function", "categorical", "marginal", "expected", "gumbel", "weibull"],
+)
+def test_bad_guides(family, message):
+    case = Case("prior")
+    guide = AttentionGuide(case.model, family) if family else lambda *_: None
+    with pyro.validation_enabled(False), pytest.raises(ValueError, match=message):
+        ImportanceELBO(2, max_plate_nesting=2).loss(case.model, guide, *case.problem)
 
-    def another_site(mean, y):
-        pyro.sample("y", dist.Normal(mean + pyro.sample("shift", dist.Normal(0.0, 1.0)), 1.0), obs=y)
 
-    with pytest.raises(ValueError, match=r"2 latent sites \('alignment', 'shift'\), expected one alignment"):
-        loss(another_site)
+def another_site(mean, y):
+    pyro.sample("y", dist.Normal(mean + pyro.sample("shift", dist.Normal(0.0, 1.0)), 1.0), obs=y)
 
-    def scaled(mean, y):
-        with pyro.poutine.scale(scale=2.0):
-            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
-    with pytest.raises(ValueError, match=r"'y' has scale 2\.0 and site 'alignment' 1\.0, expected the same"):
-        loss(scaled)
+def scaled(mean, y):
+    with pyro.poutine.scale(scale=2.0):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("observe", "message"),
+    [
+        (another_site, r"2 latent sites \('alignment', 'shift'\), expected one alignment"),
+        (scaled, r"'y' has scale 2\.0 and site 'alignment' 1\.0, expected the same"),
+    ],
+)
+def test_bad_models(observe, message):
+    model = Narrow(observe)
+    guide = AttentionGuide(model, Categorical(enumerate=False), keep_prior=["shift"])
+    arguments = torch.zeros(2, 1, 1, 2), torch.zeros(2, 1, 1, 2, 1), torch.zeros(2, 1)
+    with pytest.raises(ValueError, match=message):
+        ImportanceELBO(2, max_plate_nesting=2).loss(model, guide, *arguments)
+
+
+def test_an_observation_outside_the_plates_of_the_alignment():
+    attention = LatentAttention("alignment", AlignmentPrior())
 
     def model(scores, values, y):
         with pyro.plate("sentences", 2):
             mean = attention(scores, values, layout=Dense(event_dim=2)).context.squeeze(-1).squeeze(-1)
         pyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
 
-    attention = LatentAttention("alignment", AlignmentPrior())
-    guide = AttentionGuide(model, Categorical(enumerate=False))
+    guide, arguments = AttentionGuide(model, Categorical(enumerate=False)), [(2, 1, 2), (2, 1, 2, 1), (2,)]
     with pytest.raises(ValueError, match=r"'y' lies outside the plates \['sentences'\] of site 'alignment'"):
-        ImportanceELBO(2, max_plate_nesting=1).loss(
-            model, guide, torch.zeros(2, 1, 2), torch.zeros(2, 1, 2, 1), torch.zeros(2)
-        )
+        ImportanceELBO(2, max_plate_nesting=1).loss(model, guide, *map(torch.zeros, arguments))

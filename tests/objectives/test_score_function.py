@@ -102,20 +102,32 @@ def test_trains_by_svi():
     assert sum(losses[-20:]) < 0.8 * sum(losses[:20])
 
 
-def test_bad_input():
-    problem = make_problem()
-    with pytest.raises(ValueError, match="baseline is 'moving'"):
-        ScoreFunctionELBO(baseline="moving")
-    with pytest.raises(ValueError, match="expected False"):
-        ScoreFunctionELBO(vectorize_particles=True, num_particles=2)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"baseline": "moving"}, "baseline is 'moving'"),
+        ({"vectorize_particles": True, "num_particles": 2}, "expected False"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        ScoreFunctionELBO(**options)
+
+
+@pytest.mark.parametrize(
+    ("elbo", "family", "message"),
+    [
+        (ScoreFunctionELBO(), None, "expected an AttentionGuide"),
+        (AttentionELBO(), Categorical(enumerate=False), "AlignmentELBO or ScoreFunctionELBO"),
+        (ScoreFunctionELBO(), Weibull(), "kind 'positive weights'"),
+    ],
+    ids=["function", "objective", "kind"],
+)
+def test_bad_guides(elbo, family, message):
     model = Toy()
-    with pytest.raises(ValueError, match="expected an AttentionGuide"):
-        ScoreFunctionELBO().loss(model, lambda *_: None, *problem)
-    guide = AttentionGuide(model, Categorical(enumerate=False))
-    with pytest.raises(ValueError, match="AlignmentELBO or ScoreFunctionELBO"):
-        AttentionELBO().loss(model, guide, *problem)
-    with pytest.raises(ValueError, match="kind 'positive weights'"):
-        ScoreFunctionELBO().loss(model, AttentionGuide(model, Weibull()), *problem)
+    guide = AttentionGuide(model, family) if family else lambda *_: None
+    with pytest.raises(ValueError, match=message):
+        elbo.loss(model, guide, *make_problem())
 
 
 class Chain(nn.Module):

@@ -59,11 +59,12 @@ def test_log_exponential_extremes(dtype, monkeypatch):
     assert smallest == pytest.approx(math.log(torch.finfo(dtype).eps / 2))
 
 
-def test_log_exponential_shape_and_seed():
+@every_dtype
+def test_log_exponential_shape_and_seed(dtype):
     torch.manual_seed(1)
-    first = log_exponential((2, 3), dtype=torch.float64)
+    first = log_exponential((2, 3), dtype=dtype)
     torch.manual_seed(1)
-    assert torch.equal(first, log_exponential(torch.Size([2, 3]), dtype=torch.float64))
+    assert torch.equal(first, log_exponential(torch.Size([2, 3]), dtype=dtype))
     assert first.shape == (2, 3)
     assert not first.requires_grad
 
@@ -88,8 +89,9 @@ def test_log_standard_gamma_needs_only_the_logarithm_of_a_small_shape():
     assert_mean(log_a.grad.double() * math.exp(-80), 1)
 
 
-def test_log_standard_gamma_broadcasts():
-    a = torch.tensor([0.5, 2.0], dtype=torch.float64, requires_grad=True)
+@every_dtype
+def test_log_standard_gamma_broadcasts(dtype):
+    a = torch.tensor([0.5, 2.0], dtype=dtype, requires_grad=True)
     x = log_standard_gamma(a, a.log().expand(3, 2))
     assert x.shape == (3, 2)
     x.sum().backward()

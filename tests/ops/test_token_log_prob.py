@@ -77,18 +77,14 @@ def test_gradient_of_one_input_alone(needed):
     assert len(results[0]) == 2
 
 
-def test_features_in_any_memory_layout():
+@pytest.mark.parametrize("layout", ["strided", "expanded"])
+def test_features_in_any_memory_layout(layout):
     x, w, b, token = problem((4, 3), (4,))
-    strided = torch.randn(3, 6, 4, dtype=torch.float64).permute(2, 1, 0)[:, ::2].requires_grad_()
-    for features in (strided, x[:, :1].expand(4, 3, 3)):
-        results = [
-            with_gradients(value, (w, b, *([features] if features is strided else [x])), torch.ones(()))
-            for value in (
-                token_log_prob(features, w, token[:, None], b, chunk_rows=2),
-                reference(features, w, b, token[:, None]),
-            )
-        ]
-        torch.testing.assert_close(*results, **CLOSE)
+    features = x[:, :1].expand(4, 3, 3)
+    if layout == "strided":
+        x = features = torch.randn(3, 6, 4, dtype=torch.float64).permute(2, 1, 0)[:, ::2].requires_grad_()
+    values = token_log_prob(features, w, token[:, None], b, chunk_rows=2), reference(features, w, b, token[:, None])
+    torch.testing.assert_close(*(with_gradients(value, (w, b, x), torch.ones(())) for value in values), **CLOSE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
@@ -166,20 +162,22 @@ def test_backward_twice():
     torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
-def test_second_derivative():
+@pytest.mark.parametrize("factor", [torch.ones_like, torch.sum], ids=["constant", "sum"])
+def test_second_derivative(factor):
     x, w, b, token = problem((3,), (3,))
-    for factor in (1.0, x.sum()):
-        loss = factor * token_log_prob(x, w, token, b).sum()
-        with pytest.raises(RuntimeError, match=r"differentiable once.*TokenLikelihood\.logits"):
-            torch.autograd.grad(loss, x, create_graph=True)
+    loss = (factor(x) * token_log_prob(x, w, token, b).sum()).sum()
+    with pytest.raises(RuntimeError, match=r"differentiable once.*TokenLikelihood\.logits"):
+        torch.autograd.grad(loss, x, create_graph=True)
 
 
-def test_without_gradients():
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_without_gradients_and_inside_autocast(grad, autocast):
     x, w, b, token = problem((3,), (3,))
-    with torch.no_grad():
+    with torch.set_grad_enabled(grad), torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         value = token_log_prob(x, w, token, b)
-    assert not value.requires_grad
-    torch.testing.assert_close(value, reference(x, w, b, token).detach(), **CLOSE)
+    assert value.requires_grad == grad
+    torch.testing.assert_close(value.detach(), reference(x, w, b, token).detach(), **CLOSE)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -204,13 +202,6 @@ def test_half_precision(dtype, mode, bias):
         assert error < {"inputs": 0.02, "autocast": 0.02, "mixed inputs": 0.005}[mode]
 
 
-def test_autocast_leaves_float64_alone():
-    x, w, b, token = problem((3,), (3,))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        value = token_log_prob(x, w, token, b)
-    torch.testing.assert_close(value, reference(x, w, b, token), **CLOSE)
-
-
 @pytest.mark.parametrize(
     ("batch", "token_shape"), [((0,), (0,)), ((0,), (2, 0)), ((1,), (0,)), ((3, 0), ()), ((0, 2), (2,))]
 )
@@ -222,10 +213,11 @@ def test_nothing_observed(batch, token_shape):
     assert sample_tokens(inputs[0], inputs[1], shape=value.shape).shape == value.shape
 
 
-def test_default_chunk():
-    assert default_chunk_rows(10_000) == 1000
-    assert default_chunk_rows(10_000, torch.float64) == 500
-    assert default_chunk_rows(10**9) == 1
+@pytest.mark.parametrize(
+    ("arguments", "rows"), [((10_000,), 1000), ((10_000, torch.float64), 500), ((10**9,), 1)], ids=str
+)
+def test_default_chunk(arguments, rows):
+    assert default_chunk_rows(*arguments) == rows
 
 
 @pytest.mark.parametrize("chunk_rows", [1, None])

@@ -72,18 +72,25 @@ def one_sample(watched, draw):
 
 
 @every_draw
-def test_a_budget_decides_on_the_size_of_chunks(draw):
+@pytest.mark.parametrize(
+    ("budget", "options", "expected"),
+    [
+        (1, {}, [1] * 9),
+        (3.5, {}, [1, 3, 3, 2]),
+        (8, {}, [1, 8]),
+        (float("inf"), {}, [1, 8]),
+        (1e9, {}, [1, 8]),
+        (8, {"chunk_size": 4}, [1, 4, 4]),
+        (None, {"chunk_size": 4}, [1, 4, 4]),
+        (None, {}, [1] * 9),
+    ],
+)
+def test_a_budget_decides_on_the_size_of_chunks(draw, budget, options, expected):
     watched = Watched()
-    needed = one_sample(watched, draw)
-    for budget, expected in ((1, [1] * 9), (3.5, [1, 3, 3, 2]), (8, [1, 8]), (float("inf"), [1, 8]), (1e9, [1, 8])):
-        watched.draw(draw, num_samples=9, memory_budget=budget * needed)
-        assert watched.passes == expected
-    watched.draw(draw, num_samples=9, memory_budget=8 * needed, chunk_size=4)
-    assert watched.passes == [1, 4, 4]
-    watched.draw(draw, num_samples=9, chunk_size=4)
-    assert watched.passes == [1, 4, 4]
-    watched.draw(draw, num_samples=9)
-    assert watched.passes == [1] * 9
+    if budget is not None:
+        options = options | {"memory_budget": budget * one_sample(watched, draw)}
+    watched.draw(draw, num_samples=9, **options)
+    assert watched.passes == expected
 
 
 def test_what_a_sample_takes():
@@ -235,24 +242,26 @@ def test_a_plain_layout_of_queries_in_a_plate():
     assert sample_posterior(guide, num_samples=6, chunk_size=3)["attention"].shape == (6, 1, 4)
 
 
+UNEVEN = [1, 7, 30, 12]
+
+
 def test_moments_far_from_zero_in_uneven_chunks():
     samples, moments = 1e4 + torch.randn(50, 3, dtype=torch.float64), Moments()
-    for chunk in samples.split([1, 7, 30, 12]):
+    for chunk in samples.split(UNEVEN):
         moments.update(chunk)
     assert moments.count == 50
     torch.testing.assert_close(moments.mean, samples.mean(0))
     torch.testing.assert_close(moments.variance, samples.var(0))
 
 
-def test_quantiles_in_uneven_chunks():
-    samples = torch.randn(50, 3)
-    for q in (0.0, 0.1, 0.5, 0.77, 1.0):
-        statistics = OrderStatistics(q, 50)
-        for chunk in samples.split([1, 7, 30, 12]):
-            statistics.update(chunk)
-        torch.testing.assert_close(statistics.result(), samples.quantile(q, dim=0))
+@pytest.mark.parametrize("q", [0.0, 0.1, 0.5, 0.77, 1.0])
+def test_quantiles_in_uneven_chunks(q):
+    samples, statistics = torch.randn(50, 3), OrderStatistics(q, 50)
     with pytest.raises(ValueError, match="no samples"):
-        OrderStatistics(0.5, 3).result()
+        statistics.result()
+    for chunk in samples.split(UNEVEN):
+        statistics.update(chunk)
+    torch.testing.assert_close(statistics.result(), samples.quantile(q, dim=0))
 
 
 @every_draw

@@ -14,12 +14,11 @@ def guided(**options):
     return AttentionGuide(SelfAttention(**options), Weibull(2.0)), Sequences.random().x
 
 
-def test_dropout_alone():
-    guide, x = guided()
-    prediction = predict(guide, x, num_samples=5, noise="dropout")
-    assert (prediction.variance < 1e-12).all()  # no dropout module
-    guide, x = guided(dropout=0.5)
-    assert (predict(guide, x, num_samples=5, noise="dropout").variance > 1e-4).all()
+@pytest.mark.parametrize(("dropout", "varies"), [(0.0, False), (0.5, True)], ids=["no dropout module", "dropout"])
+def test_dropout_alone(dropout, varies):
+    guide, x = guided(dropout=dropout)
+    variance = predict(guide, x, num_samples=5, noise="dropout").variance
+    assert (variance > 1e-4).all() if varies else (variance < 1e-12).all()
 
 
 def test_variance_of_both_is_about_the_sum():
@@ -84,17 +83,20 @@ def test_wrong_quantiles(level):
         predict(guide, x, num_samples=2, quantiles=[level])
 
 
-def test_models_that_return_no_tensor():
+@pytest.mark.parametrize(
+    ("output", "error", "message"),
+    [
+        (lambda mean: (mean, None), TypeError, "the model returned tuple, expected a tensor such as logits"),
+        (torch.sum, ValueError, r"returned shape \(\) for 2 samples in one pass.* use chunk_size=1"),
+    ],
+    ids=["no tensor", "no broadcasting"],
+)
+def test_models_that_cannot_be_averaged_over_chunks(output, error, message):
     model = FreeScores(FixedGammaPrior())
-    guide = AttentionGuide(lambda: (model(), None), Weibull())
-    with pytest.raises(TypeError, match="the model returned tuple, expected a tensor such as logits"):
-        predict(guide, num_samples=2)
-    assert sample_posterior(guide, num_samples=2)["attention"].shape == (2, 1, 3, 4)
-
-
-def test_models_whose_output_does_not_broadcast_over_chunks():
-    model = FreeScores(FixedGammaPrior())
-    guide = AttentionGuide(lambda: model().sum(), Weibull())
-    with pytest.raises(ValueError, match=r"returned shape \(\) for 2 samples in one pass.* use chunk_size=1"):
+    guide = AttentionGuide(lambda: output(model()), Weibull())
+    with pytest.raises(error, match=message):
         predict(guide, num_samples=3, chunk_size=3)
-    assert predict(guide, num_samples=3).mean.shape == ()
+    if error is TypeError:
+        assert sample_posterior(guide, num_samples=2)["attention"].shape == (2, 1, 3, 4)
+    else:
+        assert predict(guide, num_samples=3).mean.shape == ()

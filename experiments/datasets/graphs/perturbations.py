@@ -128,7 +128,7 @@ def add_edge_noise(data: GraphData, fraction: float, *, seed: int = 0) -> GraphD
     Example:
         >>> from experiments.datasets.graphs.load import load_graph
         >>> data = load_graph("digits")
-        >>> add_edge_noise(data, 0.5).edge_index.shape[1] / data.edge_index.shape[1]
+        >>> round(add_edge_noise(data, 0.5).edge_index.shape[1] / data.edge_index.shape[1], 2)
         1.5
     """
     if not 0 <= fraction < float("inf"):

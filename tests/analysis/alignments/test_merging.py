@@ -43,23 +43,22 @@ def test_word_map_agrees_with_tokenizers():
     assert word_map(encoding.tokens, style="##") == encoding.word_ids
 
 
-def test_merge_by_hand():
-    weights = torch.tensor([
-        [0.1, 0.2, 0.3, 0.4],
-        [0.4, 0.2, 0.2, 0.2],
-        [0.0, 0.5, 0.5, 0.0],
-    ])  # fmt: skip
-    merged = merge_pieces(weights, source=[0, 1, 1, None], target=[0, 0, 1])
-    torch.testing.assert_close(merged, torch.tensor([[0.25, 0.45], [0.0, 1.0]]))
-    whole = merge_pieces(weights, source=[0, 1, 1, None], target=[0, 0, 1], renormalise=True)
-    torch.testing.assert_close(whole, torch.tensor([[0.25 / 0.7, 0.45 / 0.7], [0.0, 1.0]]))
-    without_first = merge_pieces(weights, source=[None, 0, 0, 0], target=[None, 0, 1])
-    torch.testing.assert_close(without_first, torch.tensor([[0.6], [1.0]]))
+WEIGHTS = [[0.1, 0.2, 0.3, 0.4], [0.4, 0.2, 0.2, 0.2], [0.0, 0.5, 0.5, 0.0]]
 
 
-def test_words_that_lost_their_pieces():
-    merged = merge_pieces(torch.ones(1, 1), source=[1], target=[0], num_source=3, num_target=2, renormalise=True)
-    assert merged.tolist() == [[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+@pytest.mark.parametrize(
+    ("weights", "source", "target", "options", "expected"),
+    [
+        (WEIGHTS, [0, 1, 1, None], [0, 0, 1], {}, [[0.25, 0.45], [0.0, 1.0]]),
+        (WEIGHTS, [0, 1, 1, None], [0, 0, 1], {"renormalise": True}, [[0.25 / 0.7, 0.45 / 0.7], [0.0, 1.0]]),
+        (WEIGHTS, [None, 0, 0, 0], [None, 0, 1], {}, [[0.6], [1.0]]),
+        # words that lost their pieces
+        ([[1.0]], [1], [0], {"num_source": 3, "num_target": 2, "renormalise": True}, [[0.0, 1.0, 0.0], [0.0] * 3]),
+    ],
+)
+def test_merge_by_hand(weights, source, target, options, expected):
+    merged = merge_pieces(torch.tensor(weights), source=source, target=target, **options)
+    torch.testing.assert_close(merged, torch.tensor(expected))
 
 
 @PROPERTY
@@ -109,16 +108,21 @@ def test_wrong_maps(options, error, message):
         merge_pieces(torch.ones(2, 3), **options)
 
 
-def test_wrong_input():
-    with pytest.raises(TypeError, match=r"weights have dtype torch\.int64"):
-        merge_pieces(torch.ones(1, 1, dtype=torch.int64), source=[0], target=[0])
-    with pytest.raises(ValueError, match=r"weights have shape \(1,\), expected \[..., M, N\]"):
-        merge_pieces(torch.ones(1), source=[0], target=[0])
-    with pytest.raises(ValueError, match="1 of 2 weights are NaN or infinite"):
-        merge_pieces(torch.tensor([[0.5, torch.nan]]), source=[0, 1], target=[0])
-    with pytest.raises(TypeError, match=r"special is the string '</s>', expected a collection"):
-        word_map(["s", "</s>"], special="</s>")  # "s" is a part of it
-    with pytest.raises(TypeError, match=r"pieces is the string 'a b'.* split it before"):
-        word_map("a b")
-    with pytest.raises(ValueError, match="style is 'bpe', expected one of @@, ##, ▁, Ġ"):
-        word_map(["a"], style="bpe")
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: merge_pieces(torch.ones(1, 1).long(), source=[0], target=[0]), TypeError, "have dtype torch.int64"),
+        (lambda: merge_pieces(torch.ones(1), source=[0], target=[0]), ValueError,
+         r"weights have shape \(1,\), expected \[..., M, N\]"),
+        (lambda: merge_pieces(torch.tensor([[0.5, torch.nan]]), source=[0, 1], target=[0]), ValueError,
+         "1 of 2 weights are NaN or infinite"),
+        (lambda: word_map(["s", "</s>"], special="</s>"), TypeError,  # "s" is a part of it
+         r"special is the string '</s>', expected a collection"),
+        (lambda: word_map("a b"), TypeError, r"pieces is the string 'a b'.* split it before"),
+        (lambda: word_map(["a"], style="bpe"), ValueError, "style is 'bpe', expected one of @@, ##, ▁, Ġ"),
+    ],
+    ids=["dtype", "shape", "nan", "special", "pieces", "style"],
+)  # fmt: skip
+def test_wrong_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

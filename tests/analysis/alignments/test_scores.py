@@ -85,31 +85,26 @@ def test_sentences_by_id():
     predicted = {"a": aligned("0-0"), "b": aligned("1-1")}
     truth = {"b": gold("1-1"), "a": gold("0-0")}
     assert alignment_error_rate(predicted, truth).aer == 0
-    with pytest.raises(ValueError, match=r"got 2 and 1 sentences, expected the same ones .* 1 are in one .*: b"):
-        alignment_error_rate(predicted, {"a": gold("0-0")})
-    with pytest.raises(ValueError, match="got 1 and 2 sentences"):
-        alignment_error_rate([aligned("")], [gold(""), gold("")])
-    with pytest.raises(ValueError, match=r"got 0 and 0 sentences, expected .* at least one"):
-        alignment_error_rate([], [])
-    with pytest.raises(TypeError, match="got a dict and a list, expected two mappings"):
-        alignment_error_rate(predicted, [gold("")])
-    with pytest.raises(TypeError, match="got a Alignment, expected a list, or a mapping"):
-        alignment_error_rate(aligned(""), [gold("")])
-    with pytest.raises(TypeError, match="sentence 0 has a predicted frozenset and a gold GoldAlignment"):
-        alignment_error_rate([frozenset()], [gold("")])
 
 
-def test_gold_outside_of_the_prediction():
-    with pytest.raises(ValueError, match=r"sentence 7: gold link \(0, 3\) lies outside of the 4 source and 3 target"):
-        alignment_error_rate({"7": aligned("", 4, 3)}, {"7": gold("", "0-3")})
-
-
-def test_gold_alignment():
-    assert gold("1-0", "0-2").possible == {(1, 0), (0, 2)}
-    assert str(gold("1-0 0-10", "0-2 1-0")) == "0p2 0-10 1-0"
-
-
-# agreement
+@pytest.mark.parametrize(
+    ("predicted", "truth", "error", "message"),
+    [
+        ({"a": aligned("0-0"), "b": aligned("1-1")}, {"a": gold("0-0")}, ValueError,
+         r"got 2 and 1 sentences, expected the same ones .* 1 are in one .*: b"),
+        ([aligned("")], [gold(""), gold("")], ValueError, "got 1 and 2 sentences"),
+        ([], [], ValueError, r"got 0 and 0 sentences, expected .* at least one"),
+        ({"a": aligned("0-0")}, [gold("")], TypeError, "got a dict and a list, expected two mappings"),
+        (aligned(""), [gold("")], TypeError, "got a Alignment, expected a list, or a mapping"),
+        ([frozenset()], [gold("")], TypeError, "sentence 0 has a predicted frozenset and a gold GoldAlignment"),
+        ({"7": aligned("", 4, 3)}, {"7": gold("", "0-3")}, ValueError,
+         r"sentence 7: gold link \(0, 3\) lies outside of the 4 source and 3 target"),
+    ],
+    ids=["names", "numbers", "none", "mapping", "single", "type", "link"],
+)  # fmt: skip
+def test_wrong_sentences(predicted, truth, error, message):
+    with pytest.raises(error, match=message):
+        alignment_error_rate(predicted, truth)
 
 
 def test_agreement():
@@ -123,14 +118,30 @@ def test_agreement():
     assert table.equal(table.mT)
     assert table.diagonal().tolist() == [1, 1, 1]
     assert agreement({"a": [aligned("")], "b": [aligned("")]}).equal(torch.ones(2, 2, dtype=torch.float64))
-    with pytest.raises(ValueError, match=r"sentence 0 has \(2, 2\) .* in 'b', \(4, 4\) in 'a'; expected the same"):
-        agreement({"a": [aligned("")], "b": [aligned("", 2, 2)]})
-    with pytest.raises(ValueError, match="alignments is empty, expected the alignments of at least one scheme"):
-        agreement({})
-    with pytest.raises(TypeError, match="sentence 0 of 'a' has a frozenset, expected an Alignment"):
-        agreement({"a": [frozenset()]})
-    with pytest.raises(ValueError, match="got 2 and 1 sentences"):
-        agreement({"a": [aligned("")], "b": [aligned("")] * 2})
+
+
+@pytest.mark.parametrize(
+    ("schemes", "error", "message"),
+    [
+        ({"a": [aligned("")], "b": [aligned("", 2, 2)]}, ValueError,
+         r"sentence 0 has \(2, 2\) .* in 'b', \(4, 4\) in 'a'; expected the same"),
+        ({}, ValueError, "alignments is empty, expected the alignments of at least one scheme"),
+        ({"a": [frozenset()]}, TypeError, "sentence 0 of 'a' has a frozenset, expected an Alignment"),
+        ({"a": [aligned("")], "b": [aligned("")] * 2}, ValueError, "got 2 and 1 sentences"),
+    ],
+    ids=["lengths", "none", "type", "numbers"],
+)  # fmt: skip
+def test_wrong_schemes(schemes, error, message):
+    with pytest.raises(error, match=message):
+        agreement(schemes)
+
+
+def test_gold_alignment():
+    assert gold("1-0", "0-2").possible == {(1, 0), (0, 2)}
+    assert str(gold("1-0 0-10", "0-2 1-0")) == "0p2 0-10 1-0"
+
+
+# agreement
 
 
 @PROPERTY
@@ -151,30 +162,26 @@ def write(folder, text, **options):
     return path
 
 
-def test_pharaoh(tmp_path):
-    path = write(tmp_path, "4\t0-0 1p0 10-2 \n9\t\n")
-    links = read_pharaoh(path)
-    assert links == {"4": gold("0-0 10-2", "1-0"), "9": gold("")}
-    assert read_pharaoh(path, target_first=True)["4"] == links["4"].transposed()
-    assert read_pharaoh(write(tmp_path, "1-1 2p1\r\n\r\n2-1"), index=1) == {
-        "0": gold("0-0", "1-0"), "1": gold(""), "2": gold("1-0"),
-    }  # fmt: skip
-    assert read_pharaoh(write(tmp_path, "\ufeff1\t0-0\n"), lengths={"1": (1, 1)}) == {"1": gold("0-0")}
-    assert read_pharaoh(write(tmp_path, "")) == {}
-
-
-def test_naacl(tmp_path):
-    text = "0001 1 1 S\n0001 2 1 P\n\n  0002 3 2\n0002 1 2 S 0.75\n0002 2 2 1\n"
-    assert read_naacl(write(tmp_path, text)) == {"0001": gold("0-0", "1-0"), "0002": gold("2-1 0-1 1-1")}
-    assert str(read_naacl(write(tmp_path, "1 3 0 S\n"), index=0, target_first=True)["1"]) == "0-3"
-    lengths = {"1": (2, 2), "2": (1, 1)}
-    assert read_naacl(write(tmp_path, "1 1 1 P\n"), lengths=lengths) == {"1": gold("", "0-0"), "2": gold("")}
-
-
-def test_sentences(tmp_path):
-    assert read_sentences(write(tmp_path, "0\tÜber  uns\n1\t\n")) == {"0": ["Über", "uns"], "1": []}
-    # a line separator of Unicode is no line break here
-    assert read_sentences(write(tmp_path, "a\u2028b\nc\n")) == {"0": ["a", "b"], "1": ["c"]}
+@pytest.mark.parametrize(
+    ("read", "text", "options", "expected"),
+    [
+        (read_pharaoh, "4\t0-0 1p0 10-2 \n9\t\n", {}, {"4": gold("0-0 10-2", "1-0"), "9": gold("")}),
+        (read_pharaoh, "4\t0-0 1p0 10-2 \n9\t\n", {"target_first": True},
+         {"4": gold("0-0 10-2", "1-0").transposed(), "9": gold("")}),
+        (read_pharaoh, "1-1 2p1\r\n\r\n2-1", {"index": 1}, {"0": gold("0-0", "1-0"), "1": gold(""), "2": gold("1-0")}),
+        (read_pharaoh, "\ufeff1\t0-0\n", {"lengths": {"1": (1, 1)}}, {"1": gold("0-0")}),
+        (read_pharaoh, "", {}, {}),
+        (read_naacl, "0001 1 1 S\n0001 2 1 P\n\n  0002 3 2\n0002 1 2 S 0.75\n0002 2 2 1\n", {},
+         {"0001": gold("0-0", "1-0"), "0002": gold("2-1 0-1 1-1")}),
+        (read_naacl, "1 3 0 S\n", {"index": 0, "target_first": True}, {"1": gold("0-3")}),
+        (read_naacl, "1 1 1 P\n", {"lengths": {"1": (2, 2), "2": (1, 1)}}, {"1": gold("", "0-0"), "2": gold("")}),
+        (read_sentences, "0\tÜber  uns\n1\t\n", {}, {"0": ["Über", "uns"], "1": []}),
+        # a line separator of Unicode is no line break here
+        (read_sentences, "a\u2028b\nc\n", {}, {"0": ["a", "b"], "1": ["c"]}),
+    ],
+)  # fmt: skip
+def test_files(read, text, options, expected, tmp_path):
+    assert read(write(tmp_path, text), **options) == expected
 
 
 @pytest.mark.parametrize("index", [0, 1])

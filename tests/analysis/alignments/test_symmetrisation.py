@@ -75,19 +75,24 @@ def test_grow_diag_by_hand(forward, backward, expected):
     assert symmetrise(aligned(forward), aligned(backward), method="grow-diag") == aligned(expected)
 
 
-def test_final_takes_forward_before_backward():
+@pytest.mark.parametrize(
+    ("forward", "backward", "method", "expected"),
+    [
+        ("1-0", "0-0", "grow-diag-final-and", "1-0"),
+        ("0-0", "1-0", "grow-diag-final-and", "0-0"),
+        ("1-0", "0-0", "grow-diag-final", "0-0 1-0"),
+    ],
+)
+def test_final_takes_forward_before_backward(forward, backward, method, expected):
     """1-0 and 0-0 compete for target word 0, whichever comes first."""
-    first, second = aligned("1-0"), aligned("0-0")
-    assert symmetrise(first, second, method="grow-diag-final-and") == first
-    assert symmetrise(second, first, method="grow-diag-final-and") == second
-    assert symmetrise(first, second, method="grow-diag-final") == aligned("0-0 1-0")
+    assert symmetrise(aligned(forward), aligned(backward), method=method) == aligned(expected)
 
 
+@pytest.mark.parametrize("method", ["grow-diag", "grow-diag-final", "grow-diag-final-and"])
 @PROPERTY
 @given(TWO)
-def test_against_the_pseudo_code(two):
-    for method in ("grow-diag", "grow-diag-final", "grow-diag-final-and"):
-        assert symmetrise(*two, method=method) == pseudo_code(*two, method)
+def test_against_the_pseudo_code(method, two):
+    assert symmetrise(*two, method=method) == pseudo_code(*two, method)
 
 
 @PROPERTY
@@ -106,11 +111,15 @@ def test_properties(two):
         assert symmetrise(forward, forward, method=method) == forward
 
 
-def test_wrong_input():
-    alignment = aligned("0-0", 3, 2)
-    with pytest.raises(ValueError, match=r"backward 2 and 3; expected the same: turn .* with .transposed\(\)"):
-        symmetrise(alignment, alignment.transposed(), method="union")
-    with pytest.raises(TypeError, match="backward is a frozenset, expected an Alignment"):
-        symmetrise(alignment, alignment.links, method="union")
-    with pytest.raises(ValueError, match="method is 'gdfa', expected one of intersection, union, grow-diag, "):
-        symmetrise(alignment, alignment, method="gdfa")
+@pytest.mark.parametrize(
+    ("backward", "method", "error", "message"),
+    [
+        (aligned("0-0", 2, 3), "union", ValueError, r"backward 2 and 3; expected the same: turn .* with .transposed"),
+        (frozenset({(0, 0)}), "union", TypeError, "backward is a frozenset, expected an Alignment"),
+        (aligned("0-0", 3, 2), "gdfa", ValueError, "method is 'gdfa', expected one of intersection, union, grow-diag"),
+    ],
+    ids=["lengths", "type", "method"],
+)
+def test_wrong_input(backward, method, error, message):
+    with pytest.raises(error, match=message):
+        symmetrise(aligned("0-0", 3, 2), backward, method=method)

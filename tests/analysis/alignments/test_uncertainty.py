@@ -17,9 +17,14 @@ HALVES = torch.tensor([[0.5, 0.5]])
 # entropy
 
 
-def test_entropy_by_hand():
-    parts = alignment_uncertainty(torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.25] * 4, [0.5, 0.5, 0.0, 0.0]]))
-    torch.testing.assert_close(parts.entropy, torch.tensor([0.0, math.log(4), math.log(2)]))
+@pytest.mark.parametrize(
+    ("weights", "entropy"),
+    [([1.0, 0.0, 0.0, 0.0], 0.0), ([0.25] * 4, math.log(4)), ([0.5, 0.5, 0.0, 0.0], math.log(2))],
+    ids=["certain", "uniform", "two"],
+)
+def test_entropy_by_hand(weights, entropy):
+    parts = alignment_uncertainty(torch.tensor([weights]))
+    torch.testing.assert_close(parts.entropy, torch.tensor([entropy]))
     assert parts.expected_entropy.equal(parts.entropy)
     assert parts.mutual_information.eq(0).all()
 
@@ -105,10 +110,17 @@ def test_update_properties(size, seed):
 # K-max
 
 
-def test_k_max_by_hand():
-    weights = torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.25] * 4])
-    expected = torch.tensor([[0.0, 4 / 7, 0.0, 3 / 7], [0.0, 1.0, 0.0, 0.0], [0.0] * 4, [0.5, 0.5, 0.0, 0.0]])
-    torch.testing.assert_close(k_max(weights, 2), expected)
+@pytest.mark.parametrize(
+    ("weights", "k", "expected"),
+    [
+        ([[0.1, 0.4, 0.2, 0.3], [0.0, 1.0, 0.0, 0.0]], 2, [[0.0, 4 / 7, 0.0, 3 / 7], [0.0, 1.0, 0.0, 0.0]]),
+        ([[0.0] * 4, [0.25] * 4], 2, [[0.0] * 4, [0.5, 0.5, 0.0, 0.0]]),
+        ([[1e-3] * 1000] * 3, 5, [[0.2] * 5 + [0.0] * 995] * 3),
+    ],
+    ids=["by hand", "none and ties", "many ties"],
+)
+def test_k_max(weights, k, expected):
+    torch.testing.assert_close(k_max(torch.tensor(weights), k), torch.tensor(expected))
 
 
 @PROPERTY
@@ -123,12 +135,6 @@ def test_k_max_properties(size, seed, k):
     smallest = weights.masked_fill(kept == 0, math.inf).amin(-1)
     assert (dropped <= smallest).all()
     torch.testing.assert_close(k_max(kept, k), kept)
-
-
-def test_k_max_of_many_ties():
-    kept = k_max(torch.full((3, 1000), 1e-3), 5)
-    torch.testing.assert_close(kept[:, :5], torch.full((3, 5), 0.2))
-    assert kept[:, 5:].eq(0).all()
 
 
 def test_k_max_gradients_and_half_precision():

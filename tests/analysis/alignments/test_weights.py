@@ -59,31 +59,32 @@ def test_wrong_matrix(matrix):
 # argmax and threshold
 
 
-def test_by_hand():
-    assert hard_alignment(WEIGHTS) == aligned("0-0 1-1 2-2", 3, 3)  # of equal ones the first
-    assert hard_alignment(WEIGHTS, method="threshold") == aligned("0-0", 3, 3)
-    assert hard_alignment(WEIGHTS, method="threshold", threshold=0.3) == aligned("0-0 1-1 2-1 2-2", 3, 3)
+SAMPLES = torch.tensor([[[1.0, 0.0], [0.9, 0.1]], [[0.2, 0.8], [0.0, 1.0]]])
+METHODS = ("argmax", "threshold", "mbr")
 
 
-def test_samples_are_averaged():
-    samples = torch.tensor([[[1.0, 0.0], [0.9, 0.1]], [[0.2, 0.8], [0.0, 1.0]]])
-    assert hard_alignment(samples) == hard_alignment(samples.mean(0)) == aligned("0-0 1-1", 2, 2)
+@pytest.mark.parametrize(
+    ("weights", "options", "expected"),
+    [
+        (WEIGHTS, {}, aligned("0-0 1-1 2-2", 3, 3)),  # of equal ones the first
+        (WEIGHTS, {"method": "threshold"}, aligned("0-0", 3, 3)),
+        (WEIGHTS, {"method": "threshold", "threshold": 0.3}, aligned("0-0 1-1 2-1 2-2", 3, 3)),
+        (SAMPLES, {}, aligned("0-0 1-1", 2, 2)),
+        (SAMPLES.mean(0), {}, aligned("0-0 1-1", 2, 2)),
+        # what is missing is the probability of no link: .5, .3, 1 and .5
+        (torch.tensor([[0.3, 0.2], [0.4, 0.3], [0.0, 0.0], [0.5, 0.0]]), {}, aligned("0-1 0-3", 2, 4)),
+        (torch.full((3, 500), 1 / 500), {}, aligned("0-0 0-1 0-2", 500, 3)),
+    ],
+    ids=["argmax", "half", "threshold", "samples", "mean of samples", "no link", "many equal"],
+)
+def test_by_hand(weights, options, expected):
+    assert hard_alignment(weights, **options) == expected
 
 
-def test_dropped_weight_is_the_probability_of_no_link():
-    weights = torch.tensor([[0.3, 0.2], [0.4, 0.3], [0.0, 0.0], [0.5, 0.0]])  # 0.5, 0.3, 1 and 0.5 are missing
-    assert hard_alignment(weights) == aligned("0-1 0-3", 2, 4)
-
-
-def test_many_equal_weights():
-    assert hard_alignment(torch.full((3, 500), 1 / 500)).links == {(0, 0), (0, 1), (0, 2)}
-
-
-def test_half_precision():
-    weights = weights_of(30, 40, dtype=torch.float32)
-    for dtype in (torch.float16, torch.bfloat16):
-        for method in ("argmax", "threshold", "mbr"):
-            assert hard_alignment(weights.to(dtype), method=method).num_source == 40
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision(dtype, method):
+    assert hard_alignment(weights_of(30, 40, dtype=torch.float32).to(dtype), method=method).num_source == 40
 
 
 @PROPERTY
@@ -93,19 +94,27 @@ def test_order_of_samples_does_not_matter(seed):
     moved = samples[torch.randperm(5, generator=torch.Generator().manual_seed(seed))]
     torch.testing.assert_close(link_probabilities(moved), link_probabilities(samples))
     assert link_probabilities(moved, above=0.25).equal(link_probabilities(samples, above=0.25))
-    for method in ("argmax", "threshold", "mbr"):
+    for method in METHODS:
         assert hard_alignment(moved, method=method) == hard_alignment(samples, method=method)
 
 
 # link probabilities
 
 
-def test_link_probabilities():
-    one_hot = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[1.0, 0.0]], [[1.0, 0.0]]])
-    assert link_probabilities(one_hot).tolist() == [[0.75, 0.25]]
-    samples = torch.tensor([[[0.5, 0.5]], [[0.75, 0.25]]])
-    assert link_probabilities(samples, above=0.25).tolist() == [[1.0, 0.5]]
-    assert link_probabilities(samples[0]).tolist() == [[0.5, 0.5]]
+@pytest.mark.parametrize(
+    ("samples", "options", "expected"),
+    [
+        ([[[1.0, 0.0]], [[0.0, 1.0]], [[1.0, 0.0]], [[1.0, 0.0]]], {}, [0.75, 0.25]),
+        ([[[0.5, 0.5]], [[0.75, 0.25]]], {"above": 0.25}, [1.0, 0.5]),
+        ([[0.5, 0.5]], {}, [0.5, 0.5]),
+    ],
+    ids=["one hot", "above", "weights"],
+)
+def test_link_probabilities(samples, options, expected):
+    assert link_probabilities(torch.tensor(samples), **options).tolist() == [expected]
+
+
+# link probabilities
 
 
 # minimum Bayes risk
@@ -154,19 +163,22 @@ def test_threshold_of_a_half_minimises_the_number_of_errors(seed):
     assert hard_alignment(weights, method="threshold").links == min(errors, key=errors.get)
 
 
-def test_mbr_of_certain_and_impossible_links():
-    certain = torch.eye(3)
-    assert mbr_alignment(certain) == aligned("0-0 1-1 2-2", 3, 3)
-    assert mbr_alignment(torch.zeros(2, 3)).links == frozenset()
-    # both directions averaged: rows that sum to more than one
-    assert mbr_alignment(torch.tensor([[1.0, 0.9], [0.0, 0.1]])) == aligned("0-0 1-0", 2, 2)
-
-
-def test_mbr_treats_equal_links_alike():
-    assert len(mbr_alignment(torch.full((2, 5), 0.2)).links) == 10
-    # .4 is exactly half the best value, 2 * 1 / (1 + 1.5): it changes nothing and is left out
-    neutral = torch.tensor([[1.0, 0.4, 0.1]], dtype=torch.float64)
-    assert mbr_alignment(neutral) == aligned("0-0", 3, 1)
+@pytest.mark.parametrize(
+    ("probabilities", "expected"),
+    [
+        (torch.eye(3), aligned("0-0 1-1 2-2", 3, 3)),
+        (torch.zeros(2, 3), aligned("", 3, 2)),
+        # both directions averaged: rows that sum to more than one
+        (torch.tensor([[1.0, 0.9], [0.0, 0.1]]), aligned("0-0 1-0", 2, 2)),
+        (torch.full((1, 5), 0.2), aligned("0-0 1-0 2-0 3-0 4-0", 5, 1)),
+        (torch.full((2, 5), 0.2), aligned(" ".join(f"{s}-{t}" for s in range(5) for t in range(2)), 5, 2)),
+        # .4 is exactly half the best value, 2 * 1 / (1 + 1.5): it changes nothing and is left out
+        (torch.tensor([[1.0, 0.4, 0.1]], dtype=torch.float64), aligned("0-0", 3, 1)),
+    ],
+    ids=["certain", "impossible", "both directions", "a row of equal ones", "equal ones", "neutral"],
+)
+def test_mbr_by_hand(probabilities, expected):
+    assert mbr_alignment(probabilities) == expected
 
 
 # bad input
@@ -190,12 +202,16 @@ def test_wrong_weights(weights, error, message):
         hard_alignment(weights)
 
 
-def test_wrong_options():
-    with pytest.raises(ValueError, match="method is 'max', expected one of argmax, threshold, mbr"):
-        hard_alignment(WEIGHTS, method="max")
-    with pytest.raises(ValueError, match=r"threshold is 1.0, expected a weight in \[0, 1\)"):
-        hard_alignment(WEIGHTS, method="threshold", threshold=1.0)
-    with pytest.raises(ValueError, match=r"above is -0.1, expected a weight in \[0, 1\)"):
-        link_probabilities(WEIGHTS, above=-0.1)
-    with pytest.raises(ValueError, match="probabilities run from 0 to 2, expected 0 to 1"):
-        mbr_alignment(torch.tensor([[0.0, 2.0]]))
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: hard_alignment(WEIGHTS, method="max"), "method is 'max', expected one of argmax, threshold, mbr"),
+        (lambda: hard_alignment(WEIGHTS, method="threshold", threshold=1.0), r"threshold is 1.0, expected .* \[0, 1\)"),
+        (lambda: link_probabilities(WEIGHTS, above=-0.1), r"above is -0.1, expected a weight in \[0, 1\)"),
+        (lambda: mbr_alignment(torch.tensor([[0.0, 2.0]])), "probabilities run from 0 to 2, expected 0 to 1"),
+    ],
+    ids=["method", "threshold", "above", "probabilities"],
+)
+def test_wrong_options(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -113,30 +113,29 @@ def test_calibrates_overconfident_logits():
     assert expected_calibration_error(scaling(held_out), labels) < 0.3 * before
 
 
+SEPARATED = torch.tensor([[[0.5, -1.0, 0.0], [2.0, 1.5, 0.3]]])
+
+
 @pytest.mark.parametrize("samples", [1, 3])
-def test_separated_items_end_at_the_lower_bound(samples):
-    logits = torch.randn(samples, 20, 3)
-    logits[..., 0] = logits.amax(-1) + 0.5
-    labels = torch.zeros(20, dtype=torch.int64)
-    scaling = fit_temperature(logits, labels)
-    assert (scaling.temperature, scaling.at_bound) == (0.01, True)
-    assert 0 <= scaling.nll < 1e-12
-    narrow = fit_temperature(logits, labels, bounds=(0.5, 2.0))
-    assert (narrow.temperature, narrow.at_bound) == (0.5, True)
-    # nothing left to gain: no change
-    certain = fit_temperature(1000 * logits, labels)
-    assert (certain.temperature, certain.at_bound) == (1.0, False)
-
-
-def test_wrong_items_end_at_the_upper_bound():
-    scaling = fit_temperature(torch.tensor([[5.0, 0.0]]), torch.tensor([1]))
-    assert (scaling.temperature, scaling.at_bound) == (100.0, True)
-
-
-def test_uninformative_logits_stay_as_they_are():
-    scaling = fit_temperature(torch.zeros(3, 5, 4), torch.zeros(5, dtype=torch.int64))
-    assert (scaling.temperature, scaling.at_bound) == (1.0, False)
-    assert scaling.nll == scaling.nll_before == pytest.approx(math.log(4))
+@pytest.mark.parametrize(
+    ("logits", "bounds", "temperature", "at_bound"),
+    [
+        (SEPARATED, (0.01, 100.0), 0.01, True),
+        (SEPARATED, (0.5, 2.0), 0.5, True),
+        (1000 * SEPARATED, (0.01, 100.0), 1.0, False),  # nothing left to gain: no change
+        (torch.tensor([[[0.0, 5.0]]]), (0.01, 100.0), 100.0, True),
+        (torch.zeros(1, 5, 4), (0.01, 100.0), 1.0, False),
+    ],
+    ids=["separated", "separated within bounds", "certain", "wrong", "uninformative"],
+)
+def test_ends_at_a_bound_or_changes_nothing(logits, bounds, temperature, at_bound, samples):
+    logits = logits.expand(samples, -1, -1)
+    scaling = fit_temperature(logits, torch.zeros(logits.size(1), dtype=torch.int64), bounds=bounds)
+    assert (scaling.temperature, scaling.at_bound) == (temperature, at_bound)
+    assert 0 <= scaling.nll <= scaling.nll_before
+    assert scaling.nll < 1e-12 or temperature != 0.01
+    assert at_bound or scaling.nll == scaling.nll_before
+    assert logits.any() or scaling.nll == pytest.approx(math.log(4))
 
 
 @pytest.mark.parametrize("bounds", [(0.0, 10.0), (2.0, 10.0), (0.1, 0.9), (0.1, math.inf), (math.nan, 10.0)])

@@ -163,41 +163,43 @@ def test_any_gap_becomes_certain_with_more_samples():
     assert counts[0] < counts[1] < counts[2]
 
 
-def test_batches_may_be_added():
+def halves():
     problem = sampled(samples=5, items=60)
-    logits, correct = problem.logits, problem.correct
-    whole = pavpu(logits, correct, test="logits")[0.05]
-    first, second = (
-        pavpu(logits[:, part], correct[part], test="logits")[0.05] for part in (slice(0, 25), slice(25, None))
-    )
+    parts = slice(0, 60), slice(0, 25), slice(25, None)
+    return [pavpu(problem.logits[:, part], problem.correct[part], test="logits")[0.05] for part in parts]
+
+
+def test_batches_may_be_added():
+    whole, first, second = halves()
     assert first + second == whole
-    for change in ({"threshold": 0.1}, {"test": "probabilities"}, {"num_samples": 6}):
-        with pytest.raises(ValueError, match=r"threshold, test and num_samples are .* expected the same"):
-            first + replace(second, **change)
     with pytest.raises(TypeError, match="unsupported operand"):
         first + 1
 
 
+@pytest.mark.parametrize("change", [{"threshold": 0.1}, {"test": "probabilities"}, {"num_samples": 6}], ids=str)
+def test_batches_of_different_tests_are_not_added(change):
+    _, first, second = halves()
+    with pytest.raises(ValueError, match=r"threshold, test and num_samples are .* expected the same"):
+        first + replace(second, **change)
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "error", "message"),
     [
-        ({"test": "scores"}, "test is 'scores', expected one of logits, probabilities"),
-        ({"logits": torch.zeros(1, 3, 2)}, r"logits hold 1 sample\(s\), expected at least 2; draw more"),
-        ({"logits": torch.zeros(3, 2)}, r"logits have shape \(3, 2\), expected \[S, items, classes\]; keep the"),
-        ({"thresholds": []}, r"thresholds is \(\), expected numbers between 0 and 1"),
-        ({"thresholds": [0.05, 5.0]}, r"thresholds is \(0.05, 5.0\), expected numbers between 0 and 1"),
-        ({"thresholds": [math.nan]}, r"thresholds is \(nan,\)"),
-        ({"accuracy": torch.ones(4)}, r"accuracy has shape \(4,\), expected \[items\] = \(3,\)"),
-        ({"accuracy": torch.tensor([0.0, 1.5, 1.0])}, "accuracy has an entry 1.5, expected numbers from 0 to 1"),
-        ({"accuracy": torch.tensor([0.0, math.nan, 1.0])}, "accuracy has an entry nan"),
+        ({"test": "scores"}, ValueError, "test is 'scores', expected one of logits, probabilities"),
+        ({"logits": torch.zeros(1, 3, 2)}, ValueError, r"logits hold 1 sample\(s\), expected at least 2; draw more"),
+        ({"logits": torch.zeros(3, 2)}, ValueError, r"shape \(3, 2\), expected \[S, items, classes\]; keep the"),
+        ({"thresholds": []}, ValueError, r"thresholds is \(\), expected numbers between 0 and 1"),
+        ({"thresholds": [0.05, 5.0]}, ValueError, r"thresholds is \(0.05, 5.0\), expected numbers between 0 and 1"),
+        ({"thresholds": [math.nan]}, ValueError, r"thresholds is \(nan,\)"),
+        ({"accuracy": torch.ones(4)}, ValueError, r"accuracy has shape \(4,\), expected \[items\] = \(3,\)"),
+        ({"accuracy": torch.tensor([0.0, 1.5, 1.0])}, ValueError, "accuracy has an entry 1.5, expected numbers from 0"),
+        ({"accuracy": torch.tensor([0.0, math.nan, 1.0])}, ValueError, "accuracy has an entry nan"),
+        ({"accuracy": torch.tensor([1, 0, 1])}, TypeError,
+         r"accuracy has dtype torch.int64, .* compare predictions with labels before"),
     ],
     ids=str,
-)
-def test_wrong_input(options, message):
-    with pytest.raises(ValueError, match=message):
+)  # fmt: skip
+def test_wrong_input(options, error, message):
+    with pytest.raises(error, match=message):
         pavpu(**{"logits": torch.zeros(2, 3, 2), "accuracy": torch.ones(3), "test": "logits"} | options)
-
-
-def test_predictions_instead_of_accuracies():
-    with pytest.raises(TypeError, match=r"accuracy has dtype torch.int64, .* compare predictions with labels before"):
-        pavpu(torch.zeros(2, 3, 2), torch.tensor([1, 0, 1]), test="logits")

@@ -15,13 +15,19 @@ def entropy(*probabilities):
     return -sum(p * math.log(p) for p in probabilities if p > 0)
 
 
-def test_by_hand():
-    probabilities = torch.tensor([[[1.0, 0.0], [0.9, 0.1]], [[0.0, 1.0], [0.5, 0.5]]], dtype=torch.float64)
-    parts = decompose_uncertainty(probabilities)
-    assert parts.total.tolist() == pytest.approx([math.log(2), entropy(0.7, 0.3)])
-    aleatoric = (entropy(0.9, 0.1) + math.log(2)) / 2
-    assert parts.aleatoric.tolist() == pytest.approx([0.0, aleatoric])
-    assert parts.mutual_information.tolist() == pytest.approx([math.log(2), entropy(0.7, 0.3) - aleatoric])
+@pytest.mark.parametrize(
+    ("samples", "total", "aleatoric"),
+    [
+        ([[1.0, 0.0], [0.0, 1.0]], math.log(2), 0.0),
+        ([[0.9, 0.1], [0.5, 0.5]], entropy(0.7, 0.3), (entropy(0.9, 0.1) + math.log(2)) / 2),
+    ],
+    ids=["certain samples", "uncertain samples"],
+)
+def test_by_hand(samples, total, aleatoric):
+    parts = decompose_uncertainty(torch.tensor(samples, dtype=torch.float64).unsqueeze(1))
+    assert parts.total.item() == pytest.approx(total)
+    assert parts.aleatoric.item() == pytest.approx(aleatoric)
+    assert parts.mutual_information.item() == pytest.approx(total - aleatoric)
 
 
 @for_all()

@@ -29,11 +29,16 @@ def test_by_hand():
     assert scores.ece == pytest.approx(2 / 3 * 0.625 + 1 / 3 * 0.3)
 
 
-def test_extremes():
-    right = classification_scores(torch.eye(3), torch.arange(3))
-    assert asdict(right) == pytest.approx({"accuracy": 1.0, "nll": 0.0, "ece": 0.0, "brier": 0.0})
-    wrong = classification_scores(torch.eye(3), torch.tensor([1, 2, 0]))
-    assert asdict(wrong) == pytest.approx({"accuracy": 0.0, "nll": -math.log(1e-12), "ece": 1.0, "brier": 2.0})
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([0, 1, 2], {"accuracy": 1.0, "nll": 0.0, "ece": 0.0, "brier": 0.0}),
+        ([1, 2, 0], {"accuracy": 0.0, "nll": -math.log(1e-12), "ece": 1.0, "brier": 2.0}),
+    ],
+    ids=["right", "wrong"],
+)
+def test_extremes(labels, expected):
+    assert asdict(classification_scores(torch.eye(3), torch.tensor(labels))) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -90,18 +95,19 @@ def test_order_does_not_matter(problem, seed):
     assert renamed.brier == pytest.approx(scores.brier)
 
 
-def test_rounding_above_one_is_not_taken_for_logits():
-    """The largest float32 above 1: torchmetrics would apply a softmax to all items."""
-    probabilities = torch.tensor([[1.0000001, 0.0], [0.75, 0.25]])
-    assert probabilities[0, 0] > 1
-    scores = classification_scores(probabilities, torch.tensor([0, 1]))
-    assert scores.ece == pytest.approx(0.75 / 2)
-    assert max_probability(probabilities).tolist() == [1.0, 0.75]
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype):
     problem = sampled(items=200, classes=50, spread=3.0)
     exact = classification_scores(problem.probabilities, problem.labels)
     half = classification_scores(problem.probabilities.to(dtype), problem.labels)
     assert asdict(half) == pytest.approx(asdict(exact), abs=0.02)
+
+
+@pytest.mark.parametrize("above", [0.0, 1e-7])
+def test_rounding_above_one_is_not_taken_for_logits(above):
+    """The largest float32 above 1: torchmetrics would apply a softmax to all items."""
+    probabilities = torch.tensor([[1.0 + above, 0.0], [0.75, 0.25]])
+    assert (probabilities[0, 0] > 1) == (above > 0)
+    scores = classification_scores(probabilities, torch.tensor([0, 1]))
+    assert scores.ece == pytest.approx(0.75 / 2)
+    assert max_probability(probabilities).tolist() == [1.0, 0.75]

@@ -36,17 +36,21 @@ def test_a_coverage_that_is_not_exact():
     assert curve.accuracy_at(0.07) == 1.0
 
 
-def test_ranking_matters_as_expected():
-    correct = torch.arange(100) < 70
-    perfect = selective_accuracy(-torch.arange(100.0), correct)
-    reverse = selective_accuracy(torch.arange(100.0), correct)
-    none = selective_accuracy(torch.zeros(100), correct)
-    assert perfect.area < none.area < reverse.area
+@pytest.mark.parametrize(
+    ("direction", "at_low", "at_high"),
+    [(-1.0, 1.0, 1.0), (0.0, 0.7, 0.7), (1.0, 0.0, 4 / 7)],
+    ids=["best", "none", "worst"],
+)
+def test_ranking_matters_as_expected(direction, at_low, at_high):
+    """Of 100 items, 70 of them right: ranked perfectly, not at all, or the wrong way round."""
+    ranked, none = (selective_accuracy(sign * torch.arange(100.0), torch.arange(100) < 70) for sign in (direction, 0.0))
+    assert (ranked.area - none.area) * direction >= 0
+    assert (ranked.area != none.area) == (direction != 0)
     assert none.area == pytest.approx(0.3)
-    assert torch.allclose(none.accuracy, torch.tensor(0.7, dtype=torch.float64))
-    assert perfect.accuracy_at(0.7) == 1.0
-    assert reverse.accuracy_at(0.3) == 0.0
-    assert perfect.accuracy_at(1.0) == reverse.accuracy_at(1.0) == pytest.approx(0.7)
+    assert ranked.accuracy_at(0.3) == pytest.approx(at_low)
+    assert ranked.accuracy_at(0.7) == pytest.approx(at_high)
+    assert ranked.accuracy_at(1.0) == pytest.approx(0.7)
+    torch.testing.assert_close(none.accuracy, torch.full((100,), 0.7, dtype=torch.float64))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)

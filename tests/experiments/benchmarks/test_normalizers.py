@@ -1,7 +1,7 @@
 import pytest
 
 from experiments.benchmarks import normalizers
-from pyro_attention import DoublyNormalized, Weibull
+from pyro_attention import DoublyNormalized, Normalizer, Softmax, Weibull
 
 
 def test_ratios_are_to_softmax_of_the_same_length(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -12,7 +12,10 @@ def test_ratios_are_to_softmax_of_the_same_length(monkeypatch: pytest.MonkeyPatc
     assert "Weibull, n = 3, doubly normalised" in timings
 
 
-def test_steps_train() -> None:
-    step = normalizers.make_step(DoublyNormalized(), Weibull(), 5)
+@pytest.mark.parametrize(
+    "normalizer", [Softmax(), DoublyNormalized()], ids=lambda normalizer: type(normalizer).__name__
+)
+def test_steps_train(normalizer: Normalizer) -> None:
+    step = normalizers.make_step(normalizer, Weibull(), 5)
     losses = [step().item() for _ in range(30)]
     assert losses[-1] < losses[0]

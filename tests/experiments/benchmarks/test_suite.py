@@ -93,25 +93,40 @@ def test_wall_time(monkeypatch: pytest.MonkeyPatch) -> None:
 # the guard
 
 
-def test_what_got_worse() -> None:
-    before = {"cpu": {"self_attention": measured(hand=1.0, ours=1.31, peer=2.0)}}
-    now = {"self_attention": measured(hand=1.0, ours=1.62, peer=2.39, other=9.0), "normalizers": measured(a=1.0)}
-    assert compare(before, "cpu", now) == [
-        "self_attention: other is new",
-        "self_attention: ours takes 1.62 times the reference, was 1.31 (+24 %)",
-        "normalizers: new, not in ratios.json",
-    ]
-    better = {"self_attention": measured(hand=1.0, ours=0.5)}
-    assert compare(before, "cpu", better) == [NOTHING]
-
-
-def test_what_was_measured_otherwise() -> None:
-    before = {"cpu": {"self_attention": measured(ours=1.0)}}
-    now = {"self_attention": measured(ours=9.0, torch="2.14.0")}
-    assert compare(before, "NVIDIA H200", now) == [
-        "ratios.json has no ratios on NVIDIA H200; --update writes those of this run"
-    ]
-    assert compare(before, "cpu", now)[1:] == ["self_attention: ratios.json is of torch 2.13.0, this run of 2.14.0"]
+@pytest.mark.parametrize(
+    ("before", "device", "now", "expected"),
+    [
+        (
+            measured(hand=1.0, ours=1.31, peer=2.0),
+            "cpu",
+            {"self_attention": measured(hand=1.0, ours=1.62, peer=2.39, other=9.0), "normalizers": measured(a=1.0)},
+            [
+                "self_attention: other is new",
+                "self_attention: ours takes 1.62 times the reference, was 1.31 (+24 %)",
+                "normalizers: new, not in ratios.json",
+            ],
+        ),
+        (measured(hand=1.0, ours=1.31), "cpu", {"self_attention": measured(hand=1.0, ours=0.5)}, [NOTHING]),
+        (
+            measured(ours=1.0),
+            "NVIDIA H200",
+            {"self_attention": measured(ours=9.0, torch="2.14.0")},
+            ["ratios.json has no ratios on NVIDIA H200; --update writes those of this run"],
+        ),
+        (
+            measured(ours=1.0),
+            "cpu",
+            {"self_attention": measured(ours=9.0, torch="2.14.0")},
+            [
+                "self_attention: ours takes 9.00 times the reference, was 1.00 (+800 %)",
+                "self_attention: ratios.json is of torch 2.13.0, this run of 2.14.0",
+            ],
+        ),
+    ],
+    ids=["worse", "better", "another device", "another torch"],
+)
+def test_comparison(before: Measured, device: str, now: dict[str, Measured], expected: list[str]) -> None:
+    assert compare({"cpu": {"self_attention": before}}, device, now) == expected
 
 
 def test_update_keeps_what_was_not_measured(tmp_path: Path) -> None:
@@ -144,9 +159,6 @@ def test_damaged_ratios(committed: Path, tmp_path: Path, slow: list[float], text
 
 def test_names() -> None:
     assert tuple(BENCHMARKS) == get_args(Name)
-
-
-def test_committed_ratios_are_of_the_suite() -> None:
     for device, benchmarks in read_ratios(RATIOS).items():
         assert set(benchmarks) == set(BENCHMARKS), device
 

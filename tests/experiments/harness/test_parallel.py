@@ -15,14 +15,14 @@ from experiments.harness.parallel import run_all
 
 ROOT = Path(__file__).parents[3]
 LIMIT = 240.0  # seconds until something is taken not to happen; no test waits for it to pass
-SCRIPT = """
+SCRIPT = f"""
 from pathlib import Path
 from experiments.harness.cli import run_script
 from experiments.harness.parallel import run_all
-from tests.experiments.test_run_all import Folder, wait_to_be_stopped
+from {__name__} import Folder, wait_to_be_stopped
 
 if __name__ == "__main__":
-    runs = lambda config: {i: Path(config.folder, str(i)) for i in range(4)}
+    runs = lambda config: {{i: Path(config.folder, str(i)) for i in range(4)}}
     run = lambda config: run_all(wait_to_be_stopped, runs(config), workers=2, progress=False)
     raise SystemExit(run_script(Folder, run, name="test"))
 """
@@ -47,8 +47,8 @@ def square(number: float) -> dict[str, float]:
 
 def wait_to_be_stopped(path: Path) -> dict[str, float]:
     """Write one's process, and when stopped a checkpoint."""
-    write(path, str(os.getpid()))
     try:
+        write(path, str(os.getpid()))  # inside, as the signal may come as soon as the file is there
         time.sleep(10 * LIMIT)
     except KeyboardInterrupt:
         write(path.with_suffix(".checkpoint"), "")
@@ -117,7 +117,8 @@ def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def sweep(parent: subprocess.Popen[str], tmp_path: Path) -> subprocess.Popen[str]:
     """The same, with two runs in progress."""
     wait_for(lambda: parent.poll() is not None or all((tmp_path / name).exists() for name in "01"))
-    assert parent.poll() is None
+    if parent.poll() is not None:
+        pytest.fail(f"the sweep has ended by itself:\n{parent.communicate()[1]}")
     return parent
 
 

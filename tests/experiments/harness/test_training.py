@@ -1,8 +1,6 @@
 import csv
-import random
 import re
 import signal
-from types import SimpleNamespace
 
 import numpy as np
 import pyro
@@ -16,90 +14,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import experiments.harness.checkpoints
 from experiments.files import UserError
-from experiments.harness.callbacks import EarlyStopping, History, RandomState
 from experiments.harness.checkpoints import read_run
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import ELBOTraining, fit
 from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
 from pyro_attention.schedules import Linear
-
-# the generators
-
-
-def draw():
-    return random.random(), float(np.random.rand()), float(torch.rand(()))
-
-
-def test_random_states_come_back_from_a_file_without_pickled_objects(tmp_path):
-    torch.save(RandomState().state_dict(), tmp_path / "state")
-    expected = draw()
-    pyro.set_rng_seed(7)
-    assert draw() != expected
-    RandomState().load_state_dict(torch.load(tmp_path / "state", weights_only=True))
-    assert draw() == expected
-
-
-@pytest.mark.cuda
-def test_random_states_of_cuda_devices_come_back():
-    state = RandomState().state_dict()
-    expected = torch.rand(3, device="cuda")
-    RandomState().load_state_dict(state)
-    assert torch.rand(3, device="cuda").equal(expected)
-
-
-# early stopping
-
-
-def stopping(patience=2):
-    return EarlyStopping({"accuracy": "max", "loss": "min"}, patience=patience)
-
-
-def follow(rule, *epochs):
-    """Which epochs are kept, and how long the rule has waited after each of them."""
-    kept, waited = [], []
-    for accuracy, loss in epochs:
-        kept.append(rule.update({"accuracy": accuracy, "loss": loss}))
-        waited.append(rule.waited)
-    return kept, waited
-
-
-@pytest.mark.parametrize(
-    ("second", "kept", "waited"),
-    [
-        ((0.6, 0.9), True, 0),  # both better
-        ((0.5, 1.0), True, 0),  # ties count
-        ((0.6, 1.1), False, 0),  # one of them
-        ((0.4, 0.9), False, 0),
-        ((0.4, 1.1), False, 1),  # none
-        ((float("nan"), float("nan")), False, 1),
-    ],
-)
-def test_any_metric_resets_the_counter_and_all_keep_the_weights(second, kept, waited):
-    assert follow(stopping(), (0.5, 1.0), second) == ([True, kept], [0, waited])
-
-
-def test_the_bests_are_of_different_epochs():
-    # the third epoch beats the first one on both, but not the best of each
-    kept, waited = follow(stopping(), (0.5, 1.0), (0.7, 2.0), (0.6, 0.9), (0.7, 0.9))
-    assert kept == [True, False, False, True]
-    assert waited == [0, 0, 0, 0]
-
-
-def test_training_stops_after_so_many_epochs_without_a_reset():
-    rule = stopping(patience=2)
-    follow(rule, (0.5, 1.0), (0.4, 1.1), (0.5, 1.2), (0.4, 1.1))
-    assert not rule.exhausted
-    follow(rule, (0.4, 1.1))
-    assert rule.exhausted
-
-
-@pytest.mark.parametrize(("monitor", "patience"), [({}, 1), ({"loss": "min"}, 0)])
-def test_impossible_rules_are_refused(monitor, patience):
-    with pytest.raises(ValueError, match="patience"):
-        EarlyStopping(monitor, patience=patience)
-
-
-# training
 
 
 class Model(PyroModule):
@@ -186,32 +105,31 @@ def assert_same(run, expected):
         torch.testing.assert_close(value, expected_module.state_dict()[name], rtol=0, atol=0)
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, uninterrupted):
-    # two steps an epoch: it dies in the middle of epoch 3, behind the checkpoint after epoch 1
-    with pytest.raises(RuntimeError, match="crash"):
-        train(tmp_path, Crash, at=(7,))
+AFTER_ITS_EPOCH = r"last\.ckpt holds the training up to the end of epoch 2.*--resume"
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "error", "message", "said"),
+    [
+        # two steps an epoch: it dies in the middle of epoch 3, behind the checkpoint after epoch 1
+        (Crash, (7,), RuntimeError, "crash", ""),
+        (Training, (4,), KeyboardInterrupt, AFTER_ITS_EPOCH, "stopping after this epoch"),
+        (Terminated, (4,), KeyboardInterrupt, AFTER_ITS_EPOCH, "stopping after this epoch"),
+        (Training, (6, 7), KeyboardInterrupt, r"epoch 1\b", ""),
+        (Terminated, (6, 7), KeyboardInterrupt, r"epoch 1\b", ""),
+    ],
+    ids=["crash", "ctrl-c", "sigterm", "ctrl-c twice", "sigterm twice"],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(kind, at, error, message, said, tmp_path, uninterrupted, capfd):
+    """A signal finishes the epoch and leaves a checkpoint, a second one stops at once."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(error, match=message):
+        train(tmp_path, kind, at=at)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert said in capfd.readouterr().err
     assert epochs_of(tmp_path) == [0, 1, 2]
     assert_same(train(tmp_path, resume=True), uninterrupted)
     assert epochs_of(tmp_path) == list(range(6))
-
-
-@pytest.mark.parametrize("kind", [Training, Terminated])
-def test_a_signal_finishes_the_epoch_and_leaves_a_checkpoint(kind, tmp_path, uninterrupted, capfd):
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(KeyboardInterrupt, match=r"last\.ckpt holds the training up to the end of epoch 2.*--resume"):
-        train(tmp_path, kind, at=(4,))
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-    assert "stopping after this epoch" in capfd.readouterr().err
-    assert epochs_of(tmp_path) == [0, 1, 2]
-    assert_same(train(tmp_path, resume=True), uninterrupted)
-
-
-@pytest.mark.parametrize("kind", [Training, Terminated])
-def test_a_second_signal_stops_at_once(kind, tmp_path, uninterrupted):
-    with pytest.raises(KeyboardInterrupt, match=r"epoch 1\b"):
-        train(tmp_path, kind, at=(6, 7))
-    assert epochs_of(tmp_path) == [0, 1, 2]
-    assert_same(train(tmp_path, resume=True), uninterrupted)
 
 
 def test_a_stop_in_the_first_epoch_says_that_there_is_no_checkpoint(tmp_path, uninterrupted):
@@ -250,38 +168,34 @@ def test_more_epochs_than_at_first(first, tmp_path, uninterrupted):
         train(tmp_path, epochs=4, resume=True)
 
 
-def test_resuming_a_finished_run_trains_no_more(tmp_path):
-    expected = train(tmp_path)
-    assert_same(train(tmp_path, Crash, at=range(100), resume=True), expected)
+class Worse(Training):
+    def evaluate(self, batch):
+        return {"loss": torch.tensor(float(self.current_epoch))}
 
 
-def test_resuming_a_stopped_run_trains_no_more(tmp_path):
-    class Worse(Training):
-        def evaluate(self, batch):
-            return {"loss": torch.tensor(float(self.current_epoch))}
+class Never(Worse):
+    training_step, interrupt = Crash.training_step, Crash.interrupt
 
-    class Never(Worse):
-        training_step = Crash.training_step
-        interrupt = Crash.interrupt
 
-    expected = train(tmp_path, Worse, patience=2)
-    assert len(expected[1].history) == 3
-    assert_same(train(tmp_path, Never, at=range(100), resume=True, patience=2), expected)
+@pytest.mark.parametrize(
+    ("kind", "never", "patience", "epochs"), [(Training, Crash, 100, 6), (Worse, Never, 2, 3)], ids=["end", "stopped"]
+)
+def test_resuming_a_finished_run_trains_no_more(kind, never, patience, epochs, tmp_path, capsys):
+    expected = train(tmp_path, kind, patience=patience, progress=True)
+    assert len(expected[1].history) == epochs
+    stopped = "stopped early after 3 epochs: none of the last 2 had as good a val_loss"
+    assert (stopped in capsys.readouterr().out) == (epochs < 6)
+    assert_same(train(tmp_path, never, at=range(100), resume=True, patience=patience), expected)
 
 
 def test_the_best_weights_are_restored(tmp_path):
     module, fitted = train(tmp_path)
     losses = [row["val_loss"] for row in fitted.history]
     assert fitted.best_epoch == min(range(6), key=losses.__getitem__)
-    best = torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)
-    assert best["epoch"] == fitted.best_epoch
+    # checkpoints are read without pickle
+    best, last = (torch.load(tmp_path / "checkpoints" / f"{name}.ckpt", weights_only=True) for name in ("best", "last"))
+    assert (best["epoch"], last["epoch"]) == (fitted.best_epoch, 5)
     torch.testing.assert_close(dict(best["state_dict"]), dict(module.state_dict()))
-
-
-def test_the_checkpoint_is_read_without_pickle(tmp_path):
-    train(tmp_path)
-    checkpoint = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
-    assert checkpoint["epoch"] == 5
 
 
 def test_a_run_without_finite_metrics_is_an_error(tmp_path):
@@ -357,13 +271,6 @@ def test_history_gets_its_row_at_the_end_of_every_epoch(tmp_path):
         assert [row["late"] for row in csv.DictReader(file)] == ["", "1.0", "1.0"]
 
 
-def test_history_leaves_metrics_empty_that_an_epoch_does_not_have(tmp_path):
-    history = History(tmp_path / "history.csv")
-    history.rows = [{"epoch": 0, "loss": 1.0}, {"epoch": 1, "loss": 0.5, "kl": 2.0}]
-    history.write()
-    assert history.path.read_text() == "epoch,loss,kl\n0,1.0,\n1,0.5,2.0\n"
-
-
 # what the user sees
 
 
@@ -373,28 +280,3 @@ def test_bars_show_the_loss_and_the_validation_metric(batch_size, tmp_path, caps
     shown = "".join(capsys.readouterr())
     assert re.search(r"loss=-?\d+\.\d", shown)
     assert f"val_loss={fitted.history[-1]['val_loss']:.3f}" in shown
-
-
-def test_early_stopping_is_said(tmp_path, capsys):
-    class Worse(Training):
-        def evaluate(self, batch):
-            return {"loss": torch.tensor(float(self.current_epoch))}
-
-    train(tmp_path, Worse, patience=2, progress=True)
-    assert "stopped early after 3 epochs: none of the last 2 had as good a val_loss" in capsys.readouterr().out
-
-
-# ranks
-
-
-def test_every_rank_draws_noise_of_its_own():
-    drawn = []
-    for rank in (0, 0, 1, 2):
-        pyro.set_rng_seed(0)
-        RandomState().on_train_start(SimpleNamespace(global_rank=rank))
-        drawn.append(draw())
-    assert drawn[0] == drawn[1]
-    for generator in zip(*drawn[1:], strict=True):
-        assert len(set(generator)) == 3
-    pyro.set_rng_seed(0)
-    assert draw() == drawn[0]  # the first rank draws as a run alone

@@ -33,26 +33,25 @@ def write_dblp(tmp_path):
     return write_dblp
 
 
-@pytest.mark.parametrize("folder", [".", "graphs-extra", "planetoid"])
-def test_dblp(write_dblp, folder):
-    graph = load_graph("dblp", data_root=write_dblp(folder))
-    assert split_sizes(graph) == [80, 500, 1000]
+@pytest.mark.parametrize(
+    ("folder", "nodes", "left"),
+    [(".", 1600, 1000), ("graphs-extra", 1600, 1000), ("planetoid", 1600, 1000), (".", 600, 20)],
+)
+def test_dblp(write_dblp, folder, nodes, left):
+    graph = load_graph("dblp", data_root=write_dblp(folder, nodes))
+    assert split_sizes(graph) == [80, 500, left]
     assert graph.num_classes == 4
     assert graph.labels[graph.train_mask].tolist().count(3) == 20
     assert graph.features.values().unique().tolist() == [1]
     assert graph.edge_index.dtype == torch.int64
 
 
-def test_dblp_seed_moves_the_split_and_nothing_else(write_dblp):
+@pytest.mark.parametrize("seed", [0, 1])
+def test_dblp_seed_moves_the_split_and_nothing_else(write_dblp, seed):
     root = write_dblp()
-    first, again, other = (load_graph("dblp", data_root=root, split_seed=seed) for seed in (0, 0, 1))
-    assert torch.equal(first.train_mask, again.train_mask)
-    assert not torch.equal(first.train_mask, other.train_mask)
+    first, other = load_graph("dblp", data_root=root), load_graph("dblp", data_root=root, split_seed=seed)
+    assert torch.equal(first.train_mask, other.train_mask) == (seed == 0)
     assert torch.equal(first.features.to_dense(), other.features.to_dense())
-
-
-def test_dblp_tests_on_what_is_left(write_dblp):
-    assert split_sizes(load_graph("dblp", data_root=write_dblp(nodes=600))) == [80, 500, 20]
 
 
 @pytest.mark.parametrize(

@@ -74,51 +74,46 @@ def split_sizes(graph):
 # digits
 
 
-def test_digits_sizes():
-    graph = load_graph("digits")
-    assert graph.num_nodes == 1797
-    assert graph.num_classes == 10
-    assert graph.features.shape == (1797, 64)
-    assert graph.features.aminmax() == (0.0, 1.0)
-    assert split_sizes(graph) == [200, 500, 1097]
-    assert graph.labels[graph.train_mask].bincount().tolist() == [20] * 10
-    torch.testing.assert_close(graph.images.flatten(1), graph.features)
+@pytest.fixture(scope="module")
+def digits():
+    return load_graph("digits")
 
 
-def test_digits_splits_cover_every_node_once():
-    graph = load_graph("digits")
-    assert torch.equal(graph.train_mask.int() + graph.val_mask.int() + graph.test_mask.int(), torch.ones(1797).int())
+def test_digits_sizes(digits):
+    assert digits.num_nodes == 1797
+    assert digits.num_classes == 10
+    assert digits.features.shape == (1797, 64)
+    assert digits.features.aminmax() == (0.0, 1.0)
+    assert split_sizes(digits) == [200, 500, 1097]
+    assert digits.labels[digits.train_mask].bincount().tolist() == [20] * 10
+    torch.testing.assert_close(digits.images.flatten(1), digits.features)
+    # the splits cover every node once
+    masks = digits.train_mask.int() + digits.val_mask.int() + digits.test_mask.int()
+    assert torch.equal(masks, torch.ones(1797).int())
 
 
-def test_digits_edges_join_each_node_with_its_nearest():
-    graph = load_graph("digits")
-    edges = edge_set(graph)
+def test_digits_edges_join_each_node_with_its_nearest(digits):
+    edges = edge_set(digits)
     assert edges == {(target, source) for source, target in edges}
-    assert len(edges) == graph.edge_index.shape[1]
-    assert graph.edge_index[1].bincount(minlength=1797).min() >= 10
-    distances = torch.cdist(graph.features[:50].double(), graph.features.double())
+    assert len(edges) == digits.edge_index.shape[1]
+    assert digits.edge_index[1].bincount(minlength=1797).min() >= 10
+    distances = torch.cdist(digits.features[:50].double(), digits.features.double())
     distances[torch.arange(50), torch.arange(50)] = torch.inf
     for node, row in enumerate(distances):
         closer = (row < row.sort().values[9] - 1e-9).nonzero().flatten().tolist()
         assert all((other, node) in edges for other in closer)
+    # neighbours share labels
+    source, target = digits.edge_index
+    assert (digits.labels[source] == digits.labels[target]).float().mean() > 0.95
 
 
-def test_digits_neighbours_share_labels():
-    graph = load_graph("digits")
-    source, target = graph.edge_index
-    assert (graph.labels[source] == graph.labels[target]).float().mean() > 0.95
-
-
-def test_digits_is_deterministic():
-    first, second = load_graph("digits"), load_graph("digits")
-    assert all(torch.equal(a, b) for a, b in zip(tensors(first), tensors(second), strict=True))
-
-
-def test_digits_seed_moves_the_split_and_nothing_else():
-    first, second = load_graph("digits"), load_graph("digits", split_seed=1)
-    assert split_sizes(first) == split_sizes(second)
-    assert not torch.equal(first.train_mask, second.train_mask)
-    assert torch.equal(first.edge_index, second.edge_index)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_digits_seed_moves_the_split_and_nothing_else(digits, seed):
+    other = load_graph("digits", split_seed=seed)
+    assert split_sizes(digits) == split_sizes(other)
+    assert torch.equal(digits.train_mask, other.train_mask) == (seed == 0)
+    assert torch.equal(digits.edge_index, other.edge_index)
+    assert seed or all(torch.equal(a, b) for a, b in zip(tensors(digits), tensors(other), strict=True))
 
 
 # files
@@ -153,10 +148,7 @@ def test_file_contents(write):
     assert split_sizes(graph) == [2, 1, 1]
     assert graph.num_classes == 7
     assert graph.images is None
-
-
-def test_node_of_unknown_label_is_in_no_mask(write):
-    graph = load_graph("cora", data_root=write().parent)
+    # a node of unknown label is in no mask
     assert not (graph.train_mask | graph.val_mask | graph.test_mask)[5]
     assert 0 <= graph.labels[5] < 7
 
@@ -179,12 +171,7 @@ def changed(key, position, value):
 BAD_ARRAYS = {
     "nan": ("x_data", changed("x_data", 1, np.float32("nan")), "NaN or infinite", "finite"),
     "inf": ("x_data", changed("x_data", 1, np.float32("inf")), "NaN or infinite", "finite"),
-    "integer features": (
-        "x_data",
-        {"x_data": np.ones(6, int)},
-        "int64 of shape [6]",
-        "floating in one dimension",
-    ),
+    "integer features": ("x_data", {"x_data": np.ones(6, int)}, "int64 of shape [6]", "floating in one dimension"),
     "object array": (None, {"x_data": np.array([{}] * 6)}, "entry 'x_data': Python objects", "without pickles"),
     "columns": ("x_shape", changed("x_indices", 0, 4), "", "CSR"),
     "row pointer": ("x_shape", changed("x_indptr", 3, 1), "", "CSR"),
@@ -200,35 +187,15 @@ BAD_ARRAYS = {
     "edge negative": ("edge_index", changed("edge_index", (0, 1), -1), "[-1]", "from 0 to 5"),
     "edge rows": ("edge_index", {"edge_index": np.zeros((3, 2), int)}, "shape [3, 2]", "shape [2, any]"),
     "edge dimensions": ("edge_index", {"edge_index": np.zeros(4, int)}, "shape [4]", "two dimensions"),
-    "one direction": (
-        "edge_index",
-        {"edge_index": np.array([[0], [1]])},
-        "1 edges without",
-        "both directions",
-    ),
+    "one direction": ("edge_index", {"edge_index": np.array([[0], [1]])}, "1 edges without", "both directions"),
     "self loop": ("edge_index", {"edge_index": np.array([[2], [2]])}, "1 self loops", "none"),
-    "duplicates": (
-        "edge_index",
-        {"edge_index": np.array([[0, 0, 1], [1, 1, 0]])},
-        "1 duplicate",
-        "each edge once",
-    ),
+    "duplicates": ("edge_index", {"edge_index": np.array([[0, 0, 1], [1, 1, 0]])}, "1 duplicate", "each edge once"),
     "empty split": ("val_idx", {"val_idx": np.array([], int)}, "an empty split", "at least one node"),
     "overlap": ("test_idx", {"test_idx": np.array([0, 4])}, "1 nodes of an earlier split", "disjoint"),
     "split too large": ("test_idx", {"test_idx": np.array([6])}, "[6]", "from 0 to 5"),
     "split negative": ("test_idx", {"test_idx": np.array([-1])}, "[-1]", "from 0 to 5"),
-    "split as mask": (
-        "val_idx",
-        {"val_idx": np.ones(6, bool)},
-        "bool of shape [6]",
-        "integer in one dimension",
-    ),
-    "unknown label": (
-        "val_idx",
-        {"val_idx": np.array([2, 5])},
-        "1 nodes with y_known False",
-        "label is known",
-    ),
+    "split as mask": ("val_idx", {"val_idx": np.ones(6, bool)}, "bool of shape [6]", "integer in one dimension"),
+    "unknown label": ("val_idx", {"val_idx": np.array([2, 5])}, "1 nodes with y_known False", "label is known"),
 } | {f"no {key}": (key, {key: None}, "missing among", "the keys") for key in KEYS}
 
 
@@ -257,13 +224,7 @@ def with_flipped_bits(content):
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        truncated,
-        with_flipped_bits,
-        lambda _: b"",
-        lambda _: b"<html>not found</html>",
-        lambda _: b"\x93NUMPY\x01\x00",
-    ],
+    [truncated, with_flipped_bits, lambda _: b"", lambda _: b"<html>not found</html>", lambda _: b"\x93NUMPY\x01\x00"],
     ids=["truncated", "flipped bits", "empty", "web page", "npy"],
 )
 def test_damaged_file(write, damage):
@@ -275,14 +236,16 @@ def test_damaged_file(write, damage):
         assert part in str(info.value)
 
 
-def test_unknown_name():
-    with pytest.raises(ValueError, match=r"unknown graph 'nell'.*Registered: cora, citeseer, pubmed, dblp, digits"):
-        load_graph("nell")
-
-
-def test_seed_of_a_fixed_split():
-    with pytest.raises(ValueError, match="split_seed=3, but the split of 'cora' is fixed; expected 0"):
-        load_graph("cora", split_seed=3)
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("nell", {}, r"unknown graph 'nell'.*Registered: cora, citeseer, pubmed, dblp, digits"),
+        ("cora", {"split_seed": 3}, "split_seed=3, but the split of 'cora' is fixed; expected 0"),
+    ],
+)
+def test_bad_arguments(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        load_graph(name, **options)
 
 
 # GraphData of users
@@ -323,11 +286,7 @@ BAD_FIELDS = {
     "another device": ("val_mask", torch.zeros(4, dtype=torch.bool, device="meta"), "meta; expected cpu, where"),
     "images of nan": ("images", torch.full((4, 3, 5), torch.nan), "NaN or infinite values; expected finite values"),
     "float64": ("features", torch.eye(4).double(), "torch.float64 of shape [4, 4]; expected torch.float32"),
-    "vector": (
-        "features",
-        torch.ones(4),
-        "torch.float32 of shape [4]; expected torch.float32 of shape [any, any]",
-    ),
+    "vector": ("features", torch.ones(4), "torch.float32 of shape [4]; expected torch.float32 of shape [any, any]"),
     "no features": ("features", torch.ones(4, 0), "shape [4, 0]; expected a node and a feature"),
     "uncoalesced": (
         "features",
@@ -339,20 +298,12 @@ BAD_FIELDS = {
     "labels": ("labels", torch.tensor([0, 1, 2, 1]), "[2]; expected values from 0 to 1"),
     "label shape": ("labels", torch.tensor([0, 1]), "shape [2]; expected torch.int64 of shape [4]"),
     "edges": ("edge_index", torch.tensor([[0], [4]]), "[4]; expected values from 0 to 3"),
-    "edge dtype": (
-        "edge_index",
-        torch.zeros(2, 1).int(),
-        "torch.int32 of shape [2, 1]; expected torch.int64",
-    ),
+    "edge dtype": ("edge_index", torch.zeros(2, 1).int(), "torch.int32 of shape [2, 1]; expected torch.int64"),
     "one direction": ("edge_index", torch.tensor([[0], [1]]), "expected both directions"),
     "mask dtype": ("val_mask", torch.zeros(4).int(), "torch.int32 of shape [4]; expected torch.bool"),
     "empty split": ("train_mask", torch.zeros(4).bool(), "an empty split"),
     "overlap": ("val_mask", torch.tensor([True, False, False, False]), "1 nodes of an earlier split"),
-    "images": (
-        "images",
-        torch.zeros(3, 3, 5),
-        "shape [3, 3, 5]; expected torch.float32 of shape [4, any, any]",
-    ),
+    "images": ("images", torch.zeros(3, 3, 5), "shape [3, 3, 5]; expected torch.float32 of shape [4, any, any]"),
 }
 
 

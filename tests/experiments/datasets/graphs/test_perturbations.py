@@ -1,4 +1,3 @@
-import re
 from dataclasses import fields, replace
 from itertools import pairwise
 
@@ -114,22 +113,27 @@ def test_every_training_node_has_its_chance():
     assert (kept[graph.train_mask] - 100).abs().max() < 45  # five standard deviations
 
 
+NO_NUMBERS = [float("nan"), float("inf"), -0.1]
+
+
 @pytest.mark.parametrize(
-    ("per_class", "message"),
+    ("perturb", "changes", "amount", "message"),
     [
-        (5, "per_class=5, but class 0 of 'ring' has 4 training nodes; expected at most"),
-        (0, "per_class=0; expected at least 1"),
+        (limit_labels, {}, 5, r"per_class=5, but class 0 of 'ring' has 4 training nodes; expected at most"),
+        (limit_labels, {}, 0, "per_class=0; expected at least 1"),
+        (limit_labels, {"num_classes": 4}, 1, "class 3 of 'ring' has 0"),
+        (add_feature_noise, {"features": torch.ones(30, 1)}, 0.5, r"=0\.5: row \d+ of the features of 'ring' has no z"),
+        (add_edge_noise, {}, 14, "is 420 new ones, but only 405 pairs of nodes have none"),
+        *(
+            (add_feature_noise, {}, x, f"n={x}; expected a share of the features, from 0 to")
+            for x in [1.1, *NO_NUMBERS]
+        ),
+        *((add_edge_noise, {}, x, f"fraction={x}; expected a share of the edges") for x in NO_NUMBERS),
     ],
 )
-def test_bad_number_of_labels(per_class, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        limit_labels(make_graph(), per_class)
-
-
-def test_class_without_training_nodes():
-    graph = make_graph()
-    with pytest.raises(ValueError, match="class 3 of 'ring' has 0"):
-        limit_labels(replace(graph, num_classes=4), 1)
+def test_bad_amounts(perturb, changes, amount, message):
+    with pytest.raises(ValueError, match=message):
+        perturb(replace(make_graph(), **changes), amount)
 
 
 # features
@@ -168,20 +172,14 @@ def test_columns_are_uniform():
     assert (counts - expected).abs().max() < 5 * np.sqrt(expected)
 
 
-def test_staying_features_are_not_overwritten():
+@pytest.mark.parametrize("fraction", [0.25, 1])
+def test_staying_features_are_not_overwritten(fraction):
     features = torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.0]]).repeat(30, 1)
-    new = add_feature_noise(make_graph(features), 0.25).features
+    new = add_feature_noise(make_graph(features), fraction).features
     assert torch.equal(new.sort(1).values, features.sort(1).values)
-
-
-def test_full_rows_exchange_their_features():
-    features = torch.tensor([[0.2, 0.8]]).repeat(30, 1)
-    assert torch.equal(add_feature_noise(make_graph(features), 1).features, features.flip(1))
-
-
-def test_feature_without_another_column():
-    with pytest.raises(ValueError, match=r"fraction=0\.5: row \d+ of the features of 'ring' has no zero"):
-        add_feature_noise(make_graph(torch.ones(30, 1)), 0.5)
+    # full rows exchange their features
+    full = torch.tensor([[0.2, 0.8]]).repeat(30, 1)
+    assert torch.equal(add_feature_noise(make_graph(full), 1).features, full.flip(1))
 
 
 def test_stored_zeros_are_no_features():
@@ -192,27 +190,17 @@ def test_stored_zeros_are_no_features():
     assert (new != 0).sum() == 2
 
 
-@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), float("inf")])
-def test_bad_fraction_of_features(fraction):
-    with pytest.raises(ValueError, match=f"fraction={fraction}; expected a share of the features, from 0 to 1"):
-        add_feature_noise(make_graph(), fraction)
-
-
 # edges
 
 
-@pytest.mark.parametrize("fraction", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("fraction", [0.1, 1.0, 5.0, (30 * 29 / 2 - 30) / 30], ids=["few", "as many", "many", "all"])
 def test_edges_are_added(fraction):
     graph = make_graph()  # GraphData itself refuses loops, duplicates and single directions
     noisy = add_edge_noise(graph, fraction, seed=2)
     assert torch.equal(noisy.edge_index[:, :60], graph.edge_index)
     assert len(undirected(noisy)) == noisy.edge_index.shape[1] // 2 == 30 + round(30 * fraction)
-
-
-def test_all_room_is_used():
-    graph = make_graph()
-    noisy = add_edge_noise(graph, (30 * 29 / 2 - 30) / 30)
-    assert len(undirected(noisy)) == 30 * 29 / 2
+    empty = replace(graph, edge_index=torch.empty(2, 0, dtype=torch.int64))
+    assert add_edge_noise(empty, fraction).edge_index.shape == (2, 0)
 
 
 def test_new_edges_are_uniform():
@@ -226,22 +214,6 @@ def test_new_edges_are_uniform():
     expected = 2000 * 8 / int(free.sum())
     assert counts.triu(1)[free].sum() == 2000 * 8
     assert ((counts[free] - expected) ** 2 / expected).mean() == pytest.approx(1, abs=0.35)
-
-
-def test_graph_without_edges_gets_none():
-    graph = replace(make_graph(), edge_index=torch.empty(2, 0, dtype=torch.int64))
-    assert add_edge_noise(graph, 1).edge_index.shape == (2, 0)
-
-
-def test_no_room():
-    with pytest.raises(ValueError, match=re.escape("is 420 new ones, but only 405 pairs of nodes have none")):
-        add_edge_noise(make_graph(), 14)
-
-
-@pytest.mark.parametrize("fraction", [-0.1, float("nan"), float("inf")])
-def test_bad_fraction_of_edges(fraction):
-    with pytest.raises(ValueError, match=f"fraction={fraction}; expected a share of the edges"):
-        add_edge_noise(make_graph(), fraction)
 
 
 @pytest.mark.cuda

@@ -1,112 +1,25 @@
-import io
+"""Planetoid's original files: what is read, and what is refused."""
+
 import math
 import os
 import pickle
 import re
-import struct
-import urllib.request
 from collections import defaultdict
-from hashlib import sha256
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from scipy.sparse import csr_matrix
 
-from experiments.datasets.graphs import planetoid_files, safe_pickle
+from experiments.datasets.graphs import safe_pickle
 from experiments.datasets.graphs.load import load_graph
 from experiments.datasets.graphs.planetoid import read_planetoid
-from experiments.files import UserError
 from experiments.graph.train import GraphConfig, load_trained, run
+from tests.experiments.datasets.graphs.tiny_planetoid import check_tiny, edge_set, python2, tiny_content
 
-PARTS = ["x", "y", "tx", "ty", "allx", "ally", "graph", "test.index"]
 REAL = os.environ.get("PYRO_ATTENTION_DATA")
 needs_data = pytest.mark.skipif(not REAL, reason="PYRO_ATTENTION_DATA is not set")
-
-
-def tiny_content():
-    """Ten nodes: 0-2 to train on, 3-6 to validate, 9 and 7 to test; 8 is in no file, 6 has no edges."""
-    allx = np.array([[1, 1, 0, 0], [0, 0, 2, 0], [0, 0, 0, 0], [3, 1, 0, 0], [0, 0, 0, 1], [1, 0, 0, 1], [0, 1, 0, 0]])
-    ally = np.eye(3, dtype=np.int32)[[2, 0, 1, 1, 0, 2, 0]]
-    graph = defaultdict(list, {node: [] for node in range(10)})
-    # 0-3 is there twice, 4-9 in one direction only, 5 has a loop
-    graph |= {0: [3, 3, 1], 1: [0, 7], 3: [0], 4: [9], 5: [5, 2], 7: [1], 2: [5]}
-    return {
-        "x": csr_matrix(allx[:3].astype(np.float32)),
-        "y": ally[:3],
-        "tx": csr_matrix(np.array([[0, 4, 0, 0], [0, 0, 1, 3]], dtype=np.float32)),
-        "ty": np.eye(3, dtype=np.int32)[[1, 2]],
-        "allx": csr_matrix(allx.astype(np.float32)),
-        "ally": ally,
-        "graph": graph,
-        "test.index": "9\n7\n",
-    }
-
-
-class Python2Pickler(pickle._Pickler):
-    """Writes strings and bytes as Python 2 did: both are runs of bytes."""
-
-    dispatch: ClassVar = dict(pickle._Pickler.dispatch)
-
-    def save_run(self, value):
-        run = value.encode("latin1") if isinstance(value, str) else value
-        self.write(pickle.BINSTRING + struct.pack("<i", len(run)) + run)
-        self.memoize(value)
-
-    dispatch[str] = dispatch[bytes] = save_run
-
-
-def python2(value):
-    """What Python 2 with the numpy and scipy of its time would have written."""
-    file = io.BytesIO()
-    Python2Pickler(file, protocol=2).dump(value)
-    content = file.getvalue().replace(b"numpy._core.", b"numpy.core.")
-    return content.replace(b"scipy.sparse._csr", b"scipy.sparse.csr")
-
-
-@pytest.fixture
-def write(tmp_path):
-    """Write the files of a graph; changes are by part: a value to store, bytes as they are, or None for no file."""
-
-    def write(changes=(), *, name="pubmed", folder="planetoid/raw", dump=python2):
-        target = tmp_path / folder
-        target.mkdir(parents=True, exist_ok=True)
-        for part, value in (tiny_content() | dict(changes)).items():
-            if isinstance(value, str):
-                value = value.encode()
-            if value is not None:
-                (target / f"ind.{name}.{part}").write_bytes(value if isinstance(value, bytes) else dump(value))
-        return tmp_path
-
-    return write
-
-
-@pytest.fixture(autouse=True)
-def server(tmp_path, monkeypatch):
-    """Folder that the files are fetched from instead of the network; empty at first."""
-    folder = tmp_path / "server"
-    folder.mkdir()
-    monkeypatch.setattr(planetoid_files, "ADDRESS", folder.as_uri())
-    return folder
-
-
-@pytest.fixture
-def published(write, server, monkeypatch):
-    """The tiny graph is what is published."""
-    write(folder="server")
-    sums = {path.name: sha256(path.read_bytes()).hexdigest() for path in server.iterdir()}
-    monkeypatch.setattr(planetoid_files, "SHA256", sums)
-    return server
-
-
-def edge_set(graph):
-    return set(map(tuple, graph.edge_index.T.tolist()))
-
-
-def nodes_of(graph):
-    return [mask.nonzero().flatten().tolist() for mask in (graph.train_mask, graph.val_mask, graph.test_mask)]
 
 
 @pytest.mark.parametrize("guide", ["soft", "weibull"])
@@ -122,18 +35,6 @@ def test_the_graph_script_trains_on_the_original_files(write, tmp_path, guide):
 # reading
 
 
-def check_tiny(graph):
-    assert graph.name == "pubmed"
-    assert graph.num_classes == 3
-    expected = [[0.5, 0.5, 0, 0], [0, 0, 1, 0], [0] * 4, [0.75, 0.25, 0, 0], [0, 0, 0, 1], [0.5, 0, 0, 0.5]]
-    expected += [[0, 1, 0, 0], [0, 0, 0.25, 0.75], [0] * 4, [0, 1, 0, 0]]
-    assert graph.features.to_dense().tolist() == expected
-    assert graph.labels.tolist() == [2, 0, 1, 1, 0, 2, 0, 2, 0, 1]
-    assert nodes_of(graph) == [[0, 1, 2], [3, 4, 5, 6], [7, 9]]
-    pairs = {(0, 1), (0, 3), (1, 7), (4, 9), (2, 5)}
-    assert edge_set(graph) == pairs | {(target, source) for source, target in pairs}
-
-
 @pytest.mark.parametrize("folder", ["planetoid/raw", "planetoid", "raw", "."])
 def test_pubmed_from_python_2(write, folder):
     check_tiny(load_graph("pubmed", data_root=write(folder=folder)))
@@ -144,20 +45,27 @@ def test_pubmed_from_python_3(write, protocol):
     check_tiny(load_graph("pubmed", data_root=write(dump=lambda value: pickle.dumps(value, protocol))))
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.int64])
-def test_types_of_features(write, dtype):
-    changes = {part: csr_matrix(tiny_content()[part].toarray().astype(dtype)) for part in ("x", "tx", "allx")}
-    check_tiny(load_graph("pubmed", data_root=write(changes)))
+def to_type(dtype):
+    return lambda matrix: csr_matrix(matrix.toarray().astype(dtype))
 
 
-@pytest.mark.parametrize("change", [np.asfortranarray, lambda array: array.astype(">i8"), lambda array: array == 1])
-def test_types_of_labels(write, change):
-    check_tiny(load_graph("pubmed", data_root=write({part: change(tiny_content()[part]) for part in ("ty", "ally")})))
+@pytest.mark.parametrize(
+    ("parts", "change"),
+    [
+        (("x", "tx", "allx"), to_type(np.float64)),
+        (("x", "tx", "allx"), to_type(np.int64)),
+        (("ty", "ally"), np.asfortranarray),
+        (("ty", "ally"), lambda array: array.astype(">i8")),
+        (("ty", "ally"), lambda array: array == 1),
+        (("graph",), dict),
+    ],
+    ids=["float64", "int64", "order", "bytes", "truth", "plain dictionary"],
+)
+def test_other_types(write, parts, change):
+    check_tiny(load_graph("pubmed", data_root=write({part: change(tiny_content()[part]) for part in parts})))
 
 
-def test_plain_dictionary_and_order_of_test_nodes(write):
-    graph = dict(tiny_content()["graph"])
-    check_tiny(load_graph("pubmed", data_root=write({"graph": graph})))
+def test_order_of_test_nodes(write):
     swapped = load_graph("pubmed", data_root=write({"test.index": "7\r\n9"}))
     assert swapped.labels[[7, 9]].tolist() == [1, 2]
     assert swapped.features.to_dense()[7].tolist() == [0, 1, 0, 0]
@@ -294,11 +202,31 @@ def test_classes_of_records_cannot_be_changed(write, content):
     assert not hasattr(safe_pickle._Dictionary, "evil")
 
 
-def test_features_of_too_many_columns(write):
+def too_wide():
     changes = {part: csr_matrix(tiny_content()[part]) for part in ("x", "tx", "allx")}
     for matrix in changes.values():
         matrix._shape = (matrix.shape[0], 10**12)
-    with pytest.raises(ValueError, match=r"allx: 1000000000000 columns; expected at most 1048576"):
+    return changes
+
+
+NO_FEATURES, NO_LABELS = csr_matrix((0, 4), dtype=np.float32), np.zeros((0, 3), np.int32)
+EIGHT = {"x": csr_matrix(np.ones((8, 4), np.float32)), "y": np.eye(3, dtype=np.int32)[[0] * 8]}
+EMPTY = "an empty split; expected at least one node"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": NO_FEATURES, "y": NO_LABELS}, f"ind.pubmed.y: {EMPTY}"),
+        ({"x": tiny_content()["allx"], "y": tiny_content()["ally"]}, f"ind.pubmed.ally: {EMPTY}"),
+        ({"tx": NO_FEATURES, "ty": NO_LABELS, "test.index": ""}, f"ind.pubmed.test.index: {EMPTY}"),
+        (EIGHT, "ind.pubmed.y: 8 rows, more than the 7 of ind.pubmed.ally"),
+        (too_wide(), "allx: 1000000000000 columns; expected at most 1048576"),
+    ],
+    ids=["train", "validation", "test", "more to train on than nodes", "columns"],
+)
+def test_bad_sizes(write, changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         load_graph("pubmed", data_root=write(changes))
 
 
@@ -309,117 +237,15 @@ def test_refused_call_is_not_made(write, tmp_path):
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("protocol", [2, 5])
-def test_bytes_by_another_codec(write, protocol):
-    call = pickle.dumps(Call(bytes.fromhex, "00"), protocol)
-    encode = b"\x80\x02c_codecs\nencode\n(X\x01\x00\x00\x00aX\x05\x00\x00\x00rot13tR."
-    for content in (call, encode):
-        with pytest.raises(ValueError, match=r"(refused|rot13)"):
-            load_graph("pubmed", data_root=write({"ty": content}))
-
-
 @pytest.mark.parametrize(
-    ("changes", "part"),
+    "content",
     [
-        ({"x": csr_matrix((0, 4), dtype=np.float32), "y": np.zeros((0, 3), np.int32)}, "y"),
-        ({"x": tiny_content()["allx"], "y": tiny_content()["ally"]}, "ally"),
-        (
-            {"tx": csr_matrix((0, 4), dtype=np.float32), "ty": np.zeros((0, 3), np.int32), "test.index": ""},
-            "test.index",
-        ),
+        pickle.dumps(Call(bytes.fromhex, "00"), 2),
+        pickle.dumps(Call(bytes.fromhex, "00"), 5),
+        b"\x80\x02c_codecs\nencode\n(X\x01\x00\x00\x00aX\x05\x00\x00\x00rot13tR.",
     ],
-    ids=["train", "validation", "test"],
+    ids=["protocol 2", "protocol 5", "rot13"],
 )
-def test_empty_split(write, changes, part):
-    with pytest.raises(ValueError, match=re.escape(f"ind.pubmed.{part}: an empty split; expected at least one node")):
-        load_graph("pubmed", data_root=write(changes))
-
-
-def test_more_training_nodes_than_nodes(write):
-    changes = {"x": csr_matrix(np.ones((8, 4), np.float32)), "y": np.eye(3, dtype=np.int32)[[0] * 8]}
-    with pytest.raises(ValueError, match=r"ind\.pubmed\.y: 8 rows, more than the 7 of ind\.pubmed\.ally"):
-        load_graph("pubmed", data_root=write(changes))
-
-
-# fetching
-
-
-def test_missing_files_are_fetched(published, tmp_path):
-    root = tmp_path / "data"
-    check_tiny(load_graph("pubmed", data_root=root))
-    fetched = root / "planetoid" / "raw"
-    assert sorted(path.name for path in fetched.iterdir()) == sorted(f"ind.pubmed.{part}" for part in PARTS)
-    for path in published.iterdir():
-        path.unlink()
-    check_tiny(load_graph("pubmed", data_root=root))
-
-
-def test_rest_is_fetched(published, write):
-    root = write({part: None for part in ("graph", "ty")})
-    check_tiny(load_graph("pubmed", data_root=root))
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_rest_is_not_fetched_to_go_with_other_files(published, write, part):
-    other = {"x" if part != "x" else "y": b"another"}
-    root = write({part: None} | other)
-    with pytest.raises(FileNotFoundError) as info:
-        load_graph("pubmed", data_root=root)
-    message = str(info.value)
-    assert f"ind.pubmed.{part} missing; expected all of ind.pubmed.x, " in message
-    assert f"because ind.pubmed.{next(iter(other))} differs" in message
-    assert "--data-root" in message
-    assert not (root / "planetoid" / "raw" / f"ind.pubmed.{part}").exists()
-
-
-def test_wrong_checksum(published, tmp_path):
-    (published / "ind.pubmed.tx").write_bytes(b"changed")
-    with pytest.raises(ValueError, match="has the SHA-256 checksum") as info:
-        load_graph("pubmed", data_root=tmp_path / "data")
-    message = str(info.value)
-    expected, found = planetoid_files.SHA256["ind.pubmed.tx"], sha256(b"changed").hexdigest()
-    for part in (str(tmp_path / "data"), published.as_uri(), expected, found, "Nothing of it was kept", "intact copy"):
-        assert part in message
-    left = sorted(path.name for path in (tmp_path / "data" / "planetoid" / "raw").iterdir())
-    assert left == ["ind.pubmed.x", "ind.pubmed.y"]
-
-
-def test_no_network(tmp_path, server):
-    with pytest.raises(FileNotFoundError) as info:
-        load_graph("citeseer", data_root=tmp_path / "data")
-    places = [str(tmp_path / "data" / place) for place in ("citeseer.npz", "planetoid/raw", "raw")]
-    files = [f"ind.citeseer.{part}" for part in PARTS]
-    for part in [*places, *files, server.as_uri(), "could not be fetched", "x_indptr", "--data-root"]:
-        assert part in str(info.value)
-    assert not (tmp_path / "data").exists()
-
-
-def test_folder_that_cannot_be_made(published, tmp_path):
-    (tmp_path / "data").write_text("a file")
-    with pytest.raises(UserError, match="cannot be written"):
-        load_graph("pubmed", data_root=tmp_path / "data")
-
-
-@pytest.mark.parametrize("error", [ConnectionResetError("reset"), KeyboardInterrupt()])
-def test_interrupted_download_leaves_nothing(published, tmp_path, monkeypatch, error):
-    class Broken(io.BytesIO):
-        def read(self, size=-1):
-            raise error
-
-    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: Broken(b"x" * 100))
-    with pytest.raises((FileNotFoundError, KeyboardInterrupt)):
-        load_graph("pubmed", data_root=tmp_path / "data")
-    assert not (tmp_path / "data").exists()
-
-
-def test_checksums_are_known_for_every_file():
-    names = {f"ind.{name}.{part}" for name in ("cora", "citeseer", "pubmed") for part in PARTS}
-    assert planetoid_files.SHA256.keys() == names
-    assert all(re.fullmatch("[0-9a-f]{64}", value) for value in planetoid_files.SHA256.values())
-
-
-@needs_data
-@pytest.mark.parametrize("name", ["cora", "citeseer"])
-def test_checksums_are_those_of_the_real_files(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(planetoid_files, "ADDRESS", (Path(REAL) / "planetoid" / "raw").resolve().as_uri())
-    assert load_graph(name, data_root=tmp_path).num_nodes == load_graph(name).num_nodes
+def test_bytes_by_another_codec(write, content):
+    with pytest.raises(ValueError, match=r"(refused|rot13)"):
+        load_graph("pubmed", data_root=write({"ty": content}))

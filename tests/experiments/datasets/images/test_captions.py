@@ -1,4 +1,3 @@
-import doctest
 import io
 import json
 import os
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.datasets.images import caption_data
 from experiments.datasets.images.caption_data import CaptionedImages, caption_words
 from experiments.datasets.images.captions import load_captions
 from experiments.datasets.images.image_files import ImageFile, tar_images
@@ -69,18 +67,16 @@ def test_flickr8k(flickr8k, split):
     assert data.images[0].open().size == (12, 8)
 
 
-def test_splits_are_those_of_their_lists(flickr8k):
-    write(flickr8k / "text" / "Flickr_8k.devImages.txt", "d.jpg\r\n")
-    data = load_captions("flickr8k", "val", data_root=flickr8k.parent)
-    assert [image.name for image in data.images] == ["d.jpg"]
-
-
-@pytest.mark.parametrize("place", ["Flickr8k_text", "."])
+@pytest.mark.parametrize("place", ["Flickr8k_text", ".", "text"])
 def test_places_of_the_text(flickr8k, place):
+    write(flickr8k / "text" / "Flickr_8k.devImages.txt", "d.jpg\r\n")
     for path in list((flickr8k / "text").iterdir()):
         (flickr8k / place).mkdir(exist_ok=True)
         path.rename(flickr8k / place / path.name)
     assert len(load_captions("flickr8k", "train", data_root=flickr8k.parent)) == 3
+    # the splits are those of their lists
+    data = load_captions("flickr8k", "val", data_root=flickr8k.parent)
+    assert [image.name for image in data.images] == ["d.jpg"]
 
 
 def test_images_in_an_archive(flickr8k):
@@ -96,20 +92,28 @@ def test_images_in_an_archive(flickr8k):
         load_captions("flickr8k", "train", data_root=flickr8k.parent)
 
 
-def test_image_without_a_caption(flickr8k):
-    write(flickr8k / "text" / "Flickr8k.token.txt", TOKENS.replace("a.jpg#", "e.jpg#"))
-    with pytest.raises(ValueError, match=r"trainImages\.txt: line 2: a\.jpg has no caption; expected .*--skip-bad"):
-        load_captions("flickr8k", "train", data_root=flickr8k.parent)
-    data = load_captions("flickr8k", "train", data_root=flickr8k.parent, skip=True)
-    assert ([image.name for image in data.images], data.skipped) == (["b.jpg", "c.jpg"], {"no caption": 1})
+def without_caption(folder):
+    write(folder / "text" / "Flickr8k.token.txt", TOKENS.replace("a.jpg#", "e.jpg#"))
 
 
-def test_caption_of_a_missing_image(flickr8k):
-    (flickr8k / "Flicker8k_Dataset" / "c.jpg").unlink()
-    with pytest.raises(FileNotFoundError, match=r"testImages\.txt: line 3: c\.jpg is missing; expected .*--skip-bad"):
-        load_captions("flickr8k", "test", data_root=flickr8k.parent)
-    data = load_captions("flickr8k", "test", data_root=flickr8k.parent, skip=True)
-    assert ([image.name for image in data.images], data.skipped) == (["b.jpg", "a.jpg"], {"no image": 1})
+def without_image(folder):
+    (folder / "Flicker8k_Dataset" / "a.jpg").unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "seen", "reason"),
+    [
+        (without_caption, ValueError, "has no caption", "no caption"),
+        (without_image, FileNotFoundError, "is missing", "no image"),
+    ],
+)
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_image_or_caption_that_is_not_there(flickr8k, split, change, error, seen, reason):
+    change(flickr8k)
+    with pytest.raises(error, match=rf"{split}Images\.txt: line 2: a\.jpg {seen}; expected .*--skip-bad"):
+        load_captions("flickr8k", split, data_root=flickr8k.parent)
+    data = load_captions("flickr8k", split, data_root=flickr8k.parent, skip=True)
+    assert ([image.name for image in data.images], data.skipped) == (["b.jpg", "c.jpg"], {reason: 1})
 
 
 @pytest.mark.parametrize(
@@ -132,10 +136,18 @@ def test_bad_caption_line(flickr8k, line):
     assert (len(data), data.skipped) == (3, {"bad line": 1})
 
 
-def test_nothing_left(flickr8k):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("flickr9k", "train"), "unknown data set of captioned images 'flickr9k'; did you mean 'flickr8k'"),
+        (("coco", "restval"), "no split is named 'restval'; expected one of train, val, test"),
+        (("flickr8k", "train"), "flickr8k, train: 0 images"),
+    ],
+)
+def test_nothing_left_and_unknown_names(flickr8k, arguments, message):
     write(flickr8k / "text" / "Flickr_8k.trainImages.txt", "x.jpg\n")
-    with pytest.raises(ValueError, match="flickr8k, train: 0 images"):
-        load_captions("flickr8k", "train", data_root=flickr8k.parent, skip=True)
+    with pytest.raises(ValueError, match=message):
+        load_captions(*arguments, data_root=flickr8k.parent, skip=True)
 
 
 @pytest.mark.parametrize("name", ["Flickr8k.token.txt", "Flickr_8k.devImages.txt"])
@@ -149,21 +161,6 @@ def test_missing_text(flickr8k, name):
 def test_no_data(tmp_path, name):
     with pytest.raises(FileNotFoundError, match=rf"{re.escape(str(tmp_path / name))}.* is missing; expected"):
         load_captions(name, "train", data_root=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ("flickr9k", "train"),
-            "unknown data set of captioned images 'flickr9k'; did you mean 'flickr8k'. Registered: coco, flickr8k",
-        ),
-        (("coco", "restval"), "no split is named 'restval'; expected one of train, val, test"),
-    ],
-)
-def test_unknown_names(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        load_captions(*arguments)
 
 
 # COCO
@@ -274,12 +271,20 @@ def test_bad_image(tmp_path, content, message, packed):
     assert str(image) in str(info.value)
 
 
-def test_damaged_archive(tmp_path):
-    content = pack(tmp_path / "all.tar", NAMES).read_bytes()
-    for bad in (content[:1500], b"no archive" * 100, content[:700] + bytes(10) + content[710:][:600]):
-        path = write(tmp_path / "bad.tar", bad)
-        with pytest.raises(ValueError, match=r"bad\.tar: no intact tar archive: .*; expected an uncompressed one"):
-            tar_images(path)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:1500],
+        lambda content: b"no archive" * 100,
+        lambda content: content[:700] + bytes(10) + content[710:][:600],
+    ],
+    ids=["cut off", "text", "overwritten"],
+)
+def test_damaged_archive(tmp_path, damage):
+    path = pack(tmp_path / "bad.tar", NAMES)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"bad\.tar: no intact tar archive: .*; expected an uncompressed one"):
+        tar_images(path)
 
 
 # what all have in common
@@ -294,15 +299,17 @@ def test_without(tmp_path):
     assert len(data) == 3
 
 
-def test_data_checks_itself(tmp_path):
-    image = ImageFile(tmp_path / "a.jpg")
-    for images, captions, message in [
+@pytest.mark.parametrize(
+    ("names", "captions", "message"),
+    [
         ([], [], "mine, val: 0 images and captions of 0; expected at least one"),
-        ([image], [], "1 images and captions of 0"),
-        ([image], [[]], r"a\.jpg: no captions; expected at least one"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            CaptionedImages(images, captions, "mine", "val")
+        (["a.jpg"], [], "1 images and captions of 0"),
+        (["a.jpg"], [[]], r"a\.jpg: no captions; expected at least one"),
+    ],
+)
+def test_data_checks_itself(tmp_path, names, captions, message):
+    with pytest.raises(ValueError, match=message):
+        CaptionedImages([ImageFile(tmp_path / name) for name in names], captions, "mine", "val")
 
 
 @pytest.mark.parametrize(
@@ -318,10 +325,6 @@ def test_data_checks_itself(tmp_path):
 )
 def test_caption_words(caption, words):
     assert caption_words(caption) == words
-
-
-def test_examples():
-    assert doctest.testmod(caption_data).failed == 0
 
 
 # real data

@@ -1,4 +1,3 @@
-import doctest
 import re
 from hashlib import sha256
 from itertools import permutations, product
@@ -7,7 +6,6 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from experiments.datasets.images import digit_scenes as module
 from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL, digit_scenes, true_captions
 
 SPLITS = digit_scenes(0, train=300, val=60, test=60)
@@ -46,18 +44,19 @@ def sayable_and_true(places):
     return captions
 
 
-def test_sizes():
-    for (split, scenes), size in zip(SPLITS.items(), (300, 60, 60), strict=True):
-        assert len(scenes) == len(scenes.captions) == size, split
-        assert scenes.regions.shape == (size, 9, 64 + 3 + 3)
-        assert scenes.digits.shape == (size, 9)
-        assert scenes.regions.dtype == torch.float32
-        assert scenes.digits.dtype == torch.int64
-    assert list(SPLITS) == ["train", "val", "test"]
+@pytest.mark.parametrize(("split", "size"), [("train", 300), ("val", 60), ("test", 60)])
+def test_sizes(split, size):
+    scenes = SPLITS[split]
+    assert len(scenes) == len(scenes.captions) == size
+    assert scenes.regions.shape == (size, 9, 64 + 3 + 3)
+    assert scenes.digits.shape == (size, 9)
+    assert scenes.regions.dtype == torch.float32
+    assert scenes.digits.dtype == torch.int64
 
 
 def test_default_sizes():
-    assert [len(scenes) for scenes in digit_scenes(1).values()] == [3000, 500, 500]
+    assert {split: len(scenes) for split, scenes in digit_scenes(1).items()} == {"train": 3000, "val": 500, "test": 500}
+    assert list(SPLITS) == ["train", "val", "test"]
 
 
 def test_same_everywhere():
@@ -79,19 +78,15 @@ def named(caption):
     return [DIGIT_NAMES.index(word) for word in caption.split() if word in DIGIT_NAMES]
 
 
-def test_every_true_caption_is_a_reference():
-    for scenes in (SPLITS["val"], SPLITS["test"]):
-        for scene, captions in enumerate(scenes.captions):
-            assert len(captions) == len(set(captions))
-            assert set(captions) == sayable_and_true(places_of(scenes, scene))
-
-
-def test_training_captions_name_digits_in_falling_order():
-    scenes = SPLITS["train"]
-    for scene, captions in enumerate(scenes.captions):
-        sayable = sayable_and_true(places_of(scenes, scene))
+@pytest.mark.parametrize("split", SPLITS)
+def test_references_are_the_true_captions(split):
+    """All of them, in training those that name digits in falling order."""
+    for scene, captions in enumerate(SPLITS[split].captions):
+        sayable = sayable_and_true(places_of(SPLITS[split], scene))
+        if split == "train":
+            sayable = {text for text in sayable if named(text) == sorted(named(text), reverse=True)}
         assert len(captions) == len(set(captions))
-        assert set(captions) == {text for text in sayable if named(text) == sorted(named(text), reverse=True)}
+        assert set(captions) == sayable
 
 
 def test_first_reference_is_what_a_training_caption_could_be():
@@ -101,15 +96,21 @@ def test_first_reference_is_what_a_training_caption_could_be():
         assert falling[0]
 
 
-def test_true_captions_of_known_scenes():
-    assert set(true_captions({7: (1, 0), 2: (1, 2)})) == {"a seven left of a two", "a two right of a seven"}
-    assert set(true_captions({8: (0, 2), 2: (1, 0)})) == {
-        "an eight right of a two",
-        "an eight above a two",
-        "a two left of an eight",
-        "a two below an eight",
-    }
-    assert set(true_captions({0: (2, 2)})) == {"nothing but a zero", "a zero and nothing else"}
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ({7: (1, 0), 2: (1, 2)}, {"a seven left of a two", "a two right of a seven"}),
+        ({8: (0, 2), 2: (1, 0)}, {"an eight right of a two", "an eight above a two", "a two left of an eight",
+                                  "a two below an eight"}),
+        ({0: (2, 2)}, {"nothing but a zero", "a zero and nothing else"}),
+    ],
+    ids=["row", "corners", "one"],
+)  # fmt: skip
+def test_true_captions_of_known_scenes(places, expected):
+    assert set(true_captions(places)) == expected
+
+
+def test_true_captions_of_three_digits():
     assert len(true_captions({1: (0, 0), 2: (0, 1), 3: (0, 2)})) == 6
     assert len(true_captions({1: (0, 0), 2: (1, 1), 3: (2, 2)})) == 24
     assert "a two right of a one and below a three" in true_captions({1: (0, 0), 2: (1, 1), 3: (0, 1)})
@@ -135,20 +136,17 @@ def test_first_captions_are_a_random_choice():
     assert min(counts) > 0.9 * max(counts)
 
 
-def test_word_cells():
-    for scenes in SPLITS.values():
-        for scene, captions in enumerate(scenes.captions[:50]):
-            digits = scenes.digits[scene].tolist()
-            for caption in captions:
-                words, cells = caption.split(), scenes.word_cells(scene, caption)
-                assert len(words) == len(cells)
-                for word, cell in zip(words, cells, strict=True):
-                    assert (cell == NO_CELL) == (word not in DIGIT_NAMES)
-                    assert cell == NO_CELL or DIGIT_NAMES[digits[cell]] == word
-
-
-def test_words_of_no_cell():
-    scenes = SPLITS["train"]
+@pytest.mark.parametrize("split", SPLITS)
+def test_word_cells(split):
+    scenes = SPLITS[split]
+    for scene, captions in enumerate(scenes.captions[:50]):
+        digits = scenes.digits[scene].tolist()
+        for caption in captions:
+            words, cells = caption.split(), scenes.word_cells(scene, caption)
+            assert len(words) == len(cells)
+            for word, cell in zip(words, cells, strict=True):
+                assert (cell == NO_CELL) == (word not in DIGIT_NAMES)
+                assert cell == NO_CELL or DIGIT_NAMES[digits[cell]] == word
     absent = next(name for digit, name in enumerate(DIGIT_NAMES) if digit not in scenes.digits[0])
     assert scenes.word_cells(0, f"a {absent} and banana") == [NO_CELL] * 4
     assert scenes.word_cells(0, "") == []
@@ -164,10 +162,6 @@ def test_regions_are_pixels_and_position():
     assert columns.argmax(-1)[0].tolist() == [0, 1, 2, 3] * 2
     assert rows.sum(-1).eq(1).all()
     assert columns.sum(-1).eq(1).all()
-
-
-def test_canvases():
-    scenes = digit_scenes(3, train=20, val=1, test=1, grid=(2, 4))["train"]
     assert scenes.canvases.shape == (20, 16, 32)
     for cell in range(8):
         row, column = divmod(cell, 4)
@@ -191,22 +185,24 @@ def test_splits_share_no_handwriting():
     assert len(images[0]) > 300
 
 
-@pytest.mark.parametrize("split", ["train", "val", "test"])
-def test_empty_split(split):
-    with pytest.raises(ValueError, match=f"{split} is 0; expected at least one scene"):
-        digit_scenes(**{split: 0})
-
-
-@pytest.mark.parametrize(("grid", "most"), [((3, 3), 0), ((3, 3), 4), ((1, 2), 3), ((0, 3), 1)])
-def test_grid_and_number_of_digits(grid, most):
-    with pytest.raises(ValueError, match=f"most_digits is {most} on a grid of {grid[0]} x {grid[1]} cells; expected"):
-        digit_scenes(grid=grid, most_digits=most)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({split: 0}, f"{split} is 0; expected at least one scene") for split in ("train", "val", "test")),
+        *(
+            (
+                {"grid": grid, "most_digits": most},
+                f"most_digits is {most} on a grid of {grid[0]} x {grid[1]} cells; exp",
+            )
+            for grid, most in [((3, 3), 0), ((3, 3), 4), ((1, 2), 3), ((0, 3), 1)]
+        ),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        digit_scenes(**options)
 
 
 def test_smallest_grid():
     scenes = digit_scenes(0, train=3, val=1, test=1, grid=(1, 1), most_digits=1)["train"]
     assert all(len(captions) == 2 for captions in scenes.captions)
-
-
-def test_examples():
-    assert doctest.testmod(module).failed == 0

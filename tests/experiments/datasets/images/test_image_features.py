@@ -1,6 +1,7 @@
+"""Photographs as squares of pixels, and the features of their grids."""
+
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
@@ -11,11 +12,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from experiments.datasets.images import array_cache
-from experiments.datasets.images import content_encoder as encoder_module
-from experiments.datasets.images.array_cache import cached_array, checksum
+from experiments.datasets.images.array_cache import checksum
 from experiments.datasets.images.caption_data import CaptionedImages
-from experiments.datasets.images.content_encoder import ContentEncoder, content_encoder, content_targets
 from experiments.datasets.images.image_features import (
     GridEncoder,
     Scale,
@@ -25,7 +23,7 @@ from experiments.datasets.images.image_features import (
     resnet_grid,
 )
 from experiments.datasets.images.image_files import ImageFile
-from experiments.files import locked
+from tests.experiments.datasets.images.cached_files import files
 
 PIXELS = torch.arange(5 * 3 * 8 * 12).remainder(251).to(torch.uint8).view(5, 3, 8, 12)
 
@@ -58,10 +56,6 @@ def tiny(seed=0, name="tiny", channels=4):
     return GridEncoder(name, Counting(nn.Conv2d(3, channels, 4, stride=4)), Scale())
 
 
-def files(folder, ending):
-    return sorted(path for path in folder.iterdir() if path.name.endswith(ending))
-
-
 # photographs as squares
 
 
@@ -75,16 +69,16 @@ def test_resized(photographs, tmp_path):
     assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".json", ".lock", ".npy"]
 
 
-def test_whole_picture_is_kept(tmp_path):
-    """Left half black, right half white, also where the square is smaller or larger."""
+@pytest.mark.parametrize("size", [8, 64], ids=["smaller", "larger"])
+def test_whole_picture_is_kept(tmp_path, size):
+    """Left half black, right half white."""
     array = np.zeros((10, 40, 3), np.uint8)
     array[:, 20:] = 255
     Image.fromarray(array).save(tmp_path / "a.png")
     data = CaptionedImages([ImageFile(tmp_path / "a.png")], [["a"]], "mine", "val")
-    for size in (8, 64):
-        _, pixels = resized_images(data, size, tmp_path / "cache")
-        assert pixels[0, :, :, : size // 2 - 1].max() < 20
-        assert pixels[0, :, :, size // 2 + 1 :].min() > 235
+    _, pixels = resized_images(data, size, tmp_path / "cache")
+    assert pixels[0, :, :, : size // 2 - 1].max() < 20
+    assert pixels[0, :, :, size // 2 + 1 :].min() > 235
 
 
 def test_photographs_are_opened_once(photographs, tmp_path, monkeypatch):
@@ -237,95 +231,6 @@ def test_fingerprint():
     assert checksum(torch.zeros(3, 2)[:, 0]) == checksum(torch.zeros(3)) != checksum(torch.zeros(2))
 
 
-def floats(folder, rows=2, *, length=2, row=(3,), dtype=np.float32, make=None):
-    def pieces():
-        yield np.ones((rows, 3), np.float32)
-
-    return cached_array(folder, "x", {"a": 1}, length, make or pieces, row=row, dtype=np.dtype(dtype))[0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"length": 4}, r"float32 \[4, 3\]"),
-        ({"row": (4,)}, r"float32 \[2, 4\]"),
-        ({"row": (3, None)}, r"float32 \[2, 3, any\]"),
-        ({"dtype": np.float16}, r"float16 \[2, 3\]"),
-    ],
-)
-def test_cached_array_of_another_size_or_type(tmp_path, changes, expected):
-    floats(tmp_path)
-    with pytest.raises(ValueError, match=rf"x-\w+\.npy: made of .* \(float32 \[2, 3\] instead of {expected}\). Remove"):
-        floats(tmp_path, **changes)
-
-
-@pytest.mark.parametrize("array", [np.zeros((2, 5), np.float32), np.zeros((2, 3), np.float64)])
-def test_file_put_in_the_place_of_a_cached_array(tmp_path, array):
-    floats(tmp_path, row=(None,))
-    np.save(files(tmp_path, ".npy")[0], array)
-    with pytest.raises(ValueError, match=r"x-\w+\.npy: made of something else \(float\d\d .* instead of float32"):
-        floats(tmp_path, row=(None,))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rows": 1}, "1 rows were made; expected 2"),
-        ({"row": (4,)}, r"float32 \[2, 3\] was made; expected float32 \[any, 4\]"),
-        ({"dtype": np.float16}, r"was made; expected float16 \[any, 3\]"),
-    ],
-)
-def test_nothing_is_kept_of_another_array_than_expected(tmp_path, changes, message):
-    with pytest.raises(ValueError, match=message):
-        floats(tmp_path, **changes)
-    assert files(tmp_path, ".npy") == []
-
-
-WRITES = """
-import json, sys
-from pathlib import Path
-import numpy as np
-from experiments.files import locked, write_atomic
-
-path = Path(sys.argv[1])
-with locked(path):
-    print("holds", flush=True)
-    sys.stdin.readline()
-    record = {"key": {"a": 1}, "shape": [2, 3], "notes": {}}
-    write_atomic(path, lambda file: np.save(file, np.full((2, 3), 7, np.float32)))
-    write_atomic(path.with_suffix(".json"), lambda file: file.write(json.dumps(record).encode()))
-"""
-
-
-def test_array_that_another_process_is_making_is_waited_for(tmp_path, monkeypatch):
-    floats(tmp_path)
-    (path,) = files(tmp_path, ".npy")
-    for file in (path, path.with_suffix(".json")):
-        file.unlink()
-    command = [sys.executable, "-c", WRITES, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout.readline() == "holds\n"
-
-        def let_it_write(file):
-            other.stdin.write("go\n")
-            other.stdin.close()
-            return locked(file)
-
-        monkeypatch.setattr(array_cache, "locked", let_it_write)
-        found = floats(tmp_path, make=lambda: pytest.fail("made twice"))
-    assert other.returncode == 0
-    assert found.tolist() == [[7.0] * 3] * 2
-
-
-def test_an_array_can_be_read_only_when_it_is_complete(tmp_path):
-    def pieces():
-        for _ in range(2):
-            assert files(tmp_path, ".npy") == []
-            yield np.ones((1, 3), np.float32)
-
-    assert floats(tmp_path, make=pieces).tolist() == [[1.0] * 3] * 2
-
-
 # torchvision
 
 
@@ -366,21 +271,20 @@ def test_no_such_resnet(torchvision, name):
         resnet_grid(name)
 
 
-def test_weights_cannot_be_fetched(torchvision):
+@pytest.mark.parametrize(
+    ("raised", "error", "message"),
+    [
+        (OSError("no network"), FileNotFoundError, r"50\.pth could not be fetched to .*: no network\. Put the file"),
+        (RuntimeError("invalid hash value"), ValueError, r"of resnet50 are damaged: invalid hash value\. Remove the"),
+    ],
+    ids=["not fetched", "damaged"],
+)
+def test_weights_that_are_not_there(torchvision, raised, error, message):
     def get_model(name, weights):
-        raise OSError("no network")
+        raise raised
 
     torchvision.get_model = get_model
-    with pytest.raises(FileNotFoundError, match=r"resnet50\.pth could not be fetched to .*: no network\. Put the file"):
-        resnet_grid()
-
-
-def test_damaged_weights(torchvision):
-    def get_model(name, weights):
-        raise RuntimeError("invalid hash value")
-
-    torchvision.get_model = get_model
-    with pytest.raises(ValueError, match=r"weights of resnet50 are damaged: invalid hash value\. Remove the file"):
+    with pytest.raises(error, match=message):
         resnet_grid()
 
 
@@ -393,107 +297,6 @@ def test_no_torchvision(monkeypatch):
         resnet_grid()
 
 
-# the encoder of our own
-
-
-def coloured(number=48, size=32):
-    """Red pictures of dogs and blue ones of cats."""
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 60, (number, 3, size, size), generator=generator, dtype=torch.uint8)
-    pixels[::2, 0] += 150
-    pixels[1::2, 2] += 150
-    return pixels, [["a red dog is here", "A dog"] if i % 2 == 0 else ["the cat and a hat"] for i in range(number)]
-
-
-def test_content_targets():
-    words, targets = content_targets([["A dog and a dog", "the park"], ["a cat in a park ."], ["x is not"]])
-    assert sorted(words) == ["cat", "dog", "park"]
-    assert words[0] == "park"
-    assert targets.dtype == torch.bool
-    assert targets[:, words.index("dog")].tolist() == [True, False, False]
-    assert targets[:, 0].tolist() == [True, True, False]
-    assert content_targets([["A dog and a dog", "the park"], ["a cat in a park ."]], most=1)[0] == ["park"]
-    with pytest.raises(ValueError, match="2 images, no content word in their captions"):
-        content_targets([["the"], ["of a"]])
-
-
-@pytest.mark.parametrize(("size", "cells"), [(96, 6), (112, 7), (64, 4)])
-def test_grid_of_the_encoder(size, cells):
-    encoder = ContentEncoder(10, channels=16).eval()
-    pixels = torch.randn(2, 3, size, size)
-    assert encoder(pixels).shape == (2, 16, cells, cells)
-    assert encoder.predict(pixels).shape == (2, 10)
-
-
-def test_encoder_learns_the_words(tmp_path):
-    pixels, captions = coloured()
-    encoder = content_encoder(pixels, captions, tmp_path, epochs=3, batch_size=8)
-    words, targets = content_targets(captions)
-    with torch.no_grad():
-        found = encoder.module.predict(encoder.transform(pixels)) > 0
-    assert set(words) == {"dog", "red", "cat", "hat"}
-    assert torch.equal(found, targets)
-    assert encoder.name == "content-encoder-seed0"
-    assert not encoder.module.training
-    assert not any(parameter.requires_grad for parameter in encoder.module.parameters())
-
-
-def test_encoder_is_trained_once(tmp_path, monkeypatch):
-    pixels, captions = coloured(16)
-    state = torch.get_rng_state()
-    first = content_encoder(pixels, captions, tmp_path, epochs=1)
-    assert torch.equal(torch.get_rng_state(), state)
-    fresh = content_encoder(pixels, captions, tmp_path / "elsewhere", epochs=1)
-    assert fingerprint(fresh.module) == fingerprint(first.module)
-    others = [
-        content_encoder(pixels, captions, tmp_path, epochs=2),
-        content_encoder(pixels, captions, tmp_path, seed=1, epochs=1),
-    ]
-    assert len({fingerprint(encoder.module) for encoder in (first, *others)}) == 3
-    assert others[1].name == "content-encoder-seed1"
-    monkeypatch.setattr(encoder_module, "_train", lambda *arguments: pytest.fail("trained again"))
-    again = content_encoder(pixels, captions, tmp_path, epochs=1)
-    assert fingerprint(again.module) == fingerprint(first.module)
-    assert torch.equal(torch.get_rng_state(), state)
-    features = [grid_features(encoder, pixels, tmp_path / "features") for encoder in (first, again)]
-    assert torch.equal(*features)
-    assert len(files(tmp_path / "features", ".npy")) == 1
-
-
-def test_damaged_encoder(tmp_path):
-    pixels, captions = coloured(16)
-    content_encoder(pixels, captions, tmp_path, epochs=1)
-    (path,) = files(tmp_path, ".npz")
-    content = path.read_bytes()
-    for bad in (content[:-100], b"", content[:5000] + bytes(100) + content[5100:]):
-        path.write_bytes(bad)
-        with pytest.raises(
-            ValueError, match=r"seed0-\w{16}\.npz: .* Remove the file, and the encoder is trained again"
-        ):
-            content_encoder(pixels, captions, tmp_path, epochs=1)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda weights: weights[1:], r"is float32 of shape \[\d+.*; expected float32 of shape"),
-        (lambda weights: weights.astype(np.float64), "is float64 of shape .*; expected float32 of shape"),
-        (lambda weights: weights * np.float32(np.nan), "holds NaN or infinite weights; expected finite ones"),
-        (lambda weights: None, "is missing; expected float32 of shape"),
-    ],
-)
-def test_encoder_of_other_weights(tmp_path, change, message):
-    pixels, captions = coloured(16)
-    content_encoder(pixels, captions, tmp_path, epochs=1)
-    (path,) = files(tmp_path, ".npz")
-    with np.load(path) as archive:
-        arrays = dict(archive)
-    arrays["words.weight"] = change(arrays["words.weight"])
-    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
-    with pytest.raises(ValueError, match=rf"\.npz: words\.weight {message}.* Remove the file, and the encoder"):
-        content_encoder(pixels, captions, tmp_path, epochs=1)
-
-
 @pytest.mark.parametrize("name", ["../x", "/x", "a/b", "", "a\nb"])
 def test_names_stay_in_the_cache(photographs, tmp_path, name):
     with pytest.raises(ValueError, match=r"the name of the data and the split is .*; expected at most 60"):
@@ -503,37 +306,14 @@ def test_names_stay_in_the_cache(photographs, tmp_path, name):
     assert not (tmp_path / "cache").exists()
 
 
-def test_notes_on_photographs_that_are_not_there(photographs, tmp_path):
+@pytest.mark.parametrize("place", ["x", "4", "-1"])
+def test_notes_on_photographs_that_are_not_there(photographs, tmp_path, place):
     photographs.images[1].path.write_bytes(b"none")
     resized_images(photographs, 8, tmp_path / "cache", skip=True)
     (path,) = files(tmp_path / "cache", ".json")
-    record = path.read_text()
-    for place in ("x", "4", "-1"):
-        path.write_text(record.replace('"1":', f'"{place}":'))
-        with pytest.raises(ValueError, match=rf"a note of mine-val tells of image '{place}'; expected a place"):
-            resized_images(photographs, 8, tmp_path / "cache", skip=True)
-
-
-def test_encoder_of_other_data(tmp_path):
-    pixels, captions = coloured(16)
-    for number, folder in enumerate([tmp_path / "a", tmp_path / "b"]):
-        content_encoder(pixels + number, captions, folder, epochs=1)
-    files(tmp_path / "b", ".npz")[0].replace(files(tmp_path / "a", ".npz")[0])
-    with pytest.raises(ValueError, match=r"\.npz: trained with other data or settings\. Remove the file"):
-        content_encoder(pixels, captions, tmp_path / "a", epochs=1)
-
-
-@pytest.mark.parametrize(
-    ("shape", "number", "message"),
-    [
-        ((2, 3, 32, 32), 3, "2 images and captions of 3; expected as many"),
-        ((0, 3, 32, 32), 0, "0 images and captions of 0; expected as many, and at least one"),
-        ((2, 3, 32, 40), 2, r"images of \[32, 40\] pixels; expected sides that divide by 16"),
-    ],
-)
-def test_sizes_that_do_not_go_together(tmp_path, shape, number, message):
-    with pytest.raises(ValueError, match=message):
-        content_encoder(torch.zeros(shape, dtype=torch.uint8), [["a dog"]] * number, tmp_path)
+    path.write_text(path.read_text().replace('"1":', f'"{place}":'))
+    with pytest.raises(ValueError, match=rf"a note of mine-val tells of image '{place}'; expected a place"):
+        resized_images(photographs, 8, tmp_path / "cache", skip=True)
 
 
 def test_record_says_what_the_features_are_of(tmp_path):

@@ -95,16 +95,21 @@ def test_encoding():
     assert short.tolist()[-1] == END
     # no text has the piece that hides
     assert MASK not in vocabulary.encode("<unk> dog")
-    with pytest.raises(ValueError, match="sentence 2 is empty"):
-        encode_sentences(["a dog", " "], vocabulary, length=5)
-    with pytest.raises(ValueError, match="length is 2; expected 3"):
-        encode_sentences(["a dog"], vocabulary, length=2)
 
 
-def test_bad_share(rows):
-    for share in (0.0, 1.0):
-        with pytest.raises(ValueError, match="share is"):
-            hide(rows, share=share)
+@pytest.mark.parametrize(
+    ("sentences", "length", "message"),
+    [(["a dog", " "], 5, "sentence 2 is empty"), (["a dog"], 2, "length is 2; expected 3")],
+)
+def test_bad_encoding(sentences, length, message):
+    with pytest.raises(ValueError, match=message):
+        encode_sentences(sentences, train_tokenizer(["a dog"] * 3, size=270), length=length)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_bad_share(rows, share):
+    with pytest.raises(ValueError, match="share is"):
+        hide(rows, share=share)
 
 
 # texts

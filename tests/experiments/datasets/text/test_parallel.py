@@ -1,4 +1,4 @@
-import gzip
+import functools
 import os
 import re
 from hashlib import sha256
@@ -7,32 +7,13 @@ from pathlib import Path
 import pytest
 
 from experiments.datasets.text import multi30k_files
-from experiments.datasets.text.parallel import PARALLEL, ParallelText, load_parallel, read_parallel
+from experiments.datasets.text.parallel import ParallelText, load_parallel, read_parallel
 from experiments.datasets.text.readers.tatoeba import PART
 from pyro_attention.analysis.alignments.weights import Alignment
+from tests.experiments.datasets.text.tiny_parallel import pairs
 
 REAL = os.environ.get("PYRO_ATTENTION_DATA")
 needs_data = pytest.mark.skipif(not REAL, reason="PYRO_ATTENTION_DATA is not set")
-
-
-@pytest.fixture(autouse=True)
-def server(tmp_path, monkeypatch):
-    """Folder that the files are fetched from instead of the network; empty at first."""
-    folder = tmp_path / "server"
-    folder.mkdir()
-    monkeypatch.setattr(multi30k_files, "ADDRESS", folder.as_uri())
-    return folder
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(name, content):
-        path = tmp_path / "data" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return write
 
 
 @pytest.fixture
@@ -41,10 +22,6 @@ def read(write):
         return read_parallel(write("a.de", source), write("a.en", target), languages=("de", "en"), **options)
 
     return read
-
-
-def pairs(text):
-    return list(zip(text.source, text.target, strict=True))
 
 
 # two plain files
@@ -56,21 +33,19 @@ def test_reading(read):
     assert (text.name, text.languages, len(text), text.alignments, text.skipped) == ("a", ("de", "en"), 2, None, {})
 
 
-def test_lowercase(read):
-    assert pairs(read("ÄRGER Straße\n", "Not OK\n", lowercase=True)) == [("ärger straße", "not ok")]
-
-
 @pytest.mark.parametrize(
-    "source",
-    ["eins\r\nzwei drei\r\n", "\ufeffeins\nzwei drei", "  eins\t\n zwei\u00a0 drei \n"],
-    ids=["carriage returns", "byte order mark and no last line feed", "white space"],
+    ("source", "target", "options", "expected"),
+    [
+        ("ÄRGER Straße\n", "Not OK\n", {"lowercase": True}, [("ärger straße", "not ok")]),
+        ("eins\r\nzwei drei\r\n", "one\ntwo three\n", {}, [("eins", "one"), ("zwei drei", "two three")]),
+        ("\ufeffeins\nzwei drei", "one\ntwo three\n", {}, [("eins", "one"), ("zwei drei", "two three")]),
+        ("  eins\t\n zwei\u00a0 drei \n", "one\ntwo three\n", {}, [("eins", "one"), ("zwei drei", "two three")]),
+        ("a\u2028b\x85c\x0bd\x0ce\n", "a b c d e\n", {}, [("a b c d e", "a b c d e")]),
+    ],
+    ids=["lowercase", "carriage returns", "byte order mark and no last line feed", "white space", "no line feeds"],
 )
-def test_harmless_differences(read, source):
-    assert pairs(read(source, "one\ntwo three\n")) == [("eins", "one"), ("zwei drei", "two three")]
-
-
-def test_only_a_line_feed_ends_a_line(read):
-    assert len(read("a\u2028b\x85c\x0bd\x0ce\n", "a b c d e\n")) == 1
+def test_harmless_differences(read, source, target, options, expected):
+    assert pairs(read(source, target, **options)) == expected
 
 
 BAD_LINES = {
@@ -123,17 +98,21 @@ def test_missing_file(write, tmp_path):
         read_parallel(write("a.de", "a\n"), tmp_path / "no.en", languages=("de", "en"))
 
 
-def test_text_checks_itself():
-    link = Alignment(frozenset({(0, 0)}), 1, 1)
-    text = ParallelText(["a"], ["b"], "n", ("de", "en"), [link])
-    assert text.alignments == [link]
-    for source, target, alignments, message in [
+LINK = Alignment(frozenset({(0, 0)}), 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "alignments", "message"),
+    [
         (["a"], [], None, "1 source and 0 target sentences"),
         (["a"], ["b"], [], "0 alignments of 1 pairs"),
-        (["a"], ["b c"], [link], r"pair 1 is one of \[1, 1\] words; expected \[1, 2\]"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            ParallelText(source, target, "n", ("de", "en"), alignments)
+        (["a"], ["b c"], [LINK], r"pair 1 is one of \[1, 1\] words; expected \[1, 2\]"),
+    ],
+)
+def test_text_checks_itself(source, target, alignments, message):
+    with pytest.raises(ValueError, match=message):
+        ParallelText(source, target, "n", ("de", "en"), alignments)
+    assert ParallelText(["a"], ["b"], "n", ("de", "en"), [LINK]).alignments == [LINK]
 
 
 # data sets
@@ -163,72 +142,13 @@ def test_multi30k(write, tmp_path, split, stem):
     assert (text.name, text.languages) == ("multi30k", ("fr", "de"))
 
 
-def published(monkeypatch, server, **files):
-    for name, content in files.items():
-        file = name.replace("_", ".")
-        (server / f"{file}.gz").write_bytes(gzip.compress(content.encode()))
-        monkeypatch.setitem(multi30k_files.SHA256, file, sha256(content.encode()).hexdigest())
-
-
-def test_missing_files_are_fetched(monkeypatch, server, tmp_path):
-    published(monkeypatch, server, val_de="eins\n", val_en="one\n")
-    assert pairs(load_parallel("multi30k", "val", data_root=tmp_path / "data")) == [("eins", "one")]
-    for path in server.iterdir():
-        path.unlink()
-    assert pairs(load_parallel("multi30k", "val", data_root=tmp_path / "data")) == [("eins", "one")]
-    left = sorted(path.name for path in (tmp_path / "data" / "multi30k" / "task1").iterdir())
-    assert left == ["val.de", "val.en"]
-
-
-def test_rest_is_fetched_to_go_with_published_files_only(monkeypatch, server, tmp_path, write):
-    published(monkeypatch, server, val_de="eins\n", val_en="one\n")
-    write("multi30k/task1/val.de", "eins\n")
-    assert len(load_parallel("multi30k", "val", data_root=tmp_path / "data")) == 1
-    (tmp_path / "data" / "multi30k" / "task1" / "val.en").unlink()
-    write("multi30k/task1/val.de", "zwei\n")
-    with pytest.raises(FileNotFoundError, match=r"val\.en is missing; it is not fetched .* because .*val\.de differs"):
-        load_parallel("multi30k", "val", data_root=tmp_path / "data")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (gzip.compress(b"other"), "has the SHA-256 checksum .*; expected .*Nothing of it was kept.*intact copy"),
-        (gzip.compress(b"eins\n" * 99)[:-9], "is no gzip archive: .*Nothing of it was kept"),
-        (b"<html>", "is no gzip archive"),
-        (gzip.compress(b"eins")[:12] + b"\xff" * 9, "is no gzip archive"),
-    ],
-    ids=["other", "cut off", "page", "damaged"],
-)
-def test_damaged_download(monkeypatch, server, tmp_path, content, message):
-    published(monkeypatch, server, val_de="eins\n", val_en="one\n")
-    (server / "val.de.gz").write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        load_parallel("multi30k", "val", data_root=tmp_path / "data")
-    assert not (tmp_path / "data").exists()
-
-
-def test_no_network(server, tmp_path):
-    with pytest.raises(FileNotFoundError) as info:
-        load_parallel("multi30k", "test", data_root=tmp_path / "data")
-    for part in (str(tmp_path / "data"), "test_2016_flickr.de", server.as_uri(), "could not be fetched", "--data-root"):
-        assert part in str(info.value)
-    assert not (tmp_path / "data").exists()
-
-
-def test_checksums_are_known_for_every_file():
-    stems, languages = ("train", "val", "test_2016_flickr"), PARALLEL["multi30k"].languages
-    assert multi30k_files.SHA256.keys() == {f"{stem}.{language}" for stem in stems for language in languages}
-    assert all(re.fullmatch("[0-9a-f]{64}", value) for value in multi30k_files.SHA256.values())
-
-
-def test_iwslt14(write, tmp_path):
-    for split in ("train", "valid", "test"):
-        write(f"iwslt14-de-en/{split}.de", f"{split} a@@ b@@ c d\n")
-        write(f"iwslt14-de-en/{split}.en", f"{split} x\n")
-    texts = [load_parallel("iwslt14", split, data_root=tmp_path / "data") for split in ("train", "val", "test")]
-    assert [text.source for text in texts] == [["train abc d"], ["valid abc d"], ["test abc d"]]
-    assert {text.name for text in texts} == {"iwslt14"}
+@pytest.mark.parametrize(("split", "stem"), [("train", "train"), ("val", "valid"), ("test", "test")])
+def test_iwslt14(write, tmp_path, split, stem):
+    for name in ("train", "valid", "test"):
+        write(f"iwslt14-de-en/{name}.de", f"{name} a@@ b@@ c d\n")
+        write(f"iwslt14-de-en/{name}.en", f"{name} x\n")
+    text = load_parallel("iwslt14", split, data_root=tmp_path / "data")
+    assert (text.source, text.name) == ([f"{stem} abc d"], "iwslt14")
 
 
 def test_iwslt14_samples(write, tmp_path):
@@ -307,14 +227,19 @@ def test_tatoeba_split_depends_on_the_lines_only(tatoeba):
     assert len(short) + short.skipped["long"] == len(expected)
 
 
-def test_tatoeba_bad_lines(tatoeba):
+@pytest.mark.parametrize(
+    ("place", "row", "message"),
+    [
+        (2, lambda row: ("no tab",), r"deu\.txt: line 3 has no tab; expected .* Replace the file"),
+        (5, lambda row: (row[0], " "), r"deu\.txt: line 6 is empty"),
+    ],
+    ids=["no tab", "empty"],
+)
+def test_tatoeba_bad_lines(tatoeba, place, row, message):
     rows = tatoeba_rows(20)
-    with pytest.raises(ValueError, match=r"deu\.txt: line 3 has no tab; expected .* Replace the file"):
-        tatoeba([*rows[:2], ("no tab",), *rows[2:]], "train")
-    rows[5] = (rows[5][0], " ")
-    split = next(split for split in ("train", "val", "test") if tatoeba(rows, split, skip=True).skipped)
-    with pytest.raises(ValueError, match=r"deu\.txt: line 6 is empty"):
-        tatoeba(rows, split)
+    rows[place] = row(rows[place])
+    with pytest.raises(ValueError, match=message):
+        list(map(functools.partial(tatoeba, rows), ("train", "val", "test")))
 
 
 def test_tatoeba_is_missing(tmp_path):

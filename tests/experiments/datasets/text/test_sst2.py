@@ -50,16 +50,19 @@ def test_bad_lines(root, line, seen):
         assert part in str(error.value)
 
 
-def test_bad_files(root):
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        ("label\tsentence\n", ValueError, r"line 1 is .*expected the header"),
+        ("sentence\tlabel\ngood film\t1\n", ValueError, "1 sentences; expected 2 at least"),
+        (None, FileNotFoundError, r"train\.tsv is missing.*SST-2\.zip"),
+    ],
+    ids=["header", "one sentence", "missing"],
+)
+def test_bad_files(root, content, error, message):
     path = root / "glue" / "SST-2" / "train.tsv"
-    path.write_text("label\tsentence\n")
-    with pytest.raises(ValueError, match=r"line 1 is .*expected the header"):
-        load_sst2(data_root=root)
-    path.write_text("sentence\tlabel\ngood film\t1\n")
-    with pytest.raises(ValueError, match="1 sentences; expected 2 at least"):
-        load_sst2(data_root=root)
-    path.unlink()
-    with pytest.raises(FileNotFoundError, match=r"train\.tsv is missing.*SST-2\.zip"):
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(error, match=message):
         load_sst2(data_root=root)
 
 

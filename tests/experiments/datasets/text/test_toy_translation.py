@@ -39,10 +39,10 @@ def test_sizes_and_names():
     assert all((text.name, text.languages) == ("toy", ("de", "en")) for text in CORPUS.values())
 
 
-def test_splits_share_no_sentence():
-    for side in ("source", "target"):
-        sentences = [sentence for text in CORPUS.values() for sentence in getattr(text, side)]
-        assert len(set(sentences)) == len(sentences) == 3600
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_splits_share_no_sentence(side):
+    sentences = [sentence for text in CORPUS.values() for sentence in getattr(text, side)]
+    assert len(set(sentences)) == len(sentences) == 3600
 
 
 def test_same_seed_same_corpus():
@@ -65,63 +65,85 @@ def test_smaller_test_split_is_the_beginning():
     assert small["test"].source == CORPUS["test"].source[:100]
 
 
-def test_lengths_and_words():
-    for text in CORPUS.values():
-        for source, target, _ in rows(text):
-            assert 4 <= len(source) <= 20
-            assert 4 <= len(target) <= 20
-            assert source[-1] == target[-1]
-            assert source[-1] in {".", "?"}
-    for side in ("source", "target"):
-        words = {split: Counter(" ".join(getattr(text, side)).split()) for split, text in CORPUS.items()}
-        assert 150 <= len(words["train"]) <= 250
-        assert not set(words["test"]) - set(words["train"])
-        lengths = {len(sentence.split()) for sentence in getattr(TRAIN, side)}
-        assert lengths == set(range(4, 21))
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_lengths_and_words(side):
+    words = {split: Counter(" ".join(getattr(text, side)).split()) for split, text in CORPUS.items()}
+    assert 150 <= len(words["train"]) <= 250
+    assert not set(words["test"]) - set(words["train"])
+    assert {len(sentence.split()) for sentence in getattr(TRAIN, side)} == set(range(4, 21))
 
 
-def test_links_are_in_range_and_every_content_word_has_one():
-    for text in CORPUS.values():
-        for source, target, links in rows(text):
-            assert all(0 <= i < len(source) and 0 <= j < len(target) for i, j in links)
-            free = {source[i] for i in set(range(len(source))) - {i for i, _ in links}}
-            assert free <= LOOSE["de"]
-            free = {target[j] for j in set(range(len(target))) - {j for _, j in links}}
-            assert free <= LOOSE["en"]
+@pytest.mark.parametrize("split", CORPUS)
+def test_every_content_word_has_a_link(split):
+    for source, target, links in rows(CORPUS[split]):
+        assert 4 <= len(source) <= 20
+        assert 4 <= len(target) <= 20
+        assert source[-1] == target[-1]
+        assert source[-1] in {".", "?"}
+        assert all(0 <= i < len(source) and 0 <= j < len(target) for i, j in links)
+        free = {source[i] for i in set(range(len(source))) - {i for i, _ in links}}
+        assert free <= LOOSE["de"]
+        free = {target[j] for j in set(range(len(target))) - {j for _, j in links}}
+        assert free <= LOOSE["en"]
 
 
-def test_alignment_matters():
-    def several(side):
-        return lambda _source, _target, links: max(Counter(link[side] for link in links).values()) > 1
+def several(side):
+    return lambda _source, _target, links: max(Counter(link[side] for link in links).values()) > 1
 
-    assert share(crossing) > 0.3
-    assert share(several(0)) > 0.3  # one German word, several English ones
-    assert share(several(1)) > 0.2
-    assert share(lambda source, _, links: len({i for i, _ in links}) < len(source)) > 0.3
-    assert share(lambda _, target, links: len({j for _, j in links}) < len(target)) > 0.3
-    # the diagonal is far from the truth
+
+@pytest.mark.parametrize(
+    ("holds", "least"),
+    [
+        (crossing, 0.3),
+        (several(0), 0.3),  # one German word, several English ones
+        (several(1), 0.2),
+        (lambda source, _, links: len({i for i, _ in links}) < len(source), 0.3),
+        (lambda _, target, links: len({j for _, j in links}) < len(target), 0.3),
+    ],
+    ids=["crossing", "several targets", "several sources", "source words without links", "target words without links"],
+)
+def test_alignment_matters(holds, least):
+    assert share(holds) > least
+
+
+def test_the_diagonal_is_far_from_the_truth():
     hits = sum(i == j for *_, links in rows(TRAIN) for i, j in links)
     assert hits < 0.5 * sum(len(links) for *_, links in rows(TRAIN))
 
 
-def test_translations_of_a_word():
-    german, english = defaultdict(set), defaultdict(set)
+@pytest.fixture(scope="module")
+def translations():
+    """All that a word is linked with, by language and word."""
+    found = {"de": defaultdict(set), "en": defaultdict(set)}
     for source, target, links in rows(TRAIN):
         for first, second in linked(source, target, links):
-            german[first].add(second)
-            english[second].add(first)
-    assert german["sie"] == {"she", "her", "they", "them"}
-    assert german["Bank"] == {"bench", "bank"}
-    assert german["Haustür"] == {"front", "door"}
-    assert german["muss"] == {"has", "have", "to"}
-    assert german["vor"] == {"in", "front", "of"}
-    assert english["teacher"] >= {"Lehrer", "Lehrerin", "Klavierlehrer"}
-    assert english["still"] == {"immer", "noch"}
-    assert english["calls"] == {"ruft", "an", "anruft"}
-    assert {"der", "die", "das", "den"} <= english["the"]
-    assert english["small"] == {"kleine", "kleinen", "kleiner", "kleines"}
-    assert "going" not in english
-    assert "sich" not in german
+            found["de"][first].add(second)
+            found["en"][second].add(first)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("language", "word", "expected"),
+    [
+        ("de", "sie", {"she", "her", "they", "them"}),
+        ("de", "Bank", {"bench", "bank"}),
+        ("de", "Haustür", {"front", "door"}),
+        ("de", "muss", {"has", "have", "to"}),
+        ("de", "vor", {"in", "front", "of"}),
+        ("de", "sich", set()),
+        ("en", "still", {"immer", "noch"}),
+        ("en", "calls", {"ruft", "an", "anruft"}),
+        ("en", "small", {"kleine", "kleinen", "kleiner", "kleines"}),
+        ("en", "going", set()),
+    ],
+)
+def test_translations_of_a_word(translations, language, word, expected):
+    assert translations[language].get(word, set()) == expected
+
+
+def test_words_of_many_translations(translations):
+    assert translations["en"]["teacher"] >= {"Lehrer", "Lehrerin", "Klavierlehrer"}
+    assert translations["en"]["the"] >= {"der", "die", "das", "den"}
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,17 @@ def test_special_tokens_have_fixed_ids():
     assert VOCABULARY.words([PAD, BEGIN, END, UNKNOWN]) == [None] * 4
 
 
-def test_size():
-    assert len(VOCABULARY) == 500
-    assert len(train_tokenizer(["a b"], size=4000)) == 4 + 256
-    assert len(train_tokenizer(["abc"], size=4000)) == 4 + 256
+@pytest.mark.parametrize(
+    ("texts", "options", "size"),
+    [
+        (TEXTS, {"size": 500}, 500),
+        (["a b"], {"size": 4000}, 4 + 256),
+        (["abc"], {"size": 4000}, 4 + 256),
+    ],
+    ids=["enough text", "no words", "rare words"],
+)
+def test_size(texts, options, size):
+    assert len(train_tokenizer(texts, **options)) == size
 
 
 def test_same_text_same_vocabulary():
@@ -80,13 +87,26 @@ def test_real_sentences_are_few_pieces():
     assert sum(map(len, ids)) < 1.1 * sum(len(text.split()) for text in TEXTS)
 
 
-def test_decoding_what_a_model_says():
-    ids = VOCABULARY.encode("der Hund")
-    assert VOCABULARY.decode([BEGIN, *ids, END, *ids, PAD]) == "der Hund"
-    assert VOCABULARY.decode([PAD, *ids, PAD]) == "der Hund"
-    assert VOCABULARY.decode([END]) == VOCABULARY.decode([]) == ""
-    assert VOCABULARY.words([BEGIN, *ids, END, PAD])[-2:] == [None, None]
-    assert VOCABULARY.decode(VOCABULARY.encode("a \U0001f600")[:-1]) == "a \ufffd"  # part of a character
+HUND, SMILE = VOCABULARY.encode("der Hund"), VOCABULARY.encode("a \U0001f600")
+
+
+@pytest.mark.parametrize(
+    ("ids", "text"),
+    [
+        ([BEGIN, *HUND, END, *HUND, PAD], "der Hund"),
+        ([PAD, *HUND, PAD], "der Hund"),
+        ([END], ""),
+        ([], ""),
+        (SMILE[:-1], "a \ufffd"),  # part of a character
+    ],
+    ids=["begin and end", "padding", "end", "nothing", "part of a character"],
+)
+def test_decoding_what_a_model_says(ids, text):
+    assert VOCABULARY.decode(ids) == text
+
+
+def test_pieces_to_show():
+    assert VOCABULARY.words([BEGIN, *HUND, END, PAD])[-2:] == [None, None]
 
 
 def test_words_for_merging():

@@ -1,0 +1,220 @@
+"""Who may import whom: arrows that point one way, no circle, no private names of others, no endless file.
+
+``python -m tests.test_architecture`` prints how many boxes, arrows and levels there are.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("pyro_attention", "models", "guides", "experiments")
+LONGEST = 350  # lines of a file
+LONGEST_LAUNCHER = 40  # of a command beside the packages of experiments
+
+# A box is one of these packages, a package inside experiments, or "commands": the modules beside those packages.
+LIBRARY = {"pyro_attention": set(), "models": {"pyro_attention"}, "guides": {"pyro_attention"}}
+TASKS = {"graph", "nmt", "captioning", "pretrain", "mode_collapse"}
+TASK = {*LIBRARY, "files", "harness", "reporting", "datasets"}
+ALLOWED = LIBRARY | {
+    "files": {*LIBRARY},
+    "reporting": {*LIBRARY, "files"},
+    "harness": {*LIBRARY, "files", "reporting"},
+    "datasets": {*LIBRARY, "files"},
+    "sequence": TASK,
+    "graph": TASK,
+    "nmt": TASK | {"sequence"},
+    "captioning": TASK | {"sequence"},
+    "pretrain": TASK | {"sequence"},
+    "mode_collapse": TASK,
+    "benchmarks": TASK,
+    "commands": {"harness", *TASKS},
+}
+MOST_ARROWS, MOST_LEVELS = 75, 7  # of experiments
+CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers")
+
+
+# What the source says
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """The tree of every module, by its dotted name."""
+    found = {}
+    for path in [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_text())
+    return found
+
+
+def package_of(name: str) -> str:
+    """The package that a module lies in; a package lies in itself."""
+    return name if any(other.startswith(f"{name}.") for other in modules()) else name.rpartition(".")[0]
+
+
+@cache
+def imports(name: str) -> list[tuple[str, str]]:
+    """Modules of ours that a module imports, inside functions too, and the name that it takes from each, or ""."""
+    found = []
+    for node in ast.walk(modules()[name]):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} has a relative import in line {node.lineno}; expected an absolute one"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.append((whole, "") if whole in modules() else (str(node.module), alias.name))
+    return [(other, taken) for other, taken in found if other in modules()]
+
+
+def box(name: str) -> str:
+    package, *rest = name.split(".")
+    if package != "experiments" or not rest:
+        return package
+    return rest[0] if rest[0] == "files" or (ROOT / "experiments" / rest[0]).is_dir() else "commands"
+
+
+@cache
+def arrows() -> dict[tuple[str, str], list[str]]:
+    """The imports behind every arrow from a box to another one."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in modules():
+        for other, _ in imports(name):
+            if box(name) != box(other):
+                found.setdefault((box(name), box(other)), []).append(f"{name} imports {other}")
+    return found
+
+
+def levels(graph: Mapping[str, set[str]]) -> dict[str, int]:
+    """The level of every node, one above the highest that it points to.
+
+    Raises:
+        CycleError: There is a circle.
+    """
+    found: dict[str, int] = {}
+    for node in TopologicalSorter(graph).static_order():
+        found[node] = 1 + max((found[other] for other in graph.get(node, ())), default=0)
+    return found
+
+
+def box_graph() -> dict[str, set[str]]:
+    boxes = {box(name) for name in modules()} - {"experiments"}
+    return {one: {other for first, other in arrows() if first == one} for one in boxes}
+
+
+def module_graph() -> dict[str, set[str]]:
+    return {name: {other for other, _ in imports(name)} for name in modules()}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def private_parts(dotted: str) -> Iterator[str]:
+    """The packages whose private module or name stands in a dotted path."""
+    parts = dotted.split(".")
+    for place, part in enumerate(parts):
+        if is_private(part):
+            yield package_of(".".join(parts[:place]))
+
+
+@cache
+def private_definitions() -> dict[str, set[str]]:
+    """The packages that define a private name: as a function, a class, a variable or an attribute."""
+    found: dict[str, set[str]] = {}
+    for module, tree in modules().items():
+        for node in ast.walk(tree):
+            match node:
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                    pass
+                case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                    pass
+                case _:
+                    continue
+            if is_private(name):
+                found.setdefault(name, set()).add(package_of(module))
+    return found
+
+
+def inside(module: str, package: str) -> bool:
+    return f"{module}.".startswith(f"{package}.")
+
+
+def foreign_private_names(module: str) -> Iterator[str]:
+    """Private names of another package that a module imports, or reads from any object."""
+    for other, taken in imports(module):
+        for home in private_parts(f"{other}.{taken}"):
+            if not inside(module, home):
+                yield f"{module} imports {taken or other} of {home}"
+    for node in ast.walk(modules()[module]):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            homes = private_definitions().get(node.attr, set())
+            if homes and not any(inside(module, home) for home in homes):
+                yield f"{module} line {node.lineno} uses {ast.unparse(node)} of {', '.join(sorted(homes))}"
+
+
+# What must hold
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_a_box_imports_only_what_it_may(name):
+    assert {arrow: why for arrow, why in arrows().items() if arrow[0] == name and arrow[1] not in ALLOWED[name]} == {}
+
+
+@pytest.mark.parametrize("graph", [module_graph, box_graph], ids=["modules", "boxes"])
+def test_nothing_imports_itself_through_others(graph):
+    try:
+        levels(graph())
+    except CycleError as error:
+        pytest.fail("a circle: " + " <- ".join(error.args[1]))
+
+
+def test_every_box_is_known_and_there_are_few_arrows_and_levels():
+    assert box_graph().keys() == ALLOWED.keys()
+    inner = [arrow for arrow in arrows() if arrow[0] not in LIBRARY]
+    assert len(inner) <= MOST_ARROWS
+    assert max(levels(box_graph()).values()) <= MOST_LEVELS
+
+
+@pytest.mark.parametrize("core", CORE)
+def test_the_core_reads_without_blocked_attention(core):
+    names = [name for name in modules() if inside(name, f"pyro_attention.{core}")]
+    assert names
+    assert [pair for name in names for pair in imports(name) if inside(pair[0], "pyro_attention.blocked")] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_private_names_stay_in_their_package(package):
+    assert [use for module in modules() if inside(module, package) for use in foreign_private_names(module)] == []
+
+
+@pytest.mark.parametrize("folder", [*PACKAGES, "tests"])
+def test_no_file_is_too_long(folder):
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")
+    }
+    assert {path: length for path, length in lengths.items() if length > LONGEST} == {}
+
+
+@pytest.mark.parametrize("name", sorted(name for name in modules() if box(name) == "commands"))
+def test_commands_beside_the_packages_only_launch(name):
+    path = (ROOT / name.replace(".", "/")).with_suffix(".py")
+    assert len(path.read_text().splitlines()) <= LONGEST_LAUNCHER
+
+
+@pytest.mark.parametrize("circle", [{"b"}, {"b", "c"}, {"a", "b"}], ids=["itself", "next", "whole"])
+def test_circles_are_found(circle):
+    assert levels({"a": {"b", "c"}, "b": {"c"}}) == {"c": 1, "b": 2, "a": 3}
+    with pytest.raises(CycleError):
+        levels({"a": {"b", "c"}, "b": {"c"}} | dict.fromkeys(circle, circle))
+
+
+if __name__ == "__main__":
+    inner = [arrow for arrow in arrows() if arrow[0] not in LIBRARY]
+    print(f"{len(box_graph())} boxes, {len(inner)} arrows out of those of experiments, {len(arrows())} in all")
+    for height, name in sorted((height, name) for name, height in levels(box_graph()).items()):
+        print(f"level {height}: {name} -> {', '.join(sorted(box_graph()[name])) or 'nothing'}")
