@@ -29,7 +29,6 @@ from pyro_attention.families.weibull import Weibull, WeibullWeights
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.layers.graph import GraphAttention
 from pyro_attention.layers.multihead import MultiheadAttention
-from pyro_attention.layers.names import name_sites
 from pyro_attention.layers.scores import Additive, Bilinear, GraphAdditive, ScaledDotProduct
 from pyro_attention.layout import Dense, EdgeList, Layout
 from pyro_attention.likelihoods import TokenLikelihood
@@ -40,6 +39,7 @@ from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO
 from pyro_attention.output import AttentionOutput
 from pyro_attention.posterior.predictive import Prediction, predict, sample_posterior
+from pyro_attention.site_names import name_sites
 
 __version__ = "0.1.0"
 

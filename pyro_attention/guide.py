@@ -18,7 +18,7 @@ from torch import nn
 from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, is_attention_site, without_output
 from pyro_attention.families.base import Family
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.layers.names import name_model_sites
+from pyro_attention.site_names import name_model_sites
 
 __all__ = ["AttentionGuide", "check_guide"]
 

@@ -29,7 +29,7 @@ class Shifted(PyroModule):
         with pyro.plate("sequences", self.size, subsample_size=self.subsample) as index:
             effect = pyro.sample("effect", dist.Normal(shift, 0.5))
             x = x[index]
-            mean = self.network.out(layer(x, x, x).context.mean(-2)).squeeze(-1) + effect
+            mean = self.network.out(layer(x, x, x)[0].mean(-2)).squeeze(-1) + effect
             pyro.sample("y", dist.Normal(mean, 0.1 + noise), obs=None if y is None else y[index])
         return mean
 

@@ -30,6 +30,7 @@ class Proposal:
 
     Example:
         >>> from dataclasses import replace
+        >>> import torch
         >>> from pyro_attention import Dense
         >>> proposal = Proposal(torch.tensor([[[3.0, 3.0]]]), Dense())
         >>> replace(proposal, scores=torch.tensor([[[5.0, 5.0]]])).scores.exp().tolist()

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from pyro_attention.attention import LatentAttention
 from pyro_attention.families.gamma import ContextualGammaPrior
 from pyro_attention.families.prior import Prior
-from pyro_attention.layers.names import AttentionLayer
 from pyro_attention.layers.pyg import REDUCTIONS, check_conv, check_size, pyg_weights, read_nodes, self_loop_features
 from pyro_attention.layers.scores import GraphAdditive
 from pyro_attention.layout import EdgeList
 from pyro_attention.normalizers import Normalizer
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.output import AttentionOutput
+from pyro_attention.site_names import AttentionLayer
 
 __all__ = ["GraphAttention"]
 

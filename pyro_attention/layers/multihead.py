@@ -15,12 +15,12 @@ from pyro_attention.blocked.choice import Implementation, check_implementation, 
 from pyro_attention.families.gamma import ContextualGammaPrior
 from pyro_attention.families.prior import Prior
 from pyro_attention.layers.masks import Mask, read_attn_mask, read_padding
-from pyro_attention.layers.names import AttentionLayer
 from pyro_attention.layers.scores import ScaledDotProduct
 from pyro_attention.layers.torch_layer import NoFastPath, check_inputs, check_layer, projections
 from pyro_attention.layout import Dense
 from pyro_attention.normalizers import Hybrid, Normalizer
 from pyro_attention.output import AttentionOutput
+from pyro_attention.site_names import AttentionLayer
 
 __all__ = ["Implementation", "MultiheadAttention"]
 

@@ -275,9 +275,8 @@ class Sharper(Weibull):
 
     def posterior(self, prior):
         k = 1 + prior.proposal.scores.exp()
-        return WeibullWeights(
-            prior.proposal.scores - torch.lgamma(1 + 1 / k), k, layout=prior.layout, shape=prior.full_shape
-        )
+        scale = prior.proposal.scores - torch.lgamma(1 + 1 / k)
+        return WeibullWeights(scale, k, layout=prior.layout, shape=prior.full_shape)
 
 
 class ScaledByScores(LogNormal):
@@ -317,15 +316,10 @@ def test_a_prior_that_says_what_it_reads(x):
 
 @pytest.mark.parametrize(
     "family",
-    [
-        Gamma(),
-        Amortised(torch.nn.Identity(), Weibull()),
-        Amortised(torch.nn.Identity(), Soft(), warm_start=True),
-        Sharper(),
-        ScaledByScores(),
-    ],
+    [Gamma(), Amortised(torch.nn.Identity(), Weibull()), Amortised(torch.nn.Identity(), Soft(), warm_start=True),
+     Sharper(), ScaledByScores()],
     ids=lambda family: type(family).__name__,
-)
+)  # fmt: skip
 def test_families_that_are_not_blocked(family, blocked, x):
     message = rf"'attention'.*LogNormal weights, not those of {type(family).__name__}.*'dense'"
     with pytest.raises(ValueError, match=message):

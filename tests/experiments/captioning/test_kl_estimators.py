@@ -139,7 +139,7 @@ def test_other_errors_are_not_counted(tmp_path, monkeypatch):
     def full(*args, **options):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(experiments.harness.training, "fit", full)
+    monkeypatch.setattr("lightning.pytorch.Trainer.fit", full)
     with pytest.raises(UserError, match="No space left"):
         run(CompareEstimators(**TINY, out=tmp_path))
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 import pytest
 
 from experiments.datasets.text import multi30k_files
-from experiments.datasets.text.parallel import LANGUAGES, load_parallel
+from experiments.datasets.text.parallel import PARALLEL, load_parallel
 from tests.experiments.datasets.text.tiny_parallel import pairs
 
 
@@ -65,6 +65,6 @@ def test_no_network(server, tmp_path):
 
 
 def test_checksums_are_known_for_every_file():
-    stems, languages = ("train", "val", "test_2016_flickr"), LANGUAGES["multi30k"]
+    stems, languages = ("train", "val", "test_2016_flickr"), PARALLEL["multi30k"].languages
     assert multi30k_files.SHA256.keys() == {f"{stem}.{language}" for stem in stems for language in languages}
     assert all(re.fullmatch("[0-9a-f]{64}", value) for value in multi30k_files.SHA256.values())
