@@ -57,10 +57,20 @@ def package_of(name: str) -> str:
 
 
 @cache
-def imports(name: str) -> list[tuple[str, str]]:
-    """Modules of ours that a module imports, inside functions too, and the name that it takes from each, or ""."""
+def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield from at_run_time(child)
+
+
+def imports(name: str, *, for_types: bool = True) -> list[tuple[str, str]]:
+    """Modules of ours that a module imports, inside functions too, and the name that it takes from each, or "".
+
+    Without ``for_types``, what stands below ``if TYPE_CHECKING`` does not count: nothing is imported there at run time.
+    """
     found = []
-    for node in ast.walk(modules()[name]):
+    for node in ast.walk(modules()[name]) if for_types else at_run_time(modules()[name]):
         if isinstance(node, ast.Import):
             found += [(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -107,7 +117,7 @@ def box_graph() -> dict[str, set[str]]:
 
 
 def module_graph() -> dict[str, set[str]]:
-    return {name: {other for other, _ in imports(name)} for name in modules()}
+    return {name: {other for other, _ in imports(name, for_types=False)} for name in modules()}
 
 
 def is_private(name: str) -> bool:

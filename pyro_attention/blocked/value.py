@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
+
+if TYPE_CHECKING:
+    from pyro_attention.blocked.distributions import BlockedPosterior
 
 __all__ = ["BlockedValue", "rows_of"]
 
@@ -43,11 +46,11 @@ class BlockedValue(Tensor):
         (torch.Size([2, 5, 5]), torch.Size([2, 2, 5]))
     """
 
-    posterior: Any  # a BlockedPosterior, whose module imports this one
+    posterior: BlockedPosterior
     seed: int | None
 
     @staticmethod
-    def __new__(cls, posterior: Any, seed: int | None) -> BlockedValue:
+    def __new__(cls, posterior: BlockedPosterior, seed: int | None) -> BlockedValue:
         queries = posterior.pairs.queries
         dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
         value: BlockedValue = Tensor._make_wrapper_subclass(
