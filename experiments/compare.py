@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 
-from experiments.harness.cli import Command, expected_one_of, run_script, user_error
+from experiments.harness.cli import Command, run_script, user_error
+from experiments.harness.words import expected_one_of
 
 __all__ = ["TASKS", "main"]
 

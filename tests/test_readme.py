@@ -39,6 +39,11 @@ def test_the_uncertainty_example_runs() -> None:
     exec(compile(example, "README.md", "exec"), names | {"validation": first, "test": ~first})
 
 
+def test_the_family_is_that_of_the_contract_tests() -> None:
+    (example,) = [code for code in CODE if "OneParameterFamily" in code]
+    assert example.strip() in (ROOT / "tests" / "families" / "inverse_gamma.py").read_text()
+
+
 def test_the_encoder_becomes_bayesian_as_written() -> None:
     (example,) = [code for code in CODE if "TransformerEncoder" in code]
     names = {"pyro": pyro, "dist": pyro.distributions, "torch": torch}

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from experiments.files import UserError
-from experiments.harness.cli import expected_one_of
+from experiments.harness.words import expected_one_of
 
 __all__ = ["GRIDS", "LEGEND", "ROWS", "SEARCHED", "check_rows"]
 

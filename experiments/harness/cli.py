@@ -10,18 +10,17 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentError
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+from experiments.harness.words import expected_one_of
+
 __all__ = [
     "Command",
     "command_line",
-    "did_you_mean",
-    "expected_one_of",
     "launch",
     "run_commands",
     "run_script",
@@ -105,28 +104,6 @@ def command_line(script: str, config: Any, *, always: Sequence[str] = ()) -> str
             value = f"'{json.dumps(value)}'" if isinstance(value, tuple) else value
             parts.append(f"--{option} {value}")
     return " ".join(parts)
-
-
-def did_you_mean(words: Iterable[str], given: str) -> str:
-    """The end of an error message: the word that is nearest to what is given; nothing when none is near.
-
-    Example:
-        >>> did_you_mean(["soft", "weibull"], "weibul")
-        "; did you mean 'weibull'?"
-    """
-    near = get_close_matches(given, list(words), n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
-
-
-def expected_one_of(words: Iterable[str], given: str) -> str:
-    """What an error message says about an unknown word: the words that are known, and the nearest of them.
-
-    Example:
-        >>> expected_one_of(["soft", "weibull"], "weibul")
-        "expected one of soft, weibull; did you mean 'weibull'?"
-    """
-    words = list(words)
-    return f"expected one of {', '.join(words)}{did_you_mean(words, given)}"
 
 
 def user_error(error: object, *, code: int) -> int:

@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentParser, set_loader
 
-from experiments.harness.cli import did_you_mean, expected_one_of
 from experiments.harness.safe_yaml import bounded_text, load_plain, mapping
+from experiments.harness.words import did_you_mean, expected_one_of
 
 __all__ = ["first_line", "option_parser", "parse"]
 
