@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from experiments.benchmarks.launch import launch
+from experiments.harness.cli import launch
 
 if __name__ == "__main__":  # ahead of the other imports, which --help does not need
-    launch("__main__", "BenchmarkConfig")
+    launch(
+        "experiments.benchmarks", "experiments.benchmarks.config:BenchmarkConfig", "experiments.benchmarks.__main__:run"
+    )
 
 import json
 from collections.abc import Mapping

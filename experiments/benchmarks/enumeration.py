@@ -5,10 +5,14 @@ python -m experiments.benchmarks.enumeration
 
 from __future__ import annotations
 
-from experiments.benchmarks.launch import launch
+from experiments.harness.cli import launch
 
 if __name__ == "__main__":  # ahead of the other imports, which --help does not need
-    launch("enumeration", "EnumerationConfig")
+    launch(
+        "experiments.benchmarks.enumeration",
+        "experiments.benchmarks.config:EnumerationConfig",
+        "experiments.benchmarks.enumeration:run",
+    )
 
 from collections.abc import Callable
 from dataclasses import dataclass

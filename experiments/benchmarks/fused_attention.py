@@ -5,10 +5,14 @@ python -m experiments.benchmarks.fused_attention
 
 from __future__ import annotations
 
-from experiments.benchmarks.launch import launch
+from experiments.harness.cli import launch
 
 if __name__ == "__main__":  # ahead of the other imports, which --help does not need
-    launch("fused_attention", "FusedConfig")
+    launch(
+        "experiments.benchmarks.fused_attention",
+        "experiments.benchmarks.config:FusedConfig",
+        "experiments.benchmarks.fused_attention:run",
+    )
 
 from collections.abc import Callable
 from typing import Literal, get_args

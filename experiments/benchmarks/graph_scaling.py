@@ -5,10 +5,14 @@ python -m experiments.benchmarks.graph_scaling --data-root DIR
 
 from __future__ import annotations
 
-from experiments.benchmarks.launch import launch
+from experiments.harness.cli import launch
 
 if __name__ == "__main__":  # ahead of the other imports, which --help does not need
-    launch("graph_scaling", "ScalingConfig")
+    launch(
+        "experiments.benchmarks.graph_scaling",
+        "experiments.benchmarks.config:ScalingConfig",
+        "experiments.benchmarks.graph_scaling:run",
+    )
 
 import math
 from collections.abc import Mapping, Sequence
