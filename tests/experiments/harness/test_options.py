@@ -28,7 +28,7 @@ TASKS = {
     "nmt": TranslationConfig(),
     "captioning": CaptioningConfig(),
     "pretrain": PretrainConfig(),
-    "finetune": FinetuneConfig(dataset="sst2"),
+    "finetune": FinetuneConfig(),
 }
 BAD: list[tuple[str, Any]] = [
     ("learning_rate", 0),
