@@ -32,6 +32,7 @@ class GlueConfig(BatchOptions, PosteriorOptions):
         learning_rate: Largest learning rate of AdamW; it rises for a tenth of the steps and then falls, linearly.
         max_epochs: Number of epochs; the one with the best validation score is kept.
         length: Tokens of an example at most; the rest is cut off, of the longer sentence of a pair first.
+        prior_learning_rate: The same of prior networks, which begin untrained.
         weight_decay: Weight decay of AdamW, not of biases and layer norms.
         gradient_clip: Largest norm of the gradient of the loss per example.
         train_share: Share of the training part to train on; the same examples for a seed, whatever the other options.
@@ -47,6 +48,7 @@ class GlueConfig(BatchOptions, PosteriorOptions):
     kl_weight: NonNegativeFloat = 1e-5
     kl_warmup: ClosedUnitInterval = 0.2
     learning_rate: PositiveFloat = 5e-5
+    prior_learning_rate: PositiveFloat = 1e-3
     max_epochs: PositiveInt = 5
     length: PositiveInt = 128
     weight_decay: NonNegativeFloat = 0.01

@@ -18,7 +18,7 @@ from experiments.finetune.metrics import METRICS, definition, glue_scores
 from experiments.finetune.model import FineTuned, predictions
 from experiments.reporting.classification import SCALED_SCORES, SCORES, score, score_scaled
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, max_probability, selective_accuracy
-from pyro_attention.posterior.passes import Noise
+from pyro_attention.posterior.predictive import Noise, seeded
 
 __all__ = ["definitions", "evaluate", "outputs_of", "save_predictions"]
 
@@ -77,10 +77,11 @@ def outputs_of(trained: FineTuned, data: EncodedPairs, kind: str, *, num_samples
     noise, _ = _KINDS[kind]
     samples = 1 if noise == "none" else num_samples
     found: list[Tensor] = [torch.empty(0)] * len(data)
-    for places, batch in data.batches(trained.device, sentences=_BATCH):
-        outputs = trained.outputs(batch.inputs, num_samples=samples, noise=noise).cpu()
-        for column, place in enumerate(places):
-            found[place] = outputs[:, column]
+    with seeded(trained.config.seed):
+        for places, batch in data.batches(trained.device, sentences=_BATCH):
+            outputs = trained.module.outputs(batch.inputs, num_samples=samples, noise=noise).cpu()
+            for column, place in enumerate(places):
+                found[place] = outputs[:, column]
     return torch.stack(found, 1)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import torch
 from scipy import stats
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
 from experiments.datasets.text.glue import GlueName
 
-__all__ = ["METRICS", "glue_scores", "main_metric"]
+__all__ = ["METRICS", "definition", "glue_scores", "main_metric"]
 
 _TEXTS = {
     "accuracy": "fraction of correct classes",

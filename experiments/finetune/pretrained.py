@@ -92,9 +92,9 @@ def _explained(model: str, what: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise UserError(
-            f"model {model}: its {what} cannot be loaded ({' '.join(str(error).split())}); expected a folder of Hugging "
-            f"Face with config.json, model.safetensors and the tokenizer's files, or a name on the hub (which needs the "
-            f"network); pickled weights are not read: save them again by save_pretrained"
+            f"model {model}: its {what} cannot be loaded ({' '.join(str(error).split())}); expected a folder of "
+            f"Hugging Face with config.json, model.safetensors and the tokenizer's files, or a name on the hub (which "
+            f"needs the network); pickled weights are not read: save them again by save_pretrained"
         ) from error
     finally:
         logging.set_verbosity(level)

@@ -95,7 +95,8 @@ _ENTAILMENT = ("entailment", "not_entailment")
 
 GLUE: dict[GlueName, GlueTask] = {
     "rte": GlueTask(
-        "RTE", "RTE", Layout(4, 1, 3, second=2, header=("index", "sentence1", "sentence2", "label"), labels=_ENTAILMENT),
+        "RTE", "RTE",
+        Layout(4, 1, 3, second=2, header=("index", "sentence1", "sentence2", "label"), labels=_ENTAILMENT),
         {"train": "train.tsv", "test": "dev.tsv"}, _ZIP.format("RTE"), _ENTAILMENT,
     ),
     "mrpc": GlueTask(
