@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +14,33 @@ from torch import Tensor
 
 from experiments.datasets.text.glue import GLUE
 from experiments.files import write_atomic
+from experiments.finetune import out_of_domain
 from experiments.finetune.data import EncodedPairs
 from experiments.finetune.metrics import METRICS, definition, glue_scores
 from experiments.finetune.model import FineTuned, predictions
+from experiments.finetune.out_of_domain import MEASURES, auroc_scores
 from experiments.reporting.classification import SCALED_SCORES, SCORES, score, score_scaled
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, max_probability, selective_accuracy
 from pyro_attention.posterior.predictive import Noise, seeded
 
-__all__ = ["definitions", "evaluate", "outputs_of", "save_predictions"]
+__all__ = ["RISKS", "definitions", "evaluate", "outputs_of", "save_predictions"]
 
 Outputs = Mapping[str, Mapping[str, Tensor]]
-"""Outputs ``[S, items, outputs]`` by kind of prediction and part."""
+"""Outputs ``[S, items, outputs]`` by kind of prediction and part; a task that is out of domain is a part too."""
 
 _KINDS: dict[str, tuple[Noise, str]] = {
     "mean": ("none", "attention at its mean, no dropout"),
     "attention": ("attention", "mean over posterior samples of the attention"),
     "mc_dropout": ("dropout", "mean over dropout masks"),
 }
+RISKS = (50, 80, 90)
+"""Coverages of selective prediction in per cent."""
 _CLASSES = {
     "aurc": "mean error over all coverages when the most confident are kept (area under risk-coverage)",
+    **{
+        f"risk_{percent}": f"error on the {percent} % of the items with the highest probability of the top class"
+        for percent in RISKS
+    },
     "entropy": "of the mean probabilities, mean over items, nats",
     "mutual_information": "of class and noise, mean over items, nats",
 }
@@ -68,6 +77,8 @@ def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
         names = _GRADES | SCORES | SCALED_SCORES | _CLASSES | names
         texts |= {f"test_{kind}_{name}": f"{text}; test part; {how}" for name, text in names.items()}
         texts[f"{kind}_temperature"] = f"temperature of least NLL on the validation part; {how}"
+        for name, measure in product(GLUE, MEASURES):
+            texts[f"auroc_{kind}_{name}_{measure}"] = f"{out_of_domain.definition(name, measure)}; {how}"
         texts[f"{kind}_scale"] = f"standard deviation of least NLL on the validation part; {how}"
     return {name: texts[name] for name in metrics}
 
@@ -91,7 +102,7 @@ def evaluate(trained: FineTuned, outputs: Outputs, labels: Mapping[str, Tensor])
     metrics = dict[str, float]()
     for kind, parts in outputs.items():
         mean = (parts["test"] if GLUE[task].regression else parts["test"].softmax(-1)).mean(0)
-        found: dict[str, float] = glue_scores(task, predictions(mean), labels["test"])
+        found: dict[str, float] = glue_scores(task, predictions(mean).numpy(), labels["test"].numpy())
         if GLUE[task].regression:
             found |= _grade_scores(parts, labels)
             metrics[f"{kind}_scale"] = found.pop("scale")
@@ -99,6 +110,9 @@ def evaluate(trained: FineTuned, outputs: Outputs, labels: Mapping[str, Tensor])
             found |= _class_scores(parts, labels)
             metrics[f"{kind}_temperature"] = found.pop("temperature")
         metrics |= {f"test_{kind}_{name}": value for name, value in found.items()}
+        for name in trained.config.out_of_domain:
+            areas = auroc_scores(parts["test"], parts[name])
+            metrics |= {f"auroc_{kind}_{name}_{measure}": area for measure, area in areas.items()}
     return metrics
 
 
@@ -108,8 +122,10 @@ def _class_scores(parts: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> 
     uncertainty = decompose_uncertainty(probabilities)
     correct = probabilities.mean(0).argmax(-1) == labels["test"]
     found = score(probabilities, labels["test"]) | score_scaled(scaling, parts["test"], labels["test"])
+    selective = selective_accuracy(max_probability(probabilities), correct)
+    found |= {f"risk_{percent}": 1 - selective.accuracy_at(percent / 100) for percent in RISKS}
     found |= {
-        "aurc": selective_accuracy(max_probability(probabilities), correct).area,
+        "aurc": selective.area,
         "entropy": uncertainty.total.mean().item(),
         "temperature": scaling.temperature,
     }

@@ -104,7 +104,8 @@ class PairTraining(ELBOTraining):
         predicted = predictions(logits)
         loss = nn.functional.cross_entropy if logits.size(-1) > 1 else nn.functional.mse_loss
         self.log("val_loss", loss(logits if logits.size(-1) > 1 else predicted, labels))
-        self.log("val_score", glue_scores(self.task, predicted, labels)[main_metric(self.task)])
+        score = glue_scores(self.task, predicted.cpu().numpy(), labels.cpu().numpy())[main_metric(self.task)]
+        self.log("val_score", score)
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(list(self._groups()))

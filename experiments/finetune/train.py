@@ -10,6 +10,7 @@ from experiments.finetune.config import GlueConfig
 from experiments.finetune.data import EncodedPairs, noisy_labels, share_of
 from experiments.finetune.evaluation import definitions, evaluate, kinds, outputs_of, save_predictions
 from experiments.finetune.model import FineTuned, build
+from experiments.finetune.out_of_domain import foreign_parts
 from experiments.harness.folder import exclusive, open_run
 from experiments.harness.results import read_metrics, write_environment, write_metrics
 from experiments.harness.training import Fitted, fit_batches
@@ -39,7 +40,8 @@ def run(config: GlueConfig) -> dict[str, float]:
         raise UserError("model is missing, expected --model FOLDER, of a pretrained model of Hugging Face")
     folder = run_folder(config)
     with user_errors(ValueError, OSError):
-        texts = load_glue(config.task, data_root=config.data_root)
+        texts: dict[str, LabelledPairs] = dict(load_glue(config.task, data_root=config.data_root))
+        foreign = foreign_parts(config)
         open_run(folder, config)
     metrics = read_metrics(folder)
     if metrics is not None:
@@ -47,7 +49,8 @@ def run(config: GlueConfig) -> dict[str, float]:
     with user_errors(ValueError, OSError):
         train, noisy = training_part(config, texts["train"])
         trained = build(config, examples=len(train))
-        texts = texts | {"train": train}
+        texts["train"] = train
+        texts.update(foreign)
         data = {part: EncodedPairs(text, trained.tokenizer, length=config.length) for part, text in texts.items()}
     write_environment(folder, trained.device)
     fitted = fit_batches(
@@ -77,12 +80,13 @@ def training_part(config: GlueConfig, text: LabelledPairs) -> tuple[LabelledPair
 
 
 def _evaluated(trained: FineTuned, data: dict[str, EncodedPairs], fitted: Fitted, folder: Path) -> dict[str, float]:
-    config, parts = trained.config, ("val", "test")
+    config = trained.config
+    parts = ("val", "test", *config.out_of_domain)
     outputs = {
         kind: {part: outputs_of(trained, data[part], kind, num_samples=config.num_samples) for part in parts}
         for kind in kinds(config.guide)
     }
-    labels = {part: data[part].labels for part in parts}
+    labels = {part: data[part].labels for part in ("val", "test")}
     save_predictions(folder / "predictions.npz", outputs, labels)
     best = fitted.history[fitted.best_epoch]
     return {

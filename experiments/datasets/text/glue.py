@@ -177,16 +177,16 @@ def _read_part(task: GlueTask, path: Path) -> LabelledPairs:
                     raise _bad(file, number, cells, f"the header {list(layout.header)}")
                 continue
             label = convert(cells[layout.label])
-            second = "" if layout.second is None else cells[layout.second]
-            if label is None or not cells[layout.first] or (layout.second is not None and not second):
+            other = "" if layout.second is None else cells[layout.second]
+            if label is None or not cells[layout.first] or (layout.second is not None and not other):
                 kinds = " or ".join(layout.labels) or f"a grade from 0 to {layout.most:g}"
                 raise _bad(file, number, cells, f"{_shape(layout)}; the label is {kinds}")
-            rows.append((cells[layout.first], second, label))
+            rows.append((cells[layout.first], other, label))
     if len(rows) < 2:
         raise ValueError(f"{path}: {len(rows)} examples; expected 2 at least. {NEW_COPY}")
-    first, second, labels = (list(column) for column in zip(*rows, strict=True))
-    kind = torch.float32 if task.regression else torch.int64
-    return LabelledPairs(first, None if layout.second is None else second, torch.tensor(labels, dtype=kind))
+    labels = torch.tensor([label for *_, label in rows], dtype=torch.float32 if task.regression else torch.int64)
+    second = None if layout.second is None else [sentence for _, sentence, _ in rows]
+    return LabelledPairs([sentence for sentence, *_ in rows], second, labels)
 
 
 def _converter(layout: Layout) -> Callable[[str], float | None]:
