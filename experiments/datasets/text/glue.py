@@ -46,13 +46,14 @@ class Layout:
     """Where a line of a file has what, counted from 0; cells are separated by tabs and never quoted.
 
     Args:
-        columns: least number of cells.
+        columns: number of cells.
         first: cell of the sentence.
         label: cell of the label.
         second: cell of the second sentence, where there are pairs.
         header: cells of the first line, where it is no example.
         labels: text of each class, in their order, as the file has it; none for grades.
         most: the highest grade.
+        more: cells that may follow, and do not matter.
     """
 
     columns: int
@@ -62,6 +63,7 @@ class Layout:
     header: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     most: float = 5.0
+    more: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ GLUE: dict[GlueName, GlueTask] = {
         f"the form of dev.tsv", ("negative", "positive"),
     ),
     "stsb": GlueTask(
-        "STS-B", "STS-B", Layout(7, 5, 4, second=6),
+        "STS-B", "STS-B", Layout(7, 5, 4, second=6, more=2),
         {"train": "sts-train.csv", "val": "sts-dev.csv", "test": "sts-test.csv"},
         "http://ixa2.si.ehu.eus/stswiki/images/4/48/Stsbenchmark.tar.gz (it is not fetched)",
     ),
@@ -209,16 +211,17 @@ def _cells(path: Path, number: int, line: bytes, layout: Layout) -> list[str]:
         cells = [" ".join(cell.split()) for cell in line.decode().split("\t")]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: line {number} is not UTF-8; expected UTF-8. {NEW_COPY}") from error
-    if len(cells) < layout.columns:
+    if not 0 <= len(cells) - layout.columns <= layout.more:
         raise _bad(path, number, cells, _shape(layout))
     return cells
 
 
 def _shape(layout: Layout) -> str:
     pair = "" if layout.second is None else f", another sentence in column {layout.second + 1}"
+    count = f"{layout.columns} to {layout.columns + layout.more}" if layout.more else str(layout.columns)
     return (
-        f"{layout.columns} columns with tabs between them, the label in column {layout.label + 1}, a sentence in "
-        f"column {layout.first + 1}{pair}"
+        f"{count} columns with tabs between them, the label in column {layout.label + 1}, a sentence in column "
+        f"{layout.first + 1}{pair}"
     )
 
 
