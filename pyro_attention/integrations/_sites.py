@@ -5,46 +5,55 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from inspect import signature
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from pyro_attention.families.prior import PRIORS, Prior
 
-__all__ = ["MakePrior", "PriorChoice", "read_prior", "read_sites"]
+__all__ = ["PriorFactory", "make_prior", "read_sites"]
 
-# From the width of a key and the number of heads to the prior network of one attention.
-MakePrior: TypeAlias = Callable[[int, int], Prior]
-PriorChoice: TypeAlias = MakePrior | type[Prior] | str
+PriorFactory: TypeAlias = str | Callable[..., Prior]
 
 
-def read_prior(prior: PriorChoice) -> MakePrior:
-    """What makes the prior of each attention.
+def make_prior(factory: PriorFactory, head_dim: int, *, site: str) -> Prior:
+    """The prior of one site; one that reads the keys is made for their width, and shared by the heads.
 
     Args:
-        prior: A registered name or a class, whose prior is shared by the heads where it has a network; or a function of
-            the width of a key and the number of heads.
+        factory: A registered name, a class of priors, a ``functools.partial`` of one, or a function of the width.
+        head_dim: Width of the keys of one head.
+        site: Name of the site, for errors.
 
     Raises:
-        TypeError: It is neither, such as one prior for all.
-        ValueError: No prior is registered under the name.
+        TypeError: The factory is neither a name nor callable, or makes something else than a prior.
+        ValueError: No prior has this name.
 
     Example:
-        >>> read_prior("gamma_contextual")(64, 12)
+        >>> make_prior("gamma_contextual", 64, site="layers.0")
         ContextualGammaPrior(
           rate=1.0
           (network): KeyNetwork(64, heads=1, hidden_dim=10)
         )
     """
-    made: Any = PRIORS[prior] if isinstance(prior, str) else prior
-    if isinstance(made, type) and issubclass(made, Prior):
-        reads_keys = "key_dim" in signature(made).parameters
-        return lambda key_dim, heads: made(key_dim) if reads_keys else made()  # noqa: ARG005
+    made = PRIORS[factory] if isinstance(factory, str) else factory
     if isinstance(made, Prior) or not callable(made):
         raise TypeError(
-            f"prior is {made!r}, expected a registered name such as 'gamma_contextual', a class of priors, or a "
-            f"function of the width of a key and the number of heads that makes the prior of one attention, such as "
-            f"lambda key_dim, heads: ContextualGammaPrior(key_dim, rate=2.0)"
+            f"prior is {factory!r}, expected a name such as 'gamma_contextual', a class of priors, a functools.partial "
+            f"of one, or a function of the width of a key: every site needs a prior of its own"
         )
-    return made  # type: ignore[no-any-return]
+    prior = made(head_dim) if _takes_width(made) else made()
+    if not isinstance(prior, Prior):
+        raise TypeError(
+            f"site '{site}': prior= made a {type(prior).__name__}, expected a Prior such as FixedGammaPrior"
+        )
+    return prior
+
+
+def _takes_width(made: Callable[..., Prior]) -> bool:
+    """Whether a factory has to be given a width: its first positional parameter has no default."""
+    for parameter in signature(made).parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            return parameter.default is parameter.empty
+        break
+    return False
 
 
 def read_sites(sites: str | Sequence[str], paths: Collection[str], *, of: str) -> list[str]:
