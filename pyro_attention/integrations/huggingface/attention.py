@@ -82,7 +82,9 @@ def attend(
     if attention_mask is not None:
         # not by equality: sums of such numbers overflow to -inf in half precision
         allowed = attention_mask > torch.finfo(attention_mask.dtype).min / 2
-        scores = (scores + attention_mask).masked_fill(~allowed, 0)
+        bias = attention_mask.masked_fill(~allowed, 0)
+        if bias.any():  # nearly always the mask says nothing else, and one pass over the scores is saved
+            scores = scores + bias
         layout = Dense(allowed)
     latent: LatentAttention | None = getattr(module, CHILD, None)
     if latent is None:

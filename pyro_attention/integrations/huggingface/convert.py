@@ -12,6 +12,7 @@ from pyro_attention.attention import LatentAttention
 from pyro_attention.integrations.huggingface.attention import CHILD, NAME, attend
 from pyro_attention.integrations.huggingface.files import load_priors
 from pyro_attention.integrations.huggingface.likelihoods import Likelihood
+from pyro_attention.integrations.huggingface.masks import compact_mask
 from pyro_attention.integrations.huggingface.model import BayesianModel, bayesian_class
 from pyro_attention.integrations.huggingface.priors import (
     PriorFactory,
@@ -73,7 +74,7 @@ def deterministic(model: Any) -> Any:
 def register() -> None:
     """Make the attention function known to transformers."""
     from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, eager_mask
+    from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(NAME, attend)
-    AttentionMaskInterface.register(NAME, eager_mask)
+    AttentionMaskInterface.register(NAME, compact_mask)
