@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -23,10 +24,9 @@ def compact_mask(*, dtype: torch.dtype = torch.float32, **kwargs: Any) -> Tensor
         ``[B, 1, T, K]``, or ``[B, 1, 1, K]`` as for padding alone: 0 where a query attends, the least number elsewhere.
         None where nothing is masked in attention that is not causal.
     """
-    from transformers.masking_utils import sdpa_mask
-
-    # a decoder without a mask would be causal only by what its module says
-    allowed = sdpa_mask(**kwargs | {"allow_is_causal_skip": False})
+    masking = import_module("transformers.masking_utils")
+    # a decoder always gets one: without, it would be causal only by what its module says
+    allowed = masking.sdpa_mask(**kwargs | {"allow_is_causal_skip": False})
     if allowed is None:
         return None
     row = allowed[..., :1, :]

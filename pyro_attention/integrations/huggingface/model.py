@@ -1,21 +1,19 @@
-"""The Pyro model face of a converted model: a subclass of its class, with plate and observed site."""
+"""The Pyro model face of a converted model: a subclass of its class, with a plate and observed sites."""
 
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 from functools import cache, wraps
 from typing import Any
 
-import pyro
 from torch import Tensor
 
 from pyro_attention.attention import pyro_runs_the_model
-from pyro_attention.integrations.huggingface.attention import BATCH, fresh_name
-from pyro_attention.integrations.huggingface.likelihoods import default_likelihood, logits_of
+from pyro_attention.integrations.huggingface.attention import BATCH, batch_plate
+from pyro_attention.integrations.huggingface.likelihoods import LABELS, likelihood_of, logits_of
 
 __all__ = ["BayesianModel", "bayesian_class"]
-
-_LABELS = ("labels", "start_positions", "end_positions")
 
 
 class BayesianModel:
@@ -23,46 +21,56 @@ class BayesianModel:
 
     Attributes:
         deterministic_class: The class before.
+        pyro_likelihood: The likelihood that was given, or None.
     """
 
     deterministic_class: type
-    pyro_likelihood: Any = None
+    pyro_likelihood: Any
 
     def pyro_forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the network in a plate over the batch, observe the labels if there are any, and return the logits."""
-        inputs = inspect.signature(self.deterministic_class.forward).bind_partial(self, *args, **kwargs).arguments
-        del inputs["self"]
-        inputs |= inputs.pop("kwargs", {})
-        whole = inputs.get("return_dict")
-        inputs["return_dict"] = True
-        labels = {name: inputs[name] for name in _LABELS if inputs.get(name) is not None}
-        plate = pyro.plate(fresh_name("batch"), _batch_size(inputs), dim=-1)
-        token = BATCH.set(plate)
+        """Run the network in a plate over the batch, observe the labels if there are any, and return the logits.
+
+        With ``return_dict=True``, as ``generate`` calls it, the whole output is returned.
+        """
+        inputs = _named(self.deterministic_class.forward, self, args, kwargs)  # type: ignore[attr-defined]
+        whole = inputs.pop("return_dict", None)
+        labels = {name: inputs.pop(name) for name in LABELS if inputs.get(name) is not None}
+        likelihood = likelihood_of(self) if labels else None
+        self._add_decoder_inputs(inputs, labels)
+        plate = batch_plate("batch", _batch_size(self, inputs))
+        token = BATCH.set(None if isinstance(plate, nullcontext) else plate)
         try:
-            output = self.deterministic_class.forward(self, **inputs)
+            output = self.deterministic_class.forward(self, **inputs, return_dict=True)  # type: ignore[attr-defined]
         finally:
             BATCH.reset(token)
-        if labels:
-            likelihood = self.pyro_likelihood or default_likelihood(self)
-            if likelihood is None:
-                raise ValueError(
-                    f"the likelihood of {type(self).__name__} is not known; pass bayesian(..., likelihood=function), "
-                    f"a function of output and labels that declares the observed sites by pyro.sample(..., obs=)"
-                )
+        if likelihood is not None:
             with plate:
                 likelihood(output, labels)
         return output if whole else logits_of(output)
+
+    def _add_decoder_inputs(self, inputs: dict[str, Any], labels: dict[str, Tensor]) -> None:
+        """Let the decoder read the labels, which transformers does itself only where it makes a loss of them."""
+        if not type(self).__name__.endswith("ForConditionalGeneration") or "labels" not in labels:
+            return
+        if any(inputs.get(name) is not None for name in ("decoder_input_ids", "decoder_inputs_embeds")):
+            return
+        prepare = getattr(self, "prepare_decoder_input_ids_from_labels", None)
+        if prepare is None:
+            inputs["labels"] = labels["labels"]
+        else:
+            inputs["decoder_input_ids"] = prepare(labels["labels"])
 
 
 @cache
 def bayesian_class(original: type) -> type:
     """The subclass of a model class that is a Pyro model too, under the same name."""
+    forward_before: Any = original.forward  # type: ignore[attr-defined]
 
-    @wraps(original.forward)  # Trainer reads the signature
+    @wraps(forward_before)  # Trainer reads the signature
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if pyro_runs_the_model():
             return self.pyro_forward(*args, **kwargs)
-        return original.forward(self, *args, **kwargs)
+        return forward_before(self, *args, **kwargs)
 
     def reduce(self: Any, protocol: Any) -> Any:  # noqa: ARG001
         return _rebuild, (original,), self.__dict__
@@ -75,10 +83,26 @@ def bayesian_class(original: type) -> type:
 
 
 def _rebuild(original: type) -> Any:
-    made = bayesian_class(original)
+    """An empty model, to be unpickled."""
+    made: Any = bayesian_class(original)
     return made.__new__(made)
 
 
-def _batch_size(inputs: dict[str, Any]) -> int:
-    """Size of the batch: the first dimension of the first tensor."""
-    return next(len(value) for value in inputs.values() if isinstance(value, Tensor))
+def _named(forward: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """All arguments by name."""
+    signature = inspect.signature(forward)
+    named = dict(signature.bind_partial(model, *args, **kwargs).arguments)
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            named |= named.pop(name, {})
+    del named["self"]
+    return named
+
+
+def _batch_size(model: Any, inputs: dict[str, Any]) -> int:
+    """First dimension of what the model reads first."""
+    known = [inputs.get(model.main_input_name), *inputs.values()]
+    sizes = [len(value) for value in known if isinstance(value, Tensor) and value.dim()]
+    if not sizes:
+        raise ValueError(f"{type(model).__name__} was given no tensor, expected {model.main_input_name}")
+    return sizes[0]

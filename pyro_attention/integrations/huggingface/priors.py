@@ -38,10 +38,11 @@ def make_prior(factory: PriorFactory, head_dim: int, site: str) -> Prior:
 
 def prior_to_config(factory: PriorFactory) -> dict[str, Any] | None:
     """Name and options of a registered prior; None for a function, which no configuration can hold."""
+    made: Any = factory
     options: Mapping[str, Any] = {}
-    if isinstance(factory, partial) and not factory.args:
-        factory, options = factory.func, factory.keywords
-    names = [name for name, member in PRIORS.items() if factory in (name, member)]
+    if isinstance(made, partial) and not made.args:
+        made, options = made.func, made.keywords
+    names = [name for name, member in PRIORS.items() if made in (name, member)]
     try:
         json.dumps(dict(options))
     except TypeError:
