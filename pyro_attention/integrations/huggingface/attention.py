@@ -109,15 +109,13 @@ def attend(
         layout = Dense(allowed)
     latent: SiteAttention | None = getattr(module, CHILD, None)
     if latent is None:
-        soft = nn.functional.dropout(layout.softmax(as_float(scores)), dropout, module.training).to(value.dtype)
-        context, weights = soft @ value, soft
-    else:
-        if module.training:
-            latent.dropout.p = float(dropout)  # predict draws dropout in evaluation mode too, where models pass 0
-        attention = partial(_sample, latent) if pyro_runs_the_model() else latent
-        output = attention(scores, value, keys=key, layout=layout)
-        context, weights = output.context, output.weights
-    return context.transpose(1, 2).contiguous(), weights
+        weights = nn.functional.dropout(layout.softmax(as_float(scores)), dropout, module.training).to(value.dtype)
+        return (weights @ value).transpose(1, 2).contiguous(), weights
+    if module.training:
+        latent.dropout.p = float(dropout)  # predict draws dropout in evaluation mode too, where models pass 0
+    attention = partial(_sample, latent) if pyro_runs_the_model() else latent
+    output: AttentionOutput = attention(scores, value, keys=key, layout=layout)
+    return output.context.transpose(1, 2).contiguous(), output.weights
 
 
 def fresh_name(name: str) -> str:
@@ -180,8 +178,8 @@ def _check(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, k
         )
     if query.size(1) % key.size(1):
         raise ValueError(
-            f"{type(module).__name__} has {query.size(1)} heads of queries, expected a multiple of its {key.size(1)} "
-            f"of keys"
+            f"{type(module).__name__} has {query.size(1)} heads of queries, expected a multiple of {key.size(1)}, "
+            f"those of keys"
         )
     causal = kwargs.get("is_causal")
     if mask is None and query.size(2) > 1 and (getattr(module, "is_causal", False) if causal is None else causal):

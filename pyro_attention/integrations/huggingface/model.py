@@ -32,9 +32,11 @@ class BayesianModel:
 
         With ``return_dict=True``, as ``generate`` calls it, the whole output is returned.
         """
+        labels = {name: kwargs.pop(name, None) for name in LABELS}  # first: a head without labels knows no such name
         inputs = _named(self.deterministic_class.forward, self, args, kwargs)  # type: ignore[attr-defined]
         whole = inputs.pop("return_dict", None)
-        labels = {name: inputs.pop(name) for name in LABELS if inputs.get(name) is not None}
+        labels |= {name: inputs.pop(name) for name in LABELS if name in inputs}
+        labels = {name: target for name, target in labels.items() if target is not None}
         likelihood = likelihood_of(self) if labels else None
         self._add_decoder_inputs(inputs, labels)
         plate = batch_plate("batch", _batch_size(self, inputs))

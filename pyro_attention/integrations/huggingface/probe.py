@@ -84,6 +84,8 @@ def probe_inputs(model: Any) -> dict[str, Tensor]:
     if "input_ids" in names and "input_features" not in names:
         inputs["input_ids"] = _tokens(config, _LENGTH, device)
         inputs["attention_mask"] = torch.tensor([[1] * (_LENGTH - 1) + [0]], device=device)
+        if type(model).__name__.endswith("MultipleChoice"):
+            inputs = {name: tensor.unsqueeze(1) for name, tensor in inputs.items()}
     if "input_features" in names:
         shape = (1, config.num_mel_bins, 2 * config.max_source_positions)
         inputs["input_features"] = torch.randn(shape, device=device, dtype=model.dtype)

@@ -21,10 +21,12 @@ def test_deterministic_contestants_compute_the_same() -> None:
 
 
 @pytest.mark.parametrize("name", CONTESTANTS[3:])
-def test_steps_train(name: Contestant) -> None:
-    step = make_step(name, SIZES(batch=3, length=5))
-    losses = [step().item() for _ in range(5)]
-    assert losses[-1] < losses[0]
+def test_bayesian_contestants_have_a_kl(name: Contestant) -> None:
+    sizes = SIZES(batch=3, length=5, dropout=0.0)
+    likelihood, *losses = make_step("soft", sizes)(), *(make_step(name, sizes)() for _ in range(2))
+    assert losses[0] == losses[1]
+    assert losses[0].isfinite()
+    assert losses[0] > likelihood + 10
 
 
 def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
