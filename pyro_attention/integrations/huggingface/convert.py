@@ -13,6 +13,7 @@ from torch import nn
 from pyro_attention.integrations.huggingface.attention import CHILD, NAME, SiteAttention, attend
 from pyro_attention.integrations.huggingface.files import load_priors, site_paths
 from pyro_attention.integrations.huggingface.likelihoods import Likelihood
+from pyro_attention.integrations.huggingface.masks import compact_mask
 from pyro_attention.integrations.huggingface.model import BayesianModel, bayesian_class
 from pyro_attention.integrations.huggingface.priors import PriorFactory, make_prior, prior_from_config, prior_to_config
 from pyro_attention.integrations.huggingface.probe import Call, difference, probe, probe_inputs
@@ -146,8 +147,7 @@ def load_transformers() -> Any:
         ) from error
     masking = import_module("transformers.masking_utils")
     transformers.AttentionInterface.register(NAME, attend)
-    # with masks of this kind decoders always pass one; those for sdpa may be left out
-    masking.AttentionMaskInterface.register(NAME, masking.eager_mask)
+    masking.AttentionMaskInterface.register(NAME, compact_mask)
     return transformers
 
 
