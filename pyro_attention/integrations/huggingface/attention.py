@@ -101,10 +101,12 @@ def attend(
     if attention_mask is not None:
         allowed = attention_mask
         if allowed.dtype != torch.bool:
-            scores = scores + attention_mask
             # not by equality: sums of such numbers overflow to -inf in half precision
             allowed = attention_mask > torch.finfo(attention_mask.dtype).min / 2
-        scores, layout = scores.masked_fill(~allowed, 0), Dense(allowed)
+            bias = attention_mask.masked_fill(~allowed, 0)
+            if bias.any():  # nearly always the mask says nothing else, and one pass over the scores is saved
+                scores = scores + bias
+        layout = Dense(allowed)
     latent: SiteAttention | None = getattr(module, CHILD, None)
     if latent is None:
         weights = nn.functional.dropout(layout.softmax(as_float(scores)), dropout, module.training).to(value.dtype)
@@ -139,12 +141,11 @@ def batch_plate(name: str, size: int) -> AbstractContextManager[Any]:
 
 def _sample(latent: SiteAttention, scores: Tensor, value: Tensor, *, keys: Tensor, layout: Dense) -> AttentionOutput:
     """Output of one call in a run, whose site has a name of its own."""
-    padded, random = _without_padding(layout, scores, self_attention=latent.self_attention)
     name = latent.name
     latent.name = fresh_name(name)
     try:
         with batch_plate(f"{latent.name}.batch", len(scores)):
-            output: AttentionOutput = latent(scores, value, keys=keys, layout=random)
+            output: AttentionOutput = latent(scores, value, keys=keys, layout=_without_padding(layout, scores, latent))
         if output.context.dim() != value.dim():
             raise ValueError(
                 f"site '{latent.name}': one pass draws weights of shape {tuple(output.context.shape[:-1])}, but the "
@@ -152,27 +153,19 @@ def _sample(latent: SiteAttention, scores: Tensor, value: Tensor, *, keys: Tenso
             )
     finally:
         latent.name = name
-    if padded is None:
-        return output
-    weights = layout.softmax(as_float(scores))
-    return AttentionOutput(
-        context=torch.where(padded, weights.to(value.dtype) @ value, output.context),
-        weights=None if output.weights is None else torch.where(padded, weights, output.weights),
-    )
+    return output
 
 
-def _without_padding(layout: Dense, scores: Tensor, *, self_attention: bool) -> tuple[Tensor | None, Dense]:
-    """Padded queries ``[B, 1, T, 1]``, None where there are none, and the layout without them.
+def _without_padding(layout: Dense, scores: Tensor, latent: SiteAttention) -> Dense:
+    """The layout whose padded queries do not count.
 
-    In self-attention a position that no query may attend to is padding. The weights of such a query mean nothing, so
-    they have no part in the KL; they stay ordinary attention, to leave the numbers there as they were.
+    In self-attention a position that no query may attend to is padding. What its own query draws reaches no other
+    position, so it has no part in the KL.
     """
-    if layout.mask is None or not self_attention or scores.size(-2) != scores.size(-1):
-        return None, layout
+    if layout.mask is None or not latent.self_attention or scores.size(-2) != scores.size(-1):
+        return layout
     attended = layout.mask.any(-2).unsqueeze(-1)
-    if attended.size(-2) != scores.size(-1) or attended.all():
-        return None, layout
-    return ~attended, Dense(layout.mask & attended)
+    return layout if attended.size(-2) != scores.size(-1) else Dense(layout.mask, counted=attended)
 
 
 def _check(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, kwargs: dict[str, Any]) -> None:
@@ -185,8 +178,8 @@ def _check(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, k
         )
     if query.size(1) % key.size(1):
         raise ValueError(
-            f"{type(module).__name__} has {query.size(1)} heads of queries, expected a multiple of {key.size(1)}, "
-            f"those of keys"
+            f"{type(module).__name__} has {query.size(1)} heads of queries, expected a multiple of its {key.size(1)} "
+            f"of keys"
         )
     causal = kwargs.get("is_causal")
     if mask is None and query.size(2) > 1 and (getattr(module, "is_causal", False) if causal is None else causal):
