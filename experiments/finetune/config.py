@@ -42,7 +42,8 @@ class GlueConfig(BatchOptions, PosteriorOptions):
         guide: Posterior of the attention; soft is ordinary deterministic attention.
         kl_weight: Weight of the KL, which is summed over all attention weights of a sentence.
         kl_warmup: Share of the steps in which that weight rises from 0.
-        learning_rate: Largest learning rate of AdamW; it rises for a tenth of the steps and then falls, linearly.
+        learning_rate: Largest learning rate of AdamW; it rises for a tenth of the steps and then falls, linearly. The
+            default suits small models such as MiniLM; 2e-5 to 5e-5 is usual for BERT and larger ones.
         max_epochs: Number of epochs; the one with the best validation score is kept.
         length: Tokens of an example at most; the rest is cut off, of the longer sentence of a pair first.
         prior_learning_rate: The same of prior networks, which begin untrained.
@@ -62,7 +63,7 @@ class GlueConfig(BatchOptions, PosteriorOptions):
     guide: GuideName = "soft"
     kl_weight: NonNegativeFloat = 1e-5
     kl_warmup: ClosedUnitInterval = 0.2
-    learning_rate: PositiveFloat = 5e-5
+    learning_rate: PositiveFloat = 2e-4
     prior_learning_rate: PositiveFloat = 1e-3
     max_epochs: PositiveInt = 5
     length: PositiveInt = 128
@@ -103,6 +104,7 @@ class ManyRuns(SweepOptions):
     Args:
         model: Folder of the pretrained model and its tokenizer, or its name on the hub; it has to be given.
         rows: The rows: soft, and W (Weibull) or L (LogNormal) with F (fixed prior) or C (contextual prior).
+        learning_rate: Largest learning rate of every training.
         max_epochs: Epochs of every training.
         num_samples: Posterior samples, or dropout masks, for scores.
         precision: Arithmetic of the trainings; evaluation is in 32 bits.
@@ -111,6 +113,7 @@ class ManyRuns(SweepOptions):
 
     model: str = ""
     rows: tuple[RowName, ...] = ("soft", "WF", "WC", "LF", "LC")
+    learning_rate: PositiveFloat = 2e-4
     max_epochs: PositiveInt = 5
     num_samples: PositiveInt = 20
     precision: Precision = "32"

@@ -235,3 +235,10 @@ def test_the_command_line(data, tmp_path, capsys):
     captured = capsys.readouterr()
     assert captured.err.startswith("error: model is missing, expected --model FOLDER")
     assert "test_mean_matthews" in captured.out
+
+
+def test_the_train_part_is_learned(data, tmp_path):
+    """The first word tells the class, which the model finds out; chance is a half, with a standard error of .08."""
+    root = write_glue(tmp_path / "more", train=120, test=40)
+    config = tiny_config((root, data[1]), tmp_path / "run", task="sst2", learning_rate=1e-2, max_epochs=5)
+    assert run(config)["test_mean_accuracy"] > 0.8
