@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from experiments.benchmarks import blocked_attention
-from experiments.benchmarks.blocked_attention import CONTESTANTS, BlockedConfig, compare, make_step, run
+from experiments.benchmarks.blocked_attention import CONTESTANTS, compare, make_step, run
+from experiments.benchmarks.config import BlockedConfig
 from experiments.benchmarks.memory import peak_memory
 from experiments.harness.results import read_metrics
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from experiments.benchmarks import enumeration
-from experiments.benchmarks.enumeration import CONTESTANTS, EnumerationConfig, Sizes, make_step, run
+from experiments.benchmarks.config import EnumerationConfig
+from experiments.benchmarks.enumeration import CONTESTANTS, Sizes, make_step, run
 from experiments.benchmarks.memory import peak_memory
 from experiments.harness.results import read_metrics
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from experiments.benchmarks import graph_scaling, graph_sizes
-from experiments.benchmarks.graph_scaling import ScalingConfig, findings, rows, run, topology
+from experiments.benchmarks.config import ScalingConfig
+from experiments.benchmarks.graph_scaling import findings, rows, run, topology
 from experiments.benchmarks.graph_sizes import CONTESTANTS, LARGE, SMALL, Graph, Measurement, growth, make_step, pubmed
 from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import Timing
@@ -106,7 +107,7 @@ def test_topology_is_read_from_its_file(tmp_path: Path) -> None:
 )
 def test_damaged_topology(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     path = _write_topology(tmp_path, **arrays)
-    with pytest.raises(UserError, match=r"expected .*put an intact copy there, or remove it") as error:
+    with pytest.raises(UserError, match=r"expected .*Put an intact copy there, or remove it") as error:
         pubmed(tmp_path)
     assert str(path) in str(error.value)
     path.write_text("no archive")

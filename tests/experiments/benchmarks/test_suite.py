@@ -9,9 +9,10 @@ import torch
 
 from experiments.benchmarks import __main__ as script
 from experiments.benchmarks import enumeration, suite, timing
-from experiments.benchmarks.__main__ import BenchmarkConfig, run
+from experiments.benchmarks.__main__ import run
+from experiments.benchmarks.config import BenchmarkConfig, Name
 from experiments.benchmarks.ratios import RATIOS, Measured, compare, ratios_of, read_ratios, write_ratios
-from experiments.benchmarks.suite import BENCHMARKS, Name
+from experiments.benchmarks.suite import BENCHMARKS
 from experiments.benchmarks.timing import Timing, interleave
 from experiments.files import UserError
 from experiments.harness.cli import run_script
