@@ -95,7 +95,7 @@ def test_sentences_by_id():
         ([aligned("")], [gold(""), gold("")], ValueError, "got 1 and 2 sentences"),
         ([], [], ValueError, r"got 0 and 0 sentences, expected .* at least one"),
         ({"a": aligned("0-0")}, [gold("")], TypeError, "got a dict and a list, expected two mappings"),
-        (aligned(""), [gold("")], TypeError, "got a Alignment, expected a list, or a mapping"),
+        (aligned(""), [gold("")], TypeError, "got a Alignment and a list, expected two mappings .* or two seq"),
         ([frozenset()], [gold("")], TypeError, "sentence 0 has a predicted frozenset and a gold GoldAlignment"),
         ({"7": aligned("", 4, 3)}, {"7": gold("", "0-3")}, ValueError,
          r"sentence 7: gold link \(0, 3\) lies outside of the 4 source and 3 target"),
