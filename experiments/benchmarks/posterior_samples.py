@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -34,7 +35,7 @@ def run(*, rounds: int = 50, sizes: Sizes | None = None) -> dict[str, Timing]:
     soft, weibull, arguments = make_guides(Sizes(25) if sizes is None else sizes)
 
     samples = partial(sample_posterior, weibull, *arguments, num_samples=SAMPLES)
-    contestants = {
+    contestants: dict[str, Callable[[], object]] = {
         "deterministic pass": torch.no_grad()(partial(soft.run, *arguments)),
         f"{SAMPLES} samples, one at a time": partial(samples, chunk_size=1),
         f"{SAMPLES} samples, chunked": partial(samples, chunk_size=SAMPLES),

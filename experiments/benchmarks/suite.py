@@ -34,8 +34,10 @@ class Benchmark:
 
 
 def _enumeration(*, rounds: int) -> dict[str, Timing]:
-    steps = {name: enumeration.make_step(name, enumeration.Sizes(SOURCES)) for name in enumeration.CONTESTANTS}
-    return interleave(steps, rounds=rounds, warm_up=1)
+    sizes = enumeration.Sizes(SOURCES)
+    return interleave(
+        {name: enumeration.make_step(name, sizes) for name in enumeration.CONTESTANTS}, rounds=rounds, warm_up=1
+    )
 
 
 BENCHMARKS: dict[Name, Benchmark] = {

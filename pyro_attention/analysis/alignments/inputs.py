@@ -11,7 +11,7 @@ __all__ = ["check_map", "check_matrix", "check_weights"]
 
 
 def check_weights(weights: Tensor, *, name: str = "weights", min_samples: int = 0, whole: bool = False) -> Tensor:
-    """The weights as :func:`check_matrix`; their sums over the sources must be at most one, or ``whole`` exactly one."""
+    """The weights as :func:`check_matrix`; the sums over the sources must be at most one, or ``whole`` exactly one."""
     checked = check_matrix(weights, name=name, min_samples=min_samples)
     sums = checked.sum(-1)
     if sums.max() > 1 + ROUNDING:

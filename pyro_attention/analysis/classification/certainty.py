@@ -63,12 +63,10 @@ class PAvPU:
     def __add__(self, other: PAvPU) -> PAvPU:
         if not isinstance(other, PAvPU):
             return NotImplemented
-        (*test, a, b, c, d), (*others, e, f, g, h) = astuple(self), astuple(other)
-        if test != others:
-            raise ValueError(
-                f"threshold, test and num_samples are {test} and {others}, expected the same to add counts"
-            )
-        return PAvPU(*test, a + e, b + f, c + g, d + h)
+        mine, others = astuple(self), astuple(other)
+        if mine[:3] != others[:3]:
+            raise ValueError(f"threshold, test and num_samples are {mine[:3]} and {others[:3]}, expected the same")
+        return PAvPU(*mine[:3], *(count + more for count, more in zip(mine[3:], others[3:], strict=True)))
 
 
 def _ratio(part: float, rest: float) -> float:
