@@ -27,7 +27,7 @@ from experiments.benchmarks.timing import backward_step, interleave
 from experiments.files import UserError
 from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive
-from pyro_attention.blocked.ops.fused_attention import fuses
+from pyro_attention.blocked.ops.fused_attention import unfused
 
 __all__ = ["CONTESTANTS", "Contestant", "make_step", "run"]
 
@@ -87,10 +87,11 @@ def _check(config: FusedConfig) -> None:
             "experiments.benchmarks.blocked_attention, which measures the plain blocks"
         )
     vectors = torch.empty(1, config.width, device="cuda", dtype=getattr(torch, config.dtype))
-    if not fuses(vectors, vectors, vectors):
+    reason = unfused(vectors, vectors, vectors)
+    if reason is not None:
         raise UserError(
-            f"attention of width {config.width} in {config.dtype} is not fused on {torch.cuda.get_device_name()}; it "
-            f"needs Triton (pip install 'pyro-attention[triton]'), compute capability 8.0 and a width of at most 256"
+            f"attention of width {config.width} in {config.dtype} is not fused on {torch.cuda.get_device_name()}: "
+            f"{reason}"
         )
 
 
