@@ -43,15 +43,10 @@ def run(config: BenchmarkConfig) -> None:
     read_ratios(RATIOS)  # a damaged file is better known before the minutes that follow
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    for device in _devices(config.device):
+    gpus = ["cuda"] if torch.cuda.is_available() else []
+    for device in map(torch.device, ["cpu", *gpus] if config.device == "auto" else [config.device]):
         open_results(config.out / device.type, SCRIPT)
         _run_on(device, config)
-
-
-def _devices(chosen: str) -> list[torch.device]:
-    if chosen != "auto":
-        return [torch.device(chosen)]
-    return [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
 
 
 def _run_on(device: torch.device, config: BenchmarkConfig) -> None:

@@ -67,17 +67,13 @@ def rows_by_size(
     for size, shown in sizes.items():
         row = {head: shown}
         for name in contestants:
-            at = f"{size}/{name}"
-            row[f"{name} ms"] = _number(metrics, f"{at}/ms", digits)
+            ms, ratio, memory = (f"{size}/{name}/{quantity}" for quantity in ("ms", "ratio", "peak_mb"))
+            row[f"{name} ms"] = f"{metrics[ms]:.{digits}f}" if ms in metrics else "-"
             if name != contestants[0]:
-                row[f"{name} ratio"] = with_spread(metrics, f"{at}/ratio") if f"{at}/ratio" in metrics else "-"
-            row[f"{name} MB"] = _number(metrics, f"{at}/peak_mb", 0)
+                row[f"{name} ratio"] = with_spread(metrics, ratio) if ratio in metrics else "-"
+            row[f"{name} MB"] = f"{metrics[memory]:.0f}" if memory in metrics else "-"
         rows.append(row)
     return rows
-
-
-def _number(metrics: Mapping[str, float], name: str, digits: int) -> str:
-    return f"{metrics[name]:.{digits}f}" if name in metrics else "-"
 
 
 def growth_figure(
