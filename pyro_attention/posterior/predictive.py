@@ -189,18 +189,29 @@ def predict(
     """
     check_guide(guide)
     request = Request(num_samples, noise, chunk_size, memory_budget, seed)
-    moments, order = Moments(), {q: OrderStatistics(q, num_samples) for q in quantiles}
-    samples: list[Tensor] = []
+    order = {q: OrderStatistics(q, num_samples) for q in quantiles}
     with _TURN, closing(passes(guide, args, kwargs, request, whole=True)) as draws:
-        for drawn in draws:
-            chunk = drawn.outputs() if transform is None else transform(drawn.outputs())
-            _check_averageable(chunk, transformed=transform is not None)
-            moments.update(chunk)
-            for statistics in order.values():
-                statistics.update(chunk)
-            if keep_samples:
-                samples.append(chunk)
-            del drawn, chunk  # the next pass needs the memory
+        return _average(draws, transform, order, keep_samples=keep_samples)
+
+
+def _average(
+    draws: Iterable[Pass],
+    transform: Callable[[Tensor], Tensor] | None,
+    order: dict[float, OrderStatistics],
+    *,
+    keep_samples: bool,
+) -> Prediction:
+    """Moments and quantiles of the transformed outputs."""
+    moments, samples = Moments(), []
+    for drawn in draws:
+        chunk = drawn.outputs() if transform is None else transform(drawn.outputs())
+        _check_averageable(chunk, transformed=transform is not None)
+        moments.update(chunk)
+        for statistics in order.values():
+            statistics.update(chunk)
+        if keep_samples:
+            samples.append(chunk)
+        del drawn, chunk  # the next pass needs the memory
     return Prediction(
         mean=moments.mean,
         variance=moments.variance,
