@@ -60,12 +60,7 @@ def is_there(path: Path) -> bool:
 
 
 def read_bytes(path: Path, *, expected: str, most: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a file.
-
-    Args:
-        path: the file.
-        expected: what the file should be, to tell in errors.
-        most: most bytes that it may have.
+    """Return the bytes of a file, which has `most` bytes at most and is `expected` to be something, to tell in errors.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -88,11 +83,7 @@ def read_bytes(path: Path, *, expected: str, most: int = MOST_BYTES) -> bytes:
 
 
 def inside(path: Path, folder: Path) -> Path:
-    """Return a path after a check that it is inside a folder, whatever "..", "/" and links are in it.
-
-    Args:
-        path: the path, which need not exist.
-        folder: the folder, resolved.
+    """Return a path after a check that it is inside a (resolved) folder, whatever "..", "/" and links are in it.
 
     Raises:
         ValueError: the path leads out of the folder.
@@ -107,18 +98,10 @@ def inside(path: Path, folder: Path) -> Path:
 
 
 def file_name(text: str, what: str) -> str:
-    """Return a text after a check that it can begin the name of a file, in the folder it is meant for.
-
-    Args:
-        text: the text.
-        what: what it is, to tell in errors.
+    """Return a text after a check that it can begin the name of a file; `what` it is is told in errors.
 
     Raises:
         ValueError: it holds something else than letters, digits and a few signs, or is too long.
-
-    Example:
-        >>> file_name("coco-train", "the name")
-        'coco-train'
     """
     if not re.fullmatch(r"\w[\w.+ -]{0,59}", text):
         raise ValueError(f"{what} is {shown(text)}; expected at most 60 letters, digits, '_', '.', '+', '-' and blanks")

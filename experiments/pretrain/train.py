@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from experiments.datasets.text.batches import batch_loader
 from experiments.datasets.text.masked_text import (
     EpochSampler,
     MaskedText,
     encode_sentences,
     load_english,
-    masked_loader,
 )
 from experiments.files import user_errors
 from experiments.harness.folder import exclusive, open_run
@@ -62,8 +62,8 @@ def run(config: PretrainConfig) -> dict[str, float]:
     fitted = fit_batches(
         config,
         trained.module,
-        masked_loader(data["train"], sampler),
-        masked_loader(data["val"], EpochSampler(rows["val"], sentences=config.batch_size, shuffle=False)),
+        batch_loader(data["train"], sampler),
+        batch_loader(data["val"], EpochSampler(rows["val"], sentences=config.batch_size, shuffle=False)),
         folder=folder,
         patience=config.max_epochs,
     )

@@ -19,18 +19,11 @@ def load_graph(name: GraphName, *, data_root: Path | str | None = None, split_se
 
     Args:
         name: name of the graph, one of `GRAPHS`.
-        data_root: folder of the data sets; by default $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention.
+        data_root: folder of the data sets; see `data_folder`.
         split_seed: seed of the split where it is random; 0 where there is one public split.
-
-    Returns:
-        The graph, on the CPU.
 
     Raises:
         FileNotFoundError: the files are in none of the places looked at, and cannot be fetched.
         ValueError: an unknown name, a seed for a fixed split, or a file that is damaged or of another format.
-
-    Example:
-        >>> load_graph("digits").features.shape
-        torch.Size([1797, 64])
     """
     return GRAPHS[name](data_folder(data_root), split_seed)

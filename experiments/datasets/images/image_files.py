@@ -49,8 +49,7 @@ class ImageFile:
 
         Raises:
             OSError: there is no such file, or it cannot be read.
-            ValueError: the file is cut off, damaged, of another format than FORMATS or of more than MOST_PIXELS; the
-                message names it.
+            ValueError: the file is cut off, damaged, of another format than FORMATS or of more than MOST_PIXELS.
         """
         content = self._bytes()
         try:
@@ -58,9 +57,7 @@ class ImageFile:
         except Exception as error:  # Pillow's readers of formats raise whatever Python can on damaged bytes
             # Pillow's message may hold the address of the object, which tells nothing.
             unknown = isinstance(error, UnidentifiedImageError)
-            seen = "no picture" if unknown else f"damaged, {clipped(str(error) or type(error).__name__)}"
-            if isinstance(error, _TooLargeError):
-                seen = str(error)
+            seen = "no picture" if unknown else f"not readable, {clipped(str(error) or type(error).__name__)}"
             raise ValueError(
                 f"{self}: {seen} ({len(content)} bytes); expected {_EXPECTED}. Replace it by an intact copy, or "
                 f"{SKIP_BAD}."
@@ -76,10 +73,6 @@ class ImageFile:
             return file.read(self.size)
 
 
-class _TooLargeError(ValueError):
-    """More pixels than MOST_PIXELS."""
-
-
 def _decode(content: bytes) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own bound is tighter
@@ -87,7 +80,7 @@ def _decode(content: bytes) -> Image.Image:
     with image:
         width, height = image.size  # the header's: nothing is unpacked yet
         if width * height > MOST_PIXELS:
-            raise _TooLargeError(f"{width} x {height} pixels, more than {MOST_PIXELS} (MOST_PIXELS)")
+            raise ValueError(f"{width} x {height} pixels, more than {MOST_PIXELS} (MOST_PIXELS)")
         return image.convert("RGB")
 
 

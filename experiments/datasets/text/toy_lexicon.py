@@ -125,15 +125,12 @@ n Auto Autos car cars
 n Bilderbuch Bilderbücher picture_book picture_books
 """)
 # Stems; the ending follows from article, case, gender and number.
-ADJECTIVES = (
-    ("klein", "small"),
-    ("groß", "big"),
-    ("alt", "old"),
-    ("jung", "young"),
-    ("neu", "new"),
-    ("rot", "red"),
-    ("schön", "beautiful"),
-    ("freundlich", "friendly"),
+ADJECTIVES = tuple(
+    zip(
+        ["klein", "groß", "alt", "jung", "neu", "rot", "schön", "freundlich"],
+        ["small", "big", "old", "young", "new", "red", "beautiful", "friendly"],
+        strict=True,
+    )
 )
 # sich, particle, infinitive, finite, participle (* with "sein"), object | base, third person, past, rest (~ particle,
 # = preposition of the object)

@@ -21,7 +21,7 @@ def divide_words(text: str, rule: WordRule) -> str:
         >>> divide_words("Er  kam, sah.", "none")
         'Er kam, sah.'
     """
-    words: list[str] = text.split() if rule == "none" else _tokenizer().tokenize(text)
+    words: list[str] = text.split() if rule == "none" else _nltk()[0].tokenize(text)
     # a full stop at the end may bring a blank along
     return " ".join(" ".join(words).split())
 
@@ -35,20 +35,12 @@ def join_words(text: str, rule: WordRule) -> str:
     """
     if rule == "none":
         return text
-    joined: str = _detokenizer().detokenize(text.split())
+    joined: str = _nltk()[1].detokenize(text.split())
     return joined
 
 
-# NLTK takes a second to import
 @cache
-def _tokenizer() -> Any:
-    from nltk.tokenize import NLTKWordTokenizer
+def _nltk() -> tuple[Any, Any]:
+    from nltk.tokenize import NLTKWordTokenizer, TreebankWordDetokenizer  # takes a second
 
-    return NLTKWordTokenizer()
-
-
-@cache
-def _detokenizer() -> Any:
-    from nltk.tokenize.treebank import TreebankWordDetokenizer
-
-    return TreebankWordDetokenizer()
+    return NLTKWordTokenizer(), TreebankWordDetokenizer()

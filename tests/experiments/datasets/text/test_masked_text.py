@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.datasets.text.batches import batch_loader, padded
 from experiments.datasets.text.masked_text import (
     MASK,
     EpochSampler,
@@ -11,8 +12,6 @@ from experiments.datasets.text.masked_text import (
     encode_sentences,
     hide_tokens,
     load_english,
-    masked_loader,
-    padded,
 )
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD, SPECIAL, train_tokenizer
 
@@ -70,7 +69,7 @@ def test_masks_depend_on_seed_epoch_and_places(rows):
 
 def test_epochs(rows):
     data, sampler = MaskedText(rows, vocabulary_size=SIZE), EpochSampler(rows, sentences=16)
-    loader = masked_loader(data, sampler)
+    loader = batch_loader(data, sampler)
     sampler.set_epoch(0)
     first, again = list(loader), list(loader)
     assert len(first) == len(sampler) == 13

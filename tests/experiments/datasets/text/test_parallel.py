@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.datasets.text import multi30k_files
 from experiments.datasets.text.parallel import ParallelText, load_parallel, read_parallel
+from experiments.datasets.text.readers import multi30k
 from experiments.datasets.text.readers.tatoeba import PART
 from pyro_attention.analysis.alignments.weights import Alignment
 from tests.experiments.datasets.text.tiny_parallel import pairs
@@ -257,7 +257,7 @@ def test_real_multi30k(split, size, tmp_path, monkeypatch):
         assert len(load_parallel("multi30k", split, source=source, target=target, max_words=45)) == size
     folder = Path(REAL) / "multi30k" / "task1"
     for path in folder.iterdir():
-        assert multi30k_files.SHA256[path.name] == sha256(path.read_bytes()).hexdigest()
+        assert multi30k.SHA256[path.name] == sha256(path.read_bytes()).hexdigest()
 
 
 @needs_data
