@@ -10,13 +10,7 @@ import torch
 from torch import Tensor
 
 from experiments.datasets.text.batches import batch_loader
-from experiments.datasets.text.masked_text import (
-    EpochSampler,
-    MaskedBatch,
-    MaskedText,
-    encode_sentences,
-    load_english,
-)
+from experiments.datasets.text.masked_text import EpochSampler, MaskedBatch, MaskedText, encode_sentences, load_english
 from experiments.harness.training import Fitted, Trained, hybrid_metrics
 from experiments.pretrain.model import TrainedEncoder
 from pyro_attention import Dense, Soft, predict, sample_posterior

@@ -13,14 +13,7 @@ from experiments.datasets.text.masked_text import MaskedBatch, load_english
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import saved_config
-from experiments.harness.training import (
-    ELBOTraining,
-    PriorFactory,
-    Trained,
-    load_best,
-    resolve_device,
-    seeded_build,
-)
+from experiments.harness.training import ELBOTraining, PriorFactory, Trained, load_best, resolve_device, seeded_build
 from experiments.pretrain.config import PretrainConfig
 from experiments.sequence.model import run_vocabulary
 from models.text import MaskedLanguageModel, TextEncoder

@@ -75,12 +75,7 @@ GRAPHS: Registry[Callable[[Path, int], GraphData]] = Registry("graph")
 
 
 def check_graph(data: GraphData) -> None:
-    """Check everything that `GraphData` promises.
-
-    Raises:
-        GraphDataError: a ValueError that names the field, what was seen and what was expected.
-        TypeError: a field is no tensor.
-    """
+    """Raise GraphDataError unless all holds that `GraphData` promises; TypeError for a field that is no tensor."""
     features, classes, layouts = data.features, data.num_classes, (torch.strided, torch.sparse_coo)
     _check_tensor("features", features, torch.float32, (None, None))
     whole = isinstance(classes, int) and not isinstance(classes, bool) and classes >= 1

@@ -17,10 +17,7 @@ def load_graph(name: GraphName, *, data_root: Path | str | None = None, split_se
 
     The module of a data set in `experiments.datasets.graphs.readers` tells what it holds and where its files lie.
 
-    Args:
-        name: name of the graph, one of `GRAPHS`.
-        data_root: folder of the data sets; see `data_folder`.
-        split_seed: seed of the split where it is random; 0 where there is one public split.
+    The seed is that of the split where it is random; 0 where there is one public split.
 
     Raises:
         FileNotFoundError: the files are in none of the places looked at, and cannot be fetched.

@@ -16,12 +16,8 @@ def load_captions(name: str, split: str, *, data_root: Path | str | None = None,
 
     The module of a data set in `experiments.datasets.images.readers` tells what it holds and where its files lie.
 
-    Args:
-        name: name of the data set, one of `CAPTIONS`.
-        split: "train", "val" or "test".
-        data_root: folder of the data sets; see `data_folder`.
-        skip: leave out, and count in `skipped`, lines that are no caption, images without a caption and captions
-            without an image.
+    With `skip`, lines that are no caption, images without a caption and captions without an image are left out, and
+    counted in `skipped`.
 
     Raises:
         FileNotFoundError: files are missing; the message says which to put where. They are not fetched.

@@ -85,15 +85,8 @@ def content_encoder(
 ) -> GridEncoder:
     """Train an encoder, or take the one that was trained with the same data and settings before.
 
-    Args:
-        pixels: [images, 3, height, width] uint8, of the training split only; height and width divide by 16.
-        captions: captions of every image.
-        folder: folder of the cache.
-        seed: seed of the weights and of the order of the images; the encoder is named after it.
-        epochs: passes over the images.
-        batch_size: images at a time.
-        device: where to compute.
-        progress: show a progress bar.
+    The pixels, [images, 3, height, width] uint8, are of the training split only; height and width divide by 16. The
+    seed is that of the weights and of the order of the images; the encoder is named after it.
 
     Raises:
         ValueError: sizes do not go together, or the cache is damaged.

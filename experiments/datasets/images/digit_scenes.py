@@ -57,17 +57,6 @@ class DigitScenes:
         grid: number of rows and of columns.
         captions: the true captions of every scene. Those that name the digits in falling order come first, in random
             order, and are all there is of training scenes; then the others, in random order.
-
-    Example:
-        >>> scenes = digit_scenes(0, train=3, val=1, test=1)["train"]
-        >>> print(scenes.digits[1].view(3, 3))
-        tensor([[ 4, -1, -1],
-                [ 8,  6, -1],
-                [-1, -1, -1]])
-        >>> scenes.captions[1]
-        ['an eight left of a six and below a four']
-        >>> scenes.word_cells(1, "a six right of an eight")
-        [-1, 4, -1, -1, -1, 3]
     """
 
     regions: Tensor

@@ -37,17 +37,11 @@ class Scale(nn.Module):
 
 @dataclass(frozen=True)
 class GridEncoder:
-    """A frozen network that gives features of the cells of a grid.
-
-    Args:
-        name: what results call it.
-        module: [B, 3, height, width] float32 to [B, channels, rows, columns].
-        transform: pixels of 0 to 255, [B, 3, height, width] uint8, to what the module takes; such as `Scale`.
-    """
+    """A frozen network that gives features of the cells of a grid, and what results call it."""
 
     name: str
-    module: nn.Module
-    transform: nn.Module
+    module: nn.Module  # [B, 3, height, width] float32 to [B, channels, rows, columns]
+    transform: nn.Module  # pixels, [B, 3, height, width] uint8, to what the module takes; such as `Scale`
 
 
 def fingerprint(module: nn.Module) -> str:

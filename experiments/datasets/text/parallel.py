@@ -13,13 +13,7 @@ import_readers("experiments.datasets.text.readers")
 
 
 def load_parallel(
-    name: str,
-    split: str,
-    *,
-    source: str = "de",
-    target: str = "en",
-    data_root: Path | str | None = None,
-    **rules: Any,
+    name: str, split: str, *, source: str = "de", target: str = "en", data_root: Path | str | None = None, **rules: Any
 ) -> ParallelText:
     """Load one split of a data set of sentence pairs.
 
@@ -30,7 +24,7 @@ def load_parallel(
         split: "train", "val" or "test".
         source: language to translate from, such as "de".
         target: language to translate to.
-        data_root: folder of the data sets; see `data_folder`.
+        data_root: see `data_folder`.
         rules: what becomes of a line; fields of `Rules`.
 
     Raises:

@@ -89,18 +89,11 @@ class Rules(NamedTuple):
 
 @dataclass(frozen=True)
 class ParallelReader:
-    """A data set of sentence pairs.
+    """A data set of sentence pairs; a split is read from the folder of the data sets."""
 
-    Args:
-        read: gives a split, from the folder of the data sets, the name of the split, the languages of source and
-            target, and what becomes of a line.
-        languages: languages that there are.
-        tokenised: whether punctuation stands between blanks already.
-    """
-
-    read: Callable[[Path, str, tuple[str, str], Rules], ParallelText]
+    read: Callable[[Path, str, tuple[str, str], Rules], ParallelText]  # folder, split, source and target language
     languages: tuple[str, ...]
-    tokenised: bool = False
+    tokenised: bool = False  # whether punctuation stands between blanks already
 
 
 PARALLEL: Registry[ParallelReader] = Registry("parallel text")
@@ -114,12 +107,7 @@ class Fault(NamedTuple):
 
 
 def read_parallel(
-    source: Path | str,
-    target: Path | str,
-    *,
-    languages: tuple[str, str],
-    name: str | None = None,
-    **rules: Any,
+    source: Path | str, target: Path | str, *, languages: tuple[str, str], name: str | None = None, **rules: Any
 ) -> ParallelText:
     """Read sentence pairs from two plain text files (UTF-8), where line i of one translates line i of the other.
 

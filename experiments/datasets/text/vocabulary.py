@@ -41,14 +41,6 @@ class Vocabulary:
 
     Raises:
         ValueError: the JSON is damaged, or no byte-level BPE with the special tokens at their ids.
-
-    Example:
-        >>> vocabulary = train_tokenizer(["der Hund ruft", "der Hund"] * 9, size=270)
-        >>> ids = vocabulary.encode("der  Hund bellt")
-        >>> vocabulary.decode(ids)
-        'der Hund bellt'
-        >>> vocabulary.words(ids)
-        [0, 1, 2, 2, 2, 2, 2, 2]
     """
 
     text: str
@@ -118,12 +110,7 @@ class Vocabulary:
 
     @staticmethod
     def load(path: Path) -> "Vocabulary":
-        """Read what `save` has written.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: the file is damaged or of another kind; the message names it.
-        """
+        """Read what `save` has written; FileNotFoundError or ValueError where the file is missing or damaged."""
         remedy = "Replace the file by an intact copy, or train the tokenizer again."
         if not is_there(path):
             raise FileNotFoundError(f"{path} is missing; expected a vocabulary as JSON. {remedy}")
@@ -138,8 +125,7 @@ class Vocabulary:
         if fingerprint != self.fingerprint:
             raise ValueError(
                 f"{checkpoint}: trained with another vocabulary (fingerprint {fingerprint[:12]}); expected "
-                f"{self.fingerprint[:12]}. Its ids mean other pieces here: load the vocabulary that was saved with "
-                f"that run, or train again."
+                f"{self.fingerprint[:12]}. Load the vocabulary that was saved with that run, or train again."
             )
 
 

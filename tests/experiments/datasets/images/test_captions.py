@@ -253,11 +253,11 @@ def test_colours(tmp_path, mode, kind):
 BAD_IMAGES = {
     "cut off": (
         picture(size=(640, 640))[:-2000],
-        r"a\.jpg: not readable, image file is truncated.*expected a photograph",
+        r"a\.jpg: damaged or too large, image file is truncated.*expected a photograph",
     ),
     "empty": (b"", r"a\.jpg: no picture \(0 bytes\); expected a photograph that Pillow can read"),
     "text": (b"<html>not found</html>", r"a\.jpg: no picture \(22 bytes\)"),
-    "damaged": (picture(kind="PNG")[:45] + bytes(30), r"a\.jpg: (not readable, |no picture)"),
+    "damaged": (picture(kind="PNG")[:45] + bytes(30), r"a\.jpg: (damaged or too large, |no picture)"),
 }
 
 
