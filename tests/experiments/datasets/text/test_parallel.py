@@ -169,12 +169,19 @@ def test_iwslt14_samples(write, tmp_path):
     assert text.skipped == {"held out": 3, "repeated": 2}
 
 
-@pytest.mark.parametrize("split", ["train", "val", "test"])
-def test_iwslt14_is_missing(tmp_path, split):
+@pytest.mark.parametrize(
+    ("name", "split", "file", "source"),
+    [
+        ("iwslt14", "train", "iwslt14-de-en/train.de", "prepare-iwslt14.sh"),
+        ("iwslt14", "val", "iwslt14-de-en/valid.de", "prepare-iwslt14.sh"),
+        ("iwslt14", "test", "iwslt14-de-en/test.de", "prepare-iwslt14.sh"),
+        ("tatoeba", "train", "tatoeba-deu-eng/deu.txt is missing", "manythings.org"),
+    ],
+)
+def test_data_set_that_is_missing(tmp_path, name, split, file, source):
     with pytest.raises(FileNotFoundError) as info:
-        load_parallel("iwslt14", split, data_root=tmp_path)
-    stem = "valid" if split == "val" else split
-    for part in (str(tmp_path / "iwslt14-de-en" / f"{stem}.de"), "prepare-iwslt14.sh", "--data-root"):
+        load_parallel(name, split, data_root=tmp_path)
+    for part in (str(tmp_path / file), source, "--data-root"):
         assert part in str(info.value)
 
 
@@ -240,11 +247,6 @@ def test_tatoeba_bad_lines(tatoeba, place, row, message):
     rows[place] = row(rows[place])
     with pytest.raises(ValueError, match=message):
         list(map(functools.partial(tatoeba, rows), ("train", "val", "test")))
-
-
-def test_tatoeba_is_missing(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"deu\.txt is missing; .*manythings.org.* --data-root"):
-        load_parallel("tatoeba", "train", data_root=tmp_path)
 
 
 # real data
