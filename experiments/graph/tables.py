@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from experiments.graph.config import TableName
-from experiments.graph.rows import GRIDS, LEGEND, ROWS, SEARCHED
+from experiments.graph.rows import GRIDS, LEGEND, ROWS, SEARCHED, settings
 from experiments.reporting.columns import Column
 
-__all__ = ["BASELINE", "DATASETS", "ENSEMBLE", "MAIN", "OPTIONS", "TABLES", "Block", "Table", "TableName"]
+__all__ = ["BASELINE", "DATASETS", "ENSEMBLE", "MAIN", "TABLES", "Block", "Table", "TableName"]
 
 BASELINE = "soft"
 """The row that the others are compared with."""
@@ -18,8 +18,6 @@ DATASETS = {"cora": "Cora", "citeseer": "Citeseer"}
 """The graphs, with the names shown."""
 MAIN = Column("accuracy %", "test_mean_accuracy", 2, 100)
 """The number that is compared with the paper and with the baseline."""
-OPTIONS: Mapping[str, Any] = {"max_epochs": 2000, "patience": 100, "num_samples": 50}
-"""Options that all rows share."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Table:
 
     Attributes:
         title: Title.
-        text: What the rows are and how they were trained.
+        text: What the rows are and how they were trained, with the defaults of :class:`GraphOptions`.
         rows: Options of each row.
         blocks: What is shown beside the main number.
         paper: The paper's numbers, by row and graph.
@@ -100,7 +98,7 @@ _BAM1 = Table(
         )
         + ". Scores are those of the test nodes."
     ),
-    rows={row: options | SEARCHED.get(row, {}) for row, options in ROWS.items() if row in GRIDS},
+    rows=settings([row for row in ROWS if row in GRIDS]),
     paper={
         "soft": {"cora": 83.00, "citeseer": 72.50},
         "no KL": {"cora": 83.39, "citeseer": 72.91},

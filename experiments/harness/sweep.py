@@ -29,12 +29,7 @@ Config = TypeVar("Config", bound=RunOptions)
 
 @dataclass(frozen=True)
 class Trainings(Generic[Config]):
-    """Finished trainings, by row and seed.
-
-    Attributes:
-        configs: Their configurations.
-        metrics: Their metrics.
-    """
+    """Configurations and metrics of finished trainings, by row and seed."""
 
     configs: Mapping[Key, Config]
     metrics: Mapping[Key, Metrics]
@@ -112,11 +107,7 @@ class Sweep:
         return self.folder / "figures" if self.page is None else self.page.parent / "pictures"
 
     def open(self) -> Sweep:
-        """Prepare the folder.
-
-        Raises:
-            UserError: It holds another run, or this one and neither ``resume`` nor ``overwrite`` is set.
-        """
+        """Prepare the folder; see :func:`open_run`."""
         with user_errors(ValueError, OSError):
             open_run(self.folder, self.config, free=self.free)
         return self
@@ -124,12 +115,9 @@ class Sweep:
     def configs(
         self, config_type: Callable[..., Config], rows: Mapping[Key, Mapping[str, Any]], seeds: Iterable[int]
     ) -> dict[Key, Config]:
-        """Configurations of all trainings; seeds first, so that an interrupted sweep has all rows of the first seeds.
+        """Configurations of all trainings, from the options of every row; the keys of the rows name the folders too.
 
-        Args:
-            config_type: Dataclass of the configurations.
-            rows: Options of every row, by the parts of its name, which name the folders of its trainings too.
-            seeds: Seeds of every row.
+        All rows of the first seed come first, so that an interrupted sweep has them.
         """
         how, runs = self.config.for_runs(), self.folder / "runs"
         return {
@@ -141,12 +129,7 @@ class Sweep:
     def train(
         self, run: Callable[[Config], dict[str, float]], configs: Mapping[Key, Config], *, shown: str = "val_accuracy"
     ) -> Trainings[Config]:
-        """Run every configuration that is not finished yet.
-
-        Args:
-            run: The script that they are configurations of.
-            configs: Configurations, in the order in which they are started.
-            shown: Metric that is shown beside the progress bar when one has finished.
+        """Run every configuration that is not finished yet; the bar shows the metric ``shown`` of the last one.
 
         Raises:
             UserError: That of a training, such as data that are not there.

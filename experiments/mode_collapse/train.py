@@ -56,15 +56,7 @@ class _Setting:
 
 @exclusive
 def run(config: ModeCollapseConfig) -> dict[str, float]:
-    """Follow the clusters, print the table, and write metrics, pictures, report and a section of RESULTS.md.
-
-    Returns:
-        ``"<dimensions>/<points>/<attention>/step<i>"`` to the mean distance of the centres over seeds, the same with
-        ``/spread`` to its standard deviation, and ``closed_form_error``.
-
-    Raises:
-        UserError: The folder holds another run.
-    """
+    """Follow the clusters, print the table, and write metrics, pictures, report and a section of RESULTS.md."""
     page, folder = config.results or RESULTS, config.out or Path("runs", "mode_collapse")
     open_run(folder, config, free=("results",))
     settings = [_follow(config, dim, case) for dim in DIMS for case in CASES]
@@ -80,14 +72,14 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
 
 
 def _follow(config: ModeCollapseConfig, dim: int, case: str) -> _Setting:
-    deviation = 0.0 if dim == 1 else config.deviation
-    points = clusters(CASES[case], config.distance, dim=dim, deviation=deviation)
-    found = {}
-    for name, attention in ATTENTIONS.items():
-        found[name] = [
+    points = clusters(CASES[case], config.distance, dim=dim, deviation=0.0 if dim == 1 else config.deviation)
+    found = {
+        name: [
             trajectory(points, attention, steps=config.steps, concentration=config.concentration, seed=seed)
             for seed in range(config.seeds if attention.stochastic else 1)
         ]
+        for name, attention in ATTENTIONS.items()
+    }
     return _Setting(dim, case, found)
 
 

@@ -63,12 +63,6 @@ def columns_of(runs: Mapping[str, Runs], columns: Sequence[Column]) -> list[Colu
 
 
 def summary_rows(head: str, runs: Mapping[str, Runs], columns: Sequence[Column]) -> list[Row]:
-    """A table with one row for each entry of ``runs``; columns that none of them has are left out.
-
-    Args:
-        head: Head of the first column, which holds the names of the rows.
-        runs: Metrics of every seed, by row.
-        columns: The other columns.
-    """
+    """A table with one row for each entry of ``runs``, named in the column ``head``; empty columns are left out."""
     shown = columns_of(runs, columns)
     return [{head: row} | {column.name: column.cell(found) for column in shown} for row, found in runs.items()]

@@ -7,7 +7,7 @@ import html
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["document", "heading", "image", "paragraph", "preformatted"]
+__all__ = ["document", "element", "image"]
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1f2937; }
@@ -17,19 +17,9 @@ img { max-width: 100%; } p { max-width: 48rem; }
 """
 
 
-def heading(text: str) -> str:
-    """A heading."""
-    return f"<h2>{html.escape(text)}</h2>"
-
-
-def paragraph(text: str) -> str:
-    """A paragraph of plain text."""
-    return f"<p>{html.escape(text)}</p>"
-
-
-def preformatted(text: str) -> str:
-    """Text that is shown as it is, in letters of one width."""
-    return f"<pre>{html.escape(text)}</pre>"
+def element(tag: str, text: str) -> str:
+    """Plain text as a heading (h2), as a paragraph (p) or as it is (pre)."""
+    return f"<{tag}>{html.escape(text)}</{tag}>"
 
 
 def image(path: Path, caption: str) -> str:

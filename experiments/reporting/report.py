@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from experiments.files import write_atomic
@@ -60,24 +61,17 @@ class Part:
             yield f"![{self.caption or self.title}](pictures/{self.picture.name})"
 
     def _html(self) -> Iterator[str]:
-        if self.title:
-            yield html.heading(self.title)
-        yield from map(html.paragraph, self.text.split("\n\n") if self.text else ())
-        yield from map(html.preformatted, filter(None, (as_table(self.rows) if self.rows else "", self.lines)))
+        texts = [("h2", self.title), *(("p", paragraph) for paragraph in self.text.split("\n\n"))]
+        texts += [("pre", as_table(self.rows) if self.rows else ""), ("pre", self.lines)]
+        yield from (html.element(tag, text) for tag, text in texts if text)
         if self.picture is not None:
             yield html.image(self.picture, self.caption or self.title)
-            yield html.paragraph(self.caption) if self.caption else ""
+            yield html.element("p", self.caption) if self.caption else ""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a script reports.
-
-    Attributes:
-        title: Title.
-        section: Name of its section of RESULTS.md.
-        parts: Its parts, in order.
-    """
+    """What a script reports: a title, the name of its section of RESULTS.md, and its parts in order."""
 
     title: str
     section: str
@@ -85,11 +79,9 @@ class Report:
 
     def terminal(self) -> str:
         """The parts that the terminal shows, and the files of all pictures."""
-        shown = [
-            text for part in self.parts if part.terminal and part.picture is None for text in part._terminal() if text
-        ]
-        pictures = [str(part.picture) for part in self.parts if part.picture is not None]
-        return "\n\n".join([*shown, *(["\n".join(pictures)] if pictures else [])])
+        texts = [part._terminal() for part in self.parts if part.terminal and part.picture is None]
+        pictures = "\n".join(str(part.picture) for part in self.parts if part.picture is not None)
+        return "\n\n".join(filter(None, [*chain.from_iterable(texts), pictures]))
 
     def markdown(self, source: str) -> str:
         """The section of RESULTS.md, under a line on how it was made."""
@@ -99,19 +91,13 @@ class Report:
     def html(self, source: str, *, configuration: str = "") -> str:
         """All parts as a page that needs no other file, and the configuration below."""
         end = Part("Configuration", lines=configuration) if configuration else Part()
-        shown = [html.paragraph(source), *(text for part in (*self.parts, end) for text in part._html())]
+        shown = [html.element("p", source), *(text for part in (*self.parts, end) for text in part._html())]
         return html.document(self.title, shown)
 
     def publish(self, folder: Path, page: Path | None, *, source: str) -> None:
-        """Write report.html into a folder and the section into a page, and print the rest.
+        """Write report.html into the script's folder, the section into a page if there is one, and print the rest.
 
-        Args:
-            folder: The folder of the script, with its config.yaml.
-            page: The page, if there is to be a section.
-            source: How the results were made: the command, seeds and hardware.
-
-        Raises:
-            UserError: A file cannot be read or written.
+        ``source`` says how the results were made: the command, seeds and hardware.
         """
         path, text = folder / "report.html", self.html(source, configuration=(folder / "config.yaml").read_text())
         write_atomic(path, lambda file: file.write(text.encode()))
