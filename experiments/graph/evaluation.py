@@ -54,40 +54,38 @@ _SAMPLE_SCORES = {
     for name, level in _THRESHOLDS.items()
 } | {"mutual_information": "of class and noise, mean over nodes, nats"}
 
-DEFINITIONS = (
-    {
+DEFINITIONS = {
+    **{
         f"test_{kind}_{name}": f"{text}; {how}"
         for kind, (_, how) in _PREDICTIONS.items()
         for name, text in (SCORES | SCALED_SCORES | _SCORES | (_SAMPLE_SCORES if kind in _SAMPLED else {})).items()
-    }
-    | {
+    },
+    **{
         f"{kind}_temperature": f"temperature of least NLL on the validation nodes; {how}"
         for kind, (_, how) in _PREDICTIONS.items()
-    }
-    | {
+    },
+    **{
         f"variance_share_{source}": f"share of {source} in the variance of the class probabilities of the test nodes"
         for source in ("attention", "dropout", "interaction")
-    }
-    | {
-        "val_accuracy": "accuracy on the validation nodes at the best epoch, attention at its posterior mean",
-        "val_loss": "mean negative log-likelihood on the validation nodes at the best epoch, without KL, nats",
-        "kl": "KL of the attention, unweighted, summed over edges, heads and layers, nats",
-        "kl_gradient_norm": "Euclidean norm of that KL's gradient with respect to all parameters",
-        "attention_entropy": "entropy of the mean attention over a node's neighbours and itself, divided by the "
-        "logarithm of their number (1 = uniform); mean over nodes with neighbours, heads and layers",
-        "noise_edge_attention": "attention paid to the edges added as noise, divided by what uniform attention would "
-        "pay them; mean over heads and layers",
-        **{
-            f"hybrid_{site}": f"share of doubly normalised attention in {site}, mean over heads, at the best epoch"
-            for site in ("layers.0", "layers.1")
-        },
-        "best_epoch": "epoch whose weights are evaluated, from 0",
-        "epochs": "number of epochs trained",
-        "updates": "number of training steps",
-        "step_ms": "median time of a training step, ms",
-        "parameters": "number of trained numbers in network, priors and guide",
-    }
-)
+    },
+    **{
+        f"hybrid_{site}": f"share of doubly normalised attention in {site}, mean over heads, at the best epoch"
+        for site in ("layers.0", "layers.1")
+    },
+    "val_accuracy": "accuracy on the validation nodes at the best epoch, attention at its posterior mean",
+    "val_loss": "mean negative log-likelihood on the validation nodes at the best epoch, without KL, nats",
+    "kl": "KL of the attention, unweighted, summed over edges, heads and layers, nats",
+    "kl_gradient_norm": "Euclidean norm of that KL's gradient with respect to all parameters",
+    "attention_entropy": "entropy of the mean attention over a node's neighbours and itself, divided by the "
+    "logarithm of their number (1 = uniform); mean over nodes with neighbours, heads and layers",
+    "noise_edge_attention": "attention paid to the edges added as noise, divided by what uniform attention would "
+    "pay them; mean over heads and layers",
+    "best_epoch": "epoch whose weights are evaluated, from 0",
+    "epochs": "number of epochs trained",
+    "updates": "number of training steps",
+    "step_ms": "median time of a training step, ms",
+    "parameters": "number of trained numbers in network, priors and guide",
+}
 
 
 def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], Tensor]:

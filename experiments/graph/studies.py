@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import fmean
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -93,17 +92,9 @@ def run(config: StudyConfig) -> dict[str, float]:
     )
     picture = save(_figure(study, trainings, config.rows), sweep.pictures / f"{name}.png")
     table = Part(text=text, rows=_rows(study, trainings, config.rows[0]))
-    means = {
-        f"{row}/{level}/{column.metric}": fmean(
-            found.get(column.metric, math.nan) for found in trainings.runs(row, level)
-        )
-        for row in config.rows
-        for level in study.levels
-        for column in study.columns
-    }
     parts = [table, Part(picture=picture, caption=study.title)]
     report = Report(f"{study.title} ({config.dataset})", name, parts)
-    return sweep.finish(report, trainings, means, "mean over seeds; see metrics.json of the runs")
+    return sweep.finish(report, trainings, definitions="mean over seeds; see metrics.json of the runs")
 
 
 def _rows(study: Study, trainings: Trainings[graph.GraphConfig], first: str) -> list[Row]:

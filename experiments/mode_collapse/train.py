@@ -84,6 +84,7 @@ def _follow(config: ModeCollapseConfig, dim: int, case: str) -> _Setting:
 
 
 def _metrics(settings: list[_Setting]) -> tuple[dict[str, float], dict[str, str]]:
+    """Metrics: ``"<dimensions>/<points>/<attention>/step<i>"`` and the largest error; and what they mean."""
     metrics, definitions, errors = {}, {}, [0.0]
     for setting in settings:
         for name, attention in ATTENTIONS.items():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from experiments.files import write_atomic
-from experiments.reporting import html
 from experiments.reporting.columns import Row
 from experiments.reporting.page import update_section
 from experiments.reporting.tables import as_table, markdown_table
@@ -17,6 +18,12 @@ from experiments.reporting.tables import as_table, markdown_table
 __all__ = ["Part", "Report"]
 
 _WIDTH = 100  # letters in a line on the terminal
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1f2937; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+pre { background: #f3f4f6; padding: .8rem 1rem; overflow-x: auto; font-size: .85rem; line-height: 1.35; }
+img { max-width: 100%; } p { max-width: 48rem; }
+"""
 
 
 @dataclass(frozen=True)
@@ -63,10 +70,10 @@ class Part:
     def _html(self) -> Iterator[str]:
         texts = [("h2", self.title), *(("p", paragraph) for paragraph in self.text.split("\n\n"))]
         texts += [("pre", as_table(self.rows) if self.rows else ""), ("pre", self.lines)]
-        yield from (html.element(tag, text) for tag, text in texts if text)
+        yield from (_element(tag, text) for tag, text in texts if text)
         if self.picture is not None:
-            yield html.image(self.picture, self.caption or self.title)
-            yield html.element("p", self.caption) if self.caption else ""
+            yield _image(self.picture, self.caption or self.title)
+            yield _element("p", self.caption) if self.caption else ""
 
 
 @dataclass(frozen=True)
@@ -91,8 +98,8 @@ class Report:
     def html(self, source: str, *, configuration: str = "") -> str:
         """All parts as a page that needs no other file, and the configuration below."""
         end = Part("Configuration", lines=configuration) if configuration else Part()
-        shown = [html.element("p", source), *(text for part in (*self.parts, end) for text in part._html())]
-        return html.document(self.title, shown)
+        shown = [_element("p", source), *(text for part in (*self.parts, end) for text in part._html())]
+        return _document(self.title, shown)
 
     def publish(self, folder: Path, page: Path | None, *, source: str) -> None:
         """Write report.html into the script's folder, the section into a page if there is one, and print the rest.
@@ -104,3 +111,23 @@ class Report:
         if page is not None:
             update_section(page, self.section, self.markdown(source))
         print("", self.terminal(), "", path, *([] if page is None else [page]), sep="\n", flush=True)
+
+
+def _element(tag: str, text: str) -> str:
+    """Plain text as a heading (h2), as a paragraph (p) or as it is (pre)."""
+    return f"<{tag}>{html.escape(text)}</{tag}>"
+
+
+def _image(path: Path, caption: str) -> str:
+    """A PNG file, put into the page."""
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<img alt="{html.escape(caption)}" src="data:image/png;base64,{data}">'
+
+
+def _document(title: str, elements: Iterable[str]) -> str:
+    """A page that needs no other file."""
+    escaped = html.escape(title)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escaped}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{escaped}</h1>{''.join(elements)}</body></html>"
+    )
