@@ -46,6 +46,7 @@ _PREDICTIONS: dict[str, tuple[Noise, str]] = {
 }
 _SAMPLED = ("attention", "mc_dropout", "both")
 _THRESHOLDS = {"01": 0.01, "05": 0.05, "10": 0.1}
+_SOURCES = ("attention", "dropout", "interaction")  # of the variance
 
 _SCORES = {"aurc": "mean error over all coverages when the most confident are kept (area under risk-coverage)"}
 _SAMPLE_SCORES = {
@@ -66,7 +67,7 @@ DEFINITIONS = {
     },
     **{
         f"variance_share_{source}": f"share of {source} in the variance of the class probabilities of the test nodes"
-        for source in ("attention", "dropout", "interaction")
+        for source in _SOURCES
     },
     **{
         f"hybrid_{site}": f"share of doubly normalised attention in {site}, mean over heads, at the best epoch"
@@ -154,11 +155,7 @@ def _variance_shares(samples: Mapping[str, Tensor], data: GraphData) -> dict[str
 
     attention, dropout, both = (moments(samples[kind]) for kind in ("attention", "mc_dropout", "both"))
     split = split_variance(attention=attention, dropout=dropout, both=both)
-    return {
-        "variance_share_attention": split.attention_share,
-        "variance_share_dropout": split.dropout_share,
-        "variance_share_interaction": split.interaction_share,
-    }
+    return {f"variance_share_{source}": getattr(split, f"{source}_share") for source in _SOURCES}
 
 
 def _kl_and_gradient(trained: TrainedGraph) -> dict[str, float]:

@@ -79,13 +79,8 @@ def neighbourhood(
 ) -> Figure:
     """A node and whom it attends to: mean weight and 90 % credible interval of every edge.
 
-    Args:
-        samples: Attention weights of the node's in-edges, ``[S, edges]``.
-        node: The node.
-        neighbours: Source of each edge; the node itself for its self loop.
-        images: Of all nodes ``[N, height, width]``; numbers are shown without.
-        labels: Of all nodes ``[N]``.
-        title: Of the figure.
+    The samples ``[S, edges]`` are those of the node's in-edges, which come from the neighbours and the node itself;
+    labels ``[N]`` and images ``[N, height, width]`` are of all nodes. Without images numbers are shown.
     """
     mean = samples.mean(0)
     order = mean.argsort(descending=True)

@@ -47,10 +47,8 @@ class TrainedGraph(Trained[GraphConfig, GAT]):
     """A network with its weights, its guide and what they were trained on, all on one device."""
 
     data: GraphData
-    features: Tensor
-    """Of the nodes; sparse ones by rows, the layout with the fastest products."""
-    graph: EdgeList
-    """Edges, with self loops."""
+    features: Tensor  # sparse ones by rows, the layout with the fastest products
+    graph: EdgeList  # with self loops
 
     @property
     def inputs(self) -> tuple[Tensor, EdgeList, Tensor]:

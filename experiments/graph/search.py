@@ -33,8 +33,8 @@ def run(config: SearchConfig) -> dict[str, float]:
         f"early stopping kept. The best setting of a row (largest accuracy, then smallest NLL) is used in the tables "
         f"and studies on all graphs."
     )
-    title = f"Settings tried ({config.name}, {config.dataset})"
-    report = Report(title, f"search-{name}", [Part(text=text, rows=_rows(scores))])
+    parts = [Part(text=text, rows=_rows(scores))]
+    report = Report(f"Settings tried ({config.name}, {config.dataset})", f"search-{name}", parts)
     means = {" ".join(filter(None, key)): accuracy / 100 for key, (accuracy, _) in scores.items()}
     return sweep.finish(report, trainings, means, "validation accuracy at the best epoch, mean over seeds")
 

@@ -34,13 +34,13 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Study:
-    """One option of experiments.graph at several levels; ``text`` says what these mean, ``axis`` is their label."""
+    """One option of experiments.graph at several levels."""
 
     title: str
-    text: str
+    text: str  # what the levels mean
     option: str
     levels: tuple[float, ...]
-    axis: str
+    axis: str  # label of the levels
     columns: tuple[Column, ...] = _COLUMNS
 
 

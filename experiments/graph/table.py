@@ -30,7 +30,7 @@ def run(config: TableConfig) -> dict[str, float]:
         "patience": default.patience,
     }
     rows = {
-        (dataset, row): shared | options | {"dataset": dataset}
+        (dataset, row): {**shared, **options, "dataset": dataset}
         for dataset in DATASETS
         for row, options in table.rows.items()
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -121,7 +122,7 @@ def _panel(axis: Axes, table: Table, trainings: Trainings[GraphConfig], dataset:
         if len(values) > 1:
             found = paired_difference(values, [0.0] * len(values))
             errors = [[found.mean - found.low], [found.high - found.mean]]
-            style = {"fmt": "o", "color": "#1b6ca8", "capsize": 3, "markersize": 5}
+            style: dict[str, Any] = {"fmt": "o", "color": "#1b6ca8", "capsize": 3, "markersize": 5}
             axis.errorbar([found.mean], [place - 0.08], xerr=errors, label=mean, **style)
         if row in table.paper:
             axis.plot([table.paper[row][dataset]], [place - 0.08], "D", color="#d1495b", markersize=5, label=paper)

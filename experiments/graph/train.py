@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -36,9 +36,9 @@ def run(config: GraphConfig) -> dict[str, float]:
         metrics = open_training(folder, config)
     if metrics is not None:
         return metrics
-    # one batch an epoch; a generator of its own, because a loader draws a seed that nobody uses
+    # an epoch is one batch; a loader draws a seed, here from a generator that no noise depends on
     train_data, val_data = (
-        DataLoader([(*trained.inputs, mask)], batch_size=None, generator=torch.Generator())
+        DataLoader[Any]([(*trained.inputs, mask)], batch_size=None, generator=torch.Generator())  # type: ignore[arg-type]
         for mask in (trained.data.train_mask, trained.data.val_mask)
     )
     monitor: dict[str, Literal["min", "max"]] = {"val_accuracy": "max", "val_loss": "min"}

@@ -221,7 +221,8 @@ class EpochBar(ProgressBar):
         if self._bar is not None:
             self._bar.close()
 
-    on_exception = on_train_end
+    def on_exception(self, *_: Any) -> None:
+        self.on_train_end()
 
 
 class BatchBar(TQDMProgressBar):

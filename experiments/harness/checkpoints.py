@@ -85,12 +85,11 @@ def _require(path: Path, found: Any, shape: Any, name: object) -> None:
     kind = shape if isinstance(shape, type) else dict
     if not isinstance(found, kind):
         raise _bad(path, f"its {name} is a {type(found).__name__}, expected {kind.__name__}")
-    if kind is shape:
-        return
-    for part, inner in (dict.fromkeys(found, shape[...]) if ... in shape else shape).items():
-        if part not in found:
-            raise _bad(path, f"its {name} has no {part}")
-        _require(path, found[part], inner, part)
+    if isinstance(shape, dict):
+        for part, inner in (dict.fromkeys(found, shape[...]) if ... in shape else shape).items():
+            if part not in found:
+                raise _bad(path, f"its {name} has no {part}")
+            _require(path, found[part], inner, part)
 
 
 def _bad(path: Path, problem: str) -> UserError:
@@ -111,13 +110,8 @@ class Checkpoints(Checkpoint):
     """Writes last.ckpt (the whole run) and best.ckpt (weights only) as the training goes on, and at its end.
 
     At Ctrl-C or SIGTERM the epoch is finished and a checkpoint written; a second signal stops at once, and the run
-    goes on from the checkpoint before.
-
-    Args:
-        folder: Folder of the two files.
-        stopping: Knows the best weights.
-        every: Epochs between two checkpoints; when omitted, the first epoch and every epoch that ends five seconds
-            or more after the last checkpoint.
+    goes on from the checkpoint before. With no number of epochs between two checkpoints, one comes after the first
+    epoch and after every epoch that ends five seconds or more after the last checkpoint.
     """
 
     def __init__(self, folder: Path, stopping: EarlyStopping, *, every: int | None = None) -> None:

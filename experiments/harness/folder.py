@@ -71,11 +71,7 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
 
 
 def open_results(folder: Path, script: str) -> None:
-    """Keep a folder for the results of a script that can be repeated as it is, such as a benchmark.
-
-    Raises:
-        UserError: Another process works in the folder, or it holds results of something else.
-    """
+    """Keep a folder for the results of a script that can be repeated as it is; UserError where it holds others."""
     _hold(folder)
     present = _present(folder, "benchmarks.json")
     record = folder / "environment.json"
@@ -117,14 +113,10 @@ def saved_options(folder: Path) -> dict[str, Any]:
 def saved_config(
     folder: Path, config_type: type[Config], *, script: str, older: Mapping[str, Any] | None = None, **changes: Any
 ) -> Config:
-    """The configuration of the run in a folder, checked as on the command line.
+    """The configuration of the run in a folder, checked as on the command line, with changes.
 
-    Args:
-        folder: The folder.
-        config_type: Dataclass of the configuration.
-        script: The script that makes such runs, for the error.
-        older: What fields meant in runs from before these fields existed, where that is not their default.
-        changes: Fields to set to something else.
+    The error names the ``script`` that makes such runs. ``older`` says what a field was in runs from before it was an
+    option, where that is not its default.
 
     Raises:
         UserError: The folder holds no run, or its config.yaml is damaged or has a value that is not allowed.

@@ -49,8 +49,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The names and values of a YAML file: UTF-8, at most :data:`MAX_BYTES` bytes, without anchors and aliases.
 
     Raises:
-        ValueError: The file is not that; the message names it.
-        OSError: The file cannot be read.
+        ValueError: The file is not that; the message names it. OSError where it cannot be read.
     """
     return mapping(bounded_text(path), path)
 

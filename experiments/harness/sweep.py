@@ -21,8 +21,7 @@ from experiments.reporting.report import Report
 
 __all__ = ["Key", "Metrics", "Sweep", "Trainings"]
 
-Key = tuple[Any, ...]
-"""What tells a training from the others of its sweep: its row, in one or several parts, and last its seed."""
+Key = tuple[Any, ...]  # tells a training from the others of its sweep: its row, in one or several parts, and its seed
 Metrics = Mapping[str, float]
 Config = TypeVar("Config", bound=RunOptions)
 
@@ -73,23 +72,14 @@ class Trainings(Generic[Config]):
 
 @dataclass(frozen=True)
 class Sweep:
-    """A script that starts trainings of another script: its folder, its trainings and its report.
+    """A script that starts trainings of another script: its folder, its trainings and its report."""
 
-    Attributes:
-        script: The module, with what is given by position: what the command line begins with.
-        config: Options of the sweep.
-        name: Folder below runs/ when ``config.out`` is omitted.
-        default_page: The page that gets a section when ``config.results`` is omitted; None for none.
-        free: Options that may differ when the sweep is continued, such as the number of seeds.
-        always: Options that the repeated command names even where they have their default.
-    """
-
-    script: str
+    script: str  # the module, with what is given by position: what the command line begins with
     config: SweepOptions
-    name: str
-    default_page: Path | None = None
-    free: Sequence[str] = ()
-    always: Sequence[str] = ()
+    name: str  # folder below runs/ when config.out is omitted
+    default_page: Path | None = None  # gets a section when config.results is omitted
+    free: Sequence[str] = ()  # options that may differ when the sweep is continued, such as the number of seeds
+    always: Sequence[str] = ()  # options that the repeated command names even where they have their default
 
     @property
     def folder(self) -> Path:
@@ -152,11 +142,8 @@ class Sweep:
     ) -> dict[str, float]:
         """Write metrics.json, report.html and the section of the page, print the tables, and return the metrics.
 
-        Args:
-            report: What is reported.
-            trainings: The trainings that it is made of.
-            metrics: Numbers of metrics.json; the trainings' means when omitted.
-            definitions: What they mean, by what their names have after the last slash, or one text for all.
+        The metrics are the trainings' means when omitted. The definitions say what they mean, by what their names have
+        after the last slash, or in one text for all.
         """
         found = dict(trainings.means() if metrics is None else metrics)
         texts = {

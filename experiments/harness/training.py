@@ -144,12 +144,9 @@ class Trained(Generic[Options, Model]):
 class Fitted:
     """What training leaves."""
 
-    history: list[dict[str, float]]
-    """Metrics of every epoch."""
-    best_epoch: int
-    """Epoch of the weights that the module now has."""
-    updates: int
-    """Number of training steps."""
+    history: list[dict[str, float]]  # metrics of every epoch
+    best_epoch: int  # of the weights that the module now has
+    updates: int  # training steps
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -183,9 +180,11 @@ def fit(
 ) -> Fitted:
     """Train a module and leave it, on the device, with its best weights.
 
+    With ``resume`` training goes on from the last checkpoint in the folder, if there is one; more epochs may be asked
+    for than before.
+
     Args:
-        config: How to train. With ``resume`` training goes on from the last checkpoint in the folder, if there is one;
-            more epochs may be asked for than before.
+        config: How to train.
         module: What to train.
         train_data: Data loader, or any sized iterable over batches.
         val_data: The same for validation.

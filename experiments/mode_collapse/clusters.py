@@ -36,12 +36,7 @@ ATTENTIONS = {
 def clusters(sizes: tuple[int, int], distance: float, *, dim: int, deviation: float, seed: int = 0) -> Tensor:
     """Points of the first cluster, around the origin, and of the second: ``[first + second, dim]``, float64.
 
-    Args:
-        sizes: Points of each cluster.
-        distance: Distance of the centres they are drawn around.
-        dim: Dimensions.
-        deviation: Standard deviation in each dimension.
-        seed: Seed of the points.
+    They are drawn around centres at this distance, with this standard deviation in each dimension.
     """
     generator = torch.Generator().manual_seed(seed)
     points = deviation * torch.randn(sum(sizes), dim, generator=generator, dtype=torch.float64)

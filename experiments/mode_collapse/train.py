@@ -85,24 +85,24 @@ def _follow(config: ModeCollapseConfig, dim: int, case: str) -> _Setting:
 
 def _metrics(settings: list[_Setting]) -> tuple[dict[str, float], dict[str, str]]:
     """Metrics: ``"<dimensions>/<points>/<attention>/step<i>"`` and the largest error; and what they mean."""
-    metrics, definitions, errors = {}, {}, [0.0]
+    metrics, errors = {}, [0.0]
     for setting in settings:
         for name, attention in ATTENTIONS.items():
             for step, found in enumerate(setting.steps(name)):
                 key = f"{setting.dim}d/{setting.case}/{name}/step{step}"
-                metrics[key], definitions[key] = found.mean, "distance of the centres, mean over seeds"
+                metrics[key] = found.mean
                 if found.count > 1:
                     metrics[f"{key}/spread"] = found.spread
-                    definitions[f"{key}/spread"] = "standard deviation of that distance over seeds"
             if setting.dim == 1 and not attention.stochastic:
                 sizes = CASES[setting.case]
                 errors += [
                     abs(after - next_distance(before, sizes, doubly=attention.doubly))
                     for before, after in pairwise(setting.distances(name)[0])
                 ]
-    metrics["closed_form_error"] = max(errors)
+    texts = ("distance of the centres, mean over seeds", "standard deviation of that distance over seeds")
+    definitions = {name: texts[name.endswith("/spread")] for name in metrics}
     definitions["closed_form_error"] = "largest difference from equations (13) and (14) over all updates in 1-D"
-    return metrics, definitions
+    return metrics | {"closed_form_error": max(errors)}, definitions
 
 
 def _row(setting: _Setting, name: str) -> Row:

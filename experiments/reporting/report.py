@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -28,27 +28,16 @@ img { max-width: 100%; } p { max-width: 48rem; }
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a report: a heading, text, a table and a picture, each if there is one.
-
-    Attributes:
-        title: Heading.
-        text: A paragraph, or several with an empty line between them.
-        rows: Rows of a table.
-        lines: Lines that are shown as they are.
-        picture: A PNG file; the page links to it, and report.html holds it.
-        caption: What the picture shows; the heading when omitted.
-        terminal: Whether the terminal shows the part; of one with a picture it names the file, and no more.
-        page: Whether RESULTS.md shows it; there a picture has to lie in the folder pictures/ beside the page.
-    """
+    """One part of a report: a heading, text, a table and a picture, each if there is one."""
 
     title: str = ""
-    text: str = ""
+    text: str = ""  # a paragraph, or several with an empty line between them
     rows: Sequence[Row] = ()
-    lines: str = ""
-    picture: Path | None = None
-    caption: str = ""
-    terminal: bool = True
-    page: bool = True
+    lines: str = ""  # shown as they are
+    picture: Path | None = None  # a PNG file; the page links to it, and report.html holds it
+    caption: str = ""  # of the picture; the title when omitted
+    terminal: bool = True  # whether the terminal shows it; of a part with a picture it names the file, and no more
+    page: bool = True  # whether RESULTS.md shows it; there a picture has to lie in the folder pictures/ beside the page
 
     def _terminal(self) -> Iterator[str]:
         body = [as_table(self.rows) if self.rows else "", self.lines]
@@ -72,16 +61,17 @@ class Part:
         texts += [("pre", as_table(self.rows) if self.rows else ""), ("pre", self.lines)]
         yield from (_element(tag, text) for tag, text in texts if text)
         if self.picture is not None:
-            yield _image(self.picture, self.caption or self.title)
+            data = base64.b64encode(self.picture.read_bytes()).decode()
+            yield f'<img alt="{html.escape(self.caption or self.title)}" src="data:image/png;base64,{data}">'
             yield _element("p", self.caption) if self.caption else ""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a script reports: a title, the name of its section of RESULTS.md, and its parts in order."""
+    """What a script reports."""
 
     title: str
-    section: str
+    section: str  # its name in RESULTS.md
     parts: Sequence[Part]
 
     def terminal(self) -> str:
@@ -95,11 +85,14 @@ class Report:
         shown = [text for part in self.parts if part.page for text in part._markdown() if text]
         return "\n\n".join([f"## {self.title}", source, *shown])
 
-    def html(self, source: str, *, configuration: str = "") -> str:
+    def html(self, source: str, *, configuration: str) -> str:
         """All parts as a page that needs no other file, and the configuration below."""
-        end = Part("Configuration", lines=configuration) if configuration else Part()
-        shown = [_element("p", source), *(text for part in (*self.parts, end) for text in part._html())]
-        return _document(self.title, shown)
+        parts, title = [*self.parts, Part("Configuration", lines=configuration)], html.escape(self.title)
+        body = "".join([_element("p", source), *(text for part in parts for text in part._html())])
+        return (
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+            f"<style>{_STYLE}</style></head><body><h1>{title}</h1>{body}</body></html>"
+        )
 
     def publish(self, folder: Path, page: Path | None, *, source: str) -> None:
         """Write report.html into the script's folder, the section into a page if there is one, and print the rest.
@@ -116,18 +109,3 @@ class Report:
 def _element(tag: str, text: str) -> str:
     """Plain text as a heading (h2), as a paragraph (p) or as it is (pre)."""
     return f"<{tag}>{html.escape(text)}</{tag}>"
-
-
-def _image(path: Path, caption: str) -> str:
-    """A PNG file, put into the page."""
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{html.escape(caption)}" src="data:image/png;base64,{data}">'
-
-
-def _document(title: str, elements: Iterable[str]) -> str:
-    """A page that needs no other file."""
-    escaped = html.escape(title)
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escaped}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{escaped}</h1>{''.join(elements)}</body></html>"
-    )

@@ -17,12 +17,9 @@ class Summary:
     """Mean over seeds."""
 
     mean: float
-    spread: float
-    """Standard deviation of one seed (unbiased variance); NaN for one seed."""
-    standard_error: float
-    """Of the mean."""
-    count: int
-    """Number of seeds."""
+    spread: float  # standard deviation (unbiased variance); NaN for one seed
+    standard_error: float  # of the mean
+    count: int  # seeds
 
     def text(self, digits: int = 2, *, spread: bool = True, error: bool = False) -> str:
         """Mean ± standard deviation, with the standard error in parentheses if asked for; of one seed the mean alone.
@@ -44,8 +41,7 @@ class Difference:
     mean: float
     low: float
     high: float
-    p_value: float
-    """Of the paired two-sided t-test, not corrected for the number of comparisons."""
+    p_value: float  # of the paired two-sided t-test, not corrected for the number of comparisons
 
     def text(self, digits: int = 2) -> str:
         """Mean with its sign, and the interval; of one seed the mean alone.

@@ -179,7 +179,7 @@ STUDY = studies.StudyConfig(name="label_rate", seeds=4, rows=("soft",), out=Path
     [
         (STUDY, (), "--rows '[\"soft\"]' --seeds 4"),
         (replace(STUDY, seeds=3), ("seeds", "patience"), "--patience 100 --rows '[\"soft\"]' --seeds 3"),
-        (GraphConfig(learnable=True, kl_weight=0.0), (), "--learnable --kl-weight 0.0"),
+        (GraphConfig(learnable=True, kl_weight=0.0), (), "--kl-weight 0.0 --learnable"),
     ],
 )
 def test_command_line_names_what_differs_from_the_defaults(

@@ -213,7 +213,7 @@ def test_a_run_from_before_an_option_has_its_default(finished: Path, weight: flo
 # damaged files
 
 
-@pytest.mark.parametrize("content", ["", "a: [", "- 1", "text", "\x00", "{seed: [", "seed: &one 1", "[" * 3_000])
+@pytest.mark.parametrize("content", ["", "a: [", "- 1", "text", "\x00", "{seed: [", "seed: &one 1"])
 @pytest.mark.parametrize("options", [Options(resume=True), Options(), Options(overwrite=True)])
 def test_damaged_configuration(finished: Path, content: str, options: Options) -> None:
     (finished / "config.yaml").write_text(content)
