@@ -82,14 +82,15 @@ def _read(path: Path, map_location: Any, shape: Mapping[Any, Any]) -> dict[str, 
 
 
 def _require(path: Path, found: Any, shape: Any, name: object) -> None:
-    kind = shape if isinstance(shape, type) else dict
+    kind: Any = shape if isinstance(shape, type) else dict
     if not isinstance(found, kind):
         raise _bad(path, f"its {name} is a {type(found).__name__}, expected {kind.__name__}")
-    if isinstance(shape, dict):
-        for part, inner in (dict.fromkeys(found, shape[...]) if ... in shape else shape).items():
-            if part not in found:
-                raise _bad(path, f"its {name} has no {part}")
-            _require(path, found[part], inner, part)
+    if kind is shape:
+        return
+    for part, inner in (dict.fromkeys(found, shape[...]) if ... in shape else shape).items():
+        if part not in found:
+            raise _bad(path, f"its {name} has no {part}")
+        _require(path, found[part], inner, part)
 
 
 def _bad(path: Path, problem: str) -> UserError:
