@@ -34,16 +34,9 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def panels(rows: int, columns: int, *, size: tuple[float, float], **options: Any) -> tuple[Figure, Any]:
-    """A figure with empty panels, without the frames on top and on the right.
+    """A figure of a size in inches, with empty panels ``[rows, columns]`` without frames on top and on the right.
 
-    Args:
-        rows: Panels from top to bottom.
-        columns: Panels from left to right.
-        size: Width and height of the figure, in inches.
-        options: Of :meth:`matplotlib.figure.Figure.subplots`, such as ``sharey``.
-
-    Returns:
-        The figure, and its axes ``[rows, columns]``.
+    The options are those of :meth:`matplotlib.figure.Figure.subplots`, such as ``sharey``.
     """
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options)
