@@ -21,10 +21,23 @@ from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.output import AttentionOutput
 
-__all__ = ["LatentAttention"]
+__all__ = ["LatentAttention", "pyro_runs_the_model"]
 
 # A model enters these by itself, also where somebody calls it like any other module.
 _ANNOTATIONS = (IndepMessenger, MarkovMessenger, MaskMessenger, ScaleMessenger)
+
+
+def pyro_runs_the_model() -> bool:
+    """Whether a handler is active that draws, replaces or records sites; see :class:`LatentAttention`.
+
+    Example:
+        >>> from pyro import poutine
+        >>> with poutine.trace():
+        ...     inside = pyro_runs_the_model()
+        >>> pyro_runs_the_model(), inside
+        (False, True)
+    """
+    return not all(isinstance(handler, _ANNOTATIONS) for handler in runtime._PYRO_STACK)
 
 
 class LatentAttention(nn.Module):
@@ -154,7 +167,7 @@ class LatentAttention(nn.Module):
         Raises:
             ValueError: A batch dimension has no plate where Pyro runs the model.
         """
-        if all(isinstance(handler, _ANNOTATIONS) for handler in runtime._PYRO_STACK):
+        if not pyro_runs_the_model():
             return prior.deterministic_value
         with PlateCheck():
             value: Tensor = pyro.sample(self.name, prior)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
@@ -28,11 +28,19 @@ class Layout(ABC):
         event_dim: Number of rightmost dimensions of the scores that belong to one attention site.
         head_dim: Dimension of the heads in the scores, negative.
         mask: True where a query may attend; boolean, broadcastable to the scores; None when nothing is masked.
+        counted: True for the queries whose weights count in densities, entropies and KL; None when all do.
     """
 
     event_dim: int
     head_dim: int
     mask: Tensor | None
+    counted: Tensor | None = None
+
+    @property
+    def kept(self) -> Tensor | None:
+        """True at the entries that count: unmasked, and of a query that counts; None when all do."""
+        parts = [part for part in (self.mask, self.counted) if part is not None]
+        return reduce(torch.logical_and, parts) if parts else None
 
     @abstractmethod
     def check(self, scores: Tensor, *, site: str) -> None:
@@ -91,10 +99,14 @@ class Dense(Layout):
         causal: Whether queries are steps in time that may not know of later ones: a statement, which changes no mask.
             Normalizers over queries refuse such attention. None: they look at the mask, and refuse one that looks
             causal.
+        counted: Boolean ``[..., queries, 1]``, broadcastable to the scores, True for the queries whose weights count in
+            the KL. The others draw weights, too, but nothing may depend on them: padded queries of a model that reads
+            their output, and leaves it aside. Unlike a mask of these rows it keeps what is the same for all queries, a
+            contextual prior above all, small.
 
     Raises:
-        TypeError: The mask is not boolean.
-        ValueError: ``event_dim`` is neither 2 nor 3.
+        TypeError: The mask or ``counted`` is not boolean.
+        ValueError: ``event_dim`` is neither 2 nor 3, or 2 with ``counted``.
 
     Example:
         >>> layout = Dense(mask=torch.tensor([True, True, False]))
@@ -105,11 +117,18 @@ class Dense(Layout):
     mask: Tensor | None = None
     event_dim: int = 3
     causal: bool | None = None
+    counted: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_boolean_mask(self.mask)
+        check_boolean_mask(self.counted)
         if self.event_dim not in (2, 3):
             raise ValueError(f"event_dim is {self.event_dim}, expected 3 (heads, queries, keys) or 2 (heads, keys)")
+        if self.counted is not None and (self.event_dim == 2 or self.counted.dim() < 2 or self.counted.size(-1) != 1):
+            raise ValueError(
+                f"counted has shape {tuple(self.counted.shape)} and event_dim is {self.event_dim}, expected [..., "
+                f"queries, 1] and event_dim 3; where queries lie in a plate, poutine.mask leaves some out"
+            )
 
     def __repr__(self) -> str:
         mask = None if self.mask is None else tuple(self.mask.shape)
@@ -130,9 +149,10 @@ class Dense(Layout):
 
     def num_rows(self, scores: Tensor) -> Tensor | float:
         rows = scores.shape[-self.event_dim : -1]
-        if self.mask is None:
+        kept = self.kept
+        if kept is None:
             return math.prod(rows) if scores.size(-1) else 0
-        seeing = self.mask.any(-1)
+        seeing = kept.any(-1)
         dims = tuple(range(1 - self.event_dim, 0))
         return seeing.expand(*seeing.shape[: 1 - self.event_dim], *rows).sum(dims).to(scores.dtype)
 

@@ -105,8 +105,8 @@ class AttentionDistribution:
 
     @property
     def masked_fraction(self) -> float:
-        """Fraction of masked entries."""
-        mask = self.layout.mask
+        """Fraction of entries that are masked or do not count."""
+        mask = self.layout.kept
         return 0.0 if mask is None else 1 - mask.float().mean().item()
 
     def __repr__(self) -> str:
@@ -232,9 +232,15 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
             summed: Event dimensions (negative) that it was summed over already.
         """
         dims = tuple(range(-len(self.event_shape), 0))
-        if self.layout.mask is not None:
+        mask, counted = self.layout.mask, self.layout.counted
+        if counted is not None and -2 not in summed:
+            if all(tensor is None or tensor.dim() < 2 or tensor.size(-2) == 1 for tensor in (term, mask)):
+                term, summed = term * counted.sum(-2, keepdim=True), (*summed, -2)  # the same for every query
+            else:
+                mask = self.layout.kept
+        if mask is not None:
             # where, not a product: 0 * inf would be NaN
-            term = term.where(self.layout.mask, 0)
+            term = term.where(mask, 0)
         term = term[(None,) * (len(dims) - term.dim())]
         repeats = math.prod(self.event_shape[dim] for dim in dims if term.size(dim) == 1 and dim not in summed)
         return (term.sum(dims) * repeats).expand(self.batch_shape)
@@ -251,6 +257,8 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
             for dim in range(-min(term.dim(), len(self.event_shape)), 0)
             if term.size(dim) > 1 and all(other.dim() < -dim or other.size(dim) == 1 for other in others)
         )
+        if -2 in dims and self.layout.counted is not None:
+            term = self.layout.counted.mT.to(term.dtype) @ term  # the sum over the queries that count
         if dims:
             term = term.sum(dims, keepdim=True)
         return self.sum_event(term * factor, summed=dims)
@@ -262,9 +270,9 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         density, dims = self.log_density(value), len(self.event_shape)
         shape = torch.broadcast_shapes(density.shape[: density.dim() - dims], self.batch_shape)
         total = self.expand(shape).sum_event(density)
-        if self.layout.mask is None:
+        if self.layout.kept is None:
             return total
-        hidden = (-0.5 * (value.square() + _LOG_2_PI)).masked_fill(self.layout.mask, 0)
+        hidden = (-0.5 * (value.square() + _LOG_2_PI)).masked_fill(self.layout.kept, 0)
         return total + hidden.sum(tuple(range(-dims, 0)))
 
     def entropy(self) -> Tensor:

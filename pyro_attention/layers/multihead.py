@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from pyro_attention.layers.masks import Mask, read_attn_mask, read_padding
 from pyro_attention.layers.scores import ScaledDotProduct
 from pyro_attention.layers.torch_layer import NoFastPath, check_inputs, check_layer, projections
 from pyro_attention.layout import Dense
-from pyro_attention.normalizers import Hybrid, Normalizer
+from pyro_attention.normalizers import Hybrid, Normalizer, Softmax
 from pyro_attention.output import AttentionOutput
 from pyro_attention.site_names import AttentionLayer
 
@@ -90,7 +91,7 @@ class MultiheadAttention(AttentionLayer):
     """
 
     # What torch's encoders read of their attention; so they call it, in evaluation mode too.
-    batch_first = True
+    batch_first: ClassVar[bool] = True
     in_proj_bias = None
     in_proj_weight = NoFastPath()
     _qkv_same_embed_dim = False
@@ -142,31 +143,64 @@ class MultiheadAttention(AttentionLayer):
 
     def reset_parameters(self) -> None:
         """Xavier-uniform weights and zero biases, as torch does."""
-        for linear in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
+        for linear in self._linears():
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
     @classmethod
     @torch.no_grad()
-    def from_torch(
-        cls, layer: nn.MultiheadAttention, *, name: str | None = None, prior: Prior | None = None
-    ) -> MultiheadAttention:
-        """Copy of a trained torch layer, on its device, in its dtype and mode (training or evaluation).
+    def from_torch(cls, layer: nn.MultiheadAttention, *, name: str | None = None, prior: Prior | None = None) -> Self:
+        """Copy of a trained torch layer, on its device, in its dtype and mode; frozen weights stay frozen.
+
+        :func:`pyro_attention.integrations.torch_nn.bayesian` copies all layers of a model.
 
         Raises:
-            ValueError: The layer is not ``batch_first``, or uses ``add_bias_kv`` or ``add_zero_attn``.
+            TypeError: It is another layer, or one with a forward of its own.
+            ValueError: The layer is not ``batch_first``, uses ``add_bias_kv`` or ``add_zero_attn``, has parametrised
+                weights, or has hooks.
         """
-        check_layer(layer)
+        check_layer(layer, batch_first=cls.batch_first)
         new = cls(
             layer.embed_dim, layer.num_heads, layer.dropout, layer.in_proj_bias is not None,
             kdim=layer.kdim, vdim=layer.vdim, name=name, prior=prior,
         )  # fmt: skip
         new.to(layer.out_proj.weight)
-        for linear, state in zip((new.q_proj, new.k_proj, new.v_proj), projections(layer), strict=True):
+        for linear, state in zip(new._linears(), projections(layer), strict=True):
             linear.load_state_dict(state)
-        new.out_proj.load_state_dict(layer.out_proj.state_dict())
+            for key, source in state.items():
+                linear.get_parameter(key).requires_grad_(source.requires_grad)
         return new.train(layer.training)
+
+    @torch.no_grad()
+    def to_torch(self) -> nn.MultiheadAttention:
+        """Copy as a torch layer with the trained weights, and without the prior.
+
+        Raises:
+            ValueError: The normalizer is not :class:`Softmax`, or the scores no scaled dot products.
+        """
+        normalizer, score = self.attention.normalizer, self.score
+        if type(normalizer) is not Softmax or type(score) is not ScaledDotProduct:
+            raise ValueError(
+                f"site '{self.attention.name}': torch's layer has no {type(normalizer).__name__} of "
+                f"{type(score).__name__}, expected Softmax of ScaledDotProduct"
+            )
+        q, k, v, out = self._linears()
+        layer = nn.MultiheadAttention(
+            self.embed_dim, self.num_heads, self.attention.dropout.p, out.bias is not None,
+            kdim=k.in_features, vdim=v.in_features, batch_first=self.batch_first,
+        ).to(out.weight)  # fmt: skip
+        for linear, state in zip((q, k, v, out), projections(layer), strict=True):
+            for key, packed in state.items():
+                packed.detach().copy_(linear.get_parameter(key))
+        for name, parameter in layer.named_parameters():
+            key = "bias" if "bias" in name else "weight"
+            sources = [out] if name.startswith("out") else [q, k, v]
+            parameter.requires_grad_(any(linear.get_parameter(key).requires_grad for linear in sources))
+        return layer.train(self.training)
+
+    def _linears(self) -> tuple[nn.Linear, nn.Linear, nn.Linear, nn.Linear]:
+        return self.q_proj, self.k_proj, self.v_proj, self.out_proj
 
     def forward(
         self,

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 __all__ = ["NoFastPath", "check_inputs", "check_layer", "projections"]
 
+_STATE = {"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"} | {f"{x}_proj_weight" for x in "qkv"}
+
 
 class NoFastPath:
     """Stands where torch's encoders look for the packed weight of their attention.
@@ -23,24 +25,39 @@ class NoFastPath:
         return NotImplemented
 
 
-def check_layer(layer: nn.MultiheadAttention) -> None:
-    """Raise ValueError unless a torch layer can be copied."""
-    if not layer.batch_first or layer.bias_k is not None or layer.add_zero_attn:
+def check_layer(layer: nn.MultiheadAttention, *, batch_first: bool = True) -> None:
+    """Raise TypeError or ValueError unless a torch layer can be copied."""
+    if not isinstance(layer, nn.MultiheadAttention) or type(layer).forward is not nn.MultiheadAttention.forward:
+        raise TypeError(
+            f"cannot copy a {type(layer).__name__}, expected a torch.nn.MultiheadAttention with torch's own forward, "
+            f"which is the attention that the copy computes"
+        )
+    if layer.batch_first is not batch_first or layer.bias_k is not None or layer.add_zero_attn:
         raise ValueError(
             f"cannot copy a layer with batch_first={layer.batch_first}, add_bias_kv={layer.bias_k is not None}, "
-            f"add_zero_attn={layer.add_zero_attn}; expected batch_first=True and the other two False"
+            f"add_zero_attn={layer.add_zero_attn}; expected batch_first={batch_first} and the other two False"
+        )
+    if unknown := sorted(layer.state_dict().keys() - _STATE):
+        raise ValueError(
+            f"cannot copy a layer with {', '.join(unknown)} in its state, expected plain weights and biases; take off "
+            f"parametrisations (torch.nn.utils.parametrize.remove_parametrizations), pruning and adapters first"
+        )
+    if any(module._forward_hooks or module._forward_pre_hooks for module in layer.modules()):
+        raise ValueError(
+            "cannot copy a layer with forward hooks, which the copy would not run; register them on the copy instead"
         )
 
 
+@torch.enable_grad()  # the views say which of them are trained
 def projections(layer: nn.MultiheadAttention) -> list[dict[str, Tensor]]:
-    """State of the three linear maps, of queries, keys and values, that a torch layer keeps packed."""
+    """State of the four linear maps, of queries, keys, values and output: views of what a torch layer keeps packed."""
     if layer.in_proj_weight is not None:
         weights = layer.in_proj_weight.chunk(3)
     else:
         weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
-    states = [{"weight": weight} for weight in weights]
+    states: list[dict[str, Tensor]] = [{"weight": weight} for weight in (*weights, layer.out_proj.weight)]
     if layer.in_proj_bias is not None:
-        for state, bias in zip(states, layer.in_proj_bias.chunk(3), strict=True):
+        for state, bias in zip(states, (*layer.in_proj_bias.chunk(3), layer.out_proj.bias), strict=True):
             state["bias"] = bias
     return states
 
