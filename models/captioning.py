@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from models.decoder import AttentionDecoder
+from models.decoder_state import DecoderSizes as CaptioningSizes
 from models.decoder_state import DecoderState, Step
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, TokenLikelihood
 from pyro_attention.ops.dropout import Dropout
 
 __all__ = ["Captioning", "CaptioningSizes"]
-
-
-@dataclass(frozen=True)
-class CaptioningSizes:
-    """Sizes of the network.
-
-    Attributes:
-        embedding: Width of a word vector.
-        memory: Width of an embedded region.
-        decoder: Width of the decoder's state.
-        attention: Width of the attention's hidden layer.
-    """
-
-    embedding: int = 128
-    memory: int = 128
-    decoder: int = 128
-    attention: int = 128
 
 
 class Captioning(AttentionDecoder):
@@ -87,7 +71,7 @@ class Captioning(AttentionDecoder):
         input_feed: Literal["expected", "sampled"] = "expected",
     ) -> None:
         super().__init__(input_feed)
-        self.sizes = sizes = CaptioningSizes() if sizes is None else sizes
+        sizes = CaptioningSizes() if sizes is None else sizes
         self.features = features
         self.dropout = Dropout(dropout)
         self.region = nn.Sequential(
@@ -105,9 +89,7 @@ class Captioning(AttentionDecoder):
         self.score = Additive(sizes.decoder + sizes.embedding, sizes.memory, sizes.attention)
         self.attention = LatentAttention("alignment", AlignmentPrior() if prior is None else prior)
         self.output = nn.Linear(sizes.decoder, vocabulary)
-        if init_range is not None:
-            for parameter in self.parameters():
-                nn.init.uniform_(parameter, -init_range, init_range)
+        self.init_uniform(init_range)
 
     def check_source(self, source: Tensor) -> None:
         """Raise ValueError unless a source is features ``[B, N, F]`` of regions."""
@@ -130,18 +112,11 @@ class Captioning(AttentionDecoder):
         """Vectors ``[..., embedding]`` of words."""
         return self.dropout(self.embedding(words))
 
-    def start(self, memory: Tensor, source_mask: Tensor) -> DecoderState:
-        """State before the first word, of the output of :meth:`encode`."""
-        zeros = memory.new_zeros(len(memory), self.sizes.decoder)
-        context = memory.new_zeros(len(memory), self.sizes.memory)
-        return DecoderState(memory, self.score.key(memory), source_mask, ((zeros, zeros),), context)
-
     def advance(self, state: DecoderState, word: Tensor) -> Step:
         """The cell without its context, ``[B, 6 decoder]``: what goes into the gates, and the cell state before."""
         ((hidden, cell),) = state.cells
         queries = torch.cat([self.from_word(word) + self.from_state(hidden), cell], -1)
-        looking = self.score.query(torch.cat([hidden, word.expand(*hidden.shape[:-1], -1)], -1)).unsqueeze(-2)
-        return Step(state, queries, self.score.out((looking + state.keys).tanh()).squeeze(-1))
+        return Step(state, queries, self.scores(state, torch.cat([hidden, word.expand(*hidden.shape[:-1], -1)], -1)))
 
     def feed(self, state: DecoderState, queries: Tensor, context: Tensor) -> DecoderState:
         """The context is part of this step's cell."""
@@ -154,7 +129,7 @@ class Captioning(AttentionDecoder):
 
     def _finish(self, queries: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden and cell state ``[..., decoder]``."""
-        width = self.sizes.decoder
+        width = self.output.in_features
         enter, forget, leave, inside, cell = queries.split([width, width, width, 2 * width, width], -1)
         first, second = (inside + self.from_context(context)).chunk(2, -1)
         # the larger of two, as Rennie et al.: where words saturate a tanh, no region is seen any more

@@ -47,8 +47,7 @@ def word_uncertainty(trained: AnyTrained, batch: Batch, *, num_samples: int = 10
     state, parts = model.start(model.encode(batch.source, batch.source_mask), batch.source_mask), []
     with seeded(trained.config.seed):
         for step in model.steps(state, batch.target_in):
-            mixture = next_word_mixture(model, step, inference)
-            weights, probs = mixture.log_weights.double().exp(), mixture.log_probs.double().exp()
+            probs, weights = (part.double().exp() for part in next_word_mixture(model, step, inference))
             given = (weights * torch.special.entr(probs).sum(-1)).sum(-1)
             total = torch.special.entr((weights.unsqueeze(-1) * probs).sum(1)).sum(-1)
             parts.append((total, given, (total - given).clamp(min=0)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -153,13 +153,10 @@ def check_request(
     source_mask: Tensor,
     inference: Inference,
     *,
-    begin: int,
-    end: int,
-    max_length: int,
-    beam: int = 1,
-    keep: int = 1,
+    ids: Mapping[str, int],
+    counts: Mapping[str, int],
 ) -> None:
-    """Raise ValueError unless the arguments of a search are in range and fit the model."""
+    """Raise ValueError unless the arguments of a search fit the model, and its counts are positive, all by name."""
     inference.check(model)
     model.check_source(source)
     if source_mask.dtype != torch.bool or source_mask.shape != source.shape[:2]:
@@ -170,11 +167,9 @@ def check_request(
     if (source_mask[:, 1:] & ~source_mask[:, :-1]).any():
         raise ValueError("source_mask has words behind padding, expected the words of every row first")
     vocabulary = len(model.output.weight)
-    for name, token in (("begin", begin), ("end", end)):
+    for name, token in ids.items():
         if not isinstance(token, int) or not 0 <= token < vocabulary:
             raise ValueError(f"{name} is {token!r}, expected an id in 0 .. {vocabulary - 1}")
-    for name, number in (("max_length", max_length), ("beam", beam), ("keep", keep)):
+    for name, number in counts.items():
         if not isinstance(number, int) or number < 1:
             raise ValueError(f"{name} is {number!r}, expected an integer of at least 1")
-    if keep > beam:
-        raise ValueError(f"keep is {keep}, expected at most the {beam} hypotheses of the beam")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from models.decoder import AttentionDecoder
 from pyro_attention import AlignmentPrior, Amortised, ExpectedAlignment, Family
 
-__all__ = ["Inference"]
+__all__ = ["DEFAULT", "Inference"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +58,7 @@ class Inference:
             raise TypeError(f"family is {self.family!r}, expected a Family such as Weibull(concentration=10.0)")
 
     def check(self, model: AttentionDecoder) -> None:
-        """Raise ValueError unless this fits the model's prior.
-
-        Raises:
-            ValueError: A family that does not fit the prior; samples of an alignment, without a family, or from an
-                inference network, which would need the words to come.
-        """
+        """Raise ValueError unless family and samples fit the model's prior."""
         aligned, family = isinstance(model.attention.prior, AlignmentPrior), self.family
         if family is not None and aligned != (family.kind == ExpectedAlignment.kind):
             prior = type(model.attention.prior).__name__
@@ -84,3 +79,6 @@ class Inference:
         """Whether alignments are summed out; else weights make one context."""
         family = self.family.family if isinstance(self.family, Amortised) else self.family
         return isinstance(model.attention.prior, AlignmentPrior) and not isinstance(family, ExpectedAlignment)
+
+
+DEFAULT = Inference()
