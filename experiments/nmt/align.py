@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.datasets.text.word_rules import WordRule
 from experiments.files import UserError, user_errors
-from experiments.nmt.alignment_figures import interval_heatmaps, prior_and_posterior, weights_heatmap
+from experiments.nmt.alignment_figures import pair_figure
 from experiments.nmt.alignment_table import table_lines
 from experiments.nmt.alignments import PairAlignment, align_pairs
 from experiments.nmt.config import AlignConfig
@@ -18,9 +16,9 @@ from experiments.nmt.gold import GoldLinks, better_reading, read_gold
 from experiments.nmt.input import read_pairs, refuse_to_replace, write_lines
 from experiments.nmt.model import Trained, load_trained
 from experiments.reporting.figures import save
-from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment, symmetrise
+from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment, symmetrise
 
-__all__ = ["AlignConfig", "align_file", "aligned_pairs", "draw_pair"]
+__all__ = ["AlignConfig", "align_file", "aligned_pairs"]
 
 
 def align_file(config: AlignConfig) -> Path:
@@ -55,14 +53,13 @@ def align_file(config: AlignConfig) -> Path:
         if (warning := better_reading(links, gold)) is not None:
             print(f"warning: {config.gold}: {warning}", file=sys.stderr)
     for place, picture in enumerate(pictures):
-        print(draw_pair(pairs[place], picture, gold=None if gold is None else gold.links[place]))
+        print(save(pair_figure(pairs[place], gold=None if gold is None else gold.links[place]), picture))
     return path
 
 
 def _read(config: AlignConfig, trained: Trained, files: tuple[Path, Path]) -> ParallelText:
     # gold links count the words between blanks
-    words: WordRule | None = None if config.gold is None else "none"
-    return read_pairs(files, trained.config, max_words=config.max_words, words=words)
+    return read_pairs(files, trained.config, max_words=config.max_words, words=None if config.gold is None else "none")
 
 
 def _words_files(config: AlignConfig, trained: Trained, text: ParallelText) -> dict[Path, list[str]]:
@@ -117,15 +114,3 @@ def _links(pair: PairAlignment, config: AlignConfig, run: Path | None) -> Alignm
         )
     with user_errors(ValueError):
         return hard_alignment(weights, method=config.method, threshold=config.threshold)
-
-
-def draw_pair(pair: PairAlignment, path: Path, *, gold: GoldAlignment | None = None) -> Path:
-    """Prior beside an exact posterior; the mean of samples beside their credible intervals; weights alone."""
-    words: dict[str, Any] = {"source": pair.source, "target": pair.target, "gold": gold}
-    if len(pair.posterior) > 1:
-        figure = interval_heatmaps(pair.posterior, **words)
-    elif pair.prior is not None:
-        figure = prior_and_posterior(pair.prior, pair.posterior, **words)
-    else:
-        figure = weights_heatmap(pair.posterior, **words)
-    return save(figure, path)

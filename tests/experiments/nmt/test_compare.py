@@ -11,8 +11,7 @@ from experiments.datasets.text.toy_translation import toy_translation
 from experiments.files import UserError
 from experiments.harness.results import read_metrics
 from experiments.nmt.claims import claim_parts, claims
-from experiments.nmt.compare import SCHEMES, CompareTranslations, run
-from experiments.nmt.table import COLUMNS
+from experiments.nmt.compare import COLUMNS, SCHEMES, CompareTranslations, run
 from experiments.reporting.columns import summary_rows
 
 TINY = {"seeds": 2, "base_epochs": 1, "hidden": 8, "vocabulary": 300, "num_samples": 2, "beam": 1, "workers": 1}

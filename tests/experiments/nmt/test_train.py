@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 import torch
 
-import experiments.nmt.train
+import experiments.sequence.evaluation
 from experiments.files import UserError
 from experiments.harness.cli import run_commands
 from experiments.nmt.config import COMMANDS
@@ -18,7 +18,7 @@ from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import DEFINITIONS, batches, perplexity
 from experiments.nmt.model import load_trained
 from experiments.nmt.train import TranslationConfig, run
-from experiments.sequence.model import model_arguments
+from experiments.sequence.model import SequenceTraining, model_arguments
 from guides.names import SchemeName
 from guides.schemes import build_scheme
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -118,7 +118,7 @@ def test_going_on_needs_a_network_of_the_same_sizes_and_a_finished_run(tmp_path,
 
 def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys):
     options = [*tiny_options(write_text(tmp_path / "text")), "--max-epochs", "4", "--out", str(tmp_path / "run")]
-    training = experiments.nmt.model.SequenceTraining
+    training = SequenceTraining
     step = training.training_step
 
     def interrupted(self, batch, batch_idx):
@@ -137,7 +137,7 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys
 def test_a_finished_run_is_not_trained_again(tmp_path, monkeypatch):
     config = tiny_config(tmp_path)
     metrics = run(config)
-    monkeypatch.setattr(experiments.nmt.train, "fit_batches", None)
+    monkeypatch.setattr(experiments.sequence.evaluation, "fit_batches", None)
     assert run(replace(config, resume=True)) == metrics
     with pytest.raises(UserError, match="another configuration"):
         run(replace(config, resume=True, dropout=0.5))
