@@ -27,8 +27,8 @@ class Captioning(AttentionDecoder):
     The gates :math:`i_j, f_j, o_j` and :math:`g_j, g'_j` are of the last word and of the state before, and so are the
     scores (Rennie et al. score by the state alone, which has not seen the last word). A region acts on its own word
     only: the cell that a word is read from has the region that was drawn, while the state goes on with the expected
-    one. So the alignments are independent given the words before, and plates and sites are those of
-    :class:`AttentionDecoder`.
+    one. So the alignments are independent given the words before, and plates, sites, other arguments and errors are
+    those of :class:`AttentionDecoder`.
 
     The regions are a set: their order is of no account, unless their features tell where they are.
 
@@ -37,14 +37,7 @@ class Captioning(AttentionDecoder):
         vocabulary: Number of tokens.
         sizes: Widths of the layers.
         dropout: Dropout of word vectors, of embedded regions, and before the output layer.
-        prior: Prior of the attention: that of the scores by default, or a Gamma or LogNormal prior for Bayesian
-            attention; a contextual prior reads the embedded regions.
-        init_range: Draw all initial weights from uniform(-init_range, init_range); PyTorch's own when omitted, with
-            which small networks learn to attend much faster.
-        input_feed: Go on with the "expected" or the "sampled" context.
-
-    Raises:
-        ValueError: An unknown input feed.
+        prior: A contextual prior reads the embedded regions.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal

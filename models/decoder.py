@@ -37,6 +37,10 @@ class AttentionDecoder(nn.Module):
     goes on with the expected context in any case: drawn contexts are not averaged over. Vectorised particles and the
     samples of a chunk each have a state of their own, ``[S, B, ...]``.
 
+    A subclass also takes the ``prior`` of the attention: that of the scores by default, or a Gamma or LogNormal prior
+    for Bayesian attention. With an ``init_range`` all initial weights are drawn from uniform(-init_range, init_range);
+    with PyTorch's own, small networks learn to align much faster.
+
     Args:
         input_feed: Go on with the "expected" or the "sampled" context.
         normalizer: Normalises scores over the words before too; by default they are normalised over the source alone.

@@ -38,23 +38,17 @@ class Translation(AttentionDecoder):
     .. math:: z_j \sim p(z \mid x, y_{<j}), \qquad
               y_j \sim \mathrm{softmax}\bigl(W \tanh(U_q q_j + U_c\, m_{z_j})\bigr)
 
-    Its sites, and how the decoder is fed, are those of :class:`AttentionDecoder`.
+    Its sites, its other arguments and errors, and how the decoder is fed, are those of :class:`AttentionDecoder`.
 
     Args:
         source_vocabulary: Number of source tokens.
         target_vocabulary: Number of target tokens.
         sizes: Widths of the layers; :data:`PAPER` has those of the paper.
         dropout: Dropout of word vectors, between the layers, and before the output layer.
-        prior: Prior of the alignment: that of the scores by default, or a Gamma or LogNormal prior for Bayesian
-            attention.
-        init_range: Draw all initial weights from uniform(-init_range, init_range): 0.1 in the paper, for its sizes.
-            PyTorch's own initial values when omitted, with which small networks learn to align much faster.
-        input_feed: Feed the decoder with the "expected" or the "sampled" context.
-        normalizer: Normalises scores over the words before too; by default they are normalised over the source alone.
+        init_range: 0.1 in the paper, for its sizes.
 
     Raises:
-        ValueError: An odd memory, or an unknown input feed; at a call with a sampled feed: enumerated alignments or an
-            inference network, which need the alignments to be one site.
+        ValueError: An odd memory.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal

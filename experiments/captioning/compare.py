@@ -29,10 +29,7 @@ __all__ = ["SCHEMES", "CompareCaptions", "run"]
 
 SHOWN = ("weibull", "hard_enum")  # rows that are drawn
 COLUMNS = (
-    Column("BLEU-1", "test_bleu_1", 1),
-    Column("BLEU-2", "test_bleu_2", 1),
-    Column("BLEU-3", "test_bleu_3", 1),
-    Column("BLEU-4", "test_bleu_4", 1),
+    *(Column(f"BLEU-{n}", f"test_bleu_{n}", 1) for n in range(1, 5)),
     Column("ROUGE-L", "test_rouge_l", 1),
     Column("CIDEr-D", "test_cider_d", 1),
     Column("METEOR", "test_nltk_meteor", 1),

@@ -61,7 +61,7 @@ def floor_scores(train: RegionCaptions, test: RegionCaptions) -> dict[str, float
     """Scores of captions of random training images, to be seen beside those of a network."""
     random = Random(0)
     drawn = [random.choice(random.choice(train.captions)) for _ in range(len(test))]
-    scores = score_captions(drawn, test.captions).metrics
+    scores = score_captions(drawn, test.captions)
     return {f"floor_{name}": scores[name] for name in ("bleu_1", "cider_d")}
 
 
@@ -71,7 +71,7 @@ def evaluate(trained: Trained, data: dict[str, RegionCaptions], fitted: Fitted) 
     captions, references = describe(trained, test), _REFERENCES if test.scenes is None else 1
     for batch in batches(trained, test, references=references):
         entropies.add(trained, batch, align_batch(trained, batch, num_samples=trained.config.num_samples))
-    metrics = {f"test_{name}": score for name, score in score_captions(captions, test.captions).metrics.items()}
+    metrics = {f"test_{name}": score for name, score in score_captions(captions, test.captions).items()}
     metrics |= floor_scores(data["train"], test) | pointing.pointing(trained, test, captions) | entropies.metrics
     if test.scenes is not None:
         true = [caption in texts for caption, texts in zip(captions, test.captions, strict=True)]

@@ -55,15 +55,7 @@ class CaptionView:
 def view_caption(
     trained: Trained, data: RegionCaptions, image: int, caption: str, *, num_samples: int = 200
 ) -> CaptionView:
-    """Look at one caption of an image.
-
-    Args:
-        trained: The network.
-        data: The images.
-        image: Place of the image.
-        caption: The caption; one that the network has made, say.
-        num_samples: Posterior samples of random attention weights.
-    """
+    """Look at one caption of the image at a place, one that the network has made, say."""
     captions = [""] * len(data)
     captions[image] = caption
     batch = EncodedCaptions(data.with_captions(captions), trained.vocabulary)[[image]].to(trained.device)
@@ -129,11 +121,11 @@ def _overlay(
     ink = 1 - picture.mean(0) / 255 if photograph else picture
     extent = (-0.5, ink.size(1) - 0.5, ink.size(0) - 0.5, -0.5)
     axis.set_title(name, fontsize=10, pad=3)
+    axis.set(xticks=[], yticks=[])
+    axis.spines[:].set_color("0.7")
     if weights is None:
         shown = picture.permute(1, 2, 0).numpy() / 255 if photograph else 1 - picture.numpy()
-        axis.imshow(shown, cmap="gray", vmin=0, vmax=1, extent=extent)
-        _frame(axis)
-        return None
+        return axis.imshow(shown, cmap="gray", vmin=0, vmax=1, extent=extent)
     grid = weights.reshape(view.grid).numpy()
     smooth = "bicubic" if photograph else "nearest"
     heat = axis.imshow(grid, cmap=colours, vmin=0, vmax=top, extent=extent, interpolation=smooth)
@@ -141,14 +133,7 @@ def _overlay(
     layer = np.zeros((*ink.shape, 4))
     layer[..., 3] = ink.numpy() * (0.75 if photograph else 1)
     axis.imshow(layer, extent=extent)
-    _frame(axis)
     return heat
-
-
-def _frame(axis: Axes) -> None:
-    axis.axis("on")
-    axis.set(xticks=[], yticks=[])
-    axis.spines[:].set_color("0.7")
 
 
 def uncertainty_figure(view: CaptionView, *, title: str = "") -> Figure:
@@ -173,13 +158,7 @@ def uncertainty_figure(view: CaptionView, *, title: str = "") -> Figure:
 
 
 def caption_sections(
-    trained: Trained,
-    data: RegionCaptions,
-    captions: Sequence[str],
-    places: Sequence[int],
-    folder: Path,
-    *,
-    name: str,
+    trained: Trained, data: RegionCaptions, captions: Sequence[str], places: Sequence[int], folder: Path, *, name: str
 ) -> list[Part]:
     """Both pictures of the captions of some images, saved in a folder."""
     parts = []

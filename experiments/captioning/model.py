@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from experiments.captioning.config import CaptioningConfig
 from experiments.datasets.images.region_captions import RegionCaptions
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
-from experiments.files import user_errors
 from experiments.harness.folder import saved_config
-from experiments.harness.training import PriorFactory, load_best, seeded_build
-from experiments.sequence.model import TrainedSequences, assembled, run_vocabulary
+from experiments.harness.training import PriorFactory, seeded_build
+from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
 from guides.inference_network import RegionNetwork
 from models.captioning import Captioning, CaptioningSizes
 from pyro_attention import AttentionELBO
@@ -51,11 +51,8 @@ def build(config: CaptioningConfig, vocabulary: Vocabulary, features: int) -> Tr
 
 
 def load_trained(folder: Path, features: int, *, device: str = "auto") -> Trained:
-    """The network of a finished run, at its best epoch; UserError where there is none, or one of another network."""
-    with user_errors(ValueError, OSError):
-        trained = build(read_config(folder, device=device), Vocabulary.load(folder / "vocabulary.json"), features)
-        load_best(trained.module, folder)
-    return trained
+    """The network of a finished run, at its best epoch; UserError where there is none."""
+    return load_run(read_config(folder, device=device), folder, partial(build, features=features))
 
 
 def read_config(folder: Path, **changes: Any) -> CaptioningConfig:

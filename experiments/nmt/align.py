@@ -108,9 +108,6 @@ def aligned_pairs(
 def _links(pair: PairAlignment, config: AlignConfig, run: Path | None) -> Alignment:
     weights = pair.posterior if config.weights == "posterior" else pair.prior
     if weights is None:
-        raise UserError(
-            f"{run} has no prior alignment that depends on the words, expected --weights posterior: attention "
-            f"is soft, or its prior is fixed"
-        )
+        raise UserError(f"{run} is soft or has a fixed prior, which knows no words; expected --weights posterior")
     with user_errors(ValueError):
         return hard_alignment(weights, method=config.method, threshold=config.threshold)

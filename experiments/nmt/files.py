@@ -28,7 +28,7 @@ def translate_file(config: TranslateConfig) -> Path:
         print(f"{fault}; its translation is an empty line", file=sys.stderr)
     with user_errors(ValueError):
         found = translate(trained, source.text, config, progress=True)
-    lines = [""] * source.num_lines
+    lines = [""] * (len(source.places) + len(source.faults))
     for place, translation in zip(source.places, found, strict=True):
         lines[place] = translation.text
         if translation.cut:

@@ -9,11 +9,10 @@ from torch import nn
 
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
-from experiments.files import user_errors
 from experiments.harness.folder import saved_config
-from experiments.harness.training import PriorFactory, load_best, seeded_build
+from experiments.harness.training import PriorFactory, seeded_build
 from experiments.nmt.config import TranslationConfig
-from experiments.sequence.model import TrainedSequences, assembled, run_vocabulary
+from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
 from guides.inference_network import AlignmentNetwork
 from models.nmt import Translation, TranslationSizes
 from models.temporal import TemporalNormalizer
@@ -60,16 +59,8 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
 
 
 def load_trained(folder: Path, *, device: str = "auto") -> Trained:
-    """The network of a finished run, at its best epoch.
-
-    Raises:
-        UserError: The folder holds no run, or one of another network.
-    """
-    with user_errors(ValueError, OSError):
-        config = read_config(folder, device=device)
-        trained = build(config, Vocabulary.load(folder / "vocabulary.json"))
-        load_best(trained.module, folder)
-    return trained
+    """The network of a finished run, at its best epoch; UserError where there is none."""
+    return load_run(read_config(folder, device=device), folder, build)
 
 
 def read_config(folder: Path, **changes: Any) -> TranslationConfig:

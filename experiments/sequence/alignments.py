@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +10,6 @@ from torch import Tensor
 
 from experiments.datasets.text.batches import Batch
 from experiments.sequence.model import AnyTrained, model_arguments
-from models.decoder import AttentionDecoder
 from models.decoding import target_alignments
 from pyro_attention import (
     Amortised,
@@ -60,12 +57,17 @@ def align_batch(trained: AnyTrained, batch: Batch, *, num_samples: int) -> Batch
     The decoder is fed with the expected context, as for perplexity and decoding.
     """
     trained.module.eval()
-    with _expected_feed(trained.model):
+    trained_with, trained.model.input_feed = trained.model.input_feed, "expected"
+    try:
         return _align_batch(trained, batch, num_samples)
+    finally:
+        trained.model.input_feed = trained_with
 
 
 def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int) -> BatchAlignment:
-    arguments, site = model_arguments(batch), _attention_site(trained, batch)
+    arguments = model_arguments(batch)
+    nodes: Any = trained.guide.run(*arguments).trace.nodes
+    site = nodes["alignment"]
     prior, posterior = site["infer"]["prior"], site["fn"]
     model, family = trained.model, trained.guide.family("alignment")
     shown = not isinstance(model.attention.prior, FixedGammaPrior | FixedLogNormalPrior | FixedGaussianPrior)
@@ -80,23 +82,6 @@ def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int) -> BatchAl
     state = model.start(model.encode(*arguments[:2]), batch.source_mask)
     exact = target_alignments(model, state, batch.target_in, batch.target_out, trained.inference())
     return BatchAlignment(mean, exact.unsqueeze(0))
-
-
-@contextmanager
-def _expected_feed(model: AttentionDecoder) -> Iterator[None]:
-    trained_with = model.input_feed
-    model.input_feed = "expected"
-    try:
-        yield
-    finally:
-        model.input_feed = trained_with
-
-
-def _attention_site(trained: AnyTrained, batch: Batch) -> dict[str, Any]:
-    """The trace node of the alignment, with prior and posterior."""
-    nodes: Any = trained.guide.run(*model_arguments(batch)).trace.nodes
-    node: dict[str, Any] = nodes["alignment"]
-    return node
 
 
 def predicts_by_posterior(trained: AnyTrained) -> bool:

@@ -15,7 +15,7 @@ from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import UserError, user_errors
 from experiments.harness.checkpoints import read_weights
-from experiments.harness.training import ELBOTraining, Trained, resolve_device
+from experiments.harness.training import ELBOTraining, Trained, load_best, resolve_device
 from experiments.sequence.config import SequenceConfig
 from guides.schemes import Scheme
 from models.decoder import AttentionDecoder
@@ -28,6 +28,7 @@ __all__ = [
     "SequenceTraining",
     "TrainedSequences",
     "assembled",
+    "load_run",
     "model_arguments",
     "perplexity",
     "prediction_family",
@@ -148,6 +149,7 @@ class TrainedSequences(Trained[Config, Network]):
 
 
 AnyTrained = TrainedSequences[Any, Any]  # translation or captioning
+Trainable = TypeVar("Trainable", bound=AnyTrained)
 
 
 def perplexity(trained: AnyTrained, batches: Iterable[Batch], *, k_max: int | None = None) -> float:
@@ -160,6 +162,14 @@ def perplexity(trained: AnyTrained, batches: Iterable[Batch], *, k_max: int | No
             found = target_log_probs(trained.model, *model_arguments(batch), inference=inference)
             total, count = total - found.double().sum().item(), count + int(batch.target_mask.sum())
     return math.exp(total / count)
+
+
+def load_run(config: Config, folder: Path, build: Callable[[Config, Vocabulary], Trainable]) -> Trainable:
+    """What is built for the run in a folder, at its best epoch; UserError where the folder holds another network."""
+    with user_errors(ValueError, OSError):
+        trained = build(config, Vocabulary.load(folder / "vocabulary.json"))
+        load_best(trained.module, folder)
+    return trained
 
 
 def run_vocabulary(folder: Path, start: Path | None, train: Callable[[], Vocabulary]) -> Vocabulary:

@@ -35,12 +35,8 @@ def word_uncertainty(trained: AnyTrained, batch: Batch, *, num_samples: int = 10
     r"""Split the predictive entropy of every word piece, :math:`H[y] = \mathrm{E}_w H[y \mid w] + I(y; w)`.
 
     Exact for alignments; over posterior samples for Bayesian attention, as
-    :func:`pyro_attention.analysis.decompose_uncertainty`; without an attention part for soft attention.
-
-    Args:
-        trained: The network.
-        batch: Sentences, whose words are taken as given up to each piece.
-        num_samples: Posterior samples of random attention weights.
+    :func:`pyro_attention.analysis.decompose_uncertainty`; without an attention part for soft attention. The words
+    before each piece are taken as given.
     """
     model = trained.model.eval()
     inference = trained.inference(samples=num_samples if trained.is_random else 0)

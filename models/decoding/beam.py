@@ -97,19 +97,12 @@ def beam_search(
 
 @dataclass(frozen=True)
 class _Beams:
-    """Live hypotheses of the R sentences that are still searched.
+    """Live hypotheses of the R sentences that are still searched."""
 
-    Attributes:
-        state: The decoder's, a row for each hypothesis, ``R * beam``.
-        sentences: Places of the sentences in the batch, ``[R]``.
-        log_probs: Of the hypotheses, in falling order, ``[R, beam]``; -inf at empty places.
-        tokens: Of the hypotheses, from the begin token on, ``[R, beam, L]``.
-    """
-
-    state: DecoderState
-    sentences: Tensor
-    log_probs: Tensor
-    tokens: Tensor
+    state: DecoderState  # a row for each hypothesis, R * beam
+    sentences: Tensor  # places in the batch, [R]
+    log_probs: Tensor  # in falling order, [R, beam]; -inf at empty places
+    tokens: Tensor  # from the begin token on, [R, beam, L]
 
     @classmethod
     def begin(cls, start: DecoderState, begin: int, beam: int) -> _Beams:

@@ -61,18 +61,16 @@ class Inference:
         """Raise ValueError unless family and samples fit the model's prior."""
         aligned, family = isinstance(model.attention.prior, AlignmentPrior), self.family
         if family is not None and aligned != (family.kind == ExpectedAlignment.kind):
-            prior = type(model.attention.prior).__name__
-            raise ValueError(
-                f"family is {family}, of kind '{family.kind}', which does not fit the model's prior {prior}"
-            )
+            kind, prior = family.kind, type(model.attention.prior).__name__
+            raise ValueError(f"family is {family}, of kind '{kind}', which does not fit the model's prior {prior}")
         if self.samples == 0:
             return
         if aligned:
             raise ValueError(f"samples is {self.samples}, expected 0: the sum over alignments is exact")
         if family is None or isinstance(family, Amortised):
             raise ValueError(
-                f"samples is {self.samples} and family is {family}, expected a family to draw from without the words "
-                f"to come, such as Weibull(); an inference network sees those words, and serves with samples=0"
+                f"samples is {self.samples} and family is {family}, expected a family to draw from, such as Weibull(); "
+                f"an inference network sees the words to come, and serves with samples=0"
             )
 
     def sums_out(self, model: AttentionDecoder) -> bool:

@@ -96,23 +96,3 @@ def test_nltk_counts_a_repeated_word_once():
     """What the module says of NLTK: the maximum likelihood estimate would be 2 / 3."""
     model = IBMModel1([AlignedSent(["x", "x", "y"], ["a"])], 20)
     assert model.translation_table["x"]["a"] == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"pairs": []}, "no sentence pairs"),
-        ({"pairs": [(["a"], [])]}, r"sentence pair 0 is .* expected two lists of words, not empty"),
-        ({"pairs": [("a b", ["c"])]}, "sentence pair 0 is"),
-        ({"pairs": PAIRS, "model": 3}, "model is 3, expected 1 or 2"),
-        ({"pairs": PAIRS, "iterations": 0}, "iterations is 0, expected at least 1"),
-    ],
-)
-def test_wrong_input(options, message):
-    with pytest.raises(ValueError, match=message):
-        train_ibm(**options)
-
-
-def test_empty_sentence(trained):
-    with pytest.raises(ValueError, match="a sentence pair has 0 source and 1 target words, expected some"):
-        trained.align([], ["das"])
