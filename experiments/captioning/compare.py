@@ -57,14 +57,7 @@ POINTING = (
 
 @exclusive
 def run(config: CompareCaptions) -> dict[str, float]:
-    """Train all rows, print the table, and write pictures and report.html.
-
-    Returns:
-        ``"<scheme>/<metric>"`` to its mean over seeds.
-
-    Raises:
-        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
-    """
+    """Train all rows, print the table, and write pictures and report.html; ``"<scheme>/<metric>"`` to its mean."""
     name, free = f"captioning-{config.dataset}", ("schemes", "pictures")
     sweep = Sweep("experiments.compare", config, f"compare/{name}", free=free, always=("task",))
     first = _base(config, sweep.folder, 0)

@@ -36,9 +36,6 @@ def run(config: CompareEstimators) -> dict[str, float]:
         ``"<guide>/<estimator>/<metric>"`` of the trainings, means over the seeds that did not diverge, and
         ``"<guide>/<point>/<metric>"`` of the gradients, where the first seed's training with the closed form starts and
         where it ends.
-
-    Raises:
-        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
     if not config.guides:
         raise UserError(f"guides is empty, expected some of {', '.join(get_args(Guide))}")

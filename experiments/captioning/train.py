@@ -29,9 +29,6 @@ def run_folder(config: CaptioningConfig) -> Path:
 def run(config: CaptioningConfig) -> dict[str, float]:
     """Train, evaluate and save; what is in the folder already is not computed again when resuming.
 
-    Returns:
-        The numbers of metrics.json; ``experiments.captioning.evaluation.DEFINITIONS`` says what they are.
-
     Raises:
         UserError: Data, options or folder are not right.
         KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.

@@ -12,7 +12,7 @@ from experiments.nmt.alignment_table import table_lines
 from experiments.nmt.alignments import PairAlignment, align_pairs
 from experiments.nmt.config import AlignConfig
 from experiments.nmt.evaluation import batches, progress_bar
-from experiments.nmt.gold import GoldLinks, better_reading, read_gold
+from experiments.nmt.gold import better_reading, read_gold
 from experiments.nmt.input import read_pairs, refuse_to_replace, write_lines
 from experiments.nmt.model import Trained, load_trained
 from experiments.reporting.figures import save
@@ -29,11 +29,19 @@ def align_file(config: AlignConfig) -> Path:
     turned = None if reverse is None else _read(config, reverse, (config.target, config.source))
     count = min(config.pictures, len(text))
     pictures = [config.out / f"pair-{number}.png" for number in range(1, count + 1)]
-    words = _words_files(config, trained, text)
+    # the words that links count, where these are others than those between blanks
+    words: dict[Path, list[str]] = {}
+    if config.gold is None and trained.config.words != "none":
+        sides = zip(text.languages, (text.source, text.target), strict=True)
+        words = {config.out / f"words.{language}": side for language, side in sides}
     path, table = config.out / "alignments.txt", config.out / "probabilities.tsv"
     files = [path, *words, *pictures, *([table] if config.table else [])]
     refuse_to_replace(files, overwrite=config.overwrite)
-    gold = None if config.gold is None else _read_gold(config, config.gold, text)
+    gold = None
+    if config.gold is not None:
+        pairs_of_lines = zip(text.source, text.target, strict=True)
+        sizes = [(len(source.split()), len(target.split())) for source, target in pairs_of_lines]
+        gold = read_gold(config.gold, sizes, index=config.gold_index, order=config.gold_order)
     pairs = aligned_pairs(trained, text, num_samples=config.num_samples, progress=True)
     links = [_links(pair, config, config.run) for pair in pairs]
     if reverse is not None and turned is not None:
@@ -60,20 +68,6 @@ def align_file(config: AlignConfig) -> Path:
 def _read(config: AlignConfig, trained: Trained, files: tuple[Path, Path]) -> ParallelText:
     # gold links count the words between blanks
     return read_pairs(files, trained.config, max_words=config.max_words, words=None if config.gold is None else "none")
-
-
-def _words_files(config: AlignConfig, trained: Trained, text: ParallelText) -> dict[Path, list[str]]:
-    """Files of the words that links count, where these are others than those between blanks."""
-    if config.gold is not None or trained.config.words == "none":
-        return {}
-    sides = text.source, text.target
-    return {config.out / f"words.{name}": side for name, side in zip(text.languages, sides, strict=True)}
-
-
-def _read_gold(config: AlignConfig, path: Path, text: ParallelText) -> GoldLinks:
-    sides = zip(text.source, text.target, strict=True)
-    sizes = [(len(source.split()), len(target.split())) for source, target in sides]
-    return read_gold(path, sizes, index=config.gold_index, order=config.gold_order)
 
 
 def _load_reverse(config: AlignConfig, trained: Trained) -> Trained:

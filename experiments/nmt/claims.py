@@ -31,13 +31,9 @@ class Claim:
 
 
 def claims(runs: Mapping[str, Runs]) -> list[Claim]:
-    """The paper's four claims: perplexity of marginal, error rate of categorical_enum, entropies of two schemes.
+    """The paper's four claims, and one of ours: perplexity of normalising over the words before.
 
-    And one of ours: perplexity of normalising over the words before. A claim on schemes or metrics that are missing is
-    left out; so are all for a single seed, which has no interval.
-
-    Args:
-        runs: Metrics of every seed, by scheme.
+    A claim on schemes or metrics that are missing is left out; so are all for a single seed, which has no interval.
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, tables 1 and 3.
     """

@@ -50,14 +50,7 @@ TOY_PAIRS = {"train_pairs": 3000, "test_pairs": 250}  # the demo is to take four
 
 @exclusive
 def run(config: CompareTranslations) -> dict[str, float]:
-    """Train all rows, print table and claims, and write pictures and report.html.
-
-    Returns:
-        ``"<scheme>/<metric>"`` to its mean over seeds.
-
-    Raises:
-        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
-    """
+    """Train all rows, print table and claims, write pictures and report.html; ``"<scheme>/<metric>"`` to its mean."""
     name, free = f"translation-{config.dataset}", ("schemes", "seeds", "ibm")
     sweep = Sweep("experiments.compare", config, f"compare/{name}", free=free).open()
     trainings = _train(config, sweep)

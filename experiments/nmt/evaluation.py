@@ -71,15 +71,10 @@ def progress_bar(total: int, what: str, *, shown: bool = True) -> tqdm[Any]:
 
 @dataclass(frozen=True)
 class Translated:
-    """A translation.
-
-    Attributes:
-        text: The sentence, punctuation joined to words where the network's text was divided.
-        cut: Whether it had not ended at the largest length.
-    """
+    """A translation, punctuation joined to words where the network's text was divided."""
 
     text: str
-    cut: bool
+    cut: bool  # it had not ended at the largest length
 
 
 def translate(
@@ -101,15 +96,10 @@ def translate(
 
 @dataclass(frozen=True)
 class Score:
-    """A score of translations.
-
-    Attributes:
-        score: From 0 to 100.
-        signature: How it was computed; "tok:none" is tokenised BLEU, on words that blanks separate.
-    """
+    """A score of translations, from 0 to 100."""
 
     score: float
-    signature: str
+    signature: str  # how it was computed; "tok:none" is tokenised BLEU, on words that blanks separate
 
 
 def bleu(translations: Sequence[Translated], text: ParallelText, config: TranslationConfig) -> Score:

@@ -33,9 +33,6 @@ def run_folder(config: TranslationConfig) -> Path:
 def run(config: TranslationConfig) -> dict[str, float]:
     """Train, evaluate and save; what is in the folder already is not computed again when resuming.
 
-    Returns:
-        The numbers of metrics.json; ``experiments.nmt.evaluation.DEFINITIONS`` says what they are.
-
     Raises:
         UserError: Data, options or folder are not right.
         KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.

@@ -23,7 +23,7 @@ from pyro_attention import (
 from pyro_attention.families.gaussian import FixedGaussianPrior, GaussianWeights
 from pyro_attention.posterior.predictive import seeded
 
-__all__ = ["BatchAlignment", "EntropySums", "align_batch", "predictive_weights", "predicts_by_posterior"]
+__all__ = ["BatchAlignment", "EntropySums", "align_batch", "predicts_by_posterior"]
 
 _MEMORY = 1e9  # bytes that the posterior samples of one pass may take
 
@@ -89,13 +89,6 @@ def predicts_by_posterior(trained: AnyTrained) -> bool:
     return trained.family.kind in (LogWeights.kind, GaussianWeights.kind)
 
 
-def predictive_weights(trained: AnyTrained, found: BatchAlignment) -> Tensor:
-    """Mean weights that words are predicted from: of the prior; of the posterior under Bayesian attention."""
-    if found.prior is None or predicts_by_posterior(trained):
-        return found.posterior.mean(0)
-    return found.prior
-
-
 class EntropySums:
     """Mean entropy of predictive and of posterior weights over the word pieces of many batches."""
 
@@ -106,7 +99,10 @@ class EntropySums:
         """Count a batch, unless its weights are Gaussian: negative ones have no entropy."""
         if trained.family.kind == GaussianWeights.kind:
             return
-        for place, weights in enumerate((predictive_weights(trained, found), found.posterior.mean(0))):
+        # words are predicted from the prior; from the posterior under Bayesian attention
+        posterior = found.posterior.mean(0)
+        predictive = posterior if found.prior is None or predicts_by_posterior(trained) else found.prior
+        for place, weights in enumerate((predictive, posterior)):
             self.sums[place] += torch.special.entr(weights.double()).sum(-1)[batch.target_mask].sum().cpu()
         self.count += int(batch.target_mask.sum())
 

@@ -17,15 +17,7 @@ Config = TypeVar("Config", bound=SequenceConfig)
 
 
 def scheme_config(config: CompareSequences, base: Config, name: str, scheme: SchemeName, **changes: Any) -> Config:
-    """A row of the comparison, from soft attention's network at half the learning rate, or from the beginning.
-
-    Args:
-        config: The comparison.
-        base: Soft attention of the same seed.
-        name: Name of the row, and of its folder.
-        scheme: The scheme.
-        changes: Other options of the row.
-    """
+    """A row of the comparison, from soft attention's network (``base``) at half the learning rate, or by itself."""
     if config.base_epochs:
         changes |= {"init_from": base.out, "learning_rate": base.learning_rate / 2}
     kl_weight = config.kl_weight if scheme in ("weibull", "lognormal", "gamma") else 1.0

@@ -71,17 +71,7 @@ def train_and_save(
     evaluate: Callable[[Fitted], Evaluation],
     file: str,
 ) -> dict[str, float]:
-    """Train, evaluate, and write metrics.json and the sentences; the metrics.
-
-    Args:
-        trained: The network.
-        folder: Folder of the run.
-        train_data: Data set of batches by places.
-        val_data: The same for validation.
-        sampler: The batches to train on.
-        evaluate: What is measured when the network is trained.
-        file: Name of the file of sentences.
-    """
+    """Train on the batches of a sampler, evaluate, write metrics.json and the file of sentences; the metrics."""
     config = trained.config
     write_environment(folder, trained.device)
     in_order = BucketSampler(val_data.lengths, sentences=config.batch_size, shuffle=False)
