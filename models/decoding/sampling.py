@@ -36,15 +36,11 @@ def sample(
     r"""One random sentence for each source, word by word from :math:`p(y \mid x, y_{<j})^{1/T}`, normalised.
 
     For more of the same sentence repeat its row. The draws depend on the batch, not on its padding (unless ``samples``
-    draws weights). The arguments that are not named here are those of :func:`beam_search`, which finds with
-    ``beam=1, length_penalty=0`` the most probable word at every step.
+    draws weights). Other arguments are those of :func:`beam_search`, which takes the most probable word at every step
+    with ``beam=1, length_penalty=0``. Log probability and score of a hypothesis are the model's own, at T = 1.
 
     Args:
         temperature: T > 0; below 1 probable words become more so.
-        seed: Seed of this call alone; torch's global generator goes on as if nothing had happened.
-
-    Returns:
-        One hypothesis for each sentence; log probability and score are the model's own, at T = 1.
 
     Raises:
         ValueError: As :func:`beam_search`; a temperature that is not positive and finite.
@@ -59,27 +55,26 @@ def sample(
     """
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature is {temperature}, expected a positive finite number")
-    ids, counts = {"begin": begin, "end": end}, {"max_length": max_length}
-    check_request(model, source, source_mask, inference, ids=ids, counts=counts)
+    ids = {"begin": begin, "end": end}
+    check_request(model, source, source_mask, inference, ids=ids, counts={"max_length": max_length})
     with evaluation(model), seeded(seed):
         start = state = model.start(model.encode(source, source_mask), source_mask)
         word = torch.full((len(source),), begin, device=source.device)
-        tokens: list[Tensor] = []
-        log_probs: list[Tensor] = []
+        drawn: list[tuple[Tensor, Tensor]] = []
         ended = torch.zeros_like(source_mask[:, 0])
-        while len(tokens) < max_length and not ended.all():
+        while len(drawn) < max_length and not ended.all():
             step = model.step(state, model.embed(word), k_max=inference.k_max)
             state, words = step.state, next_word_log_probs(model, step, inference)
             largest(words, 1)  # names NaN
             word = (words / temperature).softmax(1).multinomial(1).squeeze(1)
-            tokens.append(word)
-            log_probs.append(words.gather(1, word[:, None]).squeeze(1))
+            drawn.append((word, words.gather(1, word[:, None]).squeeze(1)))
             ended = ended | (word == end)
         found = []
-        for drawn, values in zip(torch.stack(tokens, 1).tolist(), torch.stack(log_probs, 1).tolist(), strict=True):
-            length = drawn.index(end) + 1 if end in drawn else len(drawn)
-            total = sum(values[:length])
-            found.append(Hypothesis(tuple(drawn[:length]), total, total, end in drawn))
+        rows = (torch.stack(column, 1).tolist() for column in zip(*drawn, strict=True))
+        for tokens, log_probs in zip(*rows, strict=True):
+            length = tokens.index(end) + 1 if end in tokens else len(tokens)
+            total = sum(log_probs[:length])
+            found.append(Hypothesis(tuple(tokens[:length]), total, total, end in tokens))
         if not alignments:
             return found
         return [row[0] for row in align(model, start, [[one] for one in found], begin=begin, inference=inference)]
