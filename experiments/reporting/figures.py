@@ -14,7 +14,7 @@ from torch import Tensor
 
 from experiments.files import PICTURE_MARK, UserError, drawn_here, write_atomic
 
-__all__ = ["panels", "reliability_diagram", "save"]
+__all__ = ["panels", "printable", "reliability_diagram", "save"]
 
 _LINE = "#1b6ca8"
 _BINS = 10  # of equal width
@@ -43,6 +43,12 @@ def panels(rows: int, columns: int, *, size: tuple[float, float], **options: Any
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def printable(text: str, longest: int = 100) -> str:
+    """Text without mathematics, and without the endless words and control characters of an untrained network."""
+    text = text if len(text) <= longest else text[: longest - 1] + "…"
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text).replace("$", r"\$")
 
 
 def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
