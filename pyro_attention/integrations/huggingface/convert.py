@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from pyro_attention.integrations._sites import PriorFactory, make_prior
 from pyro_attention.integrations.huggingface.attention import CHILD, NAME, SiteAttention, attend
 from pyro_attention.integrations.huggingface.files import load_priors, site_paths
 from pyro_attention.integrations.huggingface.likelihoods import Likelihood
 from pyro_attention.integrations.huggingface.masks import compact_mask
 from pyro_attention.integrations.huggingface.model import BayesianModel, bayesian_class
-from pyro_attention.integrations.huggingface.priors import PriorFactory, make_prior, prior_from_config, prior_to_config
+from pyro_attention.integrations.huggingface.priors import prior_from_config, prior_to_config
 from pyro_attention.integrations.huggingface.probe import Call, difference, probe, probe_inputs
 
 __all__ = ["bayesian", "deterministic", "load_transformers"]
@@ -98,7 +99,9 @@ def bayesian(
         chosen = _choose(model, calls, site_paths(model, saved["sites"]) if saved else sites, literal=bool(saved))
         for path, module in chosen.items():
             call = calls[module]
-            latent = SiteAttention(path, make_prior(prior, call.head_dim, path), self_attention=call.self_attention)
+            latent = SiteAttention(
+                path, make_prior(prior, call.head_dim, site=path), self_attention=call.self_attention
+            )
             setattr(module, CHILD, latent.to(model.device, model.dtype).train(module.training))
         probe(model, inputs, training=list(chosen.values()))  # they note their dropout
         _check_same(model, inputs, before)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from pyro_attention.integrations._sites import PriorFactory
 from pyro_attention.integrations.huggingface.attention import NAME
 from pyro_attention.integrations.huggingface.convert import bayesian, load_transformers
 from pyro_attention.integrations.huggingface.likelihoods import Likelihood
-from pyro_attention.integrations.huggingface.priors import PriorFactory
 
 __all__ = ["from_pretrained"]
 
