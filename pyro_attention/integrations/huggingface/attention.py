@@ -168,8 +168,8 @@ def _check(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, k
         )
     if query.size(1) % key.size(1):
         raise ValueError(
-            f"{type(module).__name__} has {query.size(1)} heads of queries, expected a multiple of {key.size(1)}, "
-            f"those of keys"
+            f"{type(module).__name__} has {query.size(1)} heads of queries, expected a multiple of its {key.size(1)} "
+            f"of keys"
         )
     causal = kwargs.get("is_causal")
     if mask is None and query.size(2) > 1 and (getattr(module, "is_causal", False) if causal is None else causal):
