@@ -111,6 +111,11 @@ def test_a_model_of_a_bayesian_configuration(saved):
         bayesian(fresh)
 
 
+def test_other_sites_than_the_saved(saved):
+    with pytest.raises(ValueError, match="the checkpoint has its own sites"):
+        bayesian(AutoModel.from_pretrained(saved[1]), sites="*.0.*")
+
+
 def test_another_architecture(saved):
     with pytest.raises(ValueError, match=r"holds a model of type 'bert', expected 'roberta' for RobertaModel"):
         from_pretrained(transformers.RobertaModel, saved[1])

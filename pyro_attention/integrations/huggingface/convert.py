@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 
-from pyro_attention.integrations._sites import PriorFactory, make_prior
+from pyro_attention.integrations._sites import PriorFactory, make_prior, read_sites
 from pyro_attention.integrations.huggingface.attention import CHILD, NAME, SiteAttention, attend
 from pyro_attention.integrations.huggingface.files import load_priors, site_paths
 from pyro_attention.integrations.huggingface.likelihoods import Likelihood
@@ -89,6 +88,10 @@ def bayesian(
     if isinstance(model, BayesianModel):
         raise ValueError(f"this {type(model).__name__} is Bayesian already; call deterministic(model) first")
     saved = getattr(model.config, NAME, None)
+    if saved is not None and sites != "*":
+        raise ValueError(
+            f"sites is {sites!r}, but the checkpoint has its own sites and trained priors; leave sites= out"
+        )
     prior = _prior(prior, saved)
     inputs = probe_inputs(model) if example is None else example
     before = _implementations(model.config)
@@ -96,12 +99,14 @@ def bayesian(
         model.set_attn_implementation(NAME)
         # a model that cannot take it says so, and keeps what it had
         calls = probe(model, inputs)[0] if model.config._attn_implementation == NAME else {}
-        chosen = _choose(model, calls, site_paths(model, saved["sites"]) if saved else sites, literal=bool(saved))
+        _check_calls(model, calls)
+        found = {path: module for path, module in model.named_modules() if module in calls}
+        paths = site_paths(model, saved["sites"], found) if saved else read_sites(sites, found, of="attention module")
+        chosen = {path: found[path] for path in paths}
         for path, module in chosen.items():
             call = calls[module]
-            latent = SiteAttention(
-                path, make_prior(prior, call.head_dim, site=path), self_attention=call.self_attention
-            )
+            made = make_prior(prior, call.head_dim, site=path)
+            latent = SiteAttention(path, made, self_attention=call.self_attention)
             setattr(module, CHILD, latent.to(model.device, model.dtype).train(module.training))
         probe(model, inputs, training=list(chosen.values()))  # they note their dropout
         _check_same(model, inputs, before)
@@ -165,29 +170,14 @@ def _prior(prior: PriorFactory | None, saved: Any) -> PriorFactory:
     return prior_from_config(saved["prior"])
 
 
-def _choose(
-    model: Any, calls: Mapping[nn.Module, Call], sites: str | Sequence[str], *, literal: bool
-) -> dict[str, nn.Module]:
-    """The attention modules that match, by path."""
+def _check_calls(model: Any, calls: Mapping[nn.Module, Call]) -> None:
+    """Raise ValueError unless a model calls the attention interface."""
     if not calls:
         raise ValueError(
             f"{type(model).__name__} called the attention interface of transformers not once in a forward pass: it has "
             f"no attention, or its family ('{model.config.model_type}') computes it by code of its own; use a family "
             f"that follows the interface, such as bert, roberta, gpt2, llama, bart, t5 or vit"
         )
-    found = {path: module for path, module in model.named_modules() if module in calls}
-    patterns = [sites] if isinstance(sites, str) else list(sites)
-    unused = [pattern for pattern in patterns if not any(_matches(path, pattern, literal) for path in found)]
-    if unused or not patterns:
-        raise ValueError(
-            f"sites: {', '.join(map(repr, unused)) or 'an empty list'} matches no attention module of "
-            f"{type(model).__name__}, expected patterns of: {', '.join(found)}"
-        )
-    return {path: m for path, m in found.items() if any(_matches(path, pattern, literal) for pattern in patterns)}
-
-
-def _matches(path: str, pattern: str, literal: bool) -> bool:
-    return path == pattern if literal else fnmatchcase(path, pattern)
 
 
 def _check_same(model: Any, inputs: Mapping[str, Any], before: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,17 @@ def load_priors(model: Any) -> None:
     model.load_state_dict(found, strict=False)
 
 
-def site_paths(model: Any, saved: list[str]) -> list[str]:
+def site_paths(model: Any, saved: list[str], modules: Collection[str]) -> list[str]:
     """Paths of the saved sites in this model, which may be the base of the one that was saved, or have a head on it.
+
+    Args:
+        model: The model.
+        saved: Paths in the checkpoint.
+        modules: Paths of the attention modules of this model.
 
     Raises:
         ValueError: A site is not there.
     """
-    modules = dict(model.named_modules())
     prefix = f"{model.base_model_prefix}."
     paths = [[path for path in (name, prefix + name, name.removeprefix(prefix)) if path in modules] for name in saved]
     if not all(paths):

@@ -1,4 +1,4 @@
-"""How the prior of every site is written into a configuration."""
+"""How the priors were made, written into a configuration and read from it."""
 
 from __future__ import annotations
 
