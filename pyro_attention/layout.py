@@ -139,7 +139,8 @@ class Dense(Layout):
         return -self.event_dim
 
     def check(self, scores: Tensor, *, site: str) -> None:
-        check_dense(scores, self.mask, event_dim=self.event_dim, site=site)
+        for mask in (self.mask, self.counted):
+            check_dense(scores, mask, event_dim=self.event_dim, site=site)
 
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys
