@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 
 from pyro_attention.ops.transforms import whole
@@ -23,6 +24,7 @@ __all__ = [
     "check_per_key",
     "check_positive",
     "check_scores",
+    "kind_of",
     "unregistered_parameters",
 ]
 
@@ -31,6 +33,11 @@ def as_float(value: Tensor | float) -> Tensor:
     """Value as a tensor in float32 or float64: noise, softmax and KL are never computed in half precision."""
     tensor = torch.as_tensor(value)
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def kind_of(value: Any) -> Any:
+    """What a value is, to be shown: the dtype of a tensor, the type of anything else."""
+    return value.dtype if isinstance(value, Tensor) else type(value).__name__
 
 
 def as_numbers(value: Tensor) -> Any:
@@ -58,20 +65,20 @@ def check_positive(name: str, value: Tensor | float) -> None:
         raise ValueError(f"{name} is {value}, expected a positive finite number")
 
 
-def check_finite(name: str, value: Tensor) -> None:
+def check_finite(
+    owner: str, value: Tensor, *, name: str = "entries", remedy: str = "look for NaN in the inputs or the parameters"
+) -> None:
     """Raise ValueError unless every entry is a finite number.
 
     Example:
         >>> check_finite("loc", torch.tensor([0.0, float("nan")]))
         Traceback (most recent call last):
-        ValueError: loc has 1 of 2 entries NaN or infinite, expected finite numbers; look for ...
+        ValueError: loc: 1 of 2 entries are NaN or infinite; look for NaN in the inputs or the parameters
     """
     # one pass; only a sum that is not finite calls for a closer look
     if not value.sum().isfinite() and not value.isfinite().all():
-        raise ValueError(
-            f"{name} has {(~value.isfinite()).sum().item()} of {value.numel()} entries NaN or infinite, expected "
-            f"finite numbers; look for NaN in the inputs or in the trained parameters"
-        )
+        count = f"{(~value.isfinite()).sum().item()} of {value.numel()}"
+        raise ValueError(f"{owner}: {count} {name} are NaN or infinite; {remedy}")
 
 
 class PlateCheck(Messenger):
@@ -97,15 +104,9 @@ def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:
             f"site '{site}' is recomputed during backward, where no guide is active and the weights would be others "
             f"than in the forward pass; checkpoint only the deterministic parts around LatentAttention"
         )
-    if not torch.distributions.Distribution._validate_args:
-        return
-    scores = whole(scores)
-    # one pass; only a sum that is not finite calls for a closer look
-    if not scores.sum().isfinite() and not scores.isfinite().all():
-        raise ValueError(
-            f"site '{site}': {(~scores.isfinite()).sum().item()} of {scores.numel()} {name} are NaN or infinite; "
-            f"check the features and the learning rate, and pass forbidden positions as a mask instead of -inf scores"
-        )
+    if torch.distributions.Distribution._validate_args:
+        remedy = "check the features and the learning rate, and forbid positions by a mask instead of -inf scores"
+        check_finite(f"site '{site}'", whole(scores), name=name, remedy=remedy)
 
 
 def check_per_key(name: str, tensor: Tensor | None, scores: Tensor, layout: Any, *, site: str) -> None:
@@ -114,8 +115,7 @@ def check_per_key(name: str, tensor: Tensor | None, scores: Tensor, layout: Any,
         return
     if not tensor.is_floating_point():
         raise TypeError(f"site '{site}': {name} have dtype {tensor.dtype}, expected floating point")
-    if tensor.device != scores.device:
-        raise ValueError(f"site '{site}': {name} are on {tensor.device}, scores on {scores.device}")
+    _check_device(name, tensor.device, scores, site=site)
     heads, keys = scores.size(layout.head_dim), layout.num_keys(scores)
     if tensor.dim() < 3 or layout.heads_first(tensor).shape[-3:-1] not in ((heads, keys), (1, keys)):
         raise ValueError(
@@ -128,8 +128,15 @@ def check_boolean_mask(mask: Tensor | None) -> None:
     """Raise TypeError unless the mask is boolean."""
     if mask is not None and mask.dtype != torch.bool:
         raise TypeError(
-            f"mask has dtype {mask.dtype}, expected torch.bool with True = may attend; an additive mask is converted "
-            f"by mask > -1e4, an integer one by mask.bool()"
+            f"mask has dtype {mask.dtype}, expected torch.bool with True = may attend; convert an additive mask by "
+            f"mask > -1e4, an integer one by mask.bool()"
+        )
+
+
+def _check_device(name: str, device: torch.device, scores: Tensor, *, site: str) -> None:
+    if device != scores.device:
+        raise ValueError(
+            f"site '{site}': {name} are on {device}, scores on {scores.device}; move them by .to('{scores.device}')"
         )
 
 
@@ -137,11 +144,7 @@ def _check_mask_fits(mask: Tensor | None, scores: Tensor, *, site: str) -> None:
     """Raise ValueError unless the mask broadcasts to the scores, on their device."""
     if mask is None:
         return
-    if mask.device != scores.device:
-        raise ValueError(
-            f"site '{site}': mask is on {mask.device}, scores on {scores.device}; move the mask with "
-            f"mask.to('{scores.device}')"
-        )
+    _check_device("masks", mask.device, scores, site=site)
     try:
         fits = torch.broadcast_shapes(mask.shape, scores.shape) == scores.shape
     except RuntimeError:
@@ -193,11 +196,7 @@ def check_edges(scores: Tensor, mask: Tensor | None, *, edges: Tensor, site: str
             f"site '{site}': scores of shape {tuple(scores.shape)} do not fit {edges.numel()} edges; "
             f"expected [..., edges, heads]"
         )
-    if scores.device != edges.device:
-        raise ValueError(
-            f"site '{site}': edges are on {edges.device}, scores on {scores.device}; move the graph with "
-            f".to('{scores.device}')"
-        )
+    _check_device("edges", edges.device, scores, site=site)
     _check_mask_fits(mask, scores, site=site)
 
 
@@ -225,12 +224,12 @@ def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) 
             )
 
 
-def unregistered_parameters(loss: Tensor, registered: list[Tensor]) -> str | None:
+def unregistered_parameters(loss: Tensor, trace: Trace) -> str | None:
     """What is wrong when the loss depends on parameters that SVI would not train; None when nothing is.
 
     Args:
         loss: Scalar with a graph.
-        registered: Unconstrained values of the param sites.
+        trace: Of the same run, with the param sites.
     """
     leaves, seen, stack = [], set(), [loss.grad_fn]
     while stack:
@@ -241,7 +240,8 @@ def unregistered_parameters(loss: Tensor, registered: list[Tensor]) -> str | Non
         if hasattr(node, "variable"):
             leaves.append(node.variable)
         stack.extend(parent for parent, _ in node.next_functions)
-    known = {id(param) for param in registered}
+    params: list[Any] = [trace.nodes[name]["value"] for name in trace.param_nodes]
+    known = {id(param.unconstrained()) for param in params}
     missing = [leaf for leaf in leaves if id(leaf) not in known]
     if not missing:
         return None

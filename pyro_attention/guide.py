@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any
 
 from pyro import poutine
@@ -15,7 +14,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import nn
 
-from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, is_attention_site, without_output
+from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, is_attention_site
 from pyro_attention.families.base import Family
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.site_names import name_model_sites
@@ -98,7 +97,12 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             raise TypeError(f"keep_prior is the string '{keep_prior}', expected names in a list: ['{keep_prior}']")
         self.keep_prior = tuple(keep_prior)
         name_model_sites(model)
-        self.rest = self._make_rest(model, rest)
+        if rest is not None and not callable(rest):
+            raise TypeError(f"rest is {rest!r}, expected a guide, or a class of guides such as AutoNormal")
+        if rest is not None and isinstance(getattr(rest, "func", rest), type):
+            # an autoguide would keep the output of its first call, with the graph behind it
+            rest = rest(poutine.block(_without_output(model), self._hidden_from_rest))
+        self.rest: Callable[..., Any] | None = rest
 
     @pyro_method
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
@@ -115,14 +119,10 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         Raises:
             ValueError: The model has no attention site, a pattern matches none, or ``rest`` does not fit the model.
         """
-        model, outputs = self.model, []
-
-        def recorded(*args: Any, **kwargs: Any) -> None:
-            outputs.append(model(*args, **kwargs))
-
+        model = self.model
+        outputs: list[Any] = []  # Pyro's own call throws the output away
         name_model_sites(model)
-        # Pyro's own call throws the output away
-        self._model = (recorded,)
+        self._model = (_without_output(model, outputs.append),)
         try:
             self(*args, **kwargs)
             return GuideRun(outputs[0], self.trace)
@@ -145,7 +145,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     def get_posterior(self, name: str, prior: Any) -> Any:
         """Posterior of a site: its family's for attention sites, the prior itself elsewhere."""
-        if not _is_attention(prior):
+        if not isinstance(prior, AttentionDistribution):
             return prior
         family = self.family(name)
         if family.kind != prior.kind:
@@ -181,7 +181,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         super()._pyro_sample(msg)
         if msg["is_observed"] or site_is_subsample(msg):
             return
-        if not _is_attention(msg["infer"]["prior"]):
+        if not is_attention_site(msg):
             # a plate outside the guide (vectorised particles) makes prior and posterior two objects
             msg["infer"]["keeps_prior"] = True
             return
@@ -208,15 +208,6 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             msg["infer"]["prior"], msg["fn"] = msg["fn"], drawn["fn"]
         TraceMessenger._pyro_post_sample(self, msg)
 
-    def _make_rest(self, model: Callable[..., Any], rest: Callable[..., Any] | None) -> Callable[..., Any] | None:
-        """The guide of the other latent sites."""
-        if rest is not None and not callable(rest):
-            raise TypeError(f"rest is {rest!r}, expected a guide, or a class of guides such as AutoNormal")
-        if rest is None or not isinstance(rest.func if isinstance(rest, partial) else rest, type):
-            return rest
-        made: Callable[..., Any] = rest(poutine.block(without_output(model), self._hidden_from_rest))
-        return made
-
     def _drawn_site(self, msg: Any) -> Any:
         """The trace node of a site that ``rest`` drew; None for others."""
         node = None if self._drawn is None else self._drawn.nodes.get(msg["name"])
@@ -231,7 +222,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                     f"plate '{name}' has a subsample of its own in the model, and rest has drawn another; give rest "
                     f"the same plate (create_plates= of an autoguide)"
                 )
-        elif _is_attention(msg["fn"]):
+        elif isinstance(msg["fn"], AttentionDistribution):
             raise ValueError(
                 f"attention site '{name}' is in rest too, expected the other latent sites alone; give rest a class of "
                 f"guides such as AutoNormal, or a guide of poutine.block(model, hide=['{name}'])"
@@ -262,9 +253,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         return next((pattern for pattern in self.patterns if fnmatchcase(name, pattern)), None)
 
     def _hidden_from_rest(self, msg: Any) -> bool:
-        return msg["type"] == "sample" and (
-            msg["is_observed"] or _is_attention(msg["fn"]) or self.keeps_prior(msg["name"])
-        )
+        hidden = msg["is_observed"] or isinstance(msg["fn"], AttentionDistribution) or self.keeps_prior(msg["name"])
+        return msg["type"] == "sample" and hidden
 
     def __getstate__(self) -> dict[str, Any]:
         # PyroModule's own leaves out weak references; a trace, of a whole autograd graph, cannot be pickled either
@@ -281,5 +271,10 @@ def check_guide(guide: Any) -> None:
         )
 
 
-def _is_attention(prior: Any) -> bool:
-    return isinstance(prior, AttentionDistribution)
+def _without_output(model: Callable[..., Any], keep: Callable[[Any], Any] = lambda _: None) -> Callable[..., None]:
+    """The model without its output, which is kept elsewhere, or nowhere."""
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        keep(model(*args, **kwargs))
+
+    return run

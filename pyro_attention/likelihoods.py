@@ -9,7 +9,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_attention._checks import as_float
+from pyro_attention._checks import as_float, kind_of
 from pyro_attention.families.distribution import expand_shared
 from pyro_attention.ops.token_log_prob import sample_tokens, token_log_prob
 
@@ -100,7 +100,7 @@ class TokenLikelihood(TorchDistribution):
         if self._validate_args and log_prob.isnan().any():
             raise ValueError(
                 f"TokenLikelihood: {log_prob.isnan().sum().item()} of {log_prob.numel()} log probabilities are NaN; "
-                f"features, weight or bias hold NaN or infinite numbers: check the inputs and the learning rate"
+                f"look for NaN or infinite numbers in features, weight and bias"
             )
         return log_prob.expand(shape)
 
@@ -128,9 +128,8 @@ class TokenLikelihood(TorchDistribution):
     def _check_token(self, token: Tensor) -> torch.Size:
         """Common shape of tokens and batch."""
         if not isinstance(token, Tensor) or token.dtype not in _INTEGERS:
-            seen = token.dtype if isinstance(token, Tensor) else type(token).__name__
             raise TypeError(
-                f"TokenLikelihood: tokens are {seen}, expected an integer tensor; convert them with .long()"
+                f"TokenLikelihood: tokens are {kind_of(token)}, expected an integer tensor; convert them with .long()"
             )
         if token.device != self.features.device:
             raise ValueError(
@@ -142,7 +141,7 @@ class TokenLikelihood(TorchDistribution):
         except RuntimeError as error:
             raise ValueError(
                 f"TokenLikelihood: tokens of shape {tuple(token.shape)} do not broadcast against the batch shape "
-                f"{tuple(self.batch_shape)}, that of the features without their last dimension"
+                f"{tuple(self.batch_shape)} of the features"
             ) from error
         if self._validate_args and token.numel():
             low, high = (bound.item() for bound in token.aminmax())
@@ -156,25 +155,19 @@ class TokenLikelihood(TorchDistribution):
 
 def _check_layer(features: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Raise unless features and output layer fit each other."""
-    tensors = {"features": features, "weight": weight} | ({} if bias is None else {"bias": bias})
+    tensors = {"weight": weight, "features": features} | ({} if bias is None else {"bias": bias})
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            seen = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise TypeError(f"TokenLikelihood: {name} is {seen}, expected a floating-point tensor")
-    for name, tensor in tensors.items():
+            raise TypeError(f"TokenLikelihood: {name} is {kind_of(tensor)}, expected a floating-point tensor")
         if tensor.device != weight.device:
-            raise ValueError(
-                f"TokenLikelihood: {name} is on {tensor.device}, weight on {weight.device}; move one of them"
-            )
+            raise ValueError(f"TokenLikelihood: {name} is on {tensor.device}, weight on {weight.device}; move one")
     if weight.dim() != 2 or len(weight) == 0:
         raise ValueError(
-            f"TokenLikelihood: weight has shape {tuple(weight.shape)}, expected [vocabulary, width] with at least one "
-            f"token, as torch.nn.Linear(width, vocabulary).weight"
+            f"TokenLikelihood: weight has shape {tuple(weight.shape)}, expected [vocabulary, width], at least one token"
         )
     if features.dim() == 0 or features.size(-1) != weight.size(1):
         raise ValueError(
-            f"TokenLikelihood: features have shape {tuple(features.shape)}, expected [..., {weight.size(1)}], the "
-            f"width of the weight {tuple(weight.shape)}"
+            f"TokenLikelihood: features have shape {tuple(features.shape)}, expected [..., {weight.size(1)}]"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(

@@ -9,6 +9,7 @@ from pyro import poutine
 from torch import nn
 
 from pyro_attention.attention import LatentAttention
+from pyro_attention.families.prior import Prior
 
 __all__ = ["AttentionLayer", "name_model_sites", "name_sites"]
 
@@ -25,6 +26,11 @@ class AttentionLayer(nn.Module):
     attention: LatentAttention
     default_name = "attention"
     named: bool
+
+    def add_attention(self, name: str | None, prior: Prior, **options: Any) -> None:
+        """Make the site, with the options of :class:`LatentAttention`; None leaves it without a name of its own."""
+        self.named = name is not None
+        self.attention = LatentAttention(self.default_name if name is None else name, prior, **options)
 
 
 def name_sites(model: nn.Module) -> list[str]:

@@ -85,7 +85,7 @@ def extreme(value):
         pytest.param(extreme(float("nan")), ValueError, "6 of 24 scores are NaN or infinite", id="nan"),
         pytest.param(extreme(float("inf")), ValueError, "6 of 24 scores are NaN or infinite", id="inf"),
         pytest.param(
-            extreme(float("-inf")), ValueError, "6 of 24 scores .* as a mask instead of -inf scores", id="-inf"
+            extreme(float("-inf")), ValueError, "6 of 24 scores .* by a mask instead of -inf scores", id="-inf"
         ),
         pytest.param(
             {"layout": Dense(boolean[..., 1:])},
@@ -99,7 +99,7 @@ def extreme(value):
         pytest.param(
             {"layout": Dense(meta)},
             ValueError,
-            r"mask is on meta, scores on cpu; .*mask.to\('cpu'\)",
+            r"masks are on meta, scores on cpu; .*.to\('cpu'\)",
             id="mask elsewhere",
         ),
         pytest.param({"layout": edges}, ValueError, r"scores of shape \(2, 3, 4\) do not fit 2 edges", id="edges"),

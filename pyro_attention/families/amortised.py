@@ -50,27 +50,13 @@ class Amortised(Family):
             raise TypeError(f"family is {family!r}, expected a Family such as Categorical()")
         self.network, self.family = network, family
         self.from_prior, self.warm_start = from_prior, warm_start
-
-    @property
-    def kind(self) -> str:  # type: ignore[override]
-        """That of the family."""
-        return self.family.kind
-
-    @property
-    def has_prior_term(self) -> bool:  # type: ignore[override]
-        """That of the family."""
-        return self.family.has_prior_term
-
-    @property
-    def infer(self) -> dict[str, Any]:  # type: ignore[override]
-        """That of the family."""
-        return self.family.infer
+        self.kind, self.has_prior_term = family.kind, family.has_prior_term
+        self.infer = family.infer  # type: ignore[misc]
 
     def prior(self, prior: Any) -> Any:
         return self.family.prior(prior)
 
     def amortise(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
-        """Posterior of a site from its prior and the arguments of the model."""
         if self.warm_start:
             return self.family.posterior(prior)
         scores = self.network(*args, **kwargs)

@@ -65,8 +65,8 @@ class Family(nn.Module):
             ``class Mine(Family, shifts_scores=True)``: a subclass may make the spread depend on the scores.
     """
 
-    kind: ClassVar[str] = LogWeights.kind
-    has_prior_term: ClassVar[bool] = True
+    kind: str = LogWeights.kind
+    has_prior_term: bool = True
     infer: ClassVar[dict[str, Any]] = {}
     shifts_scores: ClassVar[bool] = False
 

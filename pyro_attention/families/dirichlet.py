@@ -13,7 +13,7 @@ from pyro_attention.families.distribution import ContinuousWeights, check_same_e
 from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.ops.noise import log_standard_gamma
-from pyro_attention.ops.special import lgamma_exp
+from pyro_attention.ops.special import digamma_exp, lgamma_exp, trigamma_exp
 
 __all__ = ["Dirichlet", "DirichletPrior", "DirichletWeights", "kl_dirichlet"]
 
@@ -106,11 +106,11 @@ class DirichletWeights(ContinuousWeights):
 
     @property
     def mean(self) -> Tensor:
-        return _digamma_exp(self.log_concentration) - _digamma_exp(self._log_total)
+        return digamma_exp(self.log_concentration) - digamma_exp(self._log_total)
 
     @property
     def variance(self) -> Tensor:
-        return _trigamma_exp(self.log_concentration) - _trigamma_exp(self._log_total)
+        return trigamma_exp(self.log_concentration) - trigamma_exp(self._log_total)
 
     @property
     def entropy_per_weight(self) -> Tensor:
@@ -133,14 +133,6 @@ class DirichletWeights(ContinuousWeights):
 def _log_total(log_concentration: Tensor, layout: Layout) -> Tensor:
     """``log a_0``, for every key; 0 where keys are masked."""
     return log_concentration - layout.log_softmax(log_concentration)
-
-
-def _digamma_exp(x: Tensor) -> Tensor:
-    return torch.digamma(1 + x.exp()) - (-x).exp()
-
-
-def _trigamma_exp(x: Tensor) -> Tensor:
-    return torch.polygamma(1, 1 + x.exp()) + (-2 * x).exp()
 
 
 @register_kl(DirichletWeights, DirichletWeights)
@@ -195,7 +187,7 @@ class DirichletPrior(Prior):
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2; the clamp is in its code.
     """
 
-    kind: ClassVar[str] = DirichletWeights.kind
+    kind = DirichletWeights.kind
     normalizes = False
     over_queries_obstacle = "each query's weights are by themselves a point on the simplex"
 
@@ -217,7 +209,7 @@ class Dirichlet(Family):
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3, algorithm 2.
     """
 
-    kind: ClassVar[str] = DirichletWeights.kind
+    kind = DirichletWeights.kind
 
     def posterior(self, prior: Any) -> DirichletWeights:
         return DirichletWeights(_clamp(prior.proposal.scores), layout=prior.layout, shape=prior.full_shape)

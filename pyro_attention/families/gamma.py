@@ -13,7 +13,7 @@ from pyro_attention.families.log_weights import LogWeights
 from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Layout
 from pyro_attention.ops.noise import log_standard_gamma
-from pyro_attention.ops.special import lgamma_and_exp, lgamma_exp
+from pyro_attention.ops.special import digamma_exp, lgamma_and_exp, lgamma_exp, trigamma_exp
 
 __all__ = ["ContextualGammaPrior", "FixedGammaPrior", "Gamma", "GammaWeights"]
 
@@ -61,11 +61,11 @@ class GammaWeights(LogWeights):
 
     @property
     def mean(self) -> Tensor:
-        return torch.digamma(1 + self.concentration) - (-self.log_concentration).exp() - self.log_rate
+        return digamma_exp(self.log_concentration) - self.log_rate
 
     @property
     def variance(self) -> Tensor:
-        return torch.polygamma(1, 1 + self.concentration) + (-2 * self.log_concentration).exp()
+        return trigamma_exp(self.log_concentration)
 
     @property
     def mean_gap(self) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
 from pyro_attention.families.key_network import KeyNetwork
 from pyro_attention.families.log_weights import LogWeights
+from pyro_attention.families.normal import NormalValue
 from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Layout
 from pyro_attention.ops.noise import NoiseKind
@@ -18,19 +19,12 @@ from pyro_attention.ops.noise import NoiseKind
 __all__ = ["ContextualLogNormalPrior", "FixedLogNormalPrior", "LogNormal", "LogNormalWeights"]
 
 
-class LogNormalWeights(LogWeights):
+class LogNormalWeights(NormalValue, LogWeights):
     r"""Log of LogNormal weights: :math:`\log S \sim \mathrm{Normal}(m, s)`; posterior or prior.
 
     .. math:: \log \mathrm{E}[S] = m + s^2/2, \quad \mathrm{H}[\log S] = \tfrac12 \log(2\pi e) + \log s
 
-    Args:
-        loc: ``m``, broadcastable to batch + event.
-        scale: ``s > 0``, broadcastable to batch + event.
-        options: ``layout``, ``shape`` and ``validate_args`` of :class:`ContinuousWeights`, ``proposal`` of
-            :class:`LogWeights`.
-
-    Raises:
-        ValueError: The scale is not positive, a parameter is not finite, or there are too few dimensions.
+    Arguments and errors are those of :class:`NormalValue` and :class:`LogWeights`.
 
     Example:
         >>> p = LogNormalWeights(torch.zeros(1, 1, 4), torch.tensor(1.0))
@@ -40,16 +34,7 @@ class LogNormalWeights(LogWeights):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
 
-    positive: ClassVar[tuple[str, ...]] = ("scale",)
     noise_kind: ClassVar[NoiseKind | None] = "normal"
-    loc: Tensor
-    scale: Tensor
-
-    def __init__(self, loc: Tensor, scale: Tensor, **options: Any) -> None:
-        super().__init__(loc=loc, scale=scale, **options)
-
-    def draw(self, shape: torch.Size) -> Tensor:
-        return self.from_noise(torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device))
 
     @property
     def noise_scale(self) -> Tensor:
@@ -62,27 +47,11 @@ class LogNormalWeights(LogWeights):
         return LogNormalWeights(scores + self.loc, self.scale, layout=layout, shape=scores.shape)
 
     @property
-    def mean(self) -> Tensor:
-        return self.loc
-
-    @property
-    def variance(self) -> Tensor:
-        return self.scale.square()
-
-    @property
     def mean_gap(self) -> Tensor:
         return self.scale.square() / 2
 
     def compute_log_expected_weight(self) -> Tensor:
         return self.loc + self.scale.square() / 2
-
-    @property
-    def entropy_per_weight(self) -> Tensor:
-        return 0.5 * math.log(2 * math.pi * math.e) + self.scale.log()
-
-    def log_density(self, value: Tensor) -> Tensor:
-        standard = (value - self.loc) / self.scale
-        return -0.5 * standard.square() - self.scale.log() - 0.5 * math.log(2 * math.pi)
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
         r""":math:`\sum \log s + \tfrac12\log 2\pi + (\mathrm{Var}_q[\log S] + (\mathrm{E}_q[\log S]-m)^2)/2s^2`."""

@@ -8,6 +8,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from pyro_attention._checks import kind_of
 from pyro_attention.ops.transforms import whole
 
 __all__ = ["Mask", "read_attn_mask", "read_padding"]
@@ -33,14 +34,12 @@ class Mask:
             TypeError: The mask is no tensor, or neither boolean nor floating point.
             ValueError: An entry is NaN or infinite.
         """
-        if not isinstance(mask, Tensor):
-            raise TypeError(f"{name} is a {type(mask).__name__}, expected a tensor")
-        if mask.dtype == torch.bool:
+        if isinstance(mask, Tensor) and mask.dtype == torch.bool:
             return cls(~mask)
-        if not mask.is_floating_point():
+        if not isinstance(mask, Tensor) or not mask.is_floating_point():
             raise TypeError(
-                f"{name} has dtype {mask.dtype}, expected torch.bool with True = ignore, or floating point, added to "
-                f"the scores; an integer mask is converted by {name}.bool()"
+                f"{name} is of type {kind_of(mask)}, expected a tensor: boolean with True = ignore, or floating point, "
+                f"added to the scores; an integer mask is converted by {name}.bool()"
             )
         wrong = ~(whole(mask) < torch.inf)
         if torch.distributions.Distribution._validate_args and wrong.any():
@@ -71,12 +70,7 @@ class Mask:
 
 
 def read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:
-    """Torch's ``attn_mask``, broadcastable to scores of a shape ``[..., H, M, N]``.
-
-    Raises:
-        TypeError: See :meth:`Mask.read`.
-        ValueError: Another shape, or numbers that are NaN or infinite.
-    """
+    """Torch's ``attn_mask``, broadcastable to scores ``[..., H, M, N]``; errors are those of :meth:`Mask.read`."""
     if mask is None:
         return Mask()
     read = Mask.read("attn_mask", mask)
@@ -84,7 +78,7 @@ def read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:
     if mask.shape == (queries, keys) or (mask.dim() > 3 and mask.shape in _suffixes(shape)):
         return read
     flat: dict[tuple[int, ...], tuple[int, ...]] = {
-        (heads * torch.Size(part).numel(), queries, keys): part for part in _suffixes(batch) or [()]
+        (heads * torch.Size(part).numel(), queries, keys): part for part in _suffixes(batch)
     }
     part = flat.get(tuple(mask.shape))
     if part is None:
@@ -98,22 +92,11 @@ def read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:
 
 
 def read_padding(name: str, mask: Tensor | None, shape: torch.Size, dim: int) -> Mask:
-    """Torch's padding mask of the queries or keys, ``[..., M or N]``, for scores of a shape ``[..., H, M, N]``.
-
-    Args:
-        name: Its name.
-        mask: The mask.
-        shape: Shape of the scores.
-        dim: Dimension of the scores that it belongs to.
-
-    Raises:
-        TypeError: See :meth:`Mask.read`.
-        ValueError: Another shape, or numbers that are NaN or infinite.
-    """
+    """Torch's padding mask ``[..., M or N]`` of a dimension of scores ``[..., H, M, N]``; errors: :meth:`Mask.read`."""
     if mask is None:
         return Mask()
     read, (*batch, _, _, _) = Mask.read(name, mask), shape
-    expected = [(*part, shape[dim]) for part in _suffixes(batch) or [()]]
+    expected = [(*part, shape[dim]) for part in _suffixes(batch)]
     if tuple(mask.shape) not in expected:
         raise ValueError(f"{name} has shape {tuple(mask.shape)}, expected {' or '.join(map(str, expected))}")
     return read
@@ -122,6 +105,6 @@ def read_padding(name: str, mask: Tensor | None, shape: torch.Size, dim: int) ->
 def _suffixes(batch: torch.Size | list[int]) -> list[tuple[int, ...]]:
     """A batch shape, and what is left of it without leading dimensions, which vectorised particles may have put there.
 
-    At least one dimension is left, unless there is none.
+    At least one dimension is left; the shape of a single input, where there is none.
     """
-    return [tuple(batch[start:]) for start in range(len(batch))]
+    return [tuple(batch[start:]) for start in range(len(batch))] or [()]

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyro_attention._checks import kind_of
+
 __all__ = ["NoFastPath", "check_inputs", "check_layer", "projections"]
 
 
@@ -19,7 +21,6 @@ class NoFastPath:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Support no function of torch."""
         return NotImplemented
 
 
@@ -34,23 +35,21 @@ def check_layer(layer: nn.MultiheadAttention) -> None:
 
 def projections(layer: nn.MultiheadAttention) -> list[dict[str, Tensor]]:
     """State of the three linear maps, of queries, keys and values, that a torch layer keeps packed."""
-    if layer.in_proj_weight is not None:
-        weights = layer.in_proj_weight.chunk(3)
-    else:
-        weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
-    states = [{"weight": weight} for weight in weights]
-    if layer.in_proj_bias is not None:
-        for state, bias in zip(states, layer.in_proj_bias.chunk(3), strict=True):
-            state["bias"] = bias
-    return states
+    packed, apart = layer.in_proj_weight, (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+    weights = apart if packed is None else packed.chunk(3)
+    if layer.in_proj_bias is None:
+        return [{"weight": weight} for weight in weights]
+    biases = layer.in_proj_bias.chunk(3)
+    return [{"weight": weight, "bias": bias} for weight, bias in zip(weights, biases, strict=True)]
 
 
 def check_inputs(inputs: dict[str, Tensor], widths: list[int]) -> None:
     """Raise TypeError or ValueError unless query, key and value are ``[..., length, width]`` and fit each other."""
     for (name, tensor), width in zip(inputs.items(), widths, strict=True):
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise TypeError(f"{name} is of type {kind}, expected a floating-point tensor [..., length, width]")
+            raise TypeError(
+                f"{name} is of type {kind_of(tensor)}, expected a floating-point tensor [..., length, width]"
+            )
         if tensor.is_nested:
             raise ValueError(
                 f"{name} is a nested tensor, expected a padded one and a key_padding_mask; torch's encoders nest their "
@@ -58,27 +57,16 @@ def check_inputs(inputs: dict[str, Tensor], widths: list[int]) -> None:
             )
         if tensor.dim() < 2 or tensor.size(-1) != width:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected [..., length, {width}]")
-    query, key, value = inputs.values()
+    _, key, value = inputs.values()
     if key.size(-2) != value.size(-2):
         raise ValueError(f"key has {key.size(-2)} positions and value {value.size(-2)}, expected the same number")
-    _check_batches(query, key, value)
-
-
-def _check_batches(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Raise ValueError unless the batch dimensions fit: the same for all, as torch asks, where none has more than one.
-
-    More of them are broadcast, because vectorised particles put theirs in front of some inputs and not of others.
-    """
-    batches = [tuple(tensor.shape[:-2]) for tensor in (query, key, value)]
-    if max(map(len, batches)) > 1:
-        try:
-            torch.broadcast_shapes(*batches)
-        except RuntimeError:
-            fits = False
-        else:
-            fits = True
-    else:
-        fits = len(set(batches)) == 1
+    batches = [tuple(tensor.shape[:-2]) for tensor in inputs.values()]
+    try:
+        torch.broadcast_shapes(*batches)
+        # more than one dimension is broadcast, as vectorised particles put theirs in front of some inputs alone
+        fits = len(set(batches)) == 1 or max(map(len, batches)) > 1
+    except RuntimeError:
+        fits = False
     if not fits:
         raise ValueError(
             f"query, key and value have batch dimensions {batches[0]}, {batches[1]} and {batches[2]}, expected the "

@@ -12,7 +12,6 @@ from pyro import poutine
 from pyro.distributions import Delta
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
-from pyro.infer.elbo import ELBOModule
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.util import prune_subsample_sites
@@ -21,12 +20,12 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyro_attention._guide_runs import run_messenger
-from pyro_attention.objectives.module import WholeELBOModule, loss_and_backward
+from pyro_attention.objectives.module import DifferentiableELBO
 
 __all__ = ["AttentionELBO"]
 
 
-class AttentionELBO(TraceMeanField_ELBO):
+class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
     r"""Negative ELBO with closed-form KL, summed over every valid attention weight.
 
     .. math:: -\mathrm{E}_q[\log p(y \mid W)] + \mathrm{kl\_weight} \cdot \sum_\text{sites} \mathrm{KL}(q \| p)
@@ -105,10 +104,6 @@ class AttentionELBO(TraceMeanField_ELBO):
             raise ValueError(f"kl_weight is {weight} at step {self.step}, expected a finite number >= 0")
         return weight
 
-    def __call__(self, model: Any, guide: Any) -> ELBOModule:
-        """The loss as a module, called with the arguments of the model."""
-        return WholeELBOModule(model, guide, self)
-
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Estimate of the negative ELBO in nats, without gradient."""
         with torch.no_grad():
@@ -125,10 +120,6 @@ class AttentionELBO(TraceMeanField_ELBO):
             loss = loss - elbo / self.num_particles
         return torch.as_tensor(loss)
 
-    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Estimate of the negative ELBO; its gradient is added to the parameters of the param store."""
-        return loss_and_backward(self, model, guide, args, kwargs)
-
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Traces of model and guide; log-probabilities are computed at observed sites only."""
         if isinstance(poutine.unwrap(guide), GuideMessenger):
@@ -143,19 +134,18 @@ class AttentionELBO(TraceMeanField_ELBO):
         model_trace, guide_trace = prune_subsample_sites(model_trace), prune_subsample_sites(guide_trace)
         model_trace.compute_log_prob(lambda _, site: site["is_observed"])
         if is_validation_enabled():
-            for _, site in _sample_sites(model_trace):
-                if site["is_observed"]:
-                    check_site_shape(site, self.max_plate_nesting)
+            for name in model_trace.observation_nodes:
+                check_site_shape(model_trace.nodes[name], self.max_plate_nesting)
             if self.kl == "closed_form":
                 _check_mean_field(model_trace, guide_trace)
         return model_trace, guide_trace
 
     def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
         elbo, weight = torch.zeros(()), self.current_kl_weight()
-        for name, site in _sample_sites(model_trace):
-            if site["is_observed"]:
-                elbo = elbo + site["log_prob_sum"]
-            elif name not in guide_trace.nodes:
+        for name in model_trace.observation_nodes:
+            elbo = elbo + model_trace.nodes[name]["log_prob_sum"]
+        for name in model_trace.stochastic_nodes:
+            if name not in guide_trace.nodes:
                 raise ValueError(
                     f"site '{name}' is in the model alone; use AlignmentELBO to sum an alignment out, or give the "
                     f"guide such a site"
@@ -218,17 +208,13 @@ class AttentionELBO(TraceMeanField_ELBO):
 
     def _why_not_finite(self, elbo: Tensor, model_trace: Any) -> str:
         record = {name: float(kl) for name, kl in self.kl_record.items()}
-        observed = {n: site["log_prob_sum"].item() for n, site in _sample_sites(model_trace) if site["is_observed"]}
+        observed = {name: model_trace.nodes[name]["log_prob_sum"].item() for name in model_trace.observation_nodes}
         broken = [name for name, kl in record.items() if not math.isfinite(kl)]
+        remedy = "look for NaN or impossible values in the observed data, for raw scores or a learning rate too large"
         if broken:
             remedy = (
                 f"the KL of {', '.join(map(repr, broken))} overflows, as it does for raw scores near 89: let the layer "
                 f"normalise them (normalize_scores=True), scale them down, or lower the learning rate"
-            )
-        else:
-            remedy = (
-                "look for NaN or impossible values in the observed data, or a learning rate or raw scores so large "
-                "that the likelihood overflows"
             )
         return f"the ELBO is {elbo.item()} (KL per site: {record}; log likelihood per site: {observed}); {remedy}"
 

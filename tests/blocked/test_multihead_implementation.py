@@ -153,10 +153,10 @@ def test_layers_that_are_never_blocked_are_not_built(options, arguments, message
 
 @pytest.mark.parametrize("heads", [1, 2, 4])
 def test_heads_of_a_normalizer(heads):
-    fits = nullcontext() if heads != 2 else pytest.raises(ValueError, match=r"site 'a': Hybrid has 2 mixing.*4 heads; ")
-    with fits as error:
-        MultiheadAttention(8, 4, name="a", normalizer=Hybrid(heads))
-    assert error is None or "pass Hybrid(heads=4)" in str(error.value)
+    message = r"Hybrid has 2 mixing weights, the attention 4 heads; pass Hybrid\(heads=4\)"
+    layer = MultiheadAttention(8, 4, normalizer=Hybrid(heads))
+    with pytest.raises(ValueError, match=message) if heads == 2 else nullcontext():
+        layer(*[torch.zeros(3, 8)] * 3)
 
 
 def test_unknown_implementation():
