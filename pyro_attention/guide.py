@@ -14,6 +14,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import nn
 
+from pyro_attention._checks import check_kind
 from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, is_attention_site
 from pyro_attention.families.base import Family
 from pyro_attention.families.distribution import AttentionDistribution
@@ -29,10 +30,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
     the guide or inside the model; around the ``model`` argument of an ELBO they are ignored, as for every Pyro
     messenger guide.
 
-    The posterior of a site reads the scores that the model computes there. So it depends on the inputs of the model,
-    and on the weights that were sampled at earlier sites of the same run, but not on the observations: it is the same
-    whether ``y`` is given or not. Only a family of :class:`Amortised` sees the observations, because its network is
-    called with all arguments of the model.
+    The posterior of a site reads the scores that the model computes there, so it depends on the inputs of the model and
+    on the weights sampled at earlier sites of the run, but not on the observations, unless by :class:`Amortised`.
 
     Latent sites that are no attention belong to ``rest``. It runs before the model, and the model takes its values; so
     it can be any Pyro guide of these sites, with auxiliary sites and plates, and the network still runs once a step
@@ -85,11 +84,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if not patterns:
             raise ValueError("families is empty, expected a family or a dict from site-name patterns to families")
         for pattern, family in patterns.items():
-            if not isinstance(family, Family):
-                raise TypeError(
-                    f"families['{pattern}'] is {family!r}, expected a Family such as Weibull(concentration=10.0); "
-                    f"FAMILIES['weibull'] finds one by name"
-                )
+            check_kind(f"families['{pattern}']", family, Family, "Weibull(concentration=10.0)")
         self.patterns = tuple(patterns)
         # module names may not contain the dots that patterns do
         self.families = nn.ModuleList(patterns.values())
@@ -188,8 +183,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if msg["name"] in self.trace:
             raise ValueError(
                 f"attention site '{msg['name']}' is there twice in one run, expected a name for each call of a layer; "
-                f"leave name= out and call name_sites(net) for each module of the model, or give each layer its own "
-                f"name="
+                f"give each layer its own name=, or leave it out and call name_sites(net) for each module of the model"
             )
         family = self.family(msg["name"])
         msg["infer"]["prior"] = family.prior(msg["infer"]["prior"])
@@ -244,10 +238,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         drawn: dict[str, Any] = {} if self._drawn is None else dict(prune_subsample_sites(self._drawn).nodes)
         for name, site in drawn.items():
             if site["type"] == "sample" and name not in self.trace and not site["infer"].get("is_auxiliary"):
-                raise ValueError(
-                    f"rest has the site '{name}', expected a latent site of the model; mark a site that rest needs for "
-                    f"itself by infer={{'is_auxiliary': True}}"
-                )
+                remedy = "mark a site that rest needs for itself by infer={'is_auxiliary': True}"
+                raise ValueError(f"rest has the site '{name}', expected a latent site of the model; {remedy}")
 
     def _pattern(self, name: str) -> str | None:
         return next((pattern for pattern in self.patterns if fnmatchcase(name, pattern)), None)
@@ -265,10 +257,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 def check_guide(guide: Any) -> None:
     """Raise TypeError unless a guide is an AttentionGuide."""
     if not isinstance(guide, AttentionGuide):
-        raise TypeError(
-            f"guide is a {type(guide).__name__}, expected an AttentionGuide; make one of the model, as in "
-            f"AttentionGuide(model, Weibull())"
-        )
+        raise TypeError(f"guide is a {type(guide).__name__}, expected an AttentionGuide(model, family)")
 
 
 def _without_output(model: Callable[..., Any], keep: Callable[[Any], Any] = lambda _: None) -> Callable[..., None]:

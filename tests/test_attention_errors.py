@@ -25,8 +25,8 @@ from tests.toy_models import KEYS, WIDTH
 @pytest.mark.parametrize(
     ("prior", "shown"),
     [
-        (pyro.distributions.Gamma(1.0, 1.0), "Gamma"),
-        (torch.distributions.LogNormal(0.0, 1.0), "LogNormal"),
+        (pyro.distributions.Gamma(1.0, 1.0), r"Gamma\(.*\)"),
+        (torch.distributions.LogNormal(0.0, 1.0), r"LogNormal\(.*\)"),
         (FixedGammaPrior, "<class '.*FixedGammaPrior'>"),
         ("gamma_fixed", "'gamma_fixed'"),
         (None, "None"),
@@ -34,7 +34,7 @@ from tests.toy_models import KEYS, WIDTH
     ids=["pyro", "torch", "class", "name", "none"],
 )
 def test_what_is_no_prior(prior, shown):
-    message = rf"site 'z': prior is {shown}, expected a Prior, .*FixedGammaPrior\(concentration=1.0, rate=1.0\)"
+    message = rf"site 'z': prior is {shown}, expected a Prior such as FixedGammaPrior\(concentration=1.0, rate=1.0\)"
     with pytest.raises(TypeError, match=message):
         LatentAttention("z", prior)
     assert isinstance(LatentAttention("z", PRIORS["gamma_fixed"]()).prior, FixedGammaPrior)

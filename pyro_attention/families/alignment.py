@@ -31,7 +31,8 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
     r"""The key that a query attends to, :math:`z \sim \mathrm{Categorical}(\mathrm{softmax}(\Phi))`.
 
     Its value is the index of a key; :meth:`weights` makes it a row of attention weights with a single one. A floating
-    point value stands for the weights themselves: so ordinary soft attention, ``E[z]``, is a value of the same site.
+    point value stands for the weights themselves, such as those of soft attention, ``E[z]``; its log probability is the
+    expectation under them.
 
     Args:
         scores: Unnormalised log probabilities of the keys, ``[..., 1, N]``: one head, queries in plates.
@@ -76,14 +77,12 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         return new  # type: ignore[no-any-return]
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log probability of a key; of weights, its expectation under them."""
         if value.is_floating_point():
             return (value.squeeze(-2) * self.logits).sum(-1)
         return super().log_prob(value)  # type: ignore[no-any-return]
 
     @property
     def full_shape(self) -> torch.Size:
-        """Shape of the weights, ``[..., 1, N]``."""
         return torch.Size((*self.batch_shape, 1, self._num_events))
 
     @property
@@ -143,7 +142,6 @@ class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Expected log probability of the keys under weights ``[..., 1, N]``: the batch shape."""
         if self._validate_args:
             self._validate_sample(value)
         return self.alignment.log_prob(value)
@@ -172,8 +170,6 @@ class AlignmentPrior(Prior):
     r"""The attention scores are the prior: :math:`z \sim \mathrm{Categorical}(\mathrm{softmax}(\Phi))`.
 
     Example:
-        >>> import torch
-        >>> from pyro_attention import Dense
         >>> AlignmentPrior()(torch.zeros(2, 1, 3), None, Dense(event_dim=2)).probs.shape
         torch.Size([2, 3])
 
@@ -192,7 +188,6 @@ class ExpectedAlignment(Family):
     r"""Soft attention under an alignment prior: the point mass at :math:`\mathrm{E}[z]`, without a prior term.
 
     Example:
-        >>> import torch
         >>> ExpectedAlignment().posterior(CategoricalAlignment(torch.zeros(1, 2))).sample().tolist()
         [[0.5, 0.5]]
     """

@@ -9,7 +9,7 @@ import torch
 from pyro.distributions import Distribution
 from torch import nn
 
-from pyro_attention._checks import check_finite
+from pyro_attention._checks import check_finite, check_kind
 from pyro_attention.families.base import Family
 
 __all__ = ["Amortised"]
@@ -46,8 +46,7 @@ class Amortised(Family):
         self, network: nn.Module, family: Family, *, from_prior: bool = False, warm_start: bool = False
     ) -> None:
         super().__init__()
-        if not isinstance(family, Family):
-            raise TypeError(f"family is {family!r}, expected a Family such as Categorical()")
+        check_kind("family", family, Family, "Categorical()")
         self.network, self.family = network, family
         self.from_prior, self.warm_start = from_prior, warm_start
         self.kind, self.has_prior_term = family.kind, family.has_prior_term

@@ -23,7 +23,7 @@ LARGEST_SCORE = 10.0
 class _LogSimplex(constraints.Constraint):
     """Logarithms of points on the simplex, one a row of keys; masked entries may be anything.
 
-    No transform from all real numbers onto it is registered, so MCMC refuses such a site.
+    No transform from all real numbers onto it is registered, so Hamiltonian Monte Carlo refuses such a site.
     """
 
     def __init__(self, layout: Layout, event_dim: int) -> None:
@@ -31,7 +31,6 @@ class _LogSimplex(constraints.Constraint):
         super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
-        """Whether each value is in the constraint; the batch shape."""
         mask = self.layout.mask
         shown = value if mask is None else value.masked_fill(~mask, 0)
         close = torch.isclose(shown, self.layout.log_softmax(value), rtol=1e-4, atol=1e-4)
@@ -48,9 +47,6 @@ class DirichletWeights(ContinuousWeights):
     ratios :math:`\log W_i - \log W_j`, whichever key j is: it treats all keys alike, and is torch's density of W times
     :math:`\prod_i W_i`. The entropy belongs to the same measure; the KL depends on none.
 
-    The value must be the logarithm of a point on the simplex; Hamiltonian Monte Carlo, which needs a map from all real
-    numbers onto the support, refuses it.
-
     Moments are per weight. Density and entropy hold one term a row, which is shared out in proportion to E[W], so that
     summed over the event they are right. Masked keys take part in nothing; a row without keys has weights of zero.
 
@@ -60,7 +56,7 @@ class DirichletWeights(ContinuousWeights):
         options: ``shape`` and ``validate_args`` of :class:`ContinuousWeights`.
 
     Raises:
-        ValueError: The layout is no :class:`Dense`, a parameter is not finite, or there are too few dimensions.
+        ValueError: The layout is no :class:`Dense`, or as there.
 
     Example:
         >>> p = DirichletWeights(torch.tensor([1.0, 3.0]).log().expand(1, 1, 2))
@@ -121,9 +117,8 @@ class DirichletWeights(ContinuousWeights):
 
     @property
     def _log_normalizer(self) -> Tensor:
-        return lgamma_exp(self.log_concentration) - self.layout.softmax(self.log_concentration) * lgamma_exp(
-            self._log_total
-        )
+        share = self.layout.softmax(self.log_concentration)
+        return lgamma_exp(self.log_concentration) - share * lgamma_exp(self._log_total)
 
     @property
     def _log_total(self) -> Tensor:
@@ -179,8 +174,6 @@ class DirichletPrior(Prior):
     Their size is the prior's strength, so they enter raw, clamped to [-10, 10].
 
     Example:
-        >>> import torch
-        >>> from pyro_attention import Dense
         >>> DirichletPrior()(torch.zeros(2, 1, 3), None, Dense(event_dim=2)).concentration.shape
         torch.Size([2, 1, 3])
 

@@ -30,11 +30,7 @@ class GammaWeights(LogWeights):
     Args:
         log_concentration: ``log a``, broadcastable to batch + event.
         log_rate: ``log b``, broadcastable to batch + event.
-        options: ``layout``, ``shape`` and ``validate_args`` of :class:`ContinuousWeights`, ``proposal`` of
-            :class:`LogWeights`.
-
-    Raises:
-        ValueError: A parameter is not finite, or there are too few dimensions.
+        options: Those of :class:`LogWeights`.
 
     Example:
         >>> p = GammaWeights(torch.tensor(2.0).log().expand(1, 1, 4), torch.tensor(4.0).log())
@@ -103,9 +99,6 @@ class FixedGammaPrior(Prior, reads="nothing"):
         concentration: Shape ``a > 0``.
         rate: Rate ``b > 0``; the prior mean is ``a / b``.
 
-    Raises:
-        ValueError: An argument is not positive and finite.
-
     Example:
         >>> FixedGammaPrior(concentration=2.0, rate=1.0).log_rate.item()
         0.0
@@ -135,9 +128,6 @@ class ContextualGammaPrior(Prior, reads="keys"):
         rate: Rate ``b > 0``; the larger, the stronger the prior.
         hidden_dim: Width of the hidden layer.
         literal: The paper's text instead of its code: :math:`a_j = \Psi_j`, prior mean Psi / b.
-
-    Raises:
-        ValueError: A size below one, a rate that is not positive; at a call, keys of another width.
 
     Example:
         >>> from pyro_attention import Dense
@@ -172,9 +162,6 @@ class Gamma(OneParameterFamily):
     Args:
         concentration: ``a > 0``, a number or one per head; ``Var[S] / E[S]^2`` is 1 / a.
         learnable: Train it (through its logarithm).
-
-    Raises:
-        ValueError: The concentration is not positive, or has neither one entry nor one per head.
 
     Example:
         >>> Gamma(concentration=torch.tensor([2.0, 4.0]))

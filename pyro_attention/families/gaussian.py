@@ -86,9 +86,6 @@ class FixedGaussianPrior(Prior, reads="nothing"):
         loc: Mean.
         scale: Standard deviation, positive.
 
-    Raises:
-        ValueError: ``loc`` is not finite or ``scale`` not positive.
-
     Example:
         >>> FixedGaussianPrior(scale=2.0).log_gaussian_scale.exp().item()
         2.0
@@ -120,9 +117,6 @@ class ContextualGaussianPrior(Prior, reads="keys"):
         scale: Standard deviation, positive.
         hidden_dim: Width of the hidden layer.
 
-    Raises:
-        ValueError: A size below one, a scale that is not positive; at a call, keys of another width.
-
     Example:
         >>> from pyro_attention import Dense
         >>> prior = ContextualGaussianPrior(8)(torch.zeros(1, 3, 5), torch.randn(1, 5, 8), Dense())
@@ -153,9 +147,6 @@ class Gaussian(OneParameterFamily):
     Args:
         scale: ``s > 0``, the standard deviation of a weight, a number or one per head; to 0 is ordinary attention.
         learnable: Train it (through its logarithm).
-
-    Raises:
-        ValueError: The scale is not positive, or has neither one entry nor one per head.
 
     Example:
         >>> Gaussian(scale=0.2)

@@ -66,7 +66,6 @@ class LogWeights(ContinuousWeights):
 
     @property
     def deterministic_value(self) -> Tensor:
-        """The value whose weights are ordinary attention, for a layer that Pyro does not run."""
         return self.proposal.scores.expand(self.full_shape)
 
     @property

@@ -70,9 +70,6 @@ class FixedLogNormalPrior(Prior, reads="nothing"):
         loc: Mean of ``log S``.
         scale: Standard deviation of ``log S``, positive.
 
-    Raises:
-        ValueError: ``loc`` is not finite or ``scale`` not positive.
-
     Example:
         >>> FixedLogNormalPrior(loc=-1.0, scale=2.0).loc.item()
         -1.0
@@ -102,9 +99,6 @@ class ContextualLogNormalPrior(Prior, reads="keys"):
         scale: Standard deviation of ``log S``, positive; the smaller, the stronger the prior.
         hidden_dim: Width of the hidden layer.
         literal: The paper's text instead of its code: :math:`m_j = \Psi_j`.
-
-    Raises:
-        ValueError: A size below one, a scale that is not positive; at a call, keys of another width.
 
     Example:
         >>> from pyro_attention import Dense
@@ -137,9 +131,6 @@ class LogNormal(OneParameterFamily, shifts_scores=True):
     Args:
         scale: ``sigma > 0``, the standard deviation of ``log S``, a number or one per head.
         learnable: Train it (through its logarithm).
-
-    Raises:
-        ValueError: The scale is not positive, or has neither one entry nor one per head.
 
     Example:
         >>> LogNormal(scale=0.5, learnable=True)

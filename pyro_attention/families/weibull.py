@@ -33,11 +33,7 @@ class WeibullWeights(LogWeights):
     Args:
         log_scale: :math:`\log\lambda`, broadcastable to batch + event.
         concentration: ``k > 0``, broadcastable to batch + event.
-        options: ``layout``, ``shape`` and ``validate_args`` of :class:`ContinuousWeights`, ``proposal`` of
-            :class:`LogWeights`.
-
-    Raises:
-        ValueError: The concentration is not positive, a parameter is not finite, or there are too few dimensions.
+        options: Those of :class:`LogWeights`.
 
     Example:
         >>> q = WeibullWeights(torch.zeros(2, 3, 4), torch.tensor(10.0))
@@ -102,9 +98,6 @@ class Weibull(OneParameterFamily, shifts_scores=True):
     Args:
         concentration: ``k > 0``, a number or one per head; ``Std[log S]`` is 1.28 / k.
         learnable: Train it (through its logarithm).
-
-    Raises:
-        ValueError: The concentration is not positive, or has neither one entry nor one per head.
 
     Example:
         >>> Weibull(concentration=5.0)

@@ -238,15 +238,11 @@ class GraphAttention(AttentionLayer):
         if isinstance(edge_index, Tensor):
             return EdgeList.from_edge_index(edge_index, num_nodes=sizes, add_self_loops=self.add_self_loops)
         if not isinstance(edge_index, EdgeList):
-            raise TypeError(
-                f"edge_index is of type {type(edge_index).__name__}, expected an int64 tensor [2, edges] or an "
-                f"EdgeList; a SparseTensor adj_t becomes one by torch.stack(adj_t.t().coo()[:2])"
-            )
+            seen = f"edge_index is of type {type(edge_index).__name__}, expected int64 [2, edges] or an EdgeList"
+            raise TypeError(f"{seen}; a SparseTensor adj_t becomes the first by torch.stack(adj_t.t().coo()[:2])")
         counts = edge_index.sources.count, edge_index.targets.count
         if counts != sizes:
-            raise ValueError(
-                f"the EdgeList has (sources, targets) {counts}, but x has {sizes}; build it for this graph"
-            )
+            raise ValueError(f"the EdgeList has (sources, targets) {counts}, but x has {sizes}; build one for x")
         loops = edge_index.has_self_loops
         if loops != self.add_self_loops:
             raise ValueError(f"the EdgeList has add_self_loops={loops}, expected {self.add_self_loops} as in the layer")

@@ -83,10 +83,8 @@ def read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:
     part = flat.get(tuple(mask.shape))
     if part is None:
         expected = " or ".join(map(str, [(queries, keys), *flat, *([tuple(shape)] if batch else [])]))
-        raise ValueError(
-            f"attn_mask has shape {tuple(mask.shape)}, expected {expected}: [queries, keys], the same with batch * "
-            f"heads in front, or with both apart"
-        )
+        seen = f"attn_mask has shape {tuple(mask.shape)}, expected {expected}"
+        raise ValueError(f"{seen}: [queries, keys], the same with batch * heads in front, or with both apart")
     apart = (*part, heads, queries, keys)
     return Mask(*(None if half is None else half.reshape(apart) for half in (read.allowed, read.bias)))
 

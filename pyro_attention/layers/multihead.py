@@ -249,7 +249,9 @@ class MultiheadAttention(AttentionLayer):
     def _obstacle(self, attn_mask: Tensor | None, keys: Mask, need_weights: bool) -> str | None:
         """What keeps a call from being blocked; None when nothing does."""
         if need_weights:
-            return "need_weights=True, as it never holds all; pass need_weights=False, and draw some by sample_posterior"
+            return (
+                "need_weights=True, of which it never holds all; pass need_weights=False, draw some by sample_posterior"
+            )
         if attn_mask is not None:
             return "attn_mask, only key_padding_mask, query_padding_mask and is_causal"
         if self.implementation != "dense" and keys.has_bias:

@@ -37,11 +37,10 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
     site of the guide has ``log q``: the KL of an autoguide is estimated from the drawn values, as in stock Pyro.
 
     Parameters that a step does not use (a prior network while the KL weight is 0, or under ``Soft``) take part in the
-    module's loss without a gradient: their ``grad`` stays None in one process, so no optimiser moves them, and DDP,
-    which must hear of every parameter, averages zeros (an optimiser with weight decay then shrinks them). DDP needs
-    no ``find_unused_parameters=True`` for them. Two things are left to the caller: run the module once before it is
-    wrapped when an autoguide makes its parameters at the first call, and seed every rank differently after the
-    parameters are made (``torch.manual_seed(seed + rank)``), because ranks with equal seeds draw equal noise.
+    module's loss without a gradient: their ``grad`` stays None in one process, and DDP averages zeros, without
+    ``find_unused_parameters=True`` (an optimiser with weight decay then shrinks them). Two things are left to the
+    caller of DDP: run the module once before it is wrapped when an autoguide makes its parameters at the first call,
+    and seed every rank differently afterwards (``torch.manual_seed(seed + rank)``), or all draw equal noise.
 
     Args:
         kl_weight: Weight of the KL terms, or a callable of :attr:`step` (see :mod:`pyro_attention.schedules`); 0 skips
@@ -85,9 +84,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         max_plate_nesting: float = float("inf"),
     ) -> None:
         super().__init__(
-            num_particles=num_particles,
-            vectorize_particles=vectorize_particles,
-            max_plate_nesting=max_plate_nesting,
+            num_particles=num_particles, vectorize_particles=vectorize_particles, max_plate_nesting=max_plate_nesting
         )
         if kl not in ("closed_form", "sampled"):
             raise ValueError(f"kl is '{kl}', expected 'closed_form' or 'sampled'")
@@ -146,16 +143,12 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             elbo = elbo + model_trace.nodes[name]["log_prob_sum"]
         for name in model_trace.stochastic_nodes:
             if name not in guide_trace.nodes:
-                raise ValueError(
-                    f"site '{name}' is in the model alone; use AlignmentELBO to sum an alignment out, or give the "
-                    f"guide such a site"
-                )
+                remedy = "give the guide such a site, or use AlignmentELBO to sum an alignment out"
+                raise ValueError(f"site '{name}' is in the model alone; {remedy}")
         for name, site in _sample_sites(guide_trace):
             if name not in model_trace.nodes and not site["infer"].get("is_auxiliary"):
-                raise ValueError(
-                    f"site '{name}' is in the guide alone; mark it by infer={{'is_auxiliary': True}}, or give the "
-                    f"model such a site"
-                )
+                remedy = "give the model such a site, or mark it by infer={'is_auxiliary': True}"
+                raise ValueError(f"site '{name}' is in the guide alone; {remedy}")
             self._check_pathwise(name, site)
             if weight > 0:
                 # ScoreFunctionELBO reads it there
@@ -187,24 +180,16 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             if not _equal(guide_site[what], model_site[what]):
                 raise ValueError(
                     f"site '{name}': its {what} is {guide_site[what]} in the guide and {model_site[what]} in the "
-                    f"model, so its KL has no closed form; put poutine.{what} around the site in both, or pass "
-                    f"kl='sampled'"
+                    f"model; put poutine.{what} around the site in both, or pass kl='sampled'"
                 )
         return _weighted(torch.as_tensor(kl), guide_site)
 
     def _check_pathwise(self, name: str, site: Any) -> None:
         """Raise ValueError when a site's draw loses a gradient."""
-        q = site["fn"]
         # a site that keeps a prior without parameters has none to lose
-        if q.has_rsample or (site["infer"].get("keeps_prior") and not q.log_prob(site["value"]).requires_grad):
-            return
-        self._check_unreparameterised(name, q)
-
-    def _check_unreparameterised(self, name: str, q: Any) -> None:
-        raise ValueError(
-            f"site '{name}': {type(q).__name__} has no reparameterised sampler, it cannot train here; use "
-            f"AlignmentELBO or ScoreFunctionELBO for alignments"
-        )
+        if not (_has_path(site) if site["infer"].get("keeps_prior") else site["fn"].has_rsample):
+            seen = f"site '{name}': {type(site['fn']).__name__} has no reparameterised sampler, it cannot train here"
+            raise ValueError(f"{seen}; use AlignmentELBO or ScoreFunctionELBO for alignments")
 
     def _why_not_finite(self, elbo: Tensor, model_trace: Any) -> str:
         record = {name: float(kl) for name, kl in self.kl_record.items()}
@@ -220,16 +205,17 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
 
 
 def _keeps_prior(guide_site: Any, model_site: Any) -> bool:
-    q = guide_site["fn"]
-    same = model_site is not None and q is model_site["fn"]
-    if not (same or guide_site["infer"].get("keeps_prior")):
-        return False
-    return q.has_rsample or not q.log_prob(guide_site["value"]).requires_grad
+    same = model_site is not None and guide_site["fn"] is model_site["fn"]
+    return (same or guide_site["infer"].get("keeps_prior", False)) and _has_path(guide_site)
+
+
+def _has_path(site: Any) -> bool:
+    """Whether a draw passes on all the gradients that its distribution has."""
+    return site["fn"].has_rsample or not site["fn"].log_prob(site["value"]).requires_grad
 
 
 def _weighted(log_prob: Tensor, site: Any) -> Tensor:
-    weighted: Tensor = scale_and_mask(log_prob, scale=site["scale"], mask=site["mask"])
-    return weighted
+    return scale_and_mask(log_prob, scale=site["scale"], mask=site["mask"])  # type: ignore[no-any-return]
 
 
 def _is_point_mass(q: Any) -> bool:
@@ -249,18 +235,13 @@ def _equal(one: Any, other: Any) -> bool:
 def _check_mean_field(model_trace: Any, guide_trace: Any) -> None:
     """Warn when closed-form KL terms may be wrong: Pyro's mean-field condition, by the order of the sites."""
     # sites that a messenger took from the model are in its order
-    own = [
-        (name, site)
-        for name, site in _sample_sites(guide_trace)
-        if name in model_trace.nodes and "prior" not in site["infer"]
-    ]
-    order = [name for name, _ in own]
-    expected = [name for name in model_trace.nodes if name in order]
-    if order != expected and not all(_is_point_mass(site["fn"]) for _, site in own):
+    own = {name: site for name, site in _sample_sites(guide_trace) if "prior" not in site["infer"]}
+    order = [name for name in own if name in model_trace.nodes]
+    expected = [name for name in model_trace.nodes if name in own]
+    if order != expected and not all(_is_point_mass(own[name]["fn"]) for name in order):
         warnings.warn(
             f"failed to verify the mean field restriction on the guide: its sites come in the order {order}, those of "
-            f"the model in the order {expected}; a closed-form KL is wrong where the model lets a site depend on "
-            f"another that depends on it in the guide. Sample them in the model's order, or pass kl='sampled'",
+            f"the model in the order {expected}; sample them in the model's order, or pass kl='sampled'",
             stacklevel=2,
         )
 

@@ -36,10 +36,10 @@ class ImportanceELBO(AttentionELBO):
                    fixed: biased, of the log evidence for the model and of -KL(posterior || q) for the guide
     ============== ==================================================================================================
 
-    All draws come from one pass of the model, by a plate at the left. So dropout ahead of the alignment is shared by
-    the particles; dropout behind it, on what depends on the draw, differs for each. The value is the estimated bound
-    under both objectives, and ``kl_record`` stays empty. For :class:`Categorical(enumerate=False) <Categorical>`, also
-    under :class:`Amortised`; without an inference network q is the prior, which "wake_sleep" then counts twice.
+    All draws come from one pass of the model, by a plate at the left, and share the dropout ahead of the alignment. The
+    value is the estimated bound under both objectives, and ``kl_record`` stays empty. For
+    :class:`Categorical(enumerate=False) <Categorical>`, also under :class:`Amortised`; without an inference network q
+    is the prior, which "wake_sleep" then counts twice.
 
     Args:
         num_particles: Draws K of every alignment, at least 2.
@@ -78,10 +78,7 @@ class ImportanceELBO(AttentionELBO):
         if objective not in ("iwae", "wake_sleep"):
             raise ValueError(f"objective is '{objective}', expected 'iwae' or 'wake_sleep'")
         if num_particles < 2:
-            raise ValueError(
-                f"num_particles is {num_particles}, expected at least 2 to weigh against each other; ScoreFunctionELBO "
-                f"works with one"
-            )
+            raise ValueError(f"num_particles is {num_particles}, expected at least 2; ScoreFunctionELBO works with one")
         super().__init__(num_particles=num_particles, vectorize_particles=True, max_plate_nesting=max_plate_nesting)
         self.objective: Literal["iwae", "wake_sleep"] = objective
 
@@ -98,8 +95,7 @@ class ImportanceELBO(AttentionELBO):
         log_f = _log_likelihood(model_trace, posterior, log_q.shape)
         bounds = (_vimco if self.objective == "iwae" else _wake_sleep)(log_f, log_p, log_q)
         # the caller takes a mean over particles
-        total: Tensor = self.num_particles * scale_and_mask(bounds, scale=posterior["scale"]).sum()
-        return total
+        return self.num_particles * torch.as_tensor(scale_and_mask(bounds, scale=posterior["scale"])).sum()
 
 
 def _vimco(log_f: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -154,10 +150,8 @@ def _drawn_alignment(model_trace: Any, guide_trace: Any) -> str:
     """Name of the one latent site, a drawn alignment."""
     latent: list[str] = model_trace.stochastic_nodes
     if len(latent) != 1:
-        raise ValueError(
-            f"the model has {len(latent)} latent sites ({', '.join(map(repr, latent))}), expected one alignment; "
-            f"ScoreFunctionELBO takes several"
-        )
+        seen = f"the model has {len(latent)} latent sites ({', '.join(map(repr, latent))})"
+        raise ValueError(f"{seen}, expected one alignment; ScoreFunctionELBO takes several")
     name = latent[0]
     site = guide_trace.nodes.get(name, model_trace.nodes[name])
     fn, enumerated = site["fn"], "enumerate" in site["infer"]

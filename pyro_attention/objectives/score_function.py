@@ -65,9 +65,9 @@ class ScoreFunctionELBO(AttentionELBO):
             self._soft = {name: soft.nodes[name]["log_prob"] for name in soft.observation_nodes}
         return traces
 
-    def _check_unreparameterised(self, name: str, q: Any) -> None:
-        if not isinstance(q, CategoricalAlignment):
-            super()._check_unreparameterised(name, q)
+    def _check_pathwise(self, name: str, site: Any) -> None:
+        if not isinstance(site["fn"], CategoricalAlignment):
+            super()._check_pathwise(name, site)
 
     def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
         elbo = super()._elbo_particle(model_trace, guide_trace)

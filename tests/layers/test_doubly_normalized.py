@@ -196,7 +196,7 @@ def test_wrong_calls(arguments, error, message):
 
 def test_queries_in_a_plate_are_refused():
     layer = LatentAttention("decoder", FixedGammaPrior(), normalizer=DoublyNormalized())
-    with pytest.raises(ValueError, match=r"site 'decoder': DoublyNormalized .* queries lie in a plate"):
+    with pytest.raises(ValueError, match=r"site 'decoder': DoublyNormalized normalises .* lie in a plate"):
         layer(torch.zeros(1, 4), torch.zeros(1, 4, WIDTH), layout=Dense(event_dim=2))
 
 

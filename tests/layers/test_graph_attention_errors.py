@@ -42,7 +42,7 @@ def test_wrong_edges(data, edge_index, error, message):
         ({"edge_dim": 3}, {"edge_attr": torch.zeros(15, 3)}, r"edge_attr has shape \(15, 3\), expected \(16, 3\)"),
         ({"edge_dim": 3}, {"edge_attr": torch.zeros(16, 2)}, r"edge_attr has shape \(16, 2\), expected \(16, 3\)"),
         ({"add_self_loops": False}, {"edge_index": "built"}, "the EdgeList has add_self_loops=True, expected False"),
-        ({}, {"edge_index": "built", "x": torch.zeros(6, 5)}, "\(sources, targets\) \(7, 7\), but x has \(6, 6\)"),
+        ({}, {"edge_index": "built", "x": torch.zeros(6, 5)}, r"\(sources, targets\) \(7, 7\), but x has \(6, 6\)"),
     ],
     ids=str,
 )
