@@ -69,7 +69,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         ['attention', 'shift']
     """
 
-    _drawn: Trace | None = None  # of rest, in the run at hand
+    _drawn = Trace()  # of rest, in the run at hand
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Run the model once under the posterior; returns the value of every sample site of the model."""
         name_model_sites(self.model)
-        self._drawn = None if self.rest is None else poutine.trace(self.rest).get_trace(*args, **kwargs)
+        self._drawn = Trace() if self.rest is None else poutine.trace(self.rest).get_trace(*args, **kwargs)
         values: dict[str, Any] = super().__call__(*args, **kwargs)
         self._check_sites()
         return values
@@ -129,9 +129,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         """The family of an attention site; ValueError when no pattern matches its name."""
         pattern = self._pattern(name)
         if pattern is None:
-            raise ValueError(
-                f"attention site '{name}' matches none of the patterns {', '.join(map(repr, self.patterns))}; add one"
-            )
+            patterns = ", ".join(map(repr, self.patterns))
+            raise ValueError(f"attention site '{name}' matches none of the patterns {patterns}; add one")
         return self.families[self.patterns.index(pattern)]  # type: ignore[return-value]
 
     def keeps_prior(self, name: str) -> bool:
@@ -144,10 +143,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             return prior
         family = self.family(name)
         if family.kind != prior.kind:
-            raise ValueError(
-                f"site '{name}': {type(family).__name__} fits priors of kind '{family.kind}', but its prior "
-                f"{type(prior).__name__} is of kind '{prior.kind}'"
-            )
+            seen = f"its prior {type(prior).__name__} is of kind '{prior.kind}'"
+            raise ValueError(f"site '{name}': {type(family).__name__} fits priors of kind '{family.kind}', but {seen}")
         args, kwargs = self.args_kwargs
         return prior.posterior(family, *args, **kwargs)
 
@@ -157,7 +154,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         for name, site in list(guide_trace.nodes.items()):
             if (site["infer"] or {}).get("marginal"):
                 del guide_trace.nodes[name]
-        if self._drawn is None:
+        if self.rest is None:
             return model_trace, guide_trace
         both = prune_subsample_sites(self._drawn)  # rest comes first, in its own order
         for name, site in guide_trace.nodes.items():
@@ -204,7 +201,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     def _drawn_site(self, msg: Any) -> Any:
         """The trace node of a site that ``rest`` drew; None for others."""
-        node = None if self._drawn is None else self._drawn.nodes.get(msg["name"])
+        node = self._drawn.nodes.get(msg["name"])
         return node if node is not None and node["type"] == "sample" else None
 
     def _check_drawn(self, msg: Any, drawn: Any) -> None:
@@ -212,10 +209,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         name = msg["name"]
         if site_is_subsample(msg):
             if msg["value"] is not None and not msg["value"].equal(drawn["value"]):
-                raise ValueError(
-                    f"plate '{name}' has a subsample of its own in the model, and rest has drawn another; give rest "
-                    f"the same plate (create_plates= of an autoguide)"
-                )
+                seen = f"plate '{name}' has a subsample of its own in the model, and rest has drawn another"
+                raise ValueError(f"{seen}; give rest the same plate (create_plates= of an autoguide)")
         elif isinstance(msg["fn"], AttentionDistribution):
             raise ValueError(
                 f"attention site '{name}' is in rest too, expected the other latent sites alone; give rest a class of "
@@ -235,7 +230,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if unused:
             found = ", ".join(map(repr, sites)) or "none; route its attention through LatentAttention"
             raise ValueError(f"no attention site matches {', '.join(map(repr, unused))}; the model's sites: {found}")
-        drawn: dict[str, Any] = {} if self._drawn is None else dict(prune_subsample_sites(self._drawn).nodes)
+        drawn: dict[str, Any] = prune_subsample_sites(self._drawn).nodes
         for name, site in drawn.items():
             if site["type"] == "sample" and name not in self.trace and not site["infer"].get("is_auxiliary"):
                 remedy = "mark a site that rest needs for itself by infer={'is_auxiliary': True}"

@@ -61,10 +61,9 @@ class Amortised(Family):
         scores = self.network(*args, **kwargs)
         own = prior.proposal.scores
         if scores.shape != own.shape:
-            raise ValueError(
-                f"the inference network returned scores of shape {tuple(scores.shape)}, expected the layer's "
-                f"{tuple(own.shape)}; if it scores all queries at once, they must be one site of the model"
-            )
+            seen = f"the inference network returned scores of shape {tuple(scores.shape)}"
+            remedy = "if it scores all queries at once, they must be one site of the model"
+            raise ValueError(f"{seen}, expected the layer's {tuple(own.shape)}; {remedy}")
         if self.from_prior:
             scores = scores + own.detach()
         proposal = replace(prior.proposal, scores=scores)

@@ -30,6 +30,7 @@ class GaussianWeights(NormalValue):
     Arguments and errors are those of :class:`NormalValue` and :class:`ContinuousWeights`.
 
     Example:
+        >>> import torch
         >>> q = GaussianWeights(torch.tensor([0.9, 0.1]).expand(1, 1, 2), torch.tensor(0.5))
         >>> q.weights(torch.tensor([[[-0.5, 2.0]]])).tolist()
         [[[-0.5, 2.0]]]
@@ -67,6 +68,7 @@ def kl_gaussian(q: GaussianWeights, p: GaussianWeights) -> Tensor:
         ValueError: The two have different event shapes.
 
     Example:
+        >>> import torch
         >>> q, p = (GaussianWeights(torch.full((1, 1, 4), m), torch.tensor(1.0)) for m in (0.0, 1.0))
         >>> kl_gaussian(q, p).item()
         2.0
@@ -118,6 +120,7 @@ class ContextualGaussianPrior(Prior, reads="keys"):
         hidden_dim: Width of the hidden layer.
 
     Example:
+        >>> import torch
         >>> from pyro_attention import Dense
         >>> prior = ContextualGaussianPrior(8)(torch.zeros(1, 3, 5), torch.randn(1, 5, 8), Dense())
         >>> prior.loc.sum(-1).allclose(torch.ones(1, 1))

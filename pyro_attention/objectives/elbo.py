@@ -172,10 +172,9 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         try:
             kl = kl_divergence(q, p)
         except NotImplementedError:
-            raise ValueError(
-                f"site '{name}': KL({type(q).__name__} || {type(p).__name__}) has no closed form; choose another "
-                f"pair, register one with torch.distributions.register_kl, or pass kl='sampled'"
-            ) from None
+            remedy = "choose another pair, register one with torch.distributions.register_kl, or pass kl='sampled'"
+            seen = f"KL({type(q).__name__} || {type(p).__name__}) has no closed form"
+            raise ValueError(f"site '{name}': {seen}; {remedy}") from None
         for what in ("scale", "mask"):
             if not _equal(guide_site[what], model_site[what]):
                 raise ValueError(

@@ -95,7 +95,7 @@ class ImportanceELBO(AttentionELBO):
         log_f = _log_likelihood(model_trace, posterior, log_q.shape)
         bounds = (_vimco if self.objective == "iwae" else _wake_sleep)(log_f, log_p, log_q)
         # the caller takes a mean over particles
-        return self.num_particles * torch.as_tensor(scale_and_mask(bounds, scale=posterior["scale"])).sum()
+        return torch.as_tensor(self.num_particles * scale_and_mask(bounds, scale=posterior["scale"]).sum())
 
 
 def _vimco(log_f: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:

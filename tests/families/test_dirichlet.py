@@ -334,19 +334,10 @@ def test_guides_pickle():
 # bad input
 
 
-@pytest.mark.parametrize(
-    ("model", "family", "of"),
-    [
-        (Relaxed, Weibull(), "DirichletWeights is of kind 'dirichlet'"),
-        (Relaxed, Categorical(), "DirichletWeights is of kind 'dirichlet'"),
-        (Relaxed, GumbelSoftmax(), "DirichletWeights is of kind 'dirichlet'"),
-        (Toy, Dirichlet(), "CategoricalAlignment is of kind 'alignment'"),
-    ],
-    ids=str,
-)
-def test_kinds_do_not_mix(model, family, of):
-    message = f"{type(family).__name__} fits priors of kind '{family.kind}', but its prior {of}"
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("family", [Weibull(), Categorical(), GumbelSoftmax(), Dirichlet()], ids=str)
+def test_kinds_do_not_mix(family):
+    model, prior = (Toy, "CategoricalAlignment") if isinstance(family, Dirichlet) else (Relaxed, "DirichletWeights")
+    with pytest.raises(ValueError, match=f"kind '{family.kind}', but its prior {prior} is of kind '[ad]"):
         AttentionGuide(model(), family)(*make_problem())
 
 
