@@ -181,10 +181,8 @@ def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[
         problems.append("nothing to train: the loss depends on no parameter that requires a gradient")
     elif svi:
         problems += filter(None, [unregistered_parameters(loss, trace)])
-    for name, (prior, _) in recorder.sites.items():
-        if prior.masked_fraction == 1:
-            problems.append(f"site '{name}': every entry is masked; in masks True means may attend")
-    return problems
+    masked = [name for name, (prior, _) in recorder.sites.items() if prior.masked_fraction == 1]
+    return problems + [f"site '{name}': every entry is masked; in masks True means may attend" for name in masked]
 
 
 def _gradient_norms(loss: Tensor | None, scores: dict[str, Tensor | None]) -> dict[str, float]:

@@ -141,7 +141,6 @@ class Dense(Layout):
         return seeing.expand(*seeing.shape[: 1 - self.event_dim], *rows).sum(dims).to(scores.dtype)
 
     def spread_keys(self, values: Tensor) -> Tensor:
-        """``[..., H, N]`` to ``[..., H, 1, N]``; unchanged when queries lie in a plate."""
         return values.unsqueeze(-2) if self.event_dim == 3 else values
 
     def _fill(self, scores: Tensor) -> Tensor:
@@ -279,7 +278,6 @@ class EdgeList(Layout):
         return (self.targets.sum(kept.float()) > 0).sum(-2).float().mean(-1)
 
     def spread_keys(self, values: Tensor) -> Tensor:
-        """``[..., H, N]`` to the source of every edge, ``[..., E, H]``."""
         return self.sources.spread(values.transpose(-1, -2))
 
     def log_softmax(self, scores: Tensor) -> Tensor:

@@ -83,7 +83,6 @@ class DirichletWeights(ContinuousWeights):
 
     @property
     def support(self) -> constraints.Constraint:
-        """Logarithms of points on the simplex."""
         return _LogSimplex(self.layout, len(self.event_shape))
 
     @property
@@ -93,7 +92,6 @@ class DirichletWeights(ContinuousWeights):
 
     @property
     def mean_value(self) -> Tensor:
-        """The value ``log E[W]``."""
         return self.layout.log_softmax(self.log_concentration).expand(self.full_shape)
 
     def draw(self, shape: torch.Size) -> Tensor:

@@ -127,7 +127,6 @@ class ContextualGammaPrior(Prior, reads="keys"):
         heads: One network a head (as in the graph code), or 1 for a network shared by all heads.
         rate: Rate ``b > 0``; the larger, the stronger the prior.
         hidden_dim: Width of the hidden layer.
-        literal: The paper's text instead of its code: :math:`a_j = \Psi_j`, prior mean Psi / b.
 
     Example:
         >>> from pyro_attention import Dense
@@ -141,18 +140,14 @@ class ContextualGammaPrior(Prior, reads="keys"):
 
     log_rate: Tensor
 
-    def __init__(
-        self, key_dim: int, heads: int = 1, *, rate: float = 1.0, hidden_dim: int = 10, literal: bool = False
-    ) -> None:
+    def __init__(self, key_dim: int, heads: int = 1, *, rate: float = 1.0, hidden_dim: int = 10) -> None:
         super().__init__()
         self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim)
         self.add_positive("rate", rate)
-        self.literal = literal
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GammaWeights:
         log_psi: Tensor = self.network(keys, layout)
-        log_concentration = log_psi if self.literal else log_psi + self.log_rate
-        return GammaWeights(log_concentration, self.log_rate, layout=layout, shape=scores.shape)
+        return GammaWeights(log_psi + self.log_rate, self.log_rate, layout=layout, shape=scores.shape)
 
 
 @FAMILIES.register("gamma")

@@ -98,7 +98,6 @@ class ContextualLogNormalPrior(Prior, reads="keys"):
         heads: One network a head, or 1 for a network shared by all heads.
         scale: Standard deviation of ``log S``, positive; the smaller, the stronger the prior.
         hidden_dim: Width of the hidden layer.
-        literal: The paper's text instead of its code: :math:`m_j = \Psi_j`.
 
     Example:
         >>> from pyro_attention import Dense
@@ -110,18 +109,14 @@ class ContextualLogNormalPrior(Prior, reads="keys"):
 
     log_scale: Tensor
 
-    def __init__(
-        self, key_dim: int, heads: int = 1, *, scale: float = 1.0, hidden_dim: int = 10, literal: bool = False
-    ) -> None:
+    def __init__(self, key_dim: int, heads: int = 1, *, scale: float = 1.0, hidden_dim: int = 10) -> None:
         super().__init__()
         self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim)
         self.add_positive("scale", scale)
-        self.literal = literal
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogNormalWeights:
         log_psi: Tensor = self.network(keys, layout)
-        loc = log_psi.exp() if self.literal else log_psi
-        return LogNormalWeights(loc, self.log_scale.exp(), layout=layout, shape=scores.shape)
+        return LogNormalWeights(log_psi, self.log_scale.exp(), layout=layout, shape=scores.shape)
 
 
 @FAMILIES.register("lognormal")

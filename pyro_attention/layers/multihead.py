@@ -13,9 +13,16 @@ from pyro_attention.blocked.attention import attend_blocked, blocked_obstacle
 from pyro_attention.blocked.choice import Implementation, check_implementation, is_blocked, scores_shape, unsupported
 from pyro_attention.families.gamma import ContextualGammaPrior
 from pyro_attention.families.prior import Prior
-from pyro_attention.layers.masks import Mask, read_attn_mask, read_padding
 from pyro_attention.layers.scores import ScaledDotProduct
-from pyro_attention.layers.torch_layer import NoFastPath, check_inputs, check_layer, projections
+from pyro_attention.layers.torch_layer import (
+    Mask,
+    NoFastPath,
+    check_inputs,
+    check_layer,
+    projections,
+    read_attn_mask,
+    read_padding,
+)
 from pyro_attention.layout import Dense
 from pyro_attention.normalizers import Normalizer
 from pyro_attention.output import AttentionOutput

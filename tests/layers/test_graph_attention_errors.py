@@ -127,12 +127,16 @@ def test_self_loops_need_one_set_of_nodes():
         layer((torch.zeros(7, FEATURES), torch.zeros(4, 2)), torch.zeros(2, 1, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("options", [{"out_channels": 0}, {"heads": 0}, {"in_channels": (3, 0)}], ids=str)
-def test_wrong_sizes(options):
-    with pytest.raises(ValueError, match="all must be >= 1"):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"out_channels": 0}, "all must be >= 1"),
+        ({"heads": 0}, "all must be >= 1"),
+        ({"in_channels": (3, 0)}, "all must be >= 1"),
+        ({"edge_dim": 2, "fill_value": "median"}, "fill_value is 'median', expected a number or one of mean, add"),
+    ],
+    ids=str,
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
         GraphAttention(**{"in_channels": 3, "out_channels": 4, **options})
-
-
-def test_unknown_fill_value():
-    with pytest.raises(ValueError, match="fill_value is 'median', expected a number or one of mean, add"):
-        GraphAttention(3, 4, edge_dim=2, fill_value="median")
