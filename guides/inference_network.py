@@ -83,7 +83,6 @@ class AlignmentNetwork(_InferenceNetwork):
         self.dropout = Dropout(dropout)
 
     def keys(self, source: Tensor, source_mask: Tensor) -> Tensor:
-        """Encoded source words; zeros at the padding."""
         return encode_sequence(self.source, self.dropout(self.source_embedding(source)), source_mask)
 
 
@@ -111,9 +110,7 @@ class RegionNetwork(_InferenceNetwork):
         self.score = Bilinear(hidden, hidden)
 
     def keys(self, source: Tensor, source_mask: Tensor) -> Tensor:
-        """Embedded regions."""
-        embedded: Tensor = self.region(source)
-        return embedded
+        return self.region(source)
 
 
 def _lstm(width: int, hidden: int, layers: int, dropout: float) -> nn.LSTM:

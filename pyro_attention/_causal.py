@@ -11,7 +11,7 @@ __all__ = ["looks_causal"]
 
 
 def looks_causal(mask: Tensor) -> bool:
-    """Whether each query seems to see the past alone.
+    """Whether each query of a mask ``[..., M, N]``, True = may attend, seems to see the past alone.
 
     Padding alone never looks causal: only those entries of the batch and heads count whose queries do not all see the
     same keys. Each of these must look causal in one of three ways:
@@ -24,12 +24,6 @@ def looks_causal(mask: Tensor) -> bool:
     The first way is what a few queries may do by chance, so in some entry it must take three steps. Queries that see
     nothing are padding and do not count.
 
-    Args:
-        mask: Boolean ``[..., M, N]``, True = may attend.
-
-    Example:
-        >>> looks_causal(torch.ones(3, 3, dtype=torch.bool).tril()), looks_causal(torch.eye(3, dtype=torch.bool))
-        (True, False)
     """
     mask = whole(mask)
     if mask.dim() < 2 or mask.size(-2) < 2 or not mask.numel():

@@ -109,11 +109,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         return values
 
     def run(self, *args: Any, **kwargs: Any) -> GuideRun:
-        """Run the model once under the posterior; the guide itself keeps nothing of it.
-
-        Raises:
-            ValueError: The model has no attention site, a pattern matches none, or ``rest`` does not fit the model.
-        """
+        """Run the model once under the posterior, with the errors of a call; the guide itself keeps nothing of it."""
         model = self.model
         outputs: list[Any] = []  # Pyro's own call throws the output away
         name_model_sites(model)

@@ -115,8 +115,8 @@ class _WeightRows(constraints.Constraint):
 class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
     """An alignment whose value is a row of weights instead of the index of a key; its event is (1, N).
 
-    The categorical distribution lends it its log probability, in expectation under the weights, its entropy and its
-    KL. As a prior it stands beside a posterior that draws weights; only such a posterior has draws.
+    Log probability (in expectation under the weights), entropy and KL are those of the categorical distribution. As a
+    prior it stands beside a posterior that draws weights; only such a posterior has draws.
 
     Args:
         alignment: The categorical distribution.

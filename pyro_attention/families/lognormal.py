@@ -43,9 +43,6 @@ class LogNormalWeights(NormalValue, LogWeights):
     def from_noise(self, noise: Tensor) -> Tensor:
         return torch.addcmul(self.loc, noise, self.scale)
 
-    def shifted(self, scores: Tensor, layout: Layout) -> LogNormalWeights:
-        return LogNormalWeights(scores + self.loc, self.scale, layout=layout, shape=scores.shape)
-
     @property
     def mean_gap(self) -> Tensor:
         return self.scale.square() / 2

@@ -13,7 +13,6 @@ from torch.distributions import register_kl
 
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
 from pyro_attention.families.log_weights import LogWeights
-from pyro_attention.layout import Layout
 from pyro_attention.ops.noise import NoiseKind, log_exponential
 from pyro_attention.ops.transforms import in_transform
 
@@ -63,9 +62,6 @@ class WeibullWeights(LogWeights):
 
     def from_noise(self, noise: Tensor) -> Tensor:
         return torch.addcdiv(self.log_scale, noise, self.concentration)
-
-    def shifted(self, scores: Tensor, layout: Layout) -> WeibullWeights:
-        return WeibullWeights(scores + self.log_scale, self.concentration, layout=layout, shape=scores.shape)
 
     @property
     def mean(self) -> Tensor:

@@ -16,11 +16,7 @@ __all__ = ["Mask", "NoFastPath", "check_inputs", "check_layer", "projections", "
 
 
 class NoFastPath:
-    """Stands where torch's encoders look for the packed weight of their attention.
-
-    They call a fused kernel in its place unless an argument overrides torch's functions, as this one does; then they
-    call the layer.
-    """
+    """In place of the packed weight: torch's encoders call the layer, not a kernel, where it overrides functions."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -79,24 +75,14 @@ def check_inputs(inputs: dict[str, Tensor], widths: list[int]) -> None:
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask in two parts.
-
-    Attributes:
-        allowed: True where a query may attend; None where nothing is masked.
-        bias: Added to the scores; None for nothing.
-    """
+    """A mask in two parts: where a query may attend, and what is added to the scores; None for all and nothing."""
 
     allowed: Tensor | None = None
     bias: Tensor | None = None
 
     @classmethod
     def read(cls, name: str, mask: Tensor) -> Mask:
-        """From torch's mask: boolean with True = ignore, or numbers to add, of which -inf = ignore.
-
-        Raises:
-            TypeError: The mask is no tensor, or neither boolean nor floating point.
-            ValueError: An entry is NaN or infinite.
-        """
+        """From torch's mask: boolean with True = ignore, or numbers to add, of which -inf = ignore."""
         if isinstance(mask, Tensor) and mask.dtype == torch.bool:
             return cls(~mask)
         if not isinstance(mask, Tensor) or not mask.is_floating_point():
