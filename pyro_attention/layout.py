@@ -15,7 +15,7 @@ from functools import cached_property, reduce
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import check_boolean_mask, check_dense, check_edge_index, check_edges
+from pyro_attention._checks import check_boolean_mask, check_device, check_edge_index, check_mask_fits
 from pyro_attention.ops.segment import Segments, segment_aggregate, segment_log_softmax, segment_softmax
 
 __all__ = ["Dense", "EdgeList", "Layout"]
@@ -139,7 +139,12 @@ class Dense(Layout):
         return -self.event_dim
 
     def check(self, scores: Tensor, *, site: str) -> None:
-        check_dense(scores, self.mask, event_dim=self.event_dim, site=site)
+        if scores.dim() < self.event_dim:
+            expected = "[..., heads, queries, keys]" if self.event_dim == 3 else "[..., heads, keys]"
+            seen = f"scores of shape {tuple(scores.shape)} have fewer than {self.event_dim} dimensions"
+            raise ValueError(f"site '{site}': {seen}; expected {expected}")
+        for mask in (self.mask, self.counted):
+            check_mask_fits(mask, scores, site=site)
 
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys
@@ -157,7 +162,6 @@ class Dense(Layout):
         return seeing.expand(*seeing.shape[: 1 - self.event_dim], *rows).sum(dims).to(scores.dtype)
 
     def spread_keys(self, values: Tensor) -> Tensor:
-        """``[..., H, N]`` to ``[..., H, 1, N]``; unchanged when queries lie in a plate."""
         return values.unsqueeze(-2) if self.event_dim == 3 else values
 
     def _fill(self, scores: Tensor) -> Tensor:
@@ -182,10 +186,7 @@ class Dense(Layout):
 
     def _check_queries(self) -> None:
         if self.event_dim == 2:
-            raise ValueError(
-                "event_dim is 2, so each query is alone in its event and nothing runs over queries; expected "
-                "Dense(event_dim=3), or an operation over keys alone such as Softmax()"
-            )
+            raise ValueError("event_dim is 2, so nothing runs over queries; expected Dense(event_dim=3), or Softmax()")
 
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
         """``[..., H, M, N] x [..., H, N, D] -> [..., H, M, D]``; without M when queries lie in a plate."""
@@ -243,10 +244,8 @@ class EdgeList(Layout):
         if not add_self_loops:
             return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1))
         if num_sources != num_targets:
-            raise ValueError(
-                f"add_self_loops needs one set of nodes, got {num_sources} sources and {num_targets} targets; "
-                f"pass add_self_loops=False for a bipartite graph"
-            )
+            seen = f"{num_sources} sources and {num_targets} targets"
+            raise ValueError(f"add_self_loops needs one set of nodes, got {seen}; pass add_self_loops=False")
         loops = torch.arange(num_targets, device=edge_index.device)
         replaced = source == target
         mask = None
@@ -275,7 +274,12 @@ class EdgeList(Layout):
         return self.sources.index.numel() > self.num_input_edges
 
     def check(self, scores: Tensor, *, site: str) -> None:
-        check_edges(scores, self.mask, edges=self.sources.index, site=site)
+        edges = self.sources.index
+        if scores.dim() < 2 or scores.size(-2) != edges.numel():
+            seen = f"scores of shape {tuple(scores.shape)} do not fit {edges.numel()} edges"
+            raise ValueError(f"site '{site}': {seen}; expected [..., edges, heads]")
+        check_device("edges", edges.device, scores, site=site)
+        check_mask_fits(self.mask, scores, site=site)
 
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys.transpose(-3, -2)
@@ -295,7 +299,6 @@ class EdgeList(Layout):
         return (self.targets.sum(kept.float()) > 0).sum(-2).float().mean(-1)
 
     def spread_keys(self, values: Tensor) -> Tensor:
-        """``[..., H, N]`` to the source of every edge, ``[..., E, H]``."""
         return self.sources.spread(values.transpose(-1, -2))
 
     def log_softmax(self, scores: Tensor) -> Tensor:

@@ -7,9 +7,15 @@ from fnmatch import fnmatchcase
 from inspect import signature
 from typing import TypeAlias
 
+from pyro.poutine import runtime
+from pyro.poutine.trace_messenger import TraceMessenger
+from torch import Tensor
+
+from pyro_attention.attention import LatentAttention
+from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.families.prior import PRIORS, Prior
 
-__all__ = ["PriorFactory", "make_prior", "read_sites"]
+__all__ = ["PriorFactory", "RepeatedAttention", "fresh_name", "make_prior", "read_sites"]
 
 PriorFactory: TypeAlias = str | Callable[..., Prior]
 
@@ -83,3 +89,29 @@ def read_sites(sites: str | Sequence[str], paths: Collection[str], *, of: str) -
     if not patterns:
         raise ValueError(f"sites is empty, expected patterns of module paths such as '*' or '{next(iter(paths))}'")
     return [path for path in paths if any(fnmatchcase(path, pattern) for pattern in patterns)]
+
+
+def fresh_name(name: str) -> str:
+    """A site name that no trace of this run has yet: ``name``, ``name.1``, ``name.2``, ..."""
+    traces = [handler.trace for handler in runtime._PYRO_STACK if isinstance(handler, TraceMessenger)]
+    candidate, count = name, 0
+    while any(candidate in trace for trace in traces):
+        count += 1
+        candidate = f"{name}.{count}"
+    return candidate
+
+
+class RepeatedAttention(LatentAttention):
+    """:class:`LatentAttention` with a site for each call in a run: ``name``, ``name.1``, ``name.2``, ...
+
+    Models whose source nobody changes call one layer several times, as where it is tied.
+    """
+
+    def sample(self, prior: AttentionDistribution) -> Tensor:
+        """See :meth:`LatentAttention.sample`."""
+        name = self.name
+        self.name = fresh_name(name)
+        try:
+            return super().sample(prior)
+        finally:
+            self.name = name

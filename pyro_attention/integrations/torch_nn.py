@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
-from pyro_attention.integrations._sites import PriorFactory, make_prior, read_sites
+from pyro_attention.integrations._sites import PriorFactory, RepeatedAttention, make_prior, read_sites
 from pyro_attention.layers.multihead import MultiheadAttention
 from pyro_attention.output import AttentionOutput
 from pyro_attention.site_names import name_sites
@@ -32,8 +32,9 @@ def bayesian(
     those of its prior besides. State dicts have the names of :class:`MultiheadAttention`, so load a checkpoint of the
     original model before converting it, and one of the converted model after.
 
-    A site is called after the path of its layer in the module that the guide runs (:func:`name_sites`). Every batch
-    dimension must lie in a plate, which the model declares.
+    A site is called after the path of its layer in the module that the guide runs (:func:`name_sites`). A layer that
+    runs more than once in a pass, as where layers are tied, has one site a call: ``path``, ``path.1`` and so on. Every
+    batch dimension must lie in a plate, which the model declares.
 
     Args:
         module: A module that holds ``nn.MultiheadAttention``; ``batch_first`` or not.
@@ -68,9 +69,11 @@ def bayesian(
         kind = MultiheadAttention if layer.batch_first else LengthFirstAttention
         own = make_prior(prior, layer.embed_dim // layer.num_heads, site=chosen[layer])
         try:
-            return kind.from_torch(layer, prior=own)
+            new = kind.from_torch(layer, prior=own)
         except (TypeError, ValueError) as error:
             raise type(error)(f"'{chosen[layer]}': {error}; or name the others by sites=") from error
+        new.attention = RepeatedAttention(new.attention.name, own, dropout=layer.dropout).train(layer.training)
+        return new
 
     made = _exchange(module, {layer: copy(layer) for layer in chosen})
     name_sites(made)

@@ -70,7 +70,7 @@ def kind(layer, **arguments):
     return type(AttentionGuide(model, Weibull())()["attention"])
 
 
-WANTED = ({}, {"need_weights": True}, "need_weights=True.*pass need_weights=False, and draw some by sample_posterior")
+WANTED = ({}, {"need_weights": True}, "need_weights=True.*pass need_weights=False, draw some by sample_posterior")
 AT_CALLS = [
     ({}, {"attn_mask": MASK}, "attn_mask, only key_padding_mask, query_padding_mask and is_causal"),
     ({"dropout": 0.1}, {}, r"dropout of the weights \(here 0.1 in training mode\)"),
@@ -82,14 +82,19 @@ OF_LAYERS = [
 ]
 
 
-def test_auto_is_blocked_where_it_is_large_and_possible(monkeypatch):
-    layer = make(dropout=0.1).eval()
-    monkeypatch.setattr(implementation_module, "_MANY_WEIGHTS", WEIGHTS + 1)
-    assert kind(layer) is torch.Tensor
-    monkeypatch.setattr(implementation_module, "_MANY_WEIGHTS", WEIGHTS)
-    assert kind(layer) is BlockedValue
-    monkeypatch.setattr(implementation_module, "_MOST_WEIGHTS", WEIGHTS - 1)
-    assert kind(layer) is BlockedValue
+@pytest.mark.parametrize(
+    ("many", "most", "expected"),
+    [
+        (WEIGHTS + 1, 2**31, torch.Tensor),
+        (WEIGHTS, 2**31, BlockedValue),
+        (WEIGHTS, WEIGHTS - 1, BlockedValue),
+    ],
+    ids=["few", "many", "too many"],
+)
+def test_auto_is_blocked_where_it_is_large_and_possible(many, most, expected, monkeypatch):
+    monkeypatch.setattr(implementation_module, "_MANY_WEIGHTS", many)
+    monkeypatch.setattr(implementation_module, "_MOST_WEIGHTS", most)
+    assert kind(make(dropout=0.1).eval()) is expected
 
 
 @pytest.mark.parametrize(("options", "arguments", "message"), AT_CALLS + OF_LAYERS)
@@ -153,10 +158,10 @@ def test_layers_that_are_never_blocked_are_not_built(options, arguments, message
 
 @pytest.mark.parametrize("heads", [1, 2, 4])
 def test_heads_of_a_normalizer(heads):
-    fits = nullcontext() if heads != 2 else pytest.raises(ValueError, match=r"site 'a': Hybrid has 2 mixing.*4 heads; ")
-    with fits as error:
-        MultiheadAttention(8, 4, name="a", normalizer=Hybrid(heads))
-    assert error is None or "pass Hybrid(heads=4)" in str(error.value)
+    message = r"Hybrid has 2 mixing weights, attention 4 heads; pass Hybrid\(heads=4\)"
+    layer = MultiheadAttention(8, 4, normalizer=Hybrid(heads))
+    with pytest.raises(ValueError, match=message) if heads == 2 else nullcontext():
+        layer(*[torch.zeros(3, 8)] * 3)
 
 
 def test_unknown_implementation():
@@ -190,7 +195,7 @@ def test_slow_blocks_warn_once(implementation, not_fused, huge):
     assert kind(layer) is BlockedValue
 
 
-def test_kernels_are_missed_on_a_gpu_alone():
-    on_cpu, on_gpu = (SimpleNamespace(is_cuda=is_cuda, dtype=torch.float64) for is_cuda in (False, True))
-    assert implementation_module._slow(on_cpu, on_cpu, on_cpu) is None
-    assert "torch.float64" in implementation_module._slow(on_gpu, on_gpu, on_gpu)
+@pytest.mark.parametrize(("is_cuda", "reason"), [(False, "None"), (True, "torch.float64")], ids=["cpu", "gpu"])
+def test_kernels_are_missed_on_a_gpu_alone(is_cuda, reason):
+    tensor = SimpleNamespace(is_cuda=is_cuda, dtype=torch.float64)
+    assert reason in str(implementation_module._slow(tensor, tensor, tensor))

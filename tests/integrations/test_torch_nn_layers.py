@@ -3,12 +3,13 @@
 import copy
 from functools import partial
 
+import pyro
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from pyro_attention import DoublyNormalized, FixedGammaPrior, MultiheadAttention
+from pyro_attention import AttentionGuide, DoublyNormalized, FixedGammaPrior, MultiheadAttention, Soft, Weibull
 from pyro_attention.integrations.torch_nn import bayesian, deterministic
 
 BATCH, LENGTH, MEMORY, WIDTH, HEADS = 3, 5, 4, 8, 2
@@ -61,6 +62,14 @@ def test_tied_layers_stay_tied():
     mine, x = bayesian(copy.deepcopy(theirs)), torch.randn(BATCH, LENGTH, WIDTH)
     assert mine.first is mine.second is mine.more[0]
     assert_same(mine(x), theirs(x))
+
+    def model(x):
+        with pyro.plate("batch", BATCH):
+            return mine(x)
+
+    for _ in range(2):  # the second run counts from the start
+        assert list(AttentionGuide(model, Weibull())(x)) == ["first", "first.1", "first.2"]
+    assert_same(AttentionGuide(model, Soft()).run(x).output, theirs(x))
     back = deterministic(mine)
     assert back.first is back.second is back.more[0]
     assert_same(back(x), theirs(x))

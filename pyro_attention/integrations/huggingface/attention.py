@@ -12,16 +12,16 @@ import pyro
 import torch
 from pyro.poutine import runtime
 from pyro.poutine.indep_messenger import IndepMessenger
-from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float
 from pyro_attention.attention import LatentAttention, pyro_runs_the_model
 from pyro_attention.families.prior import Prior
+from pyro_attention.integrations._sites import fresh_name
 from pyro_attention.layout import Dense
 from pyro_attention.output import AttentionOutput
 
-__all__ = ["BATCH", "CHILD", "NAME", "OBSERVER", "SiteAttention", "attend", "batch_plate", "fresh_name"]
+__all__ = ["BATCH", "CHILD", "NAME", "OBSERVER", "SiteAttention", "attend", "batch_plate"]
 
 NAME = "pyro_attention"  # neutral: transformers reads meanings into names with "sdpa" or "flash"
 CHILD = "latent_attention"  # the submodule of an attention module that holds its LatentAttention
@@ -116,16 +116,6 @@ def attend(
     attention = partial(_sample, latent) if pyro_runs_the_model() else latent
     output: AttentionOutput = attention(scores, value, keys=key, layout=layout)
     return output.context.transpose(1, 2).contiguous(), output.weights
-
-
-def fresh_name(name: str) -> str:
-    """A site name that no trace of this run has yet: ``name``, ``name.1``, ``name.2``, ..."""
-    traces = [handler.trace for handler in runtime._PYRO_STACK if isinstance(handler, TraceMessenger)]
-    candidate, count = name, 0
-    while any(candidate in trace for trace in traces):
-        count += 1
-        candidate = f"{name}.{count}"
-    return candidate
 
 
 def batch_plate(name: str, size: int) -> AbstractContextManager[Any]:
