@@ -6,17 +6,17 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pyro
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
-from transformers import get_linear_schedule_with_warmup
+from transformers import AutoModelForSequenceClassification, get_linear_schedule_with_warmup
 
 from experiments.datasets.text.glue import GLUE
 from experiments.files import user_errors
-from experiments.finetune.config import GlueConfig
+from experiments.finetune.config import FineTuneOptions, GlueConfig
 from experiments.finetune.data import PairBatch
 from experiments.finetune.metrics import glue_scores, main_metric
 from experiments.finetune.pretrained import check_fit, load_network, load_tokenizer
@@ -35,7 +35,13 @@ from pyro_attention.integrations.huggingface.attention import CHILD
 from pyro_attention.posterior.passes import Noise
 from pyro_attention.schedules import Constant, Linear
 
-__all__ = ["FineTuned", "PairModel", "PairTraining", "build", "no_guide", "predictions"]
+__all__ = [
+    "FineTuned", "FineTuning", "PairModel", "PairTraining", "Tuned", "build", "no_guide", "predictions", "prepare",
+]  # fmt: skip
+
+Config = TypeVar("Config", bound=FineTuneOptions)
+Model = TypeVar("Model", bound=nn.Module)
+Training = TypeVar("Training", bound=ELBOTraining)
 
 
 class PairModel(nn.Module):
@@ -61,8 +67,8 @@ class PairModel(nn.Module):
         return logits
 
 
-class PairTraining(ELBOTraining):
-    """Trains a :class:`PairModel` by AdamW, with a learning rate that rises and then falls.
+class FineTuning(ELBOTraining):
+    """Trains a pretrained network by AdamW, with a learning rate that rises and then falls.
 
     Args:
         model: The model.
@@ -71,41 +77,24 @@ class PairTraining(ELBOTraining):
         config: How to train.
     """
 
-    def __init__(self, model: PairModel, guide: Any, elbo: AttentionELBO, config: GlueConfig) -> None:
+    def __init__(self, model: nn.Module, guide: Any, elbo: AttentionELBO, config: FineTuneOptions) -> None:
         super().__init__(model, guide, elbo, learning_rate=config.learning_rate, weight_decay=config.weight_decay)
-        self.task, self.prior_learning_rate = config.task, float(config.prior_learning_rate)
-        self._found: list[tuple[Tensor, Tensor]] = []
+        self.prior_learning_rate = float(config.prior_learning_rate)
 
-    def outputs(self, inputs: dict[str, Tensor], *, num_samples: int = 1, noise: Noise = "none") -> Tensor:
-        """Outputs of a batch ``[S, B, outputs]``, without gradient: logits, or grades."""
+    def outputs(self, *inputs: Any, num_samples: int = 1, noise: Noise = "none") -> Tensor:
+        """Outputs of a batch ``[S, ...]``, without gradient."""
         model, guide = self.objective.model, self.objective.guide
         if isinstance(guide, AttentionGuide):
-            samples = predict(guide, inputs, num_samples=num_samples, noise=noise, keep_samples=True).samples
+            samples = predict(guide, *inputs, num_samples=num_samples, noise=noise, keep_samples=True).samples
             assert samples is not None  # for mypy: they are kept
             return samples
         before = model.training
         model.train(noise == "dropout")
         try:
             with torch.no_grad():
-                return torch.stack([model(inputs) for _ in range(num_samples)])
+                return torch.stack([model(*inputs) for _ in range(num_samples)])
         finally:
             model.train(before)
-
-    def observations(self, batch: PairBatch) -> int:
-        return len(batch.labels)
-
-    def validation_step(self, batch: PairBatch, batch_idx: int) -> None:  # noqa: ARG002
-        self._found.append((self.outputs(batch.inputs)[0], batch.labels))
-
-    def on_validation_epoch_end(self) -> None:
-        """Log the score and the loss of all validation examples together: most scores are no means over examples."""
-        logits, labels = (torch.cat(parts) for parts in zip(*self._found, strict=True))
-        self._found.clear()
-        predicted = predictions(logits)
-        loss = nn.functional.cross_entropy if logits.size(-1) > 1 else nn.functional.mse_loss
-        self.log("val_loss", loss(logits if logits.size(-1) > 1 else predicted, labels))
-        score = glue_scores(self.task, predicted.cpu().numpy(), labels.cpu().numpy())[main_metric(self.task)]
-        self.log("val_score", score)
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(list(self._groups()))
@@ -124,13 +113,38 @@ class PairTraining(ELBOTraining):
                     yield {"params": found, "lr": rate, "weight_decay": decay}
 
 
+class PairTraining(FineTuning):
+    """Trains a :class:`PairModel`; arguments as of :class:`FineTuning`."""
+
+    def __init__(self, model: PairModel, guide: Any, elbo: AttentionELBO, config: GlueConfig) -> None:
+        super().__init__(model, guide, elbo, config)
+        self.task = config.task
+        self._found: list[tuple[Tensor, Tensor]] = []
+
+    def observations(self, batch: PairBatch) -> int:
+        return len(batch.labels)
+
+    def validation_step(self, batch: PairBatch, batch_idx: int) -> None:  # noqa: ARG002
+        self._found.append((self.outputs(batch.inputs)[0], batch.labels))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the score and the loss of all validation examples together: most scores are no means over examples."""
+        logits, labels = (torch.cat(parts) for parts in zip(*self._found, strict=True))
+        self._found.clear()
+        predicted = predictions(logits)
+        loss = nn.functional.cross_entropy if logits.size(-1) > 1 else nn.functional.mse_loss
+        self.log("val_loss", loss(logits if logits.size(-1) > 1 else predicted, labels))
+        score = glue_scores(self.task, predicted.cpu().numpy(), labels.cpu().numpy())[main_metric(self.task)]
+        self.log("val_score", score)
+
+
 def predictions(outputs: Tensor) -> Tensor:
     """The class of each example, or its grade, ``[items]``, of outputs ``[items, outputs]``."""
     return outputs.argmax(-1) if outputs.size(-1) > 1 else outputs[..., 0]
 
 
 @dataclass(frozen=True)
-class FineTuned:
+class Tuned(Generic[Config, Training]):
     """A pretrained network as it is fine-tuned, with its tokenizer.
 
     Attributes:
@@ -139,8 +153,8 @@ class FineTuned:
         tokenizer: Its tokenizer.
     """
 
-    config: GlueConfig
-    module: PairTraining
+    config: Config
+    module: Training
     tokenizer: Any
 
     @property
@@ -154,6 +168,10 @@ class FineTuned:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
 
+class FineTuned(Tuned[GlueConfig, PairTraining]):
+    """A network that classifies or grades sentences."""
+
+
 def build(config: GlueConfig, *, examples: int = 1) -> FineTuned:
     """Load the pretrained network and make it ready for training.
 
@@ -164,41 +182,69 @@ def build(config: GlueConfig, *, examples: int = 1) -> FineTuned:
     Raises:
         UserError: There is no such model, or it cannot be used for this.
     """
+    labels = dict(enumerate(GLUE[config.task].classes)) or {0: "grade"}
+    places = {name: place for place, name in labels.items()}
     tokenizer = load_tokenizer(config.model)
+    parts = prepare(
+        config, tokenizer, AutoModelForSequenceClassification, PairModel, examples=examples,
+        id2label=labels, label2id=places,
+    )  # fmt: skip
+    return FineTuned(config, PairTraining(*parts, config).to(resolve_device(config.device)), tokenizer)
+
+
+def prepare(
+    config: FineTuneOptions,
+    tokenizer: Any,
+    head: Any,
+    wrap: Callable[[nn.Module], Model],
+    *,
+    examples: int,
+    **options: Any,
+) -> tuple[Model, Any, AttentionELBO]:
+    """Load a pretrained network as a Pyro model, with its guide and objective.
+
+    Args:
+        config: How.
+        tokenizer: That of the network.
+        head: One of the Auto classes of transformers.
+        wrap: Makes a Pyro model of the network.
+        examples: Number of training examples of an epoch.
+        options: Of the configuration of the output layer.
+
+    Raises:
+        UserError: There is no such model, or it cannot be used for this.
+    """
     pyro.set_rng_seed(config.seed)
-    network = load_network(config.model, GLUE[config.task].classes)
+    network = load_network(config.model, head, **options)
     check_fit(config, network, tokenizer)
     network.train()  # it is loaded in evaluation mode, without dropout
-    guide: Any = no_guide
     if config.guide != "soft":
         with user_errors(ValueError):
             network = bayesian(network, prior=_prior(config))
-    model = PairModel(network)
-    if config.guide != "soft":
-        guide = AttentionGuide(model, _family(config))
+    model = wrap(network)
+    guide: Any = no_guide if config.guide == "soft" else AttentionGuide(model, _family(config))
     steps = math.ceil(examples / config.batch_size) * config.max_epochs
-    module = PairTraining(model, guide, AttentionELBO(kl_weight=_kl_weight(config, steps)), config)
     pyro.set_rng_seed(config.seed)  # the noise of the first step does not depend on the prior
-    return FineTuned(config, module.to(resolve_device(config.device)), tokenizer)
+    return model, guide, AttentionELBO(kl_weight=_kl_weight(config, steps))
 
 
 def no_guide(*_: Any) -> None:
     """The guide of a model without latent variables."""
 
 
-def _family(config: GlueConfig) -> Family:
+def _family(config: FineTuneOptions) -> Family:
     parameter = config.concentration if config.guide == "weibull" else config.scale
     made: Any = FAMILIES[config.guide]
     family: Family = made(parameter)
     return family
 
 
-def _prior(config: GlueConfig) -> partial[Prior]:
+def _prior(config: FineTuneOptions) -> partial[Prior]:
     family = "gamma" if config.guide == "weibull" else config.guide
     made: partial[Prior] = partial(PRIORS[f"{family}_{config.prior}"])
     return made
 
 
-def _kl_weight(config: GlueConfig, steps: int) -> Callable[[int], float]:
+def _kl_weight(config: FineTuneOptions, steps: int) -> Callable[[int], float]:
     warmup = round(config.kl_warmup * steps)
     return Linear(warmup, config.kl_weight) if warmup else Constant(config.kl_weight)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from experiments.files import UserError
-from experiments.finetune.config import GlueConfig
+from experiments.finetune.config import FineTuneOptions
 
 __all__ = ["check_fit", "load_network", "load_tokenizer"]
 
@@ -35,22 +35,19 @@ def load_tokenizer(model: str) -> Any:
     return tokenizer
 
 
-def load_network(model: str, classes: Sequence[str]) -> nn.Module:
+def load_network(model: str, head: Any, **options: Any) -> nn.Module:
     """A pretrained model with a new output layer, whose weights the random state decides.
 
     Args:
         model: Its folder or its name on the hub.
-        classes: Names of the classes; none for grades.
+        head: One of the Auto classes of transformers.
+        options: Of the configuration of the output layer.
 
     Raises:
-        UserError: There is no such model, its weights are missing, damaged or pickled, or it classifies no sentences.
+        UserError: There is no such model, its weights are missing, damaged or pickled, or the output layer does not fit it.
     """
-    labels = {place: name for place, name in enumerate(classes)} or {0: "grade"}
     with _explained(model, "model"):
-        network, info = AutoModelForSequenceClassification.from_pretrained(
-            model, id2label=labels, label2id={name: place for place, name in labels.items()},
-            use_safetensors=True, output_loading_info=True,
-        )  # fmt: skip
+        network, info = head.from_pretrained(model, use_safetensors=True, output_loading_info=True, **options)
     prefix = f"{network.base_model_prefix}."
     # a pooler belongs to the output layer: models that were pretrained without one have none
     missing = [name for name in sorted(info["missing_keys"]) if name.startswith(prefix) and "pooler" not in name]
@@ -63,7 +60,7 @@ def load_network(model: str, classes: Sequence[str]) -> nn.Module:
     return network
 
 
-def check_fit(config: GlueConfig, network: Any, tokenizer: Any) -> None:
+def check_fit(config: FineTuneOptions, network: Any, tokenizer: Any) -> None:
     """Check that tokenizer, network and length belong together.
 
     Raises:
