@@ -23,12 +23,12 @@ from experiments.reporting.classification import SCALED_SCORES, SCORES, score, s
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, max_probability, selective_accuracy
 from pyro_attention.posterior.predictive import Noise, seeded
 
-__all__ = ["RISKS", "definitions", "evaluate", "outputs_of", "save_predictions"]
+__all__ = ["KINDS", "RISKS", "definitions", "evaluate", "outputs_of", "save_predictions"]
 
 Outputs = Mapping[str, Mapping[str, Tensor]]
 """Outputs ``[S, items, outputs]`` by kind of prediction and part; a task that is out of domain is a part too."""
 
-_KINDS: dict[str, tuple[Noise, str]] = {
+KINDS: dict[str, tuple[Noise, str]] = {
     "mean": ("none", "attention at its mean, no dropout"),
     "attention": ("attention", "mean over posterior samples of the attention"),
     "mc_dropout": ("dropout", "mean over dropout masks"),
@@ -72,7 +72,7 @@ def kinds(guide: str) -> tuple[str, ...]:
 def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
     """What every metric means; ``test_KIND_NAME`` is one of a kind of prediction."""
     texts = dict(_OTHERS)
-    for kind, (_, how) in _KINDS.items():
+    for kind, (_, how) in KINDS.items():
         names = {name: definition(name) for task in METRICS for name in METRICS[task]}
         names = _GRADES | SCORES | SCALED_SCORES | _CLASSES | names
         texts |= {f"test_{kind}_{name}": f"{text}; test part; {how}" for name, text in names.items()}
@@ -85,7 +85,7 @@ def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
 
 def outputs_of(trained: FineTuned, data: EncodedPairs, kind: str, *, num_samples: int) -> Tensor:
     """Outputs ``[S, items, outputs]`` of one kind, in the order of the data."""
-    noise, _ = _KINDS[kind]
+    noise, _ = KINDS[kind]
     samples = 1 if noise == "none" else num_samples
     found: list[Tensor] = [torch.empty(0)] * len(data)
     with seeded(trained.config.seed):

@@ -44,7 +44,7 @@ def load_network(model: str, head: Any, **options: Any) -> nn.Module:
         options: Of the configuration of the output layer.
 
     Raises:
-        UserError: There is no such model, its weights are missing, damaged or pickled, or the output layer does not fit it.
+        UserError: There is no such model, its weights are missing, damaged or pickled, or it has no such output layer.
     """
     with _explained(model, "model"):
         network, info = head.from_pretrained(model, use_safetensors=True, output_loading_info=True, **options)

@@ -1,0 +1,1 @@
+"""Extractive question answering: a span of a paragraph answers a question, or nothing in it does."""
