@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 
 from experiments.datasets.places import NEW_COPY, data_folder, missing
-from experiments.datasets.untrusted import read_bytes, shown
+from experiments.datasets.untrusted import is_there, read_bytes, shown
 from experiments.files import MOST_JSON_BYTES
 
 __all__ = ["Answer", "Question", "SquadName", "load_squad", "read_squad"]
@@ -21,6 +21,7 @@ SquadName = Literal["v1", "v2"]
 T = TypeVar("T", dict[str, Any], list[Any], str, int)
 
 MOST_HELD_OUT = 16  # articles for validation
+_CHUNK = 2**20  # bytes, as reading takes the memory of all that is asked for
 _EXPECTED = "a JSON file in the format of SQuAD, which may be packed as .json.gz"
 # Beginnings of file names: the official one, then what takes its place.
 _NAMES: dict[tuple[SquadName, str], tuple[str, ...]] = {
@@ -121,7 +122,7 @@ def _find(folder: Path, name: SquadName, part: str) -> Path:
     """The file of a part: the official one, or the one excerpt that there is."""
     for beginning in _NAMES[name, part]:
         for ending in (".json", ".json.gz"):
-            if (folder / f"{beginning}{ending}").exists():
+            if is_there(folder / f"{beginning}{ending}"):
                 return folder / f"{beginning}{ending}"
         excerpts = sorted(path for ending in ("json", "json.gz") for path in folder.glob(f"{beginning}-*.{ending}"))
         if len(excerpts) > 1:
@@ -175,14 +176,16 @@ def read_squad(path: Path) -> list[Question]:
 
 
 def _unpacked(packed: bytes, path: Path) -> bytes:
+    content = bytearray()
     try:
         with gzip.open(io.BytesIO(packed)) as file:
-            content = file.read(MOST_JSON_BYTES + 1)
+            while len(content) <= MOST_JSON_BYTES and (chunk := file.read(_CHUNK)):
+                content += chunk
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is no gzip archive ({error}); expected {_EXPECTED}. {NEW_COPY}") from error
     if len(content) > MOST_JSON_BYTES:
         raise ValueError(f"{path} has more than {MOST_JSON_BYTES} bytes when it is unpacked; expected less")
-    return content
+    return bytes(content)
 
 
 def _questions(tree: object, path: Path) -> Iterator[Question]:

@@ -91,7 +91,7 @@ def answers_of(trained: QaTuned, data: Windows, kind: str) -> Answered:
 def evaluate(trained: QaTuned, data: Mapping[str, Windows], folder: Path) -> dict[str, float]:
     """Scores of the test part; the no-answer threshold is that of the validation part. Saves the answers."""
     task, questions = trained.config.task, data["test"].questions
-    metrics, arrays = dict[str, float](), dict[str, NDArray[Any]]()
+    metrics, arrays = dict[str, float](), dict[str, Any]()
     given = list[str]()
     for kind in kinds(trained.config.guide):
         answered = answers_of(trained, data["test"], kind)
@@ -136,9 +136,9 @@ def _areas(exact: NDArray[Any], answered: Answered, kind: str) -> dict[str, floa
     return {f"auroc_{name}": float(roc_auc_score(exact == 0, getattr(answered, name).numpy())) for name in names}
 
 
-def _save(folder: Path, arrays: Mapping[str, NDArray[Any]], given: list[str]) -> None:
-    """Write answers.json, a text each question and "" for none, as the official evaluation reads it, and all numbers."""
-    write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **dict(arrays)))
+def _save(folder: Path, arrays: dict[str, Any], given: list[str]) -> None:
+    """Write answers.json, a text each question or "" for none, as the official evaluation reads it, and all numbers."""
+    write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **arrays))
     answers = dict(zip(arrays["ids"].tolist(), given, strict=True))
     content = json.dumps(answers, ensure_ascii=False, indent=0).encode()
     write_atomic(folder / "answers.json", lambda file: file.write(content))

@@ -6,6 +6,7 @@ from pathlib import Path
 from experiments.datasets.images.captions import load_captions
 from experiments.datasets.text.glue import load_glue
 from experiments.datasets.text.parallel_text import read_parallel
+from experiments.datasets.text.squad import read_squad
 from experiments.datasets.text.sst2 import load_sst2
 from experiments.datasets.text.vocabulary import Vocabulary
 from pyro_attention.analysis import read_naacl, read_pharaoh
@@ -26,6 +27,10 @@ def read_reviews(root: Path) -> object:
 
 def read_paraphrases(root: Path) -> object:
     return load_glue("mrpc", data_root=root)
+
+
+def squad(content: bytes, seen: str, name: str, file: str = "squad.json") -> Case:
+    return Case(f"SQuAD: {name}", lambda root: read_squad(root / file), {file: content}, file, seen)
 
 
 def flickr8k(name: str, file: str, content: bytes, seen: str, *, named: str | None = None) -> Case:
@@ -103,6 +108,16 @@ TEXTS = [
 ]
 TEXTS += anywhere("reviews", read_reviews, "glue/SST-2/train.tsv")
 TEXTS += anywhere("GLUE", read_paraphrases, "glue/MRPC/msr_paraphrase_train.txt")
+TEXTS += anywhere("SQuAD", lambda root: read_squad(root / "squad.json"), "squad.json")
+TEXTS += [
+    squad(b"", "cannot be read", "empty"),
+    squad(b"[" * 100_000, "cannot be read", "deep"),
+    squad(b'{"data": ' + b"1" * 10_000 + b"}", "cannot be read", "long number"),
+    squad(b'{"data": [[[]]]}', "article 1: 'title' is None", "lists"),
+    squad(b'{"data": [{"title": "' + b"x" * 10_000 + b'", "paragraphs": [7]}]}', "xxx'...: 'context' is None", "title"),
+    squad(b"\x1f\x8bno", "is no gzip archive", "no archive", "squad.json.gz"),
+    squad(b'{"data": [{"title": "\\ud800"}]}', "'title' holds half a character", "surrogate"),
+]
 TEXTS += anywhere("pairs", pairs, "a.de", **{"a.en": b"a\n"})
 TEXTS += anywhere("vocabulary", vocabulary, "vocabulary.json")
 TEXTS += anywhere("Flickr8k", read_flickr8k, f"flickr8k/{TOKENS}", **{f"flickr8k/{IMAGES}": b"a.jpg\n"})
