@@ -23,7 +23,7 @@ from experiments.reporting.classification import SCALED_SCORES, SCORES, score, s
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, max_probability, selective_accuracy
 from pyro_attention.posterior.predictive import Noise, seeded
 
-__all__ = ["KINDS", "RISKS", "definitions", "evaluate", "outputs_of", "save_predictions"]
+__all__ = ["KINDS", "OTHERS", "RISKS", "definitions", "evaluate", "outputs_of", "save_predictions"]
 
 Outputs = Mapping[str, Mapping[str, Tensor]]
 """Outputs ``[S, items, outputs]`` by kind of prediction and part; a task that is out of domain is a part too."""
@@ -50,7 +50,7 @@ _GRADES = {
     "deviation 1, nats",
     "scaled_nll": "the same with the standard deviation of least NLL on the validation part",
 }
-_OTHERS = {
+OTHERS = {
     "val_score": "the task's first metric on the validation part at the best epoch, attention at its mean",
     "val_loss": "cross-entropy, or mean squared error, on the validation part at the best epoch, attention at its mean",
     "best_epoch": "epoch of the kept weights, counted from 0",
@@ -71,7 +71,7 @@ def kinds(guide: str) -> tuple[str, ...]:
 
 def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
     """What every metric means; ``test_KIND_NAME`` is one of a kind of prediction."""
-    texts = dict(_OTHERS)
+    texts = dict(OTHERS)
     for kind, (_, how) in KINDS.items():
         names = {name: definition(name) for task in METRICS for name in METRICS[task]}
         names = _GRADES | SCORES | SCALED_SCORES | _CLASSES | names

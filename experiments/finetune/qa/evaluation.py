@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from experiments.datasets.text.squad import Question
 from experiments.files import write_atomic
-from experiments.finetune.evaluation import KINDS, kinds
+from experiments.finetune.evaluation import KINDS, OTHERS, kinds
 from experiments.finetune.qa.model import QaTuned
 from experiments.finetune.qa.scores import all_scores, best_threshold, bootstrap_interval
 from experiments.finetune.qa.spans import Answered, best_answers, best_spans
@@ -29,24 +29,20 @@ _SCORES = {
     "f1": "mean F1 of the words of the answers (F1 of the official evaluation)",
 }
 _HAS_ANSWER = "; questions with an answer alone (HasAns)"
-_OTHERS = {
+_OWN = {
     "val_score": "mean F1 on the validation part at the best epoch, with the best no-answer threshold, attention at "
     "its mean",
     "val_loss": "mean negative log probability of first and last token of a window on the validation part at the best "
     "epoch, attention at its mean, nats",
-    "best_epoch": "epoch of the kept weights, counted from 0",
-    "epochs": "number of epochs trained",
-    "updates": "number of training steps",
-    "step_ms": "median over epochs of the mean time of a training step, in milliseconds",
-    "parameters": "number of trained parameters, prior networks too",
     "left_out": "number of training questions left out, as no window holds their whole answer",
-}
-for _part in ("train", "val", "test"):
-    _OTHERS |= {
-        f"{_part}_questions": f"number of questions of the {_part} part",
-        f"{_part}_without_answer": f"number of questions of the {_part} part that have no answer",
-        f"{_part}_windows": f"number of windows of the {_part} part",
-    }
+    **{
+        f"{part}_{name}": f"number of {text} of the {part} part"
+        for part in ("train", "val", "test")
+        for name, text in (
+            ("questions", "questions"), ("without_answer", "questions without an answer"), ("windows", "windows"),
+        )
+    },
+}  # fmt: skip
 
 
 def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
@@ -66,7 +62,7 @@ def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
             ("mutual_information", "mutual information of these tokens and the noise"),
         )
     }
-    texts = dict(_OTHERS)
+    texts = OTHERS | _OWN
     for kind, (_, how) in KINDS.items():
         texts |= {f"test_{kind}_{name}": f"{text}; test part; {how}" for name, text in scores.items()}
         texts[f"{kind}_threshold"] = (
@@ -89,10 +85,13 @@ def answers_of(trained: QaTuned, data: Windows, kind: str) -> Answered:
 
 
 def evaluate(trained: QaTuned, data: Mapping[str, Windows], folder: Path) -> dict[str, float]:
-    """Scores of the test part; the no-answer threshold is that of the validation part. Saves the answers."""
+    """Scores of the test part; the no-answer threshold is that of the validation part.
+
+    Writes predictions.npz, with answers and numbers of every kind, and answers.json, which the official evaluation
+    reads: a text each question, empty for none, with soft attention at its mean, else the mean over posterior samples.
+    """
     task, questions = trained.config.task, data["test"].questions
     metrics, arrays = dict[str, float](), dict[str, Any]()
-    given = list[str]()
     for kind in kinds(trained.config.guide):
         answered = answers_of(trained, data["test"], kind)
         given = answered.texts
@@ -110,8 +109,13 @@ def evaluate(trained: QaTuned, data: Mapping[str, Windows], folder: Path) -> dic
             name: getattr(answered, name).numpy() for name in ("no_answer", "entropy", "mutual_information")
         }
         arrays |= {f"{kind}_{name}": column for name, column in columns.items()}
-    arrays["ids"] = np.array([question.id for question in questions])
-    _save(folder, arrays, given)
+    ids = [question.id for question in questions]
+    arrays["ids"] = np.array(ids)
+    write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **arrays))
+    shown = "mean" if trained.config.guide == "soft" else "attention"
+    answers = dict(zip(ids, arrays[f"{shown}_answers"].tolist(), strict=True))
+    content = json.dumps(answers, ensure_ascii=False, indent=0).encode()
+    write_atomic(folder / "answers.json", lambda file: file.write(content))
     return metrics
 
 
@@ -134,11 +138,3 @@ def _areas(exact: NDArray[Any], answered: Answered, kind: str) -> dict[str, floa
         return {}
     names = ("entropy",) if kind == "mean" else ("entropy", "mutual_information")
     return {f"auroc_{name}": float(roc_auc_score(exact == 0, getattr(answered, name).numpy())) for name in names}
-
-
-def _save(folder: Path, arrays: dict[str, Any], given: list[str]) -> None:
-    """Write answers.json, a text each question or "" for none, as the official evaluation reads it, and all numbers."""
-    write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **arrays))
-    answers = dict(zip(arrays["ids"].tolist(), given, strict=True))
-    content = json.dumps(answers, ensure_ascii=False, indent=0).encode()
-    write_atomic(folder / "answers.json", lambda file: file.write(content))
