@@ -32,9 +32,9 @@ LEGEND = (
 
 # Settings tried for each row, on validation parts; see experiments.finetune search.
 GRIDS: Mapping[str, Sequence[Options]] = {
-    **{row: [{"kl_weight": weight, "concentration": k} for weight in (1e-6, 1e-5) for k in (2.0, 10.0)]
+    **{row: [{"kl_weight": weight, "concentration": k} for weight in (1e-7, 1e-6) for k in (2.0, 10.0)]
        for row in ("WF", "WC")},
-    **{row: [{"kl_weight": weight, "scale": scale} for weight in (1e-6, 1e-5) for scale in (0.5, 0.1)]
+    **{row: [{"kl_weight": weight, "scale": scale} for weight in (1e-7, 1e-6) for scale in (0.5, 0.1)]
        for row in ("LF", "LC")},
 }  # fmt: skip
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import NonNegativeFloat, PositiveInt
+from jsonargparse.typing import PositiveInt
 
 from experiments.finetune.config import FineTuneOptions
 from experiments.harness.options import OptionError
@@ -24,8 +24,6 @@ class QaConfig(FineTuneOptions):
 
     Args:
         task: v1, all questions have an answer in their paragraph; v2, some have none.
-        kl_weight: Weight of the KL, which is summed over all attention weights of a window: it has more of them than a
-            sentence, so the default is smaller than that of GLUE.
         length: Tokens of a window at most: of the question, a quarter of this and 64 at most, and of the context.
         stride: Tokens that a window of the context shares with the one before it.
         max_answer: Tokens of an answer at most.
@@ -38,7 +36,6 @@ class QaConfig(FineTuneOptions):
     """
 
     task: Literal["v1", "v2"]
-    kl_weight: NonNegativeFloat = 1e-6
     max_epochs: PositiveInt = 3
     length: PositiveInt = 256
     stride: PositiveInt = 128
