@@ -132,7 +132,9 @@ def run(config: TransformerConfig) -> dict[str, float]:
     sizes = Sizes(batch=config.batch, length=config.length)
     name = f"{sizes.batch}x{sizes.length}_tokens"
     metrics = report.sized_metrics(name, *measure(make_step, CONTESTANTS, sizes, rounds=config.rounds))
-    shape = f"{sizes.layers} layers of {sizes.heads} heads and width {sizes.width}, at {sizes.batch} x {sizes.length} tokens"
+    shape = (
+        f"{sizes.layers} layers of {sizes.heads} heads, width {sizes.width}, at {sizes.batch} x {sizes.length} tokens"
+    )
     text = f"""Training steps (forward, backward, AdamW) of a BERT of MiniLM's size, {shape} with
 padding, in float32. Rows: the converted model under Soft, the original with eager and with fused (sdpa) attention, and
 the converted model with contextual priors. Medians of {config.rounds} interleaved rounds, ratios to soft attention in
