@@ -70,10 +70,11 @@ class PretrainConfig(NetworkOptions, BatchOptions, SchemeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(BatchOptions):
-    """Fine-tune a pretrained encoder, all of it, with normaliser, guide and sizes as in its pretraining.
+    """Fine-tune a pretrained encoder on SST-2, all of it, with normaliser, guide and sizes as in its pretraining.
+
+    The sentences are read from glue/SST-2 below the data root.
 
     Args:
-        dataset: The task; sst2 is read from glue/SST-2 below the data root.
         init_from: Folder of a finished run of experiments.pretrain.
         scratch: Begin with fresh weights instead, to see what the pretraining is worth; the vocabulary is that of the
             run all the same.
@@ -86,7 +87,6 @@ class FinetuneConfig(BatchOptions):
         seed: Seed of the output layer (and of fresh weights), the order of the batches and all noise.
     """
 
-    dataset: Literal["sst2"]
     init_from: Path | None = None
     scratch: bool = False
     train: PositiveInt = 10_000

@@ -44,7 +44,7 @@ class _Training(TextTraining):
 def run_folder(config: FinetuneConfig) -> Path:
     """Folder of the run."""
     start = "none" if config.init_from is None else config.init_from.name
-    name = f"{config.dataset}-{start}{'-scratch' * config.scratch}-{config.seed}"
+    name = f"sst2-{start}{'-scratch' * config.scratch}-{config.seed}"
     return config.out or Path("runs", "finetune", name)
 
 

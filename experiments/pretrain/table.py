@@ -51,7 +51,7 @@ def run(config: PretrainTableConfig) -> dict[str, float]:
 def _finetune_config(config: PretrainTableConfig, start: PretrainConfig, *, scratch: bool) -> finetune.FinetuneConfig:
     init_from = Path(str(start.out))
     return finetune.FinetuneConfig(
-        **config.for_runs(), dataset="sst2", init_from=init_from, scratch=scratch, train=config.train, seed=start.seed,
+        **config.for_runs(), init_from=init_from, scratch=scratch, train=config.train, seed=start.seed,
         max_epochs=config.finetune_epochs, num_samples=config.num_samples,
         out=init_from.with_name(f"{init_from.name}-sst2{'-scratch' * scratch}"),
     )  # fmt: skip

@@ -14,6 +14,7 @@ import pytest
 from experiments import compare
 from experiments.captioning.config import COMMANDS as CAPTIONING
 from experiments.files import UserError
+from experiments.finetune.config import COMMANDS as FINETUNING
 from experiments.graph.config import GraphConfig, NormalizerName, StudyName, TableName, UniformityConfig
 from experiments.harness.cli import Command, run_commands, run_script
 from experiments.harness.option_parser import option_parser
@@ -27,7 +28,11 @@ SCRIPTS = [
     for path, text in SOURCES.items()
     if '\nif __name__ == "__main__":' in text
 ]
-SUBCOMMANDS = {"experiments.nmt": TRANSLATION, "experiments.captioning": CAPTIONING}
+SUBCOMMANDS = {
+    "experiments.nmt": TRANSLATION,
+    "experiments.captioning": CAPTIONING,
+    "experiments.finetune": FINETUNING,
+}
 LINES = [f"{script} {word}".rstrip() for script in SCRIPTS for word in ("", *SUBCOMMANDS.get(script, ()))]
 TARGETS = sorted({target for text in SOURCES.values() for target in re.findall(r'"(experiments\.[\w.]+:\w+)"', text)})
 HEAVY = ("torch", "lightning", "pyro", "matplotlib", "sklearn", "torchmetrics", "pandas", "nltk", "torchvision")
@@ -70,7 +75,7 @@ def test_what_a_script_names_is_there(target):
 
 
 def config_types():
-    commands = [*TRANSLATION.values(), *CAPTIONING.values(), *compare.TASKS.values()]
+    commands = [*TRANSLATION.values(), *CAPTIONING.values(), *FINETUNING.values(), *compare.TASKS.values()]
     named = [*TARGETS, *(command.config for command in commands)]
     found = [resolve_name(name) if isinstance(name, str) else name for name in named if "_config" in str(name)]
     found += [resolve_name(name) for name in TARGETS if ".config:" in name]

@@ -28,7 +28,7 @@ TASKS = {
     "nmt": TranslationConfig(),
     "captioning": CaptioningConfig(),
     "pretrain": PretrainConfig(),
-    "finetune": FinetuneConfig(dataset="sst2"),
+    "finetune": FinetuneConfig(),
 }
 BAD: list[tuple[str, Any]] = [
     ("learning_rate", 0),
@@ -61,8 +61,7 @@ CASES = [*((task, *bad) for task in TASKS for bad in BAD), *OF_SOME]
 
 
 def arguments(task: str, name: str, value: Any) -> list[str]:
-    option = f"--{name.replace('_', '-')}={value}"
-    return [option, "sst2"] if task == "finetune" else [option]
+    return [f"--{name.replace('_', '-')}={value}"]
 
 
 @pytest.mark.parametrize(("task", "name", "value"), CASES)

@@ -178,7 +178,7 @@ def test_damaged_history(tmp_path, content):
 
 
 def finetune_config(tmp_path, start, **options):
-    shared = {"dataset": "sst2", "data_root": write_reviews(tmp_path / "data"), "progress": False}
+    shared = {"data_root": write_reviews(tmp_path / "data"), "progress": False}
     sizes = {"batch_size": 8, "max_epochs": 2, "num_samples": 2}
     return FinetuneConfig(**(shared | sizes | {"init_from": start, "out": tmp_path / "finetuned"} | options))
 
@@ -213,9 +213,12 @@ def test_finetuning_begins_with_the_pretrained_encoder(pretrained, tmp_path):
 
 def test_finetuning_from_the_command_line(pretrained, tmp_path, capsys):
     data = write_reviews(tmp_path / "data")
-    options = ["sst2", f"--data-root={data}", "--no-progress", "--max-epochs=1", f"--out={tmp_path / 'finetuned'}"]
+    options = [f"--data-root={data}", "--no-progress", "--max-epochs=1", f"--out={tmp_path / 'finetuned'}"]
     for more, code in (([], 1), ([f"--init-from={pretrained}"], 0)):
-        assert run_script(FinetuneConfig, show_finetuned, name="experiments.finetune", arguments=options + more) == code
+        assert (
+            run_script(FinetuneConfig, show_finetuned, name="experiments.finetune sst2", arguments=options + more)
+            == code
+        )
     captured = capsys.readouterr()
     assert captured.err.startswith("error: init_from is missing, expected --init-from RUN")
     assert "test accuracy before fine-tuning" in captured.out

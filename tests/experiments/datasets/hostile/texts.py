@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from experiments.datasets.images.captions import load_captions
+from experiments.datasets.text.glue import load_glue
 from experiments.datasets.text.parallel_text import read_parallel
 from experiments.datasets.text.sst2 import load_sst2
 from experiments.datasets.text.vocabulary import Vocabulary
@@ -21,6 +22,10 @@ def reviews(content: bytes, seen: str, name: str) -> Case:
 
 def read_reviews(root: Path) -> object:
     return load_sst2(data_root=root)
+
+
+def read_paraphrases(root: Path) -> object:
+    return load_glue("mrpc", data_root=root)
 
 
 def flickr8k(name: str, file: str, content: bytes, seen: str, *, named: str | None = None) -> Case:
@@ -97,6 +102,7 @@ TEXTS = [
     ),
 ]
 TEXTS += anywhere("reviews", read_reviews, "glue/SST-2/train.tsv")
+TEXTS += anywhere("GLUE", read_paraphrases, "glue/MRPC/msr_paraphrase_train.txt")
 TEXTS += anywhere("pairs", pairs, "a.de", **{"a.en": b"a\n"})
 TEXTS += anywhere("vocabulary", vocabulary, "vocabulary.json")
 TEXTS += anywhere("Flickr8k", read_flickr8k, f"flickr8k/{TOKENS}", **{f"flickr8k/{IMAGES}": b"a.jpg\n"})

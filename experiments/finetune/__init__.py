@@ -1,0 +1,1 @@
+"""Pretrained transformers of Hugging Face, fine-tuned on GLUE with latent attention weights."""

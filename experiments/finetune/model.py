@@ -1,0 +1,204 @@
+"""A pretrained transformer with its tokenizer as a Pyro model of classes or grades, and how it is trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+from transformers import get_linear_schedule_with_warmup
+
+from experiments.datasets.text.glue import GLUE
+from experiments.files import user_errors
+from experiments.finetune.config import GlueConfig
+from experiments.finetune.data import PairBatch
+from experiments.finetune.metrics import glue_scores, main_metric
+from experiments.finetune.pretrained import check_fit, load_network, load_tokenizer
+from experiments.harness.training import ELBOTraining, resolve_device
+from pyro_attention import (
+    FAMILIES,
+    PRIORS,
+    AttentionELBO,
+    AttentionGuide,
+    Family,
+    Prior,
+    predict,
+)
+from pyro_attention.integrations.huggingface import bayesian
+from pyro_attention.integrations.huggingface.attention import CHILD
+from pyro_attention.posterior.passes import Noise
+from pyro_attention.schedules import Constant, Linear
+
+__all__ = ["FineTuned", "PairModel", "PairTraining", "build", "no_guide", "predictions"]
+
+
+class PairModel(nn.Module):
+    """A transformer as a Pyro model: the site ``labels``, one class or one grade an example.
+
+    Args:
+        network: A model for sequence classification of Hugging Face; of one output the labels are grades, with a
+            standard deviation of 1.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: dict[str, Tensor], labels: Tensor | None = None) -> Tensor:
+        """Logits ``[B, classes]``, or grades ``[B, 1]``."""
+        with pyro.plate("examples", inputs["input_ids"].size(0), dim=-1):
+            logits: Tensor = self.network(**inputs, return_dict=True).logits.float()
+            if logits.size(-1) > 1:
+                pyro.sample("labels", dist.Categorical(logits=logits), obs=labels)
+            else:
+                pyro.sample("labels", dist.Normal(logits[..., 0], 1.0), obs=labels)
+        return logits
+
+
+class PairTraining(ELBOTraining):
+    """Trains a :class:`PairModel` by AdamW, with a learning rate that rises and then falls.
+
+    Args:
+        model: The model.
+        guide: An :class:`AttentionGuide`, or :func:`no_guide` of a model without latent attention.
+        elbo: Objective.
+        config: How to train.
+    """
+
+    def __init__(self, model: PairModel, guide: Any, elbo: AttentionELBO, config: GlueConfig) -> None:
+        super().__init__(model, guide, elbo, learning_rate=config.learning_rate, weight_decay=config.weight_decay)
+        self.task, self.prior_learning_rate = config.task, float(config.prior_learning_rate)
+        self._found: list[tuple[Tensor, Tensor]] = []
+
+    def outputs(self, inputs: dict[str, Tensor], *, num_samples: int = 1, noise: Noise = "none") -> Tensor:
+        """Outputs of a batch ``[S, B, outputs]``, without gradient: logits, or grades."""
+        model, guide = self.objective.model, self.objective.guide
+        if isinstance(guide, AttentionGuide):
+            samples = predict(guide, inputs, num_samples=num_samples, noise=noise, keep_samples=True).samples
+            assert samples is not None  # for mypy: they are kept
+            return samples
+        before = model.training
+        model.train(noise == "dropout")
+        try:
+            with torch.no_grad():
+                return torch.stack([model(inputs) for _ in range(num_samples)])
+        finally:
+            model.train(before)
+
+    def observations(self, batch: PairBatch) -> int:
+        return len(batch.labels)
+
+    def validation_step(self, batch: PairBatch, batch_idx: int) -> None:  # noqa: ARG002
+        self._found.append((self.outputs(batch.inputs)[0], batch.labels))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the score and the loss of all validation examples together: most scores are no means over examples."""
+        logits, labels = (torch.cat(parts) for parts in zip(*self._found, strict=True))
+        self._found.clear()
+        predicted = predictions(logits)
+        loss = nn.functional.cross_entropy if logits.size(-1) > 1 else nn.functional.mse_loss
+        self.log("val_loss", loss(logits if logits.size(-1) > 1 else predicted, labels))
+        score = glue_scores(self.task, predicted.cpu().numpy(), labels.cpu().numpy())[main_metric(self.task)]
+        self.log("val_score", score)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(list(self._groups()))
+        steps = int(self.trainer.estimated_stepping_batches)
+        schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _groups(self) -> Iterator[dict[str, Any]]:
+        """Parameters by weight decay and learning rate; prior networks are new, and learn as new networks do."""
+        named = [(name, one) for name, one in self.named_parameters() if one.requires_grad]
+        for new, rate in ((False, self.learning_rate), (True, self.prior_learning_rate)):
+            # biases and layer norms are vectors
+            for decay, vectors in ((self.weight_decay, False), (0.0, True)):
+                found = [one for name, one in named if (CHILD in name) == new and (one.dim() < 2) == vectors]
+                if found:
+                    yield {"params": found, "lr": rate, "weight_decay": decay}
+
+
+def predictions(outputs: Tensor) -> Tensor:
+    """The class of each example, or its grade, ``[items]``, of outputs ``[items, outputs]``."""
+    return outputs.argmax(-1) if outputs.size(-1) > 1 else outputs[..., 0]
+
+
+@dataclass(frozen=True)
+class FineTuned:
+    """A pretrained network as it is fine-tuned, with its tokenizer.
+
+    Attributes:
+        config: How it was made.
+        module: Network, guide and objective.
+        tokenizer: Its tokenizer.
+    """
+
+    config: GlueConfig
+    module: PairTraining
+    tokenizer: Any
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.module.device
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained numbers."""
+        return sum(parameter.numel() for parameter in self.module.parameters())
+
+
+def build(config: GlueConfig, *, examples: int = 1) -> FineTuned:
+    """Load the pretrained network and make it ready for training.
+
+    Args:
+        config: How.
+        examples: Number of training examples, which says how many steps the KL weight rises for.
+
+    Raises:
+        UserError: There is no such model, or it cannot be used for this.
+    """
+    tokenizer = load_tokenizer(config.model)
+    pyro.set_rng_seed(config.seed)
+    network = load_network(config.model, GLUE[config.task].classes)
+    check_fit(config, network, tokenizer)
+    network.train()  # it is loaded in evaluation mode, without dropout
+    guide: Any = no_guide
+    if config.guide != "soft":
+        with user_errors(ValueError):
+            network = bayesian(network, prior=_prior(config))
+    model = PairModel(network)
+    if config.guide != "soft":
+        guide = AttentionGuide(model, _family(config))
+    steps = math.ceil(examples / config.batch_size) * config.max_epochs
+    module = PairTraining(model, guide, AttentionELBO(kl_weight=_kl_weight(config, steps)), config)
+    pyro.set_rng_seed(config.seed)  # the noise of the first step does not depend on the prior
+    return FineTuned(config, module.to(resolve_device(config.device)), tokenizer)
+
+
+def no_guide(*_: Any) -> None:
+    """The guide of a model without latent variables."""
+
+
+def _family(config: GlueConfig) -> Family:
+    parameter = config.concentration if config.guide == "weibull" else config.scale
+    made: Any = FAMILIES[config.guide]
+    family: Family = made(parameter)
+    return family
+
+
+def _prior(config: GlueConfig) -> partial[Prior]:
+    family = "gamma" if config.guide == "weibull" else config.guide
+    made: partial[Prior] = partial(PRIORS[f"{family}_{config.prior}"])
+    return made
+
+
+def _kl_weight(config: GlueConfig, steps: int) -> Callable[[int], float]:
+    warmup = round(config.kl_warmup * steps)
+    return Linear(warmup, config.kl_weight) if warmup else Constant(config.kl_weight)

@@ -1,0 +1,68 @@
+"""Rows of the tables on fine-tuning: the options that make them, and the paper's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.files import UserError
+from experiments.finetune.config import GlueName
+from experiments.harness.words import expected_one_of
+
+__all__ = ["BASELINE", "DROPOUT", "GRIDS", "LEGEND", "PAPER", "ROWS", "SEARCHED", "check_rows", "kind_of"]
+
+Options = dict[str, Any]
+
+BASELINE = "soft"
+"""The row that the others are compared with."""
+DROPOUT = "MC dropout"
+"""The row that is no training: that of soft attention, with dropout at test time."""
+
+ROWS: Mapping[str, Options] = {
+    BASELINE: {"guide": "soft"},
+    "WF": {"guide": "weibull", "prior": "fixed"},
+    "WC": {"guide": "weibull", "prior": "contextual"},
+    "LF": {"guide": "lognormal", "prior": "fixed"},
+    "LC": {"guide": "lognormal", "prior": "contextual"},
+}
+LEGEND = (
+    "L, W: LogNormal, Weibull posterior; F, C: fixed, contextual prior; their probabilities are means over posterior "
+    f"samples. {DROPOUT}: the networks of {BASELINE}, with means over dropout masks."
+)
+
+# Settings tried for each row, on validation parts; see experiments.finetune search.
+GRIDS: Mapping[str, Sequence[Options]] = {
+    **{row: [{"kl_weight": weight, "concentration": k} for weight in (1e-7, 1e-6) for k in (2.0, 10.0)]
+       for row in ("WF", "WC")},
+    **{row: [{"kl_weight": weight, "scale": scale} for weight in (1e-7, 1e-6) for scale in (0.5, 0.1)]
+       for row in ("LF", "LC")},
+}  # fmt: skip
+
+# The best of them; rows without an entry have the defaults of experiments.finetune glue.
+SEARCHED: Mapping[str, Options] = {}
+
+PAPER: Mapping[str, Mapping[GlueName, float]] = {
+    "ALBERT-base": {"mrpc": 86.5, "cola": 54.5, "rte": 75.8, "sst2": 92.4, "stsb": 90.3},
+    "ALBERT-base, WC": {"mrpc": 88.5, "cola": 55.8, "rte": 76.2, "sst2": 92.7, "stsb": 91.1},
+}
+"""Fan et al. (2020), Bayesian Attention Modules, Table 5."""
+
+
+def kind_of(row: str) -> str:
+    """Kind of prediction that a row of the table shows."""
+    return {BASELINE: "mean", DROPOUT: "mc_dropout"}.get(row, "attention")
+
+
+def check_rows(rows: Sequence[str]) -> None:
+    """Check that all rows are known, and the baseline is among them.
+
+    Raises:
+        UserError: One is unknown, or the baseline is missing.
+    """
+    unknown = next((row for row in rows if row not in ROWS), None)
+    if unknown is not None:
+        raise UserError(f"rows '{unknown}': {expected_one_of(ROWS, unknown)}")
+    if BASELINE not in rows:
+        raise UserError(
+            f"rows are {', '.join(rows) or 'none'}, expected {BASELINE} too, which others are compared with"
+        )

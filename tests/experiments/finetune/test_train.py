@@ -1,0 +1,244 @@
+"""Fine-tuning end to end on a tiny random BERT: every guide, resuming, predictions for a file, bad input."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.files import UserError
+from experiments.finetune.config import COMMANDS, GlueConfig, PredictConfig
+from experiments.finetune.evaluation import definitions, outputs_of
+from experiments.finetune.model import build
+from experiments.finetune.predict import load_trained, predict_file
+from experiments.finetune.train import run
+from experiments.harness.cli import run_commands
+from tests.experiments.finetune.tiny_glue import write_bert, write_glue
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Folder of the data sets, and that of the pretrained model."""
+    root = tmp_path_factory.mktemp("data")
+    return write_glue(root), write_bert(root / "bert")
+
+
+def tiny_config(data, out, **options):
+    root, model = data
+    shared = {"task": "rte", "model": str(model), "data_root": root, "out": out, "length": 20, "batch_size": 8}
+    return GlueConfig(**(shared | {"max_epochs": 2, "num_samples": 3, "progress": False} | options))
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory):
+    """A finished run with a contextual prior."""
+    config = tiny_config(data, tmp_path_factory.mktemp("runs") / "run", guide="weibull", concentration=1.0)
+    run(config)
+    return config
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"guide": "lognormal", "prior": "fixed", "task": "cola", "precision": "bf16-mixed", "kl_warmup": 0.0},
+        {"guide": "weibull", "task": "stsb", "label_noise": 0.25},
+        {"task": "stsb"},
+        {"task": "mrpc", "label_noise": 0.5, "train_share": 0.5, "keep_weights": False},
+        {"task": "sst2", "out_of_domain": ("cola", "rte"), "max_epochs": 1},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())) or "soft",
+)
+def test_training(data, tmp_path, options):
+    config = tiny_config(data, tmp_path / "run", **options)
+    metrics = run(config)
+    assert all(math.isfinite(value) for value in metrics.values())
+    saved = json.loads((config.out / "metrics.json").read_text())
+    assert saved["definitions"] == definitions(metrics)
+    assert (config.out / "checkpoints" / "best.ckpt").exists() == config.keep_weights
+    assert not (config.out / "checkpoints" / "last.ckpt").exists()
+    kind = "mc_dropout" if config.guide == "soft" else "attention"
+    with np.load(config.out / "predictions.npz", allow_pickle=False) as arrays:
+        outputs = 1 if config.task == "stsb" else 2
+        assert arrays[f"{kind}_test"].shape == (3, 16, outputs)
+        assert arrays["mean_val"].shape[0] == 1
+        assert len(arrays["labels_test"]) == 16
+        assert arrays[f"{kind}_test"].std(0).max() > 0
+    if config.task == "stsb":
+        assert {"test_mean_pearson", "test_mean_spearman", "test_mean_scaled_nll", "mean_scale"} <= metrics.keys()
+    else:
+        assert 0 <= metrics[f"test_{kind}_risk_80"] <= 1
+    for name in config.out_of_domain:
+        assert 0 <= metrics[f"auroc_mc_dropout_{name}_mutual_information"] <= 1
+    assert metrics["noisy_labels"] == round(config.label_noise * metrics["train_examples"])
+    assert run(replace(config, resume=True)) == pytest.approx(metrics)
+
+
+def test_prior_networks_train_and_the_guide_is_stochastic(finished, data):
+    before, after = build(finished), load_trained(finished.out)
+    old, new = before.module.state_dict(), after.module.state_dict()
+    assert old.keys() == new.keys()
+    priors = [name for name in new if "latent_attention.prior" in name]
+    assert priors
+    assert all(not torch.equal(old[name], new[name]) for name in priors if name.endswith("weight"))
+
+
+def test_training_that_is_interrupted_goes_on_with_the_same_numbers(data, tmp_path, monkeypatch):
+    import experiments.finetune.train as script
+
+    whole = run(tiny_config(data, tmp_path / "whole", checkpoint_every=1))
+    config = tiny_config(data, tmp_path / "half", checkpoint_every=1)
+
+    class StopError(Exception):
+        pass
+
+    fit = script.fit_batches
+
+    def stopping(config, module, *args, **options):
+        def stop(*_):
+            if module.current_epoch == 1:
+                raise StopError
+
+        monkeypatch.setattr(module, "on_train_epoch_start", stop)
+        return fit(config, module, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "fit_batches", stopping)
+        with pytest.raises(StopError):
+            run(config)
+    resumed = run(replace(config, resume=True))
+    assert {name: value for name, value in resumed.items() if name != "step_ms"} == pytest.approx(
+        {name: value for name, value in whole.items() if name != "step_ms"}
+    )
+
+
+def test_padding_and_the_order_of_examples_do_not_matter(finished):
+    from experiments.datasets.text.glue import load_glue
+    from experiments.finetune.data import EncodedPairs
+
+    trained = load_trained(finished.out)
+    text = load_glue("rte", data_root=finished.data_root)["test"]
+    together = outputs_of(trained, EncodedPairs(text, trained.tokenizer, length=20), "mean", num_samples=1)[0]
+    for place in (0, 5):
+        one = EncodedPairs(text.select(torch.tensor([place, place])), trained.tokenizer, length=20)
+        alone = outputs_of(trained, one, "mean", num_samples=1)[0, 0]
+        torch.testing.assert_close(alone, together[place], atol=1e-5, rtol=1e-4)
+
+
+def test_predictions_for_a_file(finished, tmp_path, capsys):
+    file = tmp_path / "mine.txt"
+    file.write_text("word1 word2\tword3\nword4\tword5 unheard\n")
+    out = predict_file(PredictConfig(run=finished.out, file=file, num_samples=8))
+    head, *lines = (line.split("\t") for line in out.read_text().splitlines())
+    assert head == ["class", "entailment", "not_entailment", "entropy", "mutual_information", "low", "high"]
+    assert len(lines) == 2
+    for name, *values in lines:
+        first, second, entropy, information, low, high = map(float, values)
+        assert name == head[1 + (second > first)]
+        assert first + second == pytest.approx(1, abs=2e-4)
+        assert 0 <= low <= high <= 1
+        assert 0 <= information <= entropy <= math.log(2) + 1e-4
+    assert str(out) in capsys.readouterr().out
+    with pytest.raises(UserError, match="--overwrite"):
+        predict_file(PredictConfig(run=finished.out, file=file))
+
+
+def test_grades_for_a_file(data, tmp_path):
+    config = tiny_config(data, tmp_path / "run", task="stsb", max_epochs=1)
+    run(config)
+    file = tmp_path / "mine.txt"
+    file.write_text("word1 word2\tword3\n")
+    out = predict_file(PredictConfig(run=config.out, file=file, num_samples=8, out=tmp_path / "grades.tsv"))
+    head, line = out.read_text().splitlines()
+    grade, spread, low, high = map(float, line.split("\t"))
+    assert head.split("\t") == ["grade", "standard_deviation", "low", "high"]
+    assert low <= grade <= high
+    assert spread > 0
+
+
+# bad input
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"one sentence\n", r"line 1 has 1 sentences in 1 columns; expected two sentences with a tab"),
+        (b"one\ttwo\none\t\n", r"line 2 has 1 sentences in 2 columns"),
+        (b"one\t\xff\n", "line 1 is not UTF-8"),
+        (b"", "is empty; expected two sentences"),
+        (None, "is missing"),
+    ],
+)
+def test_bad_files_to_predict(finished, tmp_path, content, message):
+    file = tmp_path / "mine.txt"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        predict_file(PredictConfig(run=finished.out, file=file))
+
+
+def test_no_run_to_predict_with(tmp_path):
+    with pytest.raises(UserError, match=r"no finished run with its weights \(config\.yaml is missing\)"):
+        load_trained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": ""}, "model is missing, expected --model FOLDER"),
+        ({"model": "no/such/folder"}, "its tokenizer cannot be loaded"),
+        ({"length": 500}, "length is 500, and model .* has 40 positions; pass --length 40"),
+        ({"task": "stsb", "out_of_domain": ("cola",)}, "expected a task with classes"),
+        ({"out_of_domain": ("cola",)}, "cola, which has no pairs"),
+        ({"task": "sst2", "out_of_domain": ("sst2",)}, "expected other tasks"),
+    ],
+)
+def test_bad_options(data, tmp_path, options, message):
+    with pytest.raises(UserError, match=message):
+        run(tiny_config(data, tmp_path / "run", **options))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: write_bert(folder, vocabulary=10), r"tokenizer has 24 tokens and its embedding 10"),
+        (lambda folder: write_bert(folder, safe=False), "pickled weights are not read: save them again"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"damaged"), "its model cannot be loaded"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "cannot be loaded"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "its tokenizer cannot be loaded"),
+    ],
+    ids=["vocabulary", "pickled", "damaged", "config", "tokenizer"],
+)
+def test_bad_models(data, tmp_path, change, message):
+    folder = write_bert(tmp_path / "bert")
+    change(folder)
+    with pytest.raises(UserError, match=message):
+        run(tiny_config((data[0], folder), tmp_path / "run"))
+
+
+def test_weights_of_another_network(data, tmp_path):
+    folder = write_bert(tmp_path / "bert")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    with pytest.raises(UserError, match=r"16 weights of the pretrained network are missing \(bert\.encoder\.layer\.2"):
+        run(tiny_config((data[0], folder), tmp_path / "run"))
+
+
+def test_the_command_line(data, tmp_path, capsys):
+    root, model = data
+    options = ["glue", "cola", f"--data-root={root}", f"--out={tmp_path / 'run'}", "--no-progress", "--length=20"]
+    more = [f"--model={model}", "--max-epochs=1", "--num-samples=2"]
+    assert run_commands(COMMANDS, name="experiments.finetune", arguments=options) == 1
+    assert run_commands(COMMANDS, name="experiments.finetune", arguments=[*options, *more]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: model is missing, expected --model FOLDER")
+    assert "test_mean_matthews" in captured.out
+
+
+def test_the_train_part_is_learned(data, tmp_path):
+    """The first word tells the class, which the model finds out; chance is a half, with a standard error of .08."""
+    root = write_glue(tmp_path / "more", train=120, test=40)
+    config = tiny_config((root, data[1]), tmp_path / "run", task="sst2", learning_rate=1e-2, max_epochs=5)
+    assert run(config)["test_mean_accuracy"] > 0.8
