@@ -19,9 +19,10 @@ from guides.options import PosteriorOptions
 
 __all__ = [
     "COMMANDS", "GlueConfig", "GlueName", "GlueSearchConfig", "GlueStudyConfig", "GlueTableConfig", "GuideName",
-    "ManyRuns", "PredictConfig", "RowName", "StudyName",
+    "ManyRuns", "Pooling", "PredictConfig", "RowName", "StudyName",
 ]  # fmt: skip
 
+Pooling = Literal["head", "mean"]
 GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
 GuideName = Literal["soft", "weibull", "lognormal"]
 RowName = Literal["soft", "WF", "WC", "LF", "LC"]
@@ -53,6 +54,8 @@ class GlueConfig(BatchOptions, PosteriorOptions):
         train_share: Share of the training part to train on; the same examples for a seed, whatever the other options.
         label_noise: Share of the training labels to replace by another one at random.
         num_samples: Posterior samples of random attention, or of dropout masks, for scores and predictions.
+        pooling: What an example is read from: head is the output layer of the model's own class (BERT's reads the first
+            token), mean the mean of all tokens, as models of sentence-transformers such as all-MiniLM were trained.
         out_of_domain: Tasks whose test sentences are not of this one, to see how well uncertainty tells them from those
             that are; not for stsb.
         keep_weights: Keep the weights of the best epoch, for predictions; scores and predictions are always kept.
@@ -69,6 +72,7 @@ class GlueConfig(BatchOptions, PosteriorOptions):
     max_epochs: PositiveInt = 5
     length: PositiveInt = 128
     weight_decay: NonNegativeFloat = 0.01
+    pooling: Pooling = "head"
     train_share: ClosedUnitInterval = 1.0
     label_noise: HalfOpenUnitInterval = 0.0
     out_of_domain: tuple[GlueName, ...] = ()

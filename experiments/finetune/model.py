@@ -16,7 +16,7 @@ from transformers import get_linear_schedule_with_warmup
 
 from experiments.datasets.text.glue import GLUE
 from experiments.files import user_errors
-from experiments.finetune.config import GlueConfig
+from experiments.finetune.config import GlueConfig, Pooling
 from experiments.finetune.data import PairBatch
 from experiments.finetune.metrics import glue_scores, main_metric
 from experiments.finetune.pretrained import check_fit, load_network, load_tokenizer
@@ -44,21 +44,34 @@ class PairModel(nn.Module):
     Args:
         network: A model for sequence classification of Hugging Face; of one output the labels are grades, with a
             standard deviation of 1.
+        pooling: What an example is read from: the network's own head, or the "mean" of its tokens' last states, through
+            dropout and a new output layer. That is how sentence-transformers read the models that they have trained.
     """
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: Any, pooling: Pooling = "head") -> None:
         super().__init__()
-        self.network = network
+        self.network, self.mean = network, None
+        if pooling == "mean":
+            config = network.config
+            self.network = network.base_model
+            self.mean = nn.Sequential(nn.Dropout(0.1), nn.Linear(config.hidden_size, config.num_labels))
 
     def forward(self, inputs: dict[str, Tensor], labels: Tensor | None = None) -> Tensor:
         """Logits ``[B, classes]``, or grades ``[B, 1]``."""
         with pyro.plate("examples", inputs["input_ids"].size(0), dim=-1):
-            logits: Tensor = self.network(**inputs, return_dict=True).logits.float()
+            logits: Tensor = self._logits(inputs).float()
             if logits.size(-1) > 1:
                 pyro.sample("labels", dist.Categorical(logits=logits), obs=labels)
             else:
                 pyro.sample("labels", dist.Normal(logits[..., 0], 1.0), obs=labels)
         return logits
+
+    def _logits(self, inputs: dict[str, Tensor]) -> Tensor:
+        if self.mean is None:
+            return torch.as_tensor(self.network(**inputs, return_dict=True).logits)
+        states = self.network(**inputs, return_dict=True).last_hidden_state
+        real = inputs["attention_mask"].unsqueeze(-1).to(states.dtype)
+        return torch.as_tensor(self.mean((states * real).sum(-2) / real.sum(-2)))
 
 
 class PairTraining(ELBOTraining):
@@ -173,7 +186,7 @@ def build(config: GlueConfig, *, examples: int = 1) -> FineTuned:
     if config.guide != "soft":
         with user_errors(ValueError):
             network = bayesian(network, prior=_prior(config))
-    model = PairModel(network)
+    model = PairModel(network, config.pooling)
     if config.guide != "soft":
         guide = AttentionGuide(model, _family(config))
     steps = math.ceil(examples / config.batch_size) * config.max_epochs
