@@ -15,6 +15,8 @@ from experiments.datasets.text.masked_text import EpochSampler
 
 __all__ = ["EncodedPairs", "PairBatch", "noisy_labels", "share_of"]
 
+_POOL = 10  # batches whose examples are sorted by length together: some padding, but batches of many lengths
+
 
 class PairBatch(NamedTuple):
     """Arguments of a :class:`PairModel`.
@@ -57,7 +59,7 @@ class EncodedPairs(Dataset[PairBatch]):
 
     def loader(self, **options: Any) -> DataLoader[PairBatch]:
         """Batches of similar lengths; options as of :class:`EpochSampler`."""
-        sampler = EpochSampler([row["input_ids"] for row in self.rows], **options)
+        sampler = EpochSampler([row["input_ids"] for row in self.rows], pool=_POOL, **options)
         return DataLoader(self, sampler=sampler, batch_size=None)
 
     def batches(self, device: torch.device, *, sentences: int) -> Iterator[tuple[list[int], PairBatch]]:

@@ -92,13 +92,10 @@ def teacher_forced(targets: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     return read, padded([torch.cat([ids, end]) for ids in targets])[0], mask
 
 
-_POOL = 100  # batches
-
-
 class BucketSampler(Sampler[list[int]]):
     """Lists of places of pairs of similar lengths, every pair once an epoch.
 
-    The pairs are shuffled, cut into pools of 100 batches, sorted by length within a pool and cut into batches,
+    The pairs are shuffled, cut into pools of about `pool` batches, sorted by length within a pool and cut into batches,
     which are shuffled again. The order depends on seed and epoch only, so a run that is resumed goes on with the same
     batches: the epoch is the whole state. Lightning sets it (it looks for `set_epoch` at the loader's `sampler`), with
     the callback `SamplerEpoch` also when it resumes; other loops call `set_epoch` themselves.
@@ -106,6 +103,7 @@ class BucketSampler(Sampler[list[int]]):
     Args:
         lengths: source and target length of every pair; `EncodedText.lengths`.
         sentences: most pairs of a batch.
+        pool: batches of a pool; with few, an epoch has other batches than the one before.
         shuffle: False for the same batches in every epoch, in order of length.
         seed: seed of the order.
 
@@ -121,14 +119,16 @@ class BucketSampler(Sampler[list[int]]):
         lengths: Sequence[tuple[int, int]],
         *,
         sentences: int,
+        pool: int = 100,
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
-        if sentences < 1:
-            raise ValueError(f"sentences is {sentences}; expected 1 at least")
+        for name, value in (("sentences", sentences), ("pool", pool)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}; expected 1 at least")
         if not len(lengths):
             raise ValueError("lengths is empty; expected at least one pair")
-        self.lengths, self.sentences = list(lengths), sentences
+        self.lengths, self.sentences, self.pool = list(lengths), sentences, pool
         self.shuffle, self.seed, self.epoch = shuffle, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -147,7 +147,7 @@ class BucketSampler(Sampler[list[int]]):
             return self._cut(sorted(range(len(self.lengths)), key=self.lengths.__getitem__))
         generator = np.random.default_rng([self.seed, epoch])
         order: list[int] = generator.permutation(len(self.lengths)).tolist()
-        size = _POOL * self.sentences
+        size = self.pool * self.sentences
         pools = [order[start : start + size] for start in range(0, len(order), size)]
         batches = [batch for pool in pools for batch in self._cut(sorted(pool, key=self.lengths.__getitem__))]
         return [batches[i] for i in generator.permutation(len(batches))]

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from lightning.fabric.utilities import move_data_to_device
 from torch.utils.data import DataLoader
 
-from experiments.datasets.text import batches
 from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, batch_loader
 from experiments.datasets.text.parallel import ParallelText
 from experiments.datasets.text.toy_translation import toy_translation
@@ -22,15 +21,9 @@ DATA = EncodedText(TOY, VOCABULARY)
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 
 lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=80)
-options = st.fixed_dictionaries({"sentences": st.integers(1, 20), "shuffle": st.booleans(), "seed": st.integers(0, 9)})
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_pools():
-    """Pools of three batches: there are several in an epoch."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "_POOL", 3)
-        yield
+options = st.fixed_dictionaries(
+    {"sentences": st.integers(1, 20), "pool": st.integers(1, 5), "shuffle": st.booleans(), "seed": st.integers(0, 9)}
+)
 
 
 def encoded(*pairs):
@@ -80,13 +73,13 @@ def test_epochs_and_seeds_differ():
     orders = [BucketSampler(DATA.lengths, sentences=8, seed=seed).batches(epoch) for seed in (0, 1) for epoch in (0, 1)]
     assert all(first != second for i, first in enumerate(orders) for second in orders[:i])
     # also in what makes a batch
-    parts = [{frozenset(batch) for batch in BucketSampler(DATA.lengths, sentences=8).batches(e)} for e in (0, 1)]
+    parts = [
+        {frozenset(batch) for batch in BucketSampler(DATA.lengths, sentences=8, pool=3).batches(e)} for e in (0, 1)
+    ]
     assert len(parts[0] & parts[1]) < len(parts[0]) / 2
 
 
-def test_lengths_are_similar(monkeypatch):
-    monkeypatch.setattr(batches, "_POOL", 100)
-
+def test_lengths_are_similar():
     def padding(batches):
         widths = [max(DATA.lengths[i][0] for i in batch) * len(batch) for batch in batches]
         return sum(widths) / sum(source for source, _ in DATA.lengths) - 1
@@ -104,6 +97,7 @@ def test_without_shuffling_in_order_of_length():
     ("lengths", "options", "message"),
     [
         ([(1, 1)], {"sentences": 0}, "sentences is 0; expected 1 at least"),
+        ([(1, 1)], {"sentences": 1, "pool": 0}, "pool is 0"),
         ([], {"sentences": 1}, "lengths is empty"),
     ],
 )
@@ -216,7 +210,7 @@ class SaveAfterEpoch(lightning.Callback):
 
 
 def trained(folder, epochs, callbacks=(), checkpoint=None):
-    module, sampler = Recorder(), BucketSampler(DATA.lengths, seed=1, sentences=30)
+    module, sampler = Recorder(), BucketSampler(DATA.lengths, seed=1, pool=2, sentences=30)
     trainer = lightning.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
