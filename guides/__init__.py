@@ -7,15 +7,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from guides.answer_network import AnswerNetwork
     from guides.inference_network import AlignmentNetwork, RegionNetwork
     from guides.options import AlignmentSchemeOptions, SchemeOptions
     from guides.schemes import Scheme, build_scheme
 
-__all__ = ["AlignmentNetwork", "AlignmentSchemeOptions", "RegionNetwork", "Scheme", "SchemeOptions", "build_scheme"]
+__all__ = [
+    "AlignmentNetwork",
+    "AlignmentSchemeOptions",
+    "AnswerNetwork",
+    "RegionNetwork",
+    "Scheme",
+    "SchemeOptions",
+    "build_scheme",
+]
 
 _HOMES = {
     "AlignmentNetwork": "inference_network",
     "AlignmentSchemeOptions": "options",
+    "AnswerNetwork": "answer_network",
     "RegionNetwork": "inference_network",
     "Scheme": "schemes",
     "SchemeOptions": "options",
