@@ -18,7 +18,7 @@ LONGEST_LAUNCHER = 40  # of a command beside the packages of experiments
 
 # A box is one of these packages, a package inside experiments, or "commands": the modules beside those packages.
 LIBRARY = {"pyro_attention": set(), "models": {"pyro_attention"}, "guides": {"pyro_attention"}}
-TASKS = {"graph", "nmt", "captioning", "pretrain", "mode_collapse"}
+TASKS = {"graph", "nmt", "captioning", "pretrain", "mode_collapse", "vqa"}
 TASK = {*LIBRARY, "files", "harness", "reporting", "datasets"}
 ALLOWED = LIBRARY | {
     "files": {*LIBRARY},
@@ -31,6 +31,7 @@ ALLOWED = LIBRARY | {
     "captioning": TASK | {"sequence"},
     "pretrain": TASK | {"sequence"},
     "mode_collapse": TASK,
+    "vqa": TASK,
     "benchmarks": TASK,
     "commands": {"harness", *TASKS},
 }

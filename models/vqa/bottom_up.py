@@ -28,6 +28,10 @@ class BottomUp(AnswerModel):
         answers: Number of answers.
         embedding: Width of a word vector.
         hidden: Width of the question, of the attention and of what the answer is read from.
+        context_layers: Layers of a Transformer encoder in which the regions see each other first; none in the paper,
+            whose regions are boxes that an object detector has looked around. Where a region is only its own pixels,
+            it cannot know otherwise what is left of it.
+        heads: Heads of these layers.
         dropout: Dropout ahead of the output layer.
         likelihood: "single" as in the paper, or "scores".
         prior: Prior of the attention: that of the scores by default.
@@ -52,11 +56,16 @@ class BottomUp(AnswerModel):
         *,
         embedding: int = 300,
         hidden: int = 1024,
+        context_layers: int = 0,
+        heads: int = 4,
         dropout: float = 0.5,
         likelihood: Likelihood = "single",
         prior: Prior | None = None,
     ) -> None:
         super().__init__(hidden, answers, likelihood)
+        self.context = _Context(features, hidden, heads, context_layers) if context_layers else None
+        features = hidden if context_layers else features
+        self.region_features = features
         self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)
         self.lstm = nn.LSTM(embedding, hidden, batch_first=True)
         self.score = Additive(hidden, features, hidden)
@@ -69,10 +78,45 @@ class BottomUp(AnswerModel):
         states = encode_sequence(self.lstm, self.embedding(question), question_mask)
         return states[torch.arange(len(states), device=states.device), question_mask.sum(1) - 1]
 
-    def features(self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor) -> Tensor:
+    def look(
+        self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The question ``[B, hidden]``, what can be seen ``[B, N, features]``, and its scores ``[B, 1, N]``."""
         encoded = self.encode_question(question, question_mask)
-        scores = self.score(encoded.unsqueeze(-2), regions)  # [B, 1, N], of one head
-        values, layout = regions.unsqueeze(-3), Dense(region_mask[:, None], event_dim=2)
+        seen = regions if self.context is None else self.context(regions, region_mask)
+        return encoded, seen, self.score(encoded.unsqueeze(-2), seen)
+
+    def features(self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor) -> Tensor:
+        encoded, seen, scores = self.look(question, question_mask, regions, region_mask)
+        values, layout = seen.unsqueeze(-3), Dense(region_mask[:, None], event_dim=2)
         context = self.attention(scores, values, keys=values, layout=layout).context.squeeze(-2)
+        return self._read(context, encoded)
+
+    def mixture(self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor) -> Tensor:
+        r"""Log probabilities of all answers when the alignment is summed out, ``[B, answers]``.
+
+        .. math:: \log \sum_z p(z \mid q, r)\, f(a \mid r_z, q)
+        """
+        encoded, seen, scores = self.look(question, question_mask, regions, region_mask)
+        log_prior = scores.squeeze(-2).masked_fill(~region_mask, -torch.inf).log_softmax(-1)
+        logits = self.output(self._read(seen, encoded.unsqueeze(-2)))
+        log_f = logits.log_softmax(-1) if self.likelihood == "single" else nn.functional.logsigmoid(logits)
+        return torch.logsumexp(log_prior.unsqueeze(-1) + log_f, -2)
+
+    def _read(self, context: Tensor, encoded: Tensor) -> Tensor:
         both = torch.cat([context, encoded.expand(*context.shape[:-1], -1)], -1)
         return self.dropout(self.hidden(both).relu())
+
+
+class _Context(nn.Module):
+    """A Transformer encoder over the regions."""
+
+    def __init__(self, features: int, width: int, heads: int, layers: int) -> None:
+        super().__init__()
+        self.region = nn.Linear(features, width)
+        layer = nn.TransformerEncoderLayer(width, heads, 2 * width, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+    def forward(self, regions: Tensor, region_mask: Tensor) -> Tensor:
+        seen: Tensor = self.encoder(self.region(regions), src_key_padding_mask=~region_mask)
+        return seen

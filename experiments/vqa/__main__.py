@@ -1,0 +1,13 @@
+"""Answer questions about photographs.
+
+python -m experiments.vqa train --dataset digits --guide weibull --out RUN
+"""
+
+from __future__ import annotations
+
+import sys
+
+from experiments.harness.cli import run_commands
+
+if __name__ == "__main__":
+    sys.exit(run_commands("experiments.vqa.config:COMMANDS", name="experiments.vqa"))
