@@ -30,7 +30,7 @@ def clean_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that are missing stay missing."""
-    for module in ("graphs.planetoid_files", "text.multi30k_files"):
+    for module in ("graphs.planetoid_files", "text.readers.multi30k"):
         monkeypatch.setattr(f"experiments.datasets.{module}.ADDRESS", "file:///nowhere")
 
 

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from experiments.benchmarks.config import BenchmarkConfig
+from experiments.benchmarks.config import BenchmarkConfig, Name
 from experiments.benchmarks.ratios import RATIOS, Measured, compare, device_name, ratios_of, read_ratios, write_ratios
 from experiments.benchmarks.report import progress
-from experiments.benchmarks.suite import BENCHMARKS, Name
+from experiments.benchmarks.suite import BENCHMARKS
 from experiments.benchmarks.timing import Timing, threads_text
 from experiments.files import UserError, write_atomic
 from experiments.harness.folder import exclusive, open_results
@@ -35,11 +35,7 @@ Results = dict[Name, dict[str, Timing]]
 
 @exclusive
 def run(config: BenchmarkConfig) -> None:
-    """Run the benchmarks, print their tables and what got worse, and write benchmarks.json.
-
-    Raises:
-        UserError: There is no GPU but one is asked for, ratios.json is damaged, or a page is to show one benchmark.
-    """
+    """Run the benchmarks, print their tables and what got worse, and write benchmarks.json."""
     if config.results is not None and config.name is not None:
         raise UserError(f"name is {config.name} and results is set, but the page shows all; leave out one of the two")
     if config.device == "cuda" and not torch.cuda.is_available():
@@ -47,15 +43,10 @@ def run(config: BenchmarkConfig) -> None:
     read_ratios(RATIOS)  # a damaged file is better known before the minutes that follow
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    for device in _devices(config.device):
+    gpus = ["cuda"] if torch.cuda.is_available() else []
+    for device in map(torch.device, ["cpu", *gpus] if config.device == "auto" else [config.device]):
         open_results(config.out / device.type, SCRIPT)
         _run_on(device, config)
-
-
-def _devices(chosen: str) -> list[torch.device]:
-    if chosen != "auto":
-        return [torch.device(chosen)]
-    return [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
 
 
 def _run_on(device: torch.device, config: BenchmarkConfig) -> None:
@@ -63,10 +54,9 @@ def _run_on(device: torch.device, config: BenchmarkConfig) -> None:
     names = [name for name in BENCHMARKS if config.name in (None, name)]
     for name in progress(names, "benchmark"):
         benchmark = BENCHMARKS[name]
-        with nullcontext() if device.type == "cpu" else device:
+        with nullcontext() if device.type == "cpu" else device:  # a device in charge takes time at every call of torch
             results[name] = benchmark.run(rounds=config.rounds or benchmark.rounds)
-        rows = [{name: row.pop("contestant")} | row for row in _rows(results[name])]
-        tqdm.write(f"{as_table(rows)}\n")
+        tqdm.write(f"{as_table(_rows(results[name], head=name))}\n")
     environment = write_environment(config.out / device.type, device, script=SCRIPT)
     path = config.out / device.type / "benchmarks.json"
     content = {
@@ -93,11 +83,10 @@ def _guard(results: Results, environment: Mapping[str, Any], *, update: bool) ->
         print(f"{RATIOS} updated")
 
 
-def _rows(timings: Mapping[str, Timing]) -> list[dict[str, str]]:
-    """A row for each contestant."""
+def _rows(timings: Mapping[str, Timing], *, head: str = "contestant") -> list[dict[str, str]]:
     return [
         {
-            "contestant": contestant,
+            head: contestant,
             "ratio": f"{timing.ratio:.2f}",
             "10-90 % of the ratio": f"{timing.ratio_low:.2f} - {timing.ratio_high:.2f}",
             "median ms": f"{timing.median:.2f}",

@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
 
 from experiments.benchmarks import report
 from experiments.benchmarks.config import BlockedConfig
@@ -29,7 +29,7 @@ from experiments.benchmarks.timing import Timing, backward_step, interleave
 from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive
 
-__all__ = ["CONTESTANTS", "BlockedConfig", "Contestant", "compare", "make_step", "run"]
+__all__ = ["CONTESTANTS", "Contestant", "compare", "make_step", "run"]
 
 SCRIPT = "experiments.benchmarks.blocked_attention"
 HEADS, WIDTH = 2, 32
@@ -45,12 +45,10 @@ def make_step(contestant: Contestant, length: int) -> Callable[[], Tensor]:
     torch.manual_seed(0)
     vectors = torch.randn(3, HEADS, length, WIDTH)
     if contestant == "scaled_dot_product_attention":
-        loss: nn.Module = SoftmaxLayer(vectors.unsqueeze(1))
-    elif contestant == "naive dense":
-        loss = NaiveLayer(vectors)
-    else:
-        loss = weibull_loss(LatentLayer(vectors, blocked=contestant == "blocked"))
-    return backward_step(loss)
+        return backward_step(SoftmaxLayer(vectors.unsqueeze(1)))
+    if contestant == "naive dense":
+        return backward_step(NaiveLayer(vectors))
+    return backward_step(weibull_loss(LatentLayer(vectors, blocked=contestant == "blocked")))
 
 
 def compare(*, rounds: int = 5, length: int = 2048) -> dict[str, Timing]:
@@ -60,36 +58,28 @@ def compare(*, rounds: int = 5, length: int = 2048) -> dict[str, Timing]:
 
 @exclusive
 def run(config: BlockedConfig) -> dict[str, float]:
-    """Measure, print the table and write metrics and picture; the metrics are returned.
-
-    Raises:
-        UserError: There is not enough memory, or the folder holds something else.
-    """
+    """Measure, print the table and write metrics and picture; the metrics are returned."""
     report.open_folder(config.out, SCRIPT, config.threads)
     metrics: dict[str, float] = {}
     for length in report.progress(config.lengths, "length"):
         names = [name for name in CONTESTANTS if name not in DENSE or length <= config.dense_up_to]
         metrics |= report.sized_metrics(f"{length}_positions", *measure(make_step, names, length, rounds=config.rounds))
-    section = report.Section(
-        "blocked_attention",
-        "Blocked attention",
-        command_line(SCRIPT, config, always=("rounds",)),
-        f"""Forward and backward of Weibull attention with a contextual Gamma prior, its KL included, {HEADS} heads of
+    text = f"""\
+Forward and backward of Weibull attention with a contextual Gamma prior, its KL included, {HEADS} heads of
 width {WIDTH}, learned concentration: the library's dense and blocked paths, and "naive dense" as a user would write it.
 Beside them torch's softmax attention of the same shapes, without anything Bayesian. Medians of {config.rounds}
 interleaved rounds, ratios to torch's softmax attention in the same round; memory at the peak beyond that before, each
-in a fresh process.""",
-        caption="Time and peak memory against the number of positions",
-    )
-    rows, figure = _rows(metrics, config.lengths), _figure(metrics, config.lengths)
+in a fresh process."""
     report.publish(
-        section, metrics, QUANTITIES, rows, script=SCRIPT, out=config.out, page=config.results, figure=figure
+        SCRIPT, metrics, QUANTITIES, _rows(metrics, config.lengths), out=config.out, page=config.results,
+        section="blocked_attention", title="Blocked attention", text=text,
+        command=command_line(SCRIPT, config, always=("rounds",)),
+        figure=_figure(metrics, config.lengths), caption="Time and peak memory against the number of positions",
     )  # fmt: skip
     return metrics
 
 
 def _rows(metrics: dict[str, float], lengths: tuple[int, ...]) -> list[dict[str, str]]:
-    """A row for each number of positions and contestant."""
     table = []
     for length in lengths:
         for name in CONTESTANTS:

@@ -15,7 +15,7 @@ if __name__ == "__main__":  # ahead of the other imports, which --help does not 
     )
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import pyro
@@ -32,7 +32,7 @@ from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive
 from pyro_attention.likelihoods import TokenLikelihood
 
-__all__ = ["CONTESTANTS", "Contestant", "EnumerationConfig", "Sizes", "make_step", "run"]
+__all__ = ["CONTESTANTS", "Contestant", "Sizes", "make_step", "run"]
 
 SCRIPT = "experiments.benchmarks.enumeration"
 Contestant = Literal["logsumexp, by hand", "Categorical", "TokenLikelihood"]
@@ -73,7 +73,11 @@ class Translation(nn.Module):
             alignment = dist.Categorical(logits=self.scores)
             z = pyro.sample("z", alignment, infer={"enumerate": "parallel"})
             features = (self.keys[torch.arange(batch)[:, None], z] + self.states).tanh()
-            pyro.sample("token", self._likelihood(features), obs=token)
+            if self.contestant == "TokenLikelihood":
+                likelihood = TokenLikelihood(features, self.output.weight, self.output.bias)
+            else:  # without its check of all logits, which would be slower still
+                likelihood = dist.Categorical(logits=self.output(features), validate_args=False)
+            pyro.sample("token", likelihood, obs=token)
 
     def loss_by_hand(self, token: Tensor) -> Tensor:
         """Negative log evidence from the logits of all alignments, ``[sources, batch, targets, vocabulary]``."""
@@ -81,12 +85,6 @@ class Translation(nn.Module):
         index = token.expand(*features.shape[:-1]).unsqueeze(-1)
         log_f = self.output(features).log_softmax(-1).gather(-1, index).squeeze(-1)
         return -(log_f + self.scores.log_softmax(-1).movedim(-1, 0)).logsumexp(0).sum()
-
-    def _likelihood(self, features: Tensor) -> dist.TorchDistribution:
-        if self.contestant == "TokenLikelihood":
-            return TokenLikelihood(features, self.output.weight, self.output.bias)
-        # without its check of all logits, which would be slower still
-        return dist.Categorical(logits=self.output(features), validate_args=False)
 
 
 def make_step(contestant: Contestant, sizes: Sizes) -> Callable[[], Tensor]:
@@ -102,30 +100,23 @@ def make_step(contestant: Contestant, sizes: Sizes) -> Callable[[], Tensor]:
 
 @exclusive
 def run(config: EnumerationConfig) -> dict[str, float]:
-    """Measure, print the table and write the metrics, which are returned.
-
-    Raises:
-        UserError: There is not enough memory, or the folder holds something else.
-    """
+    """Measure, print the table and write the metrics, which are returned."""
     report.open_folder(config.out, SCRIPT, config.threads)
     metrics: dict[str, float] = {}
-    for sources in report.progress(config.sources, "size"):
-        sizes = Sizes(sources, vocabulary=config.vocabulary)
-        times, peaks = measure(make_step, CONTESTANTS, sizes, rounds=config.rounds, processes=3)
-        metrics |= report.sized_metrics(f"{sources}_sources", times, peaks)
-    rows = report.rows_by_size(metrics, "sources", {f"{n}_sources": str(n) for n in config.sources}, CONTESTANTS)
-    report.publish(_section(config), metrics, QUANTITIES, rows, script=SCRIPT, out=config.out, page=config.results)
-    return metrics
-
-
-def _section(config: EnumerationConfig) -> report.Section:
     sizes = Sizes(0, vocabulary=config.vocabulary)
-    return report.Section(
-        "enumeration",
-        "Exact enumeration of alignments",
-        command_line(SCRIPT, config, always=("rounds",)),
+    for sources in report.progress(config.sources, "size"):
+        measured = measure(make_step, CONTESTANTS, replace(sizes, sources=sources), rounds=config.rounds, processes=3)
+        metrics |= report.sized_metrics(f"{sources}_sources", *measured)
+    rows = report.rows_by_size(metrics, "sources", {f"{n}_sources": str(n) for n in config.sources}, CONTESTANTS)
+    text = (
         f"Forward and backward of the last layer of a translation model, the alignment summed out by Pyro: "
         f"{sizes.batch} sentences of {sizes.targets} words, width {sizes.width}, {sizes.vocabulary} tokens. Medians of "
         f"{config.rounds} interleaved rounds, ratios to logsumexp over all logits, by hand and without Pyro, in each "
-        f"round (10-90 %); memory at the peak beyond that before, median of three processes.",
+        f"round (10-90 %); memory at the peak beyond that before, median of three processes."
     )
+    report.publish(
+        SCRIPT, metrics, QUANTITIES, rows, out=config.out, page=config.results,
+        section="enumeration", title="Exact enumeration of alignments", text=text,
+        command=command_line(SCRIPT, config, always=("rounds",)),
+    )  # fmt: skip
+    return metrics

@@ -27,9 +27,9 @@ from experiments.benchmarks.timing import backward_step, interleave
 from experiments.files import UserError
 from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive
-from pyro_attention.blocked.ops.fused_attention import fuses
+from pyro_attention.blocked.ops.fused_attention import unfused
 
-__all__ = ["CONTESTANTS", "Contestant", "FusedConfig", "make_step", "run"]
+__all__ = ["CONTESTANTS", "Contestant", "make_step", "run"]
 
 SCRIPT = "experiments.benchmarks.fused_attention"
 WARM_UP = 3
@@ -53,7 +53,7 @@ def run(config: FusedConfig) -> dict[str, float]:
     """Measure, print the table and write the metrics, which are returned.
 
     Raises:
-        UserError: There is no GPU, or one on which attention is not fused, or the folder holds something else.
+        UserError: There is no GPU, or one on which attention is not fused.
     """
     _check(config)
     report.open_folder(config.out, SCRIPT)
@@ -66,32 +66,32 @@ def run(config: FusedConfig) -> dict[str, float]:
         metrics |= report.sized_metrics(f"{length}_positions", times, peaks)
     sizes = {f"{length}_positions": str(length) for length in config.lengths}
     rows = report.rows_by_size(metrics, "positions", sizes, CONTESTANTS, digits=2)
-    section = report.Section(
-        "fused_attention",
-        "Fused attention",
-        command_line(SCRIPT, config, always=("lengths", "width", "dtype", "heads", "batch", "rounds")),
+    text = (
         f"Forward and backward of Weibull attention with a contextual Gamma prior, its KL included, in fused kernels, "
         f"and of torch's scaled_dot_product_attention: {config.batch} × {config.heads} heads of width {config.width} "
         f"in {config.dtype}{', causal' if config.causal else ''}. Medians of {config.rounds} interleaved rounds by "
-        f"CUDA events, ratios to softmax attention in the same round (10-90 %); memory at the peak beyond that before.",
+        f"CUDA events, ratios to softmax attention in the same round (10-90 %); memory at the peak beyond that before."
     )
     report.publish(
-        section, metrics, QUANTITIES, rows, script=SCRIPT, out=config.out, page=config.results, device="cuda"
-    )
+        SCRIPT, metrics, QUANTITIES, rows, out=config.out, page=config.results, device="cuda",
+        section="fused_attention", title="Fused attention", text=text,
+        command=command_line(SCRIPT, config, always=("lengths", "width", "dtype", "heads", "batch", "rounds")),
+    )  # fmt: skip
     return metrics
 
 
 def _check(config: FusedConfig) -> None:
     if not torch.cuda.is_available():
         raise UserError(
-            "there is no GPU here: torch.cuda.is_available() is False; run this on a machine with one, and with a "
-            "build of torch for it. On a CPU, experiments.benchmarks.blocked_attention measures the plain blocks"
+            "there is no GPU here: torch.cuda.is_available() is False; run this on a machine with one, or on a CPU "
+            "experiments.benchmarks.blocked_attention, which measures the plain blocks"
         )
     vectors = torch.empty(1, config.width, device="cuda", dtype=getattr(torch, config.dtype))
-    if not fuses(vectors, vectors, vectors):
+    reason = unfused(vectors, vectors, vectors)
+    if reason is not None:
         raise UserError(
-            f"attention of width {config.width} in {config.dtype} is not fused on {torch.cuda.get_device_name()}; it "
-            f"needs Triton (pip install 'pyro-attention[triton]'), compute capability 8.0 and a width of at most 256"
+            f"attention of width {config.width} in {config.dtype} is not fused on {torch.cuda.get_device_name()}: "
+            f"{reason}"
         )
 
 

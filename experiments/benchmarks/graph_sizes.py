@@ -19,18 +19,7 @@ from experiments.files import UserError
 from guides.names import WeightsSchemeName
 from pyro_attention import EdgeList
 
-__all__ = [
-    "CONTESTANTS",
-    "LARGE",
-    "SMALL",
-    "Contestant",
-    "Graph",
-    "Measurement",
-    "growth",
-    "make_step",
-    "pubmed",
-    "time_per_edge",
-]
+__all__ = ["CONTESTANTS", "Contestant", "Graph", "Measurement", "growth", "make_step", "pubmed", "time_per_edge"]
 
 Contestant = Literal["GATConv", "Soft", "WC"]
 CONTESTANTS: tuple[Contestant, ...] = get_args(Contestant)
@@ -38,16 +27,14 @@ CLASSES, OUTPUT_HEADS = 3, 8  # PubMed's
 SMALL, LARGE = 100_000, 1_000_000  # edges of the graphs whose times per edge are compared
 PUBMED_NODES, PUBMED_EDGES = 19717, 88648
 TOPOLOGY = Path("planetoid", "pubmed_topology.npz")
+REMEDY = "Put an intact copy there, or remove it to measure on a random graph of PubMed's size."
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph by its size, or by the file that holds it; small enough to be sent to another process.
+    """A random graph by its size, or one by its npz file; small enough to be sent to another process.
 
-    Attributes:
-        nodes: Number of nodes.
-        edges: Number of directed edges, without the self loops that the layers add.
-        file: npz with ``edge_index``; a random graph when omitted.
+    Edges are directed, and counted without the self loops that the layers add.
     """
 
     nodes: int
@@ -58,7 +45,7 @@ class Graph:
         """Sources and targets, int64 ``[2, edges]``."""
         if self.file is None:
             return random_graph(self.nodes, self.edges)
-        return torch.from_numpy(read_arrays(self.file, remedy="Put an intact copy there.")["edge_index"])
+        return torch.from_numpy(read_arrays(self.file, remedy=REMEDY)["edge_index"])
 
 
 @dataclass(frozen=True)
@@ -80,26 +67,22 @@ class Measurement:
 def pubmed(data_root: Path | None) -> Graph:
     """PubMed's graph from ``planetoid/pubmed_topology.npz``, or a random one of its size where there is no such file.
 
-    Args:
-        data_root: Folder of the data sets; that of :func:`data_folder` when omitted.
-
     Raises:
         UserError: The file is damaged or no graph.
     """
     path = data_folder(data_root) / TOPOLOGY
     if not path.is_file():
         return Graph(PUBMED_NODES, PUBMED_EDGES)
-    remedy = "put an intact copy there, or remove it to measure on a random graph of PubMed's size"
     try:
-        arrays = read_arrays(path, remedy=f"{remedy[0].upper()}{remedy[1:]}.")
+        arrays = read_arrays(path, remedy=REMEDY)
         edge_index, nodes = arrays["edge_index"], len(arrays["y"])
     except (KeyError, OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path}: expected an npz with arrays y and edge_index, got {error}; {remedy}") from error
+        raise UserError(f"{path}: expected an npz with arrays y and edge_index, got {error}. {REMEDY}") from error
     fits = edge_index.ndim == 2 and len(edge_index) == 2 and edge_index.dtype == np.int64 and edge_index.size > 0
     if not fits or edge_index.min() < 0 or edge_index.max() >= nodes:
         raise UserError(
             f"{path}: edge_index is {edge_index.dtype} {edge_index.shape}, expected int64 (2, edges) with nodes in "
-            f"0 .. {nodes - 1} (as many as y has); {remedy}"
+            f"0 .. {nodes - 1} (as many as y has). {REMEDY}"
         )
     return Graph(nodes, edge_index.shape[1], path)
 

@@ -32,9 +32,7 @@ CONCENTRATION = 10.0
 class SoftmaxLayer(nn.Module):
     """Torch's softmax attention; called, it gives the mean of squares of the result.
 
-    Args:
-        vectors: Queries, keys and values ``[3, B, H, N, D]``; without a batch torch does not take its fused kernel.
-        causal: Let no position attend to later ones.
+    Queries, keys and values are ``[3, B, H, N, D]``; without a batch torch does not take its fused kernel.
     """
 
     def __init__(self, vectors: Tensor, *, causal: bool = False) -> None:
@@ -50,10 +48,7 @@ class SoftmaxLayer(nn.Module):
 class LatentLayer(PyroModule):
     """The same with latent weights: a Pyro model that is observed through the mean of squares.
 
-    Args:
-        vectors: Queries, keys and values ``[3, H, N, D]``, or with a batch ``[3, B, H, N, D]``.
-        blocked: Compute in blocks of pairs, not with all pairs at once.
-        causal: Let no position attend to later ones; in blocks only.
+    Queries, keys and values are ``[3, H, N, D]``, or with a batch ``[3, B, H, N, D]``; causal in blocks only.
     """
 
     def __init__(self, vectors: Tensor, *, blocked: bool = True, causal: bool = False) -> None:
@@ -73,11 +68,7 @@ class LatentLayer(PyroModule):
 
 
 class NaiveLayer(nn.Module):
-    """The same as a user would write it: Weibull weights, their sum, and torch's distributions for the KL.
-
-    Args:
-        vectors: Queries, keys and values ``[3, H, N, D]``.
-    """
+    """The same of ``[3, H, N, D]`` as a user would write it: Weibull weights, and torch's distributions for the KL."""
 
     def __init__(self, vectors: Tensor) -> None:
         super().__init__()

@@ -22,8 +22,6 @@ __all__ = ["measure", "peak_memory"]
 
 Name = TypeVar("Name", bound=str)
 
-_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes in one unit of ru_maxrss
-
 
 def measure(
     make_step: Callable[..., Callable[[], object]],
@@ -46,13 +44,9 @@ def measure(
 def peak_memory(prepare: Callable[..., Callable[[], object]], *arguments: Any, calls: int = 2) -> float:
     """Memory that calls need at their peak beyond what was there before the first one, in MB (10^6 bytes).
 
-    Each measurement has a new process. It is forked from one that has only imported what it needs: a process
-    started the usual way inherits this one's peak (Linux keeps ``ru_maxrss`` across exec) and would report nothing.
-
-    Args:
-        prepare: Makes the call that is measured; a function of a module.
-        arguments: Its arguments.
-        calls: Number of calls; the first one leaves behind what later ones find, such as gradients.
+    ``prepare``, a function of a module, makes the call of the arguments; the first call leaves behind what later ones
+    find, such as gradients. Each measurement has a new process. It is forked from one that has only imported what it
+    needs: a process started the usual way inherits this one's peak (Linux keeps ``ru_maxrss`` across exec).
 
     Raises:
         UserError: The process was killed or ran out of memory.
@@ -74,18 +68,14 @@ def _measure(
 ) -> float:
     torch.set_num_threads(threads)
     call = prepare(*arguments)
-    _forget_peak()
+    with suppress(OSError):  # Linux lowers the peak to the present size: the preparation's own would hide the calls'
+        Path("/proc/self/clear_refs").write_text("5")
     before = _peak()
     for _ in range(calls):
         call()
     return (_peak() - before) / 1e6
 
 
-def _forget_peak() -> None:
-    """Lower the peak to the present size, where the system can: the preparation's own peak would hide the calls'."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
 def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -57,12 +57,7 @@ def run(*, rounds: int = 50) -> dict[str, Timing]:
     for guide, family in {"soft": Soft, "Weibull": Weibull}.items():
         for length in LENGTHS:
             normalizers = {"softmax": Softmax(), "doubly normalised": DoublyNormalized(), "hybrid": Hybrid(HEADS)}
-            timings |= interleave(
-                {
-                    f"{guide}, n = {length}, {name}": make_step(one, family(), length)
-                    for name, one in normalizers.items()
-                },
-                rounds=rounds,
-                warm_up=2,
-            )
+            steps = {name: make_step(normalizer, family(), length) for name, normalizer in normalizers.items()}
+            found = interleave(steps, rounds=rounds, warm_up=2)
+            timings |= {f"{guide}, n = {length}, {name}": timing for name, timing in found.items()}
     return timings

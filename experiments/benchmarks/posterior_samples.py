@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,19 +34,10 @@ def run(*, rounds: int = 50, sizes: Sizes | None = None) -> dict[str, Timing]:
     """Time a pass of soft attention (the reference; without the log probabilities of the words), and 32 samples."""
     soft, weibull, arguments = make_guides(Sizes(25) if sizes is None else sizes)
 
-    def deterministic() -> None:
-        with torch.no_grad():
-            soft.run(*arguments)
-
-    def samples(chunk_size: int) -> None:
-        sample_posterior(weibull, *arguments, num_samples=SAMPLES, chunk_size=chunk_size)
-
-    return interleave(
-        {
-            "deterministic pass": deterministic,
-            f"{SAMPLES} samples, one at a time": lambda: samples(1),
-            f"{SAMPLES} samples, chunked": lambda: samples(SAMPLES),
-        },
-        rounds=rounds,
-        warm_up=1,
-    )
+    samples = partial(sample_posterior, weibull, *arguments, num_samples=SAMPLES)
+    contestants: dict[str, Callable[[], object]] = {
+        "deterministic pass": torch.no_grad()(partial(soft.run, *arguments)),
+        f"{SAMPLES} samples, one at a time": partial(samples, chunk_size=1),
+        f"{SAMPLES} samples, chunked": partial(samples, chunk_size=SAMPLES),
+    }
+    return interleave(contestants, rounds=rounds, warm_up=1)

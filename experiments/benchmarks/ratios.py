@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
@@ -79,25 +80,19 @@ def compare(committed: Ratios, device: str, measured: Mapping[str, Measured]) ->
     """What got worse by more than 20 %, what is new and what was measured otherwise, one finding a line."""
     if device not in committed:
         return [f"ratios.json has no ratios on {device}; --update writes those of this run"]
-    lines, worse = [], 0
+    lines, any_worse = [], False
     for name, now in measured.items():
-        before = committed[device].get(name)
-        if before is None:
+        if name not in committed[device]:
             lines.append(f"{name}: new, not in ratios.json")
             continue
+        before = committed[device][name]
         lines += [f"{name}: {new} is new" for new in now["ratios"] if new not in before["ratios"]]
-        found = _worse(name, now["ratios"], before["ratios"])
-        worse += len(found)
-        lines += found
+        for contestant, ratio in now["ratios"].items():
+            was = before["ratios"].get(contestant, math.inf)
+            if ratio > WORSE * was:
+                any_worse = True
+                change = f"was {was:.2f} ({100 * (ratio / was - 1):+.0f} %)"
+                lines.append(f"{name}: {contestant} takes {ratio:.2f} times the reference, {change}")
         if now["torch"] != before["torch"]:
             lines.append(f"{name}: ratios.json is of torch {before['torch']}, this run of {now['torch']}")
-    return lines if worse else [*lines, "no ratio is more than 20 % worse than ratios.json"]
-
-
-def _worse(name: str, now: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
-    return [
-        f"{name}: {contestant} takes {ratio:.2f} times the reference, was {before[contestant]:.2f} "
-        f"({100 * (ratio / before[contestant] - 1):+.0f} %)"
-        for contestant, ratio in now.items()
-        if contestant in before and ratio > WORSE * before[contestant]
-    ]
+    return lines if any_worse else [*lines, "no ratio is more than 20 % worse than ratios.json"]

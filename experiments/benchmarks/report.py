@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,16 +18,7 @@ from experiments.reporting.figures import save
 from experiments.reporting.page import hardware, update_section
 from experiments.reporting.tables import as_table, markdown_table
 
-__all__ = [
-    "Section",
-    "growth_figure",
-    "open_folder",
-    "progress",
-    "publish",
-    "quantities",
-    "rows_by_size",
-    "sized_metrics",
-]
+__all__ = ["growth_figure", "open_folder", "progress", "publish", "quantities", "rows_by_size", "sized_metrics"]
 
 Item = TypeVar("Item")
 Name = TypeVar("Name", bound=str)
@@ -77,17 +67,13 @@ def rows_by_size(
     for size, shown in sizes.items():
         row = {head: shown}
         for name in contestants:
-            at = f"{size}/{name}"
-            row[f"{name} ms"] = _number(metrics, f"{at}/ms", digits)
+            ms, ratio, memory = (f"{size}/{name}/{quantity}" for quantity in ("ms", "ratio", "peak_mb"))
+            row[f"{name} ms"] = f"{metrics[ms]:.{digits}f}" if ms in metrics else "-"
             if name != contestants[0]:
-                row[f"{name} ratio"] = with_spread(metrics, f"{at}/ratio") if f"{at}/ratio" in metrics else "-"
-            row[f"{name} MB"] = _number(metrics, f"{at}/peak_mb", 0)
+                row[f"{name} ratio"] = with_spread(metrics, ratio) if ratio in metrics else "-"
+            row[f"{name} MB"] = f"{metrics[memory]:.0f}" if memory in metrics else "-"
         rows.append(row)
     return rows
-
-
-def _number(metrics: Mapping[str, float], name: str, digits: int) -> str:
-    return f"{metrics[name]:.{digits}f}" if name in metrics else "-"
 
 
 def growth_figure(
@@ -124,58 +110,38 @@ def growth_figure(
     return figure
 
 
-@dataclass(frozen=True)
-class Section:
-    """A section of the page, around a table and a picture.
-
-    Attributes:
-        name: Its name in the page.
-        title: Its heading.
-        command: The command that repeats the run.
-        text: What was measured, ahead of the table.
-        caption: What the picture behind the table shows.
-        notes: What stands at the end.
-    """
-
-    name: str
-    title: str
-    command: str
-    text: str
-    caption: str = ""
-    notes: str = ""
-
-    def markdown(self, rows: Sequence[Mapping[str, str]], machine: str, picture: Path | None) -> str:
-        """The whole section."""
-        shown = "" if picture is None else f"![{self.caption}]({picture.as_posix()})"
-        parts = [f"## {self.title}", f"`{self.command}`, on {machine}.", self.text, markdown_table(rows), shown]
-        return "\n\n".join(part for part in (*parts, self.notes) if part)
-
-
 def publish(
-    section: Section,
+    script: str,
     metrics: Mapping[str, float],
     definitions: Mapping[str, str],
     rows: Sequence[Mapping[str, str]],
     *,
-    script: str,
     out: Path,
     page: Path | None,
+    section: str,
+    title: str,
+    command: str,
+    text: str,
     device: str = "cpu",
     figure: Figure | None = None,
+    caption: str = "",
+    notes: str = "",
 ) -> None:
     """Write metrics.json, environment.json and the picture into a folder, print the table, and write the section.
 
-    The definitions are by the last part of the names of the metrics. The page has its picture in pictures/ beside it.
+    The definitions are by the last part of the names of the metrics. The section has a heading, the command that
+    repeats the run, the text, the table, the picture (in pictures/ beside the page) with its caption, and notes.
     """
     write_environment(out, torch.device(device), script=script)
     write_metrics(out, metrics, {name: definitions[name.rpartition("/")[2]] for name in metrics})
     print(as_table(rows), out / "metrics.json", sep="\n")
-    picture = None
+    picture = Path("pictures", f"{script.rpartition('.')[2]}.png")
     if figure is not None:
-        picture = Path("pictures", f"{script.rpartition('.')[2]}.png")
         for path in (out / picture.name, *([page.parent / picture] if page is not None else [])):
             print(save(figure, path))
     if page is not None:
         machine = hardware([out]) + (f", {threads_text()}" if device == "cpu" else "")
-        update_section(page, section.name, section.markdown(rows, machine, picture))
+        shown = "" if figure is None else f"![{caption}]({picture.as_posix()})"
+        parts = f"## {title}", f"`{command}`, on {machine}.", text, markdown_table(rows), shown, notes
+        update_section(page, section, "\n\n".join(part for part in parts if part))
         print(page)

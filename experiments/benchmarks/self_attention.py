@@ -47,7 +47,7 @@ Contestant = Literal[
 
 
 class _LatentSelfAttention(nn.Module):
-    """Ours, with weights from a contextual Gamma prior."""
+    """Our attention, with weights from a contextual Gamma prior."""
 
     def __init__(self, sizes: Sizes, name: str) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class _Model(nn.Module):
             pyro.sample("labels", Categorical(logits=self.network(x)), obs=labels)
 
 
-def _ours(sizes: Sizes, family: Family) -> nn.Module:
+def _ours(family: Family, sizes: Sizes) -> nn.Module:
     model = _Model(sizes)
     loss: nn.Module = AttentionELBO()(model, AttentionGuide(model, family))
     return loss
@@ -86,8 +86,8 @@ LOSSES: dict[Contestant, Callable[[Sizes], nn.Module]] = {
     "softmax, hand-written": partial(_plain, SoftmaxAttention),
     "scaled_dot_product_attention": partial(_plain, ScaledDotProductAttention),
     "MC dropout": partial(_plain, DropoutAttention),
-    "soft, ours": lambda sizes: _ours(sizes, Soft()),
-    "Weibull, ours": lambda sizes: _ours(sizes, Weibull(CONCENTRATION)),
+    "soft, ours": partial(_ours, Soft()),
+    "Weibull, ours": partial(_ours, Weibull(CONCENTRATION)),
     "naive Bayesian, hand-written": partial(_plain, NaiveBayesianAttention),
     "stock Pyro, two passes": stock_pyro_loss,
 }

@@ -45,11 +45,9 @@ class Sizes:
 
 
 class Classifier(nn.Module):
-    """Transformer encoder, mean over positions, linear classifier.
+    """Transformer encoder, mean over positions, linear classifier: logits ``[B, classes]`` of ``[B, N, D]``.
 
-    Args:
-        sizes: Its sizes; the feed-forward parts are four times as wide.
-        attention: From the name of a layer to its attention, a module from ``[B, N, D]`` to the same shape.
+    ``attention`` makes a layer's attention, a module from ``[B, N, D]`` to the same shape, of its name.
     """
 
     def __init__(self, sizes: Sizes, attention: Callable[[str], nn.Module]) -> None:
@@ -63,7 +61,6 @@ class Classifier(nn.Module):
         self.out = nn.Linear(width, sizes.classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits ``[B, classes]`` of ``[B, N, D]``."""
         for i, (attention, feed_forward) in enumerate(zip(self.attention, self.feed_forward, strict=True)):
             x = self.norms[2 * i](x + attention(x))
             x = self.norms[2 * i + 1](x + feed_forward(x))

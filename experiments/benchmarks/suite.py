@@ -16,19 +16,16 @@ from experiments.benchmarks import (
 from experiments.benchmarks.config import Name
 from experiments.benchmarks.timing import Timing, interleave
 
-__all__ = ["BENCHMARKS", "SOURCES", "Benchmark", "Name"]
+__all__ = ["BENCHMARKS", "SOURCES", "Benchmark"]
 
 SOURCES = 25  # source positions of the enumerated alignments
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark.
+    """A function of ``rounds`` that times its contestants, the reference first; its default; the text for the page.
 
-    Attributes:
-        run: Takes ``rounds`` and times its contestants, the reference of the ratios first.
-        rounds: How many rounds it takes by default; with all defaults the suite takes minutes, not hours.
-        text: What is timed, for the page.
+    With all defaults the suite takes minutes, not hours.
     """
 
     run: Callable[..., dict[str, Timing]]

@@ -17,15 +17,9 @@ Name = TypeVar("Name", bound=str)
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of one contestant.
+    """Times of one contestant: median, 10 % and 90 % quantile over rounds of a call's time in milliseconds.
 
-    Attributes:
-        median: Median time of a call in milliseconds.
-        low: 10 % quantile.
-        high: 90 % quantile.
-        ratio: Median over rounds of its time divided by the reference's time in the same round.
-        ratio_low: 10 % quantile of that.
-        ratio_high: 90 % quantile of that.
+    Beside them those of its ratio, the time divided by that of the reference in the same round.
     """
 
     median: float
@@ -37,8 +31,8 @@ class Timing:
 
     def quantities(self, *, peak_mb: float) -> dict[str, float]:
         """Time and ratio with its spread for metrics.json, and the memory that was measured beside them."""
-        spread = {name: getattr(self, name) for name in ("ratio", "ratio_low", "ratio_high")}
-        return {"ms": self.median} | spread | {"peak_mb": peak_mb}
+        ratios = {"ratio": self.ratio, "ratio_low": self.ratio_low, "ratio_high": self.ratio_high}
+        return {"ms": self.median, **ratios, "peak_mb": peak_mb}
 
 
 def with_spread(numbers: Mapping[str, float], name: str) -> str:
@@ -48,9 +42,8 @@ def with_spread(numbers: Mapping[str, float], name: str) -> str:
         >>> with_spread({"ratio": 0.93, "ratio_low": 0.83, "ratio_high": 1.01}, "ratio")
         '0.93 (0.83 - 1.01)'
     """
-    low, high = (numbers.get(f"{name}_{end}") for end in ("low", "high"))
-    spread = "" if low is None or high is None else f" ({low:.2f} - {high:.2f})"
-    return f"{numbers[name]:.2f}{spread}"
+    low, high = numbers.get(f"{name}_low"), numbers.get(f"{name}_high")
+    return f"{numbers[name]:.2f}" + ("" if low is None or high is None else f" ({low:.2f} - {high:.2f})")
 
 
 def threads_text(count: int | None = None) -> str:
@@ -67,13 +60,7 @@ def threads_text(count: int | None = None) -> str:
 def backward_step(
     module: nn.Module, *arguments: Any, loss: Callable[..., Tensor] | None = None
 ) -> Callable[[], Tensor]:
-    """Forward and backward of a loss, which the step returns.
-
-    Args:
-        module: Its parameters get gradients.
-        arguments: Arguments of the loss.
-        loss: Computes the loss; calling the module does when omitted.
-    """
+    """Forward and backward of a loss of the arguments, which the step returns; the module itself when it is omitted."""
 
     def step() -> Tensor:
         module.zero_grad()
@@ -100,14 +87,9 @@ def training_step(loss: nn.Module, *arguments: Any) -> Callable[[], Tensor]:
 def interleave(
     contestants: Mapping[Name, Callable[[], object]], *, rounds: int = 50, warm_up: int = 5
 ) -> dict[Name, Timing]:
-    """Time the contestants in turn; the first one is the reference of the ratios.
+    """Time the contestants in turn, rounds after those of the warm-up; the first is the reference of the ratios.
 
     Where torch's default device is a GPU, times are those between events on it.
-
-    Args:
-        contestants: Calls by name.
-        rounds: Counted rounds.
-        warm_up: Rounds ahead that are not counted.
     """
     clock = _event_time if torch.get_default_device().type == "cuda" else _wall_time
     times: dict[Name, list[float]] = {name: [] for name in contestants}

@@ -11,8 +11,8 @@ from experiments.captioning import pointing
 from experiments.captioning import scores as caption_scores
 from experiments.captioning.model import Trained
 from experiments.captioning.scores import score_captions
-from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions, caption_loader
-from experiments.datasets.text.batches import Batch, BucketSampler
+from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
+from experiments.datasets.text.batches import Batch, BucketSampler, batch_loader
 from experiments.datasets.text.vocabulary import BEGIN, END
 from experiments.harness.training import Fitted
 from experiments.sequence.alignments import EntropySums, align_batch
@@ -54,7 +54,7 @@ DEFINITIONS = {
 def batches(trained: Trained, data: RegionCaptions, *, references: int) -> Iterator[Batch]:
     """Images with their first captions, in batches of similar lengths, on the network's device."""
     pairs = EncodedCaptions(data, trained.vocabulary, references=references)
-    for batch in caption_loader(pairs, BucketSampler(pairs.lengths, sentences=_BATCH, shuffle=False)):
+    for batch in batch_loader(pairs, BucketSampler(pairs.lengths, sentences=_BATCH, shuffle=False)):
         yield batch.to(trained.device)
 
 

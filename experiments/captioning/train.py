@@ -9,8 +9,8 @@ from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import evaluate
 from experiments.captioning.figures import caption_sections
 from experiments.captioning.model import build, load_trained, load_vocabulary, read_config
-from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler, caption_loader
-from experiments.datasets.text.batches import BucketSampler
+from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler
+from experiments.datasets.text.batches import BucketSampler, batch_loader
 from experiments.files import UserError, user_errors, write_atomic
 from experiments.harness.extension import open_training
 from experiments.harness.folder import exclusive
@@ -53,8 +53,8 @@ def run(config: CaptioningConfig) -> dict[str, float]:
     fitted = fit_batches(
         config,
         trained.module,
-        caption_loader(train_data, sampler),
-        caption_loader(val_data, BucketSampler(val_data.lengths, sentences=config.batch_size, shuffle=False)),
+        batch_loader(train_data, sampler),
+        batch_loader(val_data, BucketSampler(val_data.lengths, sentences=config.batch_size, shuffle=False)),
         folder=folder,
         patience=config.patience,
     )

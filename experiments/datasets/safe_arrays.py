@@ -8,7 +8,7 @@ import warnings
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import IO, Literal
 
 import numpy as np
 
@@ -35,14 +35,7 @@ _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 def read_arrays(path: Path, *, remedy: str) -> dict[str, np.ndarray]:
-    """Read all arrays of a .npz archive.
-
-    Args:
-        path: the file.
-        remedy: what to do about a damaged file, to tell in errors.
-
-    Returns:
-        The arrays by name, in the byte order of this machine: numbers, truth values or text.
+    """Read all arrays of a .npz archive, in the byte order of this machine: numbers, truth values or text.
 
     Raises:
         OSError: the file cannot be opened.
@@ -80,27 +73,19 @@ def _read_archive(file: IO[bytes]) -> dict[str, np.ndarray]:
 
 def _check_size(size: int, what: str) -> None:
     if size > MOST_BYTES:
-        raise ValueError(
-            f"{what} {size} bytes, more than {MOST_BYTES} (MOST_BYTES in experiments/datasets/untrusted.py)"
-        )
+        raise ValueError(f"{what} {size} bytes, more than {MOST_BYTES} (MOST_BYTES of untrusted.py)")
 
 
-class _Header(NamedTuple):
-    """Shape, order, type and place of the numbers of an array."""
-
-    shape: tuple[int, ...]
-    order: Literal["C", "F"]
-    dtype: np.dtype
-    offset: int
+# Shape, order, type and place of the numbers of an array.
+_Header = tuple[tuple[int, ...], Literal["C", "F"], np.dtype, int]
 
 
 def _read_array(stream: IO[bytes], size: int) -> np.ndarray:
     head = stream.read(min(size, _HEADER_BYTES))
-    header = _header(head, size)
+    shape, order, dtype, offset = _header(head, size)
     # never read(): zipfile would unpack as much as comes, whatever size the archive tells
-    content = head[header.offset :] + stream.read(size - len(head))
-    array = np.ndarray(header.shape, header.dtype, content, order=header.order)
-    array = array.astype(header.dtype.newbyteorder("="))
+    content = head[offset:] + stream.read(size - len(head))
+    array = np.ndarray(shape, dtype, content, order=order).astype(dtype.newbyteorder("="))
     if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
         raise ValueError("truth values that are neither 0 nor 1")
     if array.dtype.kind == "U" and np.frombuffer(array.tobytes(), np.uint32).max(initial=0) > 0x10FFFF:
@@ -118,10 +103,10 @@ def map_array(path: Path) -> np.ndarray:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         try:
-            header = _header(file.read(_HEADER_BYTES), size)
+            shape, order, dtype, offset = _header(file.read(_HEADER_BYTES), size)
         except _UNREADABLE as error:
             raise ValueError(clipped(str(error) or type(error).__name__)) from error
-    return np.memmap(path, header.dtype, "c", header.offset, header.shape, header.order)
+    return np.memmap(path, dtype, "c", offset, shape, order)
 
 
 def _header(head: bytes, size: int) -> _Header:
@@ -141,4 +126,4 @@ def _header(head: bytes, size: int) -> _Header:
     if len(shape) > 32 or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != told:
         promised = f"{clipped(str(dtype))} of shape {clipped(str(shape))}"
         raise ValueError(f"its header promises {promised}, but {told} bytes follow")
-    return _Header(shape, "F" if fortran else "C", dtype, file.tell())
+    return shape, "F" if fortran else "C", dtype, file.tell()

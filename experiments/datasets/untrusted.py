@@ -5,15 +5,7 @@ import re
 import stat
 from pathlib import Path
 
-__all__ = [
-    "MOST_BYTES",
-    "clipped",
-    "file_name",
-    "inside",
-    "is_there",
-    "read_bytes",
-    "shown",
-]
+__all__ = ["MOST_BYTES", "clipped", "file_name", "inside", "is_there", "read_bytes", "shown"]
 
 MOST_BYTES = 2**30  # of a file that is read as a whole, or of an archive when it is unpacked
 _LENGTH = 200  # of what an error cites
@@ -41,11 +33,7 @@ def clipped(text: str) -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is a file, or nothing.
-
-    Raises:
-        ValueError: something else is there, such as a directory, or no file can be there.
-    """
+    """Return whether there is a file, or nothing; ValueError if something else is there, or no file can be."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -60,12 +48,7 @@ def is_there(path: Path) -> bool:
 
 
 def read_bytes(path: Path, *, expected: str, most: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a file.
-
-    Args:
-        path: the file.
-        expected: what the file should be, to tell in errors.
-        most: most bytes that it may have.
+    """Return the bytes of a file, which has `most` bytes at most and is `expected` to be something, to tell in errors.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -88,15 +71,7 @@ def read_bytes(path: Path, *, expected: str, most: int = MOST_BYTES) -> bytes:
 
 
 def inside(path: Path, folder: Path) -> Path:
-    """Return a path after a check that it is inside a folder, whatever "..", "/" and links are in it.
-
-    Args:
-        path: the path, which need not exist.
-        folder: the folder, resolved.
-
-    Raises:
-        ValueError: the path leads out of the folder.
-    """
+    """Return a path; ValueError unless it is inside a (resolved) folder, whatever "..", "/" and links are in it."""
     try:
         real = path.resolve()
     except (OSError, ValueError, RuntimeError) as error:  # links in a circle, a zero byte
@@ -107,19 +82,7 @@ def inside(path: Path, folder: Path) -> Path:
 
 
 def file_name(text: str, what: str) -> str:
-    """Return a text after a check that it can begin the name of a file, in the folder it is meant for.
-
-    Args:
-        text: the text.
-        what: what it is, to tell in errors.
-
-    Raises:
-        ValueError: it holds something else than letters, digits and a few signs, or is too long.
-
-    Example:
-        >>> file_name("coco-train", "the name")
-        'coco-train'
-    """
+    """Return a text; ValueError, which tells what it is, unless it can begin the name of a file in any folder."""
     if not re.fullmatch(r"\w[\w.+ -]{0,59}", text):
         raise ValueError(f"{what} is {shown(text)}; expected at most 60 letters, digits, '_', '.', '+', '-' and blanks")
     return text

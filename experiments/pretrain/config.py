@@ -4,13 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import (
-    ClosedUnitInterval,
-    NonNegativeFloat,
-    OpenUnitInterval,
-    PositiveFloat,
-    PositiveInt,
-)
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, OpenUnitInterval, PositiveFloat, PositiveInt
 
 from experiments.harness.options import BatchOptions, Dropout, SweepOptions
 from guides.names import WeightsSchemeName

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from experiments.datasets.text.masked_text import EpochSampler, encode_sentences, padded
+from experiments.datasets.text.batches import batch_loader, padded
+from experiments.datasets.text.masked_text import EpochSampler, encode_sentences
 from experiments.datasets.text.sst2 import LabelledText
 from experiments.datasets.text.vocabulary import Vocabulary
 
@@ -45,7 +46,7 @@ class LabelledSentences(Dataset[LabelledBatch]):
 
     def loader(self, **options: Any) -> DataLoader[LabelledBatch]:
         """Batches of similar lengths; options as of :class:`EpochSampler`."""
-        return DataLoader(self, sampler=EpochSampler(self.rows, **options), batch_size=None)
+        return batch_loader(self, EpochSampler(self.rows, **options))
 
     def batches(self, device: torch.device) -> Iterator[LabelledBatch]:
         """All sentences in order of their lengths, on a device."""

@@ -9,14 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.datasets.text.masked_text import (
-    EpochSampler,
-    MaskedBatch,
-    MaskedText,
-    encode_sentences,
-    load_english,
-    masked_loader,
-)
+from experiments.datasets.text.batches import batch_loader
+from experiments.datasets.text.masked_text import EpochSampler, MaskedBatch, MaskedText, encode_sentences, load_english
 from experiments.harness.training import Fitted, Trained, hybrid_metrics
 from experiments.pretrain.model import TrainedEncoder
 from pyro_attention import Dense, Soft, predict, sample_posterior
@@ -69,17 +63,15 @@ def _test_batches(trained: TrainedEncoder) -> Iterator[MaskedBatch]:
     sentences = load_english(config.dataset, data_root=config.data_root)["test"]
     rows = encode_sentences(sentences, trained.vocabulary, length=config.length)
     data = MaskedText(rows, vocabulary_size=size, share=config.masked)
-    for batch in masked_loader(data, EpochSampler(rows, sentences=100, shuffle=False)):
+    for batch in batch_loader(data, EpochSampler(rows, sentences=100, shuffle=False)):
         yield MaskedBatch(*(tensor.to(trained.device) for tensor in batch))
 
 
 def token_scores(trained: TrainedEncoder) -> dict[str, float]:
     """Perplexity and accuracy on the hidden test word pieces; see the definitions."""
-    nll, correct, count = 0.0, 0, 0
+    nll, correct, count, likelihood = 0.0, 0, 0, trained.model.likelihood
     for batch in _test_batches(trained):
-        probabilities = mean_probabilities(
-            trained, batch, lambda features: trained.model.likelihood(features).logits.exp()
-        )
+        probabilities = mean_probabilities(trained, batch, lambda features: likelihood(features).logits.exp())
         nll -= probabilities.gather(-1, batch.target[:, None]).double().log().sum().item()
         correct += int((probabilities.argmax(-1) == batch.target).sum())
         count += len(batch.target)
@@ -112,8 +104,7 @@ def evaluate(trained: TrainedEncoder, fitted: Fitted) -> tuple[dict[str, float],
         for head, row in enumerate(rows):
             summary = _mass_summary(row, trained.config.epsilon)
             metrics |= {f"{name}_{site}_{head}": value for name, value in summary.items()}
-    metrics |= hybrid_metrics(trained.model)
-    return metrics, masses
+    return metrics | hybrid_metrics(trained.model), masses
 
 
 def _mass_summary(mass: Tensor, epsilon: float) -> dict[str, float]:

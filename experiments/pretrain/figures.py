@@ -28,17 +28,15 @@ def _look(name: str) -> dict[str, Any]:
     return {"color": _COLOURS.get(normalizer, "0.3"), "linestyle": "-" if guide == "soft" else "--"}
 
 
-def _finish(axis: Axes, xlabel: str) -> None:
-    axis.set_xlabel(xlabel)
-    if xlabel == "epoch":
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+def _epochs(axis: Axes) -> None:
+    axis.set_xlabel("epoch")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def loss_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
     """Loss on the validation sentences epoch by epoch, mean over seeds and range; a panel a guide.
 
-    Args:
-        runs: "normaliser, guide" to one history a seed; of a single one the loss in training is drawn too, dotted.
+    Runs are named "normaliser, guide"; of a single one the loss in training is drawn too, dotted.
     """
     guides = list(dict.fromkeys(name.partition(", ")[2] for name in runs))
     figure, (axes,) = panels(1, len(guides), size=(1.6 + 3.8 * len(guides), 3.8), sharey=True)
@@ -58,18 +56,14 @@ def _losses(axis: Axes, runs: Mapping[str, Sequence[History]]) -> None:
         if len(runs) == 1 and "loss" in histories[0][0]:
             trained = np.array([[row["loss"] for row in history] for history in histories]).mean(0)
             axis.plot(epochs, trained, color="0.5", linestyle=":", label="negative ELBO on training sentences")
-    _finish(axis, "epoch")
+    _epochs(axis)
     axis.legend(frameon=False, fontsize=8)
 
 
 def hybrid_curves(runs: Mapping[str, Sequence[History]], *, start: float) -> Figure:
-    """Share of doubly normalised attention by layer; a panel a run.
+    """Share of doubly normalised attention by layer, from the one that training began with; a panel a run.
 
-    Thick the mean over heads and seeds, thin every head of every seed.
-
-    Args:
-        runs: Name to one history a seed, with columns ``hybrid_SITE_HEAD``.
-        start: Share that training began with.
+    Thick is the mean over heads and seeds, thin every head of every seed (``hybrid_SITE_HEAD`` of a history).
 
     Source: Ding et al. (2020), Attention that does not Explain Away, figures 3 to 5.
     """
@@ -87,7 +81,7 @@ def hybrid_curves(runs: Mapping[str, Sequence[History]], *, start: float) -> Fig
             look = {"color": f"C{number}", "linewidth": 2.2, "marker": "o"}
             axis.plot(epochs, shares.mean(0), label=site.removeprefix("hybrid_"), **look)
         axis.set_title(name, fontsize=10)
-        _finish(axis, "epoch")
+        _epochs(axis)
     axes[0].set_ylabel("share of doubly normalised attention")
     axes[0].legend(frameon=False, fontsize=8)
     return figure
@@ -95,9 +89,6 @@ def hybrid_curves(runs: Mapping[str, Sequence[History]], *, start: float) -> Fig
 
 def mass_histogram(runs: Mapping[str, Mapping[str, Tensor]]) -> Figure:
     """Histogram of the logarithm of the attention that a key gets from all queries; a panel a layer.
-
-    Args:
-        runs: "normaliser, guide" to masses by attention site, ``[heads, keys]``.
 
     Source: Ding et al. (2020), Attention that does not Explain Away, figure 1.
     """
@@ -115,7 +106,7 @@ def mass_histogram(runs: Mapping[str, Mapping[str, Tensor]]) -> Figure:
             axis.hist(values, edges, weights=share, histtype="step", linewidth=1.6, label=name, **_look(name))
         axis.set_yscale("log")
         axis.set_title(site, fontsize=10)
-        _finish(axis, "log10 of a key's mass")
+        axis.set_xlabel("log10 of a key's mass")
     axes[0].set_ylabel("% of keys and heads")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
@@ -124,12 +115,7 @@ def mass_histogram(runs: Mapping[str, Mapping[str, Tensor]]) -> Figure:
 def scores_figure(
     scores: Mapping[str, Mapping[str, Sequence[float]]], control: Mapping[str, Mapping[str, Sequence[float]]]
 ) -> Figure:
-    """Every seed's score and the mean, one line a row of the table; a panel a score.
-
-    Args:
-        scores: Score to row to one number a seed.
-        control: The same for some of the scores, drawn hollow.
-    """
+    """Every seed's score and the mean, one line a row of the table; a panel a score. Controls are drawn hollow."""
     rows = list(next(iter(scores.values())))
     figure, (axes,) = panels(1, len(scores), size=(4.0 * len(scores), 0.9 + 0.42 * len(rows)), sharey=True)
     for axis, (what, found) in zip(axes, scores.items(), strict=True):
@@ -142,7 +128,7 @@ def scores_figure(
                 axis.plot(hollow, [place + 0.25] * len(hollow), "o", color=colour, markersize=4, fillstyle="none")
         axis.grid(axis="x", color="0.92")
         axis.set_axisbelow(True)
-        _finish(axis, what)
+        axis.set_xlabel(what)
     axes[0].set_yticks(range(len(rows)), rows)
     axes[0].invert_yaxis()
     return figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,7 @@ from experiments.datasets.text.masked_text import MaskedBatch, load_english
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import saved_config
-from experiments.harness.training import (
-    ELBOTraining,
-    PriorFactory,
-    Trained,
-    load_best,
-    resolve_device,
-    seeded_build,
-)
+from experiments.harness.training import ELBOTraining, PriorFactory, Trained, load_best, resolve_device, seeded_build
 from experiments.pretrain.config import PretrainConfig
 from experiments.sequence.model import run_vocabulary
 from models.text import MaskedLanguageModel, TextEncoder
@@ -65,11 +57,7 @@ class MaskedTraining(TextTraining):
 
 @dataclass(frozen=True)
 class TrainedEncoder(Trained[PretrainConfig, MaskedLanguageModel]):
-    """A masked language model with its guide.
-
-    Attributes:
-        vocabulary: Its word pieces.
-    """
+    """A masked language model with its guide and its word pieces."""
 
     vocabulary: Vocabulary
 
@@ -78,36 +66,29 @@ def load_vocabulary(config: PretrainConfig, folder: Path) -> Vocabulary:
     """The vocabulary in the folder; else a new one, which is then put there."""
 
     def train() -> Vocabulary:
-        # of all training sentences, also where fewer are trained on
-        return train_tokenizer(
-            load_english(config.dataset, data_root=config.data_root)["train"], size=config.vocabulary
-        )
+        texts = load_english(config.dataset, data_root=config.data_root)  # all, also where fewer are trained on
+        return train_tokenizer(texts["train"], size=config.vocabulary)
 
     return run_vocabulary(folder, None, train)
 
 
 def build_encoder(config: PretrainConfig, vocabulary: Vocabulary, prior: PriorFactory) -> TextEncoder:
     """An untrained encoder."""
+
+    def normalizer(heads: int) -> Normalizer:
+        hybrid = config.normalizer == "hybrid"
+        return Hybrid(heads, initial=config.hybrid_share) if hybrid else NORMALIZERS[config.normalizer]()
+
     sizes = {name: getattr(config, name) for name in ("width", "heads", "layers", "dropout")}
-    return TextEncoder(
-        len(vocabulary), **sizes, positions=config.length, prior=prior, normalizer=partial(_normalizer, config)
-    )  # fmt: skip
-
-
-def _normalizer(config: PretrainConfig, heads: int) -> Normalizer:
-    if config.normalizer == "hybrid":
-        return Hybrid(heads, initial=config.hybrid_share)
-    return NORMALIZERS[config.normalizer]()
+    return TextEncoder(len(vocabulary), **sizes, positions=config.length, prior=prior, normalizer=normalizer)
 
 
 def build(config: PretrainConfig, vocabulary: Vocabulary) -> TrainedEncoder:
     """Network and guide, untrained."""
     scheme = config.build_scheme()
-
-    def make(prior: PriorFactory) -> MaskedLanguageModel:
-        return MaskedLanguageModel(build_encoder(config, vocabulary, prior))
-
-    model = seeded_build(make, scheme.prior, seed=config.seed)
+    model = seeded_build(
+        lambda prior: MaskedLanguageModel(build_encoder(config, vocabulary, prior)), scheme.prior, seed=config.seed
+    )
     module = MaskedTraining(model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate)
     return TrainedEncoder(config, module.to(resolve_device(config.device)), vocabulary)
 

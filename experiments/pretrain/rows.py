@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import fmean
 
 from experiments.reporting.columns import Column, Row, Runs, columns_of
@@ -25,14 +25,13 @@ COLUMNS = (
 def score_rows(runs: Mapping[str, Runs]) -> list[Row]:
     """Mean and standard deviation over seeds, and paired differences with 95 % intervals.
 
-    A row is compared with the first normaliser under its own guide, and that one with the first row.
-
-    Args:
-        runs: Metrics of every seed by row ("normaliser, guide"), the seeds of every row in the same order.
+    A row ("normaliser, guide") is compared with the first normaliser under its own guide, and that one with the first
+    row. The seeds of every row are in the same order.
     """
-    rows, names, columns = list[Row](), list(runs), columns_of(runs, COLUMNS)
+    rows, first, columns = list[Row](), next(iter(runs)), columns_of(runs, COLUMNS)
     for name, found in runs.items():
-        reference = _reference(name, names)
+        alike = f"{first.partition(', ')[0]}, {name.partition(', ')[2]}"
+        reference = "" if name == first else first if name == alike else alike
         cells = {"attention": name, "compared with": reference}
         for column in columns:
             cells[column.name] = column.cell(found)
@@ -41,13 +40,6 @@ def score_rows(runs: Mapping[str, Runs]) -> list[Row]:
                 cells[f"{column.name}: difference"] = difference
         rows.append(cells)
     return rows
-
-
-def _reference(name: str, names: Sequence[str]) -> str:
-    """Row that this one is compared with; "" for the first."""
-    alike = f"{names[0].partition(', ')[0]}, {name.partition(', ')[2]}"
-    found = names[0] if name == alike else alike
-    return "" if name == names[0] else found
 
 
 def hybrid_rows(runs: Mapping[str, Runs]) -> list[Row]:

@@ -41,13 +41,9 @@ def run(config: PretrainTableConfig) -> dict[str, float]:
     trainings = _train(config, sweep)
     runs = trainings.by_row()
     parts = [Part(text=_text(config, trainings), rows=score_rows(runs))]
-    hybrid = hybrid_rows(runs)
-    if hybrid:
-        text = (
-            "Share of doubly normalised attention that hybrid attention ends with, mean over heads (range of all heads "
-            "and seeds):"
-        )
-        parts.append(Part(text=text, rows=hybrid))
+    if hybrid := hybrid_rows(runs):
+        shares = "Share of doubly normalised attention that hybrid attention ends with, mean over heads"
+        parts.append(Part(text=f"{shares} (range of all heads and seeds):", rows=hybrid))
     parts += _pictures(config, trainings, sweep.pictures)
     return sweep.finish(Report(f"Pretraining with normalisers of attention: {config.dataset}", name, parts), trainings)
 

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from experiments.datasets.text.masked_text import (
-    EpochSampler,
-    MaskedText,
-    encode_sentences,
-    load_english,
-    masked_loader,
-)
+from experiments.datasets.text.batches import batch_loader
+from experiments.datasets.text.masked_text import EpochSampler, MaskedText, encode_sentences, load_english
 from experiments.files import user_errors
 from experiments.harness.folder import exclusive, open_run
 from experiments.harness.results import read_metrics, write_environment, write_metrics
@@ -34,9 +29,6 @@ def run_folder(config: PretrainConfig) -> Path:
 def run(config: PretrainConfig) -> dict[str, float]:
     """Train, evaluate and save; what is in the folder already is not computed again when resuming.
 
-    Returns:
-        The numbers of metrics.json, which says what they are.
-
     Raises:
         UserError: Data, options or folder are not right.
         KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
@@ -47,9 +39,7 @@ def run(config: PretrainConfig) -> dict[str, float]:
         open_run(folder, config)
         vocabulary = load_vocabulary(config, folder)
         trained = build(config, vocabulary)
-        rows = {
-            split: encode_sentences(sentences, vocabulary, length=config.length) for split, sentences in texts.items()
-        }
+        rows = {split: encode_sentences(text, vocabulary, length=config.length) for split, text in texts.items()}
         data = {
             split: MaskedText(rows[split], vocabulary_size=len(vocabulary), share=config.masked, seed=config.seed)
             for split in ("train", "val")
@@ -62,8 +52,8 @@ def run(config: PretrainConfig) -> dict[str, float]:
     fitted = fit_batches(
         config,
         trained.module,
-        masked_loader(data["train"], sampler),
-        masked_loader(data["val"], EpochSampler(rows["val"], sentences=config.batch_size, shuffle=False)),
+        batch_loader(data["train"], sampler),
+        batch_loader(data["val"], EpochSampler(rows["val"], sentences=config.batch_size, shuffle=False)),
         folder=folder,
         patience=config.max_epochs,
     )

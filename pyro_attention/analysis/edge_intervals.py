@@ -8,37 +8,25 @@ import torch
 from torch import Tensor
 
 from pyro_attention._checks import as_float, check_edge_index
-from pyro_attention.analysis.inputs import check_floats, equal_tailed
+from pyro_attention.analysis.alignments.uncertainty import CredibleIntervals
+from pyro_attention.analysis.inputs import ROUNDING, check_floats, equal_tailed
 
 __all__ = ["EdgeIntervals", "edge_intervals"]
 
 
 @dataclass(frozen=True)
-class EdgeIntervals:
-    """Mean and equal-tailed credible interval of every edge's weight, in the order of the samples.
+class EdgeIntervals(CredibleIntervals):
+    """Mean and equal-tailed credible interval of every edge's weight, each ``[E, H]``, in the order of the samples.
 
     Attributes:
         source: Source node of each edge, int64 ``[E]``; self loops that the layer added stand behind the input edges.
         target: Target node of each edge, int64 ``[E]``.
         added: Whether an edge is a self loop that the layer added, boolean ``[E]``.
-        mean: Mean weights ``[E, H]``.
-        low: Lower ends ``[E, H]``.
-        high: Upper ends ``[E, H]``.
-        level: Posterior mass of each interval.
     """
 
     source: Tensor
     target: Tensor
     added: Tensor
-    mean: Tensor
-    low: Tensor
-    high: Tensor
-    level: float
-
-    @property
-    def width(self) -> Tensor:
-        """Upper minus lower ends, ``[E, H]``, 0 to 1."""
-        return self.high - self.low
 
 
 def edge_intervals(samples: Tensor, edge_index: Tensor, *, level: float = 0.9) -> EdgeIntervals:
@@ -70,7 +58,7 @@ def edge_intervals(samples: Tensor, edge_index: Tensor, *, level: float = 0.9) -
         >>> found.mean.shape
         torch.Size([5, 2])
     """
-    _check_samples(samples)
+    checked = _check_samples(samples)
     if not isinstance(edge_index, Tensor):
         raise TypeError(f"edge_index is a {type(edge_index).__name__}, expected a tensor of torch.int64 [2, edges]")
     nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
@@ -81,37 +69,33 @@ def edge_intervals(samples: Tensor, edge_index: Tensor, *, level: float = 0.9) -
             f"samples hold {samples.size(1)} edges, edge_index {edges} between {nodes} nodes; expected {edges}, or at "
             f"least {edges + nodes} where the layer added a self loop for every node"
         )
-    added = torch.arange(loops, device=edge_index.device)
-    source, target = torch.cat([edge_index, added.expand(2, -1)], 1)
-    checked = as_float(samples.detach())
+    source, target = torch.cat([edge_index, torch.arange(loops, device=edge_index.device).expand(2, -1)], 1)
     _check_sums(checked, target.to(checked.device), max(nodes, loops))
-    mean, low, high = equal_tailed(checked, level)
-    return EdgeIntervals(
-        source, target, torch.arange(edges + loops, device=source.device) >= edges, mean, low, high, level
-    )
+    added = torch.arange(edges + loops, device=source.device) >= edges
+    return EdgeIntervals(*equal_tailed(checked, level), level, source, target, added)
 
 
-def _check_samples(samples: Tensor) -> None:
-    """Raise unless samples are ``[S, E, H]`` with entries in [0, 1], up to rounding."""
+def _check_samples(samples: Tensor) -> Tensor:
+    """Raise unless samples are ``[S, E, H]`` with entries in [0, 1], up to rounding; without a graph."""
     check_floats("samples", samples)
     if samples.dim() != 3 or samples.numel() == 0 or len(samples) < 2:
         raise ValueError(
             f"samples have shape {tuple(samples.shape)}, expected [S, E, H]: at least two samples, edges, heads; "
             f"choose one graph of a batch before"
         )
-    good = (samples >= 0) & (samples <= 1 + 1e-2)
+    good = (samples >= 0) & (samples <= 1 + ROUNDING)
     if not good.all():
         raise ValueError(
             f"samples have an entry {samples[~good][0].item():.4g}, expected weights from 0 to 1; leave out "
             f"log_weights=True of sample_posterior"
         )
+    return as_float(samples.detach())
 
 
 def _check_sums(samples: Tensor, target: Tensor, nodes: int) -> None:
     """Raise unless the weights of a node's in-edges sum to one, or to zero where none counts."""
     sums = samples.new_zeros(len(samples), nodes, samples.size(2)).index_add_(1, target, samples)
-    # what is computed in half precision may be off by nearly as much
-    wrong = ((sums - 1).abs() > 1e-2) & (sums > 1e-6)
+    wrong = ((sums - 1).abs() > ROUNDING) & (sums > 1e-6)
     if wrong.any():
         node = int(wrong.nonzero()[0, 1])
         raise ValueError(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float
-from pyro_attention.analysis.inputs import check_floats
+from pyro_attention.analysis.inputs import ROUNDING, check_floats
 from pyro_attention.attention import LatentAttention
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Hybrid
@@ -93,8 +93,7 @@ def explained_away(weights: Tensor, *, layout: Layout | None = None, epsilon: fl
         raise ValueError(f"epsilon is {epsilon}, expected a positive number such as 1e-8")
     layout.check(weights, site="weights")
     weights = as_float(weights.detach())
-    # what is computed in half precision may be off by nearly as much
-    if not ((weights >= 0) & (weights <= 1 + 1e-2)).all():
+    if not ((weights >= 0) & (weights <= 1 + ROUNDING)).all():
         raise ValueError("weights have entries outside [0, 1] or NaN; expected normalised weights, not log weights")
     allowed = torch.ones_like(weights) if layout.mask is None else layout.mask.expand(weights.shape).to(weights)
     visible = layout.sum_over_queries(allowed) > 0

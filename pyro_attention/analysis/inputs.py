@@ -9,7 +9,9 @@ from torch import Tensor
 
 from pyro_attention._checks import as_float
 
-__all__ = ["check_choice", "check_floats", "check_samples", "equal_tailed", "seen_type", "split_entropy"]
+__all__ = ["ROUNDING", "check_choice", "check_floats", "check_samples", "equal_tailed", "seen_type", "split_entropy"]
+
+ROUNDING = 1e-2  # weights and sums that were computed in half precision may be off by nearly as much
 
 
 def seen_type(value: object) -> str:
@@ -33,10 +35,8 @@ def check_samples(name: str, value: Tensor, *, axes: str, min_samples: int, reme
     """Raise unless a tensor holds floats ``[S, ., .]``, or ``[., .]`` where ``min_samples`` is 0.
 
     ``axes`` names the last two dimensions, the last of which has at least ``least`` entries; ``remedy`` says what to
-    do about another number of dimensions.
-
-    Returns:
-        ``[S, ., .]`` without a graph, in at least float32; S = 1 where there was no samples dimension.
+    do about another number of dimensions. What is returned has no graph, is in at least float32, and has S = 1 where
+    there was no samples dimension.
     """
     check_floats(name, value)
     shape = tuple(value.shape)

@@ -8,11 +8,4 @@ from pyro_attention.blocked.distributions import BlockedPosterior, BlockedPrior
 from pyro_attention.blocked.kl import kl_blocked
 from pyro_attention.blocked.value import BlockedValue
 
-__all__ = [
-    "BlockedPosterior",
-    "BlockedPrior",
-    "BlockedValue",
-    "attend_blocked",
-    "blocked_obstacle",
-    "kl_blocked",
-]
+__all__ = ["BlockedPosterior", "BlockedPrior", "BlockedValue", "attend_blocked", "blocked_obstacle", "kl_blocked"]

@@ -36,18 +36,8 @@ def is_blocked(
 ) -> bool:
     """Whether a call is blocked, with a warning where that is slow or where "auto" cannot choose it.
 
-    Args:
-        implementation: The layer's.
-        q: Queries ``[..., H, M, D]``.
-        k: Keys ``[..., H, N, D]``.
-        v: Values ``[..., H, N, Dv]``.
-        site: Name of the site, for messages.
-        obstacle: What keeps the call from being blocked; None when nothing does.
-        wanted: Whether the caller asked for the weights: no warning then that they are held.
-
-    Raises:
-        ValueError: There is no such implementation, or an obstacle, and the implementation is "blocked", or "auto" and
-            there are too many weights to hold.
+    An obstacle keeps it from being blocked: a ValueError where the implementation is "blocked", or "auto" and there are
+    too many weights to hold. If the weights are ``wanted``, there is no warning that they are held.
     """
     check_implementation(implementation)
     shape = scores_shape(q, k)
@@ -56,8 +46,15 @@ def is_blocked(
         return False
     required = implementation == "blocked" or weights > _MOST_WEIGHTS
     if obstacle is not None:
+        if implementation == "blocked":
+            raise unsupported(site, obstacle)
         if required:
-            raise unsupported(site, obstacle) if implementation == "blocked" else _too_many(site, obstacle, q, shape)
+            gigabytes = 1e-9 * weights * max(4, q.dtype.itemsize)  # never in half precision
+            raise ValueError(
+                f"site '{site}': weights of shape {tuple(shape)} would take {gigabytes:.1f} GB in dense attention, "
+                f"several times over, and blocked attention does not support {obstacle}; or use "
+                f"implementation='dense', which computes them all the same"
+            )
         reason = f"does not support {obstacle}"
     else:
         slow = _slow(q, k, v)
@@ -91,16 +88,6 @@ def scores_shape(q: Tensor, k: Tensor) -> torch.Size:
 def _slow(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why a blocked call is slower than its device allows; None on a CPU, where blocks are in plain PyTorch anyway."""
     return unfused(q, k, v) if q.is_cuda else None
-
-
-def _too_many(site: str, obstacle: str, q: Tensor, shape: torch.Size) -> ValueError:
-    """The error of a layer that cannot be blocked and would hold too many weights."""
-    gigabytes = 1e-9 * shape.numel() * max(4, q.dtype.itemsize)  # never in half precision
-    return ValueError(
-        f"site '{site}': weights of shape {tuple(shape)} would take {gigabytes:.1f} GB in dense attention, several "
-        f"times over, and blocked attention does not support {obstacle}; or use implementation='dense', which "
-        f"computes them all the same"
-    )
 
 
 @cache  # by the message: a training loop would repeat it at every step

@@ -26,11 +26,7 @@ __all__ = ["BlockedPosterior", "BlockedPrior"]
 
 
 class _BlockedWeights(LogWeights):
-    """Log weights of query-key pairs; what has no formula is computed on one window of queries at a time.
-
-    Args:
-        pairs: Queries, keys and masks.
-    """
+    """Log weights of query-key pairs; what has no formula is computed on one window of queries at a time."""
 
     def __init__(self, pairs: Pairs) -> None:
         super().__init__(layout=pairs.layout(), shape=pairs.shape)
@@ -45,11 +41,7 @@ class _BlockedWeights(LogWeights):
         return self.sum_windows(lambda rows: self.window(rows).log_prob(rows_of(value, rows)))
 
     def weights(self, value: Tensor) -> Tensor:
-        """Normalised weights of a value, all of them.
-
-        Raises:
-            ValueError: They would take too much memory.
-        """
+        """Normalised weights of a value, all of them; ValueError when they would take too much memory."""
         return self.pairs.layout(slice(None)).softmax(self.materialise(value))
 
     def materialise(self, value: Tensor) -> Tensor:
@@ -98,14 +90,17 @@ class BlockedPrior(_BlockedWeights):
         Raises:
             ValueError: It does not, or its class does not say so (``shifts_scores``).
         """
-        if not family.shifts_scores:
-            raise self._unsuitable(family)
         zero = self.pairs.queries.new_zeros(self.event_shape[0], 1, 1)
         origin = LogNormalWeights(zero, torch.ones(())).with_proposal(Proposal(zero, Dense(), normalize=False))
-        relative = family.posterior(origin)
+        relative = family.posterior(origin) if family.shifts_scores else None
         if isinstance(relative, Delta) or (isinstance(relative, LogWeights) and relative.noise_kind is not None):
             return BlockedPosterior(self.pairs, relative, site=self.site)
-        raise self._unsuitable(family)
+        raise ValueError(
+            f"site '{self.site}': blocked attention draws Weibull and LogNormal weights, not those of "
+            f"{type(family).__name__}; choose one of these families (or Soft()), or "
+            f"MultiheadAttention(implementation='dense'); a family of your own whose noise does not depend on the "
+            f"scores says so where it is defined: class Mine(Family, shifts_scores=True)"
+        )
 
     @property
     def held_scores(self) -> None:
@@ -122,14 +117,6 @@ class BlockedPrior(_BlockedWeights):
         """The value without noise, whose weights are ordinary attention."""
         point = Delta(self.pairs.queries.new_zeros(self.event_shape[0], 1, 1), event_dim=3)
         return BlockedPosterior(self.pairs, point, site=self.site).mean_value
-
-    def _unsuitable(self, family: Any) -> ValueError:
-        return ValueError(
-            f"site '{self.site}': blocked attention draws Weibull and LogNormal weights, not those of "
-            f"{type(family).__name__}; choose one of these families (or Soft()), or "
-            f"MultiheadAttention(implementation='dense'); a family of your own whose noise does not depend on the "
-            f"scores says so where it is defined: class Mine(Family, shifts_scores=True)"
-        )
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         raise NotImplementedError(
@@ -180,11 +167,7 @@ class BlockedPosterior(_BlockedWeights):
         return self.relative.noise_kind, self.relative.noise_scale.reshape(-1)
 
     def attend(self, seed: int | None, values: Tensor) -> Tensor:
-        """Context ``[..., H, M, D]`` of the values under the weights of a seed; None for the posterior mean.
-
-        Raises:
-            ValueError: Scores overflow.
-        """
+        """Context ``[..., H, M, D]`` of the values under the weights of a seed; None for the posterior mean."""
         kind, scale = self.noise() if seed is not None else (None, None)
         pairs, slices = self.pairs, self.full_shape[:-2]
         mask = None if pairs.key_mask is None else pairs.key_mask[..., None, :]

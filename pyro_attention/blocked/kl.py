@@ -46,22 +46,18 @@ def kl_blocked(q: BlockedPosterior, p: BlockedPrior) -> Tensor:
     """
     if isinstance(q.relative, Delta):
         raise NotImplementedError("a point mass has no density")
+    relative, prior = q.relative, p.parameters
     # an autocast region would redo the products in half precision
     with torch.autocast(q.pairs.queries.device.type, enabled=False):
-        return _kl(q, q.relative, p)
-
-
-def _kl(q: BlockedPosterior, relative: LogWeights, p: BlockedPrior) -> Tensor:
-    prior = p.parameters
-    if prior is None or (q.pairs.causal and isinstance(prior, LogNormalWeights)):
-        return q.sum_windows(lambda rows: kl_log_weights(q.window(rows), p.window(rows)))
-    if isinstance(prior, GammaWeights):
-        cross = _gamma(q, relative, prior)
-    elif isinstance(prior, LogNormalWeights):
-        cross = _log_normal(q, relative, prior)
-    else:
-        raise NotImplementedError(f"blocked attention has no closed-form KL from {type(prior).__name__}")
-    return cross - _sum(q, q.pairs.counts() * relative.entropy_per_weight)
+        if prior is None or (q.pairs.causal and isinstance(prior, LogNormalWeights)):
+            return q.sum_windows(lambda rows: kl_log_weights(q.window(rows), p.window(rows)))
+        if isinstance(prior, GammaWeights):
+            cross = _gamma(q, relative, prior)
+        elif isinstance(prior, LogNormalWeights):
+            cross = _log_normal(q, relative, prior)
+        else:
+            raise NotImplementedError(f"blocked attention has no closed-form KL from {type(prior).__name__}")
+        return cross - _sum(q, q.pairs.counts() * relative.entropy_per_weight)
 
 
 def _sum(q: BlockedPosterior, term: Tensor) -> Tensor:

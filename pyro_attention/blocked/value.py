@@ -128,15 +128,11 @@ def _not_held(operation: Any, *arguments: Any) -> RuntimeError:
 
 
 def _check_rows(rows: object, site: str) -> None:
-    if not isinstance(rows, slice):
-        raise TypeError(
-            f"site '{site}': rows are {rows!r}, expected a slice of queries, such as slice(3, 4) for one of them; "
-            f"index the result for any others"
-        )
-    if rows.step not in (None, 1):
-        raise ValueError(
-            f"site '{site}': rows are {rows}, expected a step of 1 or None; leave it out and index the result, "
-            f"value.window(rows)[..., ::{rows.step}, :]"
+    if not isinstance(rows, slice) or rows.step not in (None, 1):
+        error = ValueError if isinstance(rows, slice) else TypeError
+        raise error(
+            f"site '{site}': rows are {rows!r}, expected a slice of queries with a step of 1 or None, such as "
+            f"slice(3, 4) for one of them; index the result for any others, value.window(rows)[..., ::2, :]"
         )
 
 

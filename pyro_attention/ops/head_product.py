@@ -25,23 +25,14 @@ __all__ = ["HeadPattern", "head_product"]
 
 @dataclass(frozen=True, eq=False)
 class HeadPattern:
-    """Where the weights of edges and heads stand in the matrix; prepared once for many products.
+    """Where the weights of edges and heads stand in the matrix; prepared once for many products."""
 
-    Attributes:
-        index: Column segment of each edge.
-        shape: Rows times heads, columns times heads.
-        pointers: Start of each row's entries, int32.
-        columns: Column of each entry, int32.
-        order: Position of each entry in the flattened weights, int32.
-        positions: Entry of each weight, ``[E * H]``, int32.
-    """
-
-    index: Tensor
-    shape: tuple[int, int]
-    pointers: Tensor
-    columns: Tensor
-    order: Tensor
-    positions: Tensor
+    index: Tensor  # column segment of each edge
+    shape: tuple[int, int]  # rows times heads, columns times heads
+    pointers: Tensor  # start of each row's entries, int32
+    columns: Tensor  # column of each entry, int32
+    order: Tensor  # position of each entry in the flattened weights, int32
+    positions: Tensor  # entry of each weight, [E * H], int32
 
     @classmethod
     def of(cls, rows: Segments, columns: Segments, heads: int) -> HeadPattern:

@@ -56,16 +56,8 @@ def log_exponential(
 ) -> Tensor:
     """Draw the logarithm of standard exponential variables, ``log(-log U)``.
 
-    On a CPU this is several times faster than ``torch.empty(shape).exponential_().log()``, whose
-    generator runs on one thread.
-
-    Args:
-        shape: Shape of the result.
-        dtype: ``torch.float32`` or ``torch.float64``.
-        device: Device of the result.
-
-    Returns:
-        Tensor of the given shape, without gradient.
+    On a CPU this is several times faster than ``torch.empty(shape).exponential_().log()``, whose generator runs on
+    one thread. Shape, dtype and device are those of :func:`uniform`.
 
     Example:
         >>> log_exponential((2, 3)).shape

@@ -14,14 +14,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from pyro_attention.ops.segment import Segments
 
-__all__ = [
-    "plain_aggregate",
-    "plain_gradients",
-    "plain_log_softmax",
-    "plain_softmax",
-    "plain_spread",
-    "plain_sum",
-]
+__all__ = ["plain_aggregate", "plain_gradients", "plain_log_softmax", "plain_softmax", "plain_spread", "plain_sum"]
 
 
 def plain_spread(values: Tensor, segments: Segments, *, dim: int = -2) -> Tensor:

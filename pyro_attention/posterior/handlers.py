@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -20,9 +20,7 @@ class AtMean(Messenger):
     """Sets every attention weight to its posterior mean; stands outside the guide."""
 
     def _pyro_sample(self, msg: Any) -> None:
-        if msg["is_observed"]:
-            return
-        if isinstance(msg["fn"], AttentionDistribution):
+        if not msg["is_observed"] and isinstance(msg["fn"], AttentionDistribution):
             msg["value"] = msg["fn"].mean_value
 
 
@@ -49,11 +47,8 @@ class _Last(Messenger):
 @contextmanager
 def stop_after(names: Collection[str]) -> Iterator[None]:
     """End what runs inside as soon as all of these sites have their values; what follows them is not computed."""
-    try:
-        with _Last(names):
-            yield
-    except _Enough:
-        pass
+    with suppress(_Enough), _Last(names):
+        yield
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pyro
 import torch
@@ -24,12 +24,7 @@ Noise = Literal["attention", "dropout", "both", "none"]
 
 @dataclass(frozen=True)
 class Request:
-    """How many samples to draw, of what, and how many in a pass: see :func:`pyro_attention.sample_posterior`.
-
-    Raises:
-        TypeError: A number of samples that is no integer.
-        ValueError: An unknown noise, a number that is too small, or many samples a pass with dropout.
-    """
+    """How many samples to draw, of what, and how many in a pass: see :func:`pyro_attention.sample_posterior`."""
 
     num_samples: int
     noise: Noise
@@ -38,7 +33,7 @@ class Request:
     seed: int | None
 
     def __post_init__(self) -> None:
-        if self.noise not in ("attention", "dropout", "both", "none"):
+        if self.noise not in get_args(Noise):
             raise ValueError(f"noise is '{self.noise}', expected 'attention', 'dropout', 'both' or 'none'")
         chunk_size = 1 if self.chunk_size is None else self.chunk_size
         for name, count in (("num_samples", self.num_samples), ("chunk_size", chunk_size)):
@@ -59,16 +54,6 @@ class Request:
     def dropout(self) -> bool:
         """Whether dropout is random."""
         return self.noise in ("dropout", "both")
-
-    def modes(self) -> ExitStack:
-        """Context of all passes."""
-        modes = ExitStack()
-        modes.enter_context(torch.no_grad())
-        modes.enter_context(seeded(self.seed))
-        modes.enter_context(dropout_mode(self.dropout))
-        if self.noise in ("dropout", "none"):
-            modes.enter_context(AtMean())
-        return modes
 
     def chunk(self, sample_bytes: int) -> int:
         """Samples in a pass, when one takes so many bytes; ValueError when it takes more than there are."""
@@ -98,17 +83,10 @@ class Pass:
 
     def samples_first(self, value: Tensor, site: Any) -> Tensor:
         """Site value with one leading sample dimension, without the unit dimensions of plates it is not in."""
-        if not self.vectorized:
-            return value.unsqueeze(0)
-        return value.flatten(0, self.nesting - _depth(site))
+        return value.flatten(0, self.nesting - _depth(site)) if self.vectorized else value.unsqueeze(0)
 
     def outputs(self) -> Tensor:
-        """The model's return value with a leading sample dimension.
-
-        Raises:
-            TypeError: It is no tensor.
-            ValueError: It has no such dimension.
-        """
+        """The model's return value, which must be a tensor, with a leading sample dimension."""
         if not isinstance(self.output, Tensor):
             raise TypeError(
                 f"the model returned {type(self.output).__name__}, expected a tensor such as logits; return it from "
@@ -132,7 +110,8 @@ def passes(
     The first pass is one sample, and shows the model's plates, its attention sites and their sizes; those after it are
     chunks. Unless the ``whole`` model is wanted they end at the last attention site, and have no output.
     """
-    with request.modes():
+    attention = AtMean() if request.noise in ("dropout", "none") else nullcontext()
+    with torch.no_grad(), seeded(request.seed), dropout_mode(request.dropout), attention:
         size = SampleSize(whole=whole)
         first = Pass(*_run(guide, args, kwargs, *([] if request.memory_budget is None else [size])))
         size.finish(first.output)
@@ -151,7 +130,7 @@ def passes(
 
 
 def _run(guide: AttentionGuide, args: Any, kwargs: Any, *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
-    """Trace and output of one run; None is the output of one that is stopped."""
+    """Trace and output of one run; the output of one that is stopped is None."""
     output = None
     with ExitStack() as stack:
         for handler in around:

@@ -189,48 +189,44 @@ def predict(
     """
     check_guide(guide)
     request = Request(num_samples, noise, chunk_size, memory_budget, seed)
-    average = _Average(num_samples, quantiles, keep_samples=keep_samples)
+    order = {q: OrderStatistics(q, num_samples) for q in quantiles}
     with _TURN, closing(passes(guide, args, kwargs, request, whole=True)) as draws:
-        for drawn in draws:
-            chunk = drawn.outputs() if transform is None else transform(drawn.outputs())
-            _check_averageable(chunk, transformed=transform is not None)
-            average.update(chunk)
-            del drawn, chunk  # the next pass needs the memory
-    return average.result()
+        return _average(draws, transform, order, keep_samples=keep_samples)
 
 
-class _Average:
-    """A prediction that grows with the samples."""
-
-    def __init__(self, num_samples: int, quantiles: Sequence[float], *, keep_samples: bool) -> None:
-        self.moments, self.order = Moments(), {q: OrderStatistics(q, num_samples) for q in quantiles}
-        self.samples: list[Tensor] | None = [] if keep_samples else None
-
-    def update(self, chunk: Tensor) -> None:
-        self.moments.update(chunk)
-        for statistics in self.order.values():
+def _average(
+    draws: Iterable[Pass],
+    transform: Callable[[Tensor], Tensor] | None,
+    order: dict[float, OrderStatistics],
+    *,
+    keep_samples: bool,
+) -> Prediction:
+    """Moments and quantiles of the transformed outputs."""
+    moments, samples = Moments(), []
+    for drawn in draws:
+        chunk = drawn.outputs() if transform is None else transform(drawn.outputs())
+        _check_averageable(chunk, transformed=transform is not None)
+        moments.update(chunk)
+        for statistics in order.values():
             statistics.update(chunk)
-        if self.samples is not None:
-            self.samples.append(chunk)
-
-    def result(self) -> Prediction:
-        return Prediction(
-            mean=self.moments.mean,
-            variance=self.moments.variance,
-            num_samples=self.moments.count,
-            quantiles={q: statistics.result() for q, statistics in self.order.items()},
-            samples=None if self.samples is None else torch.cat(self.samples),
-        )
+        if keep_samples:
+            samples.append(chunk)
+        del drawn, chunk  # the next pass needs the memory
+    return Prediction(
+        mean=moments.mean,
+        variance=moments.variance,
+        num_samples=moments.count,
+        quantiles={q: statistics.result() for q, statistics in order.items()},
+        samples=torch.cat(samples) if keep_samples else None,
+    )
 
 
 def _check_averageable(chunk: Any, *, transformed: bool) -> None:
     """Raise TypeError unless outputs are numbers that have a mean."""
-    who = "transform" if transformed else "the model"
-    if not isinstance(chunk, Tensor):
-        raise TypeError(f"{who} returned {type(chunk).__name__}, expected a tensor such as logits")
-    if not chunk.is_floating_point():
+    if not isinstance(chunk, Tensor) or not chunk.is_floating_point():
+        seen = f"{chunk.dtype} (labels, say)" if isinstance(chunk, Tensor) else type(chunk).__name__
         raise TypeError(
-            f"{who} returned {chunk.dtype} (labels, say), whose mean says nothing, expected floating point such as "
-            f"logits; return those from the model, or pass transform=, for example "
+            f"{'transform' if transformed else 'the model'} returned {seen}, whose mean says nothing, expected "
+            f"floating point such as logits; return those from the model, or pass transform=, for example "
             f"lambda labels: torch.nn.functional.one_hot(labels, classes).float()"
         )

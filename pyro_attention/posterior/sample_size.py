@@ -17,22 +17,15 @@ __all__ = ["SampleSize"]
 
 
 class SampleSize(Messenger):
-    """Measures the memory that a pass needs from its first attention site on; stands outside the guide.
+    """Measures the memory, ``bytes``, that a pass needs from its first attention site on; stands outside the guide.
 
-    That is what many samples of one pass need many times; nothing ahead of that site is repeated.
-
-    Args:
-        whole: Samples run through the whole model; else they end at the last attention site.
-
-    Attributes:
-        bytes: Largest sum of the tensors that were there at a time.
+    That is what many samples of one pass need many times; nothing ahead of that site is repeated. Samples run through
+    the ``whole`` model, or else end at the last attention site.
     """
 
     def __init__(self, *, whole: bool) -> None:
         super().__init__()
-        self.whole = whole
-        self.bytes = 0
-        self._tensors = _NewTensors()
+        self.whole, self.bytes, self._tensors = whole, 0, _NewTensors()
 
     def finish(self, output: Any) -> None:
         """Add what becomes of the output: about three copies, in a transform and in statistics."""

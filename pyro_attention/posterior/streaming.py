@@ -11,12 +11,7 @@ __all__ = ["Moments", "OrderStatistics"]
 
 
 class Moments:
-    """Mean and variance of a stream, which needs no memory for the samples.
-
-    Attributes:
-        count: Number of samples so far.
-        mean: Their mean.
-    """
+    """Number, mean and variance of a stream, which need no memory for the samples."""
 
     def __init__(self) -> None:
         self.count, self.mean, self._squares = 0, torch.zeros(()), torch.zeros(())
@@ -35,15 +30,7 @@ class Moments:
 
 
 class OrderStatistics:
-    """Exact quantile of a stream of known length: keeps only the samples beyond it, on its shorter side.
-
-    Args:
-        q: Probability of the quantile.
-        num_samples: Number of samples that will come.
-
-    Raises:
-        ValueError: The probability is outside [0, 1].
-    """
+    """Exact quantile ``q`` of a stream of known length: keeps only the samples beyond it, on its shorter side."""
 
     def __init__(self, q: float, num_samples: int) -> None:
         if not 0 <= q <= 1:

@@ -86,7 +86,10 @@ def test_windows_are_slices_of_queries_in_a_row(masks, blocked, x):
         with pytest.raises(TypeError, match=r"site 'attention': rows are .*, expected a slice of queries"):
             value.window(rows)
     for rows in (slice(0, 2, 2), slice(0, 6, 2), slice(4, 0, -1)):
-        with pytest.raises(ValueError, match=r"site 'attention': rows are slice\(.*, expected a step of 1 or None"):
+        with pytest.raises(
+            ValueError,
+            match=r"site 'attention': rows are slice\(.*, expected a slice of queries with a step of 1 or None",
+        ):
             value.window(rows)
 
 

@@ -12,7 +12,7 @@ import torch
 from pyro_attention.blocked.ops import blocked_attention as blocked_module
 from pyro_attention.blocked.ops import fused_attention as fused_module
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
-from pyro_attention.blocked.ops.fused_attention import fuses, tiles, unfused
+from pyro_attention.blocked.ops.fused_attention import tiles, unfused
 
 CHECKS = Path(__file__).with_name("fused_attention_checks.py")
 KERNELS = ["forward", "backward_queries", "backward_keys"]
@@ -56,7 +56,7 @@ def test_what_is_fused(tensor, capability, triton, reason, monkeypatch):
     monkeypatch.setattr(fused_module, "_has_triton", lambda: triton)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     tensors = stand_in(), stand_in(), stand_in(**tensor)
-    assert fuses(*tensors) == (reason is None)
+    assert (unfused(*tensors) is None) == (reason is None)
     actual = unfused(*tensors)
     assert actual is None if reason is None else reason in actual
 
@@ -118,10 +118,10 @@ def test_equals_blocked_on_a_gpu(noise, causal, dtype, monkeypatch):
     leaves = inputs(dtype)
     mask = torch.rand(2, 1, 1024, device="cuda") < 0.9
     options = {"noise": noise, "causal": causal, "key_mask": mask}
-    assert fuses(*leaves[:3])
+    assert unfused(*leaves[:3]) is None
     actual, again = results(leaves, **options), results(leaves, **options)
     assert all(torch.equal(a, b) for a, b in zip(actual, again, strict=True))
-    monkeypatch.setattr(blocked_module, "fuses", lambda *tensors: False)
+    monkeypatch.setattr(blocked_module, "unfused", lambda *tensors: "not here")
     tolerance = 1e-4 if dtype == torch.float32 else 2e-2
     for a, b in zip(actual, results(leaves, **options), strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * float(b.detach().abs().max().clamp(min=1)))
@@ -133,10 +133,10 @@ def test_equals_blocked_on_a_gpu(noise, causal, dtype, monkeypatch):
 def test_widths_on_a_gpu(width, dtype, monkeypatch):
     pytest.importorskip("triton")
     leaves = [leaf.detach().repeat(1, 1, 1, 4)[..., :width] / width**0.5 for leaf in inputs(dtype, 100)[:3]]
-    assert fuses(*leaves) == (width < 256 or dtype == torch.bfloat16)
+    assert (unfused(*leaves) is None) == (width < 256 or dtype == torch.bfloat16)
     leaves = [leaf.requires_grad_() for leaf in (*leaves, torch.tensor(0.5, device="cuda"))]
     actual = results(leaves, noise="log_exponential", causal=True)
-    monkeypatch.setattr(blocked_module, "fuses", lambda *tensors: False)
+    monkeypatch.setattr(blocked_module, "unfused", lambda *tensors: "not here")
     tolerance = 1e-4 if dtype == torch.float32 else 2e-2
     for a, b in zip(actual, results(leaves, noise="log_exponential", causal=True), strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * float(b.detach().abs().max().clamp(min=1)))
@@ -150,6 +150,6 @@ def test_float64_is_not_fused(monkeypatch):
     monkeypatch.setattr(blocked_module, "fused_attention", fail)
     leaves = inputs(torch.float64, 20)
     assert results(leaves, noise="normal")[0].dtype == torch.float64
-    if fuses(*(leaf.float() for leaf in leaves[:3])):
+    if unfused(*(leaf.float() for leaf in leaves[:3])) is None:
         with pytest.raises(AssertionError, match="fused"):
             results(inputs(torch.float32, 20), noise="normal")

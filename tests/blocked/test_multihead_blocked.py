@@ -293,25 +293,26 @@ class Halved(Weibull, shifts_scores=True):
         return super().value(prior) / 2
 
 
-def test_a_family_that_says_it_shifts_scores(blocked, x):
-    contexts = []
-    for family in (Halved(8.0), Weibull(4.0)):
-        pyro.set_rng_seed(0)
-        contexts.append(AttentionGuide(blocked[0], family).run(x).output)
-    torch.testing.assert_close(*contexts)
-
-
 class Own(FixedGammaPrior, reads="nothing"):
     """Somebody's own prior, which says what it reads: a subclass may read the scores, so this is not inherited."""
 
 
-def test_a_prior_that_says_what_it_reads(x):
-    losses = []
-    for prior in (Own(2.0), FixedGammaPrior(2.0)):
+@pytest.mark.parametrize(
+    "pairs",
+    [((FixedGammaPrior(2.0), Halved(8.0)), (FixedGammaPrior(2.0), Weibull(4.0))),
+     ((Own(2.0), Weibull()), (FixedGammaPrior(2.0), Weibull()))],
+    ids=["family", "prior"],
+)  # fmt: skip
+def test_own_classes_that_say_that_they_fit(pairs, x):
+    losses, contexts = [], []
+    for prior, family in pairs:
         pyro.set_rng_seed(0)
         model = Model(prior)
-        losses.append(AttentionELBO().loss(model, AttentionGuide(model, Weibull()), x))
+        guide = AttentionGuide(model, family)
+        losses.append(AttentionELBO().loss(model, guide, x))
+        contexts.append(guide.run(x).output)
     assert losses[0] == losses[1]
+    torch.testing.assert_close(*contexts)
 
 
 @pytest.mark.parametrize(

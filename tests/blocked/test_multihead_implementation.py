@@ -82,14 +82,19 @@ OF_LAYERS = [
 ]
 
 
-def test_auto_is_blocked_where_it_is_large_and_possible(monkeypatch):
-    layer = make(dropout=0.1).eval()
-    monkeypatch.setattr(implementation_module, "_MANY_WEIGHTS", WEIGHTS + 1)
-    assert kind(layer) is torch.Tensor
-    monkeypatch.setattr(implementation_module, "_MANY_WEIGHTS", WEIGHTS)
-    assert kind(layer) is BlockedValue
-    monkeypatch.setattr(implementation_module, "_MOST_WEIGHTS", WEIGHTS - 1)
-    assert kind(layer) is BlockedValue
+@pytest.mark.parametrize(
+    ("many", "most", "expected"),
+    [
+        (WEIGHTS + 1, 2**31, torch.Tensor),
+        (WEIGHTS, 2**31, BlockedValue),
+        (WEIGHTS, WEIGHTS - 1, BlockedValue),
+    ],
+    ids=["few", "many", "too many"],
+)
+def test_auto_is_blocked_where_it_is_large_and_possible(many, most, expected, monkeypatch):
+    monkeypatch.setattr(implementation_module, "_MANY_WEIGHTS", many)
+    monkeypatch.setattr(implementation_module, "_MOST_WEIGHTS", most)
+    assert kind(make(dropout=0.1).eval()) is expected
 
 
 @pytest.mark.parametrize(("options", "arguments", "message"), AT_CALLS + OF_LAYERS)
@@ -190,7 +195,7 @@ def test_slow_blocks_warn_once(implementation, not_fused, huge):
     assert kind(layer) is BlockedValue
 
 
-def test_kernels_are_missed_on_a_gpu_alone():
-    on_cpu, on_gpu = (SimpleNamespace(is_cuda=is_cuda, dtype=torch.float64) for is_cuda in (False, True))
-    assert implementation_module._slow(on_cpu, on_cpu, on_cpu) is None
-    assert "torch.float64" in implementation_module._slow(on_gpu, on_gpu, on_gpu)
+@pytest.mark.parametrize(("is_cuda", "reason"), [(False, "None"), (True, "torch.float64")], ids=["cpu", "gpu"])
+def test_kernels_are_missed_on_a_gpu_alone(is_cuda, reason):
+    tensor = SimpleNamespace(is_cuda=is_cuda, dtype=torch.float64)
+    assert reason in str(implementation_module._slow(tensor, tensor, tensor))

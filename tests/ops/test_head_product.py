@@ -42,16 +42,12 @@ def test_value_and_gradients(heads, width, dtype):
 
 
 @pytest.mark.parametrize("constant", [None, 0, 1], ids=["both", "values", "weights"])
-def test_gradcheck(constant):
+@pytest.mark.parametrize("check", [torch.autograd.gradcheck, torch.autograd.gradgradcheck], ids=["first", "second"])
+def test_derivatives(check, constant):
     inputs = [random(8, 2), random(6, 2, 3)]
     if constant is not None:
         inputs[constant].requires_grad_(False)
-    assert torch.autograd.gradcheck(lambda w, v: head_product(w, v, sources=SOURCES, targets=TARGETS), inputs)
-
-
-def test_second_derivative():
-    inputs = [random(8, 2), random(6, 2, 3)]
-    assert torch.autograd.gradgradcheck(lambda w, v: head_product(w, v, sources=SOURCES, targets=TARGETS), inputs)
+    assert check(lambda w, v: head_product(w, v, sources=SOURCES, targets=TARGETS), inputs)
 
 
 @pytest.mark.parametrize("heads", [1, 2])

@@ -10,11 +10,11 @@ from scipy import stats
 from pyro_attention.ops.noise import log_exponential, log_standard_gamma, uniform
 from tests.helpers import assert_mean
 
-every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+DTYPES = [torch.float32, torch.float64]
 
 
 @pytest.mark.parametrize("shape", [(7,), (101, 501), (3, 2**18)])
-@every_dtype
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_uniform_distribution(shape, dtype):
     torch.manual_seed(3)
     x = uniform(shape, dtype=dtype)
@@ -38,7 +38,7 @@ def test_ends_of_many_uniform_numbers(bits, expected, monkeypatch):
     assert uniform((2**15,)).unique().tolist() == [expected]
 
 
-@every_dtype
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_log_exponential_moments(dtype):
     x = log_exponential((1_000_000,), dtype=dtype)
     assert x.dtype == dtype
@@ -49,7 +49,7 @@ def test_log_exponential_moments(dtype):
     assert stats.kstest(x[:50_000].numpy(), stats.gumbel_l.cdf).pvalue > 1e-4
 
 
-@every_dtype
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_log_exponential_extremes(dtype, monkeypatch):
     """The smallest and the largest numbers torch.rand can return."""
     ends = torch.tensor([0.0, 1 - torch.finfo(dtype).eps / 2], dtype=dtype)
@@ -59,7 +59,7 @@ def test_log_exponential_extremes(dtype, monkeypatch):
     assert smallest == pytest.approx(math.log(torch.finfo(dtype).eps / 2))
 
 
-@every_dtype
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_log_exponential_shape_and_seed(dtype):
     torch.manual_seed(1)
     first = log_exponential((2, 3), dtype=dtype)
@@ -69,7 +69,7 @@ def test_log_exponential_shape_and_seed(dtype):
     assert not first.requires_grad
 
 
-@every_dtype
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [1e-4, 0.02, 0.7, 1.0, 5.0, 300.0])
 def test_log_standard_gamma_distribution(shape, dtype):
     a = torch.full((400_000,), shape, dtype=dtype)
@@ -89,7 +89,7 @@ def test_log_standard_gamma_needs_only_the_logarithm_of_a_small_shape():
     assert_mean(log_a.grad.double() * math.exp(-80), 1)
 
 
-@every_dtype
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_log_standard_gamma_broadcasts(dtype):
     a = torch.tensor([0.5, 2.0], dtype=dtype, requires_grad=True)
     x = log_standard_gamma(a, a.log().expand(3, 2))

@@ -15,7 +15,6 @@ MASKS = {
     "heads": torch.tensor([[True, False]] * 4 + [[False, True]] * 4),
     "all": torch.zeros(1, 1, dtype=torch.bool),
 }
-every_mask = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 
 
 def random(*shape):
@@ -34,7 +33,7 @@ def looped_softmax(scores, mask):
     return weights
 
 
-@every_mask
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_softmax_matches_a_loop(mask):
     scores = random(3, 8, 2)
     weights = segment_softmax(scores, SEGMENTS, mask=mask)
@@ -57,7 +56,7 @@ def test_softmax_matches_torch_geometric():
     )
 
 
-@every_mask
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("function", [segment_softmax, segment_log_softmax])
 def test_softmax_gradient(function, mask):
     scores = random(3, 8, 2)
@@ -69,7 +68,7 @@ def test_softmax_gradient(function, mask):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@every_mask
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_softmax_of_large_scores(mask, dtype):
     scores = torch.tensor([1000.0, -1000, 1000, -1000, -1000, 0, 999, 1000], dtype=dtype)[:, None].expand(8, 2)
     scores = scores.clone().requires_grad_()
@@ -83,7 +82,7 @@ def test_softmax_of_large_scores(mask, dtype):
     assert gradient.isfinite().all()
 
 
-@every_mask
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("function", [segment_softmax, segment_log_softmax])
 def test_softmax_ignores_masked_scores_and_leaves_its_input_alone(function, mask):
     scores = random(8, 2).detach()
@@ -94,16 +93,20 @@ def test_softmax_ignores_masked_scores_and_leaves_its_input_alone(function, mask
     assert torch.equal(extreme, before)
 
 
-@pytest.mark.parametrize("function", [segment_softmax, segment_log_softmax])
-def test_no_edges(function):
-    empty = Segments(torch.empty(0, dtype=torch.int64), 5)
-    assert function(torch.empty(3, 0, 2), empty).shape == (3, 0, 2)
+EMPTY = Segments(torch.empty(0, dtype=torch.int64), 5)
 
 
-def test_aggregate_without_edges():
-    empty = Segments(torch.empty(0, dtype=torch.int64), 5)
-    out = segment_aggregate(torch.empty(3, 0, 2), torch.ones(3, 5, 2, 4), sources=empty, targets=empty)
-    assert torch.equal(out, torch.zeros(3, 5, 2, 4))
+@pytest.mark.parametrize(
+    ("reduce", "shape"),
+    [
+        (lambda x: segment_softmax(x, EMPTY), (3, 0, 2)),
+        (lambda x: segment_log_softmax(x, EMPTY), (3, 0, 2)),
+        (lambda x: segment_aggregate(x, torch.ones(3, 5, 2, 4), sources=EMPTY, targets=EMPTY), (3, 5, 2, 4)),
+    ],
+    ids=["softmax", "log_softmax", "aggregate"],
+)
+def test_no_edges(reduce, shape):
+    assert torch.equal(reduce(torch.empty(3, 0, 2)), torch.zeros(shape))
 
 
 @pytest.mark.parametrize("shape", [(8, 2), (2, 3, 8, 2)])
@@ -164,7 +167,7 @@ def test_aggregate_with_one_gradient(frozen):
     torch.testing.assert_close(alone, both[trained])
 
 
-@every_mask
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("function", [segment_softmax, segment_log_softmax])
 def test_second_derivative_of_a_softmax(function, mask):
     assert torch.autograd.gradgradcheck(lambda x: function(x, SEGMENTS, mask=mask), random(3, 8, 2))
@@ -177,7 +180,7 @@ def test_second_derivative_of_an_aggregate(weight_batch, value_batch, value_head
     assert torch.autograd.gradgradcheck(lambda w, v: segment_aggregate(w, v, sources=SOURCES, targets=SEGMENTS), inputs)
 
 
-@every_mask
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("function", [segment_softmax, segment_log_softmax])
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
 def test_softmax_inside_vmap(function, mask, scale):

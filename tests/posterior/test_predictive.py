@@ -62,7 +62,7 @@ def two_sites():
     return TwoSites(), (torch.randn(6, 1, 3, 4),), {"inside": (6, 1, 3, 4), "outside": (1, 3, 4)}, (6,)
 
 
-every_model = pytest.mark.parametrize("make", [self_attention, graph, without_plates, two_sites])
+MODELS = [self_attention, graph, without_plates, two_sites]
 every_chunk = pytest.mark.parametrize("chunk_size", [1, 3, 7, 100])
 
 
@@ -71,7 +71,7 @@ def guided(make, family=None, **options):
     return AttentionGuide(model, Weibull(2.0) if family is None else family), arguments, *rest
 
 
-@every_model
+@pytest.mark.parametrize("make", MODELS)
 @every_chunk
 @pytest.mark.parametrize("log_weights", [False, True])
 def test_shapes_of_samples(make, chunk_size, log_weights):
@@ -89,7 +89,7 @@ def test_shapes_of_samples(make, chunk_size, log_weights):
             torch.testing.assert_close(value.sum(-1), torch.ones(value.shape[:-1]))
 
 
-@every_model
+@pytest.mark.parametrize("make", MODELS)
 @every_chunk
 def test_shapes_of_predictions(make, chunk_size):
     guide, arguments, _, shape = guided(make)
@@ -103,7 +103,7 @@ def test_shapes_of_predictions(make, chunk_size):
     assert predict(guide, *arguments, num_samples=2).samples is None
 
 
-@every_model
+@pytest.mark.parametrize("make", MODELS)
 def test_chunks_have_the_distribution_of_single_samples(make):
     guide, arguments, _, _ = guided(make)
     single, chunked = (
@@ -123,7 +123,7 @@ def test_chunks_have_the_distribution_of_single_samples(make):
     assert_mean(neighbours, 0.0)
 
 
-@every_model
+@pytest.mark.parametrize("make", MODELS)
 def test_samples_follow_the_posterior(make):
     guide, arguments, shapes, _ = guided(make)
     first = next(iter(shapes))  # later sites depend on earlier ones
@@ -187,7 +187,7 @@ def test_the_mode_is_restored_after_an_error(kind):
     assert all(module.training for module in model.modules())
 
 
-@every_model
+@pytest.mark.parametrize("make", MODELS)
 def test_no_noise_is_soft_attention(make):
     guide, arguments, shapes, _ = guided(make)
     prediction = predict(guide, *arguments, num_samples=3, noise="none")

@@ -30,7 +30,6 @@ from tests.models.test_captioning import make as make_captioning
 from tests.models.test_nmt import SIZES, batch, make
 from tests.toy_models import SelfAttention, Sequences
 
-every_draw = pytest.mark.parametrize("draw", [predict, sample_posterior])
 DECODERS = {
     "translation": (make, SIZES, batch),
     "normalised over the words before": (partial(make, normalizer=TemporalNormalizer(0.5)), SIZES, batch),
@@ -71,7 +70,7 @@ def one_sample(watched, draw):
     return int(re.search(r"at least (\d+)", str(error.value))[1])
 
 
-@every_draw
+@pytest.mark.parametrize("draw", [predict, sample_posterior])
 @pytest.mark.parametrize(
     ("budget", "options", "expected"),
     [
@@ -121,7 +120,7 @@ def test_what_a_sample_of_blocked_attention_takes():
         assert one_sample(watched, predict) < 1000 * 1000 * 4 < one_sample(watched, sample_posterior)
 
 
-@every_draw
+@pytest.mark.parametrize("draw", [predict, sample_posterior])
 def test_a_budget_is_kept(draw):
     """By all passes together: memory of one is free in the next."""
     watched = Watched(length=40)
@@ -142,7 +141,7 @@ def test_a_budget_is_kept(draw):
     assert used[2e7] > 1.2e7
 
 
-@every_draw
+@pytest.mark.parametrize("draw", [predict, sample_posterior])
 @pytest.mark.parametrize("options", [{"chunk_size": 8}, {"memory_budget": 1e9}], ids=str)
 def test_what_comes_ahead_of_the_first_site_is_computed_once_a_chunk(draw, options):
     watched = Watched()
@@ -264,7 +263,7 @@ def test_quantiles_in_uneven_chunks(q):
     torch.testing.assert_close(statistics.result(), samples.quantile(q, dim=0))
 
 
-@every_draw
+@pytest.mark.parametrize("draw", [predict, sample_posterior])
 @pytest.mark.parametrize("budget", [0, -1e9, float("nan")])
 def test_budgets_that_are_not_positive(draw, budget):
     watched = Watched()
@@ -273,14 +272,14 @@ def test_budgets_that_are_not_positive(draw, budget):
     assert not watched.sizes
 
 
-@every_draw
+@pytest.mark.parametrize("draw", [predict, sample_posterior])
 @pytest.mark.parametrize("noise", ["dropout", "both"])
 def test_budgets_with_dropout(draw, noise):
     with pytest.raises(ValueError, match=f"memory_budget is 1000000.0 with noise='{noise}'.*use chunk_size=1"):
         Watched().draw(draw, memory_budget=1e6, noise=noise)
 
 
-@every_draw
+@pytest.mark.parametrize("draw", [predict, sample_posterior])
 @pytest.mark.parametrize("name", ["num_samples", "chunk_size"])
 @pytest.mark.parametrize("count", [2.5, "auto"])
 def test_counts_that_are_no_integers(draw, name, count):

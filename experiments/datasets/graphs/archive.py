@@ -31,16 +31,9 @@ def find_archive(name: str, folders: Sequence[Path], *, split: bool = True) -> t
 
 
 def read_graph_archive(path: Path, name: str, *, num_classes: int, split_seed: int | None = None) -> GraphData:
-    """Read a graph from a numpy archive.
+    """Read a graph from a numpy archive and normalise the rows of its features, x_*, one CSR matrix [nodes, features].
 
-    Args:
-        path: the file, with the keys that the error of `find_archive` lists; x_* are one CSR matrix [nodes, features].
-        name: name of the graph.
-        num_classes: number of classes.
-        split_seed: draw a split with this seed (20 nodes of a class, 500, 1000) instead of reading the file's.
-
-    Returns:
-        The graph, with row-normalised features.
+    With a `split_seed` a split is drawn (20 nodes of a class, 500, 1000) instead of read.
 
     Raises:
         OSError: the file cannot be opened.

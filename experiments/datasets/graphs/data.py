@@ -1,7 +1,7 @@
 """A graph whose nodes are to be classified, and the checks of everything that it promises."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,6 @@ class GraphData:
         test_mask: [nodes] bool, nodes to test on.
         num_classes: number of classes, 1 at least.
         images: [nodes, height, width] float32 pictures of the nodes for figures, where there are any.
-
-    Raises:
-        GraphDataError: see `check_graph`.
-        TypeError: see `check_graph`.
     """
 
     name: str
@@ -66,11 +62,12 @@ class GraphData:
 
     def to(self, device: torch.device | str) -> "GraphData":
         """Return a copy of the graph with every tensor on `device`."""
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                values[name] = value.to(device)
-        return replace(self, **values)
+        moved: dict[str, Any] = {name: value.to(device) for name, value in _tensors(self).items()}
+        return replace(self, **moved)
+
+
+def _tensors(data: GraphData) -> dict[str, Tensor]:
+    return {name: value for name, value in vars(data).items() if isinstance(value, Tensor)}
 
 
 # From the folder of the data sets and the seed of the split to the graph.
@@ -78,18 +75,14 @@ GRAPHS: Registry[Callable[[Path, int], GraphData]] = Registry("graph")
 
 
 def check_graph(data: GraphData) -> None:
-    """Check everything that `GraphData` promises.
-
-    Args:
-        data: the graph.
-
-    Raises:
-        GraphDataError: a ValueError that names the field, what was seen and what was expected.
-        TypeError: a field is no tensor.
-    """
-    features, layouts = data.features, (torch.strided, torch.sparse_coo)
+    """Raise GraphDataError unless all holds that `GraphData` promises; TypeError for a field that is no tensor."""
+    features, classes, layouts = data.features, data.num_classes, (torch.strided, torch.sparse_coo)
     _check_tensor("features", features, torch.float32, (None, None))
-    _check_rest(data, features.device)
+    whole = isinstance(classes, int) and not isinstance(classes, bool) and classes >= 1
+    require(whole, "num_classes", repr(classes), "a whole number from 1")
+    for field, value in _tensors(data).items():
+        seen, expected = str(value.device), f"{features.device}, where the features are"
+        require(value.device == features.device, field, seen, expected)
     require(0 not in features.shape, "features", f"shape {list(features.shape)}", "a node and a feature")
     require(features.layout in layouts, "features", str(features.layout), f"one of the layouts {layouts}")
     if features.is_sparse:
@@ -109,17 +102,6 @@ def check_graph(data: GraphData) -> None:
     if data.images is not None:
         _check_tensor("images", data.images, torch.float32, (data.num_nodes, None, None))
         require(bool(data.images.isfinite().all()), "images", "NaN or infinite values", "finite values")
-
-
-def _check_rest(data: GraphData, device: torch.device) -> None:
-    """Check the number of classes, and that all tensors are on the device of the features."""
-    classes = data.num_classes
-    whole = isinstance(classes, int) and not isinstance(classes, bool) and classes >= 1
-    require(whole, "num_classes", repr(classes), "a whole number from 1")
-    for field in fields(data):
-        value = getattr(data, field.name)
-        if isinstance(value, Tensor):
-            require(value.device == device, field.name, str(value.device), f"{device}, where the features are")
 
 
 def _sparse_values(features: Tensor) -> Tensor:

@@ -17,20 +17,10 @@ def load_graph(name: GraphName, *, data_root: Path | str | None = None, split_se
 
     The module of a data set in `experiments.datasets.graphs.readers` tells what it holds and where its files lie.
 
-    Args:
-        name: name of the graph, one of `GRAPHS`.
-        data_root: folder of the data sets; by default $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention.
-        split_seed: seed of the split where it is random; 0 where there is one public split.
-
-    Returns:
-        The graph, on the CPU.
+    The seed is that of the split where it is random; 0 where there is one public split.
 
     Raises:
         FileNotFoundError: the files are in none of the places looked at, and cannot be fetched.
         ValueError: an unknown name, a seed for a fixed split, or a file that is damaged or of another format.
-
-    Example:
-        >>> load_graph("digits").features.shape
-        torch.Size([1797, 64])
     """
     return GRAPHS[name](data_folder(data_root), split_seed)

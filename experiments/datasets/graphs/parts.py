@@ -27,12 +27,7 @@ def row_normalised(matrix: csr_matrix) -> Tensor:
 
 
 def to_mask(nodes: Tensor, num_nodes: int) -> Tensor:
-    """Return [num_nodes] bool, True at the nodes.
-
-    Example:
-        >>> to_mask(torch.tensor([2, 0]), 4).tolist()
-        [True, False, True, False]
-    """
+    """Return [num_nodes] bool, True at the nodes."""
     return torch.zeros(num_nodes, dtype=torch.bool).index_fill_(0, nodes, True)
 
 
@@ -41,15 +36,8 @@ def random_split(
 ) -> dict[str, Tensor]:
     """Draw a split: in random order, the first `per_class` nodes of a class are for training.
 
-    Args:
-        labels: [nodes] int64; a negative label is unknown, and its node in no part.
-        seed: seed of the order.
-        per_class: number of training nodes of every class.
-        validation: number of validation nodes, the next in the order.
-        test: number of test nodes, the next after those; all others by default.
-
-    Returns:
-        The masks, [nodes] bool each, by the names of the fields of `GraphData`.
+    Of the others, the next ones in the order are to validate on, and those after them to test on, by default all. A
+    negative label is unknown, and its node in no part. The masks have the names of the fields of `GraphData`.
 
     Raises:
         GraphDataError: a class, or the graph, has too few nodes.

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from experiments.datasets.graphs.data import GraphData
+from experiments.datasets.graphs.parts import to_mask
 
 __all__ = ["add_edge_noise", "add_feature_noise", "limit_labels"]
 
@@ -14,28 +15,15 @@ _ROWS = 1024
 
 
 def limit_labels(data: GraphData, per_class: int, *, seed: int = 0) -> GraphData:
-    """Keep some random training nodes of each class; the others are in no split.
-
-    Args:
-        data: the graph.
-        per_class: how many to keep; with the same seed, fewer are a part of more.
-        seed: seed of the choice.
-
-    Returns:
-        The graph with another `train_mask`.
+    """Keep some random training nodes of each class; with the same seed, fewer are a part of more.
 
     Raises:
         ValueError: a class has fewer training nodes, or less than one is to be kept.
-
-    Example:
-        >>> from experiments.datasets.graphs.load import load_graph
-        >>> int(limit_labels(load_graph("digits"), 5).train_mask.sum())
-        50
     """
     if per_class < 1:
         raise ValueError(f"per_class={per_class}; expected at least 1")
     labels, nodes = data.labels.cpu(), data.train_mask.cpu().nonzero().flatten()
-    nodes = nodes[torch.randperm(len(nodes), generator=_generator(seed))]
+    nodes = nodes[torch.randperm(len(nodes), generator=torch.Generator().manual_seed(seed))]
     counts = labels[nodes].bincount(minlength=data.num_classes)
     if counts.min() < per_class:
         rarest = int(counts.argmin())
@@ -44,36 +32,21 @@ def limit_labels(data: GraphData, per_class: int, *, seed: int = 0) -> GraphData
             f"expected at most as many as the rarest class has"
         )
     kept = torch.cat([nodes[labels[nodes] == label][:per_class] for label in range(data.num_classes)])
-    mask = torch.zeros(data.num_nodes, dtype=torch.bool).index_fill_(0, kept, True)
-    return replace(data, train_mask=mask.to(data.train_mask.device))
+    return replace(data, train_mask=to_mask(kept, data.num_nodes).to(data.train_mask.device))
 
 
 def add_feature_noise(data: GraphData, fraction: float, *, seed: int = 0) -> GraphData:
     """Move some of the features that are not zero to other columns of their rows.
 
     In a row, the columns after the move are uniformly random among those that no feature stays in, none twice and
-    none the feature's own. Values move along, so the rows keep their sums.
-
-    Args:
-        data: the graph, its features dense or sparse.
-        fraction: the share of all features that are not zero to move, from 0 to 1.
-        seed: seed of the choice and of the columns.
-
-    Returns:
-        The graph with other `features`; its `images` are those of before.
+    none the feature's own. Values move along, so the rows keep their sums; `images` stay as they are.
 
     Raises:
         ValueError: the fraction is not from 0 to 1, or a feature to move has no other column to go to.
-
-    Example:
-        >>> from experiments.datasets.graphs.load import load_graph
-        >>> data = load_graph("digits")
-        >>> int((add_feature_noise(data, 0.1).features.sum(1) - data.features.sum(1)).abs().max())
-        0
     """
     if not 0 <= fraction <= 1:
         raise ValueError(f"fraction={fraction}; expected a share of the features, from 0 to 1")
-    features, generator = data.features.cpu().to_sparse_coo().coalesce(), _generator(seed)
+    features, generator = data.features.cpu().to_sparse_coo().coalesce(), torch.Generator().manual_seed(seed)
     present = features.values() != 0
     places, values = features.indices()[:, present], features.values()[present]
     moving = torch.zeros(len(values), dtype=torch.bool)
@@ -112,24 +85,10 @@ def _new_columns(places: Tensor, moving: Tensor, width: int, generator: torch.Ge
 
 
 def add_edge_noise(data: GraphData, fraction: float, *, seed: int = 0) -> GraphData:
-    """Add random edges, each in both directions: no self loops, none that is there already.
-
-    Args:
-        data: the graph.
-        fraction: how many to add, as a share of the undirected edges; 1 doubles them.
-        seed: seed of the edges.
-
-    Returns:
-        The graph with the new edges behind the old ones.
+    """Add random edges, each in both directions: no self loops, none twice; a fraction of 1 doubles the edges.
 
     Raises:
         ValueError: the fraction is negative or not finite, or there are fewer pairs of nodes without an edge.
-
-    Example:
-        >>> from experiments.datasets.graphs.load import load_graph
-        >>> data = load_graph("digits")
-        >>> round(add_edge_noise(data, 0.5).edge_index.shape[1] / data.edge_index.shape[1], 2)
-        1.5
     """
     if not 0 <= fraction < float("inf"):
         raise ValueError(f"fraction={fraction}; expected a share of the edges, 0 or more and finite")
@@ -145,7 +104,7 @@ def add_edge_noise(data: GraphData, fraction: float, *, seed: int = 0) -> GraphD
             f"fraction={fraction} of the {len(low)} edges of {data.name!r} is {number} new ones, but only {room} pairs "
             f"of nodes have none; expected a fraction of at most {room / max(len(low), 1):.4g}"
         )
-    free = _sample(room, number, _generator(seed))
+    free = _sample(room, number, torch.Generator().manual_seed(seed))
     # The free pair of rank r comes after as many taken ones as have at most r free pairs before them.
     pairs = free + torch.searchsorted(taken - torch.arange(len(taken)), free, right=True)
     high = torch.searchsorted(starts, pairs, right=True) - 1
@@ -161,7 +120,3 @@ def _sample(total: int, number: int, generator: torch.Generator) -> Tensor:
     while len(drawn) < number:
         drawn = torch.randint(total, (2 * number,), generator=generator).unique()
     return drawn[torch.randperm(len(drawn), generator=generator)[:number]]
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)

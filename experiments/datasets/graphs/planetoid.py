@@ -30,15 +30,7 @@ def read_planetoid(folder: Path, name: str, *, num_classes: int) -> GraphData:
     The nodes of allx come first, and of these the ones of x first; they are for training, the next 500 (or what there
     is) for validation. Line i of test.index is the node of row i of tx. A node in none of these files has no features
     and no label and is in no split. The keys of graph are nodes, its values lists of neighbours; either direction of
-    an edge is enough, repeated edges and self loops are dropped.
-
-    Args:
-        folder: folder of the files.
-        name: name of the graph, as in the names of the files.
-        num_classes: number of classes.
-
-    Returns:
-        The graph, with row-normalised features.
+    an edge is enough, repeated edges and self loops are dropped. The rows of the features are normalised.
 
     Raises:
         OSError: a file cannot be opened.
@@ -138,15 +130,13 @@ def _test_nodes(path: Path, start: int, stop: int, count: int) -> Tensor:
 
 
 def _edges(graph: dict[Any, Any], num_nodes: int) -> Tensor:
-    part = "graph"
     for node, others in graph.items():
-        require(
-            isinstance(others, list), part, f"{type(others).__name__} of node {shown(node)}", "a list of neighbours"
-        )
+        seen = f"{type(others).__name__} of node {shown(node)}"
+        require(isinstance(others, list), "graph", seen, "a list of neighbours")
     ids = chain(graph, chain.from_iterable(graph.values()))
     wrong = [node for node in ids if type(node) is not int or not 0 <= node < num_nodes]
     seen = f"node [{', '.join(map(shown, wrong[:1]))}] and {len(wrong)} such in all"
-    require(not wrong, part, seen, f"whole numbers from 0 to {num_nodes - 1}")
+    require(not wrong, "graph", seen, f"whole numbers from 0 to {num_nodes - 1}")
     pairs = [(node, other) for node, others in graph.items() for other in others if node != other]
     edges = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T
     return torch.cat([edges, edges.flip(0)], 1).unique(dim=1)

@@ -1,9 +1,8 @@
 """Where the original files of Cora, Citeseer and PubMed lie; fetched from their authors' repository when missing."""
 
-import hashlib
 from pathlib import Path
 
-from experiments.datasets.fetch import fetch
+from experiments.datasets.fetch import complete_folder
 from experiments.datasets.places import OTHER_FOLDER
 from experiments.datasets.untrusted import is_there
 
@@ -42,21 +41,10 @@ SHA256 = {
 
 
 def find_planetoid(root: Path, name: str) -> Path:
-    """Return the folder that holds the eight files `ind.NAME.*`; missing ones are fetched, and their checksums checked.
-
-    Files that are there already are taken as they are, so another graph in the same format can be put in the place of
-    the published one. A folder that holds only some of the eight is completed if those are the published files.
-
-    Args:
-        root: folder of the data sets; looked at are planetoid/raw, planetoid, raw and the folder itself.
-        name: "cora", "citeseer" or "pubmed".
-
-    Returns:
-        The folder, planetoid/raw where the files have been fetched.
+    """Return the folder of the files `ind.NAME.*`: the first that holds any, else planetoid/raw; fetch missing ones.
 
     Raises:
-        FileNotFoundError: files are missing and could not be fetched, or are not fetched to go with other ones.
-        ValueError: a fetched file has not the published checksum; nothing of it is kept.
+        FileNotFoundError, ValueError, UserError: see `complete_folder`.
 
     Source:
         https://github.com/kimiyoung/planetoid/tree/master/data
@@ -64,24 +52,9 @@ def find_planetoid(root: Path, name: str) -> Path:
     names = [f"ind.{name}.{part}" for part in PARTS]
     folders = [root / "planetoid" / "raw", root / "planetoid", root / "raw", root]
     folder = next((folder for folder in folders if any(is_there(folder / file) for file in names)), folders[0])
-    missing = [file for file in names if not is_there(folder / file)]
-    # A file of the published set would not go with the others of somebody's own graph.
-    own = [file for file in names if file not in missing and _sha256(folder / file) != SHA256[file]] if missing else []
-    if own:
-        raise FileNotFoundError(
-            f"{folder}: {', '.join(missing)} missing; expected all of {', '.join(names)}. The missing ones are not "
-            f"fetched from {ADDRESS}, because {', '.join(own)} differs from the file published there. Add the missing "
-            f"files, remove those that are there, or name another folder by {OTHER_FOLDER}."
-        )
     remedy = (
         f"Looked at {', '.join(map(str, folders))}. Fetch {', '.join(names)} from {ADDRESS} and put them there, or "
         f"name their folder by {OTHER_FOLDER}."
     )
-    for file in missing:
-        fetch(folder / file, f"{ADDRESS}/{file}", checksum=SHA256[file], remedy=remedy)
+    complete_folder(folder, names, ADDRESS, SHA256, remedy=remedy)
     return folder
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -100,17 +100,11 @@ class _Unpickler(pickle.Unpickler):
 def read_pickle(path: Path) -> Any:
     """Read one numpy array, CSR matrix, or dictionary of lists from a pickle of Python 2 or 3.
 
-    Args:
-        path: the file.
-
-    Returns:
-        A numpy array of numbers, a checked `scipy.sparse.csr_matrix`, or plain Python objects as they are, in which to
-        go through all lists takes no more steps than the file has bytes.
+    Arrays hold numbers, and matrices are checked. To go through all lists takes no more steps than the file has bytes.
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: the file is damaged, too large, or asks for anything else than such objects need; the message names
-            it.
+        ValueError: the file is damaged, too large, or asks for anything else than such objects need.
     """
     content = read_bytes(path, expected=_EXPECTED)
     try:

@@ -37,8 +37,9 @@ def cached_array(
 ) -> tuple[Tensor, dict[str, str]]:
     """Return an array and notes about it; from disk where they were made with the same key before.
 
-    Two files are kept: the numbers (.npy without pickles) and the key and notes beside it (.json). Whenever the process
-    dies, both are whole, or the array is made again. Of several processes one makes it, and the others wait for it.
+    Two files are kept: the numbers (.npy without pickles), whose pages are read when they are wanted, and the key and
+    notes beside it (.json). Whenever the process dies, both are whole, or the array is made again. Of several processes
+    one makes it, and the others wait for it.
 
     Args:
         folder: where to keep it.
@@ -49,9 +50,6 @@ def cached_array(
         row: sizes of the other dimensions, None where any will do.
         dtype: type of the numbers.
         notes: what to tell about the array; `make` may fill it in.
-
-    Returns:
-        The array, whose pages are read from disk when they are wanted, and the notes.
 
     Raises:
         ValueError: the file is damaged, made of something else or of another size or type; the message names it.

@@ -70,22 +70,12 @@ def caption_words(caption: str) -> list[str]:
 
     Words are runs of letters and digits, also with hyphens inside; what follows an apostrophe is a word of its own.
     Nearly what the evaluation of COCO does (the Penn Treebank's rules without punctuation): "n't" differs.
-
-    Example:
-        >>> caption_words("A man's T-shirt , and 2 dogs .")
-        ['a', 'man', "'s", 't-shirt', 'and', '2', 'dogs']
     """
     return _WORDS.findall(caption.lower().replace("’", "'"))
 
 
 class ListedImage(NamedTuple):
-    """What a list of images says of one of them.
-
-    Args:
-        place: where it is listed, and its name.
-        image: the photograph; None when it is missing.
-        captions: its captions.
-    """
+    """What a list of images says of one of them: where it is listed; None for an image that is missing."""
 
     place: str
     image: ImageFile | None
@@ -95,18 +85,9 @@ class ListedImage(NamedTuple):
 def complete(
     rows: Sequence[ListedImage], *, expected: str, name: str, split: str, skipped: Counter[str], skip: bool
 ) -> CaptionedImages:
-    """Check that every listed image is there and has captions.
+    """Check that every listed image is there and has captions, which are `expected` to be something.
 
-    Args:
-        rows: the images.
-        expected: what captions are expected to be, to tell in errors.
-        name: name of the data set.
-        split: name of the split.
-        skipped: what has been left out before; changed in place.
-        skip: leave out and count images that are not there or have no captions.
-
-    Returns:
-        The images and their captions.
+    With `skip`, those that have not are left out and counted in `skipped`, in place.
 
     Raises:
         FileNotFoundError: an image is missing.

@@ -16,15 +16,8 @@ def load_captions(name: str, split: str, *, data_root: Path | str | None = None,
 
     The module of a data set in `experiments.datasets.images.readers` tells what it holds and where its files lie.
 
-    Args:
-        name: name of the data set, one of `CAPTIONS`.
-        split: "train", "val" or "test".
-        data_root: folder of the data sets; by default $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention.
-        skip: leave out, and count in `skipped`, lines that are no caption, images without a caption and captions
-            without an image.
-
-    Returns:
-        The photographs, in the order of the split, and their captions.
+    With `skip`, lines that are no caption, images without a caption and captions without an image are left out, and
+    counted in `skipped`.
 
     Raises:
         FileNotFoundError: files are missing; the message says which to put where. They are not fetched.

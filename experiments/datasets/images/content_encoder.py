@@ -31,12 +31,7 @@ _AGAIN = "Remove the file, and the encoder is trained again."
 
 
 class ContentEncoder(nn.Module):
-    """Four convolutions that halve the picture, and one more: 96 pixels become a grid of 6 x 6, 112 one of 7 x 7.
-
-    Args:
-        num_words: number of words to predict.
-        channels: width of the features.
-    """
+    """Four convolutions that halve the picture, and one more: 96 pixels become a grid of 6 x 6, 112 one of 7 x 7."""
 
     def __init__(self, num_words: int, channels: int = 256) -> None:
         super().__init__()
@@ -62,15 +57,9 @@ def _block(inputs: int, outputs: int, *, stride: int) -> nn.Sequential:
 
 
 def content_targets(captions: Sequence[Sequence[str]], *, most: int = 500) -> tuple[list[str], Tensor]:
-    """Choose the words to predict, and say which images have them.
+    """Choose the words to predict, and say in [images, words] bool which images have them in a caption.
 
-    Args:
-        captions: captions of every image.
-        most: number of words at most.
-
-    Returns:
-        The words that are in the captions of most images, but for scikit-learn's stop words and single characters, and
-        [images, words] bool, whether a word is in any caption of an image.
+    They are the words that are in the captions of most images, but for scikit-learn's stop words and single characters.
 
     Raises:
         ValueError: no such word.
@@ -96,18 +85,8 @@ def content_encoder(
 ) -> GridEncoder:
     """Train an encoder, or take the one that was trained with the same data and settings before.
 
-    Args:
-        pixels: [images, 3, height, width] uint8, of the training split only; height and width divide by 16.
-        captions: captions of every image.
-        folder: folder of the cache.
-        seed: seed of the weights and of the order of the images.
-        epochs: passes over the images.
-        batch_size: images at a time.
-        device: where to compute.
-        progress: show a progress bar.
-
-    Returns:
-        The frozen encoder, named after its seed.
+    The pixels, [images, 3, height, width] uint8, are of the training split only; height and width divide by 16. The
+    seed is that of the weights and of the order of the images; the encoder is named after it.
 
     Raises:
         ValueError: sizes do not go together, or the cache is damaged.
@@ -117,13 +96,8 @@ def content_encoder(
     if any(side % _SHRINK or not side for side in pixels.shape[2:]):
         raise ValueError(f"images of {list(pixels.shape[2:])} pixels; expected sides that divide by {_SHRINK}")
     words, targets = content_targets(captions)
-    key = json.dumps(
-        {
-            "pixels": checksum(pixels),
-            "targets": [words, checksum(targets)],
-            "settings": [seed, epochs, batch_size, _LEARNING_RATE],
-        }
-    )
+    settings = [seed, epochs, batch_size, _LEARNING_RATE]
+    key = json.dumps({"pixels": checksum(pixels), "targets": [words, checksum(targets)], "settings": settings})
     name = f"content-encoder-seed{seed}"
     path = folder / f"{name}-{sha256(key.encode()).hexdigest()[:16]}.npz"
     with torch.random.fork_rng():

@@ -24,7 +24,7 @@ seen the word could not point at it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import permutations
+from itertools import compress, permutations
 from random import Random
 from typing import TypeVar
 
@@ -57,17 +57,6 @@ class DigitScenes:
         grid: number of rows and of columns.
         captions: the true captions of every scene. Those that name the digits in falling order come first, in random
             order, and are all there is of training scenes; then the others, in random order.
-
-    Example:
-        >>> scenes = digit_scenes(0, train=3, val=1, test=1)["train"]
-        >>> print(scenes.digits[1].view(3, 3))
-        tensor([[ 4, -1, -1],
-                [ 8,  6, -1],
-                [-1, -1, -1]])
-        >>> scenes.captions[1]
-        ['an eight left of a six and below a four']
-        >>> scenes.word_cells(1, "a six right of an eight")
-        [-1, 4, -1, -1, -1, 3]
     """
 
     regions: Tensor
@@ -86,15 +75,7 @@ class DigitScenes:
         return pixels.transpose(2, 3).reshape(-1, rows * _SIZE, columns * _SIZE)
 
     def word_cells(self, scene: int, caption: str) -> list[int]:
-        """Return the cell of every word of a caption, also of one that a model has made.
-
-        Args:
-            scene: place of the scene.
-            caption: words with blanks between.
-
-        Returns:
-            The cells, counted from 0 row by row; -1 for words that are no name of a digit of the scene.
-        """
+        """Return the cell of every word of a caption; -1 for words that are no name of a digit of the scene."""
         digits = enumerate(self.digits[scene].tolist())
         cells = {DIGIT_NAMES[digit]: cell for cell, digit in digits if digit != _EMPTY}
         return [cells.get(word, NO_CELL) for word in caption.split()]
@@ -113,18 +94,8 @@ def digit_scenes(
 
     The splits share no image of a digit: of the 1797 images, 60 % are for training, 20 % for validation and 20 % for
     the test. (A writer may be in several splits: who wrote what is not known.) A split depends on the seed and its own
-    size only; of two sizes the smaller is the beginning of the larger.
-
-    Args:
-        seed: seed of the scenes and of the split of the images.
-        train: number of scenes to train on.
-        val: number of scenes to validate on.
-        test: number of scenes to test on.
-        grid: number of rows and of columns.
-        most_digits: digits of a scene at most, up to 3; all numbers are equally probable.
-
-    Returns:
-        The splits by name.
+    size only; of two sizes the smaller is the beginning of the larger. A scene has up to `most_digits` digits, 3 at
+    most; all numbers are equally probable.
 
     Raises:
         ValueError: a split would be empty, or the grid does not go with the number of digits.
@@ -141,24 +112,13 @@ def digit_scenes(
         )
     images = digit_images(seed)
     return {
-        split: _scenes(
-            Random(f"{seed} {split}").random, images[split], sizes[split], grid, most_digits, split != "train"
-        )
-        for split in SPLITS
+        split: _scenes(Random(f"{seed} {split}").random, images[split], size, grid, most_digits, split != "train")
+        for split, size in sizes.items()
     }
 
 
 def true_captions(places: dict[int, tuple[int, int]], *, in_order: bool = False) -> list[str]:
-    """Return all captions that are true of a scene.
-
-    Args:
-        places: row and column of every digit; one to three digits.
-        in_order: only those that name the digits in the order of `places`.
-
-    Example:
-        >>> true_captions({8: (0, 0), 2: (1, 2)})
-        ['an eight left of a two', 'an eight above a two', 'a two right of an eight', 'a two below an eight']
-    """
+    """Return all captions that are true of digits at these rows and columns, or only those in the order of `places`."""
     name = {digit: f"{'an' if digit == 8 else 'a'} {DIGIT_NAMES[digit]}" for digit in places}
     if len(places) == 1:
         (digit,) = places
@@ -176,13 +136,8 @@ def true_captions(places: dict[int, tuple[int, int]], *, in_order: bool = False)
 def _relations(place: tuple[int, int], other: tuple[int, int]) -> list[str]:
     """All that is true of a cell in relation to another one."""
     (row, column), (other_row, other_column) = place, other
-    true = {
-        "left of": column < other_column,
-        "right of": column > other_column,
-        "above": row < other_row,
-        "below": row > other_row,
-    }
-    return [relation for relation, holds in true.items() if holds]
+    true = [column < other_column, column > other_column, row < other_row, row > other_row]
+    return list(compress(("left of", "right of", "above", "below"), true))
 
 
 def digit_images(seed: int) -> dict[str, list[Tensor]]:

@@ -37,17 +37,11 @@ class Scale(nn.Module):
 
 @dataclass(frozen=True)
 class GridEncoder:
-    """A frozen network that gives features of the cells of a grid.
-
-    Args:
-        name: what results call it.
-        module: [B, 3, height, width] float32 to [B, channels, rows, columns].
-        transform: pixels of 0 to 255, [B, 3, height, width] uint8, to what the module takes; such as `Scale`.
-    """
+    """A frozen network that gives features of the cells of a grid, and what results call it."""
 
     name: str
-    module: nn.Module
-    transform: nn.Module
+    module: nn.Module  # [B, 3, height, width] float32 to [B, channels, rows, columns]
+    transform: nn.Module  # pixels, [B, 3, height, width] uint8, to what the module takes; such as `Scale`
 
 
 def fingerprint(module: nn.Module) -> str:
@@ -65,17 +59,11 @@ def resized_images(
     """Open every photograph once, make it a square and keep the pixels on disk.
 
     The whole photograph becomes the square, whatever its shape was: nothing that a caption tells is cut off. Kept
-    pixels are taken again when the names, sizes and times of the files are the same.
-
-    Args:
-        data: the photographs.
-        size: side of the square.
-        folder: folder of the cache.
-        skip: leave out bad photographs, and count them in `skipped`.
-        progress: show a progress bar.
+    pixels are taken again when the names, sizes and times of the files are the same. With `skip`, bad photographs are
+    left out of the data and counted.
 
     Returns:
-        The data, without bad photographs, and [images, 3, size, size] uint8, read from disk when it is wanted.
+        The data, and [images, 3, size, size] uint8, read from disk when it is wanted.
 
     Raises:
         ValueError: without `skip`, a photograph that cannot be read, the first; or a damaged cache, or a name of the
@@ -96,10 +84,8 @@ def resized_images(
                 yield np.zeros((1, 3, size, size), np.uint8)
 
     key = {"images": _files_fingerprint(data.images), "size": size}
-    array, bad = cached_array(
-        folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels, row=(3, size, size),
-        dtype=np.dtype(np.uint8), notes=bad,
-    )  # fmt: skip
+    name, dtype = f"{data.name}-{data.split}-{size}", np.dtype(np.uint8)
+    array, bad = cached_array(folder, name, key, len(data), pixels, row=(3, size, size), dtype=dtype, notes=bad)
     if not bad:
         return data, array
     if not skip:
@@ -107,9 +93,8 @@ def resized_images(
     if wrong := [place for place in bad if not (place.isdecimal() and int(place) < len(data))]:
         seen = f"a note of {data.name}-{data.split} tells of image {shown(wrong[0])}"
         raise ValueError(f"{folder}: {seen}; expected a place in the data. Remove the notes (.json) and try again.")
-    places = {int(place) for place in bad}
-    kept = [place for place in range(len(data)) if place not in places]
-    return data.without(places, "bad image"), array[kept]
+    kept = [place for place in range(len(data)) if str(place) not in bad]
+    return data.without(map(int, bad), "bad image"), array[kept]
 
 
 def _files_fingerprint(images: Sequence[ImageFile]) -> str:
@@ -132,15 +117,7 @@ def grid_features(
 ) -> Tensor:
     """Return the features of the cells of every photograph, computed once and kept on disk.
 
-    Kept features are taken again when pixels, weights and transform are the same.
-
-    Args:
-        encoder: the network.
-        pixels: [images, 3, height, width] uint8; see `resized_images`.
-        folder: folder of the cache.
-        batch_size: photographs at a time.
-        device: where to compute.
-        progress: show a progress bar.
+    Kept features are taken again when pixels ([images, 3, height, width] uint8), weights and transform are the same.
 
     Returns:
         [images, cells, channels] float16, cells row by row, read from disk when it is wanted.
@@ -175,9 +152,6 @@ def grid_features(
 
 def resnet_grid(name: str = "resnet50") -> GridEncoder:
     """Return torchvision's ResNet up to its last grid, with the weights torchvision recommends: 7 x 7 at 224 pixels.
-
-    Args:
-        name: torchvision's name of a ResNet, ResNeXt or wide ResNet.
 
     Raises:
         ImportError: torchvision is missing, or does not go with this torch.

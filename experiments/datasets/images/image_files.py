@@ -49,8 +49,7 @@ class ImageFile:
 
         Raises:
             OSError: there is no such file, or it cannot be read.
-            ValueError: the file is cut off, damaged, of another format than FORMATS or of more than MOST_PIXELS; the
-                message names it.
+            ValueError: the file is cut off, damaged, of another format than FORMATS or of more than MOST_PIXELS.
         """
         content = self._bytes()
         try:
@@ -58,9 +57,7 @@ class ImageFile:
         except Exception as error:  # Pillow's readers of formats raise whatever Python can on damaged bytes
             # Pillow's message may hold the address of the object, which tells nothing.
             unknown = isinstance(error, UnidentifiedImageError)
-            seen = "no picture" if unknown else f"damaged, {clipped(str(error) or type(error).__name__)}"
-            if isinstance(error, _TooLargeError):
-                seen = str(error)
+            seen = "no picture" if unknown else f"damaged or too large, {clipped(str(error) or type(error).__name__)}"
             raise ValueError(
                 f"{self}: {seen} ({len(content)} bytes); expected {_EXPECTED}. Replace it by an intact copy, or "
                 f"{SKIP_BAD}."
@@ -76,10 +73,6 @@ class ImageFile:
             return file.read(self.size)
 
 
-class _TooLargeError(ValueError):
-    """More pixels than MOST_PIXELS."""
-
-
 def _decode(content: bytes) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own bound is tighter
@@ -87,38 +80,30 @@ def _decode(content: bytes) -> Image.Image:
     with image:
         width, height = image.size  # the header's: nothing is unpacked yet
         if width * height > MOST_PIXELS:
-            raise _TooLargeError(f"{width} x {height} pixels, more than {MOST_PIXELS} (MOST_PIXELS)")
+            raise ValueError(f"{width} x {height} pixels, more than {MOST_PIXELS} (MOST_PIXELS)")
         return image.convert("RGB")
 
 
 def tar_images(path: Path) -> dict[str, ImageFile]:
-    """Return the files of an uncompressed tar archive by their names without folders.
-
-    Raises:
-        ValueError: the archive is damaged, cut off or compressed; the message names it.
-    """
+    """Return the files of an uncompressed tar archive by their names without folders; ValueError if it is damaged."""
     if not is_there(path):
         raise FileNotFoundError(f"{path} is missing; expected an uncompressed tar archive of photographs.")
+    files = {}
     try:
-        members = _members(path)
+        end = path.stat().st_size
+        with tarfile.open(path, "r:") as archive:
+            for member in archive:
+                # with a size below 0 the next member would be this one again, for ever
+                if member.size < 0 or (member.isfile() and member.offset_data + member.size > end):
+                    name = clipped(member.name)
+                    raise ValueError(f"member {name!r} has {member.size} bytes, of {end} of the archive")
+                if member.isfile():
+                    file = ImageFile(path, clipped(member.name), member.offset_data, member.size)
+                    files[file.name] = file
     # an index out of range in what tells the holes of a file, a number out of range in a long header
     except (tarfile.TarError, ValueError, IndexError, OverflowError, MemoryError, EOFError) as error:
         seen = clipped(str(error) or type(error).__name__)
         raise ValueError(
             f"{path}: no intact tar archive: {seen}; expected an uncompressed one. Replace it by an intact copy."
         ) from error
-    files = [ImageFile(path, clipped(member.name), member.offset_data, member.size) for member in members]
-    return {file.name: file for file in files}
-
-
-def _members(path: Path) -> list[tarfile.TarInfo]:
-    """The files of an archive, each of them a run of its bytes."""
-    end, members = path.stat().st_size, []
-    with tarfile.open(path, "r:") as archive:
-        for member in archive:
-            # with a size below 0 the next member would be this one again, for ever
-            if member.size < 0 or (member.isfile() and member.offset_data + member.size > end):
-                raise ValueError(f"member {clipped(member.name)!r} has {member.size} bytes, of {end} of the archive")
-            if member.isfile():
-                members.append(member)
-    return members
+    return files

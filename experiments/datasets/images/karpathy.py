@@ -27,13 +27,8 @@ def read_karpathy(path: Path, folder: Path, split: str, *, skip: bool = False) -
         split: "train" (with "restval", as is usual), "val" or "test".
         skip: see `load_captions`.
 
-    Returns:
-        The photographs, in the order of the file, and their captions.
-
     Raises:
-        FileNotFoundError: there is no such file, or, without `skip`, a photograph is missing.
-        ValueError: the file is damaged or of another format, an image is said to be outside the folder, or, without
-            `skip`, an image has no caption.
+        FileNotFoundError, ValueError: as of `load_captions`, or an image is said to be outside the folder.
     """
     if not is_there(path):
         expected = f"the file of this name in {_KARPATHY}, and the photographs ({_COCO}) in {folder}"

@@ -7,13 +7,13 @@ from itertools import accumulate
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from experiments.datasets.images.digit_scenes import DigitScenes
 from experiments.datasets.text.batches import Batch, BucketSampler, teacher_forced
 from experiments.datasets.text.vocabulary import Vocabulary
 
-__all__ = ["EncodedCaptions", "OneCaptionSampler", "RegionCaptions", "caption_loader"]
+__all__ = ["EncodedCaptions", "OneCaptionSampler", "RegionCaptions"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +65,8 @@ class RegionCaptions:
 class EncodedCaptions(Dataset[Batch]):
     """Pairs of an image and one of its captions; indexed by a list of places it gives the `Batch` of these pairs.
 
-    The pairs of an image stand together, so that the place of a pair tells its image and caption; see `image` and
-    `firsts`.
-
-    Args:
-        data: the images.
-        vocabulary: word pieces.
-        references: captions of an image at most, the first ones; all by default.
+    Of an image there are the first `references` captions, or all. Its pairs stand together, so that the place of a pair
+    tells its image and caption; see `image` and `firsts`.
     """
 
     def __init__(self, data: RegionCaptions, vocabulary: Vocabulary, *, references: int | None = None) -> None:
@@ -99,13 +94,7 @@ class EncodedCaptions(Dataset[Batch]):
 
 
 class OneCaptionSampler(BucketSampler):
-    """Every image once an epoch, with one of its captions, drawn anew in every epoch.
-
-    Args:
-        data: the pairs.
-        sentences: most pairs of a batch.
-        seed: seed of the order and of the draws.
-    """
+    """Every image once an epoch, with one of its captions, drawn anew in every epoch."""
 
     def __init__(self, data: EncodedCaptions, *, sentences: int, seed: int = 0) -> None:
         super().__init__(data.lengths, sentences=sentences, seed=seed)
@@ -118,8 +107,3 @@ class OneCaptionSampler(BucketSampler):
         chosen: list[int] = (self.firsts + draws).tolist()
         order = BucketSampler([self.lengths[pair] for pair in chosen], sentences=self.sentences, seed=self.seed)
         return [[chosen[place] for place in batch] for batch in order.batches(epoch)]
-
-
-def caption_loader(data: EncodedCaptions, sampler: BucketSampler) -> DataLoader[Batch]:
-    """Return a loader of a sampler's batches, with the sampler as its `sampler`, where Lightning sets the epoch."""
-    return DataLoader(data, sampler=sampler, batch_size=None)

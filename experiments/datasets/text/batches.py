@@ -1,7 +1,8 @@
 """Batches of sentence pairs of similar lengths, padded."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD, Vocabulary
 
 __all__ = ["Batch", "BucketSampler", "EncodedText", "batch_loader", "padded", "teacher_forced"]
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,16 +43,13 @@ class Batch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Return a copy of the batch with every tensor on `device`; Lightning calls this."""
-        return Batch(*(getattr(self, field.name).to(device, non_blocking=non_blocking) for field in fields(self)))
+        return Batch(*(tensor.to(device, non_blocking=non_blocking) for tensor in vars(self).values()))
 
 
 class EncodedText(Dataset[Batch]):
     """Sentence pairs as ids; indexed by a list of places it gives the `Batch` of these pairs.
 
-    Args:
-        text: the pairs.
-        source: vocabulary of the source.
-        target: vocabulary of the target, the same by default (a joint one).
+    There are two vocabularies, or a joint one.
 
     Raises:
         ValueError: an empty source sentence; the message says which. A target may be empty, where there is none yet.
@@ -110,11 +110,6 @@ class BucketSampler(Sampler[list[int]]):
 
     Raises:
         ValueError: no limit, a limit or pool that is not positive, no pairs, or a pair longer than the limit.
-
-    Example:
-        >>> sampler = BucketSampler([(3, 4), (9, 9), (2, 4), (8, 9)], sentences=2, shuffle=False)
-        >>> list(sampler)
-        [[2, 0], [3, 1]]
 
     Source:
         Pools as in OpenNMT-py 0.x, onmt/io/IO.py, OrderedIterator.
@@ -185,7 +180,7 @@ class BucketSampler(Sampler[list[int]]):
         return batches
 
 
-def batch_loader(data: EncodedText, sampler: BucketSampler) -> DataLoader[Batch]:
+def batch_loader(data: Dataset[Item], sampler: BucketSampler) -> DataLoader[Item]:
     """Return a loader of a sampler's batches, with the sampler as its `sampler`, where Lightning sets the epoch."""
     # batch_size=None: what the sampler yields, a list of places, is the index.
     return DataLoader(data, sampler=sampler, batch_size=None)

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from experiments.datasets.places import SPLITS, data_folder
 from experiments.datasets.text.batches import BucketSampler, padded
@@ -24,8 +24,6 @@ __all__ = [
     "encode_sentences",
     "hide_tokens",
     "load_english",
-    "masked_loader",
-    "padded",
 ]
 
 MASK = UNKNOWN  # no text has this piece, as the vocabulary has one for every byte
@@ -39,16 +37,11 @@ def load_english(
     """Load sentences by split, in small letters, each once.
 
     `toy`: the English-like side of the embedded corpus. `english`: the English sides of Multi30k and Tatoeba, with
-    their splits; training sentences that are also held out are left out.
-
-    Args:
-        name: "toy" or "english".
-        limit: most training sentences; which ones is the same in every run.
-        data_root: see `load_parallel`.
+    their splits; training sentences that are also held out are left out. There are `limit` training sentences at most;
+    which ones is the same in every run.
 
     Raises:
-        FileNotFoundError: files are missing; the message says which to put where.
-        ValueError: an unknown name, or a bad file.
+        FileNotFoundError, ValueError: an unknown name, or as of `load_parallel`.
     """
     if name not in ENGLISH:
         raise ValueError(f"no text is named {name!r}; expected one of {', '.join(ENGLISH)}")
@@ -67,11 +60,7 @@ def english_side(names: tuple[str, ...], split: str, data_root: Path) -> list[st
 
 
 def encode_sentences(sentences: Sequence[str], vocabulary: Vocabulary, *, length: int) -> list[Tensor]:
-    """Ids of sentences between <s> and </s>, cut off so that these fit into a length of at least 3.
-
-    Raises:
-        ValueError: an empty sentence, or a length with no room for a piece.
-    """
+    """Ids of sentences between <s> and </s>, cut off so that these fit into a length of at least 3."""
     if length < 3:
         raise ValueError(f"length is {length}; expected 3 at least: <s>, a piece and </s>")
     rows = [vocabulary.encode(sentence) for sentence in sentences]
@@ -100,26 +89,13 @@ class MaskedBatch(NamedTuple):
 def hide_tokens(
     tokens: Tensor, mask: Tensor, *, share: float, vocabulary_size: int, generator: np.random.Generator
 ) -> MaskedBatch:
-    """Hide a share of the tokens of every sentence, one at least, but never <s> and </s>.
+    """Hide a share of the tokens [B, N] of every sentence, rounded, one at least, but never <s> and </s>.
 
-    Of the hidden tokens, 80 % become MASK, 10 % another token drawn uniformly, and 10 % stay as they are.
-
-    Args:
-        tokens: [B, N] int64.
-        mask: [B, N] bool, True at what is no padding.
-        share: share to hide, rounded to whole tokens in each sentence.
-        vocabulary_size: number of tokens.
-        generator: source of all choices.
+    Of the hidden tokens, 80 % become MASK, 10 % another token drawn uniformly, and 10 % stay as they are. The mask,
+    [B, N] bool, is True at what is no padding.
 
     Raises:
         ValueError: a share that is not between 0 and 1.
-
-    Example:
-        >>> tokens = torch.tensor([[BEGIN, 7, 8, 9, END]])
-        >>> everywhere, generator = torch.ones(1, 5, dtype=torch.bool), np.random.default_rng(0)
-        >>> batch = hide_tokens(tokens, everywhere, share=0.4, vocabulary_size=300, generator=generator)
-        >>> batch.hidden.sum().item(), batch.target.tolist() == tokens[batch.hidden].tolist()
-        (1, True)
 
     Source:
         Devlin, Chang, Lee and Toutanova, BERT, 2019, section 3.1 and create_pretraining_data.py.
@@ -139,12 +115,7 @@ def hide_tokens(
 
 
 class EpochSampler(BucketSampler):
-    """A `BucketSampler` of sentences that gives the epoch beside the places; without shuffling always epoch 0.
-
-    Args:
-        rows: ids of the sentences.
-        options: as of `BucketSampler`.
-    """
+    """A `BucketSampler` of sentences that gives the epoch beside the places; without shuffling always epoch 0."""
 
     def __init__(self, rows: Sequence[Tensor], **options: Any) -> None:
         super().__init__([(len(row), len(row)) for row in rows], **options)
@@ -158,12 +129,6 @@ class MaskedText(Dataset[MaskedBatch]):
     """Sentences as ids; indexed by an epoch and a list of places it gives the `MaskedBatch` of these sentences.
 
     What is hidden depends on seed, epoch and places alone, so a run that is resumed goes on with the same batches.
-
-    Args:
-        rows: ids of the sentences, from `encode_sentences`.
-        vocabulary_size: number of tokens.
-        share: share of the tokens to hide.
-        seed: seed of the choice.
     """
 
     def __init__(self, rows: Sequence[Tensor], *, vocabulary_size: int, share: float = 0.15, seed: int = 0) -> None:
@@ -176,10 +141,4 @@ class MaskedText(Dataset[MaskedBatch]):
         epoch, places = index
         tokens, mask = padded([self.rows[place] for place in places])
         generator = np.random.default_rng([self.seed, epoch, *places])
-        size = self.vocabulary_size
-        return hide_tokens(tokens, mask, share=self.share, vocabulary_size=size, generator=generator)
-
-
-def masked_loader(data: MaskedText, sampler: EpochSampler) -> DataLoader[MaskedBatch]:
-    """Return a loader of a sampler's batches, with the sampler where Lightning sets the epoch."""
-    return DataLoader(data, sampler=sampler, batch_size=None)
+        return hide_tokens(tokens, mask, share=self.share, vocabulary_size=self.vocabulary_size, generator=generator)

@@ -1,11 +1,11 @@
 """Sentence pairs to translate, by the name of their data set."""
 
 from pathlib import Path
+from typing import Any
 
 from experiments.datasets.discovery import import_readers
 from experiments.datasets.places import check_split, data_folder
 from experiments.datasets.text.parallel_text import PARALLEL, ParallelText, Rules, read_parallel
-from experiments.datasets.text.word_rules import WordRule
 
 __all__ = ["PARALLEL", "ParallelText", "load_parallel", "read_parallel"]
 
@@ -13,16 +13,7 @@ import_readers("experiments.datasets.text.readers")
 
 
 def load_parallel(
-    name: str,
-    split: str,
-    *,
-    source: str = "de",
-    target: str = "en",
-    data_root: Path | str | None = None,
-    lowercase: bool = False,
-    max_words: int | None = None,
-    skip: bool = False,
-    words: WordRule = "none",
+    name: str, split: str, *, source: str = "de", target: str = "en", data_root: Path | str | None = None, **rules: Any
 ) -> ParallelText:
     """Load one split of a data set of sentence pairs.
 
@@ -33,14 +24,8 @@ def load_parallel(
         split: "train", "val" or "test".
         source: language to translate from, such as "de".
         target: language to translate to.
-        data_root: folder of the data sets; by default $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention.
-        lowercase: see `read_parallel`, as the following.
-        max_words: most words of a sentence.
-        skip: leave out bad pairs.
-        words: how sentences are divided into words; "none" takes them as they are in the files.
-
-    Returns:
-        The pairs.
+        data_root: see `data_folder`.
+        rules: what becomes of a line; fields of `Rules`.
 
     Raises:
         FileNotFoundError: files are missing and cannot be fetched; the message says which to put where.
@@ -52,4 +37,4 @@ def load_parallel(
     if unknown or source == target:
         seen = f"no language is named {unknown[0]!r}" if unknown else f"source and target are both {source!r}"
         raise ValueError(f"{seen}; expected two different ones of those of {name}: {', '.join(reader.languages)}")
-    return reader.read(data_folder(data_root), split, (source, target), Rules(lowercase, max_words, skip, words))
+    return reader.read(data_folder(data_root), split, (source, target), Rules(**rules))

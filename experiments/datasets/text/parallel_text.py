@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.datasets.text.word_rules import WordRule, divide_words
 from experiments.datasets.untrusted import read_bytes
@@ -41,11 +41,6 @@ class ParallelText:
 
     Raises:
         ValueError: the lists do not go together.
-
-    Example:
-        >>> text = ParallelText(["guten Tag"], ["good day"], "mine", ("de", "en"))
-        >>> len(text), text.source[0].split()
-        (1, ['guten', 'Tag'])
     """
 
     source: list[str]
@@ -77,7 +72,14 @@ class ParallelText:
 
 
 class Rules(NamedTuple):
-    """What becomes of a line; see `read_parallel`."""
+    """What becomes of a line.
+
+    Args:
+        lowercase: make all letters small.
+        max_words: most words that a sentence may have on either side.
+        skip: leave out pairs with a side that is empty, longer than max_words or not UTF-8, and count them.
+        words: how sentences are divided into words, see `divide_words`.
+    """
 
     lowercase: bool = False
     max_words: int | None = None
@@ -87,18 +89,11 @@ class Rules(NamedTuple):
 
 @dataclass(frozen=True)
 class ParallelReader:
-    """A data set of sentence pairs.
+    """A data set of sentence pairs; a split is read from the folder of the data sets."""
 
-    Args:
-        read: gives a split, from the folder of the data sets, the name of the split, the languages of source and
-            target, and what becomes of a line.
-        languages: languages that there are.
-        tokenised: whether punctuation stands between blanks already.
-    """
-
-    read: Callable[[Path, str, tuple[str, str], Rules], ParallelText]
+    read: Callable[[Path, str, tuple[str, str], Rules], ParallelText]  # folder, split, source and target language
     languages: tuple[str, ...]
-    tokenised: bool = False
+    tokenised: bool = False  # whether punctuation stands between blanks already
 
 
 PARALLEL: Registry[ParallelReader] = Registry("parallel text")
@@ -112,15 +107,7 @@ class Fault(NamedTuple):
 
 
 def read_parallel(
-    source: Path | str,
-    target: Path | str,
-    *,
-    languages: tuple[str, str],
-    name: str | None = None,
-    lowercase: bool = False,
-    max_words: int | None = None,
-    skip: bool = False,
-    words: WordRule = "none",
+    source: Path | str, target: Path | str, *, languages: tuple[str, str], name: str | None = None, **rules: Any
 ) -> ParallelText:
     """Read sentence pairs from two plain text files (UTF-8), where line i of one translates line i of the other.
 
@@ -131,14 +118,7 @@ def read_parallel(
         target: file of their translations.
         languages: languages of source and target.
         name: name of the data set, by default that of the source file.
-        lowercase: make all letters small.
-        max_words: most words that a sentence may have on either side.
-        skip: leave out pairs with a side that is empty, longer than max_words or not UTF-8, and count them in
-            `skipped`.
-        words: how sentences are divided into words, see `divide_words`.
-
-    Returns:
-        The pairs, in the order of the files.
+        rules: what becomes of a line; fields of `Rules`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -147,8 +127,7 @@ def read_parallel(
     """
     paths = Path(source), Path(target)
     lines = [read_lines(path) for path in paths]
-    rules = Rules(lowercase, max_words, skip, words)
-    return clean_pairs(lines, paths, rules, name=name or paths[0].stem, languages=languages)
+    return clean_pairs(lines, paths, Rules(**rules), name=name or paths[0].stem, languages=languages)
 
 
 def read_lines(path: Path) -> list[bytes]:
@@ -167,18 +146,7 @@ def clean_pairs(
     languages: tuple[str, str],
     numbers: Iterable[int] | None = None,
 ) -> ParallelText:
-    """Check and clean the lines of both sides.
-
-    Args:
-        sides: lines of the source and of the target, as many.
-        paths: files they are from, to name in errors.
-        rules: what becomes of a line.
-        name: name of the data set.
-        languages: languages of source and target.
-        numbers: numbers of the lines, counted from 0, where they are not those of all.
-
-    Returns:
-        The pairs.
+    """Check and clean the lines of both sides; `paths` and `numbers` (counted from 0) name lines in errors.
 
     Raises:
         ValueError: see `read_parallel`.
@@ -219,11 +187,7 @@ def checked_lines(
 ) -> Iterator[tuple[list[str], Fault | None]]:
     """Yield line i of every side as a sentence, and what is wrong with the first of them that has a fault.
 
-    Args:
-        sides: lines of each side, as many: one for a text to translate, two for pairs.
-        paths: files they are from, to name in faults.
-        rules: what becomes of a line.
-        numbers: numbers of the lines, counted from 0, where they are not those of all.
+    There is one side for a text to translate, and two for pairs; see also `clean_pairs`.
     """
     for number, *lines in zip(range(len(sides[0])) if numbers is None else numbers, *sides, strict=True):
         checked = [_check(line, rules) for line in lines]

@@ -6,20 +6,8 @@ from itertools import count
 from random import Random
 from typing import TypeVar
 
-from experiments.datasets.text.toy_lexicon import (
-    ADJECTIVES,
-    BEINGS,
-    MANNERS,
-    MODALS,
-    PLACES,
-    QUANTIFIERS,
-    THINGS,
-    TIMES,
-    VERBS,
-    Noun,
-    Verb,
-    fixed_phrase,
-)
+from experiments.datasets.text import toy_lexicon as lexicon
+from experiments.datasets.text.toy_lexicon import BEINGS, Noun, Verb, fixed_phrase
 
 __all__ = ["ARTICLES", "NOTHING", "Grammar", "Phrase", "Words"]
 
@@ -53,16 +41,6 @@ class Phrase:
     english: Words
     gender: str = ""
     pronoun: bool = False
-
-
-@dataclass
-class _Predicate:
-    """What a verb is made of: German finite form and the end of the clause, English auxiliary and the rest."""
-
-    finite: Words
-    final: Words
-    auxiliary: Words
-    verb: Words
 
 
 class Grammar:
@@ -104,7 +82,7 @@ class Grammar:
         phrase = self._head(noun, number, _ENDINGS[article][gender][case])
         phrase.gender = gender
         if article == "a" and number:
-            quantity = self.maybe(0.5, QUANTIFIERS)
+            quantity = self.maybe(0.5, lexicon.QUANTIFIERS)
             return Phrase(quantity.german + phrase.german, quantity.english + phrase.english, gender)
         german, says = ARTICLES[article][gender][case], self.new()
         if article == "the" and self.random() < 0.15:
@@ -123,13 +101,13 @@ class Grammar:
         says = self.new()
         phrase = Phrase([(noun.german[number], says)], [(word, says) for word in noun.english[number].split("_")])
         if self.random() < 0.35:
-            says, (stem, english) = self.new(), self.pick(ADJECTIVES)
+            says, (stem, english) = self.new(), self.pick(lexicon.ADJECTIVES)
             phrase.german.insert(0, (stem + ending, says))
             phrase.english.insert(0, (english, says))
         return phrase
 
-    def _predicate(self, verb: Verb, says: int, mode: str, number: int, *, auxiliary: bool) -> _Predicate:
-        """The forms of a verb; with `auxiliary` (negated or asked) English has an auxiliary in any case."""
+    def _predicate(self, verb: Verb, says: int, mode: str, number: int, *, auxiliary: bool) -> tuple[Words, ...]:
+        """The German finite form and end of the clause, the English auxiliary, there if `auxiliary`, and the rest."""
         finite: Words = [((verb.finite, verb.infinitive)[number], says)]
         final: Words = [(verb.particle, says)] if verb.particle else []
         base = (verb.base, says)
@@ -139,24 +117,24 @@ class Grammar:
             tense = self.new() if auxiliary else says
             finite, final = [(verb.auxiliary[number], tense)], [(verb.participle, says)]
             if auxiliary:
-                return _Predicate(finite, final, [("did", tense)], [base])
-            return _Predicate(finite, final, [], [(verb.past, says)])
+                return finite, final, [("did", tense)], [base]
+            return finite, final, [], [(verb.past, says)]
         if mode == "future":
             going = [("going", NOTHING), ("to", NOTHING), base]
-            return _Predicate(finite, final, [(("is", "are")[number], NOTHING)], going)
+            return finite, final, [(("is", "are")[number], NOTHING)], going
         if mode == "modal":
-            modal, (german, english, to) = self.new(), self.pick(MODALS)
+            modal, (german, english, to) = self.new(), self.pick(lexicon.MODALS)
             finite, final = [(german[number], modal)], [(verb.particle + verb.infinitive, says)]
             if not to:
-                return _Predicate(finite, final, [(english[number], modal)], [base])
+                return finite, final, [(english[number], modal)], [base]
             lead, rest = (english, modal), [(to, modal), base]
         if mode == "gern":
             like = self.new()
             final = [("gern", like), *final]
             lead, rest = (("likes", "like"), like), [("to", like), base]
         if auxiliary:
-            return _Predicate(finite, final, [(("does", "do")[number], NOTHING)], [(lead[0][1], lead[1]), *rest])
-        return _Predicate(finite, final, [], [(lead[0][number], lead[1]), *rest])
+            return finite, final, [(("does", "do")[number], NOTHING)], [(lead[0][1], lead[1]), *rest]
+        return finite, final, [], [(lead[0][number], lead[1]), *rest]
 
     def _object(self, verb: Verb, says: int) -> tuple[Phrase, Phrase]:
         """The object without and with preposition, one of them empty; in English with what follows the verb."""
@@ -164,7 +142,7 @@ class Grammar:
         if not verb.object:
             return Phrase([], []), Phrase([], rest)
         if verb.object == "acc":
-            phrase = self.noun_phrase(1, BEINGS + THINGS)
+            phrase = self.noun_phrase(1, BEINGS + lexicon.THINGS)
             behind = verb.role == "particle" and phrase.pronoun  # "picks up the dog", "picks him up"
             phrase.english = phrase.english + rest if behind else rest + phrase.english
             return phrase, Phrase([], [])
@@ -173,24 +151,21 @@ class Grammar:
         return Phrase([], []), Phrase([(verb.object, linked), *phrase.german], english + phrase.english)
 
     def clause(self, order: str, subject: Phrase | None = None) -> Phrase:
-        """Draw a clause.
+        """Draw a clause without punctuation, and its subject if there is none.
 
-        Args:
-            order: of the German: "main", "question", "last" (verb at the end) or "after" (behind another clause).
-            subject: its subject; drawn by default.
-
-        Returns:
-            The clause, without punctuation.
+        The order is that of the German: "main", "question", "last" (verb at the end) or "after" (behind another).
         """
         subject = subject or self.noun_phrase(0, BEINGS)
-        verb, mode, says, asked = self.pick(VERBS), self.pick(_MODES), self.new(), order == "question"
+        verb, mode, says, asked = self.pick(lexicon.VERBS), self.pick(_MODES), self.new(), order == "question"
         plain = mode == "gern"  # with neither negation nor manner
         negation = self.maybe(0.0 if plain else 0.2, ["nicht:1 | not:1"])
-        manner = self.maybe(0.0 if plain else 0.2, MANNERS)
-        place = self.maybe(0.3, PLACES)
+        manner = self.maybe(0.0 if plain else 0.2, lexicon.MANNERS)
+        place = self.maybe(0.3, lexicon.PLACES)
         # A German verb without auxiliary is about the future when the time is.
-        time = self.maybe(1.0, TIMES[mode]) if mode == "future" else self.maybe(0.4, TIMES["any"] + TIMES.get(mode, ()))
-        form = self._predicate(verb, says, mode, int(subject.gender == "p"), auxiliary=asked or bool(negation.german))
+        times = lexicon.TIMES[mode] if mode == "future" else lexicon.TIMES["any"] + lexicon.TIMES.get(mode, ())
+        time = self.maybe(1.0 if mode == "future" else 0.4, times)
+        plural, helped = int(subject.gender == "p"), asked or bool(negation.german)
+        finite, final, auxiliary, rest = self._predicate(verb, says, mode, plural, auxiliary=helped)
         direct, other = self._object(verb, says)
 
         fronted = Phrase([], [])
@@ -199,14 +174,14 @@ class Grammar:
         middle = [*time.german, *direct.german, *manner.german, *negation.german, *other.german, *place.german]
         reflexive: Words = [("sich", NOTHING)] if verb.reflexive else []
         if order == "last":
-            german = [*subject.german, *reflexive, *middle, *_joined(form.final, form.finite, verb.particle)]
+            german = [*subject.german, *reflexive, *middle, *_joined(final, finite, verb.particle)]
         elif order == "main" and not fronted.german:
-            german = [*subject.german, *form.finite, *reflexive, *middle, *form.final]
+            german = [*subject.german, *finite, *reflexive, *middle, *final]
         else:
             behind = subject.german + reflexive if subject.pronoun else reflexive + subject.german
-            german = [*fronted.german, *form.finite, *behind, *middle, *form.final]
-        start = form.auxiliary + subject.english if asked else subject.english + form.auxiliary
-        english = [*fronted.english, *start, *negation.english, *manner.english, *form.verb]
+            german = [*fronted.german, *finite, *behind, *middle, *final]
+        start = auxiliary + subject.english if asked else subject.english + auxiliary
+        english = [*fronted.english, *start, *negation.english, *manner.english, *rest]
         english += [*direct.english, *other.english, *place.english, *time.english]
         return Phrase(german, english)
 

@@ -1,6 +1,6 @@
 """Words of the toy language pair; see toy_translation.py for the grammar that they go into."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = [
     "ADJECTIVES",
@@ -18,8 +18,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Noun:
+class Noun(NamedTuple):
     """A noun: gender, singular and plural in German and English; English words are separated by underscores."""
 
     gender: str
@@ -27,38 +26,21 @@ class Noun:
     english: tuple[str, str]
 
 
-@dataclass(frozen=True)
-class Verb:
-    """A verb.
+class Verb(NamedTuple):
+    """A verb, in German and then in English."""
 
-    Args:
-        particle: separable prefix, or "".
-        infinitive: without the particle; also the finite form of the plural.
-        finite: third person singular, without the particle.
-        participle: of the perfect.
-        auxiliary: finite forms of the perfect's auxiliary, singular and plural.
-        reflexive: whether it takes "sich", which English drops.
-        object: "" for none, "acc" for a direct one, else its preposition.
-        base: English infinitive, also the finite form of the plural.
-        third: English third person singular.
-        past: English past.
-        rest: English word that goes with the verb, or none.
-        role: of `rest`: "particle" (behind a pronoun), "preposition" (what that of the German object is translated
-            to), or "fixed".
-    """
-
-    particle: str
-    infinitive: str
-    finite: str
-    participle: str
-    auxiliary: tuple[str, str]
-    reflexive: bool
-    object: str
-    base: str
-    third: str
+    particle: str  # separable prefix, or ""
+    infinitive: str  # without the particle; also the finite form of the plural
+    finite: str  # third person singular, without the particle
+    participle: str  # of the perfect
+    auxiliary: tuple[str, str]  # of the perfect, singular and plural
+    reflexive: bool  # whether it takes "sich", which English drops
+    object: str  # "" for none, "acc" for a direct one, else its preposition
+    base: str  # infinitive, also the finite form of the plural
+    third: str  # third person singular
     past: str
-    rest: tuple[str, ...]
-    role: str
+    rest: tuple[str, ...]  # the word that goes with the verb, or none
+    role: str  # of the rest: "particle" (behind a pronoun), "preposition" (for that of the German object) or "fixed"
 
 
 def _nouns(table: str) -> tuple[Noun, ...]:
@@ -80,12 +62,7 @@ def _verbs(table: str) -> tuple[Verb, ...]:
 
 
 def fixed_phrase(line: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return German and English words with the number that links them, "" for none.
-
-    Example:
-        >>> fixed_phrase("mit:1 dem Zug:2 | by:1 train:2")
-        ([('mit', '1'), ('dem', ''), ('Zug', '2')], [('by', '1'), ('train', '2')])
-    """
+    """Return German and English words with the number that links them, "" for none."""
     german, english = ([word.partition(":")[::2] for word in side.split()] for side in line.split("|"))
     return german, english
 
@@ -125,15 +102,12 @@ n Auto Autos car cars
 n Bilderbuch Bilderbücher picture_book picture_books
 """)
 # Stems; the ending follows from article, case, gender and number.
-ADJECTIVES = (
-    ("klein", "small"),
-    ("groß", "big"),
-    ("alt", "old"),
-    ("jung", "young"),
-    ("neu", "new"),
-    ("rot", "red"),
-    ("schön", "beautiful"),
-    ("freundlich", "friendly"),
+ADJECTIVES = tuple(
+    zip(
+        ["klein", "groß", "alt", "jung", "neu", "rot", "schön", "freundlich"],
+        ["small", "big", "old", "young", "new", "red", "beautiful", "friendly"],
+        strict=True,
+    )
 )
 # sich, particle, infinitive, finite, participle (* with "sein"), object | base, third person, past, rest (~ particle,
 # = preposition of the object)

@@ -49,29 +49,13 @@ _SAYING = ((("glaubt", "glauben"), ("thinks", "think")), (("sagt", "sagen"), ("s
 
 
 def toy_translation(seed: int = 0, *, train: int = 4000, val: int = 500, test: int = 500) -> dict[str, ParallelText]:
-    r"""Draw the corpus.
+    """Draw the corpus.
 
     No sentence of either language is there twice, in one split or in two. The test split depends on the seed and its
-    size only; of two sizes the smaller is the beginning of the larger.
-
-    Args:
-        seed: seed of the sentences.
-        train: number of pairs to train on.
-        val: number of pairs to validate on.
-        test: number of pairs to test on.
-
-    Returns:
-        The splits by name, with gold alignments: all links are sure.
+    size only; of two sizes the smaller is the beginning of the larger. All links of the gold alignments are sure.
 
     Raises:
         ValueError: a split would be empty, or the grammar has not so many sentences.
-
-    Example:
-        >>> text = toy_translation(0, train=3, val=1, test=1)["train"]
-        >>> print(text.source[1], text.target[1], text.alignments[1], sep="\n")
-        die Frau sieht heute eine Haustür oft an .
-        the woman often looks at a front door today .
-        0-0 1-1 2-3 2-4 3-8 4-5 5-6 5-7 6-2 7-3 7-4 8-9
     """
     sizes = {"test": test, "val": val, "train": train}
     seen: set[str] = set()

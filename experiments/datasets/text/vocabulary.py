@@ -41,14 +41,6 @@ class Vocabulary:
 
     Raises:
         ValueError: the JSON is damaged, or no byte-level BPE with the special tokens at their ids.
-
-    Example:
-        >>> vocabulary = train_tokenizer(["der Hund ruft", "der Hund"] * 9, size=270)
-        >>> ids = vocabulary.encode("der  Hund bellt")
-        >>> vocabulary.decode(ids)
-        'der Hund bellt'
-        >>> vocabulary.words(ids)
-        [0, 1, 2, 2, 2, 2, 2, 2]
     """
 
     text: str
@@ -59,9 +51,7 @@ class Vocabulary:
         if found != SPECIAL:
             raise ValueError(f"the first tokens are {found}; expected {SPECIAL}")
         if not isinstance(tokenizer.decoder, ByteLevelDecoder) or tokenizer.token_to_id(_ALPHABET[0]) is None:
-            raise ValueError(
-                f"the decoder is {tokenizer.decoder}; expected byte-level BPE, as train_tokenizer makes it"
-            )
+            raise ValueError(f"the decoder is {tokenizer.decoder}; expected byte-level BPE, as of train_tokenizer")
         with _library_errors():
             back = self.decode(self.encode(_PROBE))
         if back != _PROBE:
@@ -95,7 +85,9 @@ class Vocabulary:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids up to the first </s>, without special tokens; words with single blanks between."""
-        return " ".join(self._tokenizer.decode(_before_end(ids), skip_special_tokens=True).split())
+        ids = list(ids)
+        said = ids[: ids.index(END)] if END in ids else ids
+        return " ".join(self._tokenizer.decode(said, skip_special_tokens=True).split())
 
     def words(self, ids: Sequence[int]) -> list[int | None]:
         """Return the word of every id, counted from 0, or None for special tokens; what `merge_pieces` takes.
@@ -118,12 +110,7 @@ class Vocabulary:
 
     @staticmethod
     def load(path: Path) -> "Vocabulary":
-        """Read what `save` has written.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: the file is damaged or of another kind; the message names it.
-        """
+        """Read what `save` has written; FileNotFoundError or ValueError where the file is missing or damaged."""
         remedy = "Replace the file by an intact copy, or train the tokenizer again."
         if not is_there(path):
             raise FileNotFoundError(f"{path} is missing; expected a vocabulary as JSON. {remedy}")
@@ -138,8 +125,7 @@ class Vocabulary:
         if fingerprint != self.fingerprint:
             raise ValueError(
                 f"{checkpoint}: trained with another vocabulary (fingerprint {fingerprint[:12]}); expected "
-                f"{self.fingerprint[:12]}. Its ids mean other pieces here: load the vocabulary that was saved with "
-                f"that run, or train again."
+                f"{self.fingerprint[:12]}. Load the vocabulary that was saved with that run, or train again."
             )
 
 
@@ -155,23 +141,11 @@ def _library_errors() -> Iterator[None]:
         raise ValueError(f"no tokenizer: {clipped(str(error))}; expected JSON of the tokenizers library") from error
 
 
-def _before_end(ids: Sequence[int]) -> list[int]:
-    ids = list(ids)
-    return ids[: ids.index(END)] if END in ids else ids
-
-
 def train_tokenizer(texts: Iterable[str], *, size: int = 4000) -> Vocabulary:
-    """Learn pieces from sentences: those of both languages for a joint vocabulary, of one for a separate one.
+    """Learn pieces from training sentences: of both languages for a joint vocabulary, of one for a separate one.
 
-    The same sentences give the same vocabulary, whatever their order.
-
-    Args:
-        texts: the sentences, of the training split only.
-        size: most pieces: 4 special tokens, 256 bytes and what is merged from these. A small text has fewer:
-            two pieces are merged that meet twice.
-
-    Returns:
-        The vocabulary.
+    The same sentences give the same vocabulary, whatever their order. Of `size` pieces at most 4 are special tokens and
+    256 are bytes; the others are merged from these. A small text has fewer: two pieces are merged that meet twice.
 
     Raises:
         ValueError: no text, or a size with no room for all bytes.
@@ -193,11 +167,7 @@ def train_tokenizer(texts: Iterable[str], *, size: int = 4000) -> Vocabulary:
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
     tokenizer.decoder = ByteLevelDecoder()
     trainer = BpeTrainer(
-        vocab_size=size,
-        min_frequency=2,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=_ALPHABET,
-        show_progress=False,
+        vocab_size=size, min_frequency=2, special_tokens=list(SPECIAL), initial_alphabet=_ALPHABET, show_progress=False
     )
     tokenizer.train_from_iterator(sentences, trainer)
     return Vocabulary(json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False))

@@ -14,41 +14,22 @@ def divide_words(text: str, rule: WordRule) -> str:
     "none" takes the words that are there, between blanks: for text that is tokenised already. "nltk" is the rule of
     NLTK's `NLTKWordTokenizer`: marks and the full stop at the end of the sentence are split off ("z.B." and "3.5" are
     left whole), straight double quotes become `` and '', and English contractions are divided ("do n't").
-
-    Example:
-        >>> divide_words("Er kam, sah und (z.B.) siegte.", "nltk")
-        'Er kam , sah und ( z.B. ) siegte .'
-        >>> divide_words("Er  kam, sah.", "none")
-        'Er kam, sah.'
     """
-    words: list[str] = text.split() if rule == "none" else _tokenizer().tokenize(text)
+    words: list[str] = text.split() if rule == "none" else _nltk()[0].tokenize(text)
     # a full stop at the end may bring a blank along
     return " ".join(" ".join(words).split())
 
 
 def join_words(text: str, rule: WordRule) -> str:
-    """Return a sentence that `divide_words` has divided as one writes it, by NLTK's `TreebankWordDetokenizer`.
-
-    Example:
-        >>> join_words("Er kam , sah und siegte .", "nltk")
-        'Er kam, sah und siegte.'
-    """
+    """Return a sentence that `divide_words` has divided as one writes it, by NLTK's `TreebankWordDetokenizer`."""
     if rule == "none":
         return text
-    joined: str = _detokenizer().detokenize(text.split())
+    joined: str = _nltk()[1].detokenize(text.split())
     return joined
 
 
-# NLTK takes a second to import
 @cache
-def _tokenizer() -> Any:
-    from nltk.tokenize import NLTKWordTokenizer
+def _nltk() -> tuple[Any, Any]:
+    from nltk.tokenize import NLTKWordTokenizer, TreebankWordDetokenizer  # takes a second
 
-    return NLTKWordTokenizer()
-
-
-@cache
-def _detokenizer() -> Any:
-    from nltk.tokenize.treebank import TreebankWordDetokenizer
-
-    return TreebankWordDetokenizer()
+    return NLTKWordTokenizer(), TreebankWordDetokenizer()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from pyro_attention.analysis.alignments.weights import Alignment, Link
 __all__ = ["Lengths", "read_naacl", "read_pharaoh", "read_sentences", "write_pharaoh"]
 
 Lengths = Mapping[str, tuple[int, int]]
+_Links = tuple[set[Link], set[Link]]  # sure and possible ones
 
 _LINK = re.compile(r"(\d{1,9})([-p])(\d{1,9})", re.ASCII)
 _COLUMNS = re.compile(r"\s*(\S+)\s+(\d{1,9})\s+(\d{1,9})(?:\s+([SP]))?(?:\s+\d+(?:\.\d*)?)?\s*", re.ASCII)
@@ -42,10 +44,9 @@ def read_pharaoh(
         {'7': '0-0 1p0', '9': ''}
     """
     _check_index(index)
-    found: dict[str, GoldAlignment] = {}
+    links: dict[str, _Links] = {}
     for place, name, text in _named_lines(Path(path)):
-        sure: set[Link] = set()
-        possible: set[Link] = set()
+        links[name] = (set(), set())
         for item in text.split():
             match = _LINK.fullmatch(item)
             if match is None:
@@ -53,9 +54,8 @@ def read_pharaoh(
                     f"{place}: {item[:80]!r} is no link, expected i-j for a sure one or ipj for a possible one"
                 )
             link = _link(place, name, (match[1], match[3]), index, target_first, lengths)
-            (sure if match[2] == "-" else possible).add(link)
-        found[name] = GoldAlignment(frozenset(sure), frozenset(possible))
-    return found
+            links[name][match[2] == "p"].add(link)
+    return {name: GoldAlignment(*map(frozenset, pair)) for name, pair in links.items()}
 
 
 def read_naacl(
@@ -86,7 +86,7 @@ def read_naacl(
     Source: Mihalcea and Pedersen (2003), An Evaluation Exercise for Word Alignment.
     """
     _check_index(index)
-    links: dict[str, tuple[set[Link], set[Link]]] = {name: (set(), set()) for name in lengths or ()}
+    links: dict[str, _Links] = {name: (set(), set()) for name in lengths or ()}
     for place, line in _lines(Path(path)):
         if not line.strip():
             continue
@@ -98,7 +98,7 @@ def read_naacl(
         name, kind = match[1], match[4]
         link = _link(place, name, (match[2], match[3]), index, target_first, lengths)
         links.setdefault(name, (set(), set()))[kind == "P"].add(link)
-    return {name: GoldAlignment(frozenset(sure), frozenset(possible)) for name, (sure, possible) in links.items()}
+    return {name: GoldAlignment(*map(frozenset, pair)) for name, pair in links.items()}
 
 
 def read_sentences(path: str | Path) -> dict[str, list[str]]:
@@ -145,13 +145,12 @@ def write_pharaoh(
     """
     _check_index(index)
     named = isinstance(alignments, Mapping)
-    items = alignments.items() if isinstance(alignments, Mapping) else enumerate(alignments)
     lines = []
-    for name, alignment in items:
+    for name, alignment in alignments.items() if isinstance(alignments, Mapping) else enumerate(alignments):
         if not isinstance(alignment, Alignment | GoldAlignment):
             raise TypeError(f"sentence {name} has a {type(alignment).__name__}, expected an Alignment or GoldAlignment")
         text = _LINK.sub(lambda match: f"{int(match[1]) + index}{match[2]}{int(match[3]) + index}", str(alignment))
-        lines.append((f"{name}\t" if named else "") + text + "\n")
+        lines.append(f"{name}\t{text}\n" if named else f"{text}\n")
     Path(path).write_text("".join(lines), encoding="utf-8")
 
 
@@ -173,19 +172,18 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
 
 def _named_lines(path: Path) -> Iterator[tuple[str, str, str]]:
     """Place, id and text of every line."""
+    lines = list(_lines(path))
+    with_ids = bool(lines) and "\t" in lines[0][1]
     seen: set[str] = set()
-    with_ids = False
-    for number, (place, line) in enumerate(_lines(path)):
-        name, tab, text = line.partition("\t")
-        with_ids = bool(tab) if number == 0 else with_ids
-        if with_ids != bool(tab):
+    for number, (place, line) in enumerate(lines):
+        if with_ids != ("\t" in line):
             other = "no id" if with_ids else "an id"
             raise ValueError(f"{place} has {other} and a tab before its text, unlike the first; expected all or none")
-        name = name.strip() if with_ids else str(number)
-        if name in seen:
-            raise ValueError(f"{place}: the sentence id {name!r} occurs twice, expected it once")
-        seen.add(name)
-        yield place, name, text if with_ids else line
+        name, text = line.split("\t", 1) if with_ids else (str(number), line)
+        if name.strip() in seen:
+            raise ValueError(f"{place}: the sentence id {name.strip()!r} occurs twice, expected it once")
+        seen.add(name.strip())
+        yield place, name.strip(), text
 
 
 def _link(
@@ -198,14 +196,13 @@ def _link(
             f"{place}, sentence {name}: a link has position 0 where words are counted from 1; pass index=0 if they are "
             f"counted from 0, or take the gold file without links to NULL"
         )
-    link = (second, first) if target_first else (first, second)
-    if lengths is None:
-        return link
-    if name not in lengths:
+    source, target = (second, first) if target_first else (first, second)
+    if lengths is not None and name not in lengths:
         raise ValueError(f"{place}: sentence {name} has no entry in lengths, expected one for every sentence")
-    if not (link[0] < lengths[name][0] and link[1] < lengths[name][1]):
+    num_source, num_target = (math.inf, math.inf) if lengths is None else lengths[name]
+    if source >= num_source or target >= num_target:
         raise ValueError(
-            f"{place}, sentence {name}: link {'-'.join(numbers)} lies outside of {lengths[name][0]} source and "
-            f"{lengths[name][1]} target words; look at index={index}, target_first={target_first} and the sentences"
+            f"{place}, sentence {name}: link {'-'.join(numbers)} lies outside of {num_source} source and {num_target} "
+            f"target words; look at index={index}, target_first={target_first} and the sentences"
         )
-    return link
+    return source, target

@@ -5,33 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_attention.analysis.inputs import check_samples
+from pyro_attention.analysis.inputs import ROUNDING, check_samples
 
 __all__ = ["check_map", "check_matrix", "check_weights"]
 
 
 def check_weights(weights: Tensor, *, name: str = "weights", min_samples: int = 0, whole: bool = False) -> Tensor:
-    """Raise unless weights are finite, >= 0, and sum to at most one over the sources.
-
-    Args:
-        weights: ``[M, N]``, or samples of them ``[S, M, N]``.
-        name: What the errors call them.
-        min_samples: Above zero it demands the samples dimension.
-        whole: The sums over the sources must be one, not less.
-
-    Returns:
-        ``[S, M, N]`` without a graph, in at least float32; S = 1 where there was no samples dimension.
-    """
+    """The weights as :func:`check_matrix`; the sums over the sources must be at most one, or ``whole`` exactly one."""
     checked = check_matrix(weights, name=name, min_samples=min_samples)
     sums = checked.sum(-1)
-    # what is computed in half precision may be off by nearly as much
-    if sums.max() > 1 + 1e-2:
+    if sums.max() > 1 + ROUNDING:
         raise ValueError(
             f"{name} of a target word sum to {sums.max().item():.4g} over the sources (the last dimension), expected "
             f"1, or less where special tokens were dropped; transpose [N, M] weights with .mT, apply .softmax(-1) to "
             f"scores, and give the samples of a graph, [S, E, H], to edge_intervals"
         )
-    if whole and sums.min() < 1 - 1e-2:
+    if whole and sums.min() < 1 - ROUNDING:
         raise ValueError(
             f"{name} of a target word sum to {sums.min().item():.4g}, expected 1; leave out padded rows, and "
             f"renormalise where special tokens were dropped, as merge_pieces(..., renormalise=True) does"
@@ -40,23 +29,19 @@ def check_weights(weights: Tensor, *, name: str = "weights", min_samples: int = 
 
 
 def check_matrix(entries: Tensor, *, name: str, min_samples: int = 0) -> Tensor:
-    """Raise unless entries lie in [0, 1], up to rounding, and have the shape that :func:`check_weights` says."""
+    """The entries, ``[S, M, N]`` with S = 1 where there are no samples; they must lie in [0, 1], up to rounding."""
     remedy = "choose a sentence and a head, or average heads, of [samples, target words, source words] before"
     checked = check_samples(name, entries, axes="M, N", min_samples=min_samples, remedy=remedy)
     if not checked.isfinite().all():
         raise ValueError(f"{(~checked.isfinite()).sum().item()} of {checked.numel()} {name} are NaN or infinite")
     low, high = checked.min().item(), checked.max().item()
-    if low < 0 or high > 1 + 1e-2:
+    if low < 0 or high > 1 + ROUNDING:
         raise ValueError(f"{name} run from {low:.4g} to {high:.4g}, expected 0 to 1; apply .softmax(-1) to scores")
     return checked
 
 
 def check_map(name: str, words: object, pieces: int, count: int | None) -> Tensor:
-    """Raise unless a map gives each piece a word or None.
-
-    Returns:
-        Membership of pieces in words, ``[pieces, words]``, in float32.
-    """
+    """Membership of pieces in words, ``[pieces, words]`` in float32; the map must give each piece a word or None."""
     if isinstance(words, str | Tensor) or not hasattr(words, "__len__") or not hasattr(words, "__iter__"):
         raise TypeError(f"{name} is a {type(words).__name__}, expected a sequence of int or None, one for each piece")
     numbers = list(words)
@@ -73,7 +58,5 @@ def check_map(name: str, words: object, pieces: int, count: int | None) -> Tenso
         limit = "" if count is None else f" to {count - 1}"
         raise ValueError(f"{name} runs from {min(kept)} to {max(kept)}, expected word indices from 0{limit}")
     members = torch.zeros(pieces, max(kept) + 1 if count is None else count)
-    for piece, number in enumerate(numbers):
-        if number is not None:
-            members[piece, number] = 1.0
+    members[[piece for piece, number in enumerate(numbers) if number is not None], kept] = 1.0
     return members

@@ -145,10 +145,8 @@ def _pairs(
     first: Mapping[str, Alignment] | Sequence[Alignment], second: Mapping[str, T] | Sequence[T]
 ) -> Iterator[tuple[str, Alignment, T]]:
     """Name, and what both hold for it."""
-    for alignments in (first, second):
-        if not isinstance(alignments, Mapping | Sequence) or isinstance(alignments, str):
-            raise TypeError(f"got a {type(alignments).__name__}, expected a list, or a mapping from sentence ids")
-    if isinstance(first, Mapping) != isinstance(second, Mapping):
+    kind = Mapping if isinstance(first, Mapping) else Sequence
+    if not all(isinstance(alignments, kind) and not isinstance(alignments, str) for alignments in (first, second)):
         raise TypeError(
             f"got a {type(first).__name__} and a {type(second).__name__}, expected two mappings from sentence ids, or "
             f"two sequences"
@@ -190,17 +188,15 @@ def agreement(alignments: Mapping[str, Sequence[Alignment]]) -> Tensor:
     names = list(alignments)
     if not names:
         raise ValueError("alignments is empty, expected the alignments of at least one scheme")
-    for name in names:
-        for sentence, alignment, _ in _pairs(alignments[name], alignments[name]):
-            if not isinstance(alignment, Alignment):
-                raise TypeError(
-                    f"sentence {sentence} of '{name}' has a {type(alignment).__name__}, expected an Alignment"
-                )
     table = torch.ones(len(names), len(names), dtype=torch.float64)
     for row, name in enumerate(names):
-        for column, other in enumerate(names[:row]):
+        for column, other in enumerate(names[: row + 1]):
             common = total = 0
             for sentence, first, second in _pairs(alignments[name], alignments[other]):
+                if not isinstance(first, Alignment):  # others have been the first before
+                    raise TypeError(
+                        f"sentence {sentence} of '{name}' has a {type(first).__name__}, expected an Alignment"
+                    )
                 sizes = [(a.num_source, a.num_target) for a in (first, second)]
                 if sizes[0] != sizes[1]:
                     raise ValueError(

@@ -61,46 +61,33 @@ def symmetrise(forward: Alignment, backward: Alignment, *, method: SymmetriseMet
     common = forward.links & backward.links
     if method == "intersection":
         return Alignment(common, *sizes)
-    growing = _Growing(common)
-    growing.grow(forward.links | backward.links)
+    links = _grown(common, forward.links | backward.links)
     if method != "grow-diag":
-        for links in (forward.links, backward.links):
-            growing.finish(links, both=method == "grow-diag-final-and")
-    return Alignment(frozenset(growing.links), *sizes)
+        for direction in (forward.links, backward.links):
+            for link in _by_target(direction):
+                taken = _taken(link, links)
+                if not (any(taken) if method == "grow-diag-final-and" else all(taken)):
+                    links.add(link)
+    return Alignment(frozenset(links), *sizes)
 
 
 def _by_target(links: frozenset[Link]) -> list[Link]:
     return sorted(links, key=lambda link: (link[1], link[0]))
 
 
-class _Growing:
-    """Links so far, and the words that have one."""
+def _taken(link: Link, links: set[Link]) -> tuple[bool, bool]:
+    """Whether the source word and the target word of a link have one."""
+    return any(source == link[0] for source, _ in links), any(target == link[1] for _, target in links)
 
-    def __init__(self, links: frozenset[Link]) -> None:
-        self.links = set(links)
-        self.sources = {source for source, _ in links}
-        self.targets = {target for _, target in links}
 
-    def add(self, link: Link) -> None:
-        self.links.add(link)
-        self.sources.add(link[0])
-        self.targets.add(link[1])
-
-    def grow(self, union: frozenset[Link]) -> None:
-        order = _by_target(union)
-        before = -1
-        while before < len(self.links):
-            before = len(self.links)
-            for link in order:
-                if link not in self.links:
-                    continue
-                for down, right in _NEIGHBOURS:
-                    neighbour = (link[0] + right, link[1] + down)
-                    if neighbour in union and not (neighbour[0] in self.sources and neighbour[1] in self.targets):
-                        self.add(neighbour)
-
-    def finish(self, links: frozenset[Link], *, both: bool) -> None:
-        for link in _by_target(links):
-            taken = (link[0] in self.sources, link[1] in self.targets)
-            if not (any(taken) if both else all(taken)):
-                self.add(link)
+def _grown(common: frozenset[Link], union: frozenset[Link]) -> set[Link]:
+    """Links and their neighbours in the union that have a free word, until nothing changes."""
+    links, before = set(common), -1
+    while before < len(links):
+        before = len(links)
+        for source, target in _by_target(union):
+            for down, right in _NEIGHBOURS if (source, target) in links else ():
+                near = (source + right, target + down)
+                if near in union and near not in links and not all(_taken(near, links)):
+                    links.add(near)
+    return links

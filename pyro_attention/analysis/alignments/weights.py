@@ -41,11 +41,11 @@ class Alignment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "links", frozenset(self.links))
-        for link in sorted(self.links):
-            if not (0 <= link[0] < self.num_source and 0 <= link[1] < self.num_target):
+        for source, target in sorted(self.links):
+            if not (0 <= source < self.num_source and 0 <= target < self.num_target):
                 raise ValueError(
-                    f"link {link} lies outside of {self.num_source} source and {self.num_target} target words, "
-                    f"expected pairs (source, target) counted from 0"
+                    f"link {(source, target)} lies outside of {self.num_source} source and {self.num_target} target "
+                    f"words, expected pairs (source, target) counted from 0"
                 )
 
     @staticmethod

@@ -63,13 +63,10 @@ class PAvPU:
     def __add__(self, other: PAvPU) -> PAvPU:
         if not isinstance(other, PAvPU):
             return NotImplemented
-        tests = [(result.threshold, result.test, result.num_samples) for result in (self, other)]
-        if tests[0] != tests[1]:
-            raise ValueError(
-                f"threshold, test and num_samples are {tests[0]} and {tests[1]}, expected the same to add counts"
-            )
-        counts = zip(astuple(self)[3:], astuple(other)[3:], strict=True)
-        return PAvPU(*tests[0], *(own + others for own, others in counts))
+        mine, others = astuple(self), astuple(other)
+        if mine[:3] != others[:3]:
+            raise ValueError(f"threshold, test and num_samples are {mine[:3]} and {others[:3]}, expected the same")
+        return PAvPU(*mine[:3], *(count + more for count, more in zip(mine[3:], others[3:], strict=True)))
 
 
 def _ratio(part: float, rest: float) -> float:
@@ -109,8 +106,7 @@ def pavpu(
     """
     p_values = top_two_p_values(logits, test=test)
     accurate = check_accuracy("accuracy", accuracy, len(p_values)).to(p_values.device)
-    wrong = [threshold for threshold in thresholds if not 0 < threshold < 1]
-    if wrong or not thresholds:
+    if not thresholds or not all(0 < threshold < 1 for threshold in thresholds):
         raise ValueError(f"thresholds is {tuple(thresholds)}, expected numbers between 0 and 1, such as 0.05")
     results = {}
     for threshold in thresholds:

@@ -113,17 +113,14 @@ def split_variance(*, attention: Prediction, dropout: Prediction, both: Predicti
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 4.2, for the use of both sources of noise.
     """
-    shape = tuple(both.variance.shape) if isinstance(both, Prediction) else ()
     for name, prediction in {"both": both, "attention": attention, "dropout": dropout}.items():
         if not isinstance(prediction, Prediction):
             raise TypeError(f"{name} is a {type(prediction).__name__}, expected the Prediction of predict(...)")
         if prediction.num_samples < 2:
             raise ValueError(f"{name} has {prediction.num_samples} sample, expected at least 2 for a variance")
-        if tuple(prediction.variance.shape) != shape:
-            raise ValueError(
-                f"{name} has shape {tuple(prediction.variance.shape)}, both {shape}; expected predictions of the same "
-                f"items"
-            )
+        shape, expected = tuple(prediction.variance.shape), tuple(both.variance.shape)
+        if shape != expected:
+            raise ValueError(f"{name} has shape {shape}, both {expected}; expected predictions of the same items")
         if not prediction.variance.isfinite().all():
             raise ValueError(f"{name} has variances that are NaN or infinite, expected finite ones")
     return VarianceSplit(

@@ -5,15 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_attention.analysis.inputs import check_samples, seen_type
+from pyro_attention.analysis.inputs import ROUNDING, check_samples, seen_type
 
-__all__ = [
-    "check_accuracy",
-    "check_labels",
-    "check_logits",
-    "check_probabilities",
-    "mean_probabilities",
-]
+__all__ = ["check_accuracy", "check_labels", "check_logits", "check_probabilities", "mean_probabilities"]
 
 
 def _with_samples(name: str, tensor: Tensor, min_samples: int) -> Tensor:
@@ -22,11 +16,7 @@ def _with_samples(name: str, tensor: Tensor, min_samples: int) -> Tensor:
 
 
 def check_logits(logits: Tensor, *, min_samples: int = 0) -> Tensor:
-    """Raise unless logits are finite; a ``min_samples`` above zero demands the samples dimension.
-
-    Returns:
-        ``[S, items, classes]``, S = 1 where there was no samples dimension.
-    """
+    """The logits, ``[S, items, classes]`` with S = 1 where there are no samples; they must be finite."""
     checked = _with_samples("logits", logits, min_samples)
     if not checked.isfinite().all():
         raise ValueError(
@@ -37,11 +27,7 @@ def check_logits(logits: Tensor, *, min_samples: int = 0) -> Tensor:
 
 
 def check_probabilities(probabilities: Tensor, *, min_samples: int = 0) -> Tensor:
-    """Raise unless probabilities are >= 0 and sum to one; a ``min_samples`` above zero demands the samples dimension.
-
-    Returns:
-        ``[S, items, classes]``, S = 1 where there was no samples dimension.
-    """
+    """The probabilities, ``[S, items, classes]`` with S = 1 where there are no samples: >= 0 and with a sum of one."""
     checked = _with_samples("probabilities", probabilities, min_samples)
     if checked.isnan().any():
         raise ValueError(f"{checked.isnan().sum().item()} of {checked.numel()} probabilities are NaN")
@@ -51,8 +37,7 @@ def check_probabilities(probabilities: Tensor, *, min_samples: int = 0) -> Tenso
         )
     sums = checked.sum(-1)
     worst = sums.flatten()[(sums - 1).abs().argmax()].item()
-    # what is computed in half precision may be off by nearly as much
-    if not abs(worst - 1) <= 1e-2:
+    if not abs(worst - 1) <= ROUNDING:
         raise ValueError(
             f"probabilities of an item sum to {worst:.4g} over the classes (the last dimension), expected 1; apply "
             f".softmax(-1) to logits"
@@ -60,10 +45,13 @@ def check_probabilities(probabilities: Tensor, *, min_samples: int = 0) -> Tenso
     return checked
 
 
-def mean_probabilities(probabilities: Tensor) -> Tensor:
-    """Checked probabilities averaged over samples, ``[items, classes]``."""
+def mean_probabilities(probabilities: Tensor, labels: Tensor | None = None) -> Tensor:
+    """Checked probabilities averaged over samples, ``[items, classes]``; the labels are checked against them."""
     # 1 + 1e-7 is rounding; torchmetrics would take it for a sign of logits and apply a softmax to all of them
-    return check_probabilities(probabilities).mean(0).clamp_max(1.0)
+    mean = check_probabilities(probabilities).mean(0).clamp_max(1.0)
+    if labels is not None:
+        check_labels(labels, mean)
+    return mean
 
 
 def check_labels(labels: Tensor, classes: Tensor) -> None:
@@ -84,11 +72,7 @@ def check_labels(labels: Tensor, classes: Tensor) -> None:
 
 
 def check_accuracy(name: str, accuracy: Tensor, items: int | None = None) -> Tensor:
-    """Raise unless accuracies of items are boolean, or numbers from 0 to 1.
-
-    Returns:
-        float64 ``[items]``.
-    """
+    """The accuracies of items in float64, ``[items]``; they must be boolean, or numbers from 0 to 1."""
     if not isinstance(accuracy, Tensor) or not (accuracy.dtype == torch.bool or accuracy.is_floating_point()):
         raise TypeError(
             f"{name} has {seen_type(accuracy)}, expected a tensor of booleans, or of floats from 0 to 1; compare "
@@ -98,7 +82,7 @@ def check_accuracy(name: str, accuracy: Tensor, items: int | None = None) -> Ten
         expected = "at least one item" if items is None else f"({items},)"
         raise ValueError(f"{name} has shape {tuple(accuracy.shape)}, expected [items] = {expected}")
     values = accuracy.detach().double()
-    good = (values >= 0) & (values <= 1)
-    if not good.all():
-        raise ValueError(f"{name} has an entry {values[~good][0].item():.4g}, expected numbers from 0 to 1")
+    wrong = values[~((values >= 0) & (values <= 1))]
+    if len(wrong):
+        raise ValueError(f"{name} has an entry {wrong[0].item():.4g}, expected numbers from 0 to 1")
     return values

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from pyro_attention.analysis.classification.inputs import check_labels, mean_probabilities
+from pyro_attention.analysis.classification.inputs import mean_probabilities
 
 __all__ = [
     "ClassificationScores",
@@ -34,13 +34,6 @@ class ClassificationScores:
     brier: float
 
 
-def _checked(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """Mean probabilities ``[items, classes]``, after a check of these and of the labels."""
-    mean = mean_probabilities(probabilities)
-    check_labels(labels, mean)
-    return mean
-
-
 def classification_scores(probabilities: Tensor, labels: Tensor, *, bins: int = 15) -> ClassificationScores:
     r"""Accuracy, NLL, ECE and Brier score of :math:`\bar p = \frac1S \sum_s p^{(s)}`.
 
@@ -59,7 +52,7 @@ def classification_scores(probabilities: Tensor, labels: Tensor, *, bins: int = 
         >>> classification_scores(torch.tensor([[0.75, 0.25], [0.75, 0.25]]), torch.tensor([0, 1]))
         ClassificationScores(accuracy=0.5, nll=0.836..., ece=0.25, brier=0.625)
     """
-    mean = _checked(probabilities, labels)
+    mean = mean_probabilities(probabilities, labels)
     return ClassificationScores(
         accuracy=(mean.argmax(-1) == labels).float().mean().item(),
         nll=negative_log_likelihood(mean, labels),
@@ -84,7 +77,7 @@ def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> float:
         >>> negative_log_likelihood(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]), torch.tensor([0]))
         0.693...
     """
-    mean = _checked(probabilities, labels)
+    mean = mean_probabilities(probabilities, labels)
     # a mean over few samples may be exactly 0
     return nn.functional.nll_loss(mean.clamp_min(1e-12).log(), labels).item()
 
@@ -107,7 +100,7 @@ def brier_score(probabilities: Tensor, labels: Tensor) -> float:
 
     Source: Brier (1950), Verification of forecasts expressed in terms of probability.
     """
-    mean = _checked(probabilities, labels)
+    mean = mean_probabilities(probabilities, labels)
     distances = mean - nn.functional.one_hot(labels, mean.size(-1))
     return distances.square().sum(-1).mean().item()
 
@@ -140,7 +133,7 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, *, bins: i
         raise ImportError(
             "the expected calibration error needs torchmetrics: pip install 'pyro-attention[analysis]'"
         ) from error
-    mean = _checked(probabilities, labels)
+    mean = mean_probabilities(probabilities, labels)
     if not isinstance(bins, int) or bins < 1:
         raise ValueError(f"bins is {bins}, expected a whole number of at least 1")
     return float(multiclass_calibration_error(mean, labels, mean.size(-1), n_bins=bins).item())

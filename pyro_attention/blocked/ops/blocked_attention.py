@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
-from pyro_attention.blocked.ops.fused_attention import fused_attention, fuses, product_dtype
+from pyro_attention.blocked.ops.fused_attention import fused_attention, product_dtype, unfused
 from pyro_attention.ops.noise import NoiseKind
 
 __all__ = ["blocked_attention"]
@@ -40,9 +40,9 @@ def blocked_attention(
 ) -> tuple[Tensor, Tensor]:
     """Noisy softmax attention, and the log-sum-exp of each row of unnoised scores; differentiable once.
 
-    On a GPU it runs in fused Triton kernels where :func:`fuses` says so, else, as on a CPU, in blocks of plain PyTorch.
-    The noise is the same in both. So are the results, up to rounding: the kernels multiply in half precision where keys
-    and values share one, plain PyTorch always in float32 or float64.
+    On a GPU it runs in fused Triton kernels where :func:`unfused` gives no reason not to; else, as on a CPU, in blocks
+    of plain PyTorch. The noise is the same in both. So are the results, up to rounding: the kernels multiply in half
+    precision where keys and values share one, plain PyTorch always in float32 or float64.
 
     Args:
         queries: ``[..., H, M, D]``, already scaled.
@@ -71,7 +71,7 @@ def blocked_attention(
     """
     if noise is not None and noise_scale is None:
         raise ValueError(f"noise is '{noise}' without a noise_scale; pass a number or one per head")
-    fused = fuses(queries, keys, values)
+    fused = unfused(queries, keys, values) is None
     exact = torch.float64 if queries.dtype == torch.float64 else torch.float32
     dtype = product_dtype(keys, values) if fused else exact
     batch = torch.broadcast_shapes(queries.shape[:-2], keys.shape[:-2], values.shape[:-2])

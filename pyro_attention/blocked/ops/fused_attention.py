@@ -15,33 +15,18 @@ from torch.autograd.function import once_differentiable
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
 from pyro_attention.ops.noise import NoiseKind
 
-__all__ = ["Tiles", "fused_attention", "fuses", "product_dtype", "tiles", "unfused"]
+__all__ = ["Tiles", "fused_attention", "product_dtype", "tiles", "unfused"]
 
 _WIDEST = 512  # bytes of a vector
 _ENTRIES = 2**31  # of a slice: positions in it are 32-bit numbers
 
 
-def fuses(queries: Tensor, keys: Tensor, values: Tensor) -> bool:
-    """Whether attention of these tensors goes through the kernels; :func:`unfused` says why not.
+def unfused(queries: Tensor, keys: Tensor, values: Tensor) -> str | None:
+    """Why attention of these tensors does not go through the kernels; None where it does.
 
     It does on a GPU (NVIDIA's from compute capability 8.0 on) where Triton is installed, in bfloat16 and float16 for
     heads of width up to 256, in float32 up to 128: wider ones would not fit into the registers. Everything else,
     float64 first of all, is left to blocks in plain PyTorch, which compute the same function of the same noise.
-
-    Args:
-        queries: ``[..., M, D]``.
-        keys: ``[..., N, D]``.
-        values: ``[..., N, Dv]``.
-
-    Example:
-        >>> fuses(torch.zeros(5, 4), torch.zeros(5, 4), torch.zeros(5, 4))
-        False
-    """
-    return unfused(queries, keys, values) is None
-
-
-def unfused(queries: Tensor, keys: Tensor, values: Tensor) -> str | None:
-    """Why attention of these tensors does not go through the kernels; None where it does.
 
     Args:
         queries: ``[..., M, D]``.
@@ -93,19 +78,12 @@ def product_dtype(keys: Tensor, values: Tensor) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Tiles:
-    """How a kernel is cut up.
+    """How a kernel is cut up."""
 
-    Args:
-        rows: Queries in a block.
-        columns: Keys in a block.
-        warps: Groups of 32 threads in a program.
-        stages: Blocks that are on their way from memory at a time.
-    """
-
-    rows: int
-    columns: int
-    warps: int
-    stages: int
+    rows: int  # queries in a block
+    columns: int  # keys in a block
+    warps: int  # groups of 32 threads in a program
+    stages: int  # blocks that are on their way from memory at a time
 
 
 # By the size of a number and the widest vector: forward, backward_queries and backward_keys. Chosen by what ptxas says
@@ -121,11 +99,7 @@ _TILES = {
 
 
 def tiles(width: int, dtype: torch.dtype) -> tuple[Tiles, Tiles, Tiles]:
-    """Tiles of the kernels forward, backward_queries and backward_keys.
-
-    Args:
-        width: The wider of heads and values.
-        dtype: Of the factors of products.
+    """Tiles of the kernels forward, backward_queries and backward_keys; the width is the wider of heads and values.
 
     Example:
         >>> tiles(20, torch.bfloat16)[1]

@@ -81,9 +81,15 @@ def test_properties(scored):
     assert sure_only.f1 == pytest.approx(1 - sure_only.aer)
 
 
-def test_sentences_by_id():
-    predicted = {"a": aligned("0-0"), "b": aligned("1-1")}
-    truth = {"b": gold("1-1"), "a": gold("0-0")}
+@pytest.mark.parametrize(
+    ("predicted", "truth"),
+    [
+        ({"a": aligned("0-0"), "b": aligned("1-1")}, {"b": gold("1-1"), "a": gold("0-0")}),
+        ((aligned("0-0"), aligned("1-1")), [gold("0-0"), gold("1-1")]),
+    ],
+    ids=["by id", "in order"],
+)
+def test_sentences_are_paired(predicted, truth):
     assert alignment_error_rate(predicted, truth).aer == 0
 
 
@@ -95,7 +101,7 @@ def test_sentences_by_id():
         ([aligned("")], [gold(""), gold("")], ValueError, "got 1 and 2 sentences"),
         ([], [], ValueError, r"got 0 and 0 sentences, expected .* at least one"),
         ({"a": aligned("0-0")}, [gold("")], TypeError, "got a dict and a list, expected two mappings"),
-        (aligned(""), [gold("")], TypeError, "got a Alignment, expected a list, or a mapping"),
+        (aligned(""), [gold("")], TypeError, "got a Alignment and a list, expected two mappings .* or two seq"),
         ([frozenset()], [gold("")], TypeError, "sentence 0 has a predicted frozenset and a gold GoldAlignment"),
         ({"7": aligned("", 4, 3)}, {"7": gold("", "0-3")}, ValueError,
          r"sentence 7: gold link \(0, 3\) lies outside of the 4 source and 3 target"),
@@ -136,9 +142,16 @@ def test_wrong_schemes(schemes, error, message):
         agreement(schemes)
 
 
-def test_gold_alignment():
-    assert gold("1-0", "0-2").possible == {(1, 0), (0, 2)}
-    assert str(gold("1-0 0-10", "0-2 1-0")) == "0p2 0-10 1-0"
+@pytest.mark.parametrize(
+    ("links", "possible", "text"),
+    [
+        (gold("1-0", "0-2"), {(1, 0), (0, 2)}, "0p2 1-0"),
+        (gold("1-0 0-10", "0-2 1-0"), {(1, 0), (0, 10), (0, 2)}, "0p2 0-10 1-0"),
+    ],
+)
+def test_gold_alignment(links, possible, text):
+    assert links.possible == possible
+    assert str(links) == text
 
 
 # agreement

@@ -78,17 +78,20 @@ def test_interval_of_a_known_posterior():
 # prior to posterior
 
 
-def test_update_by_hand():
-    update = prior_to_posterior(torch.tensor([[0.5, 0.5], [0.25, 0.75]]), torch.tensor([[0.75, 0.25], [0.25, 0.75]]))
-    expected = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
-    torch.testing.assert_close(update.kl, torch.tensor([expected, 0.0]))
-    torch.testing.assert_close(update.total_variation, torch.tensor([0.25, 0.0]))
-
-
-def test_update_where_the_prior_is_zero():
-    update = prior_to_posterior(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
-    assert update.kl.tolist() == [math.inf, 0.0]
-    assert update.total_variation.tolist() == [0.5, 0.0]
+@pytest.mark.parametrize(
+    ("prior", "posterior", "kl", "variation"),
+    [
+        ([0.5, 0.5], [0.75, 0.25], 0.75 * math.log(1.5) + 0.25 * math.log(0.5), 0.25),
+        ([0.25, 0.75], [0.25, 0.75], 0.0, 0.0),
+        ([1.0, 0.0], [0.5, 0.5], math.inf, 0.5),
+        ([1.0, 0.0], [1.0, 0.0], 0.0, 0.0),
+    ],
+    ids=["update", "none", "a prior of zero", "zeros of both"],
+)
+def test_update_by_hand(prior, posterior, kl, variation):
+    update = prior_to_posterior(torch.tensor([prior]), torch.tensor([posterior]))
+    torch.testing.assert_close(update.kl, torch.tensor([kl]))
+    torch.testing.assert_close(update.total_variation, torch.tensor([variation]))
 
 
 @PROPERTY

@@ -136,10 +136,11 @@ def test_bounds_and_order(test, problem, seed):
         torch.testing.assert_close(moved, p_values, rtol=1e-6, atol=1e-9)
 
 
-def test_a_p_value_at_the_threshold_is_certain():
+@pytest.mark.parametrize("test", TESTS)
+def test_a_p_value_at_the_threshold_is_certain(test):
     logits = sampled(samples=3, items=1).logits
-    p = top_two_p_values(logits, test="logits").item()
-    at, below = pavpu(logits, torch.tensor([True]), test="logits", thresholds=[p, p * (1 - 1e-9)]).values()
+    p = top_two_p_values(logits, test=test).item()
+    at, below = pavpu(logits, torch.tensor([True]), test=test, thresholds=[p, p * (1 - 1e-9)]).values()
     assert (at.accurate_certain, below.accurate_certain) == (1, 0)
 
 
@@ -157,9 +158,10 @@ def test_soft_accuracy():
     assert result.uncertain_given_inaccurate == pytest.approx(expected.item())
 
 
-def test_any_gap_becomes_certain_with_more_samples():
+@pytest.mark.parametrize("test", TESTS)
+def test_any_gap_becomes_certain_with_more_samples(test):
     logits = sampled(samples=1000, items=50, spread=0.5).logits
-    counts = [pavpu(logits[:m], torch.ones(50), test="logits")[0.05].accurate_certain for m in (5, 50, 1000)]
+    counts = [pavpu(logits[:m], torch.ones(50), test=test)[0.05].accurate_certain for m in (5, 50, 1000)]
     assert counts[0] < counts[1] < counts[2]
 
 

@@ -4,16 +4,17 @@ import pytest
 import torch
 
 from experiments.benchmarks import blocked_attention
-from experiments.benchmarks.blocked_attention import CONTESTANTS, BlockedConfig, compare, make_step, run
+from experiments.benchmarks.blocked_attention import CONTESTANTS, Contestant, compare, make_step, run
+from experiments.benchmarks.config import BlockedConfig
 from experiments.benchmarks.memory import peak_memory
 from experiments.harness.results import read_metrics
 
 
-def test_contestants_compute_the_same() -> None:
+@pytest.mark.parametrize("name", ["naive dense", "blocked"])
+def test_contestants_compute_the_same(name: Contestant) -> None:
     """Up to the noise, on which the KL, by far the largest part, does not depend."""
     assert CONTESTANTS[0] == "scaled_dot_product_attention"
-    losses = torch.stack([make_step(name, 64)() for name in CONTESTANTS[1:]])
-    torch.testing.assert_close(losses / losses[0], torch.ones(3), rtol=1e-4, atol=0)
+    torch.testing.assert_close(make_step(name, 64)(), make_step("dense", 64)(), rtol=1e-4, atol=0)
 
 
 def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

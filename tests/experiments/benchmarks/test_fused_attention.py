@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from experiments.benchmarks import fused_attention, report
-from experiments.benchmarks.fused_attention import CONTESTANTS, FusedConfig, make_step, run
+from experiments.benchmarks.config import FusedConfig
+from experiments.benchmarks.fused_attention import CONTESTANTS, make_step, run
 from experiments.benchmarks.timing import Timing
 from experiments.files import UserError
 from experiments.harness.cli import run_script

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from experiments.benchmarks import graph_scaling, graph_sizes
-from experiments.benchmarks.graph_scaling import ScalingConfig, findings, rows, run, topology
+from experiments.benchmarks.config import ScalingConfig
+from experiments.benchmarks.graph_scaling import findings, rows, run, topology
 from experiments.benchmarks.graph_sizes import CONTESTANTS, LARGE, SMALL, Graph, Measurement, growth, make_step, pubmed
 from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import Timing
@@ -44,20 +45,21 @@ def _measurement(edges: int, *, ratio: float = 1.0, **peaks: float) -> Measureme
 # memory
 
 
-def test_peak_memory_reacts_to_a_known_allocation() -> None:
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process lower its own peak")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "calls", "tolerance"),
+    [(allocate, 2, 10), (allocate, 5, 10), (allocate, 1, 10), pytest.param(allocate_after_more, 2, 60, marks=on_linux)],
+    ids=["two calls", "five calls", "one call", "more in the preparation"],
+)
+def test_peak_memory_is_that_of_a_known_allocation(
+    prepare: Callable[[int], Callable[[], object]], calls: int, tolerance: int
+) -> None:
     torch.ones(400, 250_000)  # what this process has used before must neither count nor hide anything
-    none, some = (peak_memory(allocate, megabytes) for megabytes in (0, 200))
+    none, some = (peak_memory(prepare, megabytes, calls=calls) for megabytes in (0, 200))
     assert none < 50
-    assert some - none == pytest.approx(200, abs=10)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process lower its own peak")
-def test_peak_memory_is_not_hidden_by_the_preparation() -> None:
-    assert peak_memory(allocate_after_more, 200) == pytest.approx(200, abs=60)
-
-
-def test_peak_memory_counts_the_peak_of_several_calls_once() -> None:
-    assert peak_memory(allocate, 100, calls=5) == pytest.approx(peak_memory(allocate, 100, calls=1), abs=20)
+    assert some - none == pytest.approx(200, abs=tolerance)
 
 
 def test_peak_memory_that_fails_says_what_to_do() -> None:
@@ -106,7 +108,7 @@ def test_topology_is_read_from_its_file(tmp_path: Path) -> None:
 )
 def test_damaged_topology(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     path = _write_topology(tmp_path, **arrays)
-    with pytest.raises(UserError, match=r"expected .*put an intact copy there, or remove it") as error:
+    with pytest.raises(UserError, match=r"expected .*Put an intact copy there, or remove it") as error:
         pubmed(tmp_path)
     assert str(path) in str(error.value)
     path.write_text("no archive")
@@ -173,8 +175,9 @@ def test_time_per_edge(monkeypatch: pytest.MonkeyPatch) -> None:
     assert findings(metrics)[-1] == expected
 
 
-def test_time_per_edge_of_real_layers() -> None:
-    found = graph_sizes.time_per_edge("WC", Graph(10, 20), Graph(10, 40), rounds=2)
+@pytest.mark.parametrize("contestant", CONTESTANTS)
+def test_time_per_edge_of_real_layers(contestant: graph_sizes.Contestant) -> None:
+    found = graph_sizes.time_per_edge(contestant, Graph(10, 20), Graph(10, 40), rounds=2)
     assert 0 < found["per_edge_low"] <= found["per_edge"] <= found["per_edge_high"]
 
 

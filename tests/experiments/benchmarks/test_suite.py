@@ -2,16 +2,17 @@ import json
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
 
 from experiments.benchmarks import __main__ as script
 from experiments.benchmarks import enumeration, suite, timing
-from experiments.benchmarks.__main__ import BenchmarkConfig, run
+from experiments.benchmarks.__main__ import run
+from experiments.benchmarks.config import BenchmarkConfig, Name
 from experiments.benchmarks.ratios import RATIOS, Measured, compare, ratios_of, read_ratios, write_ratios
-from experiments.benchmarks.suite import BENCHMARKS, Name
+from experiments.benchmarks.suite import BENCHMARKS
 from experiments.benchmarks.timing import Timing, interleave
 from experiments.files import UserError
 from experiments.harness.cli import run_script
@@ -198,9 +199,17 @@ def test_end_to_end(committed: Path, tmp_path: Path, slow: list[float], capsys: 
     assert "self_attention: ours takes 1.62 times the reference, was 1.30 (+25 %)" in capsys.readouterr().out
 
 
-def test_impossible_options(committed: Path, tmp_path: Path, slow: list[float]) -> None:
-    with pytest.raises(UserError, match="the page shows all; leave out one of the two"):
-        run(BenchmarkConfig(name="self_attention", results=tmp_path / "PAGE.md"))
-    if not torch.cuda.is_available():
-        with pytest.raises(UserError, match="device is cuda, but"):
-            run(BenchmarkConfig(device="cuda"))
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "self_attention", "results": Path("PAGE.md")}, "the page shows all; leave out one of the two"),
+        ({"device": "cuda"}, "device is cuda, but"),
+    ],
+    ids=["one benchmark on the page", "no GPU"],
+)
+def test_impossible_options(
+    options: dict[str, Any], message: str, committed: Path, monkeypatch: pytest.MonkeyPatch, slow: list[float]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match=message):
+        run(BenchmarkConfig(**options))

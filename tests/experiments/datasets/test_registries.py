@@ -42,11 +42,17 @@ def register(monkeypatch):
     return register
 
 
-def test_new_readers_are_used_by_name(register, tmp_path):
-    register(GRAPHS, "mine", lambda root, seed: (root, seed))
-    register(CAPTIONS, "mine", lambda root, split, skip: (root, split, skip))
-    assert load_graph("mine", data_root=tmp_path, split_seed=3) == (tmp_path, 3)
-    assert load_captions("mine", "val", data_root=tmp_path, skip=True) == (tmp_path, "val", True)
+@pytest.mark.parametrize(
+    ("registry", "load", "arguments", "options", "given"),
+    [
+        (GRAPHS, load_graph, (), {"split_seed": 3}, (3,)),
+        (CAPTIONS, load_captions, ("val",), {"skip": True}, ("val", True)),
+    ],
+    ids=["graphs", "captions"],
+)
+def test_new_readers_are_used_by_name(register, tmp_path, registry, load, arguments, options, given):
+    register(registry, "mine", lambda *found: found)
+    assert load("mine", *arguments, data_root=tmp_path, **options) == (tmp_path, *given)
 
 
 def test_a_new_parallel_text_brings_its_languages(register, tmp_path):

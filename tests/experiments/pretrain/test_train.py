@@ -84,22 +84,22 @@ def test_pretraining(normalizer, guide, tmp_path):
     assert token_scores(trained)["test_ppl"] == pytest.approx(metrics["test_ppl"], rel=1e-5)
 
 
-def test_key_masses(tmp_path):
-    for normalizer in ("softmax", "doubly_normalized"):
-        config = tiny_config(tmp_path, normalizer=normalizer, max_epochs=1, out=tmp_path / normalizer)
-        metrics = run(config)
-        trained = load_trained(config.out)
-        masses = key_masses(trained)
-        assert list(masses) == ["layers.0", "layers.1"]
-        texts = masked_text.load_english("toy")["test"]
-        pieces = [min(len(trained.vocabulary.encode(text)) + 2, config.length) for text in texts]
-        for mass in masses.values():
-            assert mass.shape == (2, sum(pieces))
-            # every query gives away a mass of one
-            assert mass.sum(1).tolist() == pytest.approx([sum(pieces)] * 2, rel=1e-4)
-            assert normalizer == "softmax" or mass.min() > 1 / max(pieces) - 1e-6
-        assert metrics["explained_away"] == 0
-        assert metrics["key_mass_1_percent"] < metrics["key_mass_1_percent_layers.0_0"] + 1
+@pytest.mark.parametrize("normalizer", ["softmax", "doubly_normalized"])
+def test_key_masses(tmp_path, normalizer):
+    config = tiny_config(tmp_path, normalizer=normalizer, max_epochs=1)
+    metrics = run(config)
+    trained = load_trained(config.out)
+    masses = key_masses(trained)
+    assert list(masses) == ["layers.0", "layers.1"]
+    texts = masked_text.load_english("toy")["test"]
+    pieces = [min(len(trained.vocabulary.encode(text)) + 2, config.length) for text in texts]
+    for mass in masses.values():
+        assert mass.shape == (2, sum(pieces))
+        # every query gives away a mass of one
+        assert mass.sum(1).tolist() == pytest.approx([sum(pieces)] * 2, rel=1e-4)
+        assert normalizer == "softmax" or mass.min() > 1 / max(pieces) - 1e-6
+    assert metrics["explained_away"] == 0
+    assert metrics["key_mass_1_percent"] < metrics["key_mass_1_percent_layers.0_0"] + 1
 
 
 def test_initial_weights_depend_on_the_seed_alone(tmp_path):
@@ -232,13 +232,19 @@ def test_bad_start(pretrained, tmp_path):
 # the table
 
 
-def test_rows_are_compared_under_their_own_guide():
-    names = ["softmax, soft", "softmax, weibull", "hybrid, soft", "hybrid, weibull"]
-    rows = score_rows(
-        {name: [{"test_ppl": 10.0 * place + seed} for seed in (1, 2)] for place, name in enumerate(names)}
-    )
-    assert [row["compared with"] for row in rows] == ["", "softmax, soft", "softmax, soft", "softmax, weibull"]
-    assert rows[3]["perplexity: difference"] == "+20.00 [+20.00, +20.00]"
+COMPARISONS = {
+    "softmax, soft": ("", ""),
+    "softmax, weibull": ("softmax, soft", "+10.00 [+10.00, +10.00]"),
+    "hybrid, soft": ("softmax, soft", "+20.00 [+20.00, +20.00]"),
+    "hybrid, weibull": ("softmax, weibull", "+20.00 [+20.00, +20.00]"),
+}
+
+
+@pytest.mark.parametrize("place", range(4), ids=COMPARISONS)
+def test_rows_are_compared_under_their_own_guide(place):
+    runs = {name: [{"test_ppl": 10.0 * number + seed} for seed in (1, 2)] for number, name in enumerate(COMPARISONS)}
+    row = score_rows(runs)[place]
+    assert (row["compared with"], row["perplexity: difference"]) == COMPARISONS[row["attention"]]
 
 
 def test_table(tmp_path, capsys):

@@ -17,12 +17,7 @@ from experiments.datasets.graphs.planetoid_files import find_planetoid
 
 
 def read_citations(root: Path, split_seed: int, *, name: str, num_classes: int) -> GraphData:
-    """Read one of the graphs; original files that are missing are fetched.
-
-    Raises:
-        FileNotFoundError: there is no archive, and the original files cannot be fetched.
-        ValueError: a seed other than 0: there is one split.
-    """
+    """Read one of the graphs; original files that are missing are fetched."""
     if split_seed != 0:
         raise ValueError(f"split_seed={split_seed}, but the split of {name!r} is fixed; expected 0")
     path, looked = find_archive(name, [root, root / "planetoid"])

@@ -15,11 +15,7 @@ from experiments.datasets.places import OTHER_FOLDER
 
 @GRAPHS.register("dblp")
 def read_dblp(root: Path, split_seed: int) -> GraphData:
-    """Read the graph, and draw its split.
-
-    Raises:
-        FileNotFoundError: there is no archive.
-    """
+    """Read the graph, and draw its split."""
     folders = [root, root / "graphs-extra", root / "planetoid"]
     path, error = find_archive("dblp", folders, split=False)
     if path is None:

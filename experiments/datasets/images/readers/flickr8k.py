@@ -64,9 +64,10 @@ def _token_captions(path: Path, skip: bool) -> tuple[dict[str, list[str]], Count
 
 def _flickr8k_images(folder: Path, stem: str) -> Callable[[str], ImageFile | None]:
     """What finds a photograph by its name."""
-    for place in (folder / "Flicker8k_Dataset", folder / "images"):
-        if place.is_dir():
-            return _finder(place)
+    place = next((place for place in (folder / "Flicker8k_Dataset", folder / "images") if place.is_dir()), None)
+    if place is not None:
+        root, present = place.resolve(), {path.name for path in place.iterdir()}
+        return lambda name: ImageFile(inside(place / name, root)) if name in present else None
     archive = folder / f"images128_{stem}.tar"
     if not is_there(archive):
         raise FileNotFoundError(
@@ -74,8 +75,3 @@ def _flickr8k_images(folder: Path, stem: str) -> Callable[[str], ImageFile | Non
             f"or {archive.name}. Put it there, or name the folder that holds flickr8k by {OTHER_FOLDER}."
         )
     return tar_images(archive).get
-
-
-def _finder(folder: Path) -> Callable[[str], ImageFile | None]:
-    root, present = folder.resolve(), {path.name for path in folder.iterdir()}
-    return lambda name: ImageFile(inside(folder / name, root)) if name in present else None

@@ -34,9 +34,15 @@ def test_content_targets():
     assert targets.dtype == torch.bool
     assert targets[:, words.index("dog")].tolist() == [True, False, False]
     assert targets[:, 0].tolist() == [True, True, False]
-    assert content_targets([["A dog and a dog", "the park"], ["a cat in a park ."]], most=1)[0] == ["park"]
     with pytest.raises(ValueError, match="2 images, no content word in their captions"):
         content_targets([["the"], ["of a"]])
+
+
+@pytest.mark.parametrize(("most", "number"), [(1, 1), (2, 2), (500, 3)])
+def test_number_of_content_words(most, number):
+    words, targets = content_targets([["A dog and a dog", "the park"], ["a cat in a park ."]], most=most)
+    assert words[0] == "park"
+    assert len(words) == targets.size(1) == number
 
 
 @pytest.mark.parametrize(("size", "cells"), [(96, 6), (112, 7), (64, 4)])

@@ -110,10 +110,19 @@ def test_true_captions_of_known_scenes(places, expected):
     assert set(true_captions(places)) == expected
 
 
-def test_true_captions_of_three_digits():
-    assert len(true_captions({1: (0, 0), 2: (0, 1), 3: (0, 2)})) == 6
-    assert len(true_captions({1: (0, 0), 2: (1, 1), 3: (2, 2)})) == 24
-    assert "a two right of a one and below a three" in true_captions({1: (0, 0), 2: (1, 1), 3: (0, 1)})
+@pytest.mark.parametrize(
+    ("two", "three", "number", "one_of_them"),
+    [
+        ((0, 1), (0, 2), 6, "a two right of a one and left of a three"),
+        ((1, 1), (2, 2), 24, "a two below a one and above a three"),
+        ((1, 1), (0, 1), 10, "a two right of a one and below a three"),
+    ],
+    ids=["row", "diagonal", "corner"],
+)
+def test_true_captions_of_three_digits(two, three, number, one_of_them):
+    captions = true_captions({1: (0, 0), 2: two, 3: three})
+    assert len(captions) == number
+    assert one_of_them in captions
 
 
 def test_numbers_of_digits_and_captions():

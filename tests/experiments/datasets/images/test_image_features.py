@@ -216,19 +216,35 @@ def test_module_that_gives_no_grid(tmp_path, module, message):
         grid_features(GridEncoder("bad", module, Scale()), PIXELS, tmp_path)
 
 
-def test_scale():
-    scaled = Scale((0.5, 0.0, 0.0), (0.5, 1.0, 2.0))(torch.tensor([0, 255, 255], dtype=torch.uint8).view(1, 3, 1, 1))
-    assert scaled.flatten().tolist() == [-1.0, 1.0, 0.5]
+@pytest.mark.parametrize(
+    ("options", "expected"), [(((0.5, 0.0, 0.0), (0.5, 1.0, 2.0)), [-1.0, 1.0, 0.5]), ((), [-2.0, 2.0, 2.0])]
+)
+def test_scale(options, expected):
+    scaled = Scale(*options)(torch.tensor([0, 255, 255], dtype=torch.uint8).view(1, 3, 1, 1))
+    assert scaled.flatten().tolist() == expected
 
 
-def test_fingerprint():
-    with_statistics = nn.BatchNorm2d(3)
-    before = fingerprint(with_statistics)
-    assert fingerprint(nn.BatchNorm2d(3)) == before
-    with_statistics(torch.ones(2, 3, 4, 4))
-    assert fingerprint(with_statistics) != before
-    assert fingerprint(nn.ReLU()) != fingerprint(nn.Tanh())
-    assert checksum(torch.zeros(3, 2)[:, 0]) == checksum(torch.zeros(3)) != checksum(torch.zeros(2))
+def with_statistics():
+    module = nn.BatchNorm2d(3)
+    module(torch.ones(2, 3, 4, 4))
+    return module
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        (nn.BatchNorm2d(3), nn.BatchNorm2d(3), True),
+        (nn.BatchNorm2d(3), with_statistics(), False),
+        (nn.ReLU(), nn.Tanh(), False),
+    ],
+)
+def test_fingerprint(first, second, same):
+    assert (fingerprint(first) == fingerprint(second)) == same
+
+
+@pytest.mark.parametrize(("other", "same"), [(torch.zeros(3, 2)[:, 0], True), (torch.zeros(2), False)])
+def test_checksum(other, same):
+    assert (checksum(torch.zeros(3)) == checksum(other)) == same
 
 
 # torchvision

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.datasets.text import multi30k_files
+from experiments.datasets.text.readers import multi30k
 
 
 @pytest.fixture
@@ -10,7 +10,7 @@ def server(tmp_path, monkeypatch):
     """Folder that the files are fetched from instead of the network; empty at first."""
     folder = tmp_path / "server"
     folder.mkdir()
-    monkeypatch.setattr(multi30k_files, "ADDRESS", folder.as_uri())
+    monkeypatch.setattr(multi30k, "ADDRESS", folder.as_uri())
     return folder
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.datasets.text import multi30k_files
 from experiments.datasets.text.parallel import ParallelText, load_parallel, read_parallel
+from experiments.datasets.text.readers import multi30k
 from experiments.datasets.text.readers.tatoeba import PART
 from pyro_attention.analysis.alignments.weights import Alignment
 from tests.experiments.datasets.text.tiny_parallel import pairs
@@ -169,12 +169,19 @@ def test_iwslt14_samples(write, tmp_path):
     assert text.skipped == {"held out": 3, "repeated": 2}
 
 
-@pytest.mark.parametrize("split", ["train", "val", "test"])
-def test_iwslt14_is_missing(tmp_path, split):
+@pytest.mark.parametrize(
+    ("name", "split", "file", "source"),
+    [
+        ("iwslt14", "train", "iwslt14-de-en/train.de", "prepare-iwslt14.sh"),
+        ("iwslt14", "val", "iwslt14-de-en/valid.de", "prepare-iwslt14.sh"),
+        ("iwslt14", "test", "iwslt14-de-en/test.de", "prepare-iwslt14.sh"),
+        ("tatoeba", "train", "tatoeba-deu-eng/deu.txt is missing", "manythings.org"),
+    ],
+)
+def test_data_set_that_is_missing(tmp_path, name, split, file, source):
     with pytest.raises(FileNotFoundError) as info:
-        load_parallel("iwslt14", split, data_root=tmp_path)
-    stem = "valid" if split == "val" else split
-    for part in (str(tmp_path / "iwslt14-de-en" / f"{stem}.de"), "prepare-iwslt14.sh", "--data-root"):
+        load_parallel(name, split, data_root=tmp_path)
+    for part in (str(tmp_path / file), source, "--data-root"):
         assert part in str(info.value)
 
 
@@ -242,11 +249,6 @@ def test_tatoeba_bad_lines(tatoeba, place, row, message):
         list(map(functools.partial(tatoeba, rows), ("train", "val", "test")))
 
 
-def test_tatoeba_is_missing(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"deu\.txt is missing; .*manythings.org.* --data-root"):
-        load_parallel("tatoeba", "train", data_root=tmp_path)
-
-
 # real data
 
 
@@ -257,7 +259,7 @@ def test_real_multi30k(split, size, tmp_path, monkeypatch):
         assert len(load_parallel("multi30k", split, source=source, target=target, max_words=45)) == size
     folder = Path(REAL) / "multi30k" / "task1"
     for path in folder.iterdir():
-        assert multi30k_files.SHA256[path.name] == sha256(path.read_bytes()).hexdigest()
+        assert multi30k.SHA256[path.name] == sha256(path.read_bytes()).hexdigest()
 
 
 @needs_data

@@ -45,24 +45,28 @@ def test_splits_share_no_sentence(side):
     assert len(set(sentences)) == len(sentences) == 3600
 
 
-def test_same_seed_same_corpus():
-    again = toy_translation(0, train=3000, val=300, test=300)
-    for split, text in CORPUS.items():
-        assert again[split].source == text.source
-        assert again[split].target == text.target
-        assert again[split].alignments == text.alignments
-    assert toy_translation(1, train=10, val=1, test=1)["train"].source != TRAIN.source[:10]
+@pytest.fixture(scope="module")
+def again():
+    return toy_translation(0, train=3000, val=300, test=300)
+
+
+@pytest.mark.parametrize("split", CORPUS)
+def test_same_seed_same_corpus(again, split):
+    for side in ("source", "target", "alignments"):
+        assert getattr(again[split], side) == getattr(CORPUS[split], side)
+
+
+@pytest.mark.parametrize(("seed", "same"), [(0, True), (1, False)])
+def test_seed_and_size(seed, same):
+    other = toy_translation(seed, train=10, val=20, test=100)
+    assert (other["train"].source == TRAIN.source[:10]) == same
+    assert (other["test"].source == CORPUS["test"].source[:100]) == same
 
 
 def test_corpus_is_the_same_everywhere():
     """Results of different machines and releases of Python are about the same sentences."""
     content = "".join(f"{words} {sorted(links)}" for text in CORPUS.values() for *words, links in rows(text))
     assert sha256(content.encode()).hexdigest()[:16] == "fa280319a8dae0a4"
-
-
-def test_smaller_test_split_is_the_beginning():
-    small = toy_translation(0, train=5, val=20, test=100)
-    assert small["test"].source == CORPUS["test"].source[:100]
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -141,9 +145,11 @@ def test_translations_of_a_word(translations, language, word, expected):
     assert translations[language].get(word, set()) == expected
 
 
-def test_words_of_many_translations(translations):
-    assert translations["en"]["teacher"] >= {"Lehrer", "Lehrerin", "Klavierlehrer"}
-    assert translations["en"]["the"] >= {"der", "die", "das", "den"}
+@pytest.mark.parametrize(
+    ("word", "some"), [("teacher", {"Lehrer", "Lehrerin", "Klavierlehrer"}), ("the", {"der", "die", "das", "den"})]
+)
+def test_words_of_many_translations(translations, word, some):
+    assert translations["en"][word] >= some
 
 
 @pytest.mark.parametrize(
@@ -200,5 +206,12 @@ def test_grammar_that_is_used_up(monkeypatch):
         toy_translation(train=3000, val=1, test=1)
 
 
-def test_fixed_phrase():
-    assert fixed_phrase("zu:1 Hause | home:1") == ([("zu", "1"), ("Hause", "")], [("home", "1")])
+@pytest.mark.parametrize(
+    ("line", "german", "english"),
+    [
+        ("zu:1 Hause | home:1", [("zu", "1"), ("Hause", "")], [("home", "1")]),
+        ("mit:1 Zug:2 | by:1 train:2", [("mit", "1"), ("Zug", "2")], [("by", "1"), ("train", "2")]),
+    ],
+)
+def test_fixed_phrase(line, german, english):
+    assert fixed_phrase(line) == (german, english)
