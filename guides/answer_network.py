@@ -24,6 +24,8 @@ class AnswerNetwork(nn.Module):
         features: Width of a region's features.
         answers: Number of answers.
         question: Makes vectors ``[B, hidden]`` of ids and mask, such as the model's ``encode_question``.
+        regions: Makes features ``[B, N, features]`` of regions and mask, such as the model's ``encode_regions``; the
+            regions are taken as they are when omitted.
         hidden: Width of these vectors and of the hidden layer.
         embedding: Width of an answer's vector.
 
@@ -45,11 +47,12 @@ class AnswerNetwork(nn.Module):
         answers: int,
         *,
         question: Callable[[Tensor, Tensor], Tensor],
+        regions: Callable[[Tensor, Tensor], Tensor] | None = None,
         hidden: int,
         embedding: int = 256,
     ) -> None:
         super().__init__()
-        self.encode_question = question
+        self.encode_question, self.encode_regions = question, regions
         self.answer = nn.Embedding(answers, embedding)
         self.gate_region, self.gate_question = nn.Linear(embedding, features), nn.Linear(embedding, hidden)
         self.region, self.asked = nn.Linear(features, hidden), nn.Linear(hidden, hidden, bias=False)
@@ -68,6 +71,8 @@ class AnswerNetwork(nn.Module):
             raise ValueError("the inference network needs answer: it looks at what was answered")
         vector = self._answer(answer)
         asked = self.encode_question(question, question_mask) * self.gate_question(vector).relu()
+        if self.encode_regions is not None:
+            regions = self.encode_regions(regions, region_mask)
         seen = regions * self.gate_region(vector).relu().unsqueeze(-2)
         hidden = (self.region(seen) + self.asked(asked).unsqueeze(-2)).tanh()
         return torch.as_tensor(self.out(hidden).transpose(-1, -2))

@@ -107,7 +107,7 @@ class Outputs:
         if len(self.logits) == 1:
             return {"entropy": torch.special.entr(self.probabilities).sum(-1)}
         parts = decompose_uncertainty(self.logits.softmax(-1))
-        found = {"entropy": parts.predictive_entropy, "mutual_information": parts.mutual_information}
+        found = {"entropy": parts.total, "mutual_information": parts.mutual_information}
         return found if self.variance is None else found | {"attention_variance": self.variance}
 
 

@@ -119,8 +119,8 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
     network = None
     if isinstance(model, BottomUp) and scheme.amortised:
         network = AnswerNetwork(
-            model.region_features, len(words.answers), question=model.encode_question, hidden=config.hidden,
-            embedding=config.hidden,
+            model.region_features, len(words.answers), question=model.encode_question,
+            regions=model.encode_regions, hidden=config.hidden, embedding=config.hidden,
         )  # fmt: skip
     module = AnswerTraining(
         model, scheme.guide(model, network), scheme.elbo, noise=config.feature_noise,

@@ -78,12 +78,16 @@ class BottomUp(AnswerModel):
         states = encode_sequence(self.lstm, self.embedding(question), question_mask)
         return states[torch.arange(len(states), device=states.device), question_mask.sum(1) - 1]
 
+    def encode_regions(self, regions: Tensor, region_mask: Tensor) -> Tensor:
+        """What can be seen of the regions, ``[B, N, region_features]``."""
+        return regions if self.context is None else torch.as_tensor(self.context(regions, region_mask))
+
     def look(
         self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The question ``[B, hidden]``, what can be seen ``[B, N, features]``, and its scores ``[B, 1, N]``."""
         encoded = self.encode_question(question, question_mask)
-        seen = regions if self.context is None else self.context(regions, region_mask)
+        seen = self.encode_regions(regions, region_mask)
         return encoded, seen, self.score(encoded.unsqueeze(-2), seen)
 
     def features(self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor) -> Tensor:
