@@ -32,16 +32,9 @@ __all__ = [
 MOST_JSON_BYTES = 2**28  # JSON takes many times its size in memory; COCO's captions have 144 MB
 PICTURE_MARK = "experiments of pyro_attention"
 _PATIENCE = 1  # seconds before it is said what is waited for
-_SPACE = "free some space there, or choose another folder"
-_RIGHTS = "allow yourself to write there, or choose another folder"
-_NAME = "choose another name or folder"
 _REMEDIES = {
-    errno.ENOSPC: _SPACE,
-    errno.EDQUOT: _SPACE,
-    errno.EFBIG: _SPACE,
-    errno.EACCES: _RIGHTS,
-    errno.EPERM: _RIGHTS,
-    errno.EROFS: _RIGHTS,
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space there, or choose another folder"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "allow yourself to write there or choose another folder"),
 }
 
 
@@ -64,22 +57,18 @@ def user_errors(*types: type[Exception]) -> Iterator[None]:
 
 def unwritable(path: Path, error: OSError) -> UserError:
     """The error of a file that cannot be written: its name, the reason and the remedy."""
-    remedy = _REMEDIES.get(error.errno or 0, _NAME)
+    remedy = _REMEDIES.get(error.errno or 0, "choose another name or folder")
     return UserError(f"{path} cannot be written: {error.strerror or error}; {remedy}")
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file through a temporary one beside it: whenever the process dies, the old or the new file is whole.
 
-    The temporary file has a name of its own in each call, so that two processes never write into the same one.
-
-    Args:
-        path: The file; folders on the way are made.
-        write: Writes the content into an open file.
+    Folders on the way are made. The temporary file has a name of its own in each call, so that two processes never
+    write into the same one.
 
     Raises:
-        UserError: The file cannot be written; what was there before is still there. Errors of ``write`` that concern
-            something else are left as they are.
+        UserError: The file cannot be written. Errors of ``write`` that concern something else are left as they are.
     """
     if not path.name:
         raise UserError(f"'{path}' is no name of a file; choose one")
@@ -149,12 +138,8 @@ def drawn_here(path: Path) -> bool:
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """Read an object out of a JSON file, which may be of strangers.
 
-    Args:
-        path: The file.
-        remedy: What to do if it is damaged, for the error.
-
     Raises:
-        DamagedFileError: The file cannot be read, has more bytes than are ever needed, or holds something else.
+        DamagedFileError: The file cannot be read, is too large, or holds something else; the text ends with the remedy.
     """
     try:
         with path.open("rb") as file:

@@ -22,18 +22,9 @@ __all__ = [
     "build_scheme",
 ]
 
-_HOMES = {
-    "AlignmentNetwork": "inference_network",
-    "AlignmentSchemeOptions": "options",
-    "AnswerNetwork": "answer_network",
-    "RegionNetwork": "inference_network",
-    "Scheme": "schemes",
-    "SchemeOptions": "options",
-    "build_scheme": "schemes",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'guides' has no attribute '{name}', expected one of {', '.join(__all__)}")
-    return getattr(import_module(f"guides.{_HOMES[name]}"), name)
+    home = "options" if "Options" in name else "inference_network" if "Network" in name else "schemes"
+    return getattr(import_module(f"guides.{home}" if name != "AnswerNetwork" else "guides.answer_network"), name)

@@ -12,7 +12,20 @@ __all__ = ["AlignmentNetwork", "RegionNetwork"]
 
 
 class _InferenceNetwork(nn.Module):
-    """A bilinear score between every part of the source, and every word of the whole target."""
+    r"""A bilinear score :math:`\Phi_{ji} = (U h_j) \cdot x_i` of the parts x of the source and the words of the target.
+
+    Its h is a bidirectional LSTM over the whole target. The network is called with the arguments of the model; for
+    ``Amortised(network, Categorical())``.
+
+    Args:
+        target_embedding: Word vectors of the target; give those of the model to share them.
+        hidden: Width of each LSTM, both directions together, and of what stands for a part of the source.
+        layers: Layers of each LSTM.
+        dropout: Dropout of the network's inputs and between the layers.
+
+    Raises:
+        ValueError: An odd width; at a call: no target to see.
+    """
 
     target_embedding: nn.Embedding
     target: nn.LSTM
@@ -41,21 +54,7 @@ class _InferenceNetwork(nn.Module):
 
 
 class AlignmentNetwork(_InferenceNetwork):
-    r"""Two bidirectional LSTMs, over the source and over the whole target, and a bilinear score.
-
-    .. math:: \Phi_{ji} = (U h_j) \cdot x_i, \qquad h = \mathrm{biLSTM}(y), \quad x = \mathrm{biLSTM}(x)
-
-    It is called with the arguments of the translation model; for ``Amortised(AlignmentNetwork(...), Categorical())``.
-
-    Args:
-        source_embedding: Word vectors of the source; give those of the model to share them.
-        target_embedding: Word vectors of the target, likewise.
-        hidden: Width of each LSTM, both directions together.
-        layers: Layers of each.
-        dropout: Dropout of word vectors and between the layers.
-
-    Raises:
-        ValueError: An odd width; at a call: no target to see.
+    """For translation: a bidirectional LSTM over the words of the source, whose embedding may be the model's too.
 
     Example:
         >>> import torch
@@ -84,26 +83,11 @@ class AlignmentNetwork(_InferenceNetwork):
         self.dropout = Dropout(dropout)
 
     def keys(self, source: Tensor, source_mask: Tensor) -> Tensor:
-        """Encoded source words; zeros at the padding."""
         return encode_sequence(self.source, self.dropout(self.source_embedding(source)), source_mask)
 
 
 class RegionNetwork(_InferenceNetwork):
-    r"""A bidirectional LSTM over the whole caption, a small network for each region, and a bilinear score.
-
-    .. math:: \Phi_{ji} = (U h_j) \cdot \mathrm{MLP}(r_i), \qquad h = \mathrm{biLSTM}(y)
-
-    It is called with the arguments of the captioning model; for ``Amortised(RegionNetwork(...), Categorical())``.
-
-    Args:
-        features: Width of a region's features.
-        target_embedding: Word vectors of the caption; give those of the model to share them.
-        hidden: Width of the LSTM, both directions together, and of an embedded region.
-        layers: Layers of the LSTM.
-        dropout: Dropout of word vectors, of embedded regions, and between the layers.
-
-    Raises:
-        ValueError: An odd width; at a call: no caption to see.
+    """For captioning: a network of two linear maps for each region, whose features have the width ``features``.
 
     Example:
         >>> import torch
@@ -126,9 +110,7 @@ class RegionNetwork(_InferenceNetwork):
         self.score = Bilinear(hidden, hidden)
 
     def keys(self, source: Tensor, source_mask: Tensor) -> Tensor:
-        """Embedded regions."""
-        embedded: Tensor = self.region(source)
-        return embedded
+        return self.region(source)
 
 
 def _lstm(width: int, hidden: int, layers: int, dropout: float) -> nn.LSTM:

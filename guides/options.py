@@ -21,7 +21,7 @@ class PosteriorOptions:
         prior: fixed, or contextual (read off the keys); soft attention has no KL and does not use it.
         kl_weight: Weight of the KL, which is summed over all attention weights.
         concentration: Concentration of a Weibull or Gamma posterior; the larger, the less noise.
-        scale: Standard deviation of a LogNormal or Gaussian posterior.
+        scale: Standard deviation of log S of a LogNormal posterior, of a weight itself of a Gaussian one.
     """
 
     prior: PriorName = "contextual"
@@ -51,14 +51,7 @@ class SchemeOptions(PosteriorOptions):
     learnable: bool = False
 
     def build_scheme(self, **changes: Any) -> "Scheme":
-        """The scheme of these options; see :func:`guides.build_scheme`.
-
-        Args:
-            changes: Arguments of it to set to something else, such as ``kl_weight`` to a schedule.
-
-        Raises:
-            ValueError: An option outside its range.
-        """
+        """The scheme of these options, with ``changes`` to the arguments of :func:`guides.build_scheme`."""
         from guides.schemes import build_scheme  # which imports torch, and command lines do without
 
         names = [field.name for field in fields(AlignmentSchemeOptions)]

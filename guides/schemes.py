@@ -72,16 +72,7 @@ class Scheme:
     def guide(
         self, model: Callable[..., object], network: nn.Module | None = None, *, from_prior: bool = False
     ) -> AttentionGuide:
-        """Guide over a model.
-
-        Args:
-            model: The model.
-            network: Inference network; only amortised schemes have one.
-            from_prior: Its scores are added to those of the prior; see :class:`Amortised`.
-
-        Raises:
-            ValueError: The scheme needs a network and there is none.
-        """
+        """Guide over a model, with the inference network of an amortised scheme; see :class:`Amortised`."""
         if not self.amortised:
             return AttentionGuide(model, self.family)
         if network is None:
@@ -105,19 +96,9 @@ def build_scheme(
 ) -> Scheme:
     """Build a scheme of the table above; the options of other schemes are not used.
 
-    Args:
-        name: The scheme.
-        prior: "fixed": Gamma(1, prior_rate), LogNormal(0, prior_scale) or Normal(0, prior_scale); "contextual": read
-            off the keys.
-        kl_weight: Weight of the summed KL, or a schedule; enumerated schemes have weight 1.
-        concentration: Concentration of a Weibull or Gamma posterior.
-        scale: Standard deviation of log S of a LogNormal posterior, of a weight itself of a Gaussian one.
-        prior_rate: Rate of a Gamma prior.
-        prior_scale: The same of a LogNormal or Gaussian prior.
-        learnable: Train the posterior's concentration or scale.
-        temperature: Temperature of the relaxed alignments of gumbel.
-        particles: Samples of wake_sleep and iwae.
-        plates: Nested plates around an alignment that is summed out.
+    They are those of :class:`guides.AlignmentSchemeOptions`; besides, ``kl_weight`` may be a schedule, and ``plates``
+    is the number of nested plates around an alignment that is summed out. A fixed prior is Gamma(1, prior_rate),
+    LogNormal(0, prior_scale) or Normal(0, prior_scale).
 
     Raises:
         ValueError: An unknown name, or an option outside its range.

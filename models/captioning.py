@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from models.decoder import AttentionDecoder
+from models.decoder_state import DecoderSizes as CaptioningSizes
 from models.decoder_state import DecoderState, Step
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, TokenLikelihood
 from pyro_attention.ops.dropout import Dropout
 
 __all__ = ["Captioning", "CaptioningSizes"]
-
-
-@dataclass(frozen=True)
-class CaptioningSizes:
-    """Sizes of the network.
-
-    Attributes:
-        embedding: Width of a word vector.
-        memory: Width of an embedded region.
-        decoder: Width of the decoder's state.
-        attention: Width of the attention's hidden layer.
-    """
-
-    embedding: int = 128
-    memory: int = 128
-    decoder: int = 128
-    attention: int = 128
 
 
 class Captioning(AttentionDecoder):
@@ -43,8 +27,8 @@ class Captioning(AttentionDecoder):
     The gates :math:`i_j, f_j, o_j` and :math:`g_j, g'_j` are of the last word and of the state before, and so are the
     scores (Rennie et al. score by the state alone, which has not seen the last word). A region acts on its own word
     only: the cell that a word is read from has the region that was drawn, while the state goes on with the expected
-    one. So the alignments are independent given the words before, and plates and sites are those of
-    :class:`AttentionDecoder`.
+    one. So the alignments are independent given the words before, and plates, sites, other arguments and errors are
+    those of :class:`AttentionDecoder`.
 
     The regions are a set: their order is of no account, unless their features tell where they are.
 
@@ -53,14 +37,7 @@ class Captioning(AttentionDecoder):
         vocabulary: Number of tokens.
         sizes: Widths of the layers.
         dropout: Dropout of word vectors, of embedded regions, and before the output layer.
-        prior: Prior of the attention: that of the scores by default, or a Gamma or LogNormal prior for Bayesian
-            attention; a contextual prior reads the embedded regions.
-        init_range: Draw all initial weights from uniform(-init_range, init_range); PyTorch's own when omitted, with
-            which small networks learn to attend much faster.
-        input_feed: Go on with the "expected" or the "sampled" context.
-
-    Raises:
-        ValueError: An unknown input feed.
+        prior: A contextual prior reads the embedded regions.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -87,7 +64,7 @@ class Captioning(AttentionDecoder):
         input_feed: Literal["expected", "sampled"] = "expected",
     ) -> None:
         super().__init__(input_feed)
-        self.sizes = sizes = CaptioningSizes() if sizes is None else sizes
+        sizes = CaptioningSizes() if sizes is None else sizes
         self.features = features
         self.dropout = Dropout(dropout)
         self.region = nn.Sequential(
@@ -105,9 +82,7 @@ class Captioning(AttentionDecoder):
         self.score = Additive(sizes.decoder + sizes.embedding, sizes.memory, sizes.attention)
         self.attention = LatentAttention("alignment", AlignmentPrior() if prior is None else prior)
         self.output = nn.Linear(sizes.decoder, vocabulary)
-        if init_range is not None:
-            for parameter in self.parameters():
-                nn.init.uniform_(parameter, -init_range, init_range)
+        self.init_uniform(init_range)
 
     def check_source(self, source: Tensor) -> None:
         """Raise ValueError unless a source is features ``[B, N, F]`` of regions."""
@@ -130,18 +105,11 @@ class Captioning(AttentionDecoder):
         """Vectors ``[..., embedding]`` of words."""
         return self.dropout(self.embedding(words))
 
-    def start(self, memory: Tensor, source_mask: Tensor) -> DecoderState:
-        """State before the first word, of the output of :meth:`encode`."""
-        zeros = memory.new_zeros(len(memory), self.sizes.decoder)
-        context = memory.new_zeros(len(memory), self.sizes.memory)
-        return DecoderState(memory, self.score.key(memory), source_mask, ((zeros, zeros),), context)
-
     def advance(self, state: DecoderState, word: Tensor) -> Step:
         """The cell without its context, ``[B, 6 decoder]``: what goes into the gates, and the cell state before."""
         ((hidden, cell),) = state.cells
         queries = torch.cat([self.from_word(word) + self.from_state(hidden), cell], -1)
-        looking = self.score.query(torch.cat([hidden, word.expand(*hidden.shape[:-1], -1)], -1)).unsqueeze(-2)
-        return Step(state, queries, self.score.out((looking + state.keys).tanh()).squeeze(-1))
+        return Step(state, queries, self.scores(state, torch.cat([hidden, word.expand(*hidden.shape[:-1], -1)], -1)))
 
     def feed(self, state: DecoderState, queries: Tensor, context: Tensor) -> DecoderState:
         """The context is part of this step's cell."""
@@ -154,7 +122,7 @@ class Captioning(AttentionDecoder):
 
     def _finish(self, queries: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden and cell state ``[..., decoder]``."""
-        width = self.sizes.decoder
+        width = self.output.in_features
         enter, forget, leave, inside, cell = queries.split([width, width, width, 2 * width, width], -1)
         first, second = (inside + self.from_context(context)).chunk(2, -1)
         # the larger of two, as Rennie et al.: where words saturate a tanh, no region is seen any more

@@ -1,4 +1,4 @@
-"""What a decoder remembers between two words, and what one step of it gives."""
+"""Sizes of a decoder, what it remembers between two words, and what one step of it gives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,24 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-__all__ = ["DecoderState", "Step"]
+__all__ = ["DecoderSizes", "DecoderState", "Step"]
+
+
+@dataclass(frozen=True)
+class DecoderSizes:
+    """Sizes of the network.
+
+    Attributes:
+        embedding: Width of a word vector.
+        memory: Width of what is attended to: an embedded region, or an encoded word, both directions together.
+        decoder: Width of the decoder's state.
+        attention: Width of the attention's hidden layer.
+    """
+
+    embedding: int = 128
+    memory: int = 128
+    decoder: int = 128
+    attention: int = 128
 
 
 @dataclass(frozen=True)

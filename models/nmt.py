@@ -9,31 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from models.decoder import AttentionDecoder
-from models.decoder_state import DecoderState, Step
+from models.decoder_state import DecoderSizes, DecoderState, Step
 from models.temporal import TemporalNormalizer
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, TokenLikelihood
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.ops.sequence import encode_sequence
 
-__all__ = ["PAPER", "DecoderState", "Translation", "TranslationSizes"]
+__all__ = ["PAPER", "Translation", "TranslationSizes"]
 
 
 @dataclass(frozen=True)
-class TranslationSizes:
+class TranslationSizes(DecoderSizes):
     """Sizes of the network.
 
     Attributes:
-        embedding: Width of a word vector.
-        memory: Width of an encoded source word, both directions together.
-        decoder: Width of the decoder's state.
-        attention: Width of the attention's hidden layer.
         layers: Layers of encoder and decoder.
     """
 
-    embedding: int = 128
-    memory: int = 128
-    decoder: int = 128
-    attention: int = 128
     layers: int = 2
 
 
@@ -46,23 +38,17 @@ class Translation(AttentionDecoder):
     .. math:: z_j \sim p(z \mid x, y_{<j}), \qquad
               y_j \sim \mathrm{softmax}\bigl(W \tanh(U_q q_j + U_c\, m_{z_j})\bigr)
 
-    Its sites, and how the decoder is fed, are those of :class:`AttentionDecoder`.
+    Its sites, its other arguments and errors, and how the decoder is fed, are those of :class:`AttentionDecoder`.
 
     Args:
         source_vocabulary: Number of source tokens.
         target_vocabulary: Number of target tokens.
         sizes: Widths of the layers; :data:`PAPER` has those of the paper.
         dropout: Dropout of word vectors, between the layers, and before the output layer.
-        prior: Prior of the alignment: that of the scores by default, or a Gamma or LogNormal prior for Bayesian
-            attention.
-        init_range: Draw all initial weights from uniform(-init_range, init_range): 0.1 in the paper, for its sizes.
-            PyTorch's own initial values when omitted, with which small networks learn to align much faster.
-        input_feed: Feed the decoder with the "expected" or the "sampled" context.
-        normalizer: Normalises scores over the words before too; by default they are normalised over the source alone.
+        init_range: 0.1 in the paper, for its sizes.
 
     Raises:
-        ValueError: An odd memory, or an unknown input feed; at a call with a sampled feed: enumerated alignments or an
-            inference network, which need the alignments to be one site.
+        ValueError: An odd memory.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -92,7 +78,7 @@ class Translation(AttentionDecoder):
         sizes = TranslationSizes() if sizes is None else sizes
         if sizes.memory % 2:
             raise ValueError(f"memory is {sizes.memory}, expected an even width: half for each direction")
-        self.sizes = sizes
+        self.layers = sizes.layers
         self.source_embedding = nn.Embedding(source_vocabulary, sizes.embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, sizes.embedding)
         between = dropout if sizes.layers > 1 else 0.0
@@ -108,17 +94,13 @@ class Translation(AttentionDecoder):
         self.from_context = nn.Linear(sizes.memory, sizes.decoder, bias=False)
         self.output = nn.Linear(sizes.decoder, target_vocabulary)
         self.dropout = Dropout(dropout)
-        if init_range is not None:
-            for name, parameter in self.named_parameters():
-                if not name.startswith("normalizer."):
-                    nn.init.uniform_(parameter, -init_range, init_range)
+        self.init_uniform(init_range)
 
     def check_source(self, source: Tensor) -> None:
         """Raise ValueError unless a source is ids ``[B, N]``."""
         if source.dim() != 2 or source.size(0) == 0 or source.is_floating_point():
-            raise ValueError(
-                f"source has shape {tuple(source.shape)} and dtype {source.dtype}, expected ids [B, N], B > 0"
-            )
+            seen = f"shape {tuple(source.shape)} and dtype {source.dtype}"
+            raise ValueError(f"source has {seen}, expected ids [B, N], B > 0")
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """Encoded source words ``[B, N, memory]``; zeros at the padding."""
@@ -133,13 +115,6 @@ class Translation(AttentionDecoder):
         """Vectors ``[..., embedding]`` of target words."""
         return self.dropout(self.target_embedding(words))
 
-    def start(self, memory: Tensor, source_mask: Tensor) -> DecoderState:
-        """State before the first word, of the output of :meth:`encode`."""
-        zeros = memory.new_zeros(len(memory), self.sizes.decoder)
-        cells = ((zeros, zeros),) * len(self.decoder)
-        context = memory.new_zeros(len(memory), self.sizes.memory)
-        return DecoderState(memory, self.score.key(memory), source_mask, cells, context)
-
     def advance(self, state: DecoderState, word: Tensor) -> Step:
         """The decoder's outputs, which are fed with the last context, and their attention scores."""
         rows = state.context.shape[:-1]
@@ -149,8 +124,7 @@ class Translation(AttentionDecoder):
             after = cell(below.flatten(0, -2), [part.expand(*rows, -1).flatten(0, -2) for part in (hidden, memory)])
             cells.append(tuple(part.unflatten(0, rows) for part in after))
             below = self.dropout(cells[-1][0]) if len(cells) < len(self.decoder) else cells[-1][0]
-        scores = self.score.out((self.score.query(below).unsqueeze(-2) + state.keys).tanh()).squeeze(-1)
-        return Step(replace(state, cells=tuple(cells)), below, scores)
+        return Step(replace(state, cells=tuple(cells)), below, self.scores(state, below))
 
     def feed(self, state: DecoderState, queries: Tensor, context: Tensor) -> DecoderState:
         """The context is part of the next step's input."""

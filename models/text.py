@@ -77,15 +77,11 @@ class TextEncoder(nn.Module):
             ``[..., B, N, width]``; what stands at padding means nothing.
         """
         if tokens.dim() != 2 or mask.shape != tokens.shape or mask.dtype != torch.bool:
-            raise ValueError(
-                f"tokens have shape {tuple(tokens.shape)}, mask is {mask.dtype} {tuple(mask.shape)}; expected ids "
-                f"[sentences, positions] and a boolean mask of the same shape"
-            )
+            seen = f"tokens have shape {tuple(tokens.shape)}, mask is {mask.dtype} {tuple(mask.shape)}"
+            raise ValueError(f"{seen}; expected ids [sentences, positions] and a boolean mask of the same shape")
         if tokens.size(1) > self.positions.num_embeddings:
-            raise ValueError(
-                f"a sentence has {tokens.size(1)} tokens, expected {self.positions.num_embeddings} at most; cut it, or "
-                f"make the encoder with more positions"
-            )
+            most = self.positions.num_embeddings
+            raise ValueError(f"a sentence has {tokens.size(1)} tokens, expected {most} at most, the positions; cut it")
         embedded = self.tokens(tokens) + self.positions.weight[: tokens.size(1)]
         hidden: Tensor = self.dropout(embedded * self.tokens.embedding_dim**0.5)
         for layer in self.layers:

@@ -11,7 +11,7 @@ __all__ = ["looks_causal"]
 
 
 def looks_causal(mask: Tensor) -> bool:
-    """Whether each query seems to see the past alone.
+    """Whether each query of a mask ``[..., M, N]``, True = may attend, seems to see the past alone.
 
     Padding alone never looks causal: only those entries of the batch and heads count whose queries do not all see the
     same keys. Each of these must look causal in one of three ways:
@@ -24,12 +24,6 @@ def looks_causal(mask: Tensor) -> bool:
     The first way is what a few queries may do by chance, so in some entry it must take three steps. Queries that see
     nothing are padding and do not count.
 
-    Args:
-        mask: Boolean ``[..., M, N]``, True = may attend.
-
-    Example:
-        >>> looks_causal(torch.ones(3, 3, dtype=torch.bool).tril()), looks_causal(torch.eye(3, dtype=torch.bool))
-        (True, False)
     """
     mask = whole(mask)
     if mask.dim() < 2 or mask.size(-2) < 2 or not mask.numel():
@@ -39,21 +33,13 @@ def looks_causal(mask: Tensor) -> bool:
     different = ((queries > 0) & (queries < sees.sum(-2, keepdim=True))).flatten(-2).any(-1)
     if not different.any():  # as with padding alone: no need to look at every entry
         return False
-    behind = _looks_back(mask) | _window(mask, sees)
+    looks_back = mask.tril(-1).flatten(-2).any(-1) & ~mask.triu(1).flatten(-2).any(-1)
+    behind = looks_back | _window(mask, sees)
     widens = _widens(mask, sees, queries)
-    enough = behind | (widens & (_steps(mask) > 2))
+    numbers = mask.sum(-1).sort(-1).values  # of keys that the queries of an entry see: how many different ones?
+    steps = (numbers[..., 0] > 0) + (numbers.diff(dim=-1) > 0).sum(-1)
+    enough = behind | (widens & (steps > 2))
     return bool((behind | widens | ~different).all() and (enough & different).any())
-
-
-def _looks_back(mask: Tensor) -> Tensor:
-    """For each entry, whether query i sees no key behind key i, and some query sees a key before its own."""
-    return mask.tril(-1).flatten(-2).any(-1) & ~mask.triu(1).flatten(-2).any(-1)
-
-
-def _steps(mask: Tensor) -> Tensor:
-    """For each entry, how many different numbers of keys its queries see."""
-    numbers = mask.sum(-1).sort(-1).values
-    return (numbers[..., 0] > 0) + (numbers.diff(dim=-1) > 0).sum(-1)
 
 
 def _widens(mask: Tensor, sees: Tensor, queries: Tensor) -> Tensor:

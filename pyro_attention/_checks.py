@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 
 from pyro_attention.ops.transforms import whole
@@ -15,14 +16,16 @@ __all__ = [
     "as_float",
     "as_numbers",
     "check_boolean_mask",
-    "check_dense",
+    "check_device",
     "check_edge_index",
-    "check_edges",
     "check_finite",
+    "check_kind",
+    "check_mask_fits",
     "check_pairs",
     "check_per_key",
     "check_positive",
     "check_scores",
+    "kind_of",
     "unregistered_parameters",
 ]
 
@@ -33,19 +36,18 @@ def as_float(value: Tensor | float) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
+def kind_of(value: Any) -> Any:
+    """What a value is, to be shown: the dtype of a tensor, the type of anything else."""
+    return value.dtype if isinstance(value, Tensor) else type(value).__name__
+
+
 def as_numbers(value: Tensor) -> Any:
     """Number of a tensor, or the list of its numbers, rounded to be shown."""
     return value.detach().double().round(decimals=5).tolist()
 
 
 def check_positive(name: str, value: Tensor | float) -> None:
-    """Raise ValueError unless every entry is positive and finite.
-
-    Example:
-        >>> check_positive("scale", -1.0)
-        Traceback (most recent call last):
-        ValueError: scale is -1.0, expected a positive finite number
-    """
+    """Raise ValueError unless every entry is positive and finite."""
     if isinstance(value, Tensor):
         value = whole(value)
         if value.numel() == 1 and 0 < value.item() < float("inf"):  # in a fraction of the time of the steps below
@@ -58,20 +60,20 @@ def check_positive(name: str, value: Tensor | float) -> None:
         raise ValueError(f"{name} is {value}, expected a positive finite number")
 
 
-def check_finite(name: str, value: Tensor) -> None:
-    """Raise ValueError unless every entry is a finite number.
+def check_kind(name: str, value: Any, kind: type, example: str) -> None:
+    """Raise TypeError unless a value is of a kind, such as a posterior family."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is {value!r}, expected a {kind.__name__} such as {example}")
 
-    Example:
-        >>> check_finite("loc", torch.tensor([0.0, float("nan")]))
-        Traceback (most recent call last):
-        ValueError: loc has 1 of 2 entries NaN or infinite, expected finite numbers; look for ...
-    """
+
+def check_finite(
+    owner: str, value: Tensor, *, name: str = "entries", remedy: str = "look for NaN in the inputs or the parameters"
+) -> None:
+    """Raise ValueError unless every entry is a finite number."""
     # one pass; only a sum that is not finite calls for a closer look
     if not value.sum().isfinite() and not value.isfinite().all():
-        raise ValueError(
-            f"{name} has {(~value.isfinite()).sum().item()} of {value.numel()} entries NaN or infinite, expected "
-            f"finite numbers; look for NaN in the inputs or in the trained parameters"
-        )
+        count = f"{(~value.isfinite()).sum().item()} of {value.numel()}"
+        raise ValueError(f"{owner}: {count} {name} are NaN or infinite; {remedy}")
 
 
 class PlateCheck(Messenger):
@@ -94,18 +96,12 @@ def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:
         raise TypeError(f"site '{site}': {name} have dtype {scores.dtype}, expected floating point")
     if torch._C._current_graph_task_id() != -1:
         raise RuntimeError(
-            f"site '{site}' is recomputed during backward, where no guide is active and the weights would be others "
-            f"than in the forward pass; checkpoint only the deterministic parts around LatentAttention"
+            f"site '{site}' is recomputed during backward, where no guide is active; checkpoint only the deterministic "
+            f"parts around LatentAttention"
         )
-    if not torch.distributions.Distribution._validate_args:
-        return
-    scores = whole(scores)
-    # one pass; only a sum that is not finite calls for a closer look
-    if not scores.sum().isfinite() and not scores.isfinite().all():
-        raise ValueError(
-            f"site '{site}': {(~scores.isfinite()).sum().item()} of {scores.numel()} {name} are NaN or infinite; "
-            f"check the features and the learning rate, and pass forbidden positions as a mask instead of -inf scores"
-        )
+    if torch.distributions.Distribution._validate_args:
+        remedy = "check the features and the learning rate, and forbid positions by a mask instead of -inf scores"
+        check_finite(f"site '{site}'", whole(scores), name=name, remedy=remedy)
 
 
 def check_per_key(name: str, tensor: Tensor | None, scores: Tensor, layout: Any, *, site: str) -> None:
@@ -114,8 +110,7 @@ def check_per_key(name: str, tensor: Tensor | None, scores: Tensor, layout: Any,
         return
     if not tensor.is_floating_point():
         raise TypeError(f"site '{site}': {name} have dtype {tensor.dtype}, expected floating point")
-    if tensor.device != scores.device:
-        raise ValueError(f"site '{site}': {name} are on {tensor.device}, scores on {scores.device}")
+    check_device(name, tensor.device, scores, site=site)
     heads, keys = scores.size(layout.head_dim), layout.num_keys(scores)
     if tensor.dim() < 3 or layout.heads_first(tensor).shape[-3:-1] not in ((heads, keys), (1, keys)):
         raise ValueError(
@@ -128,39 +123,31 @@ def check_boolean_mask(mask: Tensor | None) -> None:
     """Raise TypeError unless the mask is boolean."""
     if mask is not None and mask.dtype != torch.bool:
         raise TypeError(
-            f"mask has dtype {mask.dtype}, expected torch.bool with True = may attend; an additive mask is converted "
-            f"by mask > -1e4, an integer one by mask.bool()"
+            f"mask has dtype {mask.dtype}, expected torch.bool with True = may attend; convert an additive mask by "
+            f"mask > -1e4, an integer one by mask.bool()"
         )
 
 
-def _check_mask_fits(mask: Tensor | None, scores: Tensor, *, site: str) -> None:
+def check_device(name: str, device: torch.device, scores: Tensor, *, site: str) -> None:
+    """Raise ValueError unless something is on the device of the scores."""
+    if device != scores.device:
+        raise ValueError(
+            f"site '{site}': {name} are on {device}, scores on {scores.device}; move them by .to('{scores.device}')"
+        )
+
+
+def check_mask_fits(mask: Tensor | None, scores: Tensor, *, site: str) -> None:
     """Raise ValueError unless the mask broadcasts to the scores, on their device."""
     if mask is None:
         return
-    if mask.device != scores.device:
-        raise ValueError(
-            f"site '{site}': mask is on {mask.device}, scores on {scores.device}; move the mask with "
-            f"mask.to('{scores.device}')"
-        )
+    check_device("masks", mask.device, scores, site=site)
     try:
         fits = torch.broadcast_shapes(mask.shape, scores.shape) == scores.shape
     except RuntimeError:
         fits = False
     if not fits:
-        raise ValueError(
-            f"site '{site}': mask of shape {tuple(mask.shape)} does not broadcast to scores of shape "
-            f"{tuple(scores.shape)}; expected [..., heads or 1, queries or 1, keys] for dense attention"
-        )
-
-
-def check_dense(scores: Tensor, mask: Tensor | None, *, event_dim: int, site: str) -> None:
-    """Raise ValueError unless scores are ``[..., H, M, N]`` (or ``[..., H, N]``) and fit the mask."""
-    if scores.dim() < event_dim:
-        raise ValueError(
-            f"site '{site}': scores of shape {tuple(scores.shape)} have fewer than {event_dim} dimensions; "
-            f"expected [..., {'heads, queries, keys' if event_dim == 3 else 'heads, keys'}]"
-        )
-    _check_mask_fits(mask, scores, site=site)
+        shapes = f"mask of shape {tuple(mask.shape)} does not broadcast to scores of shape {tuple(scores.shape)}"
+        raise ValueError(f"site '{site}': {shapes}; expected [..., heads or 1, queries or 1, keys] if dense")
 
 
 def check_pairs(
@@ -175,30 +162,13 @@ def check_pairs(
                 f"keys and values with the same heads and positions"
             )
     if queries.size(-3) != keys.size(-3) or queries.size(-1) != keys.size(-1):
-        raise ValueError(
-            f"site '{site}': queries of shape {tuple(queries.shape)} do not fit keys of shape {tuple(keys.shape)}; "
-            f"expected as many heads and the same width"
-        )
+        shapes = f"queries of shape {tuple(queries.shape)} do not fit keys of shape {tuple(keys.shape)}"
+        raise ValueError(f"site '{site}': {shapes}; expected as many heads and the same width")
     for name, mask, vectors in (("key_mask", key_mask, keys), ("query_mask", query_mask, queries)):
         check_boolean_mask(mask)
         expected = (*vectors.shape[:-3], vectors.size(-2))
         if mask is not None and mask.shape != expected[-mask.dim() :]:
             raise ValueError(f"site '{site}': {name} has shape {tuple(mask.shape)}, expected {expected}")
-
-
-def check_edges(scores: Tensor, mask: Tensor | None, *, edges: Tensor, site: str) -> None:
-    """Raise ValueError unless scores are ``[..., E, H]``, on the graph's device."""
-    if scores.dim() < 2 or scores.size(-2) != edges.numel():
-        raise ValueError(
-            f"site '{site}': scores of shape {tuple(scores.shape)} do not fit {edges.numel()} edges; "
-            f"expected [..., edges, heads]"
-        )
-    if scores.device != edges.device:
-        raise ValueError(
-            f"site '{site}': edges are on {edges.device}, scores on {scores.device}; move the graph with "
-            f".to('{scores.device}')"
-        )
-    _check_mask_fits(mask, scores, site=site)
 
 
 def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) -> None:
@@ -219,19 +189,12 @@ def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) 
     for row, (name, size) in enumerate((("source", num_sources), ("target", num_targets))):
         low, high = edge_index[row].min().item(), edge_index[row].max().item()
         if low < 0 or high >= size:
-            raise ValueError(
-                f"edge_index names {name} nodes {low} to {high}, expected 0 to {size - 1}; check num_nodes or "
-                f"renumber the nodes"
-            )
+            seen = f"edge_index names {name} nodes {low} to {high}, expected 0 to {size - 1}"
+            raise ValueError(f"{seen}; check num_nodes or renumber the nodes")
 
 
-def unregistered_parameters(loss: Tensor, registered: list[Tensor]) -> str | None:
-    """What is wrong when the loss depends on parameters that SVI would not train; None when nothing is.
-
-    Args:
-        loss: Scalar with a graph.
-        registered: Unconstrained values of the param sites.
-    """
+def unregistered_parameters(loss: Tensor, trace: Trace) -> str | None:
+    """What is wrong when a loss depends on parameters that are no param sites of its trace; None when nothing is."""
     leaves, seen, stack = [], set(), [loss.grad_fn]
     while stack:
         node = stack.pop()
@@ -241,7 +204,8 @@ def unregistered_parameters(loss: Tensor, registered: list[Tensor]) -> str | Non
         if hasattr(node, "variable"):
             leaves.append(node.variable)
         stack.extend(parent for parent, _ in node.next_functions)
-    known = {id(param) for param in registered}
+    params: list[Any] = [trace.nodes[name]["value"] for name in trace.param_nodes]
+    known = {id(param.unconstrained()) for param in params}
     missing = [leaf for leaf in leaves if id(leaf) not in known]
     if not missing:
         return None

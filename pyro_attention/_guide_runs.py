@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,6 @@ __all__ = [
     "run_messenger",
     "sites_at_prior",
     "warn_of_priors",
-    "without_output",
 ]
 
 
@@ -72,28 +71,19 @@ def run_messenger(guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 def warn_of_priors(messenger: Any, guide_trace: Any) -> None:
     """Warn of the latent sites that an AttentionGuide leaves at their prior without having been told to."""
-    sites = [site for site in guide_trace.nodes.values() if site["type"] == "sample"]
-    message = sites_at_prior(messenger, sites)
+    message = sites_at_prior(messenger, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
     if message is not None:
         warnings.warn(message, PriorWarning, stacklevel=2)
 
 
 def sites_at_prior(messenger: Any, sites: Iterable[Any]) -> str | None:
     """What is to be said of latent sites that keep their prior without having been told to; None when none does."""
-    kept = [site["name"] for site in sites if site["infer"].get("keeps_prior")]  # an AttentionGuide says so
-    kept = [name for name in kept if not messenger.keeps_prior(name)]
+    # an AttentionGuide says so in "infer"
+    at_prior = [site["name"] for site in sites if site["infer"].get("keeps_prior")]
+    kept = [name for name in at_prior if not messenger.keeps_prior(name)]
     if not kept:
         return None
     return (
         f"latent sites without a posterior are drawn from their prior: {', '.join(map(repr, kept))}; give "
         f"AttentionGuide a guide for them (rest=AutoNormal), observe them, or say that they keep it (keep_prior={kept})"
     )
-
-
-def without_output(model: Callable[..., Any]) -> Callable[..., None]:
-    """The model for an autoguide, which would keep the output of its first call, with the graph behind it."""
-
-    def sites(*args: Any, **kwargs: Any) -> None:
-        model(*args, **kwargs)
-
-    return sites

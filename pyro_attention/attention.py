@@ -10,9 +10,8 @@ from pyro.poutine.markov_messenger import MarkovMessenger
 from pyro.poutine.mask_messenger import MaskMessenger
 from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
-from pyro_attention._checks import PlateCheck, as_float, check_per_key, check_scores
+from pyro_attention._checks import PlateCheck, as_float, check_kind, check_per_key, check_scores
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.families.prior import Prior
 from pyro_attention.families.proposal import Proposal
@@ -21,10 +20,23 @@ from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.output import AttentionOutput
 
-__all__ = ["LatentAttention"]
+__all__ = ["LatentAttention", "pyro_runs_the_model"]
 
 # A model enters these by itself, also where somebody calls it like any other module.
 _ANNOTATIONS = (IndepMessenger, MarkovMessenger, MaskMessenger, ScaleMessenger)
+
+
+def pyro_runs_the_model() -> bool:
+    """Whether a handler is active that draws, replaces or records sites; see :class:`LatentAttention`.
+
+    Example:
+        >>> from pyro import poutine
+        >>> with poutine.trace():
+        ...     inside = pyro_runs_the_model()
+        >>> pyro_runs_the_model(), inside
+        (False, True)
+    """
+    return not all(isinstance(handler, _ANNOTATIONS) for handler in runtime._PYRO_STACK)
 
 
 class LatentAttention(nn.Module):
@@ -36,8 +48,7 @@ class LatentAttention(nn.Module):
     Called where Pyro does not run the model, the layer is ordinary attention: it gives the deterministic weights that
     the guide ``Soft()`` gives, and asks for no plates. Pyro runs the model where a handler is active, such as a guide,
     ``Predictive``, ``poutine.trace`` or ``poutine.condition``; without a guide the weights are then drawn from the
-    prior. Plates, ``poutine.mask`` and ``poutine.scale`` alone do not count, as a model enters them itself; nor does
-    ``poutine.seed``, which sets a seed and is no handler to Pyro.
+    prior. Plates, ``poutine.mask``, ``poutine.scale`` and ``poutine.seed`` alone do not count.
 
     Args:
         name: Name of the sample site.
@@ -78,17 +89,15 @@ class LatentAttention(nn.Module):
         normalize_scores: bool = True,
     ) -> None:
         super().__init__()
-        if not isinstance(prior, Prior):
-            shown = type(prior).__name__ if isinstance(prior, Distribution) else repr(prior)
-            raise TypeError(
-                f"site '{name}': prior is {shown}, expected a Prior, a module that makes the distribution of the log "
-                f"weights for every call, such as FixedGammaPrior(concentration=1.0, rate=1.0); "
-                f"PRIORS['gamma_fixed'] finds one by name"
+        check_kind(f"site '{name}': prior", prior, Prior, "FixedGammaPrior(concentration=1.0, rate=1.0)")
+        normalizer = Softmax() if normalizer is None else normalizer
+        check_kind(f"site '{name}': normalizer", normalizer, Normalizer, "Softmax()")
+        if normalizer.over_queries and prior.over_queries_obstacle is not None:
+            raise ValueError(
+                f"site '{name}': {type(normalizer).__name__} normalises over queries, but under {type(prior).__name__} "
+                f"{prior.over_queries_obstacle}; use Softmax(), or a Gamma or LogNormal prior"
             )
-        self.name = name
-        self.prior = prior
-        self.normalizer = Softmax() if normalizer is None else normalizer
-        self._check_normalizer()
+        self.name, self.prior, self.normalizer = name, prior, normalizer
         self.dropout = Dropout(dropout)
         self.normalize_scores = normalize_scores
 
@@ -123,14 +132,10 @@ class LatentAttention(nn.Module):
         return AttentionOutput(context=context, weights=weights)
 
     def propose(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
-        """The prior of one call, which carries what the layer proposes to its site.
+        """The prior of one call, which carries what the layer proposes to its site; :meth:`forward` samples it.
 
-        A posterior family makes the posterior of it, ``family.posterior(prior)``; :meth:`forward` samples it.
-
-        Args:
-            scores: In float32 or float64, of a shape that fits the layout; else as for :meth:`forward`.
-            keys: Keys for a contextual prior.
-            layout: Mask and structure.
+        A posterior family makes the posterior of it, ``family.posterior(prior)``. Arguments are those of
+        :meth:`forward`, with scores in float32 or float64.
 
         Raises:
             TypeError: The prior network returns another distribution.
@@ -139,22 +144,17 @@ class LatentAttention(nn.Module):
         proposal = Proposal(scores, layout, self.normalizer, normalize)
         prior = self.prior(proposal.scores, keys, layout)
         if not isinstance(prior, AttentionDistribution):
-            raise TypeError(
-                f"site '{self.name}': the prior network {type(self.prior).__name__} returned a {type(prior).__name__}, "
-                f"expected a distribution over attention weights such as GammaWeights"
-            )
+            seen = f"the prior network {type(self.prior).__name__} returned a {type(prior).__name__}"
+            raise TypeError(f"site '{self.name}': {seen}, expected an AttentionDistribution such as GammaWeights")
         return prior.with_proposal(proposal)
 
     def sample(self, prior: AttentionDistribution) -> Tensor:
-        """Value of the site where Pyro runs the model, else that of ordinary attention.
-
-        Args:
-            prior: The prior of this call, from :meth:`propose`.
+        """Value of the site, whose prior :meth:`propose` gives; that of ordinary attention where Pyro does not run it.
 
         Raises:
             ValueError: A batch dimension has no plate where Pyro runs the model.
         """
-        if all(isinstance(handler, _ANNOTATIONS) for handler in runtime._PYRO_STACK):
+        if not pyro_runs_the_model():
             return prior.deterministic_value
         with PlateCheck():
             value: Tensor = pyro.sample(self.name, prior)  # type: ignore[arg-type]
@@ -162,16 +162,3 @@ class LatentAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"'{self.name}', normalize_scores={self.normalize_scores}"
-
-    def _check_normalizer(self) -> None:
-        if not isinstance(self.normalizer, Normalizer):
-            raise TypeError(
-                f"site '{self.name}': normalizer is {self.normalizer!r}, expected a Normalizer such as Softmax(); "
-                f"NORMALIZERS['softmax'] finds one by name"
-            )
-        if self.normalizer.over_queries and self.prior.over_queries_obstacle is not None:
-            raise ValueError(
-                f"site '{self.name}': {type(self.normalizer).__name__} normalises over queries, but under "
-                f"{type(self.prior).__name__} {self.prior.over_queries_obstacle}; use Softmax(), or a Gamma or "
-                f"LogNormal prior"
-            )

@@ -68,26 +68,19 @@ class ModelReport:
         return not self.problems
 
     def __str__(self) -> str:
-        head = ("site", "family", "prior", "batch", "event", "masked", "KL", "|gradient|")
-        rows = [
-            (
-                site.name, site.family, site.prior, str(site.batch_shape), str(site.event_shape), f"{site.masked:.1%}",
-                "-" if site.kl is None else f"{site.kl:.4g}",
-                _gradient_cell(site),
-            )
-            for site in self.sites
-        ]  # fmt: skip
-        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
+        rows = [("site", "family", "prior", "batch", "event", "masked", "KL", "|gradient|")]
+        for site in self.sites:
+            kl = "-" if site.kl is None else f"{site.kl:.4g}"
+            gradient = "-" if site.scores_held else "not held"
+            if site.gradient_norm is not None:
+                gradient = f"{site.gradient_norm:.3g}"
+            shapes = str(site.batch_shape), str(site.event_shape)
+            rows.append((site.name, site.family, site.prior, *shapes, f"{site.masked:.1%}", kl, gradient))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         lines.append(f"loss {self.loss:.6g}" if self.loss is not None else "loss could not be computed")
         lines += [f"problem: {problem}" for problem in self.problems] or ["no problems found"]
         return "\n".join(line.rstrip() for line in lines)
-
-
-def _gradient_cell(site: SiteReport) -> str:
-    if site.gradient_norm is None:
-        return "-" if site.scores_held else "not held"
-    return f"{site.gradient_norm:.3g}"
 
 
 def check_model(
@@ -121,7 +114,10 @@ def check_model(
         >>> report.sites[0].event_shape, report.problems
         ((1, 2, 3), ('the model observes nothing: no sample site has obs=, so the loss holds no likelihood',))
     """
-    elbo = _objective(guide) if elbo is None else elbo
+    if elbo is None:
+        check_guide(guide)
+        families = [family for family in guide.families if isinstance(family, Family)]
+        elbo = AlignmentELBO() if any("enumerate" in family.infer for family in families) else AttentionELBO()
     recorder = _Recorder()
     problems: list[str] = []
     loss: Tensor | None = None
@@ -133,12 +129,22 @@ def check_model(
         problems.append(f"{type(error).__name__}: {error}")
     else:
         problems += _problems(loss, recorder, tracer.trace, svi)
-        at_prior = sites_at_prior(poutine.unwrap(guide), recorder.latent.values())
-        problems += [] if at_prior is None else [at_prior]
-    gradients = _gradients(loss, [prior.held_scores for prior, _ in recorder.sites.values()])
+        problems += filter(None, [sites_at_prior(poutine.unwrap(guide), recorder.latent.values())])
+    scores = {name: prior.held_scores for name, (prior, _) in recorder.sites.items()}
+    gradients, kl = _gradient_norms(loss, scores), getattr(elbo, "kl_record", {})
     sites = tuple(
-        _site_report(name, prior, posterior, getattr(elbo, "kl_record", {}).get(name), gradient)
-        for (name, (prior, posterior)), gradient in zip(recorder.sites.items(), gradients, strict=True)
+        SiteReport(
+            name=name,
+            family=type(posterior).__name__,
+            prior=type(prior).__name__,
+            batch_shape=tuple(prior.batch_shape),
+            event_shape=tuple(prior.event_shape),
+            masked=prior.masked_fraction,
+            kl=kl[name].item() if name in kl else None,
+            gradient_norm=gradients.get(name),
+            scores_held=scores[name] is not None,
+        )
+        for name, (prior, posterior) in recorder.sites.items()
     )
     problems += [
         f"site '{site.name}': the gradient of its scores is {site.gradient_norm}; look for infinite raw scores"
@@ -146,12 +152,6 @@ def check_model(
         if site.gradient_norm is not None and not torch.tensor(site.gradient_norm).isfinite()
     ]
     return ModelReport(sites, None if loss is None else loss.item(), tuple(problems))
-
-
-def _objective(guide: AttentionGuide) -> AttentionELBO | AlignmentELBO:
-    check_guide(guide)
-    summed_out = any("enumerate" in family.infer for family in guide.families if isinstance(family, Family))
-    return AlignmentELBO() if summed_out else AttentionELBO()
 
 
 class _Recorder(poutine.messenger.Messenger):
@@ -180,35 +180,15 @@ def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[
     if not loss.requires_grad:
         problems.append("nothing to train: the loss depends on no parameter that requires a gradient")
     elif svi:
-        params = [site["value"].unconstrained() for site in trace.nodes.values() if site["type"] == "param"]
-        problem = unregistered_parameters(loss, params)
-        problems += [] if problem is None else [problem]
-    for name, (prior, _) in recorder.sites.items():
-        if prior.masked_fraction == 1:
-            problems.append(f"site '{name}': every entry is masked; in masks True means may attend")
-    return problems
+        problems += filter(None, [unregistered_parameters(loss, trace)])
+    masked = [name for name, (prior, _) in recorder.sites.items() if prior.masked_fraction == 1]
+    return problems + [f"site '{name}': every entry is masked; in masks True means may attend" for name in masked]
 
 
-def _gradients(loss: Tensor | None, scores: list[Tensor | None]) -> list[float | None]:
-    """Norm of the loss's gradient at each site's scores; None where there is none."""
-    known = [torch.zeros(()) if tensor is None else tensor for tensor in scores]
-    wanted = [tensor for tensor in known if tensor.requires_grad]
+def _gradient_norms(loss: Tensor | None, scores: dict[str, Tensor | None]) -> dict[str, float]:
+    """Norm of the loss's gradient at the scores of each site that has one."""
+    wanted = {name: tensor for name, tensor in scores.items() if tensor is not None and tensor.requires_grad}
     if loss is None or not loss.requires_grad or not wanted:
-        return [None] * len(scores)
-    found = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
-    gradients = [next(found) if tensor.requires_grad else None for tensor in known]
-    return [None if gradient is None else gradient.norm().item() for gradient in gradients]
-
-
-def _site_report(name: str, prior: Any, posterior: Any, kl: Tensor | None, gradient: float | None) -> SiteReport:
-    return SiteReport(
-        name=name,
-        family=type(posterior).__name__,
-        prior=type(prior).__name__,
-        batch_shape=tuple(prior.batch_shape),
-        event_shape=tuple(prior.event_shape),
-        masked=prior.masked_fraction,
-        kl=None if kl is None else kl.item(),
-        gradient_norm=gradient,
-        scores_held=prior.held_scores is not None,
-    )
+        return {}
+    found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+    return {name: each.norm().item() for name, each in zip(wanted, found, strict=True) if each is not None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any
 
 from pyro import poutine
@@ -15,7 +14,8 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import nn
 
-from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, is_attention_site, without_output
+from pyro_attention._checks import check_kind
+from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, is_attention_site
 from pyro_attention.families.base import Family
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.site_names import name_model_sites
@@ -30,10 +30,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
     the guide or inside the model; around the ``model`` argument of an ELBO they are ignored, as for every Pyro
     messenger guide.
 
-    The posterior of a site reads the scores that the model computes there. So it depends on the inputs of the model,
-    and on the weights that were sampled at earlier sites of the same run, but not on the observations: it is the same
-    whether ``y`` is given or not. Only a family of :class:`Amortised` sees the observations, because its network is
-    called with all arguments of the model.
+    The posterior of a site reads the scores that the model computes there, so it depends on the inputs of the model and
+    on the weights sampled at earlier sites of the run, but not on the observations, unless by :class:`Amortised`.
 
     Latent sites that are no attention belong to ``rest``. It runs before the model, and the model takes its values; so
     it can be any Pyro guide of these sites, with auxiliary sites and plates, and the network still runs once a step
@@ -71,7 +69,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         ['attention', 'shift']
     """
 
-    _drawn: Trace | None = None  # of rest, in the run at hand
+    _drawn = Trace()  # of rest, in the run at hand
 
     def __init__(
         self,
@@ -86,11 +84,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if not patterns:
             raise ValueError("families is empty, expected a family or a dict from site-name patterns to families")
         for pattern, family in patterns.items():
-            if not isinstance(family, Family):
-                raise TypeError(
-                    f"families['{pattern}'] is {family!r}, expected a Family such as Weibull(concentration=10.0); "
-                    f"FAMILIES['weibull'] finds one by name"
-                )
+            check_kind(f"families['{pattern}']", family, Family, "Weibull(concentration=10.0)")
         self.patterns = tuple(patterns)
         # module names may not contain the dots that patterns do
         self.families = nn.ModuleList(patterns.values())
@@ -98,31 +92,28 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             raise TypeError(f"keep_prior is the string '{keep_prior}', expected names in a list: ['{keep_prior}']")
         self.keep_prior = tuple(keep_prior)
         name_model_sites(model)
-        self.rest = self._make_rest(model, rest)
+        if rest is not None and not callable(rest):
+            raise TypeError(f"rest is {rest!r}, expected a guide, or a class of guides such as AutoNormal")
+        if rest is not None and isinstance(getattr(rest, "func", rest), type):
+            # an autoguide would keep the output of its first call, with the graph behind it
+            rest = rest(poutine.block(_without_output(model), self._hidden_from_rest))
+        self.rest: Callable[..., Any] | None = rest
 
     @pyro_method
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Run the model once under the posterior; returns the value of every sample site of the model."""
         name_model_sites(self.model)
-        self._drawn = None if self.rest is None else poutine.trace(self.rest).get_trace(*args, **kwargs)
+        self._drawn = Trace() if self.rest is None else poutine.trace(self.rest).get_trace(*args, **kwargs)
         values: dict[str, Any] = super().__call__(*args, **kwargs)
         self._check_sites()
         return values
 
     def run(self, *args: Any, **kwargs: Any) -> GuideRun:
-        """Run the model once under the posterior; the guide itself keeps nothing of it.
-
-        Raises:
-            ValueError: The model has no attention site, a pattern matches none, or ``rest`` does not fit the model.
-        """
-        model, outputs = self.model, []
-
-        def recorded(*args: Any, **kwargs: Any) -> None:
-            outputs.append(model(*args, **kwargs))
-
+        """Run the model once under the posterior, with the errors of a call; the guide itself keeps nothing of it."""
+        model = self.model
+        outputs: list[Any] = []  # Pyro's own call throws the output away
         name_model_sites(model)
-        # Pyro's own call throws the output away
-        self._model = (recorded,)
+        self._model = (_without_output(model, outputs.append),)
         try:
             self(*args, **kwargs)
             return GuideRun(outputs[0], self.trace)
@@ -134,9 +125,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         """The family of an attention site; ValueError when no pattern matches its name."""
         pattern = self._pattern(name)
         if pattern is None:
-            raise ValueError(
-                f"attention site '{name}' matches none of the patterns {', '.join(map(repr, self.patterns))}; add one"
-            )
+            patterns = ", ".join(map(repr, self.patterns))
+            raise ValueError(f"attention site '{name}' matches none of the patterns {patterns}; add one")
         return self.families[self.patterns.index(pattern)]  # type: ignore[return-value]
 
     def keeps_prior(self, name: str) -> bool:
@@ -145,14 +135,12 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     def get_posterior(self, name: str, prior: Any) -> Any:
         """Posterior of a site: its family's for attention sites, the prior itself elsewhere."""
-        if not _is_attention(prior):
+        if not isinstance(prior, AttentionDistribution):
             return prior
         family = self.family(name)
         if family.kind != prior.kind:
-            raise ValueError(
-                f"site '{name}': {type(family).__name__} fits priors of kind '{family.kind}', but its prior "
-                f"{type(prior).__name__} is of kind '{prior.kind}'"
-            )
+            seen = f"its prior {type(prior).__name__} is of kind '{prior.kind}'"
+            raise ValueError(f"site '{name}': {type(family).__name__} fits priors of kind '{family.kind}', but {seen}")
         args, kwargs = self.args_kwargs
         return prior.posterior(family, *args, **kwargs)
 
@@ -162,7 +150,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         for name, site in list(guide_trace.nodes.items()):
             if (site["infer"] or {}).get("marginal"):
                 del guide_trace.nodes[name]
-        if self._drawn is None:
+        if self.rest is None:
             return model_trace, guide_trace
         both = prune_subsample_sites(self._drawn)  # rest comes first, in its own order
         for name, site in guide_trace.nodes.items():
@@ -181,15 +169,14 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         super()._pyro_sample(msg)
         if msg["is_observed"] or site_is_subsample(msg):
             return
-        if not _is_attention(msg["infer"]["prior"]):
+        if not is_attention_site(msg):
             # a plate outside the guide (vectorised particles) makes prior and posterior two objects
             msg["infer"]["keeps_prior"] = True
             return
         if msg["name"] in self.trace:
             raise ValueError(
                 f"attention site '{msg['name']}' is there twice in one run, expected a name for each call of a layer; "
-                f"leave name= out and call name_sites(net) for each module of the model, or give each layer its own "
-                f"name="
+                f"give each layer its own name=, or leave it out and call name_sites(net) for each module of the model"
             )
         family = self.family(msg["name"])
         msg["infer"]["prior"] = family.prior(msg["infer"]["prior"])
@@ -208,18 +195,9 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             msg["infer"]["prior"], msg["fn"] = msg["fn"], drawn["fn"]
         TraceMessenger._pyro_post_sample(self, msg)
 
-    def _make_rest(self, model: Callable[..., Any], rest: Callable[..., Any] | None) -> Callable[..., Any] | None:
-        """The guide of the other latent sites."""
-        if rest is not None and not callable(rest):
-            raise TypeError(f"rest is {rest!r}, expected a guide, or a class of guides such as AutoNormal")
-        if rest is None or not isinstance(rest.func if isinstance(rest, partial) else rest, type):
-            return rest
-        made: Callable[..., Any] = rest(poutine.block(without_output(model), self._hidden_from_rest))
-        return made
-
     def _drawn_site(self, msg: Any) -> Any:
         """The trace node of a site that ``rest`` drew; None for others."""
-        node = None if self._drawn is None else self._drawn.nodes.get(msg["name"])
+        node = self._drawn.nodes.get(msg["name"])
         return node if node is not None and node["type"] == "sample" else None
 
     def _check_drawn(self, msg: Any, drawn: Any) -> None:
@@ -227,11 +205,9 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         name = msg["name"]
         if site_is_subsample(msg):
             if msg["value"] is not None and not msg["value"].equal(drawn["value"]):
-                raise ValueError(
-                    f"plate '{name}' has a subsample of its own in the model, and rest has drawn another; give rest "
-                    f"the same plate (create_plates= of an autoguide)"
-                )
-        elif _is_attention(msg["fn"]):
+                seen = f"plate '{name}' has a subsample of its own in the model, and rest has drawn another"
+                raise ValueError(f"{seen}; give rest the same plate (create_plates= of an autoguide)")
+        elif isinstance(msg["fn"], AttentionDistribution):
             raise ValueError(
                 f"attention site '{name}' is in rest too, expected the other latent sites alone; give rest a class of "
                 f"guides such as AutoNormal, or a guide of poutine.block(model, hide=['{name}'])"
@@ -250,21 +226,18 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if unused:
             found = ", ".join(map(repr, sites)) or "none; route its attention through LatentAttention"
             raise ValueError(f"no attention site matches {', '.join(map(repr, unused))}; the model's sites: {found}")
-        drawn: dict[str, Any] = {} if self._drawn is None else dict(prune_subsample_sites(self._drawn).nodes)
+        drawn: dict[str, Any] = prune_subsample_sites(self._drawn).nodes
         for name, site in drawn.items():
             if site["type"] == "sample" and name not in self.trace and not site["infer"].get("is_auxiliary"):
-                raise ValueError(
-                    f"rest has the site '{name}', expected a latent site of the model; mark a site that rest needs for "
-                    f"itself by infer={{'is_auxiliary': True}}"
-                )
+                remedy = "mark a site that rest needs for itself by infer={'is_auxiliary': True}"
+                raise ValueError(f"rest has the site '{name}', expected a latent site of the model; {remedy}")
 
     def _pattern(self, name: str) -> str | None:
         return next((pattern for pattern in self.patterns if fnmatchcase(name, pattern)), None)
 
     def _hidden_from_rest(self, msg: Any) -> bool:
-        return msg["type"] == "sample" and (
-            msg["is_observed"] or _is_attention(msg["fn"]) or self.keeps_prior(msg["name"])
-        )
+        hidden = msg["is_observed"] or isinstance(msg["fn"], AttentionDistribution) or self.keeps_prior(msg["name"])
+        return msg["type"] == "sample" and hidden
 
     def __getstate__(self) -> dict[str, Any]:
         # PyroModule's own leaves out weak references; a trace, of a whole autograd graph, cannot be pickled either
@@ -275,11 +248,13 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 def check_guide(guide: Any) -> None:
     """Raise TypeError unless a guide is an AttentionGuide."""
     if not isinstance(guide, AttentionGuide):
-        raise TypeError(
-            f"guide is a {type(guide).__name__}, expected an AttentionGuide; make one of the model, as in "
-            f"AttentionGuide(model, Weibull())"
-        )
+        raise TypeError(f"guide is a {type(guide).__name__}, expected an AttentionGuide(model, family)")
 
 
-def _is_attention(prior: Any) -> bool:
-    return isinstance(prior, AttentionDistribution)
+def _without_output(model: Callable[..., Any], keep: Callable[[Any], Any] = lambda _: None) -> Callable[..., None]:
+    """The model without its output, which is kept elsewhere, or nowhere."""
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        keep(model(*args, **kwargs))
+
+    return run

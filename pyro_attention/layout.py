@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import check_boolean_mask, check_dense, check_edge_index, check_edges
+from pyro_attention._checks import check_boolean_mask, check_device, check_edge_index, check_mask_fits
 from pyro_attention.ops.segment import Segments, segment_aggregate, segment_log_softmax, segment_softmax
 
 __all__ = ["Dense", "EdgeList", "Layout"]
@@ -28,11 +28,19 @@ class Layout(ABC):
         event_dim: Number of rightmost dimensions of the scores that belong to one attention site.
         head_dim: Dimension of the heads in the scores, negative.
         mask: True where a query may attend; boolean, broadcastable to the scores; None when nothing is masked.
+        counted: True for the queries whose weights count in densities, entropies and KL; None when all do.
     """
 
     event_dim: int
     head_dim: int
     mask: Tensor | None
+    counted: Tensor | None = None
+
+    @property
+    def kept(self) -> Tensor | None:
+        """True at the entries that count: unmasked, and of a query that counts; None when all do."""
+        parts = [part for part in (self.mask, self.counted) if part is not None]
+        return reduce(torch.logical_and, parts) if parts else None
 
     @abstractmethod
     def check(self, scores: Tensor, *, site: str) -> None:
@@ -91,10 +99,14 @@ class Dense(Layout):
         causal: Whether queries are steps in time that may not know of later ones: a statement, which changes no mask.
             Normalizers over queries refuse such attention. None: they look at the mask, and refuse one that looks
             causal.
+        counted: Boolean ``[..., queries, 1]``, broadcastable to the scores, True for the queries whose weights count in
+            the KL. The others draw weights, too, but nothing may depend on them: padded queries of a model that reads
+            their output, and leaves it aside. Unlike a mask of these rows it keeps what is the same for all queries, a
+            contextual prior above all, small.
 
     Raises:
-        TypeError: The mask is not boolean.
-        ValueError: ``event_dim`` is neither 2 nor 3.
+        TypeError: The mask or ``counted`` is not boolean.
+        ValueError: ``event_dim`` is neither 2 nor 3, or 2 with ``counted``.
 
     Example:
         >>> layout = Dense(mask=torch.tensor([True, True, False]))
@@ -105,11 +117,18 @@ class Dense(Layout):
     mask: Tensor | None = None
     event_dim: int = 3
     causal: bool | None = None
+    counted: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_boolean_mask(self.mask)
+        check_boolean_mask(self.counted)
         if self.event_dim not in (2, 3):
             raise ValueError(f"event_dim is {self.event_dim}, expected 3 (heads, queries, keys) or 2 (heads, keys)")
+        if self.counted is not None and (self.event_dim == 2 or self.counted.dim() < 2 or self.counted.size(-1) != 1):
+            raise ValueError(
+                f"counted has shape {tuple(self.counted.shape)} and event_dim is {self.event_dim}, expected [..., "
+                f"queries, 1] and event_dim 3; where queries lie in a plate, poutine.mask leaves some out"
+            )
 
     def __repr__(self) -> str:
         mask = None if self.mask is None else tuple(self.mask.shape)
@@ -120,7 +139,12 @@ class Dense(Layout):
         return -self.event_dim
 
     def check(self, scores: Tensor, *, site: str) -> None:
-        check_dense(scores, self.mask, event_dim=self.event_dim, site=site)
+        if scores.dim() < self.event_dim:
+            expected = "[..., heads, queries, keys]" if self.event_dim == 3 else "[..., heads, keys]"
+            seen = f"scores of shape {tuple(scores.shape)} have fewer than {self.event_dim} dimensions"
+            raise ValueError(f"site '{site}': {seen}; expected {expected}")
+        for mask in (self.mask, self.counted):
+            check_mask_fits(mask, scores, site=site)
 
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys
@@ -130,14 +154,14 @@ class Dense(Layout):
 
     def num_rows(self, scores: Tensor) -> Tensor | float:
         rows = scores.shape[-self.event_dim : -1]
-        if self.mask is None:
+        kept = self.kept
+        if kept is None:
             return math.prod(rows) if scores.size(-1) else 0
-        seeing = self.mask.any(-1)
+        seeing = kept.any(-1)
         dims = tuple(range(1 - self.event_dim, 0))
         return seeing.expand(*seeing.shape[: 1 - self.event_dim], *rows).sum(dims).to(scores.dtype)
 
     def spread_keys(self, values: Tensor) -> Tensor:
-        """``[..., H, N]`` to ``[..., H, 1, N]``; unchanged when queries lie in a plate."""
         return values.unsqueeze(-2) if self.event_dim == 3 else values
 
     def _fill(self, scores: Tensor) -> Tensor:
@@ -162,10 +186,7 @@ class Dense(Layout):
 
     def _check_queries(self) -> None:
         if self.event_dim == 2:
-            raise ValueError(
-                "event_dim is 2, so each query is alone in its event and nothing runs over queries; expected "
-                "Dense(event_dim=3), or an operation over keys alone such as Softmax()"
-            )
+            raise ValueError("event_dim is 2, so nothing runs over queries; expected Dense(event_dim=3), or Softmax()")
 
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
         """``[..., H, M, N] x [..., H, N, D] -> [..., H, M, D]``; without M when queries lie in a plate."""
@@ -223,10 +244,8 @@ class EdgeList(Layout):
         if not add_self_loops:
             return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1))
         if num_sources != num_targets:
-            raise ValueError(
-                f"add_self_loops needs one set of nodes, got {num_sources} sources and {num_targets} targets; "
-                f"pass add_self_loops=False for a bipartite graph"
-            )
+            seen = f"{num_sources} sources and {num_targets} targets"
+            raise ValueError(f"add_self_loops needs one set of nodes, got {seen}; pass add_self_loops=False")
         loops = torch.arange(num_targets, device=edge_index.device)
         replaced = source == target
         mask = None
@@ -255,7 +274,12 @@ class EdgeList(Layout):
         return self.sources.index.numel() > self.num_input_edges
 
     def check(self, scores: Tensor, *, site: str) -> None:
-        check_edges(scores, self.mask, edges=self.sources.index, site=site)
+        edges = self.sources.index
+        if scores.dim() < 2 or scores.size(-2) != edges.numel():
+            seen = f"scores of shape {tuple(scores.shape)} do not fit {edges.numel()} edges"
+            raise ValueError(f"site '{site}': {seen}; expected [..., edges, heads]")
+        check_device("edges", edges.device, scores, site=site)
+        check_mask_fits(self.mask, scores, site=site)
 
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys.transpose(-3, -2)
@@ -275,7 +299,6 @@ class EdgeList(Layout):
         return (self.targets.sum(kept.float()) > 0).sum(-2).float().mean(-1)
 
     def spread_keys(self, values: Tensor) -> Tensor:
-        """``[..., H, N]`` to the source of every edge, ``[..., E, H]``."""
         return self.sources.spread(values.transpose(-1, -2))
 
     def log_softmax(self, scores: Tensor) -> Tensor:

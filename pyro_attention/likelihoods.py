@@ -9,7 +9,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_attention._checks import as_float
+from pyro_attention._checks import as_float, kind_of
 from pyro_attention.families.distribution import expand_shared
 from pyro_attention.ops.token_log_prob import sample_tokens, token_log_prob
 
@@ -24,9 +24,8 @@ class TokenLikelihood(TorchDistribution):
     .. math:: p(t \mid x) = \mathrm{softmax}(W x + b)_t
 
     Equals ``Categorical(logits=features @ weight.T + bias)`` in value and gradients. The logits are computed in chunks
-    of rows, and again in the backward pass, so that memory does not grow with the product of rows and vocabulary;
-    rows without a gradient (masked targets) are skipped there. Made for observed sites, also below enumerated
-    alignments: the features then have a further leading dimension, the tokens have not.
+    of rows, and again in the backward pass (not for masked targets), so that memory does not grow with rows times
+    vocabulary. For observed sites, also below enumerated alignments, where features alone have one more dimension.
 
     Under autocast, or for half-precision inputs, the matrix products are in half precision and all else in float32.
 
@@ -65,9 +64,7 @@ class TokenLikelihood(TorchDistribution):
     ) -> None:
         _check_layer(features, weight, bias)
         if chunk_rows is not None and (not isinstance(chunk_rows, int) or chunk_rows < 1):
-            raise ValueError(
-                f"chunk_rows is {chunk_rows!r}, expected an integer of at least 1; omit it for chunks of about 40 MB"
-            )
+            raise ValueError(f"chunk_rows is {chunk_rows!r}, expected an integer of at least 1, or None")
         self.features, self.weight, self.bias, self.chunk_rows = features, weight, bias, chunk_rows
         super().__init__(features.shape[:-1], validate_args=validate_args)
 
@@ -88,8 +85,7 @@ class TokenLikelihood(TorchDistribution):
         """Log probability of tokens, in the common shape of tokens and batch; once differentiable.
 
         Args:
-            value: Ids, of any integer dtype; they broadcast against the batch shape. A masked position needs a valid
-                id too.
+            value: Ids, of any integer dtype, that broadcast against the batch shape; valid ones where masked, too.
 
         Raises:
             TypeError: The ids are no integers.
@@ -100,7 +96,7 @@ class TokenLikelihood(TorchDistribution):
         if self._validate_args and log_prob.isnan().any():
             raise ValueError(
                 f"TokenLikelihood: {log_prob.isnan().sum().item()} of {log_prob.numel()} log probabilities are NaN; "
-                f"features, weight or bias hold NaN or infinite numbers: check the inputs and the learning rate"
+                f"look for NaN or infinite numbers in features, weight and bias"
             )
         return log_prob.expand(shape)
 
@@ -121,60 +117,45 @@ class TokenLikelihood(TorchDistribution):
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """Not supported: one row for each token of the vocabulary is what this class avoids."""
         raise NotImplementedError(
-            "TokenLikelihood does not enumerate its tokens, it is made for observed ones: pass obs= to pyro.sample, or "
-            "use Categorical(logits=likelihood.logits) for a latent token of a small vocabulary"
+            "TokenLikelihood does not enumerate its tokens: pass obs= to pyro.sample, or use "
+            "Categorical(logits=likelihood.logits) for a latent token of a small vocabulary"
         )
 
     def _check_token(self, token: Tensor) -> torch.Size:
         """Common shape of tokens and batch."""
         if not isinstance(token, Tensor) or token.dtype not in _INTEGERS:
-            seen = token.dtype if isinstance(token, Tensor) else type(token).__name__
-            raise TypeError(
-                f"TokenLikelihood: tokens are {seen}, expected an integer tensor; convert them with .long()"
-            )
+            raise TypeError(f"TokenLikelihood: tokens are {kind_of(token)}, expected an integer tensor, as by .long()")
         if token.device != self.features.device:
-            raise ValueError(
-                f"TokenLikelihood: tokens are on {token.device}, features on {self.features.device}; move the tokens "
-                f"with .to('{self.features.device}')"
-            )
+            seen = f"tokens are on {token.device}, features on {self.features.device}"
+            raise ValueError(f"TokenLikelihood: {seen}; move them with .to('{self.features.device}')")
         try:
             shape: torch.Size = torch.broadcast_shapes(token.shape, self.batch_shape)
         except RuntimeError as error:
-            raise ValueError(
-                f"TokenLikelihood: tokens of shape {tuple(token.shape)} do not broadcast against the batch shape "
-                f"{tuple(self.batch_shape)}, that of the features without their last dimension"
-            ) from error
+            seen = f"tokens of shape {tuple(token.shape)} do not broadcast against the batch shape"
+            raise ValueError(f"TokenLikelihood: {seen} {tuple(self.batch_shape)} of the features") from error
         if self._validate_args and token.numel():
             low, high = (bound.item() for bound in token.aminmax())
             if low < 0 or high >= len(self.weight):
-                raise ValueError(
-                    f"TokenLikelihood: tokens from {low} to {high}, expected ids in 0 .. {len(self.weight) - 1}; "
-                    f"padded positions are masked, but hold a valid id too, such as 0"
-                )
+                seen = f"tokens from {low} to {high}, expected ids in 0 .. {len(self.weight) - 1}"
+                raise ValueError(f"TokenLikelihood: {seen}; padded positions hold a valid id too, such as 0")
         return shape
 
 
 def _check_layer(features: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Raise unless features and output layer fit each other."""
-    tensors = {"features": features, "weight": weight} | ({} if bias is None else {"bias": bias})
+    tensors = {"weight": weight, "features": features} | ({} if bias is None else {"bias": bias})
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            seen = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise TypeError(f"TokenLikelihood: {name} is {seen}, expected a floating-point tensor")
-    for name, tensor in tensors.items():
+            raise TypeError(f"TokenLikelihood: {name} is {kind_of(tensor)}, expected a floating-point tensor")
         if tensor.device != weight.device:
-            raise ValueError(
-                f"TokenLikelihood: {name} is on {tensor.device}, weight on {weight.device}; move one of them"
-            )
+            raise ValueError(f"TokenLikelihood: {name} is on {tensor.device}, weight on {weight.device}; move one")
     if weight.dim() != 2 or len(weight) == 0:
         raise ValueError(
-            f"TokenLikelihood: weight has shape {tuple(weight.shape)}, expected [vocabulary, width] with at least one "
-            f"token, as torch.nn.Linear(width, vocabulary).weight"
+            f"TokenLikelihood: weight has shape {tuple(weight.shape)}, expected [vocabulary, width], at least one token"
         )
     if features.dim() == 0 or features.size(-1) != weight.size(1):
         raise ValueError(
-            f"TokenLikelihood: features have shape {tuple(features.shape)}, expected [..., {weight.size(1)}], the "
-            f"width of the weight {tuple(weight.shape)}"
+            f"TokenLikelihood: features have shape {tuple(features.shape)}, expected [..., {weight.size(1)}]"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(

@@ -50,19 +50,16 @@ class Normalizer(nn.Module):
         """Raise ValueError, naming the site, where a query may not depend on other queries."""
         if not self.over_queries or not isinstance(layout, Dense):
             return
+        what = f"site '{site}': {type(self).__name__} normalises over queries"
         if layout.event_dim == 2:
-            raise ValueError(
-                f"site '{site}': {type(self).__name__} normalises over queries, but with event_dim=2 queries lie in a "
-                f"plate, each alone in its event; use Dense(event_dim=3), or Softmax()"
-            )
+            raise ValueError(f"{what}, but with event_dim=2 these lie in a plate; use Dense(event_dim=3), or Softmax()")
         causal = layout.causal
         if causal is None:
             causal = layout.mask is not None and looks_causal(layout.mask)
         if causal:
             raise ValueError(
-                f"site '{site}': {type(self).__name__} normalises over queries, the later ones too, and would leak "
-                f"the future through a causal mask; use Softmax() in causal attention, or, where queries are no steps "
-                f"in time, LatentAttention with layout=Dense(mask, causal=False)"
+                f"{what}, the later ones too, and would leak the future through a causal mask; use Softmax(), or, "
+                f"where queries are no steps in time, LatentAttention with layout=Dense(mask, causal=False)"
             )
 
 
@@ -97,8 +94,7 @@ class DoublyNormalized(Normalizer):
     about the weights, which are uniform there whatever the keys are.
 
     Causal attention is refused: where ``Dense(causal=True)`` says so, or where it says nothing and the mask looks like
-    it (never because of padding alone). Nodes of a graph have no order in time, so edge lists are not checked: whoever
-    builds a graph of steps in time must use :class:`Softmax`.
+    it (never because of padding alone). Edge lists are not checked: a graph of steps in time needs :class:`Softmax`.
 
     Example:
         >>> DoublyNormalized()(torch.tensor([[[3.0, 0.0], [3.0, 0.0]]]), Dense()).tolist()  # both prefer key 0
@@ -189,11 +185,9 @@ class Hybrid(Normalizer):
         return as_float(self.logit.detach()).sigmoid()
 
     def forward(self, log_weights: Tensor, layout: Layout) -> Tensor:
-        if self.logit.numel() not in (1, log_weights.size(layout.head_dim)):
-            raise ValueError(
-                f"Hybrid has {self.logit.numel()} mixing weights, the attention {log_weights.size(layout.head_dim)} "
-                f"heads; pass Hybrid(heads={log_weights.size(layout.head_dim)})"
-            )
+        own, heads = self.logit.numel(), log_weights.size(layout.head_dim)
+        if own not in (1, heads):
+            raise ValueError(f"Hybrid has {own} mixing weights, attention {heads} heads; pass Hybrid(heads={heads})")
         plain: Tensor = self.softmax(log_weights, layout)
         doubly: Tensor = self.doubly_normalized(log_weights, layout)
         return torch.lerp(plain, doubly, layout.spread_heads(self.logit.to(plain).sigmoid()))

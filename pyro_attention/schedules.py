@@ -8,16 +8,17 @@ from dataclasses import dataclass
 __all__ = ["Constant", "Cyclical", "Linear", "Sigmoid"]
 
 
-def _check(**values: float) -> None:
-    for name, value in values.items():
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} is {value}, expected a finite number >= 0")
-        if name in ("warmup", "period") and value == 0:
-            raise ValueError(f"{name} is 0, expected a positive number of steps")
+class _Schedule:
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name != "midpoint" and not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} is {value}, expected a finite number >= 0")
+            if name in ("warmup", "period") and value == 0:
+                raise ValueError(f"{name} is 0, expected a positive number of steps")
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(_Schedule):
     """The same weight at every step.
 
     Example:
@@ -27,16 +28,12 @@ class Constant:
 
     weight: float = 1.0
 
-    def __post_init__(self) -> None:
-        _check(weight=self.weight)
-
     def __call__(self, step: int) -> float:  # noqa: ARG002
-        """KL weight at a step."""
         return self.weight
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(_Schedule):
     """From 0 to ``weight`` in ``warmup`` steps, then constant.
 
     Example:
@@ -47,16 +44,12 @@ class Linear:
     warmup: int
     weight: float = 1.0
 
-    def __post_init__(self) -> None:
-        _check(weight=self.weight, warmup=self.warmup)
-
     def __call__(self, step: int) -> float:
-        """KL weight at a step."""
         return self.weight * min(1.0, step / self.warmup)
 
 
 @dataclass(frozen=True)
-class Sigmoid:
+class Sigmoid(_Schedule):
     """``weight * sigmoid(rate * (step - midpoint))``; midpoint 0 and rate 1 are the released graph code's choice.
 
     Example:
@@ -70,16 +63,12 @@ class Sigmoid:
     midpoint: float = 0.0
     weight: float = 1.0
 
-    def __post_init__(self) -> None:
-        _check(weight=self.weight, rate=self.rate)
-
     def __call__(self, step: int) -> float:
-        """KL weight at a step."""
         return self.weight * 0.5 * (1 + math.tanh(self.rate * (step - self.midpoint) / 2))
 
 
 @dataclass(frozen=True)
-class Cyclical:
+class Cyclical(_Schedule):
     """In every ``period`` of steps, rise linearly from 0 to ``weight`` over its first fraction ``rise``, then stay.
 
     Example:
@@ -94,10 +83,9 @@ class Cyclical:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        _check(weight=self.weight, period=self.period)
+        super().__post_init__()
         if not 0 < self.rise <= 1:
             raise ValueError(f"rise is {self.rise}, expected a fraction of the period in (0, 1]")
 
     def __call__(self, step: int) -> float:
-        """KL weight at a step."""
         return self.weight * min(1.0, step % self.period / (self.rise * self.period))

@@ -9,6 +9,7 @@ from pyro import poutine
 from torch import nn
 
 from pyro_attention.attention import LatentAttention
+from pyro_attention.families.prior import Prior
 
 __all__ = ["AttentionLayer", "name_model_sites", "name_sites"]
 
@@ -26,14 +27,19 @@ class AttentionLayer(nn.Module):
     default_name = "attention"
     named: bool
 
+    def add_attention(self, name: str | None, prior: Prior, **options: Any) -> None:
+        """Make the site, with the options of :class:`LatentAttention`; None leaves it without a name of its own."""
+        self.named = name is not None
+        self.attention = LatentAttention(self.default_name if name is None else name, prior, **options)
+
 
 def name_sites(model: nn.Module) -> list[str]:
     """Name the site of every layer without a name of its own after the layer's path in the model.
 
-    An :class:`AttentionGuide` does this by itself at every run where its model is a module or a method of one, so the
-    names depend on the model alone: they are the same in every process and in every copy. Call it once where the model
-    is a plain function, or runs without a guide, as under ``Predictive``. Without it, a function that calls one unnamed
-    layer has the site ``attention`` or ``graph_attention``, and one that calls two raises an error.
+    An :class:`AttentionGuide` does this by itself at every run where its model is a module or a method of one. Call it
+    once where the model is a plain function, or runs without a guide, as under ``Predictive``. Without it, a function
+    that calls one unnamed layer has the site ``attention`` or ``graph_attention``, and one that calls two raises an
+    error.
 
     Args:
         model: A module that holds layers such as :class:`MultiheadAttention` and :class:`GraphAttention`.
@@ -51,10 +57,8 @@ def name_sites(model: nn.Module) -> list[str]:
         ['0', 'last']
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"model is a {type(model).__name__}, expected a torch.nn.Module; in a model that is a function, name the "
-            f"sites of each module that it calls"
-        )
+        seen = type(model).__name__
+        raise TypeError(f"model is a {seen}, expected a torch.nn.Module; of a function, name those that it calls")
     names = []
     for path, layer in model.named_modules():
         if isinstance(layer, AttentionLayer):

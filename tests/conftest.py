@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import pyro
 import pytest
@@ -15,13 +16,12 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
-def clean_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def clean_state() -> Iterator[None]:
     """Give every test an empty parameter store, registries of its own, the same seed and Pyro's validation."""
     pyro.clear_param_store()
-    for registry in (FAMILIES, PRIORS, NORMALIZERS):
-        monkeypatch.setattr(registry, "_members", dict(registry._members))
     pyro.set_rng_seed(0)  # seeds random, numpy and torch too
-    with pyro.validation_enabled(True):
+    own = patch.dict(FAMILIES), patch.dict(PRIORS), patch.dict(NORMALIZERS)
+    with own[0], own[1], own[2], pyro.validation_enabled(True):
         yield
     # The doctests of the package do not run this fixture.
     pyro.clear_param_store()

@@ -178,7 +178,7 @@ def test_unregistered_parameters(data, svi, registered):
     ("change", "message", "sites"),
     [
         (lambda x, y, padding: (x[..., 1:], y, padding), "ValueError: query has shape", []),
-        (lambda x, y, padding: (x, y, padding.int()), "TypeError: key_padding_mask has dtype torch.int32", []),
+        (lambda x, y, padding: (x, y, padding.int()), "TypeError: key_padding_mask is of type torch.int32", []),
         (lambda x, y, padding: (x * float("nan"), y, padding), "scores are NaN or infinite", []),
         (lambda x, y, padding: (x, y[1:], padding), "", ["layers.0", "layers.1"]),
     ],

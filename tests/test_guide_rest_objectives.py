@@ -131,7 +131,7 @@ def test_the_network_runs_once_a_step(rest, particles, data):
     assert model.calls == (2 if elbo.num_particles == 2 and not elbo.vectorize_particles else 1)
     assert all(name in elbo.kl_record for name in ("shift", "layers.0"))
     assert not hasattr(guide, "trace")
-    assert guide._drawn is None
+    assert not guide._drawn.nodes
 
 
 def test_vectorized_particles_are_the_mean_of_looped_ones(data):

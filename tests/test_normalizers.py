@@ -139,7 +139,7 @@ def test_queries_in_a_plate(name):
     if not NORMALIZERS[name].over_queries:
         call[0](*call[1:])
         return
-    with pytest.raises(ValueError, match="event_dim is 2, so each query is alone in its event"):
+    with pytest.raises(ValueError, match="event_dim is 2, so nothing runs over queries"):
         call[0](*call[1:])
 
 

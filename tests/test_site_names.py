@@ -3,6 +3,7 @@
 import copy
 import pickle
 import re
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -103,19 +104,19 @@ def in_function(net):
     return lambda x: net(x)
 
 
-def test_two_layers_in_a_function_do_not_share_a_name():
-    net = Net()
-    with pytest.raises(ValueError, match=r"site 'attention' is there twice in one run.*name_sites\(net\)"):
-        sites(in_function(net))
-    name_sites(net)
-    assert sites(in_function(net)) == NAMES
+@pytest.mark.parametrize(("name", "names"), [(None, ["0", "1"]), ("same", ["same", "same"])])
+def test_two_layers_in_a_function_do_not_share_a_name(name, names):
+    def model(x):
+        for layer in net:
+            layer(x, x, x)
 
-
-def test_two_layers_with_one_given_name():
-    net = nn.ModuleList([MultiheadAttention(WIDTH, HEADS, name="same") for _ in range(2)])
-    assert name_sites(net) == ["same", "same"]
-    with pytest.raises(ValueError, match="site 'same' is there twice"):
-        sites(lambda x: [layer(x, x, x) for layer in net])
+    net = nn.ModuleList([MultiheadAttention(WIDTH, HEADS, name=name) for _ in range(2)])
+    message = rf"site '{name or 'attention'}' is there twice in one run.*name_sites\(net\)"
+    with pytest.raises(ValueError, match=message):
+        sites(model)
+    assert name_sites(net) == names
+    with pytest.raises(ValueError, match=message) if name else nullcontext():
+        assert sites(model) == names
 
 
 def test_a_layer_that_is_called_twice():

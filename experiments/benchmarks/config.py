@@ -8,7 +8,16 @@ from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from experiments.harness.options import Device
 
-__all__ = ["EDGES", "BenchmarkConfig", "BlockedConfig", "EnumerationConfig", "FusedConfig", "Name", "ScalingConfig"]
+__all__ = [
+    "EDGES",
+    "BenchmarkConfig",
+    "BlockedConfig",
+    "EnumerationConfig",
+    "FusedConfig",
+    "Name",
+    "ScalingConfig",
+    "TransformerConfig",
+]
 
 
 Name = Literal[
@@ -134,3 +143,24 @@ class ScalingConfig:
     max_memory: PositiveFloat = 8.0
     rounds: PositiveInt = 30
     threads: PositiveInt | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """Time and memory of training steps of a BERT of MiniLM's size, with its own attention and with Bayesian attention.
+
+    Args:
+        batch: Sequences at a time.
+        length: Tokens of the longest one.
+        out: Folder for metrics.json and environment.json.
+        rounds: Rounds that count.
+        threads: Threads of torch; its own choice when omitted.
+        results: Page whose section on this is written; none when omitted.
+    """
+
+    batch: PositiveInt = 32
+    length: PositiveInt = 64
+    out: Path = Path("runs", "bench", "transformer")
+    rounds: PositiveInt = 10
+    threads: PositiveInt | None = None
+    results: Path | None = None

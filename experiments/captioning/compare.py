@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from experiments.captioning import train as captioning
 from experiments.captioning.config import SCHEMES, CaptioningConfig, CaptioningOptions, CompareCaptions
@@ -24,17 +23,13 @@ from experiments.harness.options import options_of
 from experiments.harness.sweep import Sweep, Trainings
 from experiments.reporting.columns import Column, Runs, summary_rows
 from experiments.reporting.report import Part, Report
-from guides.names import SchemeName
+from experiments.sequence.compare import protocol, scheme_config, train_schemes
 
 __all__ = ["SCHEMES", "CompareCaptions", "run"]
 
-BAYESIAN = ("weibull", "lognormal", "gamma")
 SHOWN = ("weibull", "hard_enum")  # rows that are drawn
 COLUMNS = (
-    Column("BLEU-1", "test_bleu_1", 1),
-    Column("BLEU-2", "test_bleu_2", 1),
-    Column("BLEU-3", "test_bleu_3", 1),
-    Column("BLEU-4", "test_bleu_4", 1),
+    *(Column(f"BLEU-{n}", f"test_bleu_{n}", 1) for n in range(1, 5)),
     Column("ROUGE-L", "test_rouge_l", 1),
     Column("CIDEr-D", "test_cider_d", 1),
     Column("METEOR", "test_nltk_meteor", 1),
@@ -62,17 +57,10 @@ POINTING = (
 
 @exclusive
 def run(config: CompareCaptions) -> dict[str, float]:
-    """Train all rows, print the table, and write pictures and report.html.
-
-    Returns:
-        ``"<scheme>/<metric>"`` to its mean over seeds.
-
-    Raises:
-        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
-    """
+    """Train all rows, print the table, and write pictures and report.html; ``"<scheme>/<metric>"`` to its mean."""
     name, free = f"captioning-{config.dataset}", ("schemes", "pictures")
     sweep = Sweep("experiments.compare", config, f"compare/{name}", free=free, always=("task",))
-    first = _config(config, sweep.folder, "soft", 0)
+    first = _base(config, sweep.folder, 0)
     with user_errors(ValueError, OSError, ImportError):
         # features are made here, once a seed, and not by several workers at a time
         for seed in range(config.seeds if config.dataset != "digits" else 1):
@@ -89,53 +77,28 @@ def run(config: CompareCaptions) -> dict[str, float]:
 
 
 def _train(config: CompareCaptions, sweep: Sweep) -> Trainings[CaptioningConfig]:
-    """Soft attention first, where every scheme starts from it, then all rows."""
-    seeds = range(config.seeds)
-    if config.base_epochs:
-        print("Training soft attention, once a seed:", flush=True)
-        bases = {("soft at first", seed): _base(config, sweep.folder, seed) for seed in seeds}
-        sweep.train(captioning.run, bases, shown="val_ppl")
-    print("Training every scheme:", flush=True)
-    configs = {
-        (scheme, seed): _config(config, sweep.folder, scheme, seed) for scheme in config.schemes for seed in seeds
-    }
-    return sweep.train(captioning.run, configs, shown="val_ppl")
+    bases = {seed: _base(config, sweep.folder, seed) for seed in range(config.seeds)}
+    configs = {}
+    for scheme in config.schemes:
+        changes = {"patience": config.patience, "warm_start": config.epochs // 2 if scheme == "dirichlet" else 0}
+        for seed, base in bases.items():
+            configs[scheme, seed] = scheme_config(config, base, scheme, scheme, **changes)
+    first = {("soft at first", seed): base for seed, base in bases.items()} if config.base_epochs else {}
+    return train_schemes(sweep, captioning.run, first, configs)
 
 
 def _base(config: CompareCaptions, folder: Path, seed: int) -> CaptioningConfig:
     """Soft attention, from the beginning."""
-    shared = options_of(config, CaptioningOptions)
     epochs = max(1, config.base_epochs)
     return CaptioningConfig(
-        **config.for_runs(), **shared, guide="soft", embedding=max(8, config.hidden // 2), seed=seed, max_epochs=epochs,
-        patience=epochs, out=folder / "runs" / f"base-{seed}",
-    )  # fmt: skip
-
-
-def _config(config: CompareCaptions, folder: Path, scheme: SchemeName, seed: int) -> CaptioningConfig:
-    """A scheme, from soft attention or from the beginning."""
-    base = _base(config, folder, seed)
-    changes: dict[str, Any] = {"kl_weight": config.kl_weight} if scheme in BAYESIAN else {"kl_weight": 1.0}
-    if scheme == "dirichlet":
-        changes["warm_start"] = config.epochs // 2
-    if config.base_epochs:
-        changes |= {"init_from": base.out, "learning_rate": config.learning_rate / 2}
-    return replace(
-        base, **changes, guide=scheme, max_epochs=config.epochs, patience=config.patience,
-        out=folder / "runs" / f"{scheme}-{seed}",
+        **config.for_runs(), **options_of(config, CaptioningOptions), guide="soft", seed=seed, max_epochs=epochs,
+        patience=epochs, embedding=max(8, config.hidden // 2), out=folder / "runs" / f"base-{seed}",
     )  # fmt: skip
 
 
 def _legend(config: CompareCaptions, test: RegionCaptions, runs: Mapping[str, Runs]) -> str:
     """How the numbers came about, and what random captions score."""
-    parts = ["1 seed." if config.seeds == 1 else f"{config.seeds} seeds, mean ± standard deviation."]
-    if config.base_epochs:
-        parts.append(
-            f"Soft attention is trained for {config.base_epochs} epochs; every scheme, soft too, goes on from there "
-            f"for {config.epochs} at half the learning rate."
-        )
-    else:
-        parts.append(f"Every scheme is trained from the beginning, for {config.epochs} epochs at most.")
+    parts = [protocol(config)]
     encoder = test.encoder if config.dataset == "digits" or config.encoder != "own" else "content-encoder, one a seed"
     rows, columns = test.grid
     parts.append(f"Features: {encoder}, {rows} x {columns} regions; {len(test)} test images.")

@@ -9,7 +9,7 @@ from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat,
 from experiments.datasets.names import CaptionsName
 from experiments.harness.cli import Command
 from experiments.harness.options import Device, Dropout, SweepOptions
-from experiments.sequence.config import NetworkOptions, SequenceConfig
+from experiments.sequence.config import CompareSequences, NetworkOptions, SequenceConfig
 from guides.names import AblationSchemeName, SchemeName
 from guides.options import PosteriorOptions
 
@@ -111,7 +111,7 @@ SCHEMES: tuple[SchemeName, ...] = ("soft", "hard_sample", "hard_enum", "lognorma
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareCaptions(CaptioningOptions, SweepOptions):
+class CompareCaptions(CaptioningOptions, CompareSequences):
     """Compare inference schemes for the attention of a captioning model.
 
     For each seed soft attention is trained first; every scheme, and soft as a control, goes on from its network for a
@@ -119,23 +119,16 @@ class CompareCaptions(CaptioningOptions, SweepOptions):
 
     Args:
         task: The task; the others have other options.
-        schemes: The schemes to compare.
-        seeds: Number of seeds.
-        base_epochs: Epochs of soft attention at first; none: every scheme begins by itself.
-        epochs: Epochs of every scheme, at most.
         patience: Epochs without a better validation loss before the training of a scheme stops.
-        kl_weight: Weight of the KL in weibull and lognormal.
         pictures: Test images that are drawn.
     """
 
     task: Literal["captioning"] = "captioning"
     schemes: tuple[SchemeName, ...] = SCHEMES
     seeds: PositiveInt = 2
-    base_epochs: NonNegativeInt = 10
     epochs: PositiveInt = 2
     patience: PositiveInt = 5
     learning_rate: PositiveFloat = 2e-3
-    kl_weight: NonNegativeFloat = 0.01
     pictures: PositiveInt = 1
 
 

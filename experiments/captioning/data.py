@@ -14,7 +14,7 @@ from experiments.datasets.images.caption_data import CaptionedImages, caption_wo
 from experiments.datasets.images.captions import load_captions
 from experiments.datasets.images.content_encoder import content_encoder
 from experiments.datasets.images.digit_scenes import DigitScenes, digit_scenes
-from experiments.datasets.images.image_features import GridEncoder, grid_features, resized_images, resnet_grid
+from experiments.datasets.images.image_features import grid_features, resized_images, resnet_grid
 from experiments.datasets.images.region_captions import RegionCaptions
 from experiments.datasets.places import SPLITS, data_folder
 from experiments.harness.training import resolve_device
@@ -31,12 +31,24 @@ def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str
         ValueError: Bad data.
     """
     if config.dataset == "digits":
-        return {split: _digit_regions(scenes, config.images) for split, scenes in _digits().items()}
+        return {split: _digit_regions(scenes, slice(config.images)) for split, scenes in _digits().items()}
     folder = config.cache or data_folder(config.data_root) / config.dataset / "cache"
+    device = resolve_device(config.device)
     # everything is read before anything is trained
     opened = {split: _open(config, split, folder, progress) for split in SPLITS}
-    encoder = _encoder(config, *opened["train"], folder, progress)
-    return {split: _photographs(config, encoder, *opened[split], folder, progress) for split in SPLITS}
+    if config.encoder == "own":
+        data, pixels = opened["train"]
+        options = {"seed": config.seed, "epochs": config.encoder_epochs, "device": device, "progress": progress}
+        encoder = content_encoder(pixels, data.captions, folder, **options)
+    else:
+        encoder = resnet_grid(config.encoder)
+    found = {}
+    for split, (data, pixels) in opened.items():
+        regions = grid_features(encoder, pixels, folder, device=device, progress=progress)
+        captions = [[" ".join(caption_words(caption)) for caption in texts] for texts in data.captions]
+        grid = (math.isqrt(regions.size(1)),) * 2
+        found[split] = RegionCaptions(regions, captions, grid, pixels, data.name, encoder.name, skipped=data.skipped)
+    return found
 
 
 @cache
@@ -44,8 +56,7 @@ def _digits() -> dict[str, DigitScenes]:
     return digit_scenes(train=6000, most_digits=2)
 
 
-def _digit_regions(scenes: DigitScenes, images: int | None) -> RegionCaptions:
-    kept = slice(images)
+def _digit_regions(scenes: DigitScenes, kept: slice) -> RegionCaptions:
     scenes = replace(scenes, regions=scenes.regions[kept], digits=scenes.digits[kept], captions=scenes.captions[kept])
     return RegionCaptions(
         scenes.regions, scenes.captions, scenes.grid, scenes.canvases, "digits", "pixels of the cells", scenes
@@ -57,27 +68,3 @@ def _open(config: CaptioningConfig, split: str, folder: Path, progress: bool) ->
     kept = slice(config.images)
     data = replace(data, images=data.images[kept], captions=data.captions[kept])
     return resized_images(data, config.size, folder, skip=config.skip_bad, progress=progress)
-
-
-def _encoder(
-    config: CaptioningConfig, data: CaptionedImages, pixels: Tensor, folder: Path, progress: bool
-) -> GridEncoder:
-    if config.encoder != "own":
-        return resnet_grid(config.encoder)
-    device = resolve_device(config.device)
-    options = {"seed": config.seed, "epochs": config.encoder_epochs, "device": device, "progress": progress}
-    return content_encoder(pixels, data.captions, folder, **options)
-
-
-def _photographs(
-    config: CaptioningConfig,
-    encoder: GridEncoder,
-    data: CaptionedImages,
-    pixels: Tensor,
-    folder: Path,
-    progress: bool,
-) -> RegionCaptions:
-    regions = grid_features(encoder, pixels, folder, device=resolve_device(config.device), progress=progress)
-    captions = [[" ".join(caption_words(caption)) for caption in texts] for texts in data.captions]
-    side = math.isqrt(regions.size(1))
-    return RegionCaptions(regions, captions, (side, side), pixels, data.name, encoder.name, skipped=data.skipped)

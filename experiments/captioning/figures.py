@@ -15,7 +15,7 @@ from torch import Tensor
 
 from experiments.captioning.model import Trained
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
-from experiments.reporting.figures import save
+from experiments.reporting.figures import printable, save
 from experiments.reporting.report import Part
 from experiments.sequence.alignments import align_batch, predicts_by_posterior
 from experiments.sequence.uncertainty import word_uncertainty
@@ -55,15 +55,7 @@ class CaptionView:
 def view_caption(
     trained: Trained, data: RegionCaptions, image: int, caption: str, *, num_samples: int = 200
 ) -> CaptionView:
-    """Look at one caption of an image.
-
-    Args:
-        trained: The network.
-        data: The images.
-        image: Place of the image.
-        caption: The caption; one that the network has made, say.
-        num_samples: Posterior samples of random attention weights.
-    """
+    """Look at one caption of the image at a place, one that the network has made, say."""
     captions = [""] * len(data)
     captions[image] = caption
     batch = EncodedCaptions(data.with_captions(captions), trained.vocabulary)[[image]].to(trained.device)
@@ -111,13 +103,13 @@ def attention_figure(view: CaptionView, *, title: str = "") -> Figure:
     for row, (label, colours, weights) in enumerate(view.rows):
         top = max(weights.max().item(), 1e-6)
         for place, word in enumerate(view.words, 1):
-            line, shown = place // across * kinds + row, _printable(word, 18) if row == 0 else ""
+            line, shown = place // across * kinds + row, printable(word, 18) if row == 0 else ""
             heat = _overlay(panel(line, place % across), view, weights[place - 1], colours, top=top, name=shown)
             if place == 1 or place % across == 0:  # once a line
                 bar = figure.colorbar(heat, cax=panel(line, across + 0.02, 0.1))
                 bar.set_label(label, fontsize=8)
                 bar.ax.tick_params(labelsize=7)
-    figure.suptitle(_printable(title), fontsize=11, y=1 - 0.12 / height, va="top")
+    figure.suptitle(printable(title), fontsize=11, y=1 - 0.12 / height, va="top")
     return figure
 
 
@@ -129,11 +121,11 @@ def _overlay(
     ink = 1 - picture.mean(0) / 255 if photograph else picture
     extent = (-0.5, ink.size(1) - 0.5, ink.size(0) - 0.5, -0.5)
     axis.set_title(name, fontsize=10, pad=3)
+    axis.set(xticks=[], yticks=[])
+    axis.spines[:].set_color("0.7")
     if weights is None:
         shown = picture.permute(1, 2, 0).numpy() / 255 if photograph else 1 - picture.numpy()
-        axis.imshow(shown, cmap="gray", vmin=0, vmax=1, extent=extent)
-        _frame(axis)
-        return None
+        return axis.imshow(shown, cmap="gray", vmin=0, vmax=1, extent=extent)
     grid = weights.reshape(view.grid).numpy()
     smooth = "bicubic" if photograph else "nearest"
     heat = axis.imshow(grid, cmap=colours, vmin=0, vmax=top, extent=extent, interpolation=smooth)
@@ -141,20 +133,7 @@ def _overlay(
     layer = np.zeros((*ink.shape, 4))
     layer[..., 3] = ink.numpy() * (0.75 if photograph else 1)
     axis.imshow(layer, extent=extent)
-    _frame(axis)
     return heat
-
-
-def _printable(text: str, longest: int = 100) -> str:
-    """Text without mathematics, and without the endless words and control characters of an untrained network."""
-    text = text if len(text) <= longest else text[: longest - 1] + "…"
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text).replace("$", r"\$")
-
-
-def _frame(axis: Axes) -> None:
-    axis.axis("on")
-    axis.set(xticks=[], yticks=[])
-    axis.spines[:].set_color("0.7")
 
 
 def uncertainty_figure(view: CaptionView, *, title: str = "") -> Figure:
@@ -169,23 +148,17 @@ def uncertainty_figure(view: CaptionView, *, title: str = "") -> Figure:
     )  # fmt: skip
     top = (view.word + view.attention).max().item()
     slant = 0 if max(map(len, view.words)) <= 8 else 30
-    names = [_printable(word, 18) for word in view.words]
+    names = [printable(word, 18) for word in view.words]
     axis.set_xticks(places, names, fontsize=10, rotation=slant, ha="right" if slant else "center")
     axis.set(ylabel="entropy of the word (nats)", ylim=(0, 1.35 * max(top, 0.05)))
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize=9, loc="upper right")
-    figure.suptitle(_printable(title), fontsize=11)
+    figure.suptitle(printable(title), fontsize=11)
     return figure
 
 
 def caption_sections(
-    trained: Trained,
-    data: RegionCaptions,
-    captions: Sequence[str],
-    places: Sequence[int],
-    folder: Path,
-    *,
-    name: str,
+    trained: Trained, data: RegionCaptions, captions: Sequence[str], places: Sequence[int], folder: Path, *, name: str
 ) -> list[Part]:
     """Both pictures of the captions of some images, saved in a folder."""
     parts = []

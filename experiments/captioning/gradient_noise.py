@@ -36,16 +36,11 @@ DEFINITIONS |= {f"{name}_error": f"standard error of {name} over pairs of draws"
 def loss_terms(trained: AnyTrained, batch: Batch) -> dict[str, Tensor]:
     """Parts of the loss per word piece at one draw of the attention, and both estimates of the KL at this draw.
 
-    Args:
-        trained: The network.
-        batch: Sources with sentences.
-
-    Returns:
-        ``likelihood`` (negative and logarithmic), ``closed_form`` and ``sampled``; a KL is not weighted yet.
+    The negative log ``likelihood``, and the KL, not weighted yet: ``closed_form`` and ``sampled``.
     """
     size, trace = trained.module.observations(batch), trained.guide.run(*trained.module.arguments(batch)).trace
     trace.compute_log_prob(lambda _, site: site["is_observed"])
-    terms = {"likelihood": torch.zeros(()), "closed_form": torch.zeros(()), "sampled": torch.zeros(())}
+    terms = {name: torch.zeros(()) for name in ("likelihood", "closed_form", "sampled")}
     nodes: Any = trace.nodes
     for site in nodes.values():
         if site["type"] == "sample" and site["is_observed"]:
@@ -64,16 +59,7 @@ def gradient_noise(trained: AnyTrained, batch: Batch, *, kl_weight: float, pairs
 
     Of two independent draws, :math:`\tfrac12 \|g - g'\|^2` estimates the trace of the covariance and :math:`g \cdot g'`
     the squared norm of the mean without bias; pairs are independent, which gives the standard errors. Both estimators
-    see the same draws.
-
-    Args:
-        trained: The network.
-        batch: Sources with sentences.
-        kl_weight: Weight of the KL.
-        pairs: Pairs of draws.
-
-    Returns:
-        Metrics of ``DEFINITIONS``.
+    see the same draws. The result has the names of ``DEFINITIONS``.
     """
     trained.module.eval()
     parameters = [parameter for parameter in trained.module.parameters() if parameter.requires_grad]

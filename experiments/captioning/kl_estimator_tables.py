@@ -30,13 +30,12 @@ DEFINITIONS = {
 
 def training_rows(runs: RunsByEstimator) -> list[Row]:
     """One row a guide and estimator: how many diverged, and means ± standard deviations over the other seeds."""
-    rows = []
-    for (guide, kl), found in runs.items():
-        kept = _kept(found)
-        row = {"guide": guide, "KL": "none" if guide == "soft" else kl.replace("_", " ")}
-        row["diverged"] = f"{len(found) - len(kept)} of {len(found)}"
-        rows.append(row | {column.name: column.cell(kept) for column in _COLUMNS})
-    return rows
+    return [
+        {"guide": guide, "KL": "none" if guide == "soft" else kl.replace("_", " ")}
+        | {"diverged": f"{len(found) - len(_kept(found))} of {len(found)}"}
+        | {column.name: column.cell(_kept(found)) for column in _COLUMNS}
+        for (guide, kl), found in runs.items()
+    ]
 
 
 def noise_rows(noise: Noise) -> list[Row]:
@@ -66,10 +65,9 @@ def flat_metrics(runs: RunsByEstimator, noise: Noise) -> dict[str, float]:
     for (guide, kl), found in runs.items():
         kept = _kept(found)
         metrics[f"{guide}/{kl}/diverged"] = 1 - len(kept) / len(found)
-        for column in _COLUMNS:
-            values = [one[column.metric] for one in kept if column.metric in one]
-            if values:
-                metrics[f"{guide}/{kl}/{column.metric}"] = fmean(values)
+        for name in (column.metric for column in _COLUMNS):
+            if values := [one[name] for one in kept if name in one]:
+                metrics[f"{guide}/{kl}/{name}"] = fmean(values)
     for key, measured in noise.items():
         metrics |= {"/".join((*key, name)): value for name, value in measured.items()}
     return metrics

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -29,15 +28,6 @@ Point = Literal["untrained", "trained"]
 _OVERFLOW = re.compile(r"\bnan\b|\binfinite\b|no epoch has a finite|within the support", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class _Measurement:
-    """Where gradients are measured: at the start, or at the end, of the training of a configuration."""
-
-    config: CaptioningConfig
-    point: Point
-    pairs: int
-
-
 @exclusive
 def run(config: CompareEstimators) -> dict[str, float]:
     """Train everything, measure the gradients, and print the tables; ``resume`` repeats no finished training.
@@ -46,21 +36,17 @@ def run(config: CompareEstimators) -> dict[str, float]:
         ``"<guide>/<estimator>/<metric>"`` of the trainings, means over the seeds that did not diverge, and
         ``"<guide>/<point>/<metric>"`` of the gradients, where the first seed's training with the closed form starts and
         where it ends.
-
-    Raises:
-        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
     if not config.guides:
         raise UserError(f"guides is empty, expected some of {', '.join(get_args(Guide))}")
     name, free = f"{config.kl_weight:g}", ("guides", "seeds", "pairs")
-    script = "experiments.kl_estimators"
-    sweep = Sweep(script, config, f"kl_estimators/{name}", free=free, always=("kl_weight",)).open()
+    sweep = Sweep("experiments.kl_estimators", config, f"kl_estimators/{name}", free=free, always=("kl_weight",)).open()
     configs = sweep.configs(CaptioningConfig, _rows(config), range(config.seeds))
     print(f"{len(configs)} trainings:", flush=True)
     trainings = sweep.train(_train, configs, shown="val_ppl")
     runs = {(guide, kl): trainings.runs(guide, kl) for guide, kl in trainings.rows}
-    points: dict[tuple[str, str], _Measurement] = {
-        (guide, point): _Measurement(trainings.first(guide, "closed_form"), point, config.pairs)
+    points = {
+        (guide, point): (trainings.first(guide, "closed_form"), point, config.pairs)
         for guide, kl in runs
         if kl == "sampled" and not runs[guide, "closed_form"][0]["diverged"]
         for point in get_args(Point)
@@ -95,14 +81,16 @@ def _train(config: CaptioningConfig) -> dict[str, float]:
     return metrics | {"diverged": float(not metrics["val_ppl"] < metrics["word_pieces"])}
 
 
-def _measure(at: _Measurement) -> dict[str, float]:
-    data, folder = load_images(at.config)["train"], Path(str(at.config.out))
-    if at.point == "trained":
-        trained = load_trained(folder, data.regions.size(2), device=at.config.device)
+def _measure(at: tuple[CaptioningConfig, Point, int]) -> dict[str, float]:
+    """Noise of the gradients of a network, where its training starts or where it ends."""
+    config, point, pairs = at
+    data, folder = load_images(config)["train"], Path(str(config.out))
+    if point == "trained":
+        trained = load_trained(folder, data.regions.size(2), device=config.device)
     else:
-        trained = build(at.config, Vocabulary.load(folder / "vocabulary.json"), data.regions.size(2))
+        trained = build(config, Vocabulary.load(folder / "vocabulary.json"), data.regions.size(2))
     batch = next(batches(trained, data, references=1))
-    return gradient_noise(trained, batch, kl_weight=at.config.kl_weight, pairs=at.pairs)
+    return gradient_noise(trained, batch, kl_weight=config.kl_weight, pairs=pairs)
 
 
 def _text(config: CompareEstimators) -> str:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from experiments.captioning.config import CaptioningConfig
 from experiments.datasets.images.region_captions import RegionCaptions
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
-from experiments.files import user_errors
 from experiments.harness.folder import saved_config
-from experiments.harness.training import PriorFactory, load_best, resolve_device, seeded_build
-from experiments.sequence.model import SequenceTraining, TrainedSequences, run_vocabulary, start_from
+from experiments.harness.training import PriorFactory, seeded_build
+from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
 from guides.inference_network import RegionNetwork
 from models.captioning import Captioning, CaptioningSizes
 from pyro_attention import AttentionELBO
 
-__all__ = ["CaptioningTraining", "Trained", "build", "load_trained", "load_vocabulary", "read_config"]
-
-
-class CaptioningTraining(SequenceTraining):
-    """Trains on batches of images with one caption each, another one in every epoch: the loss is noisy."""
-
-    plateau = 2
+__all__ = ["Trained", "build", "load_trained", "load_vocabulary", "read_config"]
 
 
 Trained = TrainedSequences[CaptioningConfig, Captioning]
@@ -35,11 +29,7 @@ def load_vocabulary(config: CaptioningConfig, folder: Path, data: RegionCaptions
 
 
 def build(config: CaptioningConfig, vocabulary: Vocabulary, features: int) -> Trained:
-    """Network and guide, untrained or with the network of ``init_from``.
-
-    Raises:
-        ValueError: Options that do not go together.
-    """
+    """Network and guide, untrained or with the network of ``init_from``."""
     scheme = config.build_scheme()
     if isinstance(scheme.elbo, AttentionELBO):
         scheme.elbo.kl = config.kl
@@ -56,30 +46,13 @@ def build(config: CaptioningConfig, vocabulary: Vocabulary, features: int) -> Tr
     network = None
     if scheme.amortised:
         network = RegionNetwork(features, model.embedding, hidden=width, dropout=config.dropout)
-    if config.init_from is not None:
-        start_from(model, config.init_from, vocabulary)
-    module = CaptioningTraining(
-        model, scheme.guide(model, network), scheme.elbo, vocabulary=vocabulary, warm_start=config.warm_start,
-        learning_rate=config.learning_rate,
-    )  # fmt: skip
-    return Trained(config, module.to(resolve_device(config.device)), vocabulary)
+    # an image has another caption in every epoch: the loss is noisy
+    return assembled(config, scheme, model, network, vocabulary, plateau=2)
 
 
 def load_trained(folder: Path, features: int, *, device: str = "auto") -> Trained:
-    """The network of a finished run, at its best epoch.
-
-    Args:
-        folder: Folder of the run.
-        features: Width of a region's features.
-        device: Where to put it.
-
-    Raises:
-        UserError: The folder holds no run, or one of another network.
-    """
-    with user_errors(ValueError, OSError):
-        trained = build(read_config(folder, device=device), Vocabulary.load(folder / "vocabulary.json"), features)
-        load_best(trained.module, folder)
-    return trained
+    """The network of a finished run, at its best epoch; UserError where there is none."""
+    return load_run(read_config(folder, device=device), folder, partial(build, features=features))
 
 
 def read_config(folder: Path, **changes: Any) -> CaptioningConfig:

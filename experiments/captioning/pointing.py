@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -10,12 +11,12 @@ from torch import Tensor
 from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
 from experiments.sequence.alignments import align_batch
+from experiments.sequence.evaluation import BATCH
 from experiments.sequence.model import AnyTrained
 from pyro_attention.analysis import merge_pieces
 
 __all__ = ["DEFINITIONS", "pointing"]
 
-_BATCH = 50
 _WORDS = "over the names of digits in the captions of the beam search; a digit that is not there counts as missed"
 
 DEFINITIONS = {
@@ -28,21 +29,15 @@ DEFINITIONS = {
 
 
 def pointing(trained: AnyTrained, data: RegionCaptions, captions: Sequence[str]) -> dict[str, float]:
-    """Pointing accuracy of prior, posterior mean and posterior samples.
+    """Pointing accuracy of prior, posterior mean and posterior samples, for captions that the network has made.
 
-    Args:
-        trained: The network.
-        data: Digit scenes.
-        captions: A caption of every scene, which the network has made.
-
-    Returns:
-        Metrics of ``DEFINITIONS``; nothing about a prior that is the same for all cells, and nothing without a word.
+    Nothing about a prior that is the same for all cells, nothing without a digit's name, nothing of photographs.
     """
     if data.scenes is None:
         return {}
     pairs = EncodedCaptions(data.with_captions(captions), trained.vocabulary)
-    scores: dict[str, list[Tensor]] = {}
-    for places in torch.arange(len(pairs)).split(_BATCH):
+    scores = defaultdict[str, list[Tensor]](list)
+    for places in torch.arange(len(pairs)).split(BATCH):
         batch = pairs[places.tolist()].to(trained.device)
         found = align_batch(trained, batch, num_samples=trained.config.num_samples)
         for row, image in enumerate(places.tolist()):
@@ -55,14 +50,12 @@ def pointing(trained: AnyTrained, data: RegionCaptions, captions: Sequence[str])
             words = trained.vocabulary.words(batch.target_out[row, :length].tolist())
 
             def of_words(weights: Tensor, words: Sequence[int | None] = words, spoken: list[int] = spoken) -> Tensor:
-                """``[..., spoken words, cells]``"""
                 cut = weights[..., : len(words), :].cpu()
-                regions = list(range(cut.size(-1)))
-                return merge_pieces(cut, source=regions, target=words)[..., spoken, :]
+                return merge_pieces(cut, source=list(range(cut.size(-1))), target=words)[..., spoken, :]
 
             samples = of_words(found.posterior[:, row])
             _add(scores, "test_pointing", samples.mean(0), cells)
-            scores.setdefault("test_pointing_samples", []).append(_right(samples, cells).mean(0))
+            scores["test_pointing_samples"].append((samples.argmax(-1) == cells).float().mean(0))
             if found.prior is not None:
                 _add(scores, "test_pointing_prior", of_words(found.prior[row]), cells)
     return {name: torch.cat(values).mean().item() for name, values in scores.items()}
@@ -70,9 +63,5 @@ def pointing(trained: AnyTrained, data: RegionCaptions, captions: Sequence[str])
 
 def _add(scores: dict[str, list[Tensor]], name: str, weights: Tensor, cells: Tensor) -> None:
     mass = weights.gather(-1, cells.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    scores.setdefault(f"{name}_mass", []).append(mass.where(cells != NO_CELL, 0))
-    scores.setdefault(name, []).append(_right(weights, cells))
-
-
-def _right(weights: Tensor, cells: Tensor) -> Tensor:
-    return (weights.argmax(-1) == cells).float()
+    scores[f"{name}_mass"].append(mass.where(cells != NO_CELL, 0))
+    scores[name].append((weights.argmax(-1) == cells).float())

@@ -1,9 +1,12 @@
-"""Scores of captions against references: BLEU, ROUGE-L, CIDEr-D, and METEOR where WordNet is there."""
+"""Scores of captions against references: BLEU, ROUGE-L, CIDEr-D, and METEOR where WordNet is there.
+
+Papineni et al., BLEU, 2002; Lin, ROUGE, 2004; Vedantam, Zitnick and Parikh, CIDEr, 2015; Lavie and Agarwal, METEOR,
+2007; https://github.com/tylin/coco-caption. Post, A Call for Clarity in Reporting BLEU Scores, 2018 (sacrebleu).
+"""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,7 +17,7 @@ from nltk.util import everygrams
 
 from experiments.datasets.images.caption_data import caption_words
 
-__all__ = ["DEFINITIONS", "CaptionScores", "cider_d", "corpus_bleu", "rouge_l", "score_captions"]
+__all__ = ["DEFINITIONS", "cider_d", "corpus_bleu", "rouge_l", "score_captions"]
 
 Words: TypeAlias = Sequence[str]
 
@@ -28,76 +31,39 @@ DEFINITIONS = {
 } | {
     "rouge_l": "ROUGE-L as in coco-caption (best precision, best recall, beta 1.2), mean over images, times 100",
     "cider_d": "CIDEr-D as in coco-caption, document frequencies of these references, mean over images, times 100",
-    "nltk_meteor": "NLTK-METEOR (exact, stem and WordNet matches; not comparable with METEOR 1.5), mean, times 100",
+    "nltk_meteor": "NLTK-METEOR (exact, stem and WordNet matches; not comparable with METEOR 1.5), mean, times 100; "
+    "missing where NLTK finds no WordNet (python -m nltk.downloader wordnet)",
 }
 
 
-@dataclass(frozen=True)
-class CaptionScores:
-    """Scores of a set of captions, times 100 as papers print them (a CIDEr-D of 104 is 1.04 in the reference code).
+def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Scores of one caption an image, times 100 as papers print them; ``DEFINITIONS`` says what the names mean.
 
-    Args:
-        bleu_1: corpus BLEU of single words.
-        bleu_2: corpus BLEU of up to 2 words.
-        bleu_3: corpus BLEU of up to 3 words.
-        bleu_4: corpus BLEU of up to 4 words.
-        rouge_l: ROUGE-L.
-        cider_d: CIDEr-D.
-        nltk_meteor: METEOR of NLTK; None without WordNet.
-        no_meteor: why there is no METEOR.
-    """
-
-    bleu_1: float
-    bleu_2: float
-    bleu_3: float
-    bleu_4: float
-    rouge_l: float
-    cider_d: float
-    nltk_meteor: float | None = None
-    no_meteor: str = ""
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The scores there are, by name; `DEFINITIONS` says what the names mean."""
-        scores = {name: getattr(self, name) for name in DEFINITIONS}
-        return {name: score for name, score in scores.items() if score is not None}
-
-
-def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]]) -> CaptionScores:
-    """Score one caption an image against its references.
-
-    All are taken apart by the same rule: words in small letters without punctuation, see `caption_words`. CIDEr-D
+    All are taken apart by the same rule: words in small letters without punctuation, see :func:`caption_words`. CIDEr-D
     weighs words by how many of these images have them in their references, so the scores of a caption depend on the
     whole set, and those of a single image are 0.
 
-    Args:
-        captions: the caption of every image.
-        references: the references of every image.
-
-    Returns:
-        The scores.
-
     Raises:
-        ValueError: no image, another number of captions than of references, or an image without a reference.
+        ValueError: No image, another number of captions than of references, or an image without a reference.
 
     Example:
         >>> scores = score_captions(["A dog runs .", "a cat"], [["a dog runs"], ["a cat sits", "A cat ."]])
-        >>> f"{scores.bleu_1:.1f} {scores.rouge_l:.1f} {scores.cider_d:.1f}"
+        >>> f"{scores['bleu_1']:.1f} {scores['rouge_l']:.1f} {scores['cider_d']:.1f}"
         '100.0 100.0 587.2'
-
-    Source:
-        Papineni et al., BLEU, 2002; Lin, ROUGE, 2004; Vedantam, Zitnick and Parikh, CIDEr, 2015; Lavie and Agarwal,
-        METEOR, 2007; https://github.com/tylin/coco-caption.
     """
     spoken = [caption_words(caption) for caption in captions]
     written = [[caption_words(reference) for reference in texts] for texts in references]
     _check(spoken, written)
     pairs = list(zip(spoken, written, strict=True))
-    one, two, three, four = (100 * score for score in corpus_bleu(spoken, written))
-    rouge = sum(rouge_l(words, texts) for words, texts in pairs) / len(pairs)
-    cider = sum(cider_d(spoken, written)) / len(pairs)
-    meteor, reason = _meteor(pairs)
-    return CaptionScores(one, two, three, four, 100 * rouge, 100 * cider, meteor, reason)
+    scores = {f"bleu_{n}": 100 * score for n, score in enumerate(corpus_bleu(spoken, written), 1)}
+    scores["rouge_l"] = 100 * (sum(rouge_l(words, texts) for words, texts in pairs) / len(pairs))
+    scores["cider_d"] = 100 * (sum(cider_d(spoken, written)) / len(pairs))
+    try:
+        wordnet.synsets("dog")
+    except (LookupError, OSError):  # not there, or not complete
+        return scores
+    meteors = [meteor_score(texts, words, wordnet=wordnet) for words, texts in pairs]
+    return scores | {"nltk_meteor": 100 * sum(meteors) / len(pairs)}
 
 
 def _check(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> None:
@@ -111,25 +77,15 @@ def _check(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> 
 
 
 def corpus_bleu(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[float]:
-    """Return BLEU of 1- to n-grams of all captions together, for n = 1 to 4, between 0 and 1.
+    """BLEU of 1- to n-grams of all captions together, for n = 1 to 4, between 0 and 1.
 
     The geometric mean of the shares of n-grams that a reference of the same image has, times exp(1 - r / c) where all
     captions have c words and their references (of each image the one closest in length) r words, more than c. A caption
     of fewer than n words has no n-gram and does not count among them; where no caption has one, the score is 0.
 
-    Args:
-        captions: words of every caption.
-        references: words of the references of every caption.
-
-    Raises:
-        ValueError: see `score_captions`.
-
     Example:
         >>> corpus_bleu([["a", "dog", "runs"], ["dog"]], [[["a", "dog", "runs"]], [["dog"]]])
         [1.0, 1.0, 1.0, 0.0]
-
-    Source:
-        Papineni et al., BLEU, 2002; Post, A Call for Clarity in Reporting BLEU Scores, 2018 (sacrebleu).
     """
     _check(captions, references)
     # Not NLTK's: it counts one n-gram of a caption that has none. One column of sacrebleu is one reference an image.
@@ -142,13 +98,10 @@ def corpus_bleu(captions: Sequence[Words], references: Sequence[Sequence[Words]]
 
 
 def rouge_l(words: Words, references: Sequence[Words]) -> float:
-    """Return ROUGE-L of a caption: the F-measure of its best precision and best recall over the references.
+    """ROUGE-L of a caption: the F-measure of its best precision and best recall over the references.
 
     Precision and recall are the length of the longest common subsequence as a share of the caption and of the
     reference. A caption without words scores 0.
-
-    Raises:
-        ValueError: no reference has a word.
     """
     _check([words], [references])
     common = [_common_length(words, reference) for reference in references]
@@ -180,18 +133,11 @@ class _Vector(NamedTuple):
 
 
 def cider_d(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[float]:
-    """Return CIDEr-D of every caption, between 0 and 10.
+    """CIDEr-D of every caption, between 0 and 10.
 
     The cosine between the n-gram counts of caption and reference, each weighted by its inverse document frequency,
     where an image's references are one document; a caption's counts beyond the reference's do not help, and a
     difference of length costs. The mean over n = 1 to 4 and over the references, times 10.
-
-    Args:
-        captions: words of every caption.
-        references: words of the references of every caption.
-
-    Raises:
-        ValueError: see `score_captions`.
     """
     _check(captions, references)
     counted = [[_counts(reference) for reference in texts] for texts in references]
@@ -228,15 +174,3 @@ def _similarity(caption: _Vector, reference: _Vector) -> float:
     # The reference code measures length by the number of 2-grams.
     difference = caption.length - reference.length
     return total / _ORDERS * math.exp(-(difference**2) / (2 * _SIGMA**2))
-
-
-def _meteor(pairs: Sequence[tuple[list[str], list[list[str]]]]) -> tuple[float | None, str]:
-    """The mean of NLTK's METEOR, or why there is none."""
-    try:
-        wordnet.synsets("dog")
-    except (LookupError, OSError):  # not there, or not complete
-        return (
-            None,
-            "NLTK finds no WordNet; expected it in a folder of nltk.data.path: python -m nltk.downloader wordnet",
-        )
-    return 100 * sum(meteor_score(texts, words, wordnet=wordnet) for words, texts in pairs) / len(pairs), ""

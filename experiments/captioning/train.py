@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from experiments.captioning.config import CaptioningConfig, ShowConfig
@@ -10,13 +11,11 @@ from experiments.captioning.evaluation import evaluate
 from experiments.captioning.figures import caption_sections
 from experiments.captioning.model import build, load_trained, load_vocabulary, read_config
 from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler
-from experiments.datasets.text.batches import BucketSampler, batch_loader
-from experiments.files import UserError, user_errors, write_atomic
+from experiments.files import UserError, user_errors
 from experiments.harness.extension import open_training
 from experiments.harness.folder import exclusive
-from experiments.harness.results import write_environment, write_metrics
-from experiments.harness.training import fit_batches
 from experiments.reporting.tables import metrics_table
+from experiments.sequence.evaluation import train_and_save
 
 __all__ = ["CaptioningConfig", "run", "run_and_show", "run_folder", "show"]
 
@@ -29,9 +28,6 @@ def run_folder(config: CaptioningConfig) -> Path:
 @exclusive
 def run(config: CaptioningConfig) -> dict[str, float]:
     """Train, evaluate and save; what is in the folder already is not computed again when resuming.
-
-    Returns:
-        The numbers of metrics.json; ``experiments.captioning.evaluation.DEFINITIONS`` says what they are.
 
     Raises:
         UserError: Data, options or folder are not right.
@@ -46,29 +42,18 @@ def run(config: CaptioningConfig) -> dict[str, float]:
         trained = build(config, vocabulary, features=data["train"].regions.size(2))
     if metrics is not None:
         return metrics
-    write_environment(folder, trained.device)
     train_data = EncodedCaptions(data["train"], vocabulary)
     val_data = EncodedCaptions(data["val"], vocabulary, references=1)
     sampler = OneCaptionSampler(train_data, sentences=config.batch_size, seed=config.seed)
-    fitted = fit_batches(
-        config,
-        trained.module,
-        batch_loader(train_data, sampler),
-        batch_loader(val_data, BucketSampler(val_data.lengths, sentences=config.batch_size, shuffle=False)),
-        folder=folder,
-        patience=config.patience,
-    )
-    evaluation = evaluate(trained, data, fitted)
-    lines = "".join(f"{line}\n" for line in evaluation.captions)
-    write_atomic(folder / "captions.txt", lambda file: file.write(lines.encode()))
-    write_metrics(folder, evaluation.metrics, evaluation.definitions)
-    return evaluation.metrics
+    return train_and_save(
+        trained, folder, train_data, val_data, sampler=sampler, evaluate=partial(evaluate, trained, data),
+        file="captions.txt",
+    )  # fmt: skip
 
 
 def run_and_show(config: CaptioningConfig) -> None:
     """The script: table on the terminal."""
-    metrics = run(config)
-    print(metrics_table(metrics))
+    print(metrics_table(run(config)))
     print(f"\nsaved in {run_folder(config)}")
 
 

@@ -33,14 +33,7 @@ LEGEND = (
 
 @exclusive
 def run(config: CompareGraphs) -> dict[str, float]:
-    """Train all rows, print the table, and write pictures and report.html.
-
-    Returns:
-        ``"<row>/<metric>"`` to its mean over seeds.
-
-    Raises:
-        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
-    """
+    """Train all rows, print the table, write pictures and report.html: ``"<row>/<metric>"`` to its mean over seeds."""
     name = f"compare-{config.dataset}"
     sweep = Sweep("experiments.compare", config, f"compare/{config.dataset}", always=("task",)).open()
     shared = options_of(config, GraphOptions) | {"kl_weight": config.kl_weight}
@@ -56,9 +49,8 @@ def run(config: CompareGraphs) -> dict[str, float]:
 
 def _kinds(trainings: Trainings[graph.GraphConfig]) -> list[tuple[str, Runs, str]]:
     """Rows of the table: name, metrics and kind of prediction."""
-    soft, *others = trainings.by_row().items()
-    bayesian = [(*row, "attention") for row in others]
-    return [(*soft, "mean"), (MC_DROPOUT, soft[1], "mc_dropout"), *bayesian]
+    (soft, runs), *bayesian = trainings.by_row().items()
+    return [(soft, runs, "mean"), (MC_DROPOUT, runs, "mc_dropout"), *((*row, "attention") for row in bayesian)]
 
 
 def _table_row(name: str, runs: Runs, kind: str) -> Row:
@@ -75,14 +67,10 @@ def _table_row(name: str, runs: Runs, kind: str) -> Row:
 def _pictures(trainings: Trainings[graph.GraphConfig], folder: Path) -> list[Part]:
     """Calibration of the first seed's networks, and the attention of one of them."""
     print("Drawing the pictures ...", flush=True)
-    panels, shown = dict[str, tuple[Tensor, Tensor]](), graph.load_trained(trainings.first("WC"))
+    panels = dict[str, tuple[Tensor, Tensor]]()
     for (row,) in trainings.rows:
-        config = trainings.first(row)
-        one = graph.load_trained(config)
-        panels |= calibration_panels(
-            row, one.guide, one.inputs, one.data, num_samples=config.num_samples, seed=config.seed
-        )
-    figure, caption = attention_figure(shown.guide, shown.inputs, shown.data)
+        panels |= calibration_panels(row, graph.load_trained(trainings.first(row)))
+    figure, caption = attention_figure(graph.load_trained(trainings.first("WC")))
     return [
         Part(
             "Is the confidence honest?",

@@ -12,6 +12,7 @@ from guides.options import SchemeOptions
 
 __all__ = [
     "CompareGraphs",
+    "EpochOptions",
     "GraphConfig",
     "GraphOptions",
     "NormalizerName",
@@ -31,19 +32,28 @@ StudyName = Literal["label_rate", "feature_noise", "edge_noise"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphOptions:
+class EpochOptions:
+    """How long the trainings of a sweep go on.
+
+    Args:
+        max_epochs: Epochs at most.
+        patience: Epochs without as good a validation accuracy or loss before training stops.
+    """
+
+    max_epochs: PositiveInt = 2000
+    patience: PositiveInt = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphOptions(EpochOptions):
     """What a comparison on one graph has in common with its runs.
 
     Args:
         dataset: The graph.
-        max_epochs: Epochs at most.
-        patience: Epochs without as good a validation accuracy or loss before training stops.
         num_samples: Samples of a prediction.
     """
 
     dataset: GraphName = "cora"
-    max_epochs: PositiveInt = 2000
-    patience: PositiveInt = 100
     num_samples: PositiveInt = 50
 
 
@@ -108,7 +118,7 @@ class CompareGraphs(GraphOptions, SweepOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchConfig(SweepOptions):
+class SearchConfig(EpochOptions, SweepOptions):
     """Try every setting of a table's rows and write which is best on the validation nodes into RESULTS.md.
 
     Args:
@@ -116,16 +126,12 @@ class SearchConfig(SweepOptions):
         dataset: The graph; the setting found on it is used on the others.
         seeds: Number of seeds; they are those after the table's, so that no run serves both.
         first_seed: The first of them.
-        max_epochs: Epochs at most.
-        patience: Epochs without as good a validation accuracy or loss before training stops.
     """
 
     name: Literal["bam1"]
     dataset: GraphName = "cora"
     seeds: PositiveInt = 3
     first_seed: PositiveInt = 1000
-    max_epochs: PositiveInt = 2000
-    patience: PositiveInt = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,19 +171,15 @@ class TableConfig(SweepOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UniformityConfig(SweepOptions):
+class UniformityConfig(EpochOptions, SweepOptions):
     """Measure the entropy of learned attention, and the accuracy when it is replaced by uniform attention.
 
     Args:
         datasets: The graphs.
         rows: Rows of the tables on graphs.
         seeds: Number of seeds.
-        max_epochs: Epochs at most.
-        patience: Epochs without as good a validation accuracy or loss before training stops.
     """
 
     datasets: tuple[GraphName, ...] = ("cora", "citeseer")
     rows: tuple[str, ...] = ("soft", "WC")
     seeds: PositiveInt = 5
-    max_epochs: PositiveInt = 2000
-    patience: PositiveInt = 100

@@ -16,7 +16,7 @@ __all__ = ["load_data", "noise_edges"]
 
 
 def load_data(config: GraphConfig) -> GraphData:
-    """The graph with the labels removed and the noise added that the options ask for."""
+    """The graph as the options ask for it."""
     data = load_graph(config.dataset, data_root=config.data_root, split_seed=config.split_seed)
     if config.labels_per_class is not None:
         data = limit_labels(data, config.labels_per_class, seed=config.seed)

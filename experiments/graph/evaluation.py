@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from experiments.datasets.graphs.load import GraphData
-from experiments.harness.training import ELBOTraining, Fitted
+from experiments.graph.data import noise_edges
+from experiments.graph.model import TrainedGraph
+from experiments.harness.training import Fitted
 from experiments.reporting.classification import SCALED_SCORES, SCORES, score, score_scaled
 from experiments.reporting.tables import as_table, metrics_table
-from pyro_attention import AttentionELBO, AttentionGuide, EdgeList, Prediction, Soft, predict, sample_posterior
+from pyro_attention import AttentionELBO, EdgeList, Prediction, Soft, predict, sample_posterior
 from pyro_attention.analysis import (
     decompose_uncertainty,
     fit_temperature,
@@ -28,7 +29,6 @@ from pyro_attention.posterior.predictive import Noise, seeded
 
 __all__ = [
     "DEFINITIONS",
-    "Evaluation",
     "evaluate",
     "prediction_scores",
     "prediction_table",
@@ -36,7 +36,6 @@ __all__ = [
     "relative_entropies",
 ]
 
-Inputs = tuple[Tensor, EdgeList, Tensor]
 
 # Kind of prediction: what varies between its samples, and what it is.
 _PREDICTIONS: dict[str, tuple[Noise, str]] = {
@@ -47,6 +46,7 @@ _PREDICTIONS: dict[str, tuple[Noise, str]] = {
 }
 _SAMPLED = ("attention", "mc_dropout", "both")
 _THRESHOLDS = {"01": 0.01, "05": 0.05, "10": 0.1}
+_SOURCES = ("attention", "dropout", "interaction")  # of the variance
 
 _SCORES = {"aurc": "mean error over all coverages when the most confident are kept (area under risk-coverage)"}
 _SAMPLE_SCORES = {
@@ -55,90 +55,53 @@ _SAMPLE_SCORES = {
     for name, level in _THRESHOLDS.items()
 } | {"mutual_information": "of class and noise, mean over nodes, nats"}
 
-DEFINITIONS = (
-    {
+DEFINITIONS = {
+    **{
         f"test_{kind}_{name}": f"{text}; {how}"
         for kind, (_, how) in _PREDICTIONS.items()
         for name, text in (SCORES | SCALED_SCORES | _SCORES | (_SAMPLE_SCORES if kind in _SAMPLED else {})).items()
-    }
-    | {
+    },
+    **{
         f"{kind}_temperature": f"temperature of least NLL on the validation nodes; {how}"
         for kind, (_, how) in _PREDICTIONS.items()
-    }
-    | {
+    },
+    **{
         f"variance_share_{source}": f"share of {source} in the variance of the class probabilities of the test nodes"
-        for source in ("attention", "dropout", "interaction")
-    }
-    | {
-        "val_accuracy": "accuracy on the validation nodes at the best epoch, attention at its posterior mean",
-        "val_loss": "mean negative log-likelihood on the validation nodes at the best epoch, without KL, nats",
-        "kl": "KL of the attention, unweighted, summed over edges, heads and layers, nats",
-        "kl_gradient_norm": "Euclidean norm of that KL's gradient with respect to all parameters",
-        "attention_entropy": "entropy of the mean attention over a node's neighbours and itself, divided by the "
-        "logarithm of their number (1 = uniform); mean over nodes with neighbours, heads and layers",
-        "noise_edge_attention": "attention paid to the edges added as noise, divided by what uniform attention would "
-        "pay them; mean over heads and layers",
-        **{
-            f"hybrid_{site}": f"share of doubly normalised attention in {site}, mean over heads, at the best epoch"
-            for site in ("layers.0", "layers.1")
-        },
-        "best_epoch": "epoch whose weights are evaluated, from 0",
-        "epochs": "number of epochs trained",
-        "updates": "number of training steps",
-        "step_ms": "median time of a training step, ms",
-        "parameters": "number of trained numbers in network, priors and guide",
-    }
-)
+        for source in _SOURCES
+    },
+    **{
+        f"hybrid_{site}": f"share of doubly normalised attention in {site}, mean over heads, at the best epoch"
+        for site in ("layers.0", "layers.1")
+    },
+    "val_accuracy": "accuracy on the validation nodes at the best epoch, attention at its posterior mean",
+    "val_loss": "mean negative log-likelihood on the validation nodes at the best epoch, without KL, nats",
+    "kl": "KL of the attention, unweighted, summed over edges, heads and layers, nats",
+    "kl_gradient_norm": "Euclidean norm of that KL's gradient with respect to all parameters",
+    "attention_entropy": "entropy of the mean attention over a node's neighbours and itself, divided by the "
+    "logarithm of their number (1 = uniform); mean over nodes with neighbours, heads and layers",
+    "noise_edge_attention": "attention paid to the edges added as noise, divided by what uniform attention would "
+    "pay them; mean over heads and layers",
+    "best_epoch": "epoch whose weights are evaluated, from 0",
+    "epochs": "number of epochs trained",
+    "updates": "number of training steps",
+    "step_ms": "median time of a training step, ms",
+    "parameters": "number of trained numbers in network, priors and guide",
+}
 
 
-def hybrid_means(model: nn.Module) -> dict[str, float]:
-    """Share of doubly normalised attention in every layer of hybrid attention, mean over heads."""
-    return {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(model).items()}
+def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], Tensor]:
+    """All metrics of a trained network, which ``DEFINITIONS`` explains, and the logits of its posterior mean.
 
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What is known of a trained network.
-
-    Attributes:
-        metrics: Numbers; ``DEFINITIONS`` says what they are.
-        logits: Logits of all nodes, attention at its posterior mean, ``[N, classes]``.
+    With the same weights and seed these are the same numbers. The logits are those of all nodes, ``[N, classes]``.
     """
-
-    metrics: dict[str, float]
-    logits: Tensor
-
-
-def evaluate(
-    module: ELBOTraining,
-    inputs: Inputs,
-    data: GraphData,
-    fitted: Fitted,
-    *,
-    num_samples: int,
-    seed: int,
-    added_edges: Tensor | None = None,
-) -> Evaluation:
-    """All metrics of a trained module; with the same weights and seed, the same numbers.
-
-    Args:
-        module: Has the weights to evaluate.
-        inputs: Arguments of the network, on its device; labels are given so that none is drawn.
-        data: The graph, on the same device.
-        fitted: What training left.
-        num_samples: Samples of a prediction.
-        seed: Seed of the samples.
-        added_edges: True at the edges that were added as noise, if any were.
-    """
-    guide: AttentionGuide = module.objective.guide
+    guide, inputs, data, num_samples = trained.guide, trained.inputs, trained.data, trained.config.num_samples
     soft = isinstance(guide.family("layers.0"), Soft)
-    samples: dict[str, Tensor] = {}
+    samples: dict[str, Any] = {}
     for kind, (noise, _) in _PREDICTIONS.items():
         if soft and kind in ("attention", "both"):
             continue
-        count = 1 if noise == "none" else num_samples
-        prediction = predict(guide, *inputs, num_samples=count, noise=noise, keep_samples=True, seed=seed)
-        samples[kind] = _kept(prediction)
+        count, seed = 1 if noise == "none" else num_samples, trained.config.seed
+        samples[kind] = predict(guide, *inputs, num_samples=count, noise=noise, keep_samples=True, seed=seed).samples
     metrics: dict[str, float] = {}
     for kind, logits in samples.items():
         metrics |= prediction_scores(kind, logits, data)
@@ -147,25 +110,20 @@ def evaluate(
     if not soft and num_samples > 1:
         metrics |= _variance_shares(samples, data)
     weights = sample_posterior(guide, *inputs, num_samples=1, noise="none")
+    added_edges = noise_edges(trained.config, data, trained.graph)
     if added_edges is not None:
-        metrics["noise_edge_attention"] = relative_attention(weights, inputs[1], added_edges)
+        metrics["noise_edge_attention"] = relative_attention(weights, trained.graph, added_edges)
     best = fitted.history[fitted.best_epoch]
     metrics |= {
         "val_accuracy": best["val_accuracy"],
         "val_loss": best["val_loss"],
-        **_kl_and_gradient(module, inputs, seed),
-        "attention_entropy": fmean(layer.mean().item() for layer in relative_entropies(weights, inputs[1])),
-        **hybrid_means(module.objective.model),
+        **_kl_and_gradient(trained),
+        "attention_entropy": fmean(layer.mean().item() for layer in relative_entropies(weights, trained.graph)),
+        **{f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()},
         **fitted.metrics,
-        "parameters": sum(parameter.numel() for parameter in module.parameters()),
+        "parameters": trained.parameters,
     }
-    return Evaluation(metrics, samples["mean"][0])
-
-
-def _kept(prediction: Prediction) -> Tensor:
-    if prediction.samples is None:
-        raise ValueError("the prediction kept no samples")
-    return prediction.samples
+    return metrics, samples["mean"][0]
 
 
 def prediction_scores(kind: str, logits: Tensor, data: GraphData) -> dict[str, float]:
@@ -195,37 +153,24 @@ def _variance_shares(samples: Mapping[str, Tensor], data: GraphData) -> dict[str
         probabilities = logits[:, data.test_mask].softmax(-1)
         return Prediction(mean=probabilities.mean(0), variance=probabilities.var(0), num_samples=len(logits))
 
-    parts: dict[str, Any] = {
-        "attention": moments(samples["attention"]),
-        "dropout": moments(samples["mc_dropout"]),
-        "both": moments(samples["both"]),
-    }
-    split = split_variance(**parts)
-    return {
-        "variance_share_attention": split.attention_share,
-        "variance_share_dropout": split.dropout_share,
-        "variance_share_interaction": split.interaction_share,
-    }
+    attention, dropout, both = (moments(samples[kind]) for kind in ("attention", "mc_dropout", "both"))
+    split = split_variance(attention=attention, dropout=dropout, both=both)
+    return {f"variance_share_{source}": getattr(split, f"{source}_share") for source in _SOURCES}
 
 
-def _kl_and_gradient(module: ELBOTraining, inputs: Inputs, seed: int) -> dict[str, float]:
+def _kl_and_gradient(trained: TrainedGraph) -> dict[str, float]:
     """KL and the norm of its gradient, at one sample of the attention and without dropout."""
-    module.eval()
-    none_labelled = torch.zeros_like(inputs[2], dtype=torch.bool)  # leaves only the KL of the objective
-    parameters = list(module.parameters())
-    with seeded(seed):
-        kl: Tensor = AttentionELBO()(module.objective.model, module.objective.guide)(*inputs, none_labelled)
-    gradients = torch.autograd.grad(kl, parameters, allow_unused=True)
+    trained.module.eval()
+    none_labelled = torch.zeros_like(trained.data.labels, dtype=torch.bool)  # leaves only the KL of the objective
+    with seeded(trained.config.seed):
+        kl: Tensor = AttentionELBO()(trained.model, trained.guide)(*trained.inputs, none_labelled)
+    gradients = torch.autograd.grad(kl, list(trained.module.parameters()), allow_unused=True)
     norms = [gradient.norm() for gradient in gradients if gradient is not None]
     return {"kl": kl.item(), "kl_gradient_norm": torch.stack(norms).norm().item()}
 
 
 def relative_entropies(weights: Mapping[str, Tensor], graph: EdgeList) -> list[Tensor]:
-    """Entropy of attention relative to uniform attention, from ``[S, E, H]`` weights of every layer.
-
-    Returns:
-        For each layer ``[S, nodes with neighbours, H]``; 1 where attention is uniform.
-    """
+    """Entropy of attention relative to uniform attention, of every layer ``[S, nodes with neighbours, H]``."""
     neighbours = graph.targets.index.bincount(minlength=graph.targets.count)
     several = neighbours > 1
     return [

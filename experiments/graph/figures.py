@@ -13,56 +13,39 @@ from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from torch import Tensor
 
 from experiments.datasets.graphs.load import GraphData
-from pyro_attention import AttentionGuide, EdgeList, Soft, predict, sample_posterior
+from experiments.graph.model import TrainedGraph
+from pyro_attention import EdgeList, Soft, predict, sample_posterior
 from pyro_attention.posterior.predictive import Noise
 
 __all__ = ["attention_figure", "calibration_panels", "neighbourhood"]
 
 SAME, OTHER, SELF = "#1b6ca8", "#d1495b", "#6b7280"
 _SAMPLES = 200
-Inputs = tuple[Tensor, EdgeList, Tensor]
 
 
-def calibration_panels(
-    name: str, guide: AttentionGuide, inputs: Inputs, data: GraphData, *, num_samples: int, seed: int
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """Probabilities and labels of the test nodes, for a reliability diagram; of soft attention MC dropout's too.
-
-    Args:
-        name: Name of the network.
-        guide: Guide of a trained network.
-        inputs: Arguments of the network.
-        data: Its graph.
-        num_samples: Samples of the attention, or dropout masks.
-        seed: Seed of the samples.
-    """
+def calibration_panels(name: str, trained: TrainedGraph) -> dict[str, tuple[Tensor, Tensor]]:
+    """Probabilities and labels of the test nodes, for a reliability diagram; of soft attention MC dropout's too."""
+    config, data = trained.config, trained.data
 
     def probabilities(noise: Noise) -> tuple[Tensor, Tensor]:
         prediction = predict(
-            guide, *inputs, noise=noise, num_samples=1 if noise == "none" else num_samples,
-            transform=lambda logits: logits.softmax(-1), seed=seed,
+            trained.guide, *trained.inputs, noise=noise, num_samples=1 if noise == "none" else config.num_samples,
+            transform=lambda logits: logits.softmax(-1), seed=config.seed,
         )  # fmt: skip
         return prediction.mean[data.test_mask].cpu(), data.labels[data.test_mask].cpu()
 
-    if isinstance(guide.family("layers.0"), Soft):
+    if isinstance(trained.guide.family("layers.0"), Soft):
         return {name: probabilities("none"), f"{name} + MC dropout": probabilities("dropout")}
     return {name: probabilities("attention")}
 
 
-def attention_figure(guide: AttentionGuide, inputs: Inputs, data: GraphData, *, seed: int = 0) -> tuple[Figure, str]:
-    """Posterior of the output layer's attention around the test node with the most mixed neighbourhood: with a caption.
-
-    Args:
-        guide: Guide of a trained network.
-        inputs: Arguments of the network.
-        data: Its graph.
-        seed: Seed of the samples.
-    """
-    graph = inputs[1]
+def attention_figure(trained: TrainedGraph) -> tuple[Figure, str]:
+    """Posterior of the output layer's attention around the test node with the most mixed neighbourhood; its caption."""
+    data, graph = trained.data, trained.graph
     node = _mixed_node(data, graph)
     sources, targets = graph.sources.index.cpu(), graph.targets.index.cpu()
     edges = (targets == node).nonzero().squeeze(-1)
-    samples = sample_posterior(guide, *inputs, num_samples=_SAMPLES, seed=seed)
+    samples = sample_posterior(trained.guide, *trained.inputs, num_samples=_SAMPLES, seed=trained.config.seed)
     labels = data.labels.cpu()
     figure = neighbourhood(
         samples["layers.1"][:, edges].mean(-1).cpu(),
@@ -92,30 +75,19 @@ def _mixed_node(data: GraphData, graph: EdgeList) -> int:
 
 
 def neighbourhood(
-    samples: Tensor,
-    *,
-    node: int,
-    neighbours: Sequence[int],
-    images: Tensor | None,
-    labels: Tensor,
-    title: str,
+    samples: Tensor, *, node: int, neighbours: Sequence[int], images: Tensor | None, labels: Tensor, title: str
 ) -> Figure:
     """A node and whom it attends to: mean weight and 90 % credible interval of every edge.
 
-    Args:
-        samples: Attention weights of the node's in-edges, ``[S, edges]``.
-        node: The node.
-        neighbours: Source of each edge; the node itself for its self loop.
-        images: Pictures of all nodes ``[N, height, width]``; numbers are shown without.
-        labels: Class of all nodes ``[N]``.
-        title: Title.
+    The samples ``[S, edges]`` are those of the node's in-edges, which come from the neighbours and the node itself;
+    labels ``[N]`` and images ``[N, height, width]`` are of all nodes. Without images numbers are shown.
     """
     mean = samples.mean(0)
     order = mean.argsort(descending=True)
     mean, neighbours = mean[order], [neighbours[i] for i in order]
     tails = torch.tensor([0.05, 0.95], dtype=samples.dtype)
     low, high = samples[:, order].quantile(tails, dim=0)
-    colours = [_colour(n, node, labels) for n in neighbours]
+    colours = [SELF if n == node else SAME if labels[n] == labels[node] else OTHER for n in neighbours]
     figure = Figure(figsize=(11, 0.6 + 0.42 * max(10, len(neighbours))), layout="constrained")
     wheel, bars = figure.subplots(1, 2, width_ratios=[1, 1.15])
     _wheel(wheel, mean, neighbours, colours, node, images)
@@ -137,12 +109,6 @@ def neighbourhood(
     wheel.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=3)
     figure.suptitle(title, fontsize=11)
     return figure
-
-
-def _colour(neighbour: int, node: int, labels: Tensor) -> str:
-    if neighbour == node:
-        return SELF
-    return SAME if labels[neighbour] == labels[node] else OTHER
 
 
 def _wheel(

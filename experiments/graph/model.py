@@ -12,16 +12,9 @@ from torch import Tensor, nn
 
 from experiments.datasets.graphs.load import GraphData
 from experiments.files import user_errors
-from experiments.graph.config import GraphConfig, ScheduleName
+from experiments.graph.config import GraphConfig
 from experiments.graph.data import load_data
-from experiments.harness.training import (
-    ELBOTraining,
-    PriorFactory,
-    Trained,
-    load_best,
-    resolve_device,
-    seeded_build,
-)
+from experiments.harness.training import ELBOTraining, PriorFactory, Trained, load_best, resolve_device, seeded_build
 from models.gat import GAT
 from pyro_attention import NORMALIZERS, EdgeList, Hybrid, Normalizer, predict
 from pyro_attention.schedules import Constant, Cyclical, Linear, Sigmoid
@@ -51,17 +44,11 @@ class GraphTraining(ELBOTraining):
 
 @dataclass(frozen=True)
 class TrainedGraph(Trained[GraphConfig, GAT]):
-    """A network with its weights, its guide and what they were trained on.
-
-    Attributes:
-        data: The graph, on the module's device.
-        features: Its features; sparse ones by rows, the layout with the fastest products.
-        graph: Its edges with self loops.
-    """
+    """A network with its weights, its guide and what they were trained on, all on one device."""
 
     data: GraphData
-    features: Tensor
-    graph: EdgeList
+    features: Tensor  # sparse ones by rows, the layout with the fastest products
+    graph: EdgeList  # with self loops
 
     @property
     def inputs(self) -> tuple[Tensor, EdgeList, Tensor]:
@@ -71,28 +58,26 @@ class TrainedGraph(Trained[GraphConfig, GAT]):
 
 def build_model(config: GraphConfig, data: GraphData, prior: PriorFactory) -> GAT:
     """A network whose initial weights depend on the seed alone; see :func:`seeded_build`."""
-    sizes = {"hidden": config.hidden, "heads": config.heads, "dropout": config.dropout}
-    sizes["output_heads"] = _OUTPUT_HEADS.get(config.dataset, 1)
 
     def normalizer(heads: int) -> Normalizer:
         return Hybrid(heads) if config.normalizer == "hybrid" else NORMALIZERS[config.normalizer]()
 
     def build(prior: PriorFactory) -> GAT:
-        return GAT(data.features.shape[1], data.num_classes, prior=prior, normalizer=normalizer, **sizes)
+        return GAT(
+            data.features.shape[1], data.num_classes, prior=prior, normalizer=normalizer, hidden=config.hidden,
+            heads=config.heads, output_heads=_OUTPUT_HEADS.get(config.dataset, 1), dropout=config.dropout,
+        )  # fmt: skip
 
     return seeded_build(build, prior, seed=config.seed)
 
 
 def kl_schedule(config: GraphConfig) -> Callable[[int], float]:
     """The KL weight as a function of the training step."""
-    weight = config.kl_weight
-    schedules: dict[ScheduleName, Callable[[], Callable[[int], float]]] = {
-        "constant": lambda: Constant(weight),
-        "linear": lambda: Linear(config.kl_steps, weight=weight),
-        "sigmoid": lambda: Sigmoid(config.kl_rate, weight=weight),
-        "cyclical": lambda: Cyclical(config.kl_steps, weight=weight),
-    }
-    return schedules[config.kl_schedule]()
+    if config.kl_schedule == "constant":
+        return Constant(config.kl_weight)
+    if config.kl_schedule == "sigmoid":
+        return Sigmoid(config.kl_rate, weight=config.kl_weight)
+    return (Linear if config.kl_schedule == "linear" else Cyclical)(config.kl_steps, weight=config.kl_weight)
 
 
 def run_folder(config: GraphConfig) -> Path:
@@ -113,11 +98,7 @@ def build(config: GraphConfig) -> TrainedGraph:
 
 
 def load_trained(config: GraphConfig) -> TrainedGraph:
-    """The network of a finished run, at its best epoch.
-
-    Raises:
-        UserError: The folder holds no checkpoint, or one of another network.
-    """
+    """The network of a finished run, at its best epoch; UserError where the folder holds no checkpoint of it."""
     with user_errors(ValueError, OSError):
         trained = build(config)
         load_best(trained.module, run_folder(config))

@@ -9,7 +9,7 @@ from typing import Any
 from experiments.files import UserError
 from experiments.harness.words import expected_one_of
 
-__all__ = ["GRIDS", "LEGEND", "ROWS", "SEARCHED", "check_rows"]
+__all__ = ["GRIDS", "LEGEND", "ROWS", "SEARCHED", "settings"]
 
 Options = dict[str, Any]
 
@@ -47,12 +47,9 @@ SEARCHED: dict[str, Options] = {
 }
 
 
-def check_rows(rows: Sequence[str]) -> None:
-    """Check that there are rows, all of them known.
-
-    Raises:
-        UserError: There are none, or one is unknown.
-    """
+def settings(rows: Sequence[str]) -> dict[str, Options]:
+    """Options of some rows, with what was searched; UserError where one is unknown or there are none."""
     unknown = next((row for row in rows if row not in ROWS), "")
     if unknown or not rows:
         raise UserError(f"rows '{unknown}': {expected_one_of(ROWS, unknown)}")
+    return {row: ROWS[row] | SEARCHED.get(row, {}) for row in rows}

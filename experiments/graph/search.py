@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from experiments.graph import train as graph
-from experiments.graph.config import SearchConfig
+from experiments.graph.config import EpochOptions, SearchConfig
 from experiments.graph.rows import GRIDS, ROWS
 from experiments.harness.folder import exclusive
-from experiments.harness.sweep import Sweep
+from experiments.harness.options import options_of
+from experiments.harness.sweep import Key, Sweep
 from experiments.reporting.columns import Row, Runs
 from experiments.reporting.page import RESULTS
 from experiments.reporting.report import Part, Report
@@ -19,32 +20,21 @@ __all__ = ["SearchConfig", "run"]
 
 @exclusive
 def run(config: SearchConfig) -> dict[str, float]:
-    """Train every setting, print the table and save it.
-
-    Returns:
-        ``"<row> <setting>"`` to its mean validation accuracy.
-
-    Raises:
-        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
-    """
+    """Train every setting, and print and save the table: ``"<row> <setting>"`` to its mean validation accuracy."""
     name = f"{config.name}-{config.dataset}"
     sweep = Sweep(f"experiments.search {config.name}", config, f"search/{name}", RESULTS, free=("max_epochs",)).open()
-    shared = {option: getattr(config, option) for option in ("dataset", "max_epochs", "patience")}
-    rows = {
-        (row, _text(setting)): shared | ROWS[row] | setting | {"num_samples": 2}
-        for row in GRIDS
-        for setting in GRIDS[row]
-    }
+    shared = options_of(config, EpochOptions) | {"dataset": config.dataset, "num_samples": 2}
+    rows = {(row, _text(setting)): shared | ROWS[row] | setting for row in GRIDS for setting in GRIDS[row]}
     seeds = range(config.first_seed, config.first_seed + config.seeds)
     trainings = sweep.train(graph.run, sweep.configs(graph.GraphConfig, rows, seeds))
-    scores = {(row, setting): _score(trainings.runs(row, setting)) for row, setting in trainings.rows}
+    scores = {key: _score(trainings.runs(*key)) for key in trainings.rows}
     text = (
         f"Means over {config.seeds} seeds, which are none of the table's, on the validation nodes, at the epoch that "
         f"early stopping kept. The best setting of a row (largest accuracy, then smallest NLL) is used in the tables "
         f"and studies on all graphs."
     )
-    title = f"Settings tried ({config.name}, {config.dataset})"
-    report = Report(title, f"search-{name}", [Part(text=text, rows=_rows(scores))])
+    parts = [Part(text=text, rows=_rows(scores))]
+    report = Report(f"Settings tried ({config.name}, {config.dataset})", f"search-{name}", parts)
     means = {" ".join(filter(None, key)): accuracy / 100 for key, (accuracy, _) in scores.items()}
     return sweep.finish(report, trainings, means, "validation accuracy at the best epoch, mean over seeds")
 
@@ -54,10 +44,10 @@ def _score(runs: Runs) -> tuple[float, float]:
     return 100 * fmean(found["val_accuracy"] for found in runs), fmean(found["val_loss"] for found in runs)
 
 
-def _rows(scores: Mapping[tuple[str, str], tuple[float, float]]) -> list[Row]:
+def _rows(scores: Mapping[Key, tuple[float, float]]) -> list[Row]:
     """One row a setting; of each row of the table the best is marked."""
 
-    def quality(key: tuple[str, str]) -> tuple[float, float]:
+    def quality(key: Key) -> tuple[float, float]:
         accuracy, loss = scores[key]
         return round(accuracy, 4), -loss  # accuracies are equal up to the rounding of a mean
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import fmean
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.graph import train as graph
-from experiments.graph.config import StudyConfig, StudyName
-from experiments.graph.rows import LEGEND, ROWS, SEARCHED, check_rows
+from experiments.graph.config import GraphOptions, StudyConfig, StudyName
+from experiments.graph.rows import LEGEND, settings
 from experiments.harness.folder import exclusive
+from experiments.harness.options import options_of
 from experiments.harness.sweep import Sweep, Trainings
 from experiments.reporting.columns import Column, Row
 from experiments.reporting.figures import panels, save
@@ -34,22 +34,13 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Study:
-    """One option of experiments.graph at several levels.
-
-    Attributes:
-        title: Title.
-        text: What the levels mean.
-        option: The option.
-        levels: Its values.
-        axis: Label of the levels.
-        columns: What is shown.
-    """
+    """One option of experiments.graph at several levels."""
 
     title: str
-    text: str
+    text: str  # what the levels mean
     option: str
     levels: tuple[float, ...]
-    axis: str
+    axis: str  # label of the levels
     columns: tuple[Column, ...] = _COLUMNS
 
 
@@ -82,23 +73,15 @@ STUDIES: dict[StudyName, Study] = {
 
 @exclusive
 def run(config: StudyConfig) -> dict[str, float]:
-    """Train what is not trained yet, write the section and print its table.
-
-    Returns:
-        ``"<row>/<level>/<metric>"`` to its mean over seeds.
-
-    Raises:
-        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
-    """
+    """Train what is missing, write the section, print its table: ``"<row>/<level>/<metric>"`` to means over seeds."""
     study, name = STUDIES[config.name], f"{config.name}-{config.dataset}"
-    check_rows(config.rows)
+    chosen, shared = settings(config.rows), options_of(config, GraphOptions)
     free = ("seeds", "max_epochs")
     sweep = Sweep(f"experiments.studies {config.name}", config, f"studies/{name}", RESULTS, free=free).open()
-    shared = {name: getattr(config, name) for name in ("dataset", "max_epochs", "patience", "num_samples")}
     rows = {
-        (row, level): shared | ROWS[row] | SEARCHED.get(row, {}) | {study.option: level}
+        (row, level): shared | options | {study.option: level}
         for level in study.levels
-        for row in config.rows
+        for row, options in chosen.items()
     }
     trainings = sweep.train(graph.run, sweep.configs(graph.GraphConfig, rows, range(config.seeds)))
     text = (
@@ -108,20 +91,10 @@ def run(config: StudyConfig) -> dict[str, float]:
         f"comparisons."
     )
     picture = save(_figure(study, trainings, config.rows), sweep.pictures / f"{name}.png")
-    parts = [
-        Part(text=text, rows=_rows(study, trainings, config.rows[0])),
-        Part(picture=picture, caption=study.title),
-    ]
-    means = {
-        f"{row}/{level}/{column.metric}": fmean(
-            found.get(column.metric, math.nan) for found in trainings.runs(row, level)
-        )
-        for row in config.rows
-        for level in study.levels
-        for column in study.columns
-    }
+    table = Part(text=text, rows=_rows(study, trainings, config.rows[0]))
+    parts = [table, Part(picture=picture, caption=study.title)]
     report = Report(f"{study.title} ({config.dataset})", name, parts)
-    return sweep.finish(report, trainings, means, "mean over seeds; see metrics.json of the runs")
+    return sweep.finish(report, trainings, definitions="mean over seeds; see metrics.json of the runs")
 
 
 def _rows(study: Study, trainings: Trainings[graph.GraphConfig], first: str) -> list[Row]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from experiments.graph import train as graph
-from experiments.graph.config import TableConfig
+from experiments.graph.config import GraphOptions, TableConfig
 from experiments.graph.table_report import difference_figure, table_parts
-from experiments.graph.tables import DATASETS, OPTIONS, TABLES
+from experiments.graph.tables import DATASETS, TABLES
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Sweep
 from experiments.reporting.figures import save
@@ -17,22 +17,20 @@ __all__ = ["TableConfig", "run"]
 
 @exclusive
 def run(config: TableConfig) -> dict[str, float]:
-    """Train what is not trained yet, write the section and print the main numbers.
-
-    Returns:
-        ``"<data set>/<row>/<metric>"`` to its mean over seeds.
-
-    Raises:
-        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
-    """
+    """Train what is missing, write section and picture: ``"<data set>/<row>/<metric>"`` to its mean over seeds."""
     table = TABLES[config.name]
     sweep = Sweep(
         f"experiments.table {config.name}", config, f"table/{config.name}", RESULTS,
         free=("seeds", "first_seed", "max_epochs"), always=("seeds",),
     ).open()  # fmt: skip
-    changes = {name: value for name in ("max_epochs", "num_samples") if (value := getattr(config, name)) is not None}
+    default = GraphOptions()
+    shared = {
+        "max_epochs": config.max_epochs or default.max_epochs,
+        "num_samples": config.num_samples or default.num_samples,
+        "patience": default.patience,
+    }
     rows = {
-        (dataset, row): {**OPTIONS, **options, **changes, "dataset": dataset}
+        (dataset, row): {**shared, **options, "dataset": dataset}
         for dataset in DATASETS
         for row, options in table.rows.items()
     }

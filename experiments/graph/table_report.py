@@ -2,59 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.datasets.safe_arrays import read_arrays
+from experiments.files import UserError, user_errors
 from experiments.graph.config import GraphConfig
-from experiments.graph.ensembles import graph_ensemble
+from experiments.graph.data import load_data
+from experiments.graph.evaluation import prediction_scores
+from experiments.graph.model import run_folder
 from experiments.graph.tables import BASELINE, DATASETS, ENSEMBLE, MAIN, Block, Table
 from experiments.harness.sweep import Trainings
-from experiments.reporting.columns import Row
+from experiments.reporting.columns import Row, summary_rows
 from experiments.reporting.figures import panels
 from experiments.reporting.report import Part
 from experiments.reporting.statistics import paired_difference, summarise
 
-__all__ = ["difference_figure", "table_parts"]
+__all__ = ["difference_figure", "graph_ensemble", "table_parts"]
 
 
 def table_parts(table: Table, trainings: Trainings[GraphConfig], picture: Path) -> list[Part]:
-    """All that is reported of a table.
-
-    Args:
-        table: The table.
-        trainings: Its trainings, by data set, row and seed.
-        picture: Its picture.
-    """
-    count, compared = len(trainings.seeds), "" if table.references else f" to {BASELINE}"
+    """All that is reported of a table, from its trainings by data set, row and seed."""
+    seeds, compared = trainings.seeds, "" if table.references else f" to {BASELINE}"
     text = (
         f"{table.text}\n\n"
         f"Mean ± standard deviation over seeds (standard error of the mean). The difference{compared} is "
-        f"taken seed by seed, with its 95 % confidence interval (Student's t, {count - 1} degrees of freedom). "
+        f"taken seed by seed, with its 95 % confidence interval (Student's t, {len(seeds) - 1} degrees of freedom). "
         f"Bold: distinguishable from zero at 5 % after Bonferroni's correction for the {_comparisons(table)} "
         f"comparisons."
     )
     main: list[Row] = [{"attention": row} | dict(_main_cells(table, trainings, row)) for row in table.rows]
-    parts = [
-        Part(text=text, rows=main),
-        Part(picture=picture, caption=f"{MAIN.name} of every row and seed"),
-    ]
-    for block in table.blocks:
+    parts = [Part(text=text, rows=main), Part(picture=picture, caption=f"{MAIN.name} of every row and seed")]
+    members = "Mean probability of all runs of a row, one temperature for the mixture. One ensemble each, so no spread."
+    ensemble = Block(f"Deep ensemble of the {len(seeds)} seeds", members, ENSEMBLE)
+    for block in (*table.blocks, ensemble):
         parts.append(Part(block.title, block.text, terminal=False))
-        parts += [
-            Part(text=f"{label}:", rows=_block_rows(table, trainings, dataset, block), terminal=False)
-            for dataset, label in DATASETS.items()
-        ]
-    how = (
-        "Mean probability of all runs of a row, one temperature for the mixture. One ensemble each, so without spread."
-    )
-    parts.append(Part(f"Deep ensemble of the {count} seeds", how, terminal=False))
-    for dataset, label in DATASETS.items():
-        parts.append(Part(text=f"{label}:", rows=_ensemble_rows(table, trainings, dataset), terminal=False))
+        for dataset, label in DATASETS.items():
+            found = {row: trainings.runs(dataset, row) for row in table.rows}
+            if block is ensemble:
+                configs = trainings.configs
+                found = {row: [graph_ensemble([configs[dataset, row, seed] for seed in seeds])] for row in table.rows}
+            shown = {row: runs for row, runs in found.items() if block.columns[0].values(runs)}
+            rows = summary_rows("attention", shown, block.columns)
+            parts.append(Part(text=f"{label}:", rows=rows, terminal=False))
     return parts
+
+
+def graph_ensemble(configs: Sequence[GraphConfig]) -> dict[str, float]:
+    """Scores of the mean class probabilities of finished runs on one graph; UserError where one left no predictions.
+
+    The members are taken at their posterior mean; one temperature is fitted for the mixture on the validation nodes.
+
+    Source: Lakshminarayanan et al. (2017), Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles.
+    """
+    members, again = [], "run this configuration again with --overwrite"
+    for config in configs:
+        path = run_folder(config) / "predictions.npz"
+        if not path.is_file():
+            raise UserError(f"{path} is missing; {again}")
+        with user_errors(ValueError):
+            arrays = read_arrays(path, remedy=again)
+        if "logits" not in arrays:
+            raise UserError(f"{path} has no array logits; {again}")
+        members.append(torch.from_numpy(arrays["logits"]))
+    return prediction_scores("mean", torch.stack(members), load_data(configs[0]))
 
 
 def _comparisons(table: Table) -> int:
@@ -81,25 +98,6 @@ def _main_cells(table: Table, trainings: Trainings[GraphConfig], row: str) -> It
             yield f"paper ({label})", "" if paper is None else f"{paper:.{MAIN.digits}f}"
 
 
-def _block_rows(table: Table, trainings: Trainings[GraphConfig], dataset: str, block: Block) -> list[Row]:
-    """Mean and spread of the block's columns; rows that lack the first are left out."""
-    runs = {row: trainings.runs(dataset, row) for row in table.rows}
-    return [
-        {"attention": row} | {column.name: column.cell(found) for column in block.columns}
-        for row, found in runs.items()
-        if block.columns[0].values(found)
-    ]
-
-
-def _ensemble_rows(table: Table, trainings: Trainings[GraphConfig], dataset: str) -> list[Row]:
-    """Scores of the ensemble of all seeds."""
-    rows = []
-    for row in table.rows:
-        metrics = graph_ensemble([trainings.configs[dataset, row, seed] for seed in trainings.seeds])
-        rows.append({"attention": row} | {column.name: column.cell([metrics]) for column in ENSEMBLE})
-    return rows
-
-
 def difference_figure(table: Table, trainings: Trainings[GraphConfig]) -> Figure:
     """Every seed's main number, the row's mean with its 95 % interval, and the paper's number; a panel a data set."""
     figure, (axes,) = panels(1, len(DATASETS), size=(5.2 * len(DATASETS), 0.9 + 0.5 * len(table.rows)), sharey=True)
@@ -118,23 +116,15 @@ def _panel(axis: Axes, table: Table, trainings: Trainings[GraphConfig], dataset:
     axis.axvline(baseline, color="0.6", linewidth=1, linestyle=":", label=f"mean of {BASELINE}")
     for place, row in enumerate(table.rows):
         values = MAIN.values(trainings.runs(dataset, row))
-        axis.plot(
-            values, np.full(len(values), place + 0.18), "|", color="0.55", markersize=7, label=_once(place, "a seed")
-        )
+        # one entry of the legend for all rows
+        seed, mean, paper = ("a seed", "mean, 95 % interval", "paper") if place == 0 else ("_nolegend_",) * 3
+        axis.plot(values, np.full(len(values), place + 0.18), "|", color="0.55", markersize=7, label=seed)
         if len(values) > 1:
-            mean, interval = summarise(values).mean, paired_difference(values, [0.0] * len(values))
-            errors = [[mean - interval.low], [interval.high - mean]]
-            axis.errorbar(
-                [mean], [place - 0.08], xerr=errors, fmt="o", color="#1b6ca8", capsize=3, markersize=5,
-                label=_once(place, "mean, 95 % interval"),
-            )  # fmt: skip
-        paper = table.paper.get(row, {}).get(dataset)
-        if paper is not None:
-            axis.plot([paper], [place - 0.08], "D", color="#d1495b", markersize=5, label=_once(place, "paper"))
+            found = paired_difference(values, [0.0] * len(values))
+            errors = [[found.mean - found.low], [found.high - found.mean]]
+            style: dict[str, Any] = {"fmt": "o", "color": "#1b6ca8", "capsize": 3, "markersize": 5}
+            axis.errorbar([found.mean], [place - 0.08], xerr=errors, label=mean, **style)
+        if row in table.paper:
+            axis.plot([table.paper[row][dataset]], [place - 0.08], "D", color="#d1495b", markersize=5, label=paper)
     axis.grid(axis="x", color="0.92")
     axis.set_axisbelow(True)
-
-
-def _once(place: int, label: str) -> str:
-    """One entry of the legend for all rows."""
-    return label if place == 0 else "_nolegend_"

@@ -7,19 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from experiments.graph.config import TableName
-from experiments.graph.rows import GRIDS, LEGEND, ROWS, SEARCHED
+from experiments.graph.rows import GRIDS, LEGEND, ROWS, SEARCHED, settings
 from experiments.reporting.columns import Column
 
-__all__ = ["BASELINE", "DATASETS", "ENSEMBLE", "MAIN", "OPTIONS", "TABLES", "Block", "Table", "TableName"]
+__all__ = ["BASELINE", "DATASETS", "ENSEMBLE", "MAIN", "TABLES", "Block", "Table", "TableName"]
 
-BASELINE = "soft"
-"""The row that the others are compared with."""
-DATASETS = {"cora": "Cora", "citeseer": "Citeseer"}
-"""The graphs, with the names shown."""
-MAIN = Column("accuracy %", "test_mean_accuracy", 2, 100)
-"""The number that is compared with the paper and with the baseline."""
-OPTIONS: Mapping[str, Any] = {"max_epochs": 2000, "patience": 100, "num_samples": 50}
-"""Options that all rows share."""
+BASELINE = "soft"  # the row that the others are compared with
+DATASETS = {"cora": "Cora", "citeseer": "Citeseer"}  # with the names shown
+MAIN = Column("accuracy %", "test_mean_accuracy", 2, 100)  # compared with the paper and with the baseline
 
 
 @dataclass(frozen=True)
@@ -33,23 +28,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows on both graphs, for some seeds.
-
-    Attributes:
-        title: Title.
-        text: What the rows are and how they were trained.
-        rows: Options of each row.
-        blocks: What is shown beside the main number.
-        paper: The paper's numbers, by row and graph.
-        references: Rows that are compared with another one than the baseline, and with which.
-    """
+    """Rows on both graphs, for some seeds."""
 
     title: str
-    text: str
-    rows: Mapping[str, Mapping[str, Any]]
-    blocks: Sequence[Block]
-    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    references: Mapping[str, str] = field(default_factory=dict)
+    text: str  # what the rows are and how they were trained
+    rows: Mapping[str, Mapping[str, Any]]  # their options; epochs and samples are the defaults of GraphOptions
+    blocks: Sequence[Block]  # what is shown beside the main number
+    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # the paper's numbers, by row and graph
+    references: Mapping[str, str] = field(default_factory=dict)  # rows that are compared with another one
 
     def reference(self, row: str) -> str:
         """Row that this one is compared with."""
@@ -82,8 +68,7 @@ def _sampled(kind: str, noise: str) -> Block:
     )
 
 
-ENSEMBLE = (MAIN, *_scores("mean"))
-"""What is shown of an ensemble."""
+ENSEMBLE = (MAIN, *_scores("mean"))  # what is shown of an ensemble
 
 _BAM1 = Table(
     title="Bayesian Attention Modules, Table 1: node classification on citation graphs",
@@ -100,7 +85,7 @@ _BAM1 = Table(
         )
         + ". Scores are those of the test nodes."
     ),
-    rows={row: options | SEARCHED.get(row, {}) for row, options in ROWS.items() if row in GRIDS},
+    rows=settings([row for row in ROWS if row in GRIDS]),
     paper={
         "soft": {"cora": 83.00, "citeseer": 72.50},
         "no KL": {"cora": 83.39, "citeseer": 72.91},

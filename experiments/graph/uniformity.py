@@ -10,11 +10,12 @@ from torch import Tensor
 
 from experiments.files import UserError
 from experiments.graph import train as graph
-from experiments.graph.config import UniformityConfig
+from experiments.graph.config import EpochOptions, UniformityConfig
 from experiments.graph.evaluation import relative_entropies
 from experiments.graph.model import TrainedGraph
-from experiments.graph.rows import LEGEND, ROWS, SEARCHED, check_rows
+from experiments.graph.rows import LEGEND, settings
 from experiments.harness.folder import exclusive
+from experiments.harness.options import options_of
 from experiments.harness.sweep import Key, Sweep, Trainings
 from experiments.reporting.columns import Column
 from experiments.reporting.figures import panels, save
@@ -38,37 +39,28 @@ _TEXT = (
 
 @exclusive
 def run(config: UniformityConfig) -> dict[str, float]:
-    """Train what is not trained yet, measure, and write a section of RESULTS.md with a picture.
-
-    Returns:
-        ``"<data set>/<row>/<metric>"`` to its mean over seeds.
-
-    Raises:
-        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
-    """
-    check_rows(config.rows)
+    """Train what is missing, measure, write the section: ``"<data set>/<row>/<metric>"`` to its mean over seeds."""
+    chosen, shared = settings(config.rows), options_of(config, EpochOptions)
     if not config.datasets:
         raise UserError("datasets is empty, expected a data set at least")
     free = ("datasets", "rows", "seeds", "max_epochs")
     sweep = Sweep("experiments.uniformity", config, "studies/uniformity", RESULTS, free=free).open()
-    shared = {"max_epochs": config.max_epochs, "patience": config.patience}
-    options = {
-        (dataset, row): ROWS[row] | SEARCHED.get(row, {}) | shared | {"dataset": dataset}
+    rows = {
+        (dataset, row): options | shared | {"dataset": dataset}
         for dataset in config.datasets
-        for row in config.rows
+        for row, options in chosen.items()
     }
-    trained = sweep.train(graph.run, sweep.configs(graph.GraphConfig, options, range(config.seeds)))
+    trained = sweep.train(graph.run, sweep.configs(graph.GraphConfig, rows, range(config.seeds)))
     measured, entropies = _measure(trained)
     picture = save(_figure(config, entropies), sweep.pictures / "uniformity.png")
-    rows = [
+    table = [
         {"graph": dataset, "attention": row}
         | {column.name: column.cell(runs) for column in _COLUMNS}
         | {"uniform minus learned": paired_difference(_UNIFORM.values(runs), _LEARNED.values(runs)).text()}
-        for dataset in config.datasets
-        for row in config.rows
+        for dataset, row in rows
         for runs in (measured.runs(dataset, row),)
     ]
-    parts = [Part(text=_TEXT, rows=rows), Part(picture=picture, caption="distance from uniform attention")]
+    parts = [Part(text=_TEXT, rows=table), Part(picture=picture, caption="distance from uniform attention")]
     report = Report("How far learned attention is from uniform", "uniformity", parts)
     return sweep.finish(report, measured)
 

@@ -28,9 +28,8 @@ __all__ = ["BatchBar", "EarlyStopping", "EpochBar", "History", "RandomState", "S
 class RandomState(pl.Callback):
     """Keeps the state of every random generator in the checkpoint, so that a resumed run draws the same numbers.
 
-    Checkpoints are taken at the end of an epoch, ahead of what the next epoch's data loader draws; the states are
-    restored at the same place. Ranks other than the first, whose states are those of the first until then, begin with
-    states of their own, so that each draws other noise.
+    Checkpoints are taken at the end of an epoch, before the next epoch's data loader draws anything. When training
+    starts all ranks have the state of the first; the others then take states of their own, to draw other noise.
     """
 
     def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
@@ -64,9 +63,6 @@ class SamplerEpoch(pl.Callback):
 
     Lightning (2.6) sets the epoch of the sampler before every epoch, but when it resumes only after it has made the
     loader's iterator, so the first epoch would have the order of epoch 0.
-
-    Args:
-        sampler: The sampler of the training data, with a method ``set_epoch``.
     """
 
     def __init__(self, sampler: Any) -> None:
@@ -80,13 +76,8 @@ class SamplerEpoch(pl.Callback):
 class History(pl.Callback):
     """One row of metrics per epoch, in the checkpoint and in a CSV file, which gets its row when the epoch ends.
 
-    A resumed run writes the file again with the rows of its checkpoint, and goes on from there.
-
-    Args:
-        path: The CSV file.
-
-    Attributes:
-        rows: Metrics by name, with ``epoch`` and the mean time of a training step, ``step_ms``.
+    A row has the metrics by name, ``epoch`` and the mean time of a training step, ``step_ms``. A resumed run writes the
+    file again with the rows of its checkpoint, and goes on from there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -157,21 +148,12 @@ class EarlyStopping(pl.Callback):
     Ties count. Waiting starts again when ANY metric is as good as its best so far; the weights are kept when ALL
     are. With one metric this is ordinary early stopping.
 
-    Args:
-        monitor: Metrics by name, and whether a good one is small or large.
-        patience: Epochs to wait.
-
-    Attributes:
-        best: Best value of each metric so far, not necessarily at the same epoch.
-        best_epoch: Epoch of the kept weights.
-        weights: State of the module at that epoch.
+    ``monitor`` says of each metric whether a good one is small or large; the best values may be of different epochs.
 
     Source: Velickovic et al. (2018), Graph attention networks, section 3.3, with accuracy and loss.
     """
 
     def __init__(self, monitor: Mapping[str, Literal["min", "max"]], *, patience: int) -> None:
-        if not monitor or patience < 1:
-            raise ValueError(f"monitor {dict(monitor)}, patience {patience}: expected a metric and at least one epoch")
         self.monitor = dict(monitor)
         self.patience = patience
         self.best = {name: float("inf" if mode == "min" else "-inf") for name, mode in monitor.items()}
@@ -218,11 +200,7 @@ class EarlyStopping(pl.Callback):
 
 
 class EpochBar(ProgressBar):
-    """One progress bar over all epochs, for runs whose epochs take no time.
-
-    Args:
-        monitor: Names of the metrics to show beside the loss.
-    """
+    """One progress bar over all epochs, for runs whose epochs take no time; it shows the loss and these metrics."""
 
     def __init__(self, monitor: Iterable[str]) -> None:
         super().__init__()
@@ -240,23 +218,15 @@ class EpochBar(ProgressBar):
             self._bar.update()
 
     def on_train_end(self, *_: Any) -> None:
-        self._close()
-
-    def on_exception(self, *_: Any) -> None:
-        self._close()
-
-    def _close(self) -> None:
         if self._bar is not None:
             self._bar.close()
-            self._bar = None
+
+    def on_exception(self, *_: Any) -> None:
+        self.on_train_end()
 
 
 class BatchBar(TQDMProgressBar):
-    """Lightning's bar over the batches of an epoch, with the loss of the last batch and the last validation metrics.
-
-    Args:
-        monitor: Names of the metrics to show beside the loss.
-    """
+    """Lightning's bar over the batches of an epoch, with the loss of the last batch and the last validation metrics."""
 
     def __init__(self, monitor: Iterable[str]) -> None:
         super().__init__()

@@ -27,17 +27,18 @@ __all__ = ["AtomicCheckpointIO", "Checkpoints", "read_run", "read_weights"]
 # Between two checkpoints of a run that names no number of epochs: short epochs stay short, long ones are all kept.
 SECONDS = 5.0
 
-_WEIGHTS = {"epoch": int, "state_dict": dict}
+# What checkpoints hold: a type, or the parts of a dictionary; {...: shape} stands for any names.
+_TENSORS = {...: Tensor}
+_WEIGHTS = {"epoch": int, "state_dict": _TENSORS}
 _RUN = _WEIGHTS | {
     "global_step": int,
     "pytorch-lightning_version": str,
     "loops": dict,
-    "callbacks": dict,
+    "callbacks": {"EarlyStopping": {"weights": _TENSORS}, "History": dict, "RandomState": dict},
     "optimizer_states": list,
     "lr_schedulers": list,
 }
-_ADAM = {"step": Tensor, "exp_avg": Tensor, "exp_avg_sq": Tensor}
-_CALLBACKS = {"EarlyStopping": dict, "History": dict, "RandomState": dict}
+_OPTIMIZER = {"state": {...: {"step": Tensor, "exp_avg": Tensor, "exp_avg_sq": Tensor}}, "param_groups": list}
 
 
 def read_run(path: Path, *, map_location: Any = "cpu") -> dict[str, Any]:
@@ -47,34 +48,24 @@ def read_run(path: Path, *, map_location: Any = "cpu") -> dict[str, Any]:
         UserError: The file is missing or damaged, or is no checkpoint of ours.
     """
     checkpoint = _read(path, map_location, _RUN)
-    callbacks, optimizers = checkpoint["callbacks"], checkpoint["optimizer_states"]
-    _require(path, callbacks, _CALLBACKS, "callbacks")
-    _require(path, callbacks["EarlyStopping"], {"weights": dict}, "EarlyStopping")
-    best = callbacks["EarlyStopping"]["weights"]
-    _require_tensors(path, best, "best weights")
+    best = checkpoint["callbacks"]["EarlyStopping"]["weights"]
     # there are none as long as no epoch had finite metrics
     if best and best.keys() != checkpoint["state_dict"].keys():
         raise _bad(path, "its best weights have other names than its last ones")
-    if not optimizers:
+    if not checkpoint["optimizer_states"]:
         raise _bad(path, "its optimizer_states are empty")
-    for state in optimizers:
-        _require(path, state, {"state": dict, "param_groups": list}, "optimizer_states")
-        for number, moments in state["state"].items():
-            _require(path, moments, _ADAM, f"optimizer state of parameter {number}")
+    for state in checkpoint["optimizer_states"]:
+        _require(path, state, _OPTIMIZER, "optimizer_states")
     return checkpoint
 
 
 def read_weights(path: Path, *, map_location: Any = "cpu") -> dict[str, Tensor]:
-    """Read the weights in best.ckpt.
-
-    Raises:
-        UserError: The file is missing or damaged, or is no checkpoint of ours.
-    """
+    """Read the weights in best.ckpt; it raises what :func:`read_run` raises."""
     weights: dict[str, Tensor] = _read(path, map_location, _WEIGHTS)["state_dict"]
     return weights
 
 
-def _read(path: Path, map_location: Any, parts: Mapping[str, type]) -> dict[str, Any]:
+def _read(path: Path, map_location: Any, shape: Mapping[Any, Any]) -> dict[str, Any]:
     try:
         with ZipFile(path) as archive:
             # torch.save writes a checksum of every part, and torch.load looks at none of them
@@ -86,23 +77,20 @@ def _read(path: Path, map_location: Any, parts: Mapping[str, type]) -> dict[str,
         raise UserError(f"{path} is missing; pass --overwrite to train again") from error
     except Exception as error:  # on damaged bytes the readers raise nearly anything
         raise _bad(path, f"it cannot be read ({type(error).__name__}: {error})") from error
-    _require(path, checkpoint, parts, "checkpoint")
-    _require_tensors(path, checkpoint["state_dict"], "state_dict")
+    _require(path, checkpoint, shape, "checkpoint")
     return dict(checkpoint)
 
 
-def _require(path: Path, found: Any, parts: Mapping[str, type], name: str) -> None:
-    if not isinstance(found, dict):
-        raise _bad(path, f"its {name} is a {type(found).__name__}, expected a dictionary")
-    for part, kind in parts.items():
+def _require(path: Path, found: Any, shape: Any, name: object) -> None:
+    kind: Any = shape if isinstance(shape, type) else dict
+    if not isinstance(found, kind):
+        raise _bad(path, f"its {name} is a {type(found).__name__}, expected {kind.__name__}")
+    if kind is shape:
+        return
+    for part, inner in (dict.fromkeys(found, shape[...]) if ... in shape else shape).items():
         if part not in found:
             raise _bad(path, f"its {name} has no {part}")
-        if not isinstance(found[part], kind):
-            raise _bad(path, f"its {part} is a {type(found[part]).__name__}, expected {kind.__name__}")
-
-
-def _require_tensors(path: Path, found: Any, name: str) -> None:
-    _require(path, found, dict.fromkeys(found, Tensor) if isinstance(found, dict) else {}, name)
+        _require(path, found[part], inner, part)
 
 
 def _bad(path: Path, problem: str) -> UserError:
@@ -123,24 +111,14 @@ class Checkpoints(Checkpoint):
     """Writes last.ckpt (the whole run) and best.ckpt (weights only) as the training goes on, and at its end.
 
     At Ctrl-C or SIGTERM the epoch is finished and a checkpoint written; a second signal stops at once, and the run
-    goes on from the checkpoint before.
-
-    Args:
-        folder: Folder of the two files.
-        stopping: Knows the best weights.
-        every: Epochs between two checkpoints; when omitted, the first epoch and every epoch that ends five seconds
-            or more after the last checkpoint.
-
-    Attributes:
-        epochs: Number of epochs in last.ckpt.
-        started: Whether the training has begun, everything being restored.
+    goes on from the checkpoint before. With no number of epochs between two checkpoints, one comes after the first
+    epoch and after every epoch that ends five seconds or more after the last checkpoint.
     """
 
     def __init__(self, folder: Path, stopping: EarlyStopping, *, every: int | None = None) -> None:
-        if every is not None and every < 1:
-            raise ValueError(f"checkpoint_every is {every}, expected at least 1")
-        self.folder, self.stopping, self.every = folder, stopping, every
-        self.epochs, self.started = 0, False
+        self.last, self.best, self.stopping, self.every = folder / "last.ckpt", folder / "best.ckpt", stopping, every
+        self.epochs = 0  # in last.ckpt
+        self.started = False  # the training has begun, everything is restored
         self._written = -float("inf")
         self._best_epoch = -1
         self._interrupted = False
@@ -148,22 +126,13 @@ class Checkpoints(Checkpoint):
         self._process = os.getpid()
 
     @property
-    def last(self) -> Path:
-        """The file a run resumes from."""
-        return self.folder / "last.ckpt"
-
-    @property
     def left(self) -> str:
         """What an interrupted run has left, in a sentence."""
+        again = "the same command with --resume"
         if self.epochs == 0:
-            return (
-                "interrupted before an epoch was finished, so there is no checkpoint; the same command with --resume "
-                "starts the training again"
-            )
-        return (
-            f"interrupted; {self.last} holds the training up to the end of epoch {self.epochs - 1}, and the same "
-            f"command with --resume continues from there"
-        )
+            return f"interrupted in the first epoch, so there is no checkpoint; {again} starts the training again"
+        end = f"{self.last} holds the training up to the end of epoch {self.epochs - 1}"
+        return f"interrupted; {end}, and {again} continues from there"
 
     def resumable(self, max_epochs: int) -> Path | None:
         """The file to resume from; None where there is none.
@@ -213,7 +182,7 @@ class Checkpoints(Checkpoint):
         stopping = self.stopping
         if stopping.best_epoch > self._best_epoch and trainer.is_global_zero:
             best = {"epoch": stopping.best_epoch, "state_dict": stopping.weights}
-            write_atomic(self.folder / "best.ckpt", lambda file: torch.save(best, file))
+            write_atomic(self.best, lambda file: torch.save(best, file))
             self._best_epoch = stopping.best_epoch
         trainer.save_checkpoint(self.last)
         self.epochs, self._written = trainer.current_epoch + 1, time.monotonic()
@@ -240,11 +209,7 @@ class Checkpoints(Checkpoint):
                 os.write(2, b"\nstopping after this epoch; press Ctrl-C again to stop at once\n")
 
     def teardown(self, *_: Any, **__: Any) -> None:
-        self._restore_handlers()
-
-    def on_exception(self, *_: Any) -> None:
-        self._restore_handlers()
-
-    def _restore_handlers(self) -> None:
         while self._handlers:
             signal.signal(*self._handlers.popitem())
+
+    on_exception = teardown

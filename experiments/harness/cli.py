@@ -18,75 +18,45 @@ from typing import Any
 
 from experiments.harness.words import expected_one_of
 
-__all__ = [
-    "Command",
-    "command_line",
-    "launch",
-    "run_commands",
-    "run_script",
-    "user_error",
-]
-
-
-def run_script(
-    config: type | str, run: Callable[[Any], object] | str, *, name: str, arguments: Sequence[str] | None = None
-) -> int:
-    """Read the configuration from the command line and run a script.
-
-    Args:
-        config: Dataclass whose fields are the options and whose docstring is the help, or ``"module:name"`` of it;
-            fields without a default are positional.
-        run: The script, or ``"module:name"`` of it, which is imported after the command line is read.
-        name: Its module, for the help.
-        arguments: The command line; ``sys.argv`` when omitted.
-
-    Returns:
-        Exit code: 0; 2 after a wrong command line and 1 after another error of the user's (one line on stderr); 130
-        after Ctrl-C.
-    """
-    return _interruptible(lambda: _run(Command(config, run), _given(arguments), name))
-
-
-def launch(name: str, config: str, run: str) -> None:
-    """Run a script as :func:`run_script`, and end the process with its exit code.
-
-    Args:
-        name: The module that is started, for the help.
-        config: ``"module:name"`` of the dataclass of its options.
-        run: ``"module:name"`` of the script.
-    """
-    sys.exit(run_script(config, run, name=name))
+__all__ = ["Command", "command_line", "launch", "run_commands", "run_script", "user_error"]
 
 
 @dataclass(frozen=True)
 class Command:
-    """One of several scripts of a module: its options and what to do with them, as in :func:`run_script`."""
+    """A script: a dataclass whose fields are its options, and its function; each may be ``"module:name"`` of it.
+
+    The docstring of the dataclass is the help; fields without a default are positional.
+    """
 
     config: type | str
     run: Callable[[Any], object] | str
 
 
-def run_commands(commands: Mapping[str, Command] | str, *, name: str, arguments: Sequence[str] | None = None) -> int:
-    """Run one of several scripts of a module, chosen by the first word of the command line.
+def run_script(
+    config: type | str, run: Callable[[Any], object] | str, *, name: str, arguments: Sequence[str] | None = None
+) -> int:
+    """Read the configuration from the command line, ``sys.argv`` when omitted, and run a script: its exit code.
 
-    Args:
-        commands: Scripts by that word, or ``"module:name"`` of them.
-        name: The module, for the help.
-        arguments: The command line; ``sys.argv`` when omitted.
-
-    Returns:
-        As :func:`run_script`.
+    ``config`` and ``run`` are those of :class:`Command`; the name is that of the module, for the help. The code is 2
+    after a wrong command line, 1 after another error of the user's (both one line on stderr), 130 after Ctrl-C, else 0.
     """
+    return _interruptible(lambda: _run(Command(config, run), _given(arguments), name))
+
+
+def launch(name: str, config: str, run: str) -> None:
+    """Run a script as :func:`run_script`, and end the process with its exit code."""
+    sys.exit(run_script(config, run, name=name))
+
+
+def run_commands(commands: Mapping[str, Command] | str, *, name: str, arguments: Sequence[str] | None = None) -> int:
+    """:func:`run_script` for several scripts of a module; the first word of the command line chooses one of them."""
     return _interruptible(lambda: _choose(_resolved(commands), _given(arguments), name))
 
 
 def command_line(script: str, config: Any, *, always: Sequence[str] = ()) -> str:
     """The command that repeats a run: the options that say what is computed, where they are not the script's defaults.
 
-    Args:
-        script: The module, with what is given by position.
-        config: Configuration of the run, a dataclass.
-        always: Options to name even where they have their default.
+    ``script`` is the module with what is given by position; the options in ``always`` are named in any case.
     """
     from experiments.harness.options import SweepOptions
 

@@ -20,13 +20,9 @@ def open_training(folder: Path, config: Any) -> dict[str, float] | None:
     It ends with the same numbers as a training that was started with so many; not for trainings whose learning rate
     is planned over all epochs, which would be others from the first step on.
 
-    Args:
-        folder: Folder of the run.
-        config: Its configuration, :class:`RunOptions` with ``max_epochs`` and ``patience``.
-
     Returns:
-        The metrics of a run that is finished: it has all epochs that are asked for, or it stopped early. Else None:
-        there is something to train.
+        The metrics of a run that has all epochs that are asked for or stopped early; None when there is something to
+        train.
 
     Raises:
         UserError: As :func:`open_run`, or the run has more epochs than are asked for.

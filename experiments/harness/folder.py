@@ -28,15 +28,8 @@ Result = TypeVar("Result")
 
 # What runs leave in their folder. Nothing else is ever removed from it, or written over.
 _FILES = (
-    "config.yaml",
-    "metrics.json",
-    "environment.json",
-    "history.csv",
-    "predictions.npz",
-    "translations.txt",
-    "captions.txt",
-    "vocabulary.json",
-    "report.html",
+    *("config.yaml", "metrics.json", "environment.json", "history.csv", "predictions.npz"),
+    *("translations.txt", "captions.txt", "vocabulary.json", "report.html"),
 )
 _CHECKPOINTS = ("checkpoints/best.ckpt", "checkpoints/last.ckpt")
 _FOLDERS = ("checkpoints", "figures")
@@ -49,18 +42,12 @@ _held: dict[Path, FileLock] = {}
 def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> None:
     """Prepare the folder of a run, save the configuration in it and keep other processes out.
 
-    The folder is held until the function marked by :func:`exclusive` returns, or until the process ends.
-
-    Args:
-        folder: The folder.
-        config: A subclass of :class:`RunOptions` or :class:`SweepOptions`; two configurations are the same when all
-            fields that the subclass added agree.
-        free: Fields that may change from one call to the next, such as the number of seeds.
+    The folder is held until the function marked by :func:`exclusive` returns, or until the process ends. Two
+    configurations are the same when all fields agree that a subclass of :class:`SweepOptions` or :class:`RunOptions`
+    has added, without those that are ``free`` to change, such as the number of seeds.
 
     Raises:
-        UserError: Another process works in the folder; it holds a run and neither ``resume`` nor ``overwrite`` is set;
-            ``resume`` is set and that run had another configuration; ``overwrite`` is set and what is there is no run
-            of ours; or both are set.
+        UserError: Another process works in the folder, or what it holds cannot be resumed or overwritten as is asked.
     """
     if config.resume and config.overwrite:
         raise UserError("resume and overwrite are both set, expected one of them at most")
@@ -84,15 +71,7 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
 
 
 def open_results(folder: Path, script: str) -> None:
-    """Keep a folder for the results of a script that can be repeated as it is, such as a benchmark.
-
-    Args:
-        folder: The folder.
-        script: The script's module; write_environment() writes it into the folder too.
-
-    Raises:
-        UserError: Another process works in the folder, or it holds results of something else.
-    """
+    """Keep a folder for the results of a script that can be repeated as it is; UserError where it holds others."""
     _hold(folder)
     present = _present(folder, "benchmarks.json")
     record = folder / "environment.json"
@@ -124,26 +103,20 @@ def saved_options(folder: Path) -> dict[str, Any]:
         UserError: There is no such file, or it is damaged.
     """
     path = folder / "config.yaml"
-    remedy = "put an intact copy there, or choose another folder"
     try:
         return read_yaml(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}); {remedy}") from error
-    except ValueError as error:  # it names the file
-        raise UserError(f"{error}; {remedy}") from error
+    except (OSError, ValueError) as error:  # a ValueError names the file
+        problem = error if isinstance(error, ValueError) else f"{path} cannot be read ({error.strerror or error})"
+        raise UserError(f"{problem}; put an intact copy there, or choose another folder") from error
 
 
 def saved_config(
     folder: Path, config_type: type[Config], *, script: str, older: Mapping[str, Any] | None = None, **changes: Any
 ) -> Config:
-    """The configuration of the run in a folder, checked as on the command line.
+    """The configuration of the run in a folder, checked as on the command line, with changes.
 
-    Args:
-        folder: The folder.
-        config_type: Dataclass of the configuration.
-        script: The script that makes such runs.
-        older: What fields meant in runs of before they were there, where that is not their default.
-        changes: Fields to set to something else.
+    The error names the ``script`` that makes such runs. ``older`` says what a field was in runs from before it was an
+    option, where that is not its default.
 
     Raises:
         UserError: The folder holds no run, or its config.yaml is damaged or has a value that is not allowed.
@@ -230,12 +203,12 @@ def _check_same(folder: Path, wanted: Mapping[str, Any], defaults: Mapping[str, 
     if not (folder / "config.yaml").is_file():
         raise UserError(f"{folder} holds results but no config.yaml; choose another --out")
     found = {**defaults, **saved_options(folder)}
-    differing = [
-        f"{name} {found.get(name)} instead of {wanted[name]}" for name in wanted if found.get(name) != wanted[name]
-    ]
+    differing = sorted(
+        f"{name} {found.get(name)} instead of {to}" for name, to in wanted.items() if found.get(name) != to
+    )
     if differing:
         raise UserError(
-            f"{folder} holds a run of another configuration ({', '.join(sorted(differing))}); choose another --out, or "
+            f"{folder} holds a run of another configuration ({', '.join(differing)}); choose another --out, or "
             f"pass --overwrite to remove that run"
         )
     if not resume:

@@ -21,12 +21,7 @@ set_loader("yaml", load_plain, exceptions=(yaml.YAMLError,))
 
 
 def parse(config_type: type, arguments: Sequence[str], *, name: str) -> dict[str, Any]:
-    """Read the options of a command.
-
-    Args:
-        config_type: Dataclass whose fields are the options and whose docstring is the help.
-        arguments: The command line.
-        name: What the command is called in the help.
+    """Read the options of a command, the fields of a dataclass; ``name`` is what the help calls the command.
 
     Raises:
         ArgumentError: What is given is not an option, or not a value of one; its text is one line.

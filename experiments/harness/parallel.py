@@ -30,8 +30,8 @@ Key = TypeVar("Key", bound=Hashable)
 Config = TypeVar("Config")
 Metrics = dict[str, float]
 
-# glibc gives large blocks back to the system when they are freed; fetching them again at every training step costs a
-# sixth of its time. Other allocators do not know these variables.
+# Environment of the workers. glibc gives large blocks back to the system when they are freed; fetching them again at
+# every training step costs a sixth of its time. Other allocators do not know these variables.
 _KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32 - 1)}
 
 
@@ -43,14 +43,9 @@ def run_all(
     progress: bool = True,
     describe: Callable[[Key, Metrics], str] = lambda key, _: str(key),
 ) -> dict[Key, Metrics]:
-    """Run every configuration: their metrics, by the keys of the configurations.
+    """Run every configuration, in this order: their metrics, by the keys of the configurations.
 
-    Args:
-        run: A script's ``run``, a function of a module; it resumes by itself what its configuration says.
-        configs: Configurations; they are started in this order.
-        workers: Processes; 1 is this one.
-        progress: Show a bar over the runs.
-        describe: Text beside the bar after a run has finished.
+    One worker is this process itself. ``describe`` makes the text beside the bar after a run has finished.
 
     Raises:
         KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; the runs in progress leave their checkpoints.
@@ -79,7 +74,8 @@ def _serially(
     threads = torch.get_num_threads()
     try:
         for key, config in configs.items():
-            yield key, _on_one_thread(run, config)
+            torch.set_num_threads(1)
+            yield key, run(config)
     finally:
         torch.set_num_threads(threads)
 
@@ -90,10 +86,9 @@ def _in_processes(
     others = set(multiprocessing.active_children())
     waiting, running = deque(configs.items()), dict[Future[Metrics], Key]()
     context = multiprocessing.get_context("spawn")
-    with (
-        _environment(_KEEP_MEMORY),
-        ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool,
-    ):
+    for name, value in _KEEP_MEMORY.items():
+        os.environ.setdefault(name, value)  # what the user has set himself stays
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
         try:
             while waiting or running:
                 # not all at once: workers fetch runs ahead, and would train these too after Ctrl-C
@@ -137,8 +132,7 @@ def _stop(processes: list[BaseProcess], running: Mapping[Future[Metrics], object
 class _Worker:
     """What the signal handler of a worker has to know."""
 
-    busy = False
-    stopped = False
+    busy = stopped = False
 
 
 def _start_worker() -> None:
@@ -170,14 +164,10 @@ def _run_in_worker(run: Callable[[Config], Metrics], config: Config) -> Metrics:
     try:
         if _Worker.stopped:
             raise KeyboardInterrupt
-        return _on_one_thread(run, config)
+        torch.set_num_threads(1)
+        return run(config)
     finally:
         _Worker.busy = False
-
-
-def _on_one_thread(run: Callable[[Config], Metrics], config: Config) -> Metrics:
-    torch.set_num_threads(1)
-    return run(config)
 
 
 @contextmanager
@@ -187,10 +177,7 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
         yield
         return
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
@@ -208,15 +195,3 @@ def _signals_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Environment of the processes started inside; what the user has set himself stays."""
-    added = [name for name in variables if name not in os.environ]
-    os.environ.update({name: variables[name] for name in added})
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]

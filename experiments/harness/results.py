@@ -44,13 +44,7 @@ def read_metrics(folder: Path) -> dict[str, float] | None:
 
 
 def write_environment(folder: Path, device: torch.device, *, script: str | None = None) -> dict[str, Any]:
-    """Write environment.json: the hardware and the versions that made the results.
-
-    Args:
-        folder: The folder.
-        device: Where they were computed.
-        script: The module that did, where no config.yaml tells.
-    """
+    """Write environment.json: hardware, versions, and the script that made the results where no config.yaml tells."""
     packages = ("torch", "pyro-ppl", "lightning", "torchmetrics", "numpy", "scikit-learn")
     record = {
         "python": platform.python_version(),

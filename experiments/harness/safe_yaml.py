@@ -36,10 +36,7 @@ _PlainLoader.add_implicit_resolver(
 
 
 def load_plain(text: str) -> Any:
-    """The value of a YAML text without anchors and aliases.
-
-    Raises:
-        YAMLError: The text is not that.
+    """The value of a YAML text without anchors and aliases; YAMLError where the text is not that.
 
     Example:
         >>> load_plain("{weight: 1e-3, rows: [soft, WC]}")
@@ -49,14 +46,10 @@ def load_plain(text: str) -> Any:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The names and values of a configuration file.
-
-    Args:
-        path: The file: a YAML mapping, UTF-8, of at most :data:`MAX_BYTES` bytes, without anchors and aliases.
+    """The names and values of a YAML file: UTF-8, at most :data:`MAX_BYTES` bytes, without anchors and aliases.
 
     Raises:
-        ValueError: The file is not that; the message names it.
-        OSError: The file cannot be read.
+        ValueError: The file is not that; the message names it. OSError where it cannot be read.
     """
     return mapping(bounded_text(path), path)
 

@@ -21,20 +21,14 @@ from experiments.reporting.report import Report
 
 __all__ = ["Key", "Metrics", "Sweep", "Trainings"]
 
-Key = tuple[Any, ...]
-"""What tells a training from the others of its sweep: its row, in one or several parts, and last its seed."""
+Key = tuple[Any, ...]  # tells a training from the others of its sweep: its row, in one or several parts, and its seed
 Metrics = Mapping[str, float]
 Config = TypeVar("Config", bound=RunOptions)
 
 
 @dataclass(frozen=True)
 class Trainings(Generic[Config]):
-    """Finished trainings, by row and seed.
-
-    Attributes:
-        configs: Their configurations.
-        metrics: Their metrics.
-    """
+    """Configurations and metrics of finished trainings, by row and seed."""
 
     configs: Mapping[Key, Config]
     metrics: Mapping[Key, Metrics]
@@ -78,23 +72,14 @@ class Trainings(Generic[Config]):
 
 @dataclass(frozen=True)
 class Sweep:
-    """A script that starts trainings of another script: its folder, its trainings and its report.
+    """A script that starts trainings of another script: its folder, its trainings and its report."""
 
-    Attributes:
-        script: The module, with what is given by position: what the command line begins with.
-        config: Options of the sweep.
-        name: Folder below runs/ when ``config.out`` is omitted.
-        default_page: The page that gets a section when ``config.results`` is omitted; None for none.
-        free: Options that may differ when the sweep is continued, such as the number of seeds.
-        always: Options that the repeated command names even where they have their default.
-    """
-
-    script: str
+    script: str  # the module, with what is given by position: what the command line begins with
     config: SweepOptions
-    name: str
-    default_page: Path | None = None
-    free: Sequence[str] = ()
-    always: Sequence[str] = ()
+    name: str  # folder below runs/ when config.out is omitted
+    default_page: Path | None = None  # gets a section when config.results is omitted
+    free: Sequence[str] = ()  # options that may differ when the sweep is continued, such as the number of seeds
+    always: Sequence[str] = ()  # options that the repeated command names even where they have their default
 
     @property
     def folder(self) -> Path:
@@ -112,11 +97,7 @@ class Sweep:
         return self.folder / "figures" if self.page is None else self.page.parent / "pictures"
 
     def open(self) -> Sweep:
-        """Prepare the folder.
-
-        Raises:
-            UserError: It holds another run, or this one and neither ``resume`` nor ``overwrite`` is set.
-        """
+        """Prepare the folder; see :func:`open_run`."""
         with user_errors(ValueError, OSError):
             open_run(self.folder, self.config, free=self.free)
         return self
@@ -124,12 +105,9 @@ class Sweep:
     def configs(
         self, config_type: Callable[..., Config], rows: Mapping[Key, Mapping[str, Any]], seeds: Iterable[int]
     ) -> dict[Key, Config]:
-        """Configurations of all trainings; seeds first, so that an interrupted sweep has all rows of the first seeds.
+        """Configurations of all trainings, from the options of every row; the keys of the rows name the folders too.
 
-        Args:
-            config_type: Dataclass of the configurations.
-            rows: Options of every row, by the parts of its name, which name the folders of its trainings too.
-            seeds: Seeds of every row.
+        All rows of the first seed come first, so that an interrupted sweep has them.
         """
         how, runs = self.config.for_runs(), self.folder / "runs"
         return {
@@ -141,12 +119,7 @@ class Sweep:
     def train(
         self, run: Callable[[Config], dict[str, float]], configs: Mapping[Key, Config], *, shown: str = "val_accuracy"
     ) -> Trainings[Config]:
-        """Run every configuration that is not finished yet.
-
-        Args:
-            run: The script that they are configurations of.
-            configs: Configurations, in the order in which they are started.
-            shown: Metric that is shown beside the progress bar when one has finished.
+        """Run every configuration that is not finished yet; the bar shows the metric ``shown`` of the last one.
 
         Raises:
             UserError: That of a training, such as data that are not there.
@@ -169,11 +142,8 @@ class Sweep:
     ) -> dict[str, float]:
         """Write metrics.json, report.html and the section of the page, print the tables, and return the metrics.
 
-        Args:
-            report: What is reported.
-            trainings: The trainings that it is made of.
-            metrics: Numbers of metrics.json; the trainings' means when omitted.
-            definitions: What they mean, by what their names have after the last slash, or one text for all.
+        The metrics are the trainings' means when omitted. The definitions say what they mean, by what their names have
+        after the last slash, or in one text for all.
         """
         found = dict(trainings.means() if metrics is None else metrics)
         texts = {

@@ -22,6 +22,7 @@ from experiments.files import UserError, user_errors
 from experiments.harness.callbacks import BatchBar, EarlyStopping, EpochBar, History, RandomState, SamplerEpoch
 from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints, read_weights
 from experiments.harness.options import BatchOptions, Device, TrainingOptions
+from experiments.harness.results import write_environment
 from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, Prior
 from pyro_attention.analysis import hybrid_weights
 
@@ -45,14 +46,8 @@ Options = TypeVar("Options", bound=TrainingOptions)
 class ELBOTraining(pl.LightningModule):
     """Trains a model and its guide; a subclass says how a batch is counted and what is measured on validation data.
 
-    The loss is the negative ELBO of a batch divided by its observations.
-
-    Args:
-        model: The Pyro model, a module.
-        guide: Guide over the model.
-        elbo: Objective; the ``step`` of an :class:`AttentionELBO` is set to the number of optimiser steps taken.
-        learning_rate: Learning rate of Adam.
-        weight_decay: L2 penalty on every parameter, inside Adam's gradient.
+    The loss is the negative ELBO of a batch divided by its observations; the ``step`` of an :class:`AttentionELBO` is
+    the number of optimiser steps taken.
     """
 
     objective: Any  # of Pyro: the ELBO, called with the batch; it holds the model, the guide and itself as elbo
@@ -117,12 +112,7 @@ def hybrid_metrics(model: nn.Module) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Trained(Generic[Options, Model]):
-    """A network with its guide; a task adds what else is needed to use it.
-
-    Attributes:
-        config: How it was made.
-        module: Network, guide and objective.
-    """
+    """A network with its guide, and how it was made; a task adds what else is needed to use it."""
 
     config: Options
     module: ELBOTraining
@@ -152,17 +142,11 @@ class Trained(Generic[Options, Model]):
 
 @dataclass(frozen=True)
 class Fitted:
-    """What training leaves.
+    """What training leaves."""
 
-    Attributes:
-        history: Metrics of every epoch.
-        best_epoch: Epoch of the weights that the module now has.
-        updates: Number of training steps.
-    """
-
-    history: list[dict[str, float]]
-    best_epoch: int
-    updates: int
+    history: list[dict[str, float]]  # metrics of every epoch
+    best_epoch: int  # of the weights that the module now has
+    updates: int  # training steps
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -196,13 +180,15 @@ def fit(
 ) -> Fitted:
     """Train a module and leave it, on the device, with its best weights.
 
+    With ``resume`` training goes on from the last checkpoint in the folder, if there is one; more epochs may be asked
+    for than before.
+
     Args:
-        config: How to train. With ``resume`` training goes on from the last checkpoint in the folder, if there is one;
-            more epochs may be asked for than before.
+        config: How to train.
         module: What to train.
         train_data: Data loader, or any sized iterable over batches.
         val_data: The same for validation.
-        folder: Gets history.csv and checkpoints/.
+        folder: Gets environment.json, history.csv and checkpoints/.
         patience: Epochs without a good metric before training stops.
         monitor: Metrics that decide on the best epoch; see :class:`EarlyStopping`.
         gradient_clip: Largest norm of the gradient.
@@ -220,6 +206,7 @@ def fit(
         one_batch = isinstance(train_data, Sized) and len(train_data) == 1
         ours.append(EpochBar(monitor) if one_batch else BatchBar(monitor))
     target = resolve_device(config.device)
+    write_environment(folder, target)
     resume_from = checkpoints.resumable(config.max_epochs) if config.resume else None
     with user_errors(ValueError, OSError), _quiet(), checkpoints.explaining(resumed=resume_from is not None):
         trainer = _trainer(config, target, folder, callbacks=ours, gradient_clip_val=gradient_clip)
@@ -268,11 +255,7 @@ def fit_batches(
 
 
 def load_best(module: ELBOTraining, folder: Path) -> None:
-    """Give a module the best weights that a finished run left in its folder.
-
-    Raises:
-        UserError: The folder holds no such checkpoint, or one of another network.
-    """
+    """Give a module the best weights that a finished run left in its folder; UserError where they do not fit it."""
     path = folder / "checkpoints" / "best.ckpt"
     weights = read_weights(path, map_location=module.device)
     try:
@@ -285,11 +268,6 @@ def seeded_build(build: Callable[[PriorFactory], Model], prior: PriorFactory, *,
     """A network whose initial weights depend on the seed alone, and not on which prior it has.
 
     The random state afterwards is that of the seed, so the dropout masks of the first step are alike too.
-
-    Args:
-        build: Makes the network with a prior.
-        prior: Makes its prior.
-        seed: The seed.
     """
     pyro.set_rng_seed(seed)
     # a fixed prior has no parameters and draws no random numbers

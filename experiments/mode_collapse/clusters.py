@@ -11,17 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_attention import (
-    AttentionGuide,
-    DoublyNormalized,
-    Family,
-    FixedGammaPrior,
-    LatentAttention,
-    Normalizer,
-    Soft,
-    Softmax,
-    Weibull,
-)
+from pyro_attention import AttentionGuide, DoublyNormalized, FixedGammaPrior, LatentAttention, Soft, Softmax, Weibull
 from pyro_attention.posterior.predictive import seeded
 
 __all__ = ["ATTENTIONS", "Attention", "centre_distances", "clusters", "next_distance", "trajectory"]
@@ -29,23 +19,10 @@ __all__ = ["ATTENTIONS", "Attention", "centre_distances", "clusters", "next_dist
 
 @dataclass(frozen=True)
 class Attention:
-    """One kind of attention.
-
-    Attributes:
-        doubly: Doubly normalised instead of softmax.
-        stochastic: Weights are drawn from a Weibull posterior.
-    """
+    """One kind of attention: doubly normalised instead of softmax, and with weights from a Weibull posterior."""
 
     doubly: bool
     stochastic: bool
-
-    def normalizer(self) -> Normalizer:
-        """What makes log weights weights."""
-        return DoublyNormalized() if self.doubly else Softmax()
-
-    def family(self, concentration: float) -> Family:
-        """What the weights are."""
-        return Weibull(concentration) if self.stochastic else Soft()
 
 
 ATTENTIONS = {
@@ -59,12 +36,7 @@ ATTENTIONS = {
 def clusters(sizes: tuple[int, int], distance: float, *, dim: int, deviation: float, seed: int = 0) -> Tensor:
     """Points of the first cluster, around the origin, and of the second: ``[first + second, dim]``, float64.
 
-    Args:
-        sizes: Points of each cluster.
-        distance: Distance of the centres they are drawn around.
-        dim: Dimensions.
-        deviation: Standard deviation in each dimension; 0 puts all points of a cluster into one place.
-        seed: Seed of the points.
+    They are drawn around centres at this distance, with this standard deviation in each dimension.
     """
     generator = torch.Generator().manual_seed(seed)
     points = deviation * torch.randn(sum(sizes), dim, generator=generator, dtype=torch.float64)
@@ -79,21 +51,18 @@ def trajectory(
 
     There are no projections and no residual connections; the weights come from the library's layer and guide.
 
-    Args:
-        points: Where they start, ``[points, dim]``.
-        attention: Kind of attention.
-        steps: Number of updates.
-        concentration: Of the Weibull posterior, where there is one; the smaller, the wider.
-        seed: Seed of the sampled weights.
+    The smaller the ``concentration`` of the Weibull posterior, the wider it is.
     """
-    layer = LatentAttention("attention", FixedGammaPrior(), normalizer=attention.normalizer()).double()
+    normalizer = DoublyNormalized() if attention.doubly else Softmax()
+    layer = LatentAttention("attention", FixedGammaPrior(), normalizer=normalizer).double()
 
     def model(points: Tensor) -> Tensor:
         scores = -0.5 * torch.cdist(points, points).square()
         context: Tensor = layer(scores.unsqueeze(0), points.unsqueeze(0)).context
         return context.squeeze(0)
 
-    guide = AttentionGuide(model, attention.family(concentration).double())
+    family = Weibull(concentration) if attention.stochastic else Soft()
+    guide = AttentionGuide(model, family.double())
     found = [points]
     with torch.no_grad(), seeded(seed):
         for _ in range(steps):
@@ -113,11 +82,6 @@ def next_distance(distance: float, sizes: tuple[int, int], *, doubly: bool) -> f
     .. math:: D' = D\, \frac{1 - w^2}{(1 + r w)(1 + w / r)}, \qquad w = e^{-D^2/2}, \quad r = N_2 / N_1
 
     For doubly normalised attention r becomes :math:`r\,(1 + r w) / (w + r)`, which is nearer to 1.
-
-    Args:
-        distance: Distance D before.
-        sizes: Points N of each cluster.
-        doubly: Doubly normalised attention.
 
     Example:
         >>> [round(next_distance(2.0, (500, 50), doubly=doubly), 3) for doubly in (False, True)]

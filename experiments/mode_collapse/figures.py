@@ -20,16 +20,12 @@ RATIOS = (1.0, 0.3, 0.1)
 
 
 def trajectory_panels(trajectories: Mapping[str, Tensor], first: int, *, title: str) -> Figure:
-    """Points step by step, one row an attention; points in one dimension are spread out upwards.
+    """Points ``[steps + 1, points, dim]`` step by step, one row an attention; the first of them are one cluster.
 
-    Args:
-        trajectories: Attention to points ``[steps + 1, points, dim]``, one or two dimensions.
-        first: Points of the first cluster.
-        title: Title.
+    Points in one dimension are spread out upwards.
     """
-    steps = len(next(iter(trajectories.values())))
-    flat = next(iter(trajectories.values())).size(-1) == 1
-    inches = (2.2 * steps, 0.8 + (1.0 if flat else 1.12) * len(trajectories))
+    steps, total, dim = next(iter(trajectories.values())).shape
+    inches = (2.2 * steps, 0.8 + (1.0 if dim == 1 else 1.12) * len(trajectories))
     figure, axes = panels(len(trajectories), steps, size=inches, sharex=True, sharey=True)
     for row, (name, points) in zip(axes, trajectories.items(), strict=True):
         for step, (axis, at) in enumerate(zip(row, points, strict=True)):
@@ -39,8 +35,7 @@ def trajectory_panels(trajectories: Mapping[str, Tensor], first: int, *, title: 
             if axis in axes[0]:
                 axis.set_title("start" if step == 0 else f"step {step}", fontsize=10)
         row[0].set_ylabel(name.replace(", ", ",\n").replace("doubly ", "doubly\n"), fontsize=10)
-    sizes = (first, next(iter(trajectories.values())).size(1) - first)
-    for colour, size in zip((FIRST, SECOND), sizes, strict=True):
+    for colour, size in ((FIRST, first), (SECOND, total - first)):
         axes[0, 0].plot([], [], "o", color=colour, markersize=5, label=f"{size} points")
     axes[0, 0].plot([], [], "x", color="0.3", markersize=8, label="centre (distance of both: the number)")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
@@ -65,24 +60,22 @@ def _scatter(axis: Axes, points: Tensor, first: int) -> None:
 
 
 def distance_curves(distances: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> Figure:
-    """Distance of the centres step by step, a panel a setting: mean over seeds and range.
+    """Distance of the centres step by step: mean over seeds and range, a panel a setting.
 
-    Args:
-        distances: Setting to attention to one list of distances a seed.
+    ``distances`` holds, for every setting and attention, one list of distances a seed.
     """
-    columns = 2
-    rows = -(-len(distances) // columns)
-    figure, axes = panels(rows, columns, size=(4.2 * columns, 2.9 * rows), sharex=True, sharey=True)
+    rows = -(-len(distances) // 2)
+    figure, axes = panels(rows, 2, size=(8.4, 2.9 * rows), sharex=True, sharey=True)
     for axis, (setting, found) in zip(axes.flat, distances.items(), strict=False):
         for name, seeds in found.items():
             values, base = np.array(seeds), name.removesuffix(", Weibull")
             steps = np.arange(values.shape[1])
-            style = {"linestyle": "-"} if name == base else {"linestyle": "", "marker": "o"}
+            style = "-" if name == base else "o"
             # softmax is wide, for the other lies upon it where clusters are balanced
             width, size = (3, 8) if base == "softmax" else (1.4, 4)
             axis.plot(
-                steps, values.mean(0), color=COLOURS[base], linewidth=width, markersize=size, markerfacecolor="white",
-                clip_on=False, label=name, **style,
+                steps, values.mean(0), style, color=COLOURS[base], linewidth=width, markersize=size,
+                markerfacecolor="white", clip_on=False, label=name,
             )  # fmt: skip
             axis.fill_between(steps, values.min(0), values.max(0), color=COLOURS[base], alpha=0.25, linewidth=0)
         axis.set_title(setting, fontsize=10)
@@ -95,11 +88,7 @@ def distance_curves(distances: Mapping[str, Mapping[str, Sequence[Sequence[float
 
 
 def one_update(measured: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Distance after one update against that before, the curves of equations (13) and (14) and measured points.
-
-    Args:
-        measured: "softmax" and "doubly normalised" to distances before and after.
-    """
+    """Distance after one update against that before: the curves of equations (13) and (14), and what was measured."""
     figure, (axes,) = panels(1, 2, size=(8.4, 3.6), sharey=True)
     grid = np.linspace(0.02, 5, 250)
     for axis, (name, points) in zip(axes, measured.items(), strict=True):

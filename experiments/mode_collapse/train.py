@@ -56,15 +56,7 @@ class _Setting:
 
 @exclusive
 def run(config: ModeCollapseConfig) -> dict[str, float]:
-    """Follow the clusters, print the table, and write metrics, pictures, report and a section of RESULTS.md.
-
-    Returns:
-        ``"<dimensions>/<points>/<attention>/step<i>"`` to the mean distance of the centres over seeds, the same with
-        ``/spread`` to its standard deviation, and ``closed_form_error``.
-
-    Raises:
-        UserError: The folder holds another run.
-    """
+    """Follow the clusters, print the table, and write metrics, pictures, report and a section of RESULTS.md."""
     page, folder = config.results or RESULTS, config.out or Path("runs", "mode_collapse")
     open_run(folder, config, free=("results",))
     settings = [_follow(config, dim, case) for dim in DIMS for case in CASES]
@@ -80,36 +72,37 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
 
 
 def _follow(config: ModeCollapseConfig, dim: int, case: str) -> _Setting:
-    deviation = 0.0 if dim == 1 else config.deviation
-    points = clusters(CASES[case], config.distance, dim=dim, deviation=deviation)
-    found = {}
-    for name, attention in ATTENTIONS.items():
-        found[name] = [
+    points = clusters(CASES[case], config.distance, dim=dim, deviation=0.0 if dim == 1 else config.deviation)
+    found = {
+        name: [
             trajectory(points, attention, steps=config.steps, concentration=config.concentration, seed=seed)
             for seed in range(config.seeds if attention.stochastic else 1)
         ]
+        for name, attention in ATTENTIONS.items()
+    }
     return _Setting(dim, case, found)
 
 
 def _metrics(settings: list[_Setting]) -> tuple[dict[str, float], dict[str, str]]:
-    metrics, definitions, errors = {}, {}, [0.0]
+    """Metrics: ``"<dimensions>/<points>/<attention>/step<i>"`` and the largest error; and what they mean."""
+    metrics, errors = {}, [0.0]
     for setting in settings:
         for name, attention in ATTENTIONS.items():
             for step, found in enumerate(setting.steps(name)):
                 key = f"{setting.dim}d/{setting.case}/{name}/step{step}"
-                metrics[key], definitions[key] = found.mean, "distance of the centres, mean over seeds"
+                metrics[key] = found.mean
                 if found.count > 1:
                     metrics[f"{key}/spread"] = found.spread
-                    definitions[f"{key}/spread"] = "standard deviation of that distance over seeds"
             if setting.dim == 1 and not attention.stochastic:
                 sizes = CASES[setting.case]
                 errors += [
                     abs(after - next_distance(before, sizes, doubly=attention.doubly))
                     for before, after in pairwise(setting.distances(name)[0])
                 ]
-    metrics["closed_form_error"] = max(errors)
+    texts = ("distance of the centres, mean over seeds", "standard deviation of that distance over seeds")
+    definitions = {name: texts[name.endswith("/spread")] for name in metrics}
     definitions["closed_form_error"] = "largest difference from equations (13) and (14) over all updates in 1-D"
-    return metrics, definitions
+    return metrics | {"closed_form_error": max(errors)}, definitions
 
 
 def _row(setting: _Setting, name: str) -> Row:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.datasets.text.word_rules import WordRule
 from experiments.files import UserError, user_errors
-from experiments.nmt.alignment_figures import interval_heatmaps, prior_and_posterior, weights_heatmap
+from experiments.nmt.alignment_figures import pair_figure
 from experiments.nmt.alignment_table import table_lines
 from experiments.nmt.alignments import PairAlignment, align_pairs
 from experiments.nmt.config import AlignConfig
 from experiments.nmt.evaluation import batches, progress_bar
-from experiments.nmt.gold import GoldLinks, better_reading, read_gold
+from experiments.nmt.gold import better_reading, read_gold
 from experiments.nmt.input import read_pairs, refuse_to_replace, write_lines
 from experiments.nmt.model import Trained, load_trained
 from experiments.reporting.figures import save
-from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment, symmetrise
+from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment, symmetrise
 
-__all__ = ["AlignConfig", "align_file", "aligned_pairs", "draw_pair"]
+__all__ = ["AlignConfig", "align_file", "aligned_pairs"]
 
 
 def align_file(config: AlignConfig) -> Path:
@@ -31,11 +29,19 @@ def align_file(config: AlignConfig) -> Path:
     turned = None if reverse is None else _read(config, reverse, (config.target, config.source))
     count = min(config.pictures, len(text))
     pictures = [config.out / f"pair-{number}.png" for number in range(1, count + 1)]
-    words = _words_files(config, trained, text)
+    # the words that links count, where these are others than those between blanks
+    words: dict[Path, list[str]] = {}
+    if config.gold is None and trained.config.words != "none":
+        sides = zip(text.languages, (text.source, text.target), strict=True)
+        words = {config.out / f"words.{language}": side for language, side in sides}
     path, table = config.out / "alignments.txt", config.out / "probabilities.tsv"
     files = [path, *words, *pictures, *([table] if config.table else [])]
     refuse_to_replace(files, overwrite=config.overwrite)
-    gold = None if config.gold is None else _read_gold(config, config.gold, text)
+    gold = None
+    if config.gold is not None:
+        pairs_of_lines = zip(text.source, text.target, strict=True)
+        sizes = [(len(source.split()), len(target.split())) for source, target in pairs_of_lines]
+        gold = read_gold(config.gold, sizes, index=config.gold_index, order=config.gold_order)
     pairs = aligned_pairs(trained, text, num_samples=config.num_samples, progress=True)
     links = [_links(pair, config, config.run) for pair in pairs]
     if reverse is not None and turned is not None:
@@ -55,28 +61,13 @@ def align_file(config: AlignConfig) -> Path:
         if (warning := better_reading(links, gold)) is not None:
             print(f"warning: {config.gold}: {warning}", file=sys.stderr)
     for place, picture in enumerate(pictures):
-        print(draw_pair(pairs[place], picture, gold=None if gold is None else gold.links[place]))
+        print(save(pair_figure(pairs[place], gold=None if gold is None else gold.links[place]), picture))
     return path
 
 
 def _read(config: AlignConfig, trained: Trained, files: tuple[Path, Path]) -> ParallelText:
     # gold links count the words between blanks
-    words: WordRule | None = None if config.gold is None else "none"
-    return read_pairs(files, trained.config, max_words=config.max_words, words=words)
-
-
-def _words_files(config: AlignConfig, trained: Trained, text: ParallelText) -> dict[Path, list[str]]:
-    """Files of the words that links count, where these are others than those between blanks."""
-    if config.gold is not None or trained.config.words == "none":
-        return {}
-    sides = text.source, text.target
-    return {config.out / f"words.{name}": side for name, side in zip(text.languages, sides, strict=True)}
-
-
-def _read_gold(config: AlignConfig, path: Path, text: ParallelText) -> GoldLinks:
-    sides = zip(text.source, text.target, strict=True)
-    sizes = [(len(source.split()), len(target.split())) for source, target in sides]
-    return read_gold(path, sizes, index=config.gold_index, order=config.gold_order)
+    return read_pairs(files, trained.config, max_words=config.max_words, words=None if config.gold is None else "none")
 
 
 def _load_reverse(config: AlignConfig, trained: Trained) -> Trained:
@@ -111,21 +102,6 @@ def aligned_pairs(
 def _links(pair: PairAlignment, config: AlignConfig, run: Path | None) -> Alignment:
     weights = pair.posterior if config.weights == "posterior" else pair.prior
     if weights is None:
-        raise UserError(
-            f"{run} has no prior alignment that depends on the words, expected --weights posterior: attention "
-            f"is soft, or its prior is fixed"
-        )
+        raise UserError(f"{run} is soft or has a fixed prior, which knows no words; expected --weights posterior")
     with user_errors(ValueError):
         return hard_alignment(weights, method=config.method, threshold=config.threshold)
-
-
-def draw_pair(pair: PairAlignment, path: Path, *, gold: GoldAlignment | None = None) -> Path:
-    """Prior beside an exact posterior; the mean of samples beside their credible intervals; weights alone."""
-    words: dict[str, Any] = {"source": pair.source, "target": pair.target, "gold": gold}
-    if len(pair.posterior) > 1:
-        figure = interval_heatmaps(pair.posterior, **words)
-    elif pair.prior is not None:
-        figure = prior_and_posterior(pair.prior, pair.posterior, **words)
-    else:
-        figure = weights_heatmap(pair.posterior, **words)
-    return save(figure, path)

@@ -18,12 +18,8 @@ _LEAST = 0.01  # links whose prior and posterior are below it are left out
 def table_lines(pairs: Sequence[PairAlignment], links: Sequence[Alignment], *, level: float = 0.9) -> Iterator[str]:
     """Lines of the table, its header first, with tabs between the columns; lines count from 1 and words from 0.
 
-    A prior that there is none of is an empty cell, and so are the ends of an interval where the posterior is exact.
-
-    Args:
-        pairs: Sentence pairs.
-        links: The links that were chosen, for the last column, which is 1 or 0.
-        level: Posterior mass of an interval.
+    A prior that there is none of is an empty cell, and so are the ends of an interval where the posterior is exact. The
+    last column is 1 for links that were chosen, else 0.
     """
     yield "\t".join(COLUMNS)
     for number, (pair, chosen) in enumerate(zip(pairs, links, strict=True), 1):

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.nmt.model import Trained
 from experiments.sequence.alignments import EntropySums, align_batch
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment, merge_pieces
 
-__all__ = ["PairAlignment", "align_batch", "align_pairs", "alignment_summary"]
+__all__ = ["PairAlignment", "align_pairs", "alignment_summary"]
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,21 @@ class PairAlignment:
 
 
 def align_pairs(
-    trained: Trained, text: ParallelText, batches: Iterable[Batch], *, num_samples: int
+    trained: Trained,
+    text: ParallelText,
+    batches: Iterable[Batch],
+    *,
+    num_samples: int,
+    entropies: EntropySums | None = None,
 ) -> Iterator[tuple[int, PairAlignment]]:
-    """Place in the text and word alignment of every sentence pair."""
+    """Place in the text and word alignment of every sentence pair; entropies are summed where they are asked for."""
     for batch in batches:
         found = align_batch(trained, batch, num_samples=num_samples)
+        if entropies is not None:
+            entropies.add(trained, batch, found)
         for row, index in enumerate(batch.indices.tolist()):
-            source = _words(trained.vocabulary, batch.source[row], batch.source_mask[row])
-            target = _words(trained.vocabulary, batch.target_out[row], batch.target_mask[row])
+            source = trained.vocabulary.words(batch.source[row][batch.source_mask[row]].tolist())
+            target = trained.vocabulary.words(batch.target_out[row][batch.target_mask[row]].tolist())
             cut = slice(len(target)), slice(len(source))
             merge = partial(merge_pieces, source=source, target=target, renormalise=True)
             prior = None if found.prior is None else merge(found.prior[row][cut])
@@ -56,18 +62,10 @@ def align_pairs(
             yield index, PairAlignment(text.source[index].split(), text.target[index].split(), prior, posterior)
 
 
-def _words(vocabulary: Vocabulary, ids: Tensor, mask: Tensor) -> list[int | None]:
-    return vocabulary.words(ids[mask].tolist())
-
-
 def alignment_summary(trained: Trained, text: ParallelText, batches: Iterable[Batch]) -> dict[str, float]:
     """Entropies, and alignment error rates where the text has gold links; see the DEFINITIONS of the evaluation."""
-    num_samples, entropies = trained.config.num_samples, EntropySums()
-    pairs: dict[int, PairAlignment] = {}
-    for batch in batches:
-        entropies.add(trained, batch, align_batch(trained, batch, num_samples=num_samples))
-        if text.alignments is not None:
-            pairs |= dict(align_pairs(trained, text, [batch], num_samples=num_samples))
+    count, entropies = trained.config.num_samples, EntropySums()
+    pairs = dict(align_pairs(trained, text, batches, num_samples=count, entropies=entropies))
     summary = entropies.metrics
     if text.alignments is None:
         return summary

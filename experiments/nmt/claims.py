@@ -14,13 +14,7 @@ __all__ = ["Claim", "claim_parts", "claims"]
 
 @dataclass(frozen=True)
 class Claim:
-    """That some mean differences over seeds are below zero.
-
-    Attributes:
-        text: The claim.
-        differences: Differences that must be below zero, by what they are.
-        ours: Whether it is a claim of these experiments, and none of the paper's.
-    """
+    """That some mean differences over seeds, by what they are, are below zero; ours, or of the paper."""
 
     text: str
     differences: dict[str, Difference]
@@ -37,13 +31,9 @@ class Claim:
 
 
 def claims(runs: Mapping[str, Runs]) -> list[Claim]:
-    """The paper's four claims: perplexity of marginal, error rate of categorical_enum, entropies of two schemes.
+    """The paper's four claims, and one of ours: perplexity of normalising over the words before.
 
-    And one of ours: perplexity of normalising over the words before. A claim on schemes or metrics that are missing is
-    left out; so are all for a single seed, which has no interval.
-
-    Args:
-        runs: Metrics of every seed, by scheme.
+    A claim on schemes or metrics that are missing is left out; so are all for a single seed, which has no interval.
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, tables 1 and 3.
     """
@@ -53,13 +43,14 @@ def claims(runs: Mapping[str, Runs]) -> list[Claim]:
 
     def add(text: str, *pairs: tuple[str, tuple[str, str], tuple[str, str]], ours: bool = False) -> None:
         if pairs and all(row in runs and metric in runs[row][0] for _, *both in pairs for row, metric in both):
-            found.append(Claim(text, {name: _difference(runs, *both) for name, *both in pairs}, ours))
+            values = {
+                name: [[metrics[metric] for metrics in runs[row]] for row, metric in both] for name, *both in pairs
+            }
+            found.append(Claim(text, {name: paired_difference(*both) for name, both in values.items()}, ours))
 
     posterior = ("categorical_enum", "test_posterior_aer")
-    add(
-        "the exact marginal perplexity is below soft attention's",
-        ("marginal - soft", ("marginal", "test_ppl"), ("soft", "test_ppl")),
-    )
+    ppl = ("marginal - soft", ("marginal", "test_ppl"), ("soft", "test_ppl"))
+    add("the exact marginal perplexity is below soft attention's", ppl)
     add(
         "the alignment error rate of categorical_enum's posterior is below its own prior's, and below soft's",
         ("posterior - prior", posterior, ("categorical_enum", "test_prior_aer")),
@@ -71,11 +62,8 @@ def claims(runs: Mapping[str, Runs]) -> list[Claim]:
     add("hard_enum has the lowest entropy", *below)
     add("dirichlet has the highest entropy", *above)
     normalised = [(row, row.rpartition("-")[0]) for row in runs if row.endswith(("-temporal", "-hybrid"))]
-    add(
-        "normalising over the words before lowers the perplexity",
-        *((f"{row} - {plain}", (row, "test_ppl"), (plain, "test_ppl")) for row, plain in normalised),
-        ours=True,
-    )
+    lower = [(f"{row} - {plain}", (row, "test_ppl"), (plain, "test_ppl")) for row, plain in normalised]
+    add("normalising over the words before lowers the perplexity", *lower, ours=True)
     return found
 
 
@@ -86,8 +74,3 @@ def claim_parts(runs: Mapping[str, Runs]) -> list[Part]:
     checked = claims(runs)
     lines = {ours: [str(claim) for claim in checked if claim.ours == ours] for ours in titles}
     return [Part(title, text, lines="\n".join(lines[ours])) for ours, title in titles.items() if lines[ours]]
-
-
-def _difference(runs: Mapping[str, Runs], first: tuple[str, str], second: tuple[str, str]) -> Difference:
-    values = [[metrics[name] for metrics in runs[row]] for row, name in (first, second)]
-    return paired_difference(*values)

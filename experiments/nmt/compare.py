@@ -5,10 +5,6 @@ python -m experiments.compare
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
 from experiments.harness.folder import exclusive
 from experiments.harness.options import options_of
 from experiments.harness.sweep import Sweep, Trainings
@@ -17,32 +13,49 @@ from experiments.nmt.claims import claim_parts
 from experiments.nmt.config import SCHEMES, CompareTranslations, NormalizerName, TranslationConfig, TranslationOptions
 from experiments.nmt.evaluation import DEFINITIONS
 from experiments.nmt.figures import agreement_figure, ibm_error_rates, sentence_figures
-from experiments.nmt.table import COLUMNS, LEGEND, NORMALIZERS
-from experiments.reporting.columns import summary_rows
+from experiments.reporting.columns import Column, summary_rows
 from experiments.reporting.report import Part, Report
-from guides.names import SchemeName
+from experiments.sequence.compare import protocol, scheme_config, train_schemes
 from guides.schemes import build_scheme
 
 __all__ = ["SCHEMES", "CompareTranslations", "run"]
 
+COLUMNS = (
+    Column("perplexity", "test_ppl"),
+    Column("K-max ppl", "test_ppl_k_max"),
+    Column("BLEU", "test_bleu", 1),
+    Column("K-max BLEU", "test_bleu_k_max", 1),
+    Column("AER prior %", "test_prior_aer", 1, 100),
+    Column("AER posterior %", "test_posterior_aer", 1, 100),
+    Column("entropy", "test_entropy"),
+    Column("temporal share", "temporal_share", 2),
+    Column("ms/step", "step_ms", 0),
+    Column("parameters", "parameters", 0, spread=False),
+)
+LEGEND = (
+    "Inference networks start at q = p. Translations by beam search. "
+    "Perplexity: alignments summed out exactly; weibull and lognormal: predictive, over samples of q(W | x, prefix); "
+    "dirichlet: over samples of its prior. AER: alignment error rate against the gold links, of the prior p(z | x, "
+    "y_<j), which does not see the word, and of the posterior, which does: that of the inference network "
+    "(categorical, dirichlet), else exact (marginal, hard); the attention weights of soft, weibull and lognormal are "
+    "all they have. Entropy of the mean weights that predict, in nats."
+)
+NORMALIZERS = (
+    "Rows temporal: weights normalised over the words before, then over the source. Double normalisation sums over the "
+    "words to come as well, which a decoder does not have yet; this is the rest of it. Rows hybrid: a trained mixture "
+    "of that, with the share shown, and the softmax."
+)
 TOY_PAIRS = {"train_pairs": 3000, "test_pairs": 250}  # the demo is to take four minutes at most
 
 
 @exclusive
 def run(config: CompareTranslations) -> dict[str, float]:
-    """Train all rows, print table and claims, and write pictures and report.html.
-
-    Returns:
-        ``"<scheme>/<metric>"`` to its mean over seeds.
-
-    Raises:
-        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
-    """
+    """Train all rows, print table and claims, write pictures and report.html; ``"<scheme>/<metric>"`` to its mean."""
     name, free = f"translation-{config.dataset}", ("schemes", "seeds", "ibm")
     sweep = Sweep("experiments.compare", config, f"compare/{name}", free=free).open()
     trainings = _train(config, sweep)
     runs, normalised = trainings.by_row(), config.normalizers != ("softmax",)
-    legend = f"{_protocol(config)} {LEGEND}{f' {NORMALIZERS}' if normalised else ''}"
+    legend = f"{protocol(config)} {LEGEND}{f' {NORMALIZERS}' if normalised else ''}"
     parts = [Part(text=legend, rows=summary_rows("scheme", runs, COLUMNS)), *claim_parts(runs)]
     print("Drawing the pictures ...", flush=True)
     first, folder = {row: trainings.first(row) for row in runs}, sweep.folder / "figures"
@@ -61,53 +74,26 @@ def run(config: CompareTranslations) -> dict[str, float]:
 
 
 def _train(config: CompareTranslations, sweep: Sweep) -> Trainings[TranslationConfig]:
-    """Soft attention first, then all rows from there."""
-    bases = {
-        (_name("base", normalizer), seed): _base_config(config, sweep.folder, normalizer, seed)
-        for normalizer in config.normalizers
-        for seed in range(config.seeds)
-    }
-    configs = {
-        (_name(scheme, base.normalizer), seed): _scheme_config(config, base, scheme)
-        for scheme in config.schemes
-        for (_, seed), base in bases.items()
-    }
-    print("Training soft attention, once a seed:", flush=True)
-    sweep.train(nmt.run, bases, shown="val_ppl")
-    print("Going on from there with every scheme:", flush=True)
-    return sweep.train(nmt.run, configs, shown="val_ppl")
-
-
-def _base_config(config: CompareTranslations, folder: Path, normalizer: NormalizerName, seed: int) -> TranslationConfig:
     shared = options_of(config, TranslationOptions)
     if config.dataset == "toy":
         shared |= {name: shared[name] or pairs for name, pairs in TOY_PAIRS.items()}
-    epochs = {"max_epochs": config.base_epochs, "patience": config.base_epochs}
-    return TranslationConfig(
-        **config.for_runs(), **shared, **epochs, guide="soft", normalizer=normalizer, embedding=config.hidden,
-        seed=seed, out=folder / "runs" / f"{_name('base', normalizer)}-{seed}",
-    )  # fmt: skip
+    bases = {
+        (_name("base", normalizer), seed): TranslationConfig(
+            **config.for_runs(), **shared, guide="soft", normalizer=normalizer, embedding=config.hidden, seed=seed,
+            max_epochs=config.base_epochs, patience=config.base_epochs,
+            out=sweep.folder / "runs" / f"{_name('base', normalizer)}-{seed}",
+        )
+        for normalizer in config.normalizers
+        for seed in range(config.seeds)
+    }  # fmt: skip
+    configs = {}
+    for scheme in config.schemes:
+        changes = {"patience": config.epochs, "posterior_from_prior": build_scheme(scheme).amortised}
+        for (_, seed), base in bases.items():
+            name = _name(scheme, base.normalizer)
+            configs[name, seed] = scheme_config(config, base, name, scheme, **changes)
+    return train_schemes(sweep, nmt.run, bases, configs)
 
 
 def _name(scheme: str, normalizer: NormalizerName) -> str:
     return scheme if normalizer == "softmax" else f"{scheme}-{normalizer}"
-
-
-def _scheme_config(config: CompareTranslations, base: TranslationConfig, scheme: SchemeName) -> TranslationConfig:
-    start = Path(str(base.out))
-    changes: dict[str, Any] = {"kl_weight": config.kl_weight} if scheme in ("weibull", "lognormal", "gamma") else {}
-    if build_scheme(scheme).amortised:
-        changes["posterior_from_prior"] = True
-    return replace(
-        base, **changes, guide=scheme, init_from=start, max_epochs=config.epochs, patience=config.epochs,
-        learning_rate=config.learning_rate / 2, out=start.with_name(f"{_name(scheme, base.normalizer)}-{base.seed}"),
-    )  # fmt: skip
-
-
-def _protocol(config: CompareTranslations) -> str:
-    seeds = "1 seed." if config.seeds == 1 else f"{config.seeds} seeds, mean ± standard deviation."
-    return (
-        f"{seeds} Soft attention is trained for {config.base_epochs} epochs; every scheme, soft too, goes on from "
-        f"there for {config.epochs} at half the learning rate; inference networks start at q = p. "
-        f"Translations by a beam of {config.beam}."
-    )

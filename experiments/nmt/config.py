@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.datasets.names import ParallelName
 from experiments.datasets.text.word_rules import WordRule
 from experiments.harness.cli import Command
-from experiments.harness.options import Device, Dropout, HalfOpenUnitInterval, SweepOptions
-from experiments.sequence.config import NetworkOptions, SequenceConfig
+from experiments.harness.options import Device, Dropout, HalfOpenUnitInterval
+from experiments.sequence.config import CompareSequences, NetworkOptions, SequenceConfig
 from guides.names import SchemeName
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "AlignConfig",
     "CompareTranslations",
     "EvaluateConfig",
+    "FileOptions",
     "GoldIndex",
     "GoldOrder",
     "NormalizerName",
@@ -125,53 +126,55 @@ class SearchOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateConfig(SearchOptions):
+class FileOptions:
+    """A trained network that reads files.
+
+    Args:
+        run: Folder of a trained network.
+        max_words: Most words of a sentence of a file.
+        device: Where to compute.
+    """
+
+    run: Path
+    max_words: PositiveInt = 200
+    device: Device = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(FileOptions, SearchOptions):
     """Perplexity, BLEU and chrF of a trained network on its test text or on two files, with options of one's own.
 
     Args:
-        run: Folder of a trained network.
         source_file: File of sentences to translate, UTF-8; the test text when omitted.
         target_file: File of their translations.
-        max_words: Most words of a sentence of the two files.
-        device: Where to compute.
     """
 
-    run: Path
     source_file: Path | None = None
     target_file: Path | None = None
-    max_words: PositiveInt = 200
-    device: Device = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslateConfig(SearchOptions):
+class TranslateConfig(FileOptions, SearchOptions):
     """Translate a text file, a sentence a line; a line that is empty or too long gives an empty line.
 
     Args:
-        run: Folder of a trained network.
         file: The file, UTF-8.
         out: Where to write the translations; beside the file, with the language as its ending, when omitted.
         overwrite: Replace that file if it is there already.
-        max_words: Most words of a sentence.
-        device: Where to compute.
     """
 
-    run: Path
     file: Path
     out: Path | None = None
     overwrite: bool = False
-    max_words: PositiveInt = 200
-    device: Device = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlignConfig:
+class AlignConfig(FileOptions):
     """Align the words of two text files that translate each other line by line.
 
     With gold links the words are what stands between blanks, as the links count them; else as in training.
 
     Args:
-        run: Folder of a trained network.
         source: File of the source sentences, UTF-8.
         target: File of their translations.
         out: Folder for alignments.txt (Pharaoh format, words from 0, source first), the pictures and, where the
@@ -189,11 +192,8 @@ class AlignConfig:
         table: Also write probabilities.tsv: prior, posterior and 90 % credible interval of every likely link.
         pictures: Sentence pairs to draw, from the first on.
         num_samples: Posterior samples of random attention weights.
-        max_words: Most words of a sentence.
-        device: Where to compute.
     """
 
-    run: Path
     source: Path
     target: Path
     out: Path = Path("alignments")
@@ -211,8 +211,6 @@ class AlignConfig:
     table: bool = False
     pictures: NonNegativeInt = 5
     num_samples: PositiveInt = 100
-    max_words: PositiveInt = 200
-    device: Device = "auto"
 
 
 COMMANDS = {
@@ -229,23 +227,18 @@ SCHEMES: tuple[SchemeName, ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareTranslations(TranslationOptions, SweepOptions):
+class CompareTranslations(TranslationOptions, CompareSequences):
     """Compare inference schemes for the alignment of a translation model.
 
     For each seed soft attention is trained first; every scheme, and soft as a control, goes on from its network for a
     common number of epochs, at half the learning rate.
 
     Args:
-        task: The task; --task graph has other options.
-        schemes: The schemes to compare.
+        task: The task; the others have other options.
         normalizers: What attention is normalised over: softmax, the source words; temporal, the target words before and
             then the source words; hybrid, a trained mixture. Soft attention is trained from the beginning with each.
-        seeds: Number of seeds.
-        base_epochs: Epochs of soft attention at first.
-        epochs: Epochs of every scheme from there.
         train_pairs: Sentence pairs to train on, the first ones; 3000 of toy, else all when omitted.
         test_pairs: Sentence pairs to test on, the first ones; 250 of toy, else all when omitted.
-        kl_weight: Weight of the KL in weibull and lognormal.
         ibm: Also train IBM Models 1 up to this on the same text, as baselines for alignment; 0 for none.
     """
 
@@ -255,10 +248,8 @@ class CompareTranslations(TranslationOptions, SweepOptions):
     normalizers: tuple[NormalizerName, ...] = ("softmax",)
     seeds: PositiveInt = 3
     base_epochs: PositiveInt = 6
-    epochs: PositiveInt = 1
     layers: PositiveInt = 1
     learning_rate: PositiveFloat = 1e-2
-    kl_weight: NonNegativeFloat = 0.01
     beam: PositiveInt = 1
     k_max: PositiveInt | None = None
     ibm: Literal[0, 1, 2] = 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from experiments.datasets.text.parallel import PARALLEL, ParallelText, load_parallel, read_parallel
@@ -31,17 +30,13 @@ def _load_all(config: TranslationConfig, split: str) -> ParallelText:
         return load_parallel(config.dataset, split, source=source, target=target, data_root=config.data_root, **rules)
     if config.text is None:
         raise UserError("dataset own needs --text, the folder of train.SOURCE, train.TARGET, val.SOURCE, ...")
+    files = [config.text / f"{split}.{language}" for language in languages]
     if split == "train" and not config.skip_bad:
         # a long pair is left out, a bad line stops
-        read_parallel(*_own_files(config, split), languages=languages, words=config.words)
-    return read_parallel(*_own_files(config, split), languages=languages, name=config.text.name, **rules)
+        read_parallel(*files, languages=languages, words=config.words)
+    return read_parallel(*files, languages=languages, name=config.text.name, **rules)
 
 
 def tokenised(config: TranslationConfig) -> bool:
     """Whether punctuation stands between blanks in the files of the data set."""
     return config.dataset != "own" and PARALLEL[config.dataset].tokenised
-
-
-def _own_files(config: TranslationConfig, split: str) -> list[Path]:
-    folder = Path() if config.text is None else config.text
-    return [folder / f"{split}.{language}" for language in (config.source, config.target)]

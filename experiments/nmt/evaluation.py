@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +11,14 @@ from tqdm import tqdm
 
 from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, batch_loader
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.datasets.text.vocabulary import BEGIN, END
 from experiments.datasets.text.word_rules import join_words
 from experiments.harness.training import Fitted
 from experiments.nmt.alignments import alignment_summary
-from experiments.nmt.config import TranslationConfig
+from experiments.nmt.config import SearchOptions, TranslationConfig
 from experiments.nmt.data import load_text, tokenised
 from experiments.nmt.model import Trained
+from experiments.sequence import evaluation as sequence
 from experiments.sequence.model import perplexity as sequence_perplexity
-from models.decoding import beam_search
 
 __all__ = [
     "DEFINITIONS",
@@ -35,28 +33,20 @@ __all__ = [
     "translate",
 ]
 
-_BATCH = 50
-_LONGEST = 100  # word pieces of a translation, where nothing else is asked for
+_AS_TRAINED = SearchOptions()
 
 DEFINITIONS = {
+    **sequence.DEFINITIONS,
     "test_ppl": "perplexity per word piece of the test text: alignments summed out exactly; for Bayesian attention the "
     "predictive one, the mean probability over posterior samples (num_samples of the configuration); for soft plain",
     "test_ppl_k_max": "the same with the k_max largest weights of each word, renormalised, input feed included",
     "test_bleu": "BLEU of beam search on the test text, lower-cased where the text is (word pieces joined)",
     "test_bleu_k_max": "the same with the k_max largest weights of each word",
-    "test_entropy": "entropy in nats of the mean weights that predict a word piece (prior of an alignment, posterior "
-    "mean of Bayesian attention), mean over word pieces",
-    "test_posterior_entropy": "entropy in nats of the mean posterior weights, mean over word pieces",
     "test_prior_aer": "alignment error rate of the weights that predict a word, between words",
     "test_posterior_aer": "alignment error rate of the posterior: of the inference network where there is one, else "
     "exact, p(z | x, y_<=j)",
     "temporal_share": "mixing weight of attention that is normalised over the words before, as trained",
     "val_ppl": "perplexity per word piece of the validation text at the best epoch, Bayesian attention at its mean",
-    "best_epoch": "epoch of the kept weights, counted from 0",
-    "epochs": "number of epochs trained",
-    "updates": "number of training steps",
-    "step_ms": "median over epochs of the mean time of a training step, in milliseconds",
-    "parameters": "number of trained parameters, of the inference network too",
     "network_parameters": "number of parameters that predict",
 }
 
@@ -64,7 +54,7 @@ DEFINITIONS = {
 def batches(trained: Trained, text: ParallelText) -> Iterator[Batch]:
     """The pairs of a text in batches of similar lengths, on the network's device."""
     data = EncodedText(text, trained.vocabulary)
-    sampler = BucketSampler(data.lengths, sentences=_BATCH, shuffle=False)
+    sampler = BucketSampler(data.lengths, sentences=sequence.BATCH, shuffle=False)
     for batch in batch_loader(data, sampler):
         yield batch.to(trained.device)
 
@@ -81,68 +71,35 @@ def progress_bar(total: int, what: str, *, shown: bool = True) -> tqdm[Any]:
 
 @dataclass(frozen=True)
 class Translated:
-    """A translation.
-
-    Attributes:
-        text: The sentence, punctuation joined to words where the network's text was divided.
-        cut: Whether it had not ended at the largest length.
-    """
+    """A translation, punctuation joined to words where the network's text was divided."""
 
     text: str
-    cut: bool
+    cut: bool  # it had not ended at the largest length
 
 
 def translate(
-    trained: Trained,
-    text: ParallelText,
-    *,
-    k_max: int | None = None,
-    beam: int | None = None,
-    samples: int = 0,
-    max_length: int | None = None,
-    no_repeat: int | None = None,
-    progress: bool = False,
+    trained: Trained, text: ParallelText, options: SearchOptions = _AS_TRAINED, *, progress: bool = False
 ) -> list[Translated]:
-    """Translations of the source sentences by beam search, in the order of the text.
-
-    Args:
-        trained: The network.
-        text: The sentences; their translations are not looked at.
-        k_max: Keep so many largest weights of each word.
-        beam: Live hypotheses; as configured when omitted.
-        samples: Posterior samples to average over; 0 takes the mean weights.
-        max_length: Most word pieces of a translation; 100 when omitted.
-        no_repeat: Repeat no so many word pieces in a row; as configured when omitted.
-        progress: Show a progress bar.
-    """
+    """Translations of the source sentences by beam search, in the order of the text."""
     config, found = trained.config, dict[int, Translated]()
-    bar = progress_bar(len(text), "translating", shown=progress)
-    for batch in batches(trained, text):
-        hypotheses = beam_search(
-            trained.model, batch.source, batch.source_mask, begin=BEGIN, end=END,
-            inference=trained.inference(samples=samples, k_max=k_max), beam=config.beam if beam is None else beam,
-            length_penalty=config.length_penalty, max_length=_LONGEST if max_length is None else max_length,
-            no_repeat=config.no_repeat if no_repeat is None else no_repeat, alignments=False, seed=config.seed,
-        )  # fmt: skip
-        for index, (best, *_) in zip(batch.indices.tolist(), hypotheses, strict=True):
-            joined = join_words(trained.vocabulary.decode(best.tokens), config.words)
-            found[index] = Translated(joined, cut=not best.finished)
-        bar.update(len(batch))
-    bar.close()
+    given = {name: getattr(options, name) for name in ("beam", "no_repeat") if getattr(options, name) is not None}
+    given |= {"inference": trained.inference(samples=options.samples, k_max=options.k_max), "seed": config.seed}
+    with progress_bar(len(text), "translating", shown=progress) as bar:
+        for batch in batches(trained, text):
+            best = sequence.search(trained, batch.source, batch.source_mask, max_length=options.max_length, **given)
+            for index, one in zip(batch.indices.tolist(), best, strict=True):
+                joined = join_words(trained.vocabulary.decode(one.tokens), config.words)
+                found[index] = Translated(joined, cut=not one.finished)
+            bar.update(len(batch))
     return [found[index] for index in range(len(text))]
 
 
 @dataclass(frozen=True)
 class Score:
-    """A score of translations.
-
-    Attributes:
-        score: From 0 to 100.
-        signature: How it was computed; "tok:none" is tokenised BLEU, on words that blanks separate.
-    """
+    """A score of translations, from 0 to 100."""
 
     score: float
-    signature: str
+    signature: str  # how it was computed; "tok:none" is tokenised BLEU, on words that blanks separate
 
 
 def bleu(translations: Sequence[Translated], text: ParallelText, config: TranslationConfig) -> Score:
@@ -163,33 +120,24 @@ def _score(metric: Any, translations: Sequence[Translated], text: ParallelText, 
     return Score(score, str(metric.get_signature()))
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Metrics of a trained network, what they mean, and its translations of the test text."""
-
-    metrics: dict[str, float]
-    definitions: dict[str, str]
-    translations: list[str]
-
-
-def evaluate(trained: Trained, fitted: Fitted) -> Evaluation:
+def evaluate(trained: Trained, fitted: Fitted) -> sequence.Evaluation:
     """All metrics of a trained network on the test text."""
-    text, best = load_text(trained.config, "test"), fitted.history[fitted.best_epoch]
+    text = load_text(trained.config, "test")
     translations = translate(trained, text)
     scored = bleu(translations, text, trained.config)
     metrics = {"test_ppl": perplexity(trained, text), "test_bleu": scored.score}
     if (k_max := trained.config.k_max) is not None:
         metrics["test_ppl_k_max"] = perplexity(trained, text, k_max=k_max)
-        metrics["test_bleu_k_max"] = bleu(translate(trained, text, k_max=k_max), text, trained.config).score
+        metrics["test_bleu_k_max"] = bleu(
+            translate(trained, text, SearchOptions(k_max=k_max)), text, trained.config
+        ).score
     metrics |= {
         **alignment_summary(trained, text, batches(trained, text)),
-        "val_ppl": math.exp(best["val_loss"]),
-        **fitted.metrics,
-        "parameters": trained.parameters,
+        **sequence.shared_metrics(trained, fitted),
         "network_parameters": sum(parameter.numel() for parameter in trained.model.parameters()),
     }
     if trained.model.normalizer is not None:
         metrics["temporal_share"] = trained.model.normalizer.mixing_weight
     definitions = {name: DEFINITIONS[name] for name in metrics}
     definitions["test_bleu"] += f"; sacrebleu {scored.signature}"
-    return Evaluation(metrics, definitions, [translation.text for translation in translations])
+    return sequence.Evaluation(metrics, definitions, [translation.text for translation in translations])

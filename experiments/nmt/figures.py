@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.nmt.align import aligned_pairs
-from experiments.nmt.alignment_figures import agreement_heatmap, interval_heatmaps, prior_and_posterior
+from experiments.nmt.alignment_figures import agreement_heatmap, pair_figure
 from experiments.nmt.alignments import PairAlignment
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text
@@ -30,21 +31,19 @@ def sentence_figures(runs: Mapping[str, TranslationConfig], folder: Path) -> lis
     place = _reordered(text)
     gold = None if text.alignments is None else GoldAlignment(text.alignments[place].links)
     parts = []
-    for row in ("categorical_enum", "marginal", "dirichlet"):
-        if row in runs:
+    for row in ("categorical_enum", "marginal", "dirichlet", "weibull"):
+        if row not in runs:
+            continue
+        if row == "weibull":
+            pair = _pairs(runs[row], text, num_samples=_SAMPLES)[place]
+            name, shown = "Bayesian attention", f"{_SAMPLES} posterior samples of the attention weights"
+        else:
             pair = _pairs(runs[row], text)[place]
-            title = f"{row}: where the next word is expected to come from, and where it came from"
-            words: dict[str, Any] = {"source": pair.source, "target": pair.target, "gold": gold, "title": title}
-            figure = prior_and_posterior(_known(pair), pair.posterior.mean(0), **words)
-            path = save(figure, folder / f"{row}.png")
-            parts.append(Part(f"Prior and posterior: {row}", picture=path, page=False))
-    if "weibull" not in runs:
-        return parts
-    pair = _pairs(runs["weibull"], text, num_samples=_SAMPLES)[place]
-    title = f"weibull: {_SAMPLES} posterior samples of the attention weights"
-    figure = interval_heatmaps(pair.posterior, source=pair.source, target=pair.target, gold=gold, title=title)
-    path = save(figure, folder / "weibull.png")
-    return [*parts, Part("Bayesian attention: weibull", picture=path, page=False)]
+            pair = replace(pair, posterior=pair.posterior.mean(0, keepdim=True))
+            name, shown = "Prior and posterior", "where the next word is expected to come from, and where it came from"
+        path = save(pair_figure(pair, gold=gold, title=f"{row}: {shown}"), folder / f"{row}.png")
+        parts.append(Part(f"{name}: {row}", picture=path, page=False))
+    return parts
 
 
 def agreement_figure(runs: Mapping[str, TranslationConfig], folder: Path) -> Part:
@@ -88,9 +87,3 @@ def _reordered(text: ParallelText) -> int:
 def _pairs(config: TranslationConfig, text: ParallelText, *, num_samples: int | None = None) -> list[PairAlignment]:
     trained = load_trained(Path(str(config.out)), device=config.device)
     return aligned_pairs(trained, text, num_samples=config.num_samples if num_samples is None else num_samples)
-
-
-def _known(pair: PairAlignment) -> Any:
-    if pair.prior is None:
-        raise ValueError("this scheme has the same prior for every word")
-    return pair.prior

@@ -6,20 +6,14 @@ import sys
 from pathlib import Path
 
 from experiments.files import UserError, user_errors
-from experiments.harness.options import options_of
-from experiments.nmt.config import EvaluateConfig, SearchOptions, TranslateConfig
+from experiments.nmt.config import EvaluateConfig, TranslateConfig
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import bleu, chrf, perplexity, translate
 from experiments.nmt.input import read_pairs, read_source, refuse_to_replace, write_lines
 from experiments.nmt.model import load_trained
 from experiments.reporting.tables import metrics_table
 
-__all__ = [
-    "EvaluateConfig",
-    "TranslateConfig",
-    "evaluate_run",
-    "translate_file",
-]
+__all__ = ["EvaluateConfig", "TranslateConfig", "evaluate_run", "translate_file"]
 
 
 def translate_file(config: TranslateConfig) -> Path:
@@ -33,16 +27,13 @@ def translate_file(config: TranslateConfig) -> Path:
     for fault in source.faults:
         print(f"{fault}; its translation is an empty line", file=sys.stderr)
     with user_errors(ValueError):
-        found = translate(trained, source.text, progress=True, **options_of(config, SearchOptions))
-    lines = [""] * source.num_lines
+        found = translate(trained, source.text, config, progress=True)
+    lines = [""] * (len(source.places) + len(source.faults))
     for place, translation in zip(source.places, found, strict=True):
         lines[place] = translation.text
         if translation.cut:
-            print(
-                f"{config.file}: the translation of line {place + 1} was cut at {config.max_length} word pieces; "
-                f"--max-length allows more",
-                file=sys.stderr,
-            )
+            cut = f"the translation of line {place + 1} was cut at {config.max_length} word pieces"
+            print(f"{config.file}: {cut}; --max-length allows more", file=sys.stderr)
     write_lines(out, lines)
     case = ", lower-cased as the text of the training" if trained.config.lowercase else ""
     print(f"{len(found)} sentences{case}: {out}")
@@ -60,7 +51,7 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
         with user_errors(ValueError, OSError):
             text = load_text(trained.config, "test")
     with user_errors(ValueError):
-        found = translate(trained, text, progress=True, **options_of(config, SearchOptions))
+        found = translate(trained, text, config, progress=True)
     scores = {"BLEU": bleu(found, text, trained.config), "chrF": chrf(found, text, trained.config)}
     metrics = {"perplexity": perplexity(trained, text, k_max=config.k_max)}
     metrics |= {name: score.score for name, score in scores.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -26,6 +26,19 @@ class _Reading:
         parts = ([(i - self.index, j - self.index) for i, j in part] for part in (links.sure, links.possible))
         found = GoldAlignment(*map(frozenset, parts))
         return found.transposed() if self.order == "target-source" else found
+
+    def misfit(self, written: Mapping[str, GoldAlignment], sizes: Sequence[tuple[int, int]]) -> str:
+        """What is wrong with the first link that lies outside of its sentences; nothing where all fit."""
+        for (place, links), (num_source, num_target) in zip(written.items(), sizes, strict=True):
+            for left, right in sorted(links.possible):
+                pair = (right, left) if self.order == "target-source" else (left, right)
+                source, target = (number - self.index for number in pair)
+                if min(source, target) < 0:
+                    return f"{place}: link {left}-{right} has a word 0"
+                if source >= num_source or target >= num_target:
+                    outside = f"lies outside of {num_source} source and {num_target} target words"
+                    return f"{place}: link {left}-{right} {outside}"
+        return ""
 
     def options(self, other: _Reading) -> str:
         """The options that choose this reading instead of another."""
@@ -53,13 +66,7 @@ class GoldLinks:
 def read_gold(
     path: Path, sizes: Sequence[tuple[int, int]], *, index: GoldIndex | None = None, order: GoldOrder = "source-target"
 ) -> GoldLinks:
-    """Read gold links in Pharaoh or NAACL format, one sentence for each of the text.
-
-    Args:
-        path: The file.
-        sizes: Number of source and of target words of every sentence pair.
-        index: What the first word counts as; 0 for Pharaoh and 1 for NAACL when omitted.
-        order: Which side stands on the left of a link.
+    """Read gold links in Pharaoh or NAACL format, one sentence for each of the text, of these numbers of words.
 
     Raises:
         UserError: No such file, what is no link, other sentences than those of the text, or links to words that the
@@ -79,21 +86,14 @@ def read_gold(
         raise UserError(f"{path} holds no links; expected i-j or ipj (Pharaoh), or lines of sentence, source, target")
     first: GoldIndex = 1 if naacl else 0
     chosen = _Reading(first if index is None else index, order)
-    misfit = next(_misfits(written, chosen, sizes), None)
     readings = [_Reading(number, side) for side in get_args(GoldOrder) for number in get_args(GoldIndex)]
-    others = [
-        reading
-        for reading in readings
-        if reading != chosen and not any(True for _ in _misfits(written, reading, sizes))
-    ]
-    if misfit is not None:
-        fitting = " or with ".join(other.options(chosen) for other in others)
-        remedy = (
-            f"all links fit with {fitting}" if others else "no --gold-index and --gold-order fit; is it of this text?"
-        )
+    fits = {other.options(chosen): other for other in readings if other != chosen and not other.misfit(written, sizes)}
+    if misfit := chosen.misfit(written, sizes):
+        none = "no --gold-index and --gold-order fit; is it of this text?"
+        remedy = f"all links fit with {' or with '.join(fits)}" if fits else none
         raise UserError(f"{path}, {misfit} ({chosen}); {remedy}")
-    as_links = [chosen.apply(links) for links in written.values()]
-    return GoldLinks(as_links, {o.options(chosen): [o.apply(links) for links in written.values()] for o in others})
+    others = {options: [other.apply(links) for links in written.values()] for options, other in fits.items()}
+    return GoldLinks([chosen.apply(links) for links in written.values()], others)
 
 
 def _pharaoh(path: Path, count: int) -> dict[str, GoldAlignment]:
@@ -109,25 +109,9 @@ def _naacl(path: Path, count: int) -> dict[str, GoldAlignment]:
     numbers = {name: int(name) for name in found if name.isdecimal()}
     for name in found:
         if not 1 <= numbers.get(name, 0) <= count:
-            raise UserError(
-                f"{path} has a sentence {name}; expected numbers from 1 to {count}, the text's last sentence"
-            )
+            raise UserError(f"{path} has a sentence {name}; expected numbers from 1 to {count}, the last of the text")
     links = {f"sentence {number}": GoldAlignment(frozenset()) for number in range(1, count + 1)}
     return links | {f"sentence {numbers[name]}": gold for name, gold in found.items()}
-
-
-def _misfits(
-    written: Mapping[str, GoldAlignment], reading: _Reading, sizes: Sequence[tuple[int, int]]
-) -> Iterator[str]:
-    """What is wrong with each link that lies outside of its sentences."""
-    for (place, links), (num_source, num_target) in zip(written.items(), sizes, strict=True):
-        for left, right in sorted(links.possible):
-            source, target = (right, left) if reading.order == "target-source" else (left, right)
-            source, target = source - reading.index, target - reading.index
-            if min(source, target) < 0:
-                yield f"{place}: link {left}-{right} has a word 0"
-            elif source >= num_source or target >= num_target:
-                yield f"{place}: link {left}-{right} lies outside of {num_source} source and {num_target} target words"
 
 
 def better_reading(links: Sequence[Alignment], gold: GoldLinks) -> str | None:
@@ -141,7 +125,5 @@ def better_reading(links: Sequence[Alignment], gold: GoldLinks) -> str | None:
     margin = max(0.1, 2 / max(chosen.num_predicted + chosen.num_sure, 1) ** 0.5)
     if others[options] > chosen.aer - margin:
         return None
-    return (
-        f"with {options} the AER would be {others[options]:.3f} instead of {chosen.aer:.3f}; "
-        f"look how the gold file counts words and which side stands on the left"
-    )
+    rates = f"the AER would be {others[options]:.3f} instead of {chosen.aer:.3f}"
+    return f"with {options} {rates}; look how the gold file counts words and which side stands on the left"

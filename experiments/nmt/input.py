@@ -16,30 +16,15 @@ __all__ = ["SourceText", "read_pairs", "read_source", "refuse_to_replace", "writ
 
 @dataclass(frozen=True)
 class SourceText:
-    """A file to translate.
-
-    Attributes:
-        text: Its sentences that can be translated, with empty translations.
-        places: The line of each, counted from 0.
-        faults: Why each other line can not be translated; the messages name file and line.
-    """
+    """A file to translate: sentences without translations, their lines from 0, and why other lines are left out."""
 
     text: ParallelText
     places: list[int]
     faults: list[str]
 
-    @property
-    def num_lines(self) -> int:
-        """Number of lines of the file."""
-        return len(self.places) + len(self.faults)
-
 
 def read_source(file: Path, config: TranslationConfig, *, max_words: int) -> SourceText:
-    """Read a file to translate, a sentence a line, as the network's training text was read.
-
-    Raises:
-        UserError: No such file, or no line of it can be translated.
-    """
+    """Read a file to translate, a sentence a line, as the network's training text was read."""
     sentences: dict[int, str] = {}
     faults: list[str] = []
     with user_errors(OSError):
@@ -60,13 +45,7 @@ def read_source(file: Path, config: TranslationConfig, *, max_words: int) -> Sou
 def read_pairs(
     files: tuple[Path, Path], config: TranslationConfig, *, max_words: int, words: WordRule | None = None
 ) -> ParallelText:
-    """Read sentence pairs as the network's training text was read.
-
-    Args:
-        files: Source and target.
-        config: The network's.
-        max_words: Most words of a sentence.
-        words: How sentences are divided into words, where it is another way than in training.
+    """Read sentence pairs as the network's training text was read, but for how it was divided into words if given.
 
     Raises:
         UserError: A file is missing, the files do not go together, or a bad line; the message names file and line.

@@ -7,13 +7,12 @@ from typing import Any
 
 from torch import nn
 
+from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
-from experiments.files import user_errors
 from experiments.harness.folder import saved_config
-from experiments.harness.training import PriorFactory, load_best, resolve_device, seeded_build
-from experiments.nmt.config import NormalizerName, TranslationConfig
-from experiments.nmt.data import load_text
-from experiments.sequence.model import SequenceTraining, TrainedSequences, run_vocabulary, start_from
+from experiments.harness.training import PriorFactory, seeded_build
+from experiments.nmt.config import TranslationConfig
+from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
 from guides.inference_network import AlignmentNetwork
 from models.nmt import Translation, TranslationSizes
 from models.temporal import TemporalNormalizer
@@ -23,14 +22,10 @@ __all__ = ["Trained", "build", "load_trained", "load_vocabulary", "read_config"]
 Trained = TrainedSequences[TranslationConfig, Translation]
 
 
-def load_vocabulary(config: TranslationConfig, folder: Path) -> Vocabulary:
+def load_vocabulary(config: TranslationConfig, folder: Path, text: ParallelText) -> Vocabulary:
     """The vocabulary in the folder; else that of ``init_from`` or a new one, which is then put there."""
-
-    def train() -> Vocabulary:
-        text = load_text(config, "train")
-        return train_tokenizer([*text.source, *text.target], size=config.vocabulary)
-
-    return run_vocabulary(folder, config.init_from, train)
+    texts = [*text.source, *text.target]
+    return run_vocabulary(folder, config.init_from, lambda: train_tokenizer(texts, size=config.vocabulary))
 
 
 def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
@@ -41,48 +36,31 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
         layers=config.layers,
     )  # fmt: skip
 
+    normalized = config.normalizer != "softmax"
+
     def make(prior: PriorFactory) -> Translation:
+        normalizer = TemporalNormalizer(share=0.5 if config.normalizer == "hybrid" else None) if normalized else None
         return Translation(
             len(vocabulary), len(vocabulary), sizes=sizes, dropout=config.dropout, init_range=config.init_range,
-            input_feed=config.input_feed, prior=prior(sizes.memory, 1), normalizer=_normalizer(config.normalizer),
+            input_feed=config.input_feed, prior=prior(sizes.memory, 1), normalizer=normalizer,
         )  # fmt: skip
 
     model = seeded_build(make, scheme.prior, seed=config.seed)
-    network = _inference_network(config, model) if scheme.amortised else None
-    if config.init_from is not None:
-        start_from(model, config.init_from, vocabulary)
-    module = SequenceTraining(
-        model, scheme.guide(model, network, from_prior=config.posterior_from_prior), scheme.elbo,
-        vocabulary=vocabulary, warm_start=config.warm_start, learning_rate=config.learning_rate,
-    )  # fmt: skip
-    return Trained(config, module.to(resolve_device(config.device)), vocabulary)
-
-
-def _normalizer(name: NormalizerName) -> TemporalNormalizer | None:
-    return None if name == "softmax" else TemporalNormalizer(share=0.5 if name == "hybrid" else None)
-
-
-def _inference_network(config: TranslationConfig, model: Translation) -> nn.Module:
-    network = AlignmentNetwork(
-        model.source_embedding, model.target_embedding, hidden=config.hidden, layers=config.layers,
-        dropout=config.dropout,
-    )  # fmt: skip
-    if config.posterior_from_prior:
-        nn.init.zeros_(network.score.projection.weight)
-    return network
+    network = None
+    if scheme.amortised:
+        network = AlignmentNetwork(
+            model.source_embedding, model.target_embedding, hidden=config.hidden, layers=config.layers,
+            dropout=config.dropout,
+        )  # fmt: skip
+        if config.posterior_from_prior:
+            nn.init.zeros_(network.score.projection.weight)
+    from_prior = config.posterior_from_prior
+    return assembled(config, scheme, model, network, vocabulary, plateau=0, from_prior=from_prior)
 
 
 def load_trained(folder: Path, *, device: str = "auto") -> Trained:
-    """The network of a finished run, at its best epoch.
-
-    Raises:
-        UserError: The folder holds no run, or one of another network.
-    """
-    with user_errors(ValueError, OSError):
-        config = read_config(folder, device=device)
-        trained = build(config, Vocabulary.load(folder / "vocabulary.json"))
-        load_best(trained.module, folder)
-    return trained
+    """The network of a finished run, at its best epoch; UserError where there is none."""
+    return load_run(read_config(folder, device=device), folder, build)
 
 
 def read_config(folder: Path, **changes: Any) -> TranslationConfig:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from experiments.datasets.places import SPLITS
-from experiments.datasets.text.batches import BucketSampler, EncodedText, batch_loader
-from experiments.files import user_errors, write_atomic
+from experiments.datasets.text.batches import BucketSampler, EncodedText
+from experiments.files import user_errors
 from experiments.harness.extension import open_training
 from experiments.harness.folder import exclusive
-from experiments.harness.results import write_environment, write_metrics
-from experiments.harness.training import fit_batches
-from experiments.nmt.align import aligned_pairs, draw_pair
+from experiments.nmt.align import aligned_pairs
+from experiments.nmt.alignment_figures import pair_figure
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import evaluate
 from experiments.nmt.model import build, load_trained, load_vocabulary
+from experiments.reporting.figures import save
 from experiments.reporting.tables import metrics_table
+from experiments.sequence.evaluation import train_and_save
 from pyro_attention.analysis import GoldAlignment
 
 __all__ = ["TranslationConfig", "run", "run_and_show", "run_folder"]
-
-PICTURES = 3
 
 
 def run_folder(config: TranslationConfig) -> Path:
@@ -33,9 +33,6 @@ def run_folder(config: TranslationConfig) -> Path:
 def run(config: TranslationConfig) -> dict[str, float]:
     """Train, evaluate and save; what is in the folder already is not computed again when resuming.
 
-    Returns:
-        The numbers of metrics.json; ``experiments.nmt.evaluation.DEFINITIONS`` says what they are.
-
     Raises:
         UserError: Data, options or folder are not right.
         KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.
@@ -45,46 +42,31 @@ def run(config: TranslationConfig) -> dict[str, float]:
         # the test text too, so that nothing is found missing after the training
         train_text, val_text, _ = (load_text(config, split) for split in SPLITS)
         metrics = open_training(folder, config)
-        vocabulary = load_vocabulary(config, folder)
+        vocabulary = load_vocabulary(config, folder, train_text)
         trained = build(config, vocabulary)
         train_data, val_data = EncodedText(train_text, vocabulary), EncodedText(val_text, vocabulary)
     if metrics is not None:
         return metrics
-    write_environment(folder, trained.device)
     sampler = BucketSampler(train_data.lengths, sentences=config.batch_size, seed=config.seed)
-    fitted = fit_batches(
-        config,
-        trained.module,
-        batch_loader(train_data, sampler),
-        batch_loader(val_data, BucketSampler(val_data.lengths, sentences=config.batch_size, shuffle=False)),
-        folder=folder,
-        patience=config.patience,
-    )
-    evaluation = evaluate(trained, fitted)
-    lines = "".join(f"{line}\n" for line in evaluation.translations)
-    write_atomic(folder / "translations.txt", lambda file: file.write(lines.encode()))
-    write_metrics(folder, evaluation.metrics, evaluation.definitions)
-    return evaluation.metrics
+    return train_and_save(
+        trained, folder, train_data, val_data, sampler=sampler, evaluate=partial(evaluate, trained),
+        file="translations.txt",
+    )  # fmt: skip
 
 
 def run_and_show(config: TranslationConfig) -> None:
     """The script: table on the terminal, pictures of the first test sentences in the folder."""
     if config.dataset == "own":
-        print(_reading(config))
+        case = "all letters made small (--no-lowercase keeps them)" if config.lowercase else "capitals kept"
+        divided = "words as they stand between blanks"
+        if config.words != "none":
+            divided = f"punctuation split off words by {config.words} (--tokenize none for text that is tokenised)"
+        print(f"{config.text}: {case}, {divided}")
     metrics, folder = run(config), run_folder(config)
     print(metrics_table(metrics))
     trained = load_trained(folder, device=config.device)
-    text = load_text(config, "test").first(PICTURES)
+    text = load_text(config, "test").first(3)
     for place, pair in enumerate(aligned_pairs(trained, text, num_samples=100)):
         gold = None if text.alignments is None else GoldAlignment(text.alignments[place].links)
-        print(draw_pair(pair, folder / "figures" / f"pair-{place + 1}.png", gold=gold))
+        print(save(pair_figure(pair, gold=gold), folder / "figures" / f"pair-{place + 1}.png"))
     print(f"\nsaved in {folder}")
-
-
-def _reading(config: TranslationConfig) -> str:
-    """What becomes of one's own text."""
-    case = "all letters made small (--no-lowercase keeps them)" if config.lowercase else "capitals kept"
-    divided = "words as they stand between blanks"
-    if config.words != "none":
-        divided = f"punctuation split off words by {config.words} (--tokenize none for text that is tokenised already)"
-    return f"{config.text}: {case}, {divided}"

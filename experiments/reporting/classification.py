@@ -23,11 +23,7 @@ SCALED_SCORES = {
 
 
 def score(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
-    """The numbers of ``SCORES``.
-
-    Args:
-        probabilities: ``[items, classes]``, or samples of them ``[S, items, classes]``.
-        labels: int64 ``[items]``.
+    """The numbers of ``SCORES``, from probabilities ``[items, classes]`` or samples of them ``[S, items, classes]``.
 
     Example:
         >>> import torch

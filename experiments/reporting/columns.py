@@ -10,22 +10,13 @@ from experiments.reporting.statistics import Difference, paired_difference, summ
 
 __all__ = ["Column", "Row", "Runs", "columns_of", "summary_rows"]
 
-Row = dict[str, Any]
-"""Cells of a table, by the heads of the columns."""
-Runs = Sequence[Mapping[str, float]]
-"""Metrics of a row, one entry a seed."""
+Row = dict[str, Any]  # cells of a table, by the heads of the columns
+Runs = Sequence[Mapping[str, float]]  # metrics of a row, one entry a seed
 
 
 @dataclass(frozen=True)
 class Column:
     """A number of each training, shown as mean and standard deviation over seeds.
-
-    Attributes:
-        name: Head of the column.
-        metric: Name in metrics.json.
-        digits: Digits behind the point.
-        factor: What it is multiplied with.
-        spread: Whether the standard deviation is shown; it says nothing of what is the same for all seeds.
 
     Example:
         >>> accuracy = Column("accuracy %", "accuracy", 1, 100)
@@ -33,11 +24,11 @@ class Column:
         ('62.5 ± 17.7', '-')
     """
 
-    name: str
-    metric: str
-    digits: int = 3
+    name: str  # head of the column
+    metric: str  # name in metrics.json
+    digits: int = 3  # behind the point
     factor: float = 1.0
-    spread: bool = True
+    spread: bool = True  # not shown of what is the same for all seeds
 
     def values(self, runs: Runs) -> list[float]:
         """One number a seed; seeds without the metric are left out."""
@@ -63,12 +54,6 @@ def columns_of(runs: Mapping[str, Runs], columns: Sequence[Column]) -> list[Colu
 
 
 def summary_rows(head: str, runs: Mapping[str, Runs], columns: Sequence[Column]) -> list[Row]:
-    """A table with one row for each entry of ``runs``; columns that none of them has are left out.
-
-    Args:
-        head: Head of the first column, which holds the names of the rows.
-        runs: Metrics of every seed, by row.
-        columns: The other columns.
-    """
+    """A table with one row for each entry of ``runs``, named in the column ``head``; empty columns are left out."""
     shown = columns_of(runs, columns)
     return [{head: row} | {column.name: column.cell(found) for column in shown} for row, found in runs.items()]

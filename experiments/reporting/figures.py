@@ -14,7 +14,7 @@ from torch import Tensor
 
 from experiments.files import PICTURE_MARK, UserError, drawn_here, write_atomic
 
-__all__ = ["panels", "reliability_diagram", "save"]
+__all__ = ["panels", "printable", "reliability_diagram", "save"]
 
 _LINE = "#1b6ca8"
 _BINS = 10  # of equal width
@@ -34,22 +34,21 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def panels(rows: int, columns: int, *, size: tuple[float, float], **options: Any) -> tuple[Figure, Any]:
-    """A figure with empty panels, without the frames on top and on the right.
+    """A figure of a size in inches, with empty panels ``[rows, columns]`` without frames on top and on the right.
 
-    Args:
-        rows: Panels from top to bottom.
-        columns: Panels from left to right.
-        size: Width and height of the figure, in inches.
-        options: Of :meth:`matplotlib.figure.Figure.subplots`, such as ``sharey``.
-
-    Returns:
-        The figure, and its axes ``[rows, columns]``.
+    The options are those of :meth:`matplotlib.figure.Figure.subplots`, such as ``sharey``.
     """
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def printable(text: str, longest: int = 100) -> str:
+    """Text without mathematics, and without the endless words and control characters of an untrained network."""
+    text = text if len(text) <= longest else text[: longest - 1] + "…"
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text).replace("$", r"\$")
 
 
 def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:

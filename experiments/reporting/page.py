@@ -39,13 +39,11 @@ def _with_section(path: Path, name: str, text: str) -> str:
     section = f"{begin}\n{text.strip()}\n{end}\n"
     before, found, rest = page.partition(begin)
     if not found:
-        page = f"{page.rstrip()}\n\n{section}"
-    else:
-        _, closed, after = rest.partition(end)
-        if not closed:
-            raise UserError(f"{path}: section {name} has no line '{end}'; put it back or remove the section")
-        page = before + section + after.removeprefix("\n")
-    return page
+        return f"{page.rstrip()}\n\n{section}"
+    _, closed, after = rest.partition(end)
+    if not closed:
+        raise UserError(f"{path}: section {name} has no line '{end}'; put it back or remove the section")
+    return before + section + after.removeprefix("\n")
 
 
 def hardware(folders: Sequence[Path]) -> str:

@@ -14,27 +14,15 @@ __all__ = ["Difference", "Summary", "paired_difference", "summarise"]
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean over seeds.
-
-    Attributes:
-        mean: Mean.
-        spread: Standard deviation of one seed (unbiased variance); NaN for one seed.
-        standard_error: Of the mean.
-        count: Number of seeds.
-    """
+    """Mean over seeds."""
 
     mean: float
-    spread: float
-    standard_error: float
-    count: int
+    spread: float  # standard deviation (unbiased variance); NaN for one seed
+    standard_error: float  # of the mean
+    count: int  # seeds
 
     def text(self, digits: int = 2, *, spread: bool = True, error: bool = False) -> str:
-        """Mean ± standard deviation; of one seed the mean alone.
-
-        Args:
-            digits: Digits behind the point.
-            spread: Whether the standard deviation is shown.
-            error: Whether the standard error follows in parentheses.
+        """Mean ± standard deviation, with the standard error in parentheses if asked for; of one seed the mean alone.
 
         Example:
             >>> summarise([1.0, 2.0, 3.0]).text(), summarise([1.0]).text()
@@ -48,19 +36,12 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean difference between two rows, seed by seed.
-
-    Attributes:
-        mean: Mean difference.
-        low: Lower end of its 95 % confidence interval.
-        high: Upper end.
-        p_value: Of the paired two-sided t-test, not corrected for the number of comparisons.
-    """
+    """Mean difference between two rows, seed by seed, with its 95 % confidence interval."""
 
     mean: float
     low: float
     high: float
-    p_value: float
+    p_value: float  # of the paired two-sided t-test, not corrected for the number of comparisons
 
     def text(self, digits: int = 2) -> str:
         """Mean with its sign, and the interval; of one seed the mean alone.
@@ -90,11 +71,7 @@ def summarise(values: Sequence[float]) -> Summary:
 
 
 def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Difference:
-    """Mean of ``values - baseline`` with Student's 95 % confidence interval.
-
-    Args:
-        values: One value a seed.
-        baseline: Values of the other row, of the same seeds in the same order.
+    """Mean of ``values - baseline``, of the same seeds in the same order, with Student's 95 % confidence interval.
 
     Raises:
         ValueError: Different numbers of seeds, or none.

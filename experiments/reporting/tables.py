@@ -17,18 +17,13 @@ def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = 
         soft         0.83
         weibull    0.8381
     """
-    columns = list(dict.fromkeys(name for row in rows for name in row)) if columns is None else columns
-    cells = [[_cell(row.get(name, "")) for name in columns] for row in rows]
-    widths = [max(len(line[i]) for line in [list(columns), *cells]) for i in range(len(columns))]
-    text = [all(isinstance(row.get(name, ""), str) for row in rows) for name in columns]
-    lines = []
-    for line in [list(columns), *cells]:
-        aligned = [
-            cell.ljust(width) if left else cell.rjust(width)
-            for cell, width, left in zip(line, widths, text, strict=True)
-        ]
-        lines.append("  ".join(aligned).rstrip())
-    return "\n".join(lines)
+    aligned = []
+    for name in dict.fromkeys(name for row in rows for name in row) if columns is None else columns:
+        values = [row.get(name, "") for row in rows]
+        cells = [name, *map(_cell, values)]
+        left, width = all(isinstance(value, str) for value in values), max(map(len, cells))
+        aligned.append([cell.ljust(width) if left else cell.rjust(width) for cell in cells])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*aligned, strict=True))
 
 
 def metrics_table(metrics: Mapping[str, float]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +10,6 @@ from torch import Tensor
 
 from experiments.datasets.text.batches import Batch
 from experiments.sequence.model import AnyTrained, model_arguments
-from models.decoder import AttentionDecoder
 from models.decoding import target_alignments
 from pyro_attention import (
     Amortised,
@@ -26,7 +23,7 @@ from pyro_attention import (
 from pyro_attention.families.gaussian import FixedGaussianPrior, GaussianWeights
 from pyro_attention.posterior.predictive import seeded
 
-__all__ = ["BatchAlignment", "EntropySums", "align_batch", "predictive_weights", "predicts_by_posterior"]
+__all__ = ["BatchAlignment", "EntropySums", "align_batch", "predicts_by_posterior"]
 
 _MEMORY = 1e9  # bytes that the posterior samples of one pass may take
 
@@ -60,12 +57,17 @@ def align_batch(trained: AnyTrained, batch: Batch, *, num_samples: int) -> Batch
     The decoder is fed with the expected context, as for perplexity and decoding.
     """
     trained.module.eval()
-    with _expected_feed(trained.model):
+    trained_with, trained.model.input_feed = trained.model.input_feed, "expected"
+    try:
         return _align_batch(trained, batch, num_samples)
+    finally:
+        trained.model.input_feed = trained_with
 
 
 def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int) -> BatchAlignment:
-    arguments, site = model_arguments(batch), _attention_site(trained, batch)
+    arguments = model_arguments(batch)
+    nodes: Any = trained.guide.run(*arguments).trace.nodes
+    site = nodes["alignment"]
     prior, posterior = site["infer"]["prior"], site["fn"]
     model, family = trained.model, trained.guide.family("alignment")
     shown = not isinstance(model.attention.prior, FixedGammaPrior | FixedLogNormalPrior | FixedGaussianPrior)
@@ -82,33 +84,9 @@ def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int) -> BatchAl
     return BatchAlignment(mean, exact.unsqueeze(0))
 
 
-@contextmanager
-def _expected_feed(model: AttentionDecoder) -> Iterator[None]:
-    trained_with = model.input_feed
-    model.input_feed = "expected"
-    try:
-        yield
-    finally:
-        model.input_feed = trained_with
-
-
-def _attention_site(trained: AnyTrained, batch: Batch) -> dict[str, Any]:
-    """The trace node of the alignment, with prior and posterior."""
-    nodes: Any = trained.guide.run(*model_arguments(batch)).trace.nodes
-    node: dict[str, Any] = nodes["alignment"]
-    return node
-
-
 def predicts_by_posterior(trained: AnyTrained) -> bool:
     """Whether words are predicted from posterior weights, as in Bayesian attention, and not from a prior alignment."""
     return trained.family.kind in (LogWeights.kind, GaussianWeights.kind)
-
-
-def predictive_weights(trained: AnyTrained, found: BatchAlignment) -> Tensor:
-    """Mean weights that words are predicted from: of the prior; of the posterior under Bayesian attention."""
-    if found.prior is None or predicts_by_posterior(trained):
-        return found.posterior.mean(0)
-    return found.prior
 
 
 class EntropySums:
@@ -121,7 +99,10 @@ class EntropySums:
         """Count a batch, unless its weights are Gaussian: negative ones have no entropy."""
         if trained.family.kind == GaussianWeights.kind:
             return
-        for place, weights in enumerate((predictive_weights(trained, found), found.posterior.mean(0))):
+        # words are predicted from the prior; from the posterior under Bayesian attention
+        posterior = found.posterior.mean(0)
+        predictive = posterior if found.prior is None or predicts_by_posterior(trained) else found.prior
+        for place, weights in enumerate((predictive, posterior)):
             self.sums[place] += torch.special.entr(weights.double()).sum(-1)[batch.target_mask].sum().cpu()
         self.count += int(batch.target_mask.sum())
 

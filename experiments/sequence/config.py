@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from experiments.harness.options import BatchOptions, Dropout
-from guides.names import AlignmentSchemeName
+from experiments.harness.options import BatchOptions, Dropout, SweepOptions
+from guides.names import AlignmentSchemeName, SchemeName
 from guides.options import AlignmentSchemeOptions
 
 if TYPE_CHECKING:
     from guides.schemes import Scheme
 
-__all__ = ["NetworkOptions", "SequenceConfig"]
+__all__ = ["CompareSequences", "NetworkOptions", "SequenceConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,3 +76,22 @@ class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
                 f"before; expected soft, weibull, lognormal, gamma or hard_sample, or input_feed expected"
             )
         return super().build_scheme(**changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareSequences(SweepOptions):
+    """Compare inference schemes, which go on from the network of soft attention.
+
+    Args:
+        schemes: The schemes to compare.
+        seeds: Number of seeds.
+        base_epochs: Epochs of soft attention at first; none, in captioning: every scheme begins by itself.
+        epochs: Epochs of every scheme, at most.
+        kl_weight: Weight of the KL in weibull, lognormal and gamma.
+    """
+
+    schemes: tuple[SchemeName, ...] = ("soft",)
+    seeds: PositiveInt = 3
+    base_epochs: NonNegativeInt = 10
+    epochs: PositiveInt = 1
+    kl_weight: NonNegativeFloat = 0.01

@@ -15,8 +15,9 @@ from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import UserError, user_errors
 from experiments.harness.checkpoints import read_weights
-from experiments.harness.training import ELBOTraining, Trained
+from experiments.harness.training import ELBOTraining, Trained, load_best, resolve_device
 from experiments.sequence.config import SequenceConfig
+from guides.schemes import Scheme
 from models.decoder import AttentionDecoder
 from models.decoding import Inference, target_log_probs
 from pyro_attention import Amortised, AttentionGuide, CategoricalAlignment, Family, Soft
@@ -26,6 +27,8 @@ __all__ = [
     "AnyTrained",
     "SequenceTraining",
     "TrainedSequences",
+    "assembled",
+    "load_run",
     "model_arguments",
     "perplexity",
     "prediction_family",
@@ -45,15 +48,14 @@ def model_arguments(batch: Batch) -> tuple[Tensor, ...]:
 class SequenceTraining(ELBOTraining):
     """Trains on batches of sequences; its checkpoints know the vocabulary they belong to.
 
-    Attributes:
-        plateau: Epochs without a better validation loss that are let pass before the learning rate is halved.
+    The learning rate is halved after ``plateau`` epochs without a better validation loss, and one more.
     """
 
-    plateau = 0
-
-    def __init__(self, *parts: Any, vocabulary: Vocabulary, warm_start: int = 0, **options: Any) -> None:
+    def __init__(
+        self, *parts: Any, vocabulary: Vocabulary, warm_start: int = 0, plateau: int = 0, **options: Any
+    ) -> None:
         super().__init__(*parts, **options)
-        self.vocabulary, self.warm_start = vocabulary, warm_start
+        self.vocabulary, self.warm_start, self.plateau = vocabulary, warm_start, plateau
 
     def on_train_epoch_start(self) -> None:
         """Leave the inference network aside in the first epochs of a warm start."""
@@ -93,6 +95,26 @@ class SequenceTraining(ELBOTraining):
         self.vocabulary.require(bytes(state.tolist()).hex(), "the checkpoint")
 
 
+def assembled(
+    config: Config,
+    scheme: Scheme,
+    model: Network,
+    network: nn.Module | None,
+    vocabulary: Vocabulary,
+    *,
+    plateau: int,
+    from_prior: bool = False,
+) -> TrainedSequences[Config, Network]:
+    """Model, guide and objective on their device, with the weights of ``init_from`` where it is given."""
+    if config.init_from is not None:
+        start_from(model, config.init_from, vocabulary)
+    module = SequenceTraining(
+        model, scheme.guide(model, network, from_prior=from_prior), scheme.elbo, vocabulary=vocabulary,
+        warm_start=config.warm_start, plateau=plateau, learning_rate=config.learning_rate,
+    )  # fmt: skip
+    return TrainedSequences(config, module.to(resolve_device(config.device)), vocabulary)
+
+
 def prediction_family(guide: AttentionGuide) -> Family:
     """The family that serves without the words to come: that of an inference network, by itself."""
     family = guide.family("alignment")
@@ -120,18 +142,14 @@ class TrainedSequences(Trained[Config, Network]):
         return not isinstance(self.family, Soft) and self.family.kind != CategoricalAlignment.kind
 
     def inference(self, *, samples: int | None = 0, k_max: int | None = None) -> Inference:
-        """How the attention is integrated out of the words.
-
-        Args:
-            samples: Posterior samples; 0 takes the mean weights, and None as many as configured where these are random.
-            k_max: Keep so many largest weights of each word.
-        """
+        """How the attention is integrated out of the words; None takes as many samples as configured."""
         if samples is None:
             samples = self.config.num_samples if self.is_random else 0
         return Inference(k_max=k_max, family=self.family, samples=samples)
 
 
 AnyTrained = TrainedSequences[Any, Any]  # translation or captioning
+Trainable = TypeVar("Trainable", bound=AnyTrained)
 
 
 def perplexity(trained: AnyTrained, batches: Iterable[Batch], *, k_max: int | None = None) -> float:
@@ -144,6 +162,14 @@ def perplexity(trained: AnyTrained, batches: Iterable[Batch], *, k_max: int | No
             found = target_log_probs(trained.model, *model_arguments(batch), inference=inference)
             total, count = total - found.double().sum().item(), count + int(batch.target_mask.sum())
     return math.exp(total / count)
+
+
+def load_run(config: Config, folder: Path, build: Callable[[Config, Vocabulary], Trainable]) -> Trainable:
+    """What is built for the run in a folder, at its best epoch; UserError where the folder holds another network."""
+    with user_errors(ValueError, OSError):
+        trained = build(config, Vocabulary.load(folder / "vocabulary.json"))
+        load_best(trained.module, folder)
+    return trained
 
 
 def run_vocabulary(folder: Path, start: Path | None, train: Callable[[], Vocabulary]) -> Vocabulary:

@@ -35,20 +35,15 @@ def word_uncertainty(trained: AnyTrained, batch: Batch, *, num_samples: int = 10
     r"""Split the predictive entropy of every word piece, :math:`H[y] = \mathrm{E}_w H[y \mid w] + I(y; w)`.
 
     Exact for alignments; over posterior samples for Bayesian attention, as
-    :func:`pyro_attention.analysis.decompose_uncertainty`; without an attention part for soft attention.
-
-    Args:
-        trained: The network.
-        batch: Sentences, whose words are taken as given up to each piece.
-        num_samples: Posterior samples of random attention weights.
+    :func:`pyro_attention.analysis.decompose_uncertainty`; without an attention part for soft attention. The words
+    before each piece are taken as given.
     """
     model = trained.model.eval()
     inference = trained.inference(samples=num_samples if trained.is_random else 0)
     state, parts = model.start(model.encode(batch.source, batch.source_mask), batch.source_mask), []
     with seeded(trained.config.seed):
         for step in model.steps(state, batch.target_in):
-            mixture = next_word_mixture(model, step, inference)
-            weights, probs = mixture.log_weights.double().exp(), mixture.log_probs.double().exp()
+            probs, weights = (part.double().exp() for part in next_word_mixture(model, step, inference))
             given = (weights * torch.special.entr(probs).sum(-1)).sum(-1)
             total = torch.special.entr((weights.unsqueeze(-1) * probs).sum(1)).sum(-1)
             parts.append((total, given, (total - given).clamp(min=0)))

@@ -1,4 +1,4 @@
-"""Decoding of translation and captioning: beam search, the greedy path, samples, and the words of given sentences."""
+"""Decoding of translation and captioning: beam search, samples, and the words of given sentences."""
 
 from models.decoding.beam import beam_search
 from models.decoding.hypotheses import Hypothesis
@@ -10,13 +10,12 @@ from models.decoding.next_word import (
     target_log_probs,
     word_alignment,
 )
-from models.decoding.sampling import greedy, sample
+from models.decoding.sampling import sample
 
 __all__ = [
     "Hypothesis",
     "Inference",
     "beam_search",
-    "greedy",
     "next_word_log_probs",
     "next_word_mixture",
     "sample",

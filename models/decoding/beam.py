@@ -26,13 +26,11 @@ from torch import Tensor
 from models.decoder import AttentionDecoder
 from models.decoder_state import DecoderState
 from models.decoding.hypotheses import Hypothesis, align, check_request, evaluation, largest, length_divisor, repeats
-from models.decoding.inference import Inference
+from models.decoding.inference import DEFAULT, Inference
 from models.decoding.next_word import next_word_log_probs
 from pyro_attention.posterior.predictive import seeded
 
 __all__ = ["beam_search"]
-
-_DEFAULT = Inference()
 
 
 @torch.no_grad()
@@ -48,7 +46,7 @@ def beam_search(
     length_penalty: float = 1.0,
     keep: int = 1,
     no_repeat: int | None = None,
-    inference: Inference = _DEFAULT,
+    inference: Inference = DEFAULT,
     alignments: bool = True,
     seed: int | None = None,
 ) -> list[list[Hypothesis]]:
@@ -85,8 +83,8 @@ def beam_search(
         >>> [len(hypotheses) for hypotheses in found], found[0][0].score >= found[0][1].score
         ([2, 2], True)
     """
-    request = {"begin": begin, "end": end, "max_length": max_length, "beam": beam, "keep": keep}
-    check_request(model, source, source_mask, inference, **request)
+    ids, counts = {"begin": begin, "end": end}, {"max_length": max_length, "beam": beam, "keep": keep}
+    check_request(model, source, source_mask, inference, ids=ids, counts=counts)
     search = _Search(end, beam, max_length, length_penalty, keep, no_repeat, [[] for _ in source])
     with evaluation(model), seeded(seed):
         start = model.start(model.encode(source, source_mask), source_mask)
@@ -99,19 +97,12 @@ def beam_search(
 
 @dataclass(frozen=True)
 class _Beams:
-    """Live hypotheses of the R sentences that are still searched.
+    """Live hypotheses of the R sentences that are still searched."""
 
-    Attributes:
-        state: The decoder's, a row for each hypothesis, ``R * beam``.
-        sentences: Places of the sentences in the batch, ``[R]``.
-        log_probs: Of the hypotheses, in falling order, ``[R, beam]``; -inf at empty places.
-        tokens: Of the hypotheses, from the begin token on, ``[R, beam, L]``.
-    """
-
-    state: DecoderState
-    sentences: Tensor
-    log_probs: Tensor
-    tokens: Tensor
+    state: DecoderState  # a row for each hypothesis, R * beam
+    sentences: Tensor  # places in the batch, [R]
+    log_probs: Tensor  # in falling order, [R, beam]; -inf at empty places
+    tokens: Tensor  # from the begin token on, [R, beam, L]
 
     @classmethod
     def begin(cls, start: DecoderState, begin: int, beam: int) -> _Beams:
@@ -138,19 +129,17 @@ class _Search:
     found: list[list[Hypothesis]]
 
     def __post_init__(self) -> None:
+        if self.keep > self.beam:
+            raise ValueError(f"keep is {self.keep}, expected at most the {self.beam} hypotheses of the beam")
         if not 0 <= self.length_penalty < math.inf:
-            penalty = self.length_penalty
-            raise ValueError(f"length_penalty is {penalty}, expected a number of at least 0: the bound needs it")
+            raise ValueError(f"length_penalty is {self.length_penalty}, expected a number of at least 0")
         if self.no_repeat is not None and self.no_repeat < 1:
             raise ValueError(f"no_repeat is {self.no_repeat}, expected a number of tokens of at least 1, or None")
 
     def advance(self, beams: _Beams, words: Tensor, state: DecoderState) -> _Beams | None:
-        """Continue the hypotheses by the best words; those that end are kept, None where no other can win any more.
+        """Continue the hypotheses by the best of words of log probabilities ``[R * beam, V]``; keep those that end.
 
-        Args:
-            beams: The live hypotheses.
-            words: Log probabilities ``[R * beam, V]`` of their next words.
-            state: The decoder's state after the step to these words.
+        None where no other can win any more; the state is the decoder's after the step to these words.
         """
         words = words.view(*beams.log_probs.shape, -1)
         if self.no_repeat is not None:

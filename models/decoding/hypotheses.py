@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -91,10 +91,8 @@ def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     least = values.topk(count, dim=1).values[:, -1:]
     if values.isnan().any():
-        raise ValueError(
-            f"log probabilities of {values.isnan().any(1).sum().item()} sentences are NaN, expected numbers; check the "
-            f"model's parameters"
-        )
+        bad = values.isnan().any(1).sum().item()
+        raise ValueError(f"log probabilities of {bad} sentences are NaN; check the model's parameters")
     above, equal = values > least, values == least
     room = count - above.sum(1, keepdim=True)
     chosen = (above | (equal & (equal.cumsum(1) <= room))).nonzero()[:, 1].view(len(values), count)
@@ -110,15 +108,7 @@ def align(
     begin: int,
     inference: Inference,
 ) -> list[list[Hypothesis]]:
-    """The hypotheses of every sentence with their alignments, by teacher forcing on their tokens.
-
-    Args:
-        model: The model.
-        start: Its state before the first word, a row for each sentence.
-        found: Hypotheses of each sentence.
-        begin: Id that stands before the first word.
-        inference: As in :func:`word_alignment`.
-    """
+    """The hypotheses of every sentence with their alignments, by teacher forcing from the state before the words."""
     pairs = [(sentence, hypothesis) for sentence, hypotheses in enumerate(found) for hypothesis in hypotheses]
     aligned: list[list[Hypothesis]] = [[] for _ in found]
     if not pairs:
@@ -153,28 +143,21 @@ def check_request(
     source_mask: Tensor,
     inference: Inference,
     *,
-    begin: int,
-    end: int,
-    max_length: int,
-    beam: int = 1,
-    keep: int = 1,
+    ids: Mapping[str, int],
+    counts: Mapping[str, int],
 ) -> None:
-    """Raise ValueError unless the arguments of a search are in range and fit the model."""
+    """Raise ValueError unless the arguments of a search fit the model, and its counts are positive, all by name."""
     inference.check(model)
     model.check_source(source)
     if source_mask.dtype != torch.bool or source_mask.shape != source.shape[:2]:
-        raise ValueError(
-            f"source_mask has shape {tuple(source_mask.shape)} and dtype {source_mask.dtype}, expected torch.bool of "
-            f"the source's shape {tuple(source.shape[:2])}, True at what is no padding"
-        )
+        seen = f"shape {tuple(source_mask.shape)} and dtype {source_mask.dtype}"
+        raise ValueError(f"source_mask has {seen}, expected torch.bool of the source's {tuple(source.shape[:2])}")
     if (source_mask[:, 1:] & ~source_mask[:, :-1]).any():
         raise ValueError("source_mask has words behind padding, expected the words of every row first")
     vocabulary = len(model.output.weight)
-    for name, token in (("begin", begin), ("end", end)):
+    for name, token in ids.items():
         if not isinstance(token, int) or not 0 <= token < vocabulary:
             raise ValueError(f"{name} is {token!r}, expected an id in 0 .. {vocabulary - 1}")
-    for name, number in (("max_length", max_length), ("beam", beam), ("keep", keep)):
+    for name, number in counts.items():
         if not isinstance(number, int) or number < 1:
             raise ValueError(f"{name} is {number!r}, expected an integer of at least 1")
-    if keep > beam:
-        raise ValueError(f"keep is {keep}, expected at most the {beam} hypotheses of the beam")

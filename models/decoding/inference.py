@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from models.decoder import AttentionDecoder
 from pyro_attention import AlignmentPrior, Amortised, ExpectedAlignment, Family
 
-__all__ = ["Inference"]
+__all__ = ["DEFAULT", "Inference"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,29 +58,25 @@ class Inference:
             raise TypeError(f"family is {self.family!r}, expected a Family such as Weibull(concentration=10.0)")
 
     def check(self, model: AttentionDecoder) -> None:
-        """Raise ValueError unless this fits the model's prior.
-
-        Raises:
-            ValueError: A family that does not fit the prior; samples of an alignment, without a family, or from an
-                inference network, which would need the words to come.
-        """
+        """Raise ValueError unless family and samples fit the model's prior."""
         aligned, family = isinstance(model.attention.prior, AlignmentPrior), self.family
         if family is not None and aligned != (family.kind == ExpectedAlignment.kind):
-            prior = type(model.attention.prior).__name__
-            raise ValueError(
-                f"family is {family}, of kind '{family.kind}', which does not fit the model's prior {prior}"
-            )
+            kind, prior = family.kind, type(model.attention.prior).__name__
+            raise ValueError(f"family is {family}, of kind '{kind}', which does not fit the model's prior {prior}")
         if self.samples == 0:
             return
         if aligned:
             raise ValueError(f"samples is {self.samples}, expected 0: the sum over alignments is exact")
         if family is None or isinstance(family, Amortised):
             raise ValueError(
-                f"samples is {self.samples} and family is {family}, expected a family to draw from without the words "
-                f"to come, such as Weibull(); an inference network sees those words, and serves with samples=0"
+                f"samples is {self.samples} and family is {family}, expected a family to draw from, such as Weibull(); "
+                f"an inference network sees the words to come, and serves with samples=0"
             )
 
     def sums_out(self, model: AttentionDecoder) -> bool:
         """Whether alignments are summed out; else weights make one context."""
         family = self.family.family if isinstance(self.family, Amortised) else self.family
         return isinstance(model.attention.prior, AlignmentPrior) and not isinstance(family, ExpectedAlignment)
+
+
+DEFAULT = Inference()

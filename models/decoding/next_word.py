@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from models.decoder import AttentionDecoder
 from models.decoder_state import DecoderState, Step
-from models.decoding.inference import Inference
+from models.decoding.inference import DEFAULT, Inference
 from pyro_attention import Dense
 from pyro_attention.analysis.alignments.uncertainty import k_max as keep_largest
 from pyro_attention.ops.token_log_prob import default_chunk_rows
 
 __all__ = [
-    "NextWord",
     "next_word_log_probs",
     "next_word_mixture",
     "target_alignments",
@@ -24,25 +22,10 @@ __all__ = [
     "word_alignment",
 ]
 
-_DEFAULT = Inference()
-
-
-@dataclass(frozen=True)
-class NextWord:
-    """The next word as a mixture: one distribution for each attention.
-
-    Attributes:
-        log_probs: Of the words, ``[B, C, V]``.
-        log_weights: Of the attentions, ``[B, C]``: of each alignment, of each posterior draw, or of the only one.
-    """
-
-    log_probs: Tensor
-    log_weights: Tensor
-
 
 @torch.no_grad()
 def next_word_log_probs(
-    model: AttentionDecoder, step: Step, inference: Inference = _DEFAULT, *, chunk_rows: int | None = None
+    model: AttentionDecoder, step: Step, inference: Inference = DEFAULT, *, chunk_rows: int | None = None
 ) -> Tensor:
     r"""Log probability of every next word, :math:`\log p(y \mid x, y_{<j})`, the alignment integrated out.
 
@@ -71,15 +54,24 @@ def next_word_log_probs(
     contexts, log_weights = _mixture(model, step, inference)
     rows = default_chunk_rows(len(model.output.weight), log_weights.dtype) if chunk_rows is None else chunk_rows
     chunks = [tensor.split(max(1, rows // contexts.size(1))) for tensor in (step.queries, contexts, log_weights)]
-    return torch.cat([_log_mixture(model, *chunk) for chunk in zip(*chunks, strict=True)])
+    log_probs = []
+    for queries, some, weights in zip(*chunks, strict=True):
+        log_f = model.likelihood(queries.unsqueeze(1), some).logits
+        log_probs.append((log_f + weights.unsqueeze(-1)).logsumexp(1))
+    return torch.cat(log_probs)
 
 
 @torch.no_grad()
-def next_word_mixture(model: AttentionDecoder, step: Step, inference: Inference = _DEFAULT) -> NextWord:
-    """What :func:`next_word_log_probs` is the mixture of; arguments as there."""
+def next_word_mixture(model: AttentionDecoder, step: Step, inference: Inference = DEFAULT) -> tuple[Tensor, Tensor]:
+    """What :func:`next_word_log_probs` is the mixture of; arguments as there.
+
+    Returns:
+        Log probabilities of the words, ``[B, C, V]``, and of the attentions, ``[B, C]``: of each alignment, of each
+        posterior draw, or of the only one.
+    """
     inference.check(model)
     contexts, log_weights = _mixture(model, step, inference)
-    return NextWord(model.likelihood(step.queries.unsqueeze(1), contexts).logits, log_weights)
+    return model.likelihood(step.queries.unsqueeze(1), contexts).logits, log_weights
 
 
 @torch.no_grad()
@@ -91,7 +83,7 @@ def target_log_probs(
     target_out: Tensor,
     target_mask: Tensor,
     *,
-    inference: Inference = _DEFAULT,
+    inference: Inference = DEFAULT,
 ) -> Tensor:
     r"""Log probability of every word of given sentences, :math:`\log p(y_j \mid x, y_{<j})`.
 
@@ -118,7 +110,7 @@ def target_log_probs(
 
 
 @torch.no_grad()
-def word_alignment(model: AttentionDecoder, step: Step, words: Tensor, inference: Inference = _DEFAULT) -> Tensor:
+def word_alignment(model: AttentionDecoder, step: Step, words: Tensor, inference: Inference = DEFAULT) -> Tensor:
     r"""Alignment of the words that were chosen: :math:`p(z \mid x, y_{\le j}) \propto p(z)\, f(y_j \mid z)`.
 
     Where attention weights are no alignments (soft attention and Bayesian attention), these weights, averaged over the
@@ -141,9 +133,9 @@ def word_alignment(model: AttentionDecoder, step: Step, words: Tensor, inference
 
 @torch.no_grad()
 def target_alignments(
-    model: AttentionDecoder, state: DecoderState, target_in: Tensor, target_out: Tensor, inference: Inference = _DEFAULT
+    model: AttentionDecoder, state: DecoderState, target_in: Tensor, target_out: Tensor, inference: Inference = DEFAULT
 ) -> Tensor:
-    """:func:`word_alignment` of every word of given sentences, by teacher forcing.
+    """:func:`word_alignment` of every word of given sentences, ``[B, M, N]``, by teacher forcing.
 
     Args:
         model: The model.
@@ -151,15 +143,10 @@ def target_alignments(
         target_in: Ids ``[B, M]`` of the words before.
         target_out: Ids ``[B, M]`` of the words.
         inference: How the attention is integrated out.
-
-    Returns:
-        ``[B, M, N]``; zeros at the padding of the source.
     """
     steps = model.steps(state, target_in, k_max=inference.k_max)
-    rows = [
-        word_alignment(model, step, words, inference) for step, words in zip(steps, target_out.unbind(1), strict=True)
-    ]
-    return torch.stack(rows, 1)
+    pairs = zip(steps, target_out.unbind(1), strict=True)
+    return torch.stack([word_alignment(model, step, words, inference) for step, words in pairs], 1)
 
 
 def _mixture(model: AttentionDecoder, step: Step, inference: Inference) -> tuple[Tensor, Tensor]:
@@ -198,9 +185,3 @@ def _draw_weights(model: AttentionDecoder, step: Step, inference: Inference) -> 
 
 def _as_float(scores: Tensor) -> Tensor:
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
-
-
-def _log_mixture(model: AttentionDecoder, queries: Tensor, contexts: Tensor, log_weights: Tensor) -> Tensor:
-    """Log of the mixture ``[B, V]`` of the word distributions of contexts ``[B, C, memory]``."""
-    log_f = model.likelihood(queries.unsqueeze(1), contexts).logits
-    return (log_f + log_weights.unsqueeze(-1)).logsumexp(1)

@@ -6,10 +6,11 @@ from typing import Any, ClassVar, Self
 
 import pyro.distributions as dist
 import torch
-from pyro.distributions import Distribution
+from pyro.distributions import Delta, Distribution
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
+from pyro_attention._checks import as_float
 from pyro_attention.families.base import FAMILIES, Family
 from pyro_attention.families.distribution import AttentionDistribution, expand_shared
 from pyro_attention.families.prior import PRIORS, Prior
@@ -22,7 +23,6 @@ __all__ = [
     "Categorical",
     "CategoricalAlignment",
     "ExpectedAlignment",
-    "ExpectedWeights",
     "Marginal",
 ]
 
@@ -31,7 +31,8 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
     r"""The key that a query attends to, :math:`z \sim \mathrm{Categorical}(\mathrm{softmax}(\Phi))`.
 
     Its value is the index of a key; :meth:`weights` makes it a row of attention weights with a single one. A floating
-    point value stands for the weights themselves: so ordinary soft attention, ``E[z]``, is a value of the same site.
+    point value stands for the weights themselves, such as those of soft attention, ``E[z]``; its log probability is the
+    expectation under them.
 
     Args:
         scores: Unnormalised log probabilities of the keys, ``[..., 1, N]``: one head, queries in plates.
@@ -60,6 +61,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
             )
         if scores.dim() < 2 or scores.size(-2) != 1:
             raise ValueError(f"scores have shape {tuple(scores.shape)}, expected one head, [..., 1, keys]")
+        scores = as_float(scores)
         self.layout, self._proposal = layout, Proposal(scores, layout, normalize=False)
         logits = scores.squeeze(-2)
         if layout.mask is not None:
@@ -69,21 +71,18 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         super().__init__(logits=logits, validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> CategoricalAlignment:
-        """Copy with a larger batch shape."""
         new = type(self).__new__(type(self)) if _instance is None else _instance
         new = super().expand(batch_shape, _instance=new)
         new.layout, new._proposal = self.layout, self._proposal
         return new  # type: ignore[no-any-return]
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log probability of a key; of weights, its expectation under them."""
         if value.is_floating_point():
             return (value.squeeze(-2) * self.logits).sum(-1)
         return super().log_prob(value)  # type: ignore[no-any-return]
 
     @property
     def full_shape(self) -> torch.Size:
-        """Shape of the weights, ``[..., 1, N]``."""
         return torch.Size((*self.batch_shape, 1, self._num_events))
 
     @property
@@ -116,8 +115,8 @@ class _WeightRows(constraints.Constraint):
 class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
     """An alignment whose value is a row of weights instead of the index of a key; its event is (1, N).
 
-    The categorical distribution lends it its log probability, in expectation under the weights, its entropy and its
-    KL. As a prior it stands beside a posterior that draws weights; only such a posterior has draws.
+    Log probability (in expectation under the weights), entropy and KL are those of the categorical distribution. As a
+    prior it stands beside a posterior that draws weights; only such a posterior has draws.
 
     Args:
         alignment: The categorical distribution.
@@ -138,64 +137,32 @@ class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
         super().__init__(shape[:-2], shape[-2:], validate_args=alignment._validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
-        """Copy with a larger batch shape."""
         new = expand_shared(self, batch_shape)
         new.alignment = self.alignment.expand(batch_shape)
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Expected log probability of the keys under weights ``[..., 1, N]``: the batch shape."""
         if self._validate_args:
             self._validate_sample(value)
         return self.alignment.log_prob(value)
 
     def entropy(self) -> Tensor:
-        """Entropy of the categorical distribution: the batch shape."""
         return self.alignment.entropy()  # type: ignore[no-any-return]
 
     def weights(self, value: Tensor) -> Tensor:
-        """The value."""
         return value
 
     @property
     def mean_value(self) -> Tensor:
-        """Probabilities of the keys as attention weights, ``[..., 1, N]``."""
         return self.alignment.mean_value
 
 
-class ExpectedWeights(AlignmentWeights):
-    """The point mass at the expected alignment; it has no density.
-
-    Args:
-        alignment: The distribution whose expectation it is.
-
-    Example:
-        >>> ExpectedWeights(CategoricalAlignment(torch.zeros(1, 2))).sample().tolist()
-        [[0.5, 0.5]]
-    """
-
-    has_rsample = True
-
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """The value."""
-        value = self.mean_value
-        return value.expand(*sample_shape, *value.shape)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Zero: the point has no prior term."""
-        return value.new_zeros(value.shape[:-2])
-
-
 @register_kl(CategoricalAlignment, CategoricalAlignment)
-def _kl_alignment(q: CategoricalAlignment, p: CategoricalAlignment) -> Tensor:
-    # torch's own is infinite where a probability of p underflows, though its logarithm is known
-    divergence: Tensor = (q.probs * (q.logits - p.logits)).sum(-1)
-    return divergence
-
-
 @register_kl(AlignmentWeights, AlignmentWeights)
-def _kl_weights(q: AlignmentWeights, p: AlignmentWeights) -> Tensor:
-    return _kl_alignment(q.alignment, p.alignment)  # type: ignore[no-any-return]
+def _kl_alignment(q: Any, p: Any) -> Tensor:
+    q, p = getattr(q, "alignment", q), getattr(p, "alignment", p)
+    # torch's own is infinite where a probability of p underflows, though its logarithm is known
+    return torch.as_tensor((q.probs * (q.logits - p.logits)).sum(-1))
 
 
 @PRIORS.register("alignment")
@@ -203,46 +170,40 @@ class AlignmentPrior(Prior):
     r"""The attention scores are the prior: :math:`z \sim \mathrm{Categorical}(\mathrm{softmax}(\Phi))`.
 
     Example:
-        >>> import torch
-        >>> from pyro_attention import Dense
         >>> AlignmentPrior()(torch.zeros(2, 1, 3), None, Dense(event_dim=2)).probs.shape
         torch.Size([2, 3])
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2.
     """
 
-    kind: ClassVar[str] = CategoricalAlignment.kind
+    kind = CategoricalAlignment.kind
     over_queries_obstacle = "each query chooses its key by itself"
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> CategoricalAlignment:  # noqa: ARG002
         return CategoricalAlignment(scores, layout=layout)
 
 
-class _AlignmentFamily(Family):
-    kind: ClassVar[str] = CategoricalAlignment.kind
-
-
 @FAMILIES.register("expected_alignment")
-class ExpectedAlignment(_AlignmentFamily):
+class ExpectedAlignment(Family):
     r"""Soft attention under an alignment prior: the point mass at :math:`\mathrm{E}[z]`, without a prior term.
 
     Example:
-        >>> import torch
         >>> ExpectedAlignment().posterior(CategoricalAlignment(torch.zeros(1, 2))).sample().tolist()
         [[0.5, 0.5]]
     """
 
+    kind = CategoricalAlignment.kind
     has_prior_term = False
 
     def prior(self, prior: CategoricalAlignment) -> AlignmentWeights:
         return AlignmentWeights(prior)
 
     def posterior(self, prior: CategoricalAlignment) -> Distribution:
-        return ExpectedWeights(prior)
+        return Delta(prior.mean_value, event_dim=2)
 
 
 @FAMILIES.register("marginal")
-class Marginal(_AlignmentFamily):
+class Marginal(Family):
     r"""No posterior: the alignment is summed out exactly, :math:`\log \sum_z p(z)\, f(y \mid z)`.
 
     For :class:`AlignmentELBO`, whose value then is the log evidence; elsewhere it draws from the prior.
@@ -254,6 +215,7 @@ class Marginal(_AlignmentFamily):
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.
     """
 
+    kind = CategoricalAlignment.kind
     infer: ClassVar[dict[str, Any]] = {"enumerate": "parallel", "marginal": True}
 
     def posterior(self, prior: CategoricalAlignment) -> Distribution:
@@ -261,7 +223,7 @@ class Marginal(_AlignmentFamily):
 
 
 @FAMILIES.register("categorical")
-class Categorical(_AlignmentFamily):
+class Categorical(Family):
     r"""Categorical posterior, summed out exactly: :math:`\mathrm{E}_q[\log f(y \mid z)] - \mathrm{KL}(q \| p)`.
 
     By itself q is the prior ("hard attention", whose KL is zero); with :class:`Amortised` its scores come from an
@@ -277,14 +239,12 @@ class Categorical(_AlignmentFamily):
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.1.
     """
 
+    kind = CategoricalAlignment.kind
+
     def __init__(self, *, enumerate: bool = True) -> None:
         super().__init__()
         self.enumerate = enumerate
-
-    @property
-    def infer(self) -> dict[str, Any]:  # type: ignore[override]
-        """How the site is to be inferred."""
-        return {"enumerate": "parallel"} if self.enumerate else {}
+        self.infer = {"enumerate": "parallel"} if enumerate else {}  # type: ignore[misc]
 
     def posterior(self, prior: CategoricalAlignment) -> Distribution:
         return CategoricalAlignment(prior.proposal.scores, layout=prior.layout)

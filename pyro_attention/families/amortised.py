@@ -9,7 +9,7 @@ import torch
 from pyro.distributions import Distribution
 from torch import nn
 
-from pyro_attention._checks import check_finite
+from pyro_attention._checks import check_finite, check_kind
 from pyro_attention.families.base import Family
 
 __all__ = ["Amortised"]
@@ -46,40 +46,24 @@ class Amortised(Family):
         self, network: nn.Module, family: Family, *, from_prior: bool = False, warm_start: bool = False
     ) -> None:
         super().__init__()
-        if not isinstance(family, Family):
-            raise TypeError(f"family is {family!r}, expected a Family such as Categorical()")
+        check_kind("family", family, Family, "Categorical()")
         self.network, self.family = network, family
         self.from_prior, self.warm_start = from_prior, warm_start
-
-    @property
-    def kind(self) -> str:  # type: ignore[override]
-        """That of the family."""
-        return self.family.kind
-
-    @property
-    def has_prior_term(self) -> bool:  # type: ignore[override]
-        """That of the family."""
-        return self.family.has_prior_term
-
-    @property
-    def infer(self) -> dict[str, Any]:  # type: ignore[override]
-        """That of the family."""
-        return self.family.infer
+        self.kind, self.has_prior_term = family.kind, family.has_prior_term
+        self.infer = family.infer  # type: ignore[misc]
 
     def prior(self, prior: Any) -> Any:
         return self.family.prior(prior)
 
     def amortise(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
-        """Posterior of a site from its prior and the arguments of the model."""
         if self.warm_start:
             return self.family.posterior(prior)
         scores = self.network(*args, **kwargs)
         own = prior.proposal.scores
         if scores.shape != own.shape:
-            raise ValueError(
-                f"the inference network returned scores of shape {tuple(scores.shape)}, expected the layer's "
-                f"{tuple(own.shape)}; if it scores all queries at once, they must be one site of the model"
-            )
+            seen = f"the inference network returned scores of shape {tuple(scores.shape)}"
+            remedy = "if it scores all queries at once, they must be one site of the model"
+            raise ValueError(f"{seen}, expected the layer's {tuple(own.shape)}; {remedy}")
         if self.from_prior:
             scores = scores + own.detach()
         proposal = replace(prior.proposal, scores=scores)

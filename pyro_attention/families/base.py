@@ -3,10 +3,8 @@
 Every family has ``E[S] = exp(scores)``, so all of them share one deterministic limit: ordinary attention.
 
 **What the posterior depends on.** A family reads the scores of the layer, which the network computes from the inputs x,
-and a concentration or scale of its own. So q(W | x) does not see the observation y of the same call: training moves the
-network's parameters by all observations, but for given parameters two data sets with the same x have the same q. With
-:class:`~pyro_attention.Amortised` an inference network takes the arguments of the model, y among them, and q(W | x, y)
-follows it. Either way q draws the weights of a call independently, given the scores.
+and a concentration or scale of its own. So q(W | x) does not see the observation y of the same call, unless by an
+inference network (:class:`~pyro_attention.Amortised`). Given the scores, the weights of a call are independent.
 
 **The exact posterior of a small model.** The model is an ordinary Pyro model, so Hamiltonian Monte Carlo samples its
 weights given y, with the parameters held fixed; compare it with the guide before trusting the guide's intervals. One
@@ -65,8 +63,8 @@ class Family(nn.Module):
             ``class Mine(Family, shifts_scores=True)``: a subclass may make the spread depend on the scores.
     """
 
-    kind: ClassVar[str] = LogWeights.kind
-    has_prior_term: ClassVar[bool] = True
+    kind: str = LogWeights.kind
+    has_prior_term: bool = True
     infer: ClassVar[dict[str, Any]] = {}
     shifts_scores: ClassVar[bool] = False
 
@@ -97,8 +95,7 @@ class OneParameterFamily(Family):
         learnable: Train it (through its logarithm).
 
     Raises:
-        ValueError: The value is not positive, or has more than one dimension; at a call: neither one entry nor one per
-            head.
+        ValueError: The value is not positive, or, at a call at the latest, neither a number nor one per head.
     """
 
     def __init__(self, name: str, value: float | Tensor, *, of: str, learnable: bool) -> None:
@@ -118,13 +115,10 @@ class OneParameterFamily(Family):
 
     def value(self, prior: LogWeights) -> Tensor:
         """The parameter in a shape that broadcasts against the prior's scores."""
-        value = self.log_value.exp()
-        if value.dim() == 0:
-            return value
-        heads = prior.full_shape[prior.layout.head_dim]
+        value, heads = self.log_value.exp(), prior.full_shape[prior.layout.head_dim]
         if value.numel() not in (1, heads):
             raise ValueError(f"{self._name} has {value.numel()} entries, expected 1 or one for each of {heads} heads")
-        return prior.layout.spread_heads(value)
+        return prior.layout.spread_heads(value) if value.dim() else value
 
     def extra_repr(self) -> str:
         shown = as_numbers(self.log_value.exp())

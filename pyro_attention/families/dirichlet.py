@@ -13,7 +13,7 @@ from pyro_attention.families.distribution import ContinuousWeights, check_same_e
 from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.ops.noise import log_standard_gamma
-from pyro_attention.ops.special import lgamma_exp
+from pyro_attention.ops.special import digamma_exp, lgamma_exp, trigamma_exp
 
 __all__ = ["Dirichlet", "DirichletPrior", "DirichletWeights", "kl_dirichlet"]
 
@@ -23,7 +23,7 @@ LARGEST_SCORE = 10.0
 class _LogSimplex(constraints.Constraint):
     """Logarithms of points on the simplex, one a row of keys; masked entries may be anything.
 
-    No transform from all real numbers onto it is registered, so MCMC refuses such a site.
+    No transform from all real numbers onto it is registered, so Hamiltonian Monte Carlo refuses such a site.
     """
 
     def __init__(self, layout: Layout, event_dim: int) -> None:
@@ -31,7 +31,6 @@ class _LogSimplex(constraints.Constraint):
         super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
-        """Whether each value is in the constraint; the batch shape."""
         mask = self.layout.mask
         shown = value if mask is None else value.masked_fill(~mask, 0)
         close = torch.isclose(shown, self.layout.log_softmax(value), rtol=1e-4, atol=1e-4)
@@ -48,9 +47,6 @@ class DirichletWeights(ContinuousWeights):
     ratios :math:`\log W_i - \log W_j`, whichever key j is: it treats all keys alike, and is torch's density of W times
     :math:`\prod_i W_i`. The entropy belongs to the same measure; the KL depends on none.
 
-    The value must be the logarithm of a point on the simplex; Hamiltonian Monte Carlo, which needs a map from all real
-    numbers onto the support, refuses it.
-
     Moments are per weight. Density and entropy hold one term a row, which is shared out in proportion to E[W], so that
     summed over the event they are right. Masked keys take part in nothing; a row without keys has weights of zero.
 
@@ -60,7 +56,7 @@ class DirichletWeights(ContinuousWeights):
         options: ``shape`` and ``validate_args`` of :class:`ContinuousWeights`.
 
     Raises:
-        ValueError: The layout is no :class:`Dense`, a parameter is not finite, or there are too few dimensions.
+        ValueError: The layout is no :class:`Dense`, or as there.
 
     Example:
         >>> p = DirichletWeights(torch.tensor([1.0, 3.0]).log().expand(1, 1, 2))
@@ -87,7 +83,6 @@ class DirichletWeights(ContinuousWeights):
 
     @property
     def support(self) -> constraints.Constraint:
-        """Logarithms of points on the simplex."""
         return _LogSimplex(self.layout, len(self.event_shape))
 
     @property
@@ -97,7 +92,6 @@ class DirichletWeights(ContinuousWeights):
 
     @property
     def mean_value(self) -> Tensor:
-        """The value ``log E[W]``."""
         return self.layout.log_softmax(self.log_concentration).expand(self.full_shape)
 
     def draw(self, shape: torch.Size) -> Tensor:
@@ -106,11 +100,11 @@ class DirichletWeights(ContinuousWeights):
 
     @property
     def mean(self) -> Tensor:
-        return _digamma_exp(self.log_concentration) - _digamma_exp(self._log_total)
+        return digamma_exp(self.log_concentration) - digamma_exp(self._log_total)
 
     @property
     def variance(self) -> Tensor:
-        return _trigamma_exp(self.log_concentration) - _trigamma_exp(self._log_total)
+        return trigamma_exp(self.log_concentration) - trigamma_exp(self._log_total)
 
     @property
     def entropy_per_weight(self) -> Tensor:
@@ -121,9 +115,8 @@ class DirichletWeights(ContinuousWeights):
 
     @property
     def _log_normalizer(self) -> Tensor:
-        return lgamma_exp(self.log_concentration) - self.layout.softmax(self.log_concentration) * lgamma_exp(
-            self._log_total
-        )
+        share = self.layout.softmax(self.log_concentration)
+        return lgamma_exp(self.log_concentration) - share * lgamma_exp(self._log_total)
 
     @property
     def _log_total(self) -> Tensor:
@@ -133,14 +126,6 @@ class DirichletWeights(ContinuousWeights):
 def _log_total(log_concentration: Tensor, layout: Layout) -> Tensor:
     """``log a_0``, for every key; 0 where keys are masked."""
     return log_concentration - layout.log_softmax(log_concentration)
-
-
-def _digamma_exp(x: Tensor) -> Tensor:
-    return torch.digamma(1 + x.exp()) - (-x).exp()
-
-
-def _trigamma_exp(x: Tensor) -> Tensor:
-    return torch.polygamma(1, 1 + x.exp()) + (-2 * x).exp()
 
 
 @register_kl(DirichletWeights, DirichletWeights)
@@ -187,15 +172,13 @@ class DirichletPrior(Prior):
     Their size is the prior's strength, so they enter raw, clamped to [-10, 10].
 
     Example:
-        >>> import torch
-        >>> from pyro_attention import Dense
         >>> DirichletPrior()(torch.zeros(2, 1, 3), None, Dense(event_dim=2)).concentration.shape
         torch.Size([2, 1, 3])
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2; the clamp is in its code.
     """
 
-    kind: ClassVar[str] = DirichletWeights.kind
+    kind = DirichletWeights.kind
     normalizes = False
     over_queries_obstacle = "each query's weights are by themselves a point on the simplex"
 
@@ -217,7 +200,7 @@ class Dirichlet(Family):
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3, algorithm 2.
     """
 
-    kind: ClassVar[str] = DirichletWeights.kind
+    kind = DirichletWeights.kind
 
     def posterior(self, prior: Any) -> DirichletWeights:
         return DirichletWeights(_clamp(prior.proposal.scores), layout=prior.layout, shape=prior.full_shape)

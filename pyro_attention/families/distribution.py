@@ -48,10 +48,8 @@ class AttentionDistribution:
     def proposal(self) -> Proposal:
         """What the attention layer proposes to the site, from which a posterior family starts."""
         if self._proposal is None:
-            raise ValueError(
-                f"{type(self).__name__} carries no scores; sample it through LatentAttention, or give it some by "
-                f".with_proposal(Proposal(scores, layout))"
-            )
+            remedy = "sample it through LatentAttention, or use .with_proposal(Proposal(scores, layout))"
+            raise ValueError(f"{type(self).__name__} carries no scores; {remedy}")
         return self._proposal
 
     def with_proposal(self, proposal: Proposal) -> Self:
@@ -85,13 +83,7 @@ class AttentionDistribution:
         return self.batch_shape + self.event_shape
 
     def posterior(self, family: Family, *args: Any, **kwargs: Any) -> Distribution:
-        """Posterior of the site whose prior this is, by a family.
-
-        Args:
-            family: The posterior family, of the same kind.
-            args: Arguments of the model, which an inference network reads.
-            kwargs: Its keyword arguments.
-        """
+        """Posterior of the site whose prior this is, by a family of the same kind, from the arguments of the model."""
         return family.amortise(self, *args, **kwargs)
 
     def materialise(self, value: Tensor) -> Tensor:
@@ -105,8 +97,8 @@ class AttentionDistribution:
 
     @property
     def masked_fraction(self) -> float:
-        """Fraction of masked entries."""
-        mask = self.layout.mask
+        """Fraction of entries that are masked or do not count."""
+        mask = self.layout.kept
         return 0.0 if mask is None else 1 - mask.float().mean().item()
 
     def __repr__(self) -> str:
@@ -116,11 +108,7 @@ class AttentionDistribution:
 
 
 def expand_shared(distribution: Shared, batch_shape: Any) -> Shared:
-    """Copy with a larger batch shape that shares the tensors it holds, unexpanded.
-
-    Raises:
-        ValueError: The batch shape does not expand to this one.
-    """
+    """Copy with a larger batch shape that shares the tensors it holds; ValueError where it does not expand to it."""
     shape = torch.Size(batch_shape)
     padded = (1,) * (len(shape) - len(distribution.batch_shape)) + distribution.batch_shape
     if len(padded) > len(shape) or any(a not in (1, b) for a, b in zip(padded, shape, strict=True)):
@@ -141,8 +129,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
 
     Its event is (heads, queries, keys), (heads, keys) or (edges, heads). Its parameters stay unexpanded. The layout's
     mask takes entries out of every moment, entropy, KL and weight. Only the density counts them, as standard normal
-    under every prior and posterior alike: so it integrates to one, which MCMC needs, and they cancel between prior and
-    posterior. Nothing reads their values; in a draw they are zero, without any noise.
+    under prior and posterior alike: so it integrates to one, which MCMC needs. In a draw they are zero.
 
     A subclass declares its parameters as attributes, and supplies :meth:`draw`, ``mean_value``, ``entropy_per_weight``
     and ``log_density``.
@@ -182,8 +169,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         if len(full) < self.layout.event_dim:
             raise ValueError(
                 f"{type(self).__name__}: parameters of shape {tuple(full)} have fewer dimensions than the "
-                f"{self.layout.event_dim} event dimensions of {type(self.layout).__name__}; expected [..., heads, "
-                f"queries, keys] or [..., edges, heads]"
+                f"{self.layout.event_dim} event dimensions of {type(self.layout).__name__}"
             )
         split = len(full) - self.layout.event_dim
         super().__init__(full[:split], full[split:], validate_args=validate_args)
@@ -225,16 +211,20 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         raise NotImplementedError
 
     def sum_event(self, term: Tensor, *, summed: tuple[int, ...] = ()) -> Tensor:
-        """Sum over the unmasked entries of the event, without expanding what broadcasts: the batch shape.
+        """Sum of a term per weight over the unmasked entries of the event, without expanding it: the batch shape.
 
-        Args:
-            term: Per weight, in the smallest shape that holds it.
-            summed: Event dimensions (negative) that it was summed over already.
+        ``summed`` are the event dimensions (negative) that it was summed over already.
         """
         dims = tuple(range(-len(self.event_shape), 0))
-        if self.layout.mask is not None:
+        mask, counted = self.layout.mask, self.layout.counted
+        if counted is not None and -2 not in summed:
+            if all(tensor is None or tensor.dim() < 2 or tensor.size(-2) == 1 for tensor in (term, mask)):
+                term, summed = term * counted.sum(-2, keepdim=True), (*summed, -2)  # the same for every query
+            else:
+                mask = self.layout.kept
+        if mask is not None:
             # where, not a product: 0 * inf would be NaN
-            term = term.where(self.layout.mask, 0)
+            term = term.where(mask, 0)
         term = term[(None,) * (len(dims) - term.dim())]
         repeats = math.prod(self.event_shape[dim] for dim in dims if term.size(dim) == 1 and dim not in summed)
         return (term.sum(dims) * repeats).expand(self.batch_shape)
@@ -251,6 +241,8 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
             for dim in range(-min(term.dim(), len(self.event_shape)), 0)
             if term.size(dim) > 1 and all(other.dim() < -dim or other.size(dim) == 1 for other in others)
         )
+        if -2 in dims and self.layout.counted is not None:
+            term = self.layout.counted.mT.to(term.dtype) @ term  # the sum over the queries that count
         if dims:
             term = term.sum(dims, keepdim=True)
         return self.sum_event(term * factor, summed=dims)
@@ -262,9 +254,9 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         density, dims = self.log_density(value), len(self.event_shape)
         shape = torch.broadcast_shapes(density.shape[: density.dim() - dims], self.batch_shape)
         total = self.expand(shape).sum_event(density)
-        if self.layout.mask is None:
+        if self.layout.kept is None:
             return total
-        hidden = (-0.5 * (value.square() + _LOG_2_PI)).masked_fill(self.layout.mask, 0)
+        hidden = (-0.5 * (value.square() + _LOG_2_PI)).masked_fill(self.layout.kept, 0)
         return total + hidden.sum(tuple(range(-dims, 0)))
 
     def entropy(self) -> Tensor:

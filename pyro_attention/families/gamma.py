@@ -13,7 +13,7 @@ from pyro_attention.families.log_weights import LogWeights
 from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Layout
 from pyro_attention.ops.noise import log_standard_gamma
-from pyro_attention.ops.special import lgamma_and_exp, lgamma_exp
+from pyro_attention.ops.special import digamma_exp, lgamma_and_exp, lgamma_exp, trigamma_exp
 
 __all__ = ["ContextualGammaPrior", "FixedGammaPrior", "Gamma", "GammaWeights"]
 
@@ -30,11 +30,7 @@ class GammaWeights(LogWeights):
     Args:
         log_concentration: ``log a``, broadcastable to batch + event.
         log_rate: ``log b``, broadcastable to batch + event.
-        options: ``layout``, ``shape`` and ``validate_args`` of :class:`ContinuousWeights`, ``proposal`` of
-            :class:`LogWeights`.
-
-    Raises:
-        ValueError: A parameter is not finite, or there are too few dimensions.
+        options: Those of :class:`LogWeights`.
 
     Example:
         >>> p = GammaWeights(torch.tensor(2.0).log().expand(1, 1, 4), torch.tensor(4.0).log())
@@ -61,11 +57,11 @@ class GammaWeights(LogWeights):
 
     @property
     def mean(self) -> Tensor:
-        return torch.digamma(1 + self.concentration) - (-self.log_concentration).exp() - self.log_rate
+        return digamma_exp(self.log_concentration) - self.log_rate
 
     @property
     def variance(self) -> Tensor:
-        return torch.polygamma(1, 1 + self.concentration) + (-2 * self.log_concentration).exp()
+        return trigamma_exp(self.log_concentration)
 
     @property
     def mean_gap(self) -> Tensor:
@@ -103,9 +99,6 @@ class FixedGammaPrior(Prior, reads="nothing"):
         concentration: Shape ``a > 0``.
         rate: Rate ``b > 0``; the prior mean is ``a / b``.
 
-    Raises:
-        ValueError: An argument is not positive and finite.
-
     Example:
         >>> FixedGammaPrior(concentration=2.0, rate=1.0).log_rate.item()
         0.0
@@ -134,10 +127,6 @@ class ContextualGammaPrior(Prior, reads="keys"):
         heads: One network a head (as in the graph code), or 1 for a network shared by all heads.
         rate: Rate ``b > 0``; the larger, the stronger the prior.
         hidden_dim: Width of the hidden layer.
-        literal: The paper's text instead of its code: :math:`a_j = \Psi_j`, prior mean Psi / b.
-
-    Raises:
-        ValueError: A size below one, a rate that is not positive; at a call, keys of another width.
 
     Example:
         >>> from pyro_attention import Dense
@@ -151,18 +140,14 @@ class ContextualGammaPrior(Prior, reads="keys"):
 
     log_rate: Tensor
 
-    def __init__(
-        self, key_dim: int, heads: int = 1, *, rate: float = 1.0, hidden_dim: int = 10, literal: bool = False
-    ) -> None:
+    def __init__(self, key_dim: int, heads: int = 1, *, rate: float = 1.0, hidden_dim: int = 10) -> None:
         super().__init__()
         self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim)
         self.add_positive("rate", rate)
-        self.literal = literal
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GammaWeights:
         log_psi: Tensor = self.network(keys, layout)
-        log_concentration = log_psi if self.literal else log_psi + self.log_rate
-        return GammaWeights(log_concentration, self.log_rate, layout=layout, shape=scores.shape)
+        return GammaWeights(log_psi + self.log_rate, self.log_rate, layout=layout, shape=scores.shape)
 
 
 @FAMILIES.register("gamma")
@@ -172,9 +157,6 @@ class Gamma(OneParameterFamily):
     Args:
         concentration: ``a > 0``, a number or one per head; ``Var[S] / E[S]^2`` is 1 / a.
         learnable: Train it (through its logarithm).
-
-    Raises:
-        ValueError: The concentration is not positive, or has neither one entry nor one per head.
 
     Example:
         >>> Gamma(concentration=torch.tensor([2.0, 4.0]))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence, register_kl
 
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
-from pyro_attention.families.distribution import ContinuousWeights, check_same_event
+from pyro_attention.families.distribution import check_same_event
 from pyro_attention.families.key_network import KeyNetwork
+from pyro_attention.families.normal import NormalValue
 from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Layout
 
@@ -22,20 +22,15 @@ __all__ = ["ContextualGaussianPrior", "FixedGaussianPrior", "Gaussian", "Gaussia
 _OBSTACLE = "a weight is drawn as it is, normalised over nothing"
 
 
-class GaussianWeights(ContinuousWeights):
+class GaussianWeights(NormalValue):
     r"""Independent Gaussian weights: the value is the weight itself, :math:`W \sim \mathrm{Normal}(m, s)`.
 
     No normalizer touches it; :meth:`weights` sets masked entries to zero, and that is all.
 
-    Args:
-        loc: ``m``, broadcastable to batch + event.
-        scale: ``s > 0``, broadcastable to batch + event.
-        options: ``layout``, ``shape`` and ``validate_args`` of :class:`ContinuousWeights`.
-
-    Raises:
-        ValueError: The scale is not positive, a parameter is not finite, or there are too few dimensions.
+    Arguments and errors are those of :class:`NormalValue` and :class:`ContinuousWeights`.
 
     Example:
+        >>> import torch
         >>> q = GaussianWeights(torch.tensor([0.9, 0.1]).expand(1, 1, 2), torch.tensor(0.5))
         >>> q.weights(torch.tensor([[[-0.5, 2.0]]])).tolist()
         [[[-0.5, 2.0]]]
@@ -45,28 +40,9 @@ class GaussianWeights(ContinuousWeights):
     """
 
     kind: ClassVar[str] = "gaussian weights"
-    positive: ClassVar[tuple[str, ...]] = ("scale",)
-    loc: Tensor
-    scale: Tensor
-
-    def __init__(self, loc: Tensor, scale: Tensor, **options: Any) -> None:
-        super().__init__(loc=loc, scale=scale, **options)
-        self.normal = Normal(self.loc, self.scale, validate_args=False)
 
     def weights(self, value: Tensor) -> Tensor:
-        """The value, with zeros at masked entries."""
         return value if self.layout.mask is None else value.masked_fill(~self.layout.mask, 0)
-
-    def draw(self, shape: torch.Size) -> Tensor:
-        return torch.addcmul(self.loc, torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device), self.scale)
-
-    @property
-    def mean(self) -> Tensor:
-        return self.loc
-
-    @property
-    def variance(self) -> Tensor:
-        return self.scale.square()
 
     @property
     def mean_value(self) -> Tensor:
@@ -75,18 +51,7 @@ class GaussianWeights(ContinuousWeights):
     @property
     def deterministic_value(self) -> Tensor:
         """The weights of ordinary attention, around which the posterior lies."""
-        proposal = self.proposal
-        weights: Tensor = proposal.normalizer(proposal.scores, self.layout)
-        return weights.expand(self.full_shape)
-
-    @property
-    def entropy_per_weight(self) -> Tensor:
-        entropy: Tensor = self.normal.entropy()
-        return entropy
-
-    def log_density(self, value: Tensor) -> Tensor:
-        density: Tensor = self.normal.log_prob(value)
-        return density
+        return super().weights(self.proposal.scores).expand(self.full_shape)
 
 
 @register_kl(GaussianWeights, GaussianWeights)
@@ -103,6 +68,7 @@ def kl_gaussian(q: GaussianWeights, p: GaussianWeights) -> Tensor:
         ValueError: The two have different event shapes.
 
     Example:
+        >>> import torch
         >>> q, p = (GaussianWeights(torch.full((1, 1, 4), m), torch.tensor(1.0)) for m in (0.0, 1.0))
         >>> kl_gaussian(q, p).item()
         2.0
@@ -110,7 +76,8 @@ def kl_gaussian(q: GaussianWeights, p: GaussianWeights) -> Tensor:
     Source: Bahuleyan et al. (2018), Variational Attention for Sequence-to-Sequence Models.
     """
     check_same_event(q, p)
-    return q.sum_event(kl_divergence(q.normal, p.normal))
+    q_normal, p_normal = (Normal(weights.loc, weights.scale, validate_args=False) for weights in (q, p))
+    return q.sum_event(kl_divergence(q_normal, p_normal))
 
 
 @PRIORS.register("gaussian_fixed")
@@ -121,9 +88,6 @@ class FixedGaussianPrior(Prior, reads="nothing"):
         loc: Mean.
         scale: Standard deviation, positive.
 
-    Raises:
-        ValueError: ``loc`` is not finite or ``scale`` not positive.
-
     Example:
         >>> FixedGaussianPrior(scale=2.0).log_gaussian_scale.exp().item()
         2.0
@@ -131,7 +95,7 @@ class FixedGaussianPrior(Prior, reads="nothing"):
     Source: Bahuleyan et al. (2018), Variational Attention for Sequence-to-Sequence Models: N(0, 1).
     """
 
-    kind: ClassVar[str] = GaussianWeights.kind
+    kind = GaussianWeights.kind
     over_queries_obstacle = _OBSTACLE
     gaussian_loc: Tensor
     log_gaussian_scale: Tensor
@@ -155,10 +119,8 @@ class ContextualGaussianPrior(Prior, reads="keys"):
         scale: Standard deviation, positive.
         hidden_dim: Width of the hidden layer.
 
-    Raises:
-        ValueError: A size below one, a scale that is not positive; at a call, keys of another width.
-
     Example:
+        >>> import torch
         >>> from pyro_attention import Dense
         >>> prior = ContextualGaussianPrior(8)(torch.zeros(1, 3, 5), torch.randn(1, 5, 8), Dense())
         >>> prior.loc.sum(-1).allclose(torch.ones(1, 1))
@@ -167,7 +129,7 @@ class ContextualGaussianPrior(Prior, reads="keys"):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.3, for the network.
     """
 
-    kind: ClassVar[str] = GaussianWeights.kind
+    kind = GaussianWeights.kind
     over_queries_obstacle = _OBSTACLE
     log_gaussian_scale: Tensor
 
@@ -189,9 +151,6 @@ class Gaussian(OneParameterFamily):
         scale: ``s > 0``, the standard deviation of a weight, a number or one per head; to 0 is ordinary attention.
         learnable: Train it (through its logarithm).
 
-    Raises:
-        ValueError: The scale is not positive, or has neither one entry nor one per head.
-
     Example:
         >>> Gaussian(scale=0.2)
         Gaussian(scale=0.2)
@@ -199,7 +158,7 @@ class Gaussian(OneParameterFamily):
     Source: Bahuleyan et al. (2018), Variational Attention for Sequence-to-Sequence Models, with its mean.
     """
 
-    kind: ClassVar[str] = GaussianWeights.kind
+    kind = GaussianWeights.kind
 
     def __init__(self, scale: float | Tensor = 0.1, *, learnable: bool = False) -> None:
         super().__init__("scale", scale, of="gaussian", learnable=learnable)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import as_float, check_positive
+from pyro_attention._checks import check_positive
 from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment
 from pyro_attention.families.base import FAMILIES, Family
-from pyro_attention.layout import Layout
 from pyro_attention.ops.noise import log_exponential
 
 __all__ = ["GumbelSoftmax", "RelaxedAlignment"]
@@ -23,16 +22,14 @@ class RelaxedAlignment(AlignmentWeights):
     expectation under the weights), entropy and KL are those of that distribution.
 
     Args:
-        scores: Unnormalised log probabilities of the keys, ``[..., 1, N]``: one head, queries in plates.
+        alignment: The categorical distribution.
         temperature: ``tau > 0``.
-        layout: Dense with ``event_dim=2``; its mask takes keys out. Without any key the weights are zero.
-        validate_args: Check values.
 
     Raises:
-        ValueError: The temperature is not positive; more than one head, or queries in the event.
+        ValueError: The temperature is not positive.
 
     Example:
-        >>> q = RelaxedAlignment(torch.zeros(2, 1, 3), temperature=0.5)
+        >>> q = RelaxedAlignment(CategoricalAlignment(torch.zeros(2, 1, 3)), temperature=0.5)
         >>> q.rsample().sum(-1).tolist()
         [[1.0], [1.0]]
 
@@ -42,16 +39,9 @@ class RelaxedAlignment(AlignmentWeights):
 
     has_rsample = True
 
-    def __init__(
-        self,
-        scores: Tensor,
-        *,
-        temperature: float,
-        layout: Layout | None = None,
-        validate_args: bool | None = None,
-    ) -> None:
+    def __init__(self, alignment: CategoricalAlignment, *, temperature: float) -> None:
         check_positive("temperature", temperature)
-        super().__init__(CategoricalAlignment(as_float(scores), layout=layout, validate_args=validate_args))
+        super().__init__(alignment)
         self.temperature = temperature
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
@@ -87,7 +77,7 @@ class GumbelSoftmax(Family):
     Concrete Distribution; Deng et al. (2018), Latent Alignment and Variational Attention, for alignments.
     """
 
-    kind: ClassVar[str] = CategoricalAlignment.kind
+    kind = CategoricalAlignment.kind
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
@@ -98,8 +88,8 @@ class GumbelSoftmax(Family):
         return AlignmentWeights(prior)
 
     def posterior(self, prior: CategoricalAlignment) -> RelaxedAlignment:
-        posterior = RelaxedAlignment(prior.proposal.scores, temperature=self.temperature, layout=prior.layout)
-        return posterior.expand(prior.batch_shape)
+        alignment = CategoricalAlignment(prior.proposal.scores, layout=prior.layout)
+        return RelaxedAlignment(alignment, temperature=self.temperature).expand(prior.batch_shape)
 
     def extra_repr(self) -> str:
         return f"temperature={self.temperature}"

@@ -54,10 +54,9 @@ class KeyNetwork(nn.Module):
         keys = layout.heads_first(keys)
         heads, key_dim, _ = self.hidden_weight.shape
         if keys.size(-1) != key_dim or heads not in (1, keys.size(-3)):
-            raise ValueError(
-                f"keys have {keys.size(-3)} heads of width {keys.size(-1)}, but the contextual prior expects "
-                f"{heads if heads > 1 else 'any number of'} heads of width {key_dim}"
-            )
+            expected = f"{heads if heads > 1 else 'any number of'} heads of width {key_dim}"
+            seen = f"{keys.size(-3)} heads of width {keys.size(-1)}"
+            raise ValueError(f"keys have {seen}, but the contextual prior expects {expected}")
         shape = keys.shape[:-1]
         if heads == 1:  # one product for all; batched ones would take a gradient of the weights for every entry
             keys = keys.reshape(1, -1, key_dim)

@@ -66,7 +66,6 @@ class LogWeights(ContinuousWeights):
 
     @property
     def deterministic_value(self) -> Tensor:
-        """The value whose weights are ordinary attention, for a layer that Pyro does not run."""
         return self.proposal.scores.expand(self.full_shape)
 
     @property
@@ -84,8 +83,11 @@ class LogWeights(ContinuousWeights):
         raise NotImplementedError
 
     def shifted(self, scores: Tensor, layout: Layout) -> Self:
-        """The distribution of ``log S + scores``, of the shape of the scores."""
-        raise NotImplementedError
+        """The distribution of ``log S + scores``, of the shape of the scores; the location is the first parameter."""
+        parameters: dict[str, Any] = {name: getattr(self, name) for name in self.parameter_names}
+        location = self.parameter_names[0]
+        parameters[location] = scores + parameters[location]
+        return type(self)(**parameters, layout=layout, shape=scores.shape)
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
         """``-E_q[log p(log S)]``, p being this distribution, summed over the unmasked entries of the event."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
 from pyro_attention.families.key_network import KeyNetwork
 from pyro_attention.families.log_weights import LogWeights
+from pyro_attention.families.normal import NormalValue
 from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Layout
 from pyro_attention.ops.noise import NoiseKind
@@ -18,19 +19,12 @@ from pyro_attention.ops.noise import NoiseKind
 __all__ = ["ContextualLogNormalPrior", "FixedLogNormalPrior", "LogNormal", "LogNormalWeights"]
 
 
-class LogNormalWeights(LogWeights):
+class LogNormalWeights(NormalValue, LogWeights):
     r"""Log of LogNormal weights: :math:`\log S \sim \mathrm{Normal}(m, s)`; posterior or prior.
 
     .. math:: \log \mathrm{E}[S] = m + s^2/2, \quad \mathrm{H}[\log S] = \tfrac12 \log(2\pi e) + \log s
 
-    Args:
-        loc: ``m``, broadcastable to batch + event.
-        scale: ``s > 0``, broadcastable to batch + event.
-        options: ``layout``, ``shape`` and ``validate_args`` of :class:`ContinuousWeights`, ``proposal`` of
-            :class:`LogWeights`.
-
-    Raises:
-        ValueError: The scale is not positive, a parameter is not finite, or there are too few dimensions.
+    Arguments and errors are those of :class:`NormalValue` and :class:`LogWeights`.
 
     Example:
         >>> p = LogNormalWeights(torch.zeros(1, 1, 4), torch.tensor(1.0))
@@ -40,16 +34,7 @@ class LogNormalWeights(LogWeights):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
 
-    positive: ClassVar[tuple[str, ...]] = ("scale",)
     noise_kind: ClassVar[NoiseKind | None] = "normal"
-    loc: Tensor
-    scale: Tensor
-
-    def __init__(self, loc: Tensor, scale: Tensor, **options: Any) -> None:
-        super().__init__(loc=loc, scale=scale, **options)
-
-    def draw(self, shape: torch.Size) -> Tensor:
-        return self.from_noise(torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device))
 
     @property
     def noise_scale(self) -> Tensor:
@@ -58,31 +43,12 @@ class LogNormalWeights(LogWeights):
     def from_noise(self, noise: Tensor) -> Tensor:
         return torch.addcmul(self.loc, noise, self.scale)
 
-    def shifted(self, scores: Tensor, layout: Layout) -> LogNormalWeights:
-        return LogNormalWeights(scores + self.loc, self.scale, layout=layout, shape=scores.shape)
-
-    @property
-    def mean(self) -> Tensor:
-        return self.loc
-
-    @property
-    def variance(self) -> Tensor:
-        return self.scale.square()
-
     @property
     def mean_gap(self) -> Tensor:
         return self.scale.square() / 2
 
     def compute_log_expected_weight(self) -> Tensor:
         return self.loc + self.scale.square() / 2
-
-    @property
-    def entropy_per_weight(self) -> Tensor:
-        return 0.5 * math.log(2 * math.pi * math.e) + self.scale.log()
-
-    def log_density(self, value: Tensor) -> Tensor:
-        standard = (value - self.loc) / self.scale
-        return -0.5 * standard.square() - self.scale.log() - 0.5 * math.log(2 * math.pi)
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
         r""":math:`\sum \log s + \tfrac12\log 2\pi + (\mathrm{Var}_q[\log S] + (\mathrm{E}_q[\log S]-m)^2)/2s^2`."""
@@ -100,9 +66,6 @@ class FixedLogNormalPrior(Prior, reads="nothing"):
     Args:
         loc: Mean of ``log S``.
         scale: Standard deviation of ``log S``, positive.
-
-    Raises:
-        ValueError: ``loc`` is not finite or ``scale`` not positive.
 
     Example:
         >>> FixedLogNormalPrior(loc=-1.0, scale=2.0).loc.item()
@@ -132,10 +95,6 @@ class ContextualLogNormalPrior(Prior, reads="keys"):
         heads: One network a head, or 1 for a network shared by all heads.
         scale: Standard deviation of ``log S``, positive; the smaller, the stronger the prior.
         hidden_dim: Width of the hidden layer.
-        literal: The paper's text instead of its code: :math:`m_j = \Psi_j`.
-
-    Raises:
-        ValueError: A size below one, a scale that is not positive; at a call, keys of another width.
 
     Example:
         >>> from pyro_attention import Dense
@@ -147,18 +106,14 @@ class ContextualLogNormalPrior(Prior, reads="keys"):
 
     log_scale: Tensor
 
-    def __init__(
-        self, key_dim: int, heads: int = 1, *, scale: float = 1.0, hidden_dim: int = 10, literal: bool = False
-    ) -> None:
+    def __init__(self, key_dim: int, heads: int = 1, *, scale: float = 1.0, hidden_dim: int = 10) -> None:
         super().__init__()
         self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim)
         self.add_positive("scale", scale)
-        self.literal = literal
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogNormalWeights:
         log_psi: Tensor = self.network(keys, layout)
-        loc = log_psi.exp() if self.literal else log_psi
-        return LogNormalWeights(loc, self.log_scale.exp(), layout=layout, shape=scores.shape)
+        return LogNormalWeights(log_psi, self.log_scale.exp(), layout=layout, shape=scores.shape)
 
 
 @FAMILIES.register("lognormal")
@@ -168,9 +123,6 @@ class LogNormal(OneParameterFamily, shifts_scores=True):
     Args:
         scale: ``sigma > 0``, the standard deviation of ``log S``, a number or one per head.
         learnable: Train it (through its logarithm).
-
-    Raises:
-        ValueError: The scale is not positive, or has neither one entry nor one per head.
 
     Example:
         >>> LogNormal(scale=0.5, learnable=True)

@@ -24,6 +24,10 @@ Reads = Literal["nothing", "keys", "scores"]
 class Prior(nn.Module):
     """Maps (scores, keys, layout) to the prior of one attention call; subclasses implement :meth:`forward`.
 
+    Raises:
+        ValueError: A number that is not finite, or not positive where it must be; where the prior reads the keys, a
+            size below one and, at a call, keys of another width.
+
     Attributes:
         kind: The kind of its distributions, which a posterior family must share.
         normalizes: Scores may enter as log-softmax; False where their size means something.

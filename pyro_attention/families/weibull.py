@@ -13,7 +13,6 @@ from torch.distributions import register_kl
 
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
 from pyro_attention.families.log_weights import LogWeights
-from pyro_attention.layout import Layout
 from pyro_attention.ops.noise import NoiseKind, log_exponential
 from pyro_attention.ops.transforms import in_transform
 
@@ -33,11 +32,7 @@ class WeibullWeights(LogWeights):
     Args:
         log_scale: :math:`\log\lambda`, broadcastable to batch + event.
         concentration: ``k > 0``, broadcastable to batch + event.
-        options: ``layout``, ``shape`` and ``validate_args`` of :class:`ContinuousWeights`, ``proposal`` of
-            :class:`LogWeights`.
-
-    Raises:
-        ValueError: The concentration is not positive, a parameter is not finite, or there are too few dimensions.
+        options: Those of :class:`LogWeights`.
 
     Example:
         >>> q = WeibullWeights(torch.zeros(2, 3, 4), torch.tensor(10.0))
@@ -67,9 +62,6 @@ class WeibullWeights(LogWeights):
 
     def from_noise(self, noise: Tensor) -> Tensor:
         return torch.addcdiv(self.log_scale, noise, self.concentration)
-
-    def shifted(self, scores: Tensor, layout: Layout) -> WeibullWeights:
-        return WeibullWeights(scores + self.log_scale, self.concentration, layout=layout, shape=scores.shape)
 
     @property
     def mean(self) -> Tensor:
@@ -102,9 +94,6 @@ class Weibull(OneParameterFamily, shifts_scores=True):
     Args:
         concentration: ``k > 0``, a number or one per head; ``Std[log S]`` is 1.28 / k.
         learnable: Train it (through its logarithm).
-
-    Raises:
-        ValueError: The concentration is not positive, or has neither one entry nor one per head.
 
     Example:
         >>> Weibull(concentration=5.0)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyro_attention.attention import LatentAttention
 from pyro_attention.families.gamma import ContextualGammaPrior
 from pyro_attention.families.prior import Prior
 from pyro_attention.layers.pyg import REDUCTIONS, check_conv, check_size, pyg_weights, read_nodes, self_loop_features
@@ -119,14 +118,8 @@ class GraphAttention(AttentionLayer):
         out_width = width if concat else out_channels
         self.res = nn.Linear(widths[1], out_width, bias=False) if residual else None
         self.bias = nn.Parameter(torch.zeros(out_width)) if bias else None
-        self.named = name is not None
-        self.attention = LatentAttention(
-            self.default_name if name is None else name,
-            ContextualGammaPrior(out_channels, heads) if prior is None else prior,
-            normalizer=normalizer,
-            dropout=dropout,
-            normalize_scores=normalize_scores,
-        )
+        prior = ContextualGammaPrior(out_channels, heads) if prior is None else prior
+        self.add_attention(name, prior, normalizer=normalizer, dropout=dropout, normalize_scores=normalize_scores)
         self.value_dropout = Dropout(value_dropout, name="value_dropout")
         self.reset_parameters()
 
@@ -215,7 +208,6 @@ class GraphAttention(AttentionLayer):
         return replace(output, weights=edges, self_loop_weights=loops)
 
     def extra_repr(self) -> str:
-        """Sizes, as PyG shows them."""
         return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
 
     def _attend(
@@ -242,24 +234,18 @@ class GraphAttention(AttentionLayer):
         return replace(output, context=context), graph
 
     def _layout(self, edge_index: Tensor | EdgeList, num_sources: int, num_targets: int) -> EdgeList:
+        sizes = num_sources, num_targets
         if isinstance(edge_index, Tensor):
-            sizes = (num_sources, num_targets)
             return EdgeList.from_edge_index(edge_index, num_nodes=sizes, add_self_loops=self.add_self_loops)
         if not isinstance(edge_index, EdgeList):
-            raise TypeError(
-                f"edge_index is of type {type(edge_index).__name__}, expected an int64 tensor [2, edges] or an "
-                f"EdgeList; a SparseTensor adj_t becomes one by torch.stack(adj_t.t().coo()[:2])"
-            )
-        if (edge_index.sources.count, edge_index.targets.count) != (num_sources, num_targets):
-            raise ValueError(
-                f"the EdgeList has {edge_index.sources.count} sources and {edge_index.targets.count} targets, the "
-                f"features {num_sources} and {num_targets}"
-            )
-        if edge_index.has_self_loops != self.add_self_loops:
-            raise ValueError(
-                f"the EdgeList was built with add_self_loops={edge_index.has_self_loops}, the layer expects "
-                f"{self.add_self_loops}"
-            )
+            seen = f"edge_index is of type {type(edge_index).__name__}, expected int64 [2, edges] or an EdgeList"
+            raise TypeError(f"{seen}; a SparseTensor adj_t becomes the first by torch.stack(adj_t.t().coo()[:2])")
+        counts = edge_index.sources.count, edge_index.targets.count
+        if counts != sizes:
+            raise ValueError(f"the EdgeList has (sources, targets) {counts}, but x has {sizes}; build one for x")
+        loops = edge_index.has_self_loops
+        if loops != self.add_self_loops:
+            raise ValueError(f"the EdgeList has add_self_loops={loops}, expected {self.add_self_loops} as in the layer")
         return edge_index
 
     def _project(self, x: Tensor, linear: nn.Linear) -> Tensor:
@@ -281,10 +267,8 @@ class GraphAttention(AttentionLayer):
         if edge_attr.dim() == 1:
             edge_attr = edge_attr.unsqueeze(-1)
         if edge_attr.shape != (graph.num_input_edges, self.lin_edge.in_features):
-            raise ValueError(
-                f"edge_attr has shape {tuple(edge_attr.shape)}, expected "
-                f"{(graph.num_input_edges, self.lin_edge.in_features)}"
-            )
+            expected = graph.num_input_edges, self.lin_edge.in_features
+            raise ValueError(f"edge_attr has shape {tuple(edge_attr.shape)}, expected {expected}")
         if graph.has_self_loops:
             edge_attr = torch.cat([edge_attr, self_loop_features(edge_attr, graph, self.fill_value)])
         return torch.unflatten(self.lin_edge(edge_attr), -1, (self.heads, self.out_channels))

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float
-from pyro_attention.attention import LatentAttention
 from pyro_attention.blocked.attention import attend_blocked, blocked_obstacle
 from pyro_attention.blocked.choice import Implementation, check_implementation, is_blocked, scores_shape, unsupported
 from pyro_attention.families.gamma import ContextualGammaPrior
 from pyro_attention.families.prior import Prior
-from pyro_attention.layers.masks import Mask, read_attn_mask, read_padding
 from pyro_attention.layers.scores import ScaledDotProduct
-from pyro_attention.layers.torch_layer import NoFastPath, check_inputs, check_layer, projections
+from pyro_attention.layers.torch_layer import (
+    Mask,
+    NoFastPath,
+    check_inputs,
+    check_layer,
+    projections,
+    read_attn_mask,
+    read_padding,
+)
 from pyro_attention.layout import Dense
-from pyro_attention.normalizers import Hybrid, Normalizer
+from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.output import AttentionOutput
 from pyro_attention.site_names import AttentionLayer
 
@@ -90,7 +97,7 @@ class MultiheadAttention(AttentionLayer):
     """
 
     # What torch's encoders read of their attention; so they call it, in evaluation mode too.
-    batch_first = True
+    batch_first: ClassVar[bool] = True
     in_proj_bias = None
     in_proj_weight = NoFastPath()
     _qkv_same_embed_dim = False
@@ -113,60 +120,81 @@ class MultiheadAttention(AttentionLayer):
         super().__init__()
         check_implementation(implementation)
         self.implementation: Implementation = implementation
-        self.named = name is not None
-        name = self.default_name if name is None else name
         if num_heads < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}")
-        if isinstance(normalizer, Hybrid) and normalizer.logit.numel() not in (1, num_heads):
-            raise ValueError(
-                f"site '{name}': Hybrid has {normalizer.logit.numel()} mixing weights, the attention {num_heads} "
-                f"heads; pass Hybrid(heads={num_heads})"
-            )
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, embed_dim, bias=bias)
         self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, embed_dim, bias=bias)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.score = ScaledDotProduct()
-        self.attention = LatentAttention(
-            name,
-            ContextualGammaPrior(embed_dim // num_heads) if prior is None else prior,
-            normalizer=normalizer,
-            dropout=dropout,
-            normalize_scores=normalize_scores,
-        )
+        prior = ContextualGammaPrior(embed_dim // num_heads) if prior is None else prior
+        self.add_attention(name, prior, normalizer=normalizer, dropout=dropout, normalize_scores=normalize_scores)
         obstacle = blocked_obstacle(self.attention, training=False)  # dropout may be meant for dense training
         if implementation == "blocked" and obstacle is not None:
-            raise unsupported(name, obstacle)
+            raise unsupported(self.attention.name, obstacle)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Xavier-uniform weights and zero biases, as torch does."""
-        for linear in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
+        for linear in self._linears():
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
     @classmethod
     @torch.no_grad()
-    def from_torch(
-        cls, layer: nn.MultiheadAttention, *, name: str | None = None, prior: Prior | None = None
-    ) -> MultiheadAttention:
-        """Copy of a trained torch layer, on its device, in its dtype and mode (training or evaluation).
+    def from_torch(cls, layer: nn.MultiheadAttention, *, name: str | None = None, prior: Prior | None = None) -> Self:
+        """Copy of a trained torch layer, on its device, in its dtype and mode; frozen weights stay frozen.
+
+        :func:`pyro_attention.integrations.torch_nn.bayesian` copies all layers of a model.
 
         Raises:
-            ValueError: The layer is not ``batch_first``, or uses ``add_bias_kv`` or ``add_zero_attn``.
+            TypeError: It is another layer, or one with a forward of its own.
+            ValueError: The layer is not ``batch_first``, uses ``add_bias_kv`` or ``add_zero_attn``, has parametrised
+                weights, or has hooks.
         """
-        check_layer(layer)
+        check_layer(layer, batch_first=cls.batch_first)
         new = cls(
             layer.embed_dim, layer.num_heads, layer.dropout, layer.in_proj_bias is not None,
             kdim=layer.kdim, vdim=layer.vdim, name=name, prior=prior,
         )  # fmt: skip
         new.to(layer.out_proj.weight)
-        for linear, state in zip((new.q_proj, new.k_proj, new.v_proj), projections(layer), strict=True):
+        for linear, state in zip(new._linears(), projections(layer), strict=True):
             linear.load_state_dict(state)
-        new.out_proj.load_state_dict(layer.out_proj.state_dict())
+            for key, source in state.items():
+                linear.get_parameter(key).requires_grad_(source.requires_grad)
         return new.train(layer.training)
+
+    @torch.no_grad()
+    def to_torch(self) -> nn.MultiheadAttention:
+        """Copy as a torch layer with the trained weights, and without the prior.
+
+        Raises:
+            ValueError: The normalizer is not :class:`Softmax`, or the scores no scaled dot products.
+        """
+        normalizer, score = self.attention.normalizer, self.score
+        if type(normalizer) is not Softmax or type(score) is not ScaledDotProduct:
+            raise ValueError(
+                f"site '{self.attention.name}': torch's layer has no {type(normalizer).__name__} of "
+                f"{type(score).__name__}, expected Softmax of ScaledDotProduct"
+            )
+        q, k, v, out = self._linears()
+        layer = nn.MultiheadAttention(
+            self.embed_dim, self.num_heads, self.attention.dropout.p, out.bias is not None,
+            kdim=k.in_features, vdim=v.in_features, batch_first=self.batch_first,
+        ).to(out.weight)  # fmt: skip
+        for linear, state in zip((q, k, v, out), projections(layer), strict=True):
+            for key, packed in state.items():
+                packed.detach().copy_(linear.get_parameter(key))
+        for name, parameter in layer.named_parameters():
+            key = "bias" if "bias" in name else "weight"
+            sources = [out] if name.startswith("out") else [q, k, v]
+            parameter.requires_grad_(any(linear.get_parameter(key).requires_grad for linear in sources))
+        return layer.train(self.training)
+
+    def _linears(self) -> tuple[nn.Linear, nn.Linear, nn.Linear, nn.Linear]:
+        return self.q_proj, self.k_proj, self.v_proj, self.out_proj
 
     def forward(
         self,
@@ -208,10 +236,8 @@ class MultiheadAttention(AttentionLayer):
                 padded keys without a ``query_padding_mask``.
             TypeError: An input is no floating-point tensor, or a mask is neither boolean nor floating point.
         """
-        output = self.attend(
-            query, key, value, key_padding_mask, need_weights, attn_mask, is_causal,
-            query_padding_mask=query_padding_mask,
-        )  # fmt: skip
+        masks = key_padding_mask, need_weights, attn_mask, is_causal
+        output = self.attend(query, key, value, *masks, query_padding_mask=query_padding_mask)
         weights = output.weights
         return output.context, weights.mean(-3) if weights is not None and average_attn_weights else weights
 
@@ -249,29 +275,24 @@ class MultiheadAttention(AttentionLayer):
             )  # fmt: skip
         else:
             mask = read_attn_mask(attn_mask, shape) & keys[..., None, None, :] & queries[..., None, :, None]
-            output = self._attend_dense(q, k, v, mask, is_causal)
+            if is_causal:
+                mask &= Mask(torch.ones(shape[-2:], dtype=torch.bool, device=q.device).tril())
+            scores: Tensor = self.score(q, k)
+            if mask.bias is not None:
+                scores = scores + mask.bias.to(scores.dtype)
+            output = self.attention(scores, v, keys=k, layout=Dense(mask.allowed, causal=is_causal or None))
         context = self.out_proj(output.context.transpose(-3, -2).flatten(-2))
         return replace(output, context=context, weights=output.weights if need_weights else None)
 
-    def _attend_dense(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, is_causal: bool) -> AttentionOutput:
-        scores: Tensor = self.score(q, k)
-        if mask.bias is not None:
-            scores = scores + mask.bias.to(scores.dtype)
-        if is_causal:
-            mask &= Mask(torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril())
-        layout = Dense(mask.allowed, causal=True if is_causal else None)
-        output: AttentionOutput = self.attention(scores, v, keys=k, layout=layout)
-        return output
-
     def extra_repr(self) -> str:
-        """Sizes, as in the constructor."""
         return f"{self.embed_dim}, {self.num_heads}, kdim={self.k_proj.in_features}, vdim={self.v_proj.in_features}"
 
     def _obstacle(self, attn_mask: Tensor | None, keys: Mask, need_weights: bool) -> str | None:
         """What keeps a call from being blocked; None when nothing does."""
         if need_weights:
-            return "need_weights=True, as it never holds all weights; pass need_weights=False, and draw some by \
-sample_posterior"
+            return (
+                "need_weights=True, of which it never holds all; pass need_weights=False, draw some by sample_posterior"
+            )
         if attn_mask is not None:
             return "attn_mask, only key_padding_mask, query_padding_mask and is_causal"
         if self.implementation != "dense" and keys.has_bias:
@@ -288,14 +309,13 @@ sample_posterior"
         """Which queries may attend at all."""
         if keys.allowed is not None and query_padding_mask is None and self.attention.normalizer.over_queries:
             raise ValueError(
-                f"site '{self.attention.name}': {type(self.attention.normalizer).__name__} normalises over queries, "
-                f"and padded ones would take weight from the others; pass query_padding_mask= as well (in "
-                f"self-attention the key_padding_mask, one that ignores nothing where no query is padded)"
+                f"site '{self.attention.name}': {type(self.attention.normalizer).__name__} normalises over queries, so "
+                f"padded ones take weight from the others; pass query_padding_mask= too (of zeros if none is padded)"
             )
         queries = read_padding("query_padding_mask", query_padding_mask, shape, -2)
         if queries.has_bias:
             raise ValueError(
-                "query_padding_mask has numbers other than 0 and -inf, but nothing is added to the scores of a query; "
-                "pass a boolean mask, True = attends to nothing"
+                "query_padding_mask has numbers other than 0 and -inf, but a query's scores have no such term; pass a "
+                "boolean mask, True = attends to nothing"
             )
         return Mask(queries.allowed)

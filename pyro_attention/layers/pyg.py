@@ -20,43 +20,28 @@ def check_conv(conv: Any) -> None:
     kind = type(conv)
     # by name, as PyG need not be installed; a subclass may compute something else
     if kind.__name__ != "GATConv" or not kind.__module__.startswith("torch_geometric."):
-        raise TypeError(
-            f"cannot copy a {kind.__module__}.{kind.__qualname__}, expected a torch_geometric.nn.GATConv itself; other "
-            f"layers compute other scores"
-        )
+        seen = f"{kind.__module__}.{kind.__qualname__}"
+        raise TypeError(f"cannot copy a {seen}, expected a torch_geometric.nn.GATConv itself, whose scores these are")
     if conv.flow != "source_to_target":
-        raise ValueError(
-            f"cannot copy a GATConv with flow='{conv.flow}', expected 'source_to_target'; copy a layer made without "
-            f"flow, with the same parameters, and give it edge_index.flip(0)"
-        )
+        remedy = "copy a layer made without flow, with the same parameters, and give it edge_index.flip(0)"
+        raise ValueError(f"cannot copy a GATConv with flow='{conv.flow}', expected 'source_to_target'; {remedy}")
     aggregation = type(conv.aggr_module).__name__
     if aggregation != "SumAggregation":
         raise ValueError(f"cannot copy a GATConv whose aggr is a {aggregation}, expected 'add'")
     if any(is_lazy(parameter) for parameter in conv.parameters()):
-        raise ValueError(
-            f"cannot copy {conv}, whose sizes are not known yet (-1); call it once with data before it is copied"
-        )
+        raise ValueError(f"cannot copy {conv}, whose sizes are not known yet (-1); call it once with data before")
     if isinstance(conv.fill_value, Tensor):
-        raise ValueError(
-            f"cannot copy a GATConv whose fill_value is a tensor of shape {tuple(conv.fill_value.shape)}, expected a "
-            f"number or the name of a reduction"
-        )
+        seen = f"a tensor of shape {tuple(conv.fill_value.shape)}"
+        raise ValueError(f"cannot copy a GATConv whose fill_value is {seen}, expected a number or a reduction's name")
 
 
 def read_nodes(x: Any) -> tuple[Tensor, Tensor]:
-    """Source and target nodes: the same tensor twice unless the graph is bipartite.
-
-    Raises:
-        TypeError: These are no tensors in floating point.
-        ValueError: They have fewer than two dimensions.
-    """
+    """Source and target nodes: the same tensor twice unless the graph is bipartite; raises unless they are nodes."""
     ends = x if isinstance(x, tuple | list) else (x, x)
     if [isinstance(nodes, Tensor) for nodes in ends] != [True, True]:
         seen = f"({', '.join(type(nodes).__name__ for nodes in x)})" if ends is x else type(x).__name__
-        raise TypeError(
-            f"x is {seen}, expected a tensor or (sources, targets), two tensors; scores need the features of the "
-            f"targets, too, so (x, None) of PyG has no counterpart"
-        )
+        remedy = "(x, None) of PyG has no counterpart, as scores need the features of the targets"
+        raise TypeError(f"x is {seen}, expected a tensor or two, (sources, targets); {remedy}")
     for nodes in ends:
         if not nodes.is_floating_point():
             raise TypeError(f"x has dtype {nodes.dtype}, expected floating point; convert it with .float()")
@@ -74,10 +59,7 @@ def check_size(size: tuple[int | None, int | None] | None, sources: Tensor, targ
 
 
 def pyg_weights(weights: Tensor, graph: EdgeList) -> tuple[Tensor, Tensor]:
-    """Edges ``[2, E']`` and their weights ``[..., E', H]`` as PyG returns them.
-
-    Self loops that were replaced are left out; those that were added come last.
-    """
+    """Edges ``[2, E']`` and their weights ``[..., E', H]`` as PyG returns them, without replaced self loops."""
     edge_index = torch.stack([graph.sources.index, graph.targets.index])
     if graph.mask is None:
         return edge_index, weights

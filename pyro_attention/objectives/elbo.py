@@ -12,7 +12,6 @@ from pyro import poutine
 from pyro.distributions import Delta
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
-from pyro.infer.elbo import ELBOModule
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.util import prune_subsample_sites
@@ -21,12 +20,12 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyro_attention._guide_runs import run_messenger
-from pyro_attention.objectives.module import WholeELBOModule, loss_and_backward
+from pyro_attention.objectives.module import DifferentiableELBO
 
 __all__ = ["AttentionELBO"]
 
 
-class AttentionELBO(TraceMeanField_ELBO):
+class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
     r"""Negative ELBO with closed-form KL, summed over every valid attention weight.
 
     .. math:: -\mathrm{E}_q[\log p(y \mid W)] + \mathrm{kl\_weight} \cdot \sum_\text{sites} \mathrm{KL}(q \| p)
@@ -38,11 +37,10 @@ class AttentionELBO(TraceMeanField_ELBO):
     site of the guide has ``log q``: the KL of an autoguide is estimated from the drawn values, as in stock Pyro.
 
     Parameters that a step does not use (a prior network while the KL weight is 0, or under ``Soft``) take part in the
-    module's loss without a gradient: their ``grad`` stays None in one process, so no optimiser moves them, and DDP,
-    which must hear of every parameter, averages zeros (an optimiser with weight decay then shrinks them). DDP needs
-    no ``find_unused_parameters=True`` for them. Two things are left to the caller: run the module once before it is
-    wrapped when an autoguide makes its parameters at the first call, and seed every rank differently after the
-    parameters are made (``torch.manual_seed(seed + rank)``), because ranks with equal seeds draw equal noise.
+    module's loss without a gradient: their ``grad`` stays None in one process, and DDP averages zeros, without
+    ``find_unused_parameters=True`` (an optimiser with weight decay then shrinks them). Two things are left to the
+    caller of DDP: run the module once before it is wrapped when an autoguide makes its parameters at the first call,
+    and seed every rank differently afterwards (``torch.manual_seed(seed + rank)``), or all draw equal noise.
 
     Args:
         kl_weight: Weight of the KL terms, or a callable of :attr:`step` (see :mod:`pyro_attention.schedules`); 0 skips
@@ -86,9 +84,7 @@ class AttentionELBO(TraceMeanField_ELBO):
         max_plate_nesting: float = float("inf"),
     ) -> None:
         super().__init__(
-            num_particles=num_particles,
-            vectorize_particles=vectorize_particles,
-            max_plate_nesting=max_plate_nesting,
+            num_particles=num_particles, vectorize_particles=vectorize_particles, max_plate_nesting=max_plate_nesting
         )
         if kl not in ("closed_form", "sampled"):
             raise ValueError(f"kl is '{kl}', expected 'closed_form' or 'sampled'")
@@ -104,10 +100,6 @@ class AttentionELBO(TraceMeanField_ELBO):
         if not 0 <= weight < float("inf"):
             raise ValueError(f"kl_weight is {weight} at step {self.step}, expected a finite number >= 0")
         return weight
-
-    def __call__(self, model: Any, guide: Any) -> ELBOModule:
-        """The loss as a module, called with the arguments of the model."""
-        return WholeELBOModule(model, guide, self)
 
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Estimate of the negative ELBO in nats, without gradient."""
@@ -125,10 +117,6 @@ class AttentionELBO(TraceMeanField_ELBO):
             loss = loss - elbo / self.num_particles
         return torch.as_tensor(loss)
 
-    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Estimate of the negative ELBO; its gradient is added to the parameters of the param store."""
-        return loss_and_backward(self, model, guide, args, kwargs)
-
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Traces of model and guide; log-probabilities are computed at observed sites only."""
         if isinstance(poutine.unwrap(guide), GuideMessenger):
@@ -143,29 +131,24 @@ class AttentionELBO(TraceMeanField_ELBO):
         model_trace, guide_trace = prune_subsample_sites(model_trace), prune_subsample_sites(guide_trace)
         model_trace.compute_log_prob(lambda _, site: site["is_observed"])
         if is_validation_enabled():
-            for _, site in _sample_sites(model_trace):
-                if site["is_observed"]:
-                    check_site_shape(site, self.max_plate_nesting)
+            for name in model_trace.observation_nodes:
+                check_site_shape(model_trace.nodes[name], self.max_plate_nesting)
             if self.kl == "closed_form":
                 _check_mean_field(model_trace, guide_trace)
         return model_trace, guide_trace
 
     def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
         elbo, weight = torch.zeros(()), self.current_kl_weight()
-        for name, site in _sample_sites(model_trace):
-            if site["is_observed"]:
-                elbo = elbo + site["log_prob_sum"]
-            elif name not in guide_trace.nodes:
-                raise ValueError(
-                    f"site '{name}' is in the model alone; use AlignmentELBO to sum an alignment out, or give the "
-                    f"guide such a site"
-                )
+        for name in model_trace.observation_nodes:
+            elbo = elbo + model_trace.nodes[name]["log_prob_sum"]
+        for name in model_trace.stochastic_nodes:
+            if name not in guide_trace.nodes:
+                remedy = "give the guide such a site, or use AlignmentELBO to sum an alignment out"
+                raise ValueError(f"site '{name}' is in the model alone; {remedy}")
         for name, site in _sample_sites(guide_trace):
             if name not in model_trace.nodes and not site["infer"].get("is_auxiliary"):
-                raise ValueError(
-                    f"site '{name}' is in the guide alone; mark it by infer={{'is_auxiliary': True}}, or give the "
-                    f"model such a site"
-                )
+                remedy = "give the model such a site, or mark it by infer={'is_auxiliary': True}"
+                raise ValueError(f"site '{name}' is in the guide alone; {remedy}")
             self._check_pathwise(name, site)
             if weight > 0:
                 # ScoreFunctionELBO reads it there
@@ -189,61 +172,49 @@ class AttentionELBO(TraceMeanField_ELBO):
         try:
             kl = kl_divergence(q, p)
         except NotImplementedError:
-            raise ValueError(
-                f"site '{name}': KL({type(q).__name__} || {type(p).__name__}) has no closed form; choose another "
-                f"pair, register one with torch.distributions.register_kl, or pass kl='sampled'"
-            ) from None
+            remedy = "choose another pair, register one with torch.distributions.register_kl, or pass kl='sampled'"
+            seen = f"KL({type(q).__name__} || {type(p).__name__}) has no closed form"
+            raise ValueError(f"site '{name}': {seen}; {remedy}") from None
         for what in ("scale", "mask"):
             if not _equal(guide_site[what], model_site[what]):
                 raise ValueError(
                     f"site '{name}': its {what} is {guide_site[what]} in the guide and {model_site[what]} in the "
-                    f"model, so its KL has no closed form; put poutine.{what} around the site in both, or pass "
-                    f"kl='sampled'"
+                    f"model; put poutine.{what} around the site in both, or pass kl='sampled'"
                 )
         return _weighted(torch.as_tensor(kl), guide_site)
 
     def _check_pathwise(self, name: str, site: Any) -> None:
         """Raise ValueError when a site's draw loses a gradient."""
-        q = site["fn"]
         # a site that keeps a prior without parameters has none to lose
-        if q.has_rsample or (site["infer"].get("keeps_prior") and not q.log_prob(site["value"]).requires_grad):
-            return
-        self._check_unreparameterised(name, q)
-
-    def _check_unreparameterised(self, name: str, q: Any) -> None:
-        raise ValueError(
-            f"site '{name}': {type(q).__name__} has no reparameterised sampler, it cannot train here; use "
-            f"AlignmentELBO or ScoreFunctionELBO for alignments"
-        )
+        if not (_has_path(site) if site["infer"].get("keeps_prior") else site["fn"].has_rsample):
+            seen = f"site '{name}': {type(site['fn']).__name__} has no reparameterised sampler, it cannot train here"
+            raise ValueError(f"{seen}; use AlignmentELBO or ScoreFunctionELBO for alignments")
 
     def _why_not_finite(self, elbo: Tensor, model_trace: Any) -> str:
         record = {name: float(kl) for name, kl in self.kl_record.items()}
-        observed = {n: site["log_prob_sum"].item() for n, site in _sample_sites(model_trace) if site["is_observed"]}
+        observed = {name: model_trace.nodes[name]["log_prob_sum"].item() for name in model_trace.observation_nodes}
         broken = [name for name, kl in record.items() if not math.isfinite(kl)]
+        remedy = "look for NaN or impossible values in the observed data, for raw scores or a learning rate too large"
         if broken:
             remedy = (
                 f"the KL of {', '.join(map(repr, broken))} overflows, as it does for raw scores near 89: let the layer "
                 f"normalise them (normalize_scores=True), scale them down, or lower the learning rate"
             )
-        else:
-            remedy = (
-                "look for NaN or impossible values in the observed data, or a learning rate or raw scores so large "
-                "that the likelihood overflows"
-            )
         return f"the ELBO is {elbo.item()} (KL per site: {record}; log likelihood per site: {observed}); {remedy}"
 
 
 def _keeps_prior(guide_site: Any, model_site: Any) -> bool:
-    q = guide_site["fn"]
-    same = model_site is not None and q is model_site["fn"]
-    if not (same or guide_site["infer"].get("keeps_prior")):
-        return False
-    return q.has_rsample or not q.log_prob(guide_site["value"]).requires_grad
+    same = model_site is not None and guide_site["fn"] is model_site["fn"]
+    return (same or guide_site["infer"].get("keeps_prior", False)) and _has_path(guide_site)
+
+
+def _has_path(site: Any) -> bool:
+    """Whether a draw passes on all the gradients that its distribution has."""
+    return site["fn"].has_rsample or not site["fn"].log_prob(site["value"]).requires_grad
 
 
 def _weighted(log_prob: Tensor, site: Any) -> Tensor:
-    weighted: Tensor = scale_and_mask(log_prob, scale=site["scale"], mask=site["mask"])
-    return weighted
+    return scale_and_mask(log_prob, scale=site["scale"], mask=site["mask"])  # type: ignore[no-any-return]
 
 
 def _is_point_mass(q: Any) -> bool:
@@ -263,18 +234,13 @@ def _equal(one: Any, other: Any) -> bool:
 def _check_mean_field(model_trace: Any, guide_trace: Any) -> None:
     """Warn when closed-form KL terms may be wrong: Pyro's mean-field condition, by the order of the sites."""
     # sites that a messenger took from the model are in its order
-    own = [
-        (name, site)
-        for name, site in _sample_sites(guide_trace)
-        if name in model_trace.nodes and "prior" not in site["infer"]
-    ]
-    order = [name for name, _ in own]
-    expected = [name for name in model_trace.nodes if name in order]
-    if order != expected and not all(_is_point_mass(site["fn"]) for _, site in own):
+    own = {name: site for name, site in _sample_sites(guide_trace) if "prior" not in site["infer"]}
+    order = [name for name in own if name in model_trace.nodes]
+    expected = [name for name in model_trace.nodes if name in own]
+    if order != expected and not all(_is_point_mass(own[name]["fn"]) for name in order):
         warnings.warn(
             f"failed to verify the mean field restriction on the guide: its sites come in the order {order}, those of "
-            f"the model in the order {expected}; a closed-form KL is wrong where the model lets a site depend on "
-            f"another that depends on it in the guide. Sample them in the model's order, or pass kl='sampled'",
+            f"the model in the order {expected}; sample them in the model's order, or pass kl='sampled'",
             stacklevel=2,
         )
 

@@ -8,19 +8,18 @@ from typing import Any
 
 from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
-from pyro.infer.elbo import ELBOModule
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
 
 from pyro_attention._guide_runs import forget_traces, warn_of_priors
 from pyro_attention.guide import AttentionGuide
-from pyro_attention.objectives.module import WholeELBOModule, loss_and_backward
+from pyro_attention.objectives.module import DifferentiableELBO
 
 __all__ = ["AlignmentELBO"]
 
 
-class AlignmentELBO(TraceEnum_ELBO):
+class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
     r"""Pyro's enumerating ELBO for an :class:`AttentionGuide`, whose model then runs once a step.
 
     Under the family ``Marginal`` its value is the log evidence, under ``Categorical`` the exact expectation
@@ -50,10 +49,6 @@ class AlignmentELBO(TraceEnum_ELBO):
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.
     """
 
-    def __call__(self, model: Any, guide: Any) -> ELBOModule:
-        """The loss as a module, called with the arguments of the model."""
-        return WholeELBOModule(model, guide, self)
-
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Negative ELBO in nats."""
         loss: float = super().loss(model, guide, *args, **kwargs)
@@ -63,30 +58,27 @@ class AlignmentELBO(TraceEnum_ELBO):
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Negative ELBO in nats, a scalar tensor."""
         loss: Tensor = super().differentiable_loss(model, guide, *args, **kwargs)
-        self._check_finite(loss)
+        self._check_finite(loss.item())
         return loss
 
-    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Negative ELBO; its gradient is added to the parameters of the param store."""
-        return loss_and_backward(self, model, guide, args, kwargs)
-
-    def _check_finite(self, loss: Tensor | float) -> None:
+    def _check_finite(self, loss: float) -> None:
         """Raise ValueError when the loss is NaN or infinite, and name the sites whose terms are."""
-        value = loss.item() if isinstance(loss, Tensor) else loss
-        if not is_validation_enabled() or isfinite(value):
-            return
-        sites = ", ".join(map(repr, self._suspects)) or "none"
-        raise ValueError(
-            f"the ELBO is {-value} (sites whose log probability is not finite: {sites}); look for NaN or "
-            f"impossible values in the observed data, for infinite scores, or for a learning rate so large that the "
-            f"likelihood overflows"
-        )
+        if is_validation_enabled() and not isfinite(loss):
+            sites = ", ".join(map(repr, self._suspects)) or "none"
+            raise ValueError(
+                f"the ELBO is {-loss} (sites whose log probability is not finite: {sites}); look for NaN or "
+                f"impossible values in the observed data, for infinite scores, or for a learning rate too large"
+            )
 
     def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
         self._suspects: list[str] = []
         for model_trace, guide_trace in self._get_enumerated(model, guide, args, kwargs):
             if is_validation_enabled():
-                self._suspects += _not_finite(model_trace)
+                nodes = model_trace.nodes
+                wrong = [name for name in model_trace.observation_nodes if not nodes[name]["log_prob_sum"].isfinite()]
+                # a key that is masked out has the probability zero
+                wrong += [name for name in model_trace.stochastic_nodes if nodes[name]["log_prob_sum"].isnan()]
+                self._suspects += wrong
             yield model_trace, guide_trace
 
     def _get_enumerated(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
@@ -107,15 +99,3 @@ class AlignmentELBO(TraceEnum_ELBO):
                 forget_traces(messenger)
             warn_of_priors(messenger, traces[1])
             yield traces
-
-
-def _not_finite(trace: Any) -> list[str]:
-    """Observed sites whose log probability is not finite, and latent ones where it is NaN."""
-    found = []
-    for name, site in trace.nodes.items():
-        if site["type"] == "sample":
-            total = site["log_prob_sum"]
-            # a key that is masked out has the probability zero
-            if total.isnan() or (site["is_observed"] and total.isinf()):
-                found.append(name)
-    return found

@@ -12,7 +12,7 @@ from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
 from pyro_attention.families.alignment import CategoricalAlignment
-from pyro_attention.guide import AttentionGuide
+from pyro_attention.guide import check_guide
 from pyro_attention.objectives.elbo import AttentionELBO
 
 __all__ = ["ImportanceELBO"]
@@ -36,10 +36,10 @@ class ImportanceELBO(AttentionELBO):
                    fixed: biased, of the log evidence for the model and of -KL(posterior || q) for the guide
     ============== ==================================================================================================
 
-    All draws come from one pass of the model, by a plate at the left. So dropout ahead of the alignment is shared by
-    the particles; dropout behind it, on what depends on the draw, differs for each. The value is the estimated bound
-    under both objectives, and ``kl_record`` stays empty. For :class:`Categorical(enumerate=False) <Categorical>`, also
-    under :class:`Amortised`; without an inference network q is the prior, which "wake_sleep" then counts twice.
+    All draws come from one pass of the model, by a plate at the left, and share the dropout ahead of the alignment. The
+    value is the estimated bound under both objectives, and ``kl_record`` stays empty. For
+    :class:`Categorical(enumerate=False) <Categorical>`, also under :class:`Amortised`; without an inference network q
+    is the prior, which "wake_sleep" then counts twice.
 
     Args:
         num_particles: Draws K of every alignment, at least 2.
@@ -47,9 +47,9 @@ class ImportanceELBO(AttentionELBO):
         max_plate_nesting: Number of nested plates, without that of the particles; guessed when omitted.
 
     Raises:
-        ValueError: Fewer than 2 particles, or an unknown objective; at a call: another guide than an AttentionGuide,
-            more latent sites than one, one that is no drawn alignment, or observations outside a plate of the
-            alignment or with another scale.
+        TypeError: At a call: another guide than an AttentionGuide.
+        ValueError: Fewer than 2 particles, or an unknown objective; at a call: more latent sites than one, one that is
+            no drawn alignment, or observations outside a plate of the alignment or with another scale.
 
     Example:
         >>> import pyro
@@ -78,27 +78,24 @@ class ImportanceELBO(AttentionELBO):
         if objective not in ("iwae", "wake_sleep"):
             raise ValueError(f"objective is '{objective}', expected 'iwae' or 'wake_sleep'")
         if num_particles < 2:
-            raise ValueError(
-                f"num_particles is {num_particles}, expected at least 2: draws are weighed against each other; "
-                f"ScoreFunctionELBO works with one"
-            )
+            raise ValueError(f"num_particles is {num_particles}, expected at least 2; ScoreFunctionELBO works with one")
         super().__init__(num_particles=num_particles, vectorize_particles=True, max_plate_nesting=max_plate_nesting)
         self.objective: Literal["iwae", "wake_sleep"] = objective
 
     def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-        if not isinstance(poutine.unwrap(guide), AttentionGuide):
-            raise ValueError(f"guide is a {type(guide).__name__}, expected an AttentionGuide")
+        check_guide(poutine.unwrap(guide))
         return super()._get_traces(model, guide, args, kwargs)  # type: ignore[no-any-return]
 
     def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
         name = _drawn_alignment(model_trace, guide_trace)
         prior, posterior = model_trace.nodes[name], guide_trace.nodes[name]
-        log_p, log_q = (_unscaled(site, site["fn"].log_prob(site["value"])) for site in (prior, posterior))
+        log_p, log_q = (
+            scale_and_mask(site["fn"].log_prob(site["value"]), mask=site["mask"]) for site in (prior, posterior)
+        )
         log_f = _log_likelihood(model_trace, posterior, log_q.shape)
         bounds = (_vimco if self.objective == "iwae" else _wake_sleep)(log_f, log_p, log_q)
         # the caller takes a mean over particles
-        total: Tensor = self.num_particles * scale_and_mask(bounds, scale=posterior["scale"]).sum()
-        return total
+        return torch.as_tensor(self.num_particles * scale_and_mask(bounds, scale=posterior["scale"]).sum())
 
 
 def _vimco(log_f: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -132,9 +129,8 @@ def _log_likelihood(trace: Any, alignment: Any, shape: torch.Size) -> Tensor:
     """Log likelihood of every query and particle, in the shape of the alignment's own log probability."""
     total = torch.zeros((), device=alignment["value"].device)
     plates = {frame.name for frame in alignment["cond_indep_stack"]}
-    for name, site in trace.nodes.items():
-        if site["type"] != "sample" or not site["is_observed"]:
-            continue
+    for name in trace.observation_nodes:
+        site = trace.nodes[name]
         missing = plates - {frame.name for frame in site["cond_indep_stack"]}
         if missing:
             raise ValueError(
@@ -146,25 +142,17 @@ def _log_likelihood(trace: Any, alignment: Any, shape: torch.Size) -> Tensor:
                 f"site '{name}' has scale {site['scale']} and site '{alignment['name']}' {alignment['scale']}, "
                 f"expected the same: an importance weight has one; put poutine.scale around both"
             )
-        total = total + _unscaled(site, site["unscaled_log_prob"]).sum_to_size(shape)
+        total = total + scale_and_mask(site["unscaled_log_prob"], mask=site["mask"]).sum_to_size(shape)
     return total
-
-
-def _unscaled(site: Any, log_prob: Tensor) -> Tensor:
-    masked: Tensor = scale_and_mask(log_prob, mask=site["mask"])
-    return masked
 
 
 def _drawn_alignment(model_trace: Any, guide_trace: Any) -> str:
     """Name of the one latent site, a drawn alignment."""
-    nodes = model_trace.nodes.items()
-    latent = [name for name, site in nodes if site["type"] == "sample" and not site["is_observed"]]
+    latent: list[str] = model_trace.stochastic_nodes
     if len(latent) != 1:
-        raise ValueError(
-            f"the model has {len(latent)} latent sites ({', '.join(map(repr, latent))}), expected one alignment; "
-            f"ScoreFunctionELBO takes several"
-        )
-    name: str = latent[0]
+        seen = f"the model has {len(latent)} latent sites ({', '.join(map(repr, latent))})"
+        raise ValueError(f"{seen}, expected one alignment; ScoreFunctionELBO takes several")
+    name = latent[0]
     site = guide_trace.nodes.get(name, model_trace.nodes[name])
     fn, enumerated = site["fn"], "enumerate" in site["infer"]
     if enumerated or fn.has_rsample or not isinstance(fn, CategoricalAlignment):

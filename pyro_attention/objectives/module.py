@@ -6,34 +6,38 @@ from typing import Any
 
 import torch
 from pyro import poutine
-from pyro.infer.elbo import ELBOModule
+from pyro.infer.elbo import ELBO, ELBOModule
 from pyro.infer.util import is_validation_enabled
 from torch import Tensor
 
 from pyro_attention._checks import unregistered_parameters
 
-__all__ = ["WholeELBOModule", "loss_and_backward"]
+__all__ = ["DifferentiableELBO", "WholeELBOModule"]
 
 
-def loss_and_backward(elbo: Any, model: Any, guide: Any, args: Any, kwargs: Any) -> float:
-    """Value of a differentiable loss, whose gradient is added to the parameters of the param store.
+class DifferentiableELBO(ELBO):
+    """An objective with ``differentiable_loss``, which is all that its training needs."""
 
-    Raises:
-        ValueError: The loss depends on no parameter, or on one that SVI would not train.
-    """
-    with poutine.trace(param_only=True) as tracer:
-        loss: Tensor = elbo.differentiable_loss(model, guide, *args, **kwargs)
-    if not loss.requires_grad:
-        raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
-    # stock Pyro skips the backward pass silently when nothing is registered
-    if is_validation_enabled():
-        sites: list[Any] = list(tracer.trace.nodes.values())
-        params = [site["value"].unconstrained() for site in sites if site["type"] == "param"]
-        problem = unregistered_parameters(loss, params)
+    def __call__(self, model: Any, guide: Any) -> ELBOModule:
+        """The loss as a module, called with the arguments of the model."""
+        return WholeELBOModule(model, guide, self)
+
+    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """Value of the loss; its gradient is added to the parameters of the param store.
+
+        Raises:
+            ValueError: The loss depends on no parameter, or on one that SVI would not train.
+        """
+        with poutine.trace(param_only=True) as tracer:
+            loss: Tensor = self.differentiable_loss(model, guide, *args, **kwargs)  # type: ignore[attr-defined]
+        if not loss.requires_grad:
+            raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
+        # stock Pyro skips the backward pass silently when nothing is registered
+        problem = unregistered_parameters(loss, tracer.trace) if is_validation_enabled() else None
         if problem is not None:
             raise ValueError(problem)
-    loss.backward(retain_graph=elbo.retain_graph)
-    return loss.item()
+        loss.backward(retain_graph=self.retain_graph)
+        return loss.item()
 
 
 class WholeELBOModule(ELBOModule):

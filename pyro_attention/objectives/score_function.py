@@ -6,13 +6,14 @@ from typing import Any, Literal
 
 import torch
 from pyro import poutine
+from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment
-from pyro_attention.guide import AttentionGuide
+from pyro_attention.guide import check_guide
 from pyro_attention.objectives.elbo import AttentionELBO
 
 __all__ = ["ScoreFunctionELBO"]
@@ -35,7 +36,8 @@ class ScoreFunctionELBO(AttentionELBO):
         options: Those of :class:`AttentionELBO`.
 
     Raises:
-        ValueError: An unknown baseline; at a call: vectorised particles, or another guide than an AttentionGuide.
+        TypeError: At a call: another guide than an AttentionGuide.
+        ValueError: An unknown baseline, or vectorised particles.
 
     Example:
         >>> ScoreFunctionELBO(baseline="none", num_particles=5).baseline
@@ -54,27 +56,25 @@ class ScoreFunctionELBO(AttentionELBO):
         self._soft: dict[str, Tensor] = {}
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        if not isinstance(poutine.unwrap(guide), AttentionGuide):
-            raise ValueError(f"guide is a {type(guide).__name__}, expected an AttentionGuide")
+        check_guide(poutine.unwrap(guide))
         with poutine.trace() as drawn:
             traces = super()._get_trace(model, guide, args, kwargs)
         if self.baseline == "soft":
             with torch.no_grad(), _AtPriorMean(drawn.trace):
                 soft, _ = super()._get_trace(model, guide, args, kwargs)
-            self._soft = {name: site["log_prob"] for name, site in _observed(soft).items()}
+            self._soft = {name: soft.nodes[name]["log_prob"] for name in soft.observation_nodes}
         return traces
 
-    def _check_unreparameterised(self, name: str, q: Any) -> None:
-        if not isinstance(q, CategoricalAlignment):
-            super()._check_unreparameterised(name, q)
+    def _check_pathwise(self, name: str, site: Any) -> None:
+        if not isinstance(site["fn"], CategoricalAlignment):
+            super()._check_pathwise(name, site)
 
     def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
         elbo = super()._elbo_particle(model_trace, guide_trace)
         rewards = self._rewards(model_trace, guide_trace)
         sites = list(model_trace.nodes)
         for name, site in guide_trace.nodes.items():
-            drawn = site["type"] == "sample" and not site["fn"].has_rsample
-            if drawn and isinstance(site["fn"], CategoricalAlignment):
+            if site["type"] == "sample" and isinstance(site["fn"], CategoricalAlignment):
                 # what came before the draw does not depend on it
                 after = sites[sites.index(name) + 1 :]
                 elbo = elbo + _surrogate(site, [rewards[other] for other in after if other in rewards])
@@ -83,7 +83,7 @@ class ScoreFunctionELBO(AttentionELBO):
 
     def _rewards(self, model_trace: Any, guide_trace: Any) -> dict[str, Tensor]:
         """Terms of the ELBO that may depend on drawn alignments, less their baselines."""
-        rewards = {name: site["log_prob"].detach() for name, site in _observed(model_trace).items()}
+        rewards = {name: model_trace.nodes[name]["log_prob"].detach() for name in model_trace.observation_nodes}
         for name, soft in self._soft.items():
             rewards[name] = rewards[name] - soft
         for name, site in guide_trace.nodes.items():
@@ -96,21 +96,13 @@ def _surrogate(site: Any, rewards: list[Tensor]) -> Tensor:
     """Zero, with the score function's gradient."""
     log_q = site["fn"].log_prob(site["value"])
     reward = sum((value.sum_to_size(_reduced(value.shape, log_q.shape)) for value in rewards), torch.zeros(()))
-    score = log_q - log_q.detach()
-    if site["mask"] is not None:
-        score = torch.where(torch.as_tensor(site["mask"], device=score.device), score, 0)
-    total: Tensor = (reward * score).sum()
-    return total
+    return torch.as_tensor((reward * scale_and_mask(log_q - log_q.detach(), mask=site["mask"])).sum())
 
 
 def _reduced(shape: torch.Size, plates: torch.Size) -> list[int]:
     """Shape of a reward summed over the plates that the alignment does not have."""
     padded = (1,) * (len(shape) - len(plates)) + tuple(plates)[max(0, len(plates) - len(shape)) :]
     return [1 if plate == 1 else size for size, plate in zip(shape, padded, strict=True)]
-
-
-def _observed(trace: Any) -> dict[str, Any]:
-    return {name: site for name, site in trace.nodes.items() if site["type"] == "sample" and site["is_observed"]}
 
 
 class _AtPriorMean(Messenger):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_attention.ops.transforms import in_transform
 
-__all__ = ["lgamma_and_exp", "lgamma_exp"]
+__all__ = ["digamma_exp", "lgamma_and_exp", "lgamma_exp", "trigamma_exp"]
 
 
 # Per dtype: the step s from a to y = a + s; of the recurrence by pairs, 1/(a+i) + 1/(a+s-i) = (2a+s) / (a y + i(s-i)),
@@ -86,3 +86,13 @@ def lgamma_and_exp(x: Tensor) -> tuple[Tensor, Tensor]:
         a = x.exp()
         return torch.lgamma(1 + a) - x, a
     return _lgamma_exp(x)
+
+
+def digamma_exp(x: Tensor) -> Tensor:
+    r""":math:`\psi(e^x) = \psi(1 + e^x) - e^{-x}`."""
+    return torch.digamma(1 + x.exp()) - (-x).exp()
+
+
+def trigamma_exp(x: Tensor) -> Tensor:
+    r""":math:`\psi'(e^x) = \psi'(1 + e^x) + e^{-2x}`."""
+    return torch.polygamma(1, 1 + x.exp()) + (-2 * x).exp()

@@ -70,7 +70,7 @@ def kind(layer, **arguments):
     return type(AttentionGuide(model, Weibull())()["attention"])
 
 
-WANTED = ({}, {"need_weights": True}, "need_weights=True.*pass need_weights=False, and draw some by sample_posterior")
+WANTED = ({}, {"need_weights": True}, "need_weights=True.*pass need_weights=False, draw some by sample_posterior")
 AT_CALLS = [
     ({}, {"attn_mask": MASK}, "attn_mask, only key_padding_mask, query_padding_mask and is_causal"),
     ({"dropout": 0.1}, {}, r"dropout of the weights \(here 0.1 in training mode\)"),
@@ -158,10 +158,10 @@ def test_layers_that_are_never_blocked_are_not_built(options, arguments, message
 
 @pytest.mark.parametrize("heads", [1, 2, 4])
 def test_heads_of_a_normalizer(heads):
-    fits = nullcontext() if heads != 2 else pytest.raises(ValueError, match=r"site 'a': Hybrid has 2 mixing.*4 heads; ")
-    with fits as error:
-        MultiheadAttention(8, 4, name="a", normalizer=Hybrid(heads))
-    assert error is None or "pass Hybrid(heads=4)" in str(error.value)
+    message = r"Hybrid has 2 mixing weights, attention 4 heads; pass Hybrid\(heads=4\)"
+    layer = MultiheadAttention(8, 4, normalizer=Hybrid(heads))
+    with pytest.raises(ValueError, match=message) if heads == 2 else nullcontext():
+        layer(*[torch.zeros(3, 8)] * 3)
 
 
 def test_unknown_implementation():

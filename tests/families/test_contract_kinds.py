@@ -119,7 +119,7 @@ class KindContract:
     def test_a_network_that_returns_nan(self, family, prior):
         problem, model = Queries.random(), Model(prior)
         guide = AttentionGuide(model, Amortised(SameScores(float("nan")), build(family)))
-        with pytest.raises(ValueError, match="the inference network's output has 12 of 24 entries NaN or infinite"):
+        with pytest.raises(ValueError, match="the inference network's output: 12 of 24 entries are NaN or infinite"):
             guide.run(problem)
 
     def test_rows_are_simplices(self, family, prior):

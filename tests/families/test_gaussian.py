@@ -13,7 +13,6 @@ from pyro_attention import (
     Dense,
     FixedGammaPrior,
     GammaWeights,
-    Hybrid,
     LogNormalWeights,
     MultiheadAttention,
     Soft,
@@ -82,17 +81,19 @@ def test_the_value_is_the_weight():
     assert q.mean_weights.tolist() == [[[0.5, 0.5, 0.0], [0.5, 0.5, 0.5]]]
 
 
-def test_no_kl_to_weights_on_another_scale():
+@pytest.mark.parametrize(
+    ("q", "p", "keys", "error", "message"),
+    [
+        (GaussianWeights, LogNormalWeights, 3, NotImplementedError, "GaussianWeights and q type LogNormalWeights"),
+        (GaussianWeights, GammaWeights, 3, NotImplementedError, "GaussianWeights and q type GammaWeights"),
+        (WeibullWeights, GaussianWeights, 3, NotImplementedError, "WeibullWeights and q type GaussianWeights"),
+        (GaussianWeights, GaussianWeights, 2, ValueError, "KL between event shapes"),
+    ],
+)
+def test_no_kl_to_weights_on_another_scale(q, p, keys, error, message):
     """Normal distributions they may be, but of the logarithm."""
-    zeros, one = torch.zeros(1, 2, 3), torch.tensor(1.0)
-    q = GaussianWeights(zeros, one)
-    for p in (LogNormalWeights(zeros, one), GammaWeights(zeros, one)):
-        with pytest.raises(NotImplementedError, match=f"GaussianWeights and q type {type(p).__name__}"):
-            kl_divergence(q, p)
-    with pytest.raises(NotImplementedError, match="WeibullWeights and q type GaussianWeights"):
-        kl_divergence(WeibullWeights(zeros, one), q)
-    with pytest.raises(ValueError, match="KL between event shapes"):
-        kl_divergence(q, GaussianWeights(zeros[..., :2], one))
+    with pytest.raises(error, match=message):
+        kl_divergence(q(torch.zeros(1, 2, 3), torch.tensor(1.0)), p(torch.zeros(1, 2, keys), torch.tensor(1.0)))
 
 
 # attention with such weights
@@ -210,13 +211,18 @@ def test_guides_pickle():
 # bad input
 
 
-def test_kinds_do_not_mix():
-    problem = Problem.random()
-    for family in (Soft(), Weibull()):
-        with pytest.raises(ValueError, match="'positive weights', but its prior GaussianWeights is of kind 'gaussian"):
-            AttentionGuide(make_model(DenseForm()), family)(problem)
-    with pytest.raises(ValueError, match=r"Gaussian fits priors of kind 'gaussian weights'.* 'positive weights'"):
-        AttentionGuide(Regression(DenseForm(), FixedGammaPrior(), Hybrid(2)), Gaussian())(problem)
+@pytest.mark.parametrize(
+    ("prior", "family", "message"),
+    [
+        (FixedGaussianPrior(), Soft(), "'positive weights', but its prior GaussianWeights is of kind 'gaussian"),
+        (FixedGaussianPrior(), Weibull(), "'positive weights', but its prior GaussianWeights is of kind 'gaussian"),
+        (FixedGammaPrior(), Gaussian(), "Gaussian fits priors of kind 'gaussian weights'.* 'positive weights'"),
+    ],
+    ids=str,
+)
+def test_kinds_do_not_mix(prior, family, message):
+    with pytest.raises(ValueError, match=message):
+        AttentionGuide(Regression(DenseForm(), prior, Softmax()), family)(Problem.random())
 
 
 @pytest.mark.parametrize(

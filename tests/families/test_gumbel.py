@@ -21,13 +21,17 @@ from pyro_attention import (
     ScoreFunctionELBO,
     sample_posterior,
 )
-from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment, ExpectedWeights
+from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment
 from pyro_attention.families.gumbel import RelaxedAlignment
 from pyro_attention.objectives.enumeration import AlignmentELBO
 from tests.families.test_alignment import BATCH, KEYS, QUERIES, Network, Toy, make_problem
 from tests.helpers import assert_mean
 
 MASK = torch.tensor([[True, True, True, True], [True, True, True, False]])
+
+
+def relaxed(scores, *, temperature, layout=None):
+    return RelaxedAlignment(CategoricalAlignment(scores, layout=layout), temperature=temperature)
 
 
 def two_keys():
@@ -124,7 +128,7 @@ def test_the_relaxed_objective_tends_to_the_enumerated_one():
 @pytest.mark.parametrize("temperature", [0.1, 1.0])
 def test_two_weights_are_a_logistic_variable(temperature):
     logits = torch.tensor([[[0.4, -0.7]]], dtype=torch.float64)
-    weights = RelaxedAlignment(logits, temperature=temperature).rsample((20_000,)).flatten(0, -2)
+    weights = relaxed(logits, temperature=temperature).rsample((20_000,)).flatten(0, -2)
     # by logs, where a weight rounds to one
     log_ratio = temperature * (weights[:, 0].clamp(min=1e-300).log() - weights[:, 1].clamp(min=1e-300).log())
     inside = (log_ratio - 1.1).abs() < 3
@@ -137,7 +141,7 @@ def test_two_weights_are_a_logistic_variable(temperature):
 @pytest.mark.parametrize("temperature", [0.05, 0.7])
 def test_draws_are_weights_whose_largest_is_categorical(temperature):
     torch.manual_seed(0)
-    q = RelaxedAlignment(torch.randn(2, 1, 4), temperature=temperature, layout=Dense(MASK[:, None], event_dim=2))
+    q = relaxed(torch.randn(2, 1, 4), temperature=temperature, layout=Dense(MASK[:, None], event_dim=2))
     weights = q.rsample((20_000,))
     assert weights.shape == (20_000, 2, 1, 4)
     assert (weights[..., ~MASK[:, None].any(0)] >= 0).all()
@@ -157,29 +161,28 @@ def test_draws_are_weights_whose_largest_is_categorical(temperature):
 
 def test_its_density_and_kl_are_the_categorical_ones():
     scores, layout = torch.randn(2, 1, 4, dtype=torch.float64), Dense(MASK[:, None], event_dim=2)
-    q, plain = RelaxedAlignment(scores, temperature=0.3, layout=layout), CategoricalAlignment(scores, layout=layout)
+    q, plain = relaxed(scores, temperature=0.3, layout=layout), CategoricalAlignment(scores, layout=layout)
     p = CategoricalAlignment(torch.randn(2, 1, 4, dtype=torch.float64), layout=layout)
-    relaxed = AlignmentWeights(p)
-    torch.testing.assert_close(kl_divergence(q, relaxed), kl_divergence(plain, p))
+    weights_prior = AlignmentWeights(p)
+    torch.testing.assert_close(kl_divergence(q, weights_prior), kl_divergence(plain, p))
     torch.testing.assert_close(q.entropy(), plain.entropy())
     weights = q.rsample((5,))
     torch.testing.assert_close(q.log_prob(weights), plain.log_prob(weights))
     probs = plain.probs
     expected = torch.stack([(probs[i, m] * (probs[i, m] / p.probs[i, m]).log()).sum() for i, m in enumerate(MASK)])
-    torch.testing.assert_close(kl_divergence(q, relaxed), expected)
+    torch.testing.assert_close(kl_divergence(q, weights_prior), expected)
 
 
 def test_draws_lie_in_the_declared_support_and_shape():
     mask = torch.cat([MASK, torch.zeros(1, 4, dtype=torch.bool)])[:, None]  # the last query has no key
     layout = Dense(mask, event_dim=2)
-    alignment = CategoricalAlignment(torch.randn(3, 1, 4), layout=layout)
-    for q in (RelaxedAlignment(torch.randn(3, 1, 4), temperature=0.3, layout=layout), ExpectedWeights(alignment)):
-        draws = q.rsample((5,))
-        assert (q.batch_shape, q.event_shape) == ((3,), (1, 4))
-        assert draws.shape == q.shape((5,))
-        assert q.support.check(draws).all()
-        assert q.log_prob(draws).shape == (5, 3)
-    q = RelaxedAlignment(torch.randn(3, 1, 4), temperature=0.3)
+    q = relaxed(torch.randn(3, 1, 4), temperature=0.3, layout=layout)
+    draws = q.rsample((5,))
+    assert (q.batch_shape, q.event_shape) == ((3,), (1, 4))
+    assert draws.shape == q.shape((5,))
+    assert q.support.check(draws).all()
+    assert q.log_prob(draws).shape == (5, 3)
+    q = relaxed(torch.randn(3, 1, 4), temperature=0.3)
     with pytest.raises(ValueError, match="within the support"):
         q.log_prob(torch.full((3, 1, 4), 0.5))
 
@@ -192,7 +195,7 @@ def test_gradients_are_finite_and_masked_ones_zero(dtype, temperature, spread):
     mask = torch.cat([MASK, torch.zeros(1, 4, dtype=torch.bool)])[:, None]
     inputs = [(spread * torch.rand(3, 1, 4, dtype=dtype)).requires_grad_() for _ in range(2)]
     layout = Dense(mask, event_dim=2)
-    q = RelaxedAlignment(layout.log_softmax(inputs[0]), temperature=temperature, layout=layout)
+    q = relaxed(layout.log_softmax(inputs[0]), temperature=temperature, layout=layout)
     p = AlignmentWeights(CategoricalAlignment(layout.log_softmax(inputs[1]), layout=layout))
     kl, weights = kl_divergence(q, p), q.rsample()
     assert kl.isfinite().all()
@@ -209,10 +212,10 @@ def test_gradcheck():
 
     def draw(scores):
         torch.manual_seed(0)
-        return RelaxedAlignment(scores, temperature=0.5, layout=layout).rsample((3,))
+        return relaxed(scores, temperature=0.5, layout=layout).rsample((3,))
 
     def kl(a, b):
-        q = RelaxedAlignment(a, temperature=0.5, layout=layout)
+        q = relaxed(a, temperature=0.5, layout=layout)
         return kl_divergence(q, AlignmentWeights(CategoricalAlignment(b, layout=layout)))
 
     inputs = [torch.randn(2, 1, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
@@ -223,17 +226,17 @@ def test_gradcheck():
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_computes_in_float32(half):
     scores = torch.randn(2, 1, 4).to(half)
-    q = RelaxedAlignment(scores, temperature=0.1)
+    q = relaxed(scores, temperature=0.1)
     torch.manual_seed(0)
     weights = q.rsample()
     torch.manual_seed(0)
-    torch.testing.assert_close(weights, RelaxedAlignment(scores.float(), temperature=0.1).rsample())
+    torch.testing.assert_close(weights, relaxed(scores.float(), temperature=0.1).rsample())
     assert weights.dtype == q.log_prob(weights).dtype == torch.float32
     assert len(q.rsample((4000,)).unique()) > 20_000  # bfloat16 has no more than 16 thousand numbers in [0, 1]
 
 
 def test_expanded_and_copied():
-    q = RelaxedAlignment(torch.randn(2, 1, 4), temperature=0.3, layout=Dense(MASK[:, None], event_dim=2))
+    q = relaxed(torch.randn(2, 1, 4), temperature=0.3, layout=Dense(MASK[:, None], event_dim=2))
     plated = q.expand([5, 2])
     weights = plated.rsample((3,))
     assert weights.shape == (3, 5, 2, 1, 4)
@@ -335,4 +338,4 @@ def test_bad_input(temperature):
     with pytest.raises(ValueError, match=f"temperature is {temperature}, expected a positive"):
         GumbelSoftmax(temperature)
     with pytest.raises(ValueError, match=f"temperature is {temperature}, expected a positive"):
-        RelaxedAlignment(torch.zeros(1, 2), temperature=temperature)
+        relaxed(torch.zeros(1, 2), temperature=temperature)

@@ -295,7 +295,8 @@ def test_parameters_must_be_finite(distribution, name, bad):
     good = {key: torch.full((1, 2, 3), value) for key, value in PARAMETERS[distribution].items()}
     wrong = {**good, name: good[name].index_fill(-1, torch.tensor([1]), bad)}
     with pytest.raises(
-        ValueError, match=rf"{distribution.__name__}: {name} has .*{'' if name in distribution.positive else '2 of 6'}"
+        ValueError,
+        match=rf"{distribution.__name__}: {name}.*{'an entry' if name in distribution.positive else '2 of 6'}",
     ):
         distribution(**wrong, validate_args=True)
     distribution(**wrong, validate_args=False)

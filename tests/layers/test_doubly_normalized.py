@@ -184,7 +184,7 @@ future = torch.ones(4, 4, dtype=torch.bool).triu(1)
         ({"attn_mask": torch.zeros(4, 4).masked_fill(future, -torch.inf)}, ValueError, "would leak the future"),
         ({"key_padding_mask": padding}, ValueError, "site 'decoder': Hybrid .* pass query_padding_mask="),
         ({"key_padding_mask": torch.zeros(2, 4)}, ValueError, "site 'decoder': Hybrid .* pass query_padding_mask="),
-        ({"query_padding_mask": padding.int()}, TypeError, "query_padding_mask has dtype torch.int32"),
+        ({"query_padding_mask": padding.int()}, TypeError, "query_padding_mask is of type torch.int32"),
         ({"query_padding_mask": padding[:, 1:]}, ValueError, r"query_padding_mask has shape \(2, 3\), expected \(2, 4"),
     ],
 )
@@ -196,7 +196,7 @@ def test_wrong_calls(arguments, error, message):
 
 def test_queries_in_a_plate_are_refused():
     layer = LatentAttention("decoder", FixedGammaPrior(), normalizer=DoublyNormalized())
-    with pytest.raises(ValueError, match=r"site 'decoder': DoublyNormalized .* queries lie in a plate"):
+    with pytest.raises(ValueError, match=r"site 'decoder': DoublyNormalized normalises .* lie in a plate"):
         layer(torch.zeros(1, 4), torch.zeros(1, 4, WIDTH), layout=Dense(event_dim=2))
 
 

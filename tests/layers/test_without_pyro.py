@@ -110,16 +110,28 @@ def test_blocked(name, masks):
     torch.testing.assert_close(blocked, layer(x, x, x, **masks)[0], rtol=1e-5, atol=1e-6)
 
 
-def test_copies_are_the_layers_they_copy():
+@pytest.mark.parametrize(
+    ("make", "copy", "inputs"),
+    [
+        (
+            lambda: nn.MultiheadAttention(8, 2, batch_first=True),
+            MultiheadAttention.from_torch,
+            lambda: [torch.randn(BATCH, 4, 8)] * 3,
+        ),
+        (
+            lambda: GATConv(8, 3, heads=2).eval(),
+            GraphAttention.from_pyg,
+            lambda: [torch.randn(5, 8), torch.randint(5, (2, 9))],
+        ),
+    ],
+    ids=["torch", "pyg"],
+)
+def test_copies_are_the_layers_they_copy(make, copy, inputs):
     """Without a guide, twice, in batches without plates."""
-    torch_layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(BATCH, 4, 8)
-    copy = MultiheadAttention.from_torch(torch_layer)
+    layer, arguments = make(), inputs()
+    copied = copy(layer)
     for _ in range(2):
-        torch.testing.assert_close(copy(x, x, x), torch_layer(x, x, x), rtol=1e-5, atol=1e-6)
-    conv, x, edges = GATConv(8, 3, heads=2), torch.randn(5, 8), torch.randint(5, (2, 9))
-    copy = GraphAttention.from_pyg(conv.eval())
-    for _ in range(2):
-        torch.testing.assert_close(copy(x, edges), conv(x, edges), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(copied(*arguments), layer(*arguments), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", POSITIVE_PRIORS)

@@ -79,8 +79,9 @@ def explicit_evidence(model, source, source_mask, target_in, target_out, target_
     return total.item()
 
 
-def test_the_marginal_is_the_explicit_sum():
-    model, arguments = make(), batch()
+@pytest.mark.parametrize("more", [0, 2])
+def test_the_marginal_is_the_explicit_sum(more):
+    model, arguments = make(), batch(more=more)
     assert evidence(model, arguments) == pytest.approx(explicit_evidence(model, *arguments), rel=1e-10)
 
 

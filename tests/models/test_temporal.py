@@ -74,8 +74,9 @@ def test_no_word_depends_on_later_ones(share):
     assert not torch.allclose(before[:, 4:], after[:, 4:])
 
 
-def test_padding_changes_nothing():
-    model, (source, mask, words, target, real) = make(0.3), batch()
+@pytest.mark.parametrize("share", [None, 0.3])
+def test_padding_changes_nothing(share):
+    model, (source, mask, words, target, real) = make(share), batch()
     together = target_log_probs(model, source, mask, words, target, real, inference=Inference(family=Marginal()))
     for row, length in enumerate(mask.sum(1).tolist()):
         one = slice(row, row + 1)

@@ -123,8 +123,9 @@ def test_sites():
     assert sites["target"]["is_observed"]
 
 
-def test_the_loss_is_the_cross_entropy_of_hidden_tokens():
-    model = MaskedLanguageModel(make_encoder()).double()
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_the_loss_is_the_cross_entropy_of_hidden_tokens(normalizer):
+    model = MaskedLanguageModel(make_encoder(normalizer)).double()
     nn.init.normal_(model.bias)
     tokens, mask, hidden, target = batch()
     loss = AttentionELBO().loss(model, AttentionGuide(model, Soft()), tokens, mask, hidden, target)
@@ -157,8 +158,9 @@ def test_every_parameter_trains(normalizer, family):
             assert parameter.grad.abs().max() > 1e-12 or name.endswith(cancels), name
 
 
-def test_vectorised_particles_and_chunks():
-    model = MaskedLanguageModel(make_encoder()).double()
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_vectorised_particles_and_chunks(normalizer):
+    model = MaskedLanguageModel(make_encoder(normalizer)).double()
     losses = [
         AttentionELBO(num_particles=3, vectorize_particles=vectorised).loss(
             model, AttentionGuide(model, Soft()), *batch()
@@ -192,17 +194,12 @@ def test_a_drawn_target_and_label(model, site):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda tokens, mask: (tokens, mask), "a sentence has 5 tokens, expected 4 at most"),
-        (lambda tokens, mask: (tokens, mask[:, :3]), "boolean mask of the same shape"),
+        (lambda make, tokens, mask: mean_output(make(), tokens, mask), "a sentence has 5 tokens, expected 4 at most"),
+        (lambda make, tokens, mask: mean_output(make(), tokens, mask[:, :3]), "boolean mask of the same shape"),
+        (lambda make, *_: make(pooling="last"), "pooling is 'last'"),
     ],
-    ids=["length", "mask"],
+    ids=["length", "mask", "pooling"],
 )
 def test_wrong_input(call, message):
-    classifier = TextClassifier(make_encoder(positions=4), 3).double()
     with pytest.raises(ValueError, match=message):
-        mean_output(classifier, *call(*batch()[:2]))
-
-
-def test_wrong_pooling():
-    with pytest.raises(ValueError, match="pooling is 'last'"):
-        TextClassifier(make_encoder(), 3, pooling="last")
+        call(lambda **options: TextClassifier(make_encoder(positions=4), 3, **options).double(), *batch()[:2])

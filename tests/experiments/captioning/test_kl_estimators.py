@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-import experiments.captioning.train
-import experiments.harness.training
+import experiments.sequence.evaluation
 from experiments.captioning import gradient_noise
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.data import load_images
@@ -122,7 +121,7 @@ def test_end_to_end(tmp_path, capsys, monkeypatch):
     assert "0 of 1" in printed
     assert read_metrics(tmp_path / "out") == pytest.approx(metrics, nan_ok=True)
     # nothing is trained again
-    monkeypatch.setattr(experiments.captioning.train, "fit_batches", None)
+    monkeypatch.setattr(experiments.sequence.evaluation, "fit_batches", None)
     assert run(CompareEstimators(**options, resume=True)) == pytest.approx(metrics, nan_ok=True)
     with pytest.raises(UserError, match="another configuration"):
         run(CompareEstimators(**(options | {"kl_weight": 0.1}), resume=True))

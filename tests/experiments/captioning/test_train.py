@@ -9,12 +9,12 @@ from typing import get_args
 import pytest
 import torch
 
-import experiments.captioning.train
+import experiments.sequence.evaluation
 from experiments.captioning.config import COMMANDS
 from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import DEFINITIONS, batches
 from experiments.captioning.figures import attention_figure, uncertainty_figure, view_caption
-from experiments.captioning.model import CaptioningTraining, load_trained
+from experiments.captioning.model import load_trained
 from experiments.captioning.pointing import pointing
 from experiments.captioning.train import CaptioningConfig, run
 from experiments.datasets.images.digit_scenes import digit_scenes
@@ -24,7 +24,7 @@ from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.files import UserError
 from experiments.harness.cli import run_commands
 from experiments.sequence.alignments import BatchAlignment
-from experiments.sequence.model import perplexity
+from experiments.sequence.model import SequenceTraining, perplexity
 from experiments.sequence.uncertainty import word_uncertainty
 from guides.names import SchemeName
 from guides.schemes import build_scheme
@@ -112,17 +112,17 @@ def test_perplexity_is_that_of_the_log_evidence(finished):
 
 def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys):
     options = [*tiny_options(), "--max-epochs", "4", "--guide", "weibull", "--checkpoint-every", "1"]
-    step = CaptioningTraining.training_step
+    step = SequenceTraining.training_step
 
     def interrupted(self, batch, batch_idx):
         if self.global_step == 7:
             signal.raise_signal(signal.SIGINT)
         return step(self, batch, batch_idx)
 
-    monkeypatch.setattr(CaptioningTraining, "training_step", interrupted)
+    monkeypatch.setattr(SequenceTraining, "training_step", interrupted)
     assert command_line("train", *options, "--out", str(tmp_path / "stopped")) == 130
     assert "--resume" in capsys.readouterr().err
-    monkeypatch.setattr(CaptioningTraining, "training_step", step)
+    monkeypatch.setattr(SequenceTraining, "training_step", step)
     assert not (tmp_path / "stopped" / "metrics.json").exists()
     assert command_line("train", *options, "--out", str(tmp_path / "stopped"), "--resume") == 0
     assert command_line("train", *options, "--out", str(tmp_path / "whole")) == 0
@@ -135,7 +135,7 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys
 def test_a_finished_run_is_not_trained_again(tmp_path, monkeypatch):
     config = tiny_config(tmp_path, guide="soft")
     metrics = run(config)
-    monkeypatch.setattr(experiments.captioning.train, "fit_batches", None)
+    monkeypatch.setattr(experiments.sequence.evaluation, "fit_batches", None)
     assert run(replace(config, resume=True)) == metrics
     with pytest.raises(UserError, match="another configuration"):
         run(replace(config, resume=True, dropout=0.5))
@@ -264,7 +264,7 @@ def test_uncertainty_splits(finished):
     state = model.start(model.encode(batch.source, batch.source_mask), batch.source_mask)
     step = model.step(state, model.embed(batch.target_in[:, 0]))
     torch.manual_seed(trained.config.seed)
-    log_probs = next_word_mixture(model, step, Inference(family=trained.family, samples=7)).log_probs
+    log_probs, _ = next_word_mixture(model, step, Inference(family=trained.family, samples=7))
     parts = decompose_uncertainty(log_probs.exp().transpose(0, 1))
     torch.testing.assert_close(found.total[:, 0], parts.total.float(), atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(found.attention[:, 0], parts.mutual_information.float(), atol=1e-5, rtol=1e-3)

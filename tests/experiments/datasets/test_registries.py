@@ -36,8 +36,7 @@ def register(monkeypatch):
     """Registers a reader for one test."""
 
     def register(registry, name, reader):
-        monkeypatch.setattr(registry, "_members", dict(registry._members))
-        registry.register(name)(reader)
+        monkeypatch.setitem(registry, name, reader)
 
     return register
 

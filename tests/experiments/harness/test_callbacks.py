@@ -15,7 +15,12 @@ def draw():
     return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
-def test_random_states_come_back_from_a_file_without_pickled_objects(tmp_path):
+def draw_on_cuda():
+    return torch.rand(3, device="cuda").tolist()
+
+
+@pytest.mark.parametrize("draw", [draw, pytest.param(draw_on_cuda, marks=pytest.mark.cuda)])
+def test_random_states_come_back_from_a_file_without_pickled_objects(draw, tmp_path):
     torch.save(RandomState().state_dict(), tmp_path / "state")
     expected = draw()
     pyro.set_rng_seed(7)
@@ -24,61 +29,28 @@ def test_random_states_come_back_from_a_file_without_pickled_objects(tmp_path):
     assert draw() == expected
 
 
-@pytest.mark.cuda
-def test_random_states_of_cuda_devices_come_back():
-    state = RandomState().state_dict()
-    expected = torch.rand(3, device="cuda")
-    RandomState().load_state_dict(state)
-    assert torch.rand(3, device="cuda").equal(expected)
-
-
-def stopping(patience=2):
-    return EarlyStopping({"accuracy": "max", "loss": "min"}, patience=patience)
-
-
-def follow(rule, *epochs):
-    """Which epochs are kept, and how long the rule has waited after each of them."""
-    kept, waited = [], []
-    for accuracy, loss in epochs:
-        kept.append(rule.update({"accuracy": accuracy, "loss": loss}))
-        waited.append(rule.waited)
-    return kept, waited
-
-
 @pytest.mark.parametrize(
-    ("second", "kept", "waited"),
+    ("epochs", "kept", "waited"),
     [
-        ((0.6, 0.9), True, 0),  # both better
-        ((0.5, 1.0), True, 0),  # ties count
-        ((0.6, 1.1), False, 0),  # one of them
-        ((0.4, 0.9), False, 0),
-        ((0.4, 1.1), False, 1),  # none
-        ((float("nan"), float("nan")), False, 1),
+        ([(0.6, 0.9)], [True], [0]),  # both better
+        ([(0.5, 1.0)], [True], [0]),  # ties count
+        ([(0.6, 1.1)], [False], [0]),  # one of them
+        ([(0.4, 0.9)], [False], [0]),
+        ([(0.4, 1.1)], [False], [1]),  # none
+        ([(float("nan"), float("nan"))], [False], [1]),
+        # the third epoch beats the first one on both, but not the best of each
+        ([(0.7, 2.0), (0.6, 0.9), (0.7, 0.9)], [False, False, True], [0, 0, 0]),
+        # the end comes after two epochs in a row that are good for nothing
+        ([(0.4, 1.1), (0.5, 1.2), (0.4, 1.1)], [False] * 3, [1, 0, 1]),
+        ([(0.4, 1.1), (0.5, 1.2), (0.4, 1.1), (0.4, 1.1)], [False] * 4, [1, 0, 1, 2]),
     ],
 )
-def test_any_metric_resets_the_counter_and_all_keep_the_weights(second, kept, waited):
-    assert follow(stopping(), (0.5, 1.0), second) == ([True, kept], [0, waited])
-
-
-def test_the_bests_are_of_different_epochs():
-    # the third epoch beats the first one on both, but not the best of each
-    kept, waited = follow(stopping(), (0.5, 1.0), (0.7, 2.0), (0.6, 0.9), (0.7, 0.9))
-    assert kept == [True, False, False, True]
-    assert waited == [0, 0, 0, 0]
-
-
-def test_training_stops_after_so_many_epochs_without_a_reset():
-    rule = stopping(patience=2)
-    follow(rule, (0.5, 1.0), (0.4, 1.1), (0.5, 1.2), (0.4, 1.1))
-    assert not rule.exhausted
-    follow(rule, (0.4, 1.1))
-    assert rule.exhausted
-
-
-@pytest.mark.parametrize(("monitor", "patience"), [({}, 1), ({"loss": "min"}, 0)])
-def test_impossible_rules_are_refused(monitor, patience):
-    with pytest.raises(ValueError, match="patience"):
-        EarlyStopping(monitor, patience=patience)
+def test_any_metric_resets_the_counter_and_all_keep_the_weights(epochs, kept, waited):
+    rule, found = EarlyStopping({"accuracy": "max", "loss": "min"}, patience=2), []
+    for accuracy, loss in [(0.5, 1.0), *epochs]:
+        found.append((rule.update({"accuracy": accuracy, "loss": loss}), rule.waited))
+    assert found == [(True, 0), *zip(kept, waited, strict=True)]
+    assert rule.exhausted == (waited[-1] == 2)
 
 
 def test_history_leaves_metrics_empty_that_an_epoch_does_not_have(tmp_path):

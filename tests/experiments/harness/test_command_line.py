@@ -180,26 +180,27 @@ def test_an_unknown_row_names_the_nearest(name, tmp_path):
         module.run(config_type(**first, rows=("soft", "gama"), out=tmp_path))
 
 
-def test_an_error_of_the_command_is_one_line_and_exit_code_1(capsys):
-    def fail(config):
-        raise UserError("the disk\nis full")
+@dataclass(frozen=True)
+class Picky:
+    """Options that go together, or not."""
 
-    assert graph_line(run=fail) == 1
-    assert the_error(capsys) == "error: the disk is full\n"
+    weight: float = 0.0
+
+    def __post_init__(self):
+        raise UserError("weight is 0.0,\nexpected more")
 
 
-def test_a_configuration_that_refuses_its_values_is_a_wrong_command_line(capsys):
-    @dataclass(frozen=True)
-    class Picky:
-        """Options that go together, or not."""
+def fail(config):
+    raise UserError("the disk\nis full")
 
-        weight: float = 0.0
 
-        def __post_init__(self):
-            raise UserError("weight is 0.0, expected more")
-
-    assert run_script(Picky, print, name="picky", arguments=[]) == 2
-    assert "expected more" in the_error(capsys)
+@pytest.mark.parametrize(
+    ("config", "run", "code", "said"),
+    [(GraphConfig, fail, 1, "the disk is full"), (Picky, print, 2, "weight is 0.0, expected more")],
+)
+def test_an_error_of_the_command_or_of_its_options_is_one_line(config, run, code, said, capsys):
+    assert run_script(config, run, name="script", arguments=[]) == code
+    assert the_error(capsys) == f"error: {said}\n"
 
 
 # --config

@@ -107,17 +107,19 @@ def test_overwrite_follows_no_symbolic_link(finished: Path, tmp_path: Path, name
     assert (names(finished), names(tmp_path / "elsewhere")) == before
 
 
-def test_overwrite_in_a_new_folder_or_beside_other_files(tmp_path: Path) -> None:
-    overwrite(tmp_path / "new")
-    (tmp_path / "notes.txt").write_text("mine")
-    overwrite(tmp_path)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
+@pytest.mark.parametrize("mine", [set(), {"notes.txt"}])
+def test_overwrite_in_a_new_folder_or_beside_other_files(tmp_path: Path, mine: set[str]) -> None:
+    for name in mine:
+        (tmp_path / name).write_text("mine")
+    overwrite(tmp_path if mine else tmp_path / "new")
+    assert names(tmp_path if mine else tmp_path / "new") == {"config.yaml", *mine}
 
 
-def test_report_of_somebody_else_s_is_not_written_over(tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text("mine")
+@pytest.mark.parametrize(("name", "options"), [("report.html", Options()), ("metrics.json", Options(resume=True))])
+def test_results_without_a_configuration_are_not_written_over(tmp_path: Path, name: str, options: Options) -> None:
+    (tmp_path / name).write_text("mine")
     with pytest.raises(UserError, match=r"no config\.yaml; choose another --out"):
-        open_run(tmp_path, Options())
+        open_run(tmp_path, options)
 
 
 def test_resuming_removes_what_a_killed_process_has_left(finished: Path) -> None:
@@ -211,7 +213,7 @@ def test_a_run_from_before_an_option_has_its_default(finished: Path, weight: flo
 # damaged files
 
 
-@pytest.mark.parametrize("content", ["", "a: [", "- 1", "text", "\x00"])
+@pytest.mark.parametrize("content", ["", "a: [", "- 1", "text", "\x00", "{seed: [", "seed: &one 1"])
 @pytest.mark.parametrize("options", [Options(resume=True), Options(), Options(overwrite=True)])
 def test_damaged_configuration(finished: Path, content: str, options: Options) -> None:
     (finished / "config.yaml").write_text(content)

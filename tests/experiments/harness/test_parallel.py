@@ -166,14 +166,16 @@ def test_a_stopped_sweep_starts_nothing_more_and_leaves_no_process(
 
 @linux
 @pytest.mark.slow
-def test_a_failing_run_stops_the_others_with_their_checkpoints(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="this run is not possible"):
-        run_all(fail_beside_another, {i: tmp_path / str(i) for i in range(4)}, workers=2, progress=False)
-    assert {path.name for path in tmp_path.iterdir()} == {"1", "1.checkpoint"}
-
-
-@linux
-@pytest.mark.slow
-def test_a_killed_worker_is_an_error_in_a_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"a worker process was killed.*--workers"):
-        run_all(be_killed, {i: tmp_path / str(i) for i in range(2)}, workers=2, progress=False)
+@pytest.mark.parametrize(
+    ("run", "said", "left"),
+    [
+        (fail_beside_another, "^this run is not possible$", {"1", "1.checkpoint"}),
+        (be_killed, "^a worker process was killed.*--workers", set()),
+    ],
+)
+def test_a_failing_run_stops_the_others_with_their_checkpoints(
+    run: Callable[[Path], dict[str, float]], said: str, left: set[str], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=said):
+        run_all(run, {i: tmp_path / str(i) for i in range(4)}, workers=2, progress=False)
+    assert {path.name for path in tmp_path.iterdir()} == left

@@ -16,7 +16,6 @@ import torch
 import yaml
 
 from experiments.captioning import train as captioning
-from experiments.captioning.model import CaptioningTraining
 from experiments.files import UserError
 from experiments.graph import train as graph
 from experiments.graph.model import GraphTraining
@@ -65,7 +64,7 @@ def text_options(root):
 TASKS = {
     "graph": Task(graph, GraphTraining, 1, graph_options),
     "nmt": Task(nmt, SequenceTraining, 3, text_options),
-    "captioning": Task(captioning, CaptioningTraining, 3, lambda _: tiny_captions.TINY),
+    "captioning": Task(captioning, SequenceTraining, 3, lambda _: tiny_captions.TINY),
 }
 
 

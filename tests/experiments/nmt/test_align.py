@@ -65,22 +65,19 @@ def test_replacing_when_asked(align, tmp_path):
 # words
 
 
-def test_links_count_the_words_of_files_that_are_written_too(align, tmp_path):
-    for name, line in (("a.de", "Er kam, sah."), ("a.en", "He came, saw.")):
-        (tmp_path / name).write_text(f"{line}\n")
-    assert align(source=tmp_path / "a.de", target=tmp_path / "a.en") == 0
-    assert (tmp_path / "out" / "words.de").read_text() == "er kam , sah .\n"
-    assert (tmp_path / "out" / "words.en").read_text() == "he came , saw .\n"
-    assert {int(link.partition("-")[2]) for link in links_of(tmp_path / "out").split()} == set(range(5))
-
-
-def test_with_gold_links_words_are_what_blanks_separate(align, tmp_path, capsys):
+@pytest.mark.parametrize("with_gold", [False, True])
+def test_links_count_the_words_of_files_that_are_written_too_or_with_gold_links_what_blanks_separate(
+    align, tmp_path, with_gold
+):
     for name, line in (("a.de", "Er kam, sah."), ("a.en", "He came, saw.")):
         (tmp_path / name).write_text(f"{line}\n")
     (tmp_path / "gold").write_text("0-0 1-1 2-2\n")
-    assert align("--gold", tmp_path / "gold", source=tmp_path / "a.de", target=tmp_path / "a.en") == 0
-    assert len(links_of(tmp_path / "out").split()) == 3
-    assert not (tmp_path / "out" / "words.de").exists()
+    options = ["--gold", tmp_path / "gold"] if with_gold else []
+    assert align(*options, source=tmp_path / "a.de", target=tmp_path / "a.en") == 0
+    words = {path.name: path.read_text() for path in (tmp_path / "out").glob("words.*")}
+    assert words == ({} if with_gold else {"words.de": "er kam , sah .\n", "words.en": "he came , saw .\n"})
+    linked = {int(link.partition("-")[2]) for link in links_of(tmp_path / "out").split()}
+    assert linked == set(range(3 if with_gold else 5))
 
 
 # gold links
@@ -239,13 +236,12 @@ def test_intervals_of_samples_in_the_table():
     assert rows == ["1\t0\t0\ta\tx\t\t0.5000\t0.1000\t0.9000\t0", "1\t1\t0\tb\tx\t\t0.5000\t0.1000\t0.9000\t1"]
 
 
-def test_unlikely_links_are_left_out_of_the_table_unless_chosen():
+@pytest.mark.parametrize(("links", "words"), [({(1, 0)}, ["a", "b", "c"]), (set(), ["a", "c"])])
+def test_unlikely_links_are_left_out_of_the_table_unless_chosen(links, words):
     posterior = torch.tensor([[[0.995, 0.005, 0.0]]])
     pair = PairAlignment(["a", "b", "c"], ["x"], torch.tensor([[0.5, 0.005, 0.495]]), posterior)
-    _, *rows = table_lines([pair], [Alignment(frozenset({(1, 0)}), 3, 1)])
-    assert [row.split("\t")[3] for row in rows] == ["a", "b", "c"]
-    _, *rows = table_lines([pair], [Alignment(frozenset(), 3, 1)])
-    assert [row.split("\t")[3] for row in rows] == ["a", "c"]
+    _, *rows = table_lines([pair], [Alignment(frozenset(links), 3, 1)])
+    assert [row.split("\t")[3] for row in rows] == words
 
 
 @pytest.mark.parametrize("threshold", ["1.5", "1", "-0.1"])

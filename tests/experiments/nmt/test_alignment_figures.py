@@ -4,7 +4,8 @@ import pytest
 import torch
 from matplotlib.patches import Rectangle
 
-from experiments.nmt.alignment_figures import agreement_heatmap, interval_heatmaps, prior_and_posterior, weights_heatmap
+from experiments.nmt.alignment_figures import agreement_heatmap, pair_figure
+from experiments.nmt.alignments import PairAlignment
 from experiments.reporting.figures import save
 from pyro_attention.analysis import GoldAlignment
 from tests.analysis.alignments.random_alignments import aligned, weights_of
@@ -24,13 +25,14 @@ def boxes(axis):
     return {(round(patch.get_x()), round(patch.get_y()), patch.get_linestyle()) for patch in patches}
 
 
-def test_prior_and_posterior(tmp_path):
-    prior, posterior = weights_of(5, 6), weights_of(7, 5, 6, seed=1)
-    figure = prior_and_posterior(prior, posterior, source=SOURCE, target=TARGET, gold=GOLD, title="one")
-    left, right = figure.axes[:2]
-    assert torch.tensor(left.images[0].get_array()).equal(prior.float())
-    assert torch.tensor(right.images[0].get_array()).equal(posterior.float().mean(0))
-    for axis in (left, right):
+@pytest.mark.parametrize("prior", [weights_of(5, 6), None], ids=["beside the prior", "weights alone"])
+def test_the_posterior(prior, tmp_path):
+    posterior = weights_of(1, 5, 6, seed=1)
+    figure = pair_figure(PairAlignment(SOURCE, TARGET, prior, posterior), gold=GOLD, title="one")
+    shown = [posterior[0]] if prior is None else [prior, posterior[0]]
+    assert len(figure.axes) == 2 * len(shown)  # and the colour bars
+    for axis, weights in zip(figure.axes, shown, strict=False):
+        assert torch.tensor(axis.images[0].get_array()).equal(weights.float())
         assert axis.images[0].get_clim() == (0, 1)
         assert labels(axis, "x") == ["Über", "Donaudampfschifff…", "kostet", r"\$5", "daß", "."]
         assert labels(axis, "y") == ["On", "{steam}", r"\$5", "_that^", "."]
@@ -41,28 +43,19 @@ def test_prior_and_posterior(tmp_path):
 
 def test_title_stands_above_the_words(tmp_path):
     words = ["Beruhigungsmittel"] * 12
-    figure = prior_and_posterior(weights_of(12, 12), weights_of(12, 12), source=words, target=words, title="Title")
+    figure = pair_figure(PairAlignment(words, words, weights_of(12, 12), weights_of(1, 12, 12)), title="Title")
     save(figure, tmp_path / "figure.png")
     title = figure._suptitle.get_window_extent()
     assert all(axis.get_tightbbox().y1 <= title.y0 for axis in figure.axes[:2])
 
 
-def test_weights_alone(tmp_path):
-    weights = weights_of(5, 6)
-    figure = weights_heatmap(weights, source=SOURCE, target=TARGET, gold=GOLD)
-    panel, _ = figure.axes  # and the colour bar
-    assert torch.tensor(panel.images[0].get_array()).equal(weights.float())
-    assert boxes(panel) == {(0, 0, "-"), (3, 2, "-"), (1, 1, ":")}
-    save(figure, tmp_path / "figure.png")
-
-
 def test_intervals():
     samples = weights_of(50, 5, 6)
-    figure = interval_heatmaps(samples, source=SOURCE, target=TARGET, level=0.8)
+    figure = pair_figure(PairAlignment(SOURCE, TARGET, None, samples))
     left, right = figure.axes[:2]
-    assert (left.get_xlabel(), right.get_xlabel()) == ("mean weight", "width of the 80% credible interval")
-    expected = samples.quantile(0.9, dim=0) - samples.quantile(0.1, dim=0)
-    torch.testing.assert_close(torch.tensor(right.images[0].get_array()), expected)
+    assert (left.get_xlabel(), right.get_xlabel()) == ("mean weight", "width of the 90% credible interval")
+    expected = samples.quantile(0.95, dim=0) - samples.quantile(0.05, dim=0)
+    torch.testing.assert_close(torch.tensor(right.images[0].get_array()), expected.float())
     assert not figure.legends
     assert boxes(left) == set()
 
@@ -70,7 +63,7 @@ def test_intervals():
 @pytest.mark.parametrize("shape", [(1, 1), (40, 3), (3, 40), (40, 40)])
 def test_sizes(shape, tmp_path):
     target, source = (["Wort"] * count for count in shape)
-    figure = prior_and_posterior(weights_of(*shape), weights_of(*shape), source=source, target=target)
+    figure = pair_figure(PairAlignment(source, target, weights_of(*shape), weights_of(1, *shape)))
     save(figure, tmp_path / "figure.png")
     assert max(figure.get_size_inches()) < 30
 
@@ -86,4 +79,4 @@ def test_agreement(tmp_path):
 
 def test_wrong_words():
     with pytest.raises(ValueError, match=r"'posterior' has weights of shape \(5, 4\) for 5 target and 6 source words"):
-        prior_and_posterior(weights_of(5, 6), weights_of(5, 4), source=SOURCE, target=TARGET)
+        pair_figure(PairAlignment(SOURCE, TARGET, weights_of(5, 6), weights_of(1, 5, 4)))

@@ -11,12 +11,12 @@ from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.datasets.text.word_rules import divide_words, join_words
 from experiments.files import UserError
 from experiments.harness.cli import run_commands
-from experiments.nmt import evaluation as translation_evaluation
 from experiments.nmt.config import COMMANDS, TranslationConfig
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import Translated, bleu, chrf
 from experiments.nmt.files import EvaluateConfig, evaluate_run
 from experiments.nmt.model import read_config
+from experiments.sequence import evaluation as sequence_evaluation
 from tests.experiments.nmt.tiny_text import tiny_options, write_text
 
 SENTENCES = ["die Frau lacht .", "ein Hund ruft ."]
@@ -86,13 +86,13 @@ def test_nothing_to_translate(translation_run, tmp_path, content, capsys):
 
 
 def test_the_search_gets_its_options_and_cuts_are_said(translation_run, file, capsys, monkeypatch):
-    asked, search = [], translation_evaluation.beam_search
+    asked, search = [], sequence_evaluation.beam_search
 
     def recorded(*arguments, **options):
         asked.append((options["max_length"], options["no_repeat"]))
         return search(*arguments, **options)
 
-    monkeypatch.setattr(translation_evaluation, "beam_search", recorded)
+    monkeypatch.setattr(sequence_evaluation, "beam_search", recorded)
     assert command_line("translate", translation_run, file, "--max-length", "1", "--no-repeat", "2") == 0
     error = capsys.readouterr().err
     for line in (1, 2):

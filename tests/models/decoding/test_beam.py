@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.decoding import Inference, beam_search, greedy, sample
+from models.decoding import Inference, beam_search, sample
 from models.decoding.hypotheses import largest, length_divisor
 from pyro_attention import AlignmentELBO, Amortised, AttentionGuide, ExpectedAlignment, Gamma, Marginal, Soft, Weibull
 from tests.models.decoding.small_translation import BAYESIAN, BEGIN, END, IDS, approx, batch, explicit, make, scores_of
@@ -139,31 +139,31 @@ def test_soft_attention_and_bayesian_attention_at_its_mean_agree():
 
 
 @pytest.mark.parametrize("k_max", [None, 2])
-def test_greedy_is_a_beam_of_one(k_max):
-    source, mask = batch()
-    for seed in range(5):
-        model = make(seed)
-        options = {**IDS, "max_length": 6, "inference": Inference(k_max=k_max)}
-        path = greedy(model, source, mask, **options)
-        found = beam_search(model, source, mask, beam=1, length_penalty=0.0, **options)
-        assert scores_of([path]) == approx(scores_of(found))
-        for one, (other,) in zip(path, found, strict=True):
-            assert one.finished == other.finished
-            torch.testing.assert_close(one.alignments, other.alignments)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_beam_of_one_takes_the_most_probable_word(k_max, seed):
+    model, (source, mask) = make(seed), batch()
+    options = {"beam": 1, "length_penalty": 0.0, "max_length": 6, "inference": Inference(k_max=k_max)}
+    for row, (one,) in enumerate(beam_search(model, source, mask, **IDS, **options)):
+        path, total = (), 0.0
+        while len(path) < 6 and END not in path:
+            log_prob, word = explicit(model, source[row, : mask[row].sum()], path, k=k_max)[2].max(0)
+            path, total = (*path, word.item()), total + log_prob.item()
+        assert (one.tokens, one.finished) == (path, path[-1] == END)
+        assert one.score == one.log_prob == pytest.approx(total, rel=1e-9)
 
 
-@pytest.mark.parametrize("search", [beam_search, greedy])
-def test_batches_and_padding_change_nothing(search):
+@pytest.mark.parametrize("beam", [10, 1])
+def test_batches_and_padding_change_nothing(beam):
     model, (source, mask) = make(1), batch()
-    together = search(model, source, mask, **IDS, max_length=7)
-    padded = search(model, *batch(more=4), **IDS, max_length=7)
+    options = {**IDS, "beam": beam, "max_length": 7}
+    together = beam_search(model, source, mask, **options)
+    padded = beam_search(model, *batch(more=4), **options)
     single = [
-        search(model, source[b : b + 1, :n], mask[b : b + 1, :n], **IDS, max_length=7)[0]
+        beam_search(model, source[b : b + 1, :n], mask[b : b + 1, :n], **options)[0]
         for b, n in ((0, 3), (1, 5), (2, 1))
     ]
-    unpack = (lambda found: found) if search is greedy else (lambda found: list(itertools.chain(*found)))
     for others in (padded, single):
-        for one, other in zip(unpack(together), unpack(others), strict=True):
+        for one, other in zip(itertools.chain(*together), itertools.chain(*others), strict=True):
             assert one.tokens == other.tokens
             assert one.score == pytest.approx(other.score, rel=1e-10)
             torch.testing.assert_close(one.alignments, other.alignments)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.decoding import Inference, beam_search, greedy, sample
+from models.decoding import Inference, beam_search, sample
 from pyro_attention import Amortised, Categorical, Gamma, Weibull
 from tests.models.decoding.small_translation import BAYESIAN, IDS, batch, make, scores_of
 
@@ -22,7 +22,7 @@ def test_every_module_keeps_its_mode_and_nothing_needs_a_gradient():
     with pytest.raises(ValueError, match=r"sentences \[0\] of the batch have no words"):
         beam_search(model, source[:1], torch.zeros_like(mask[:1]), **IDS)
     assert model.training
-    assert greedy(model, source, mask, **IDS, alignments=False)[0].alignments is None
+    assert sample(model, source, mask, **IDS, alignments=False)[0].alignments is None
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_bad_inference(options, error, message):
 )
 def test_bad_input(change, message):
     with pytest.raises(ValueError, match=message):
-        greedy(make(), *change(*batch()), **IDS)
+        sample(make(), *change(*batch()), **IDS)
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_bad_input(change, message):
 )
 def test_bad_inference_of_bayesian_attention(inference, message):
     with pytest.raises(ValueError, match=message):
-        greedy(make(**BAYESIAN), *batch(), inference=inference, **IDS)
+        sample(make(**BAYESIAN), *batch(), inference=inference, **IDS)
 
 
-@pytest.mark.parametrize("search", [beam_search, greedy, sample])
+@pytest.mark.parametrize("search", [beam_search, sample])
 def test_nan_is_named(search):
     model = make()
     model.output.bias.data[2] = math.nan

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from models.decoding import beam_search, greedy, sample
+from models.decoding import beam_search, sample
 from tests.models.decoding.small_translation import END, IDS, TARGET, batch, explicit, make
 
 
@@ -35,7 +35,8 @@ def test_frequencies_of_samples(temperature):
 
 def test_cut_at_the_largest_length():
     model, (source, mask) = make(end_bias=-50.0), batch()
-    for one in (*greedy(model, source, mask, **IDS, max_length=3), *sample(model, source, mask, **IDS, max_length=3)):
+    cut = [best for best, *_ in beam_search(model, source, mask, **IDS, beam=1, max_length=3)]
+    for one in (*cut, *sample(model, source, mask, **IDS, max_length=3)):
         assert not one.finished
         assert one.words == one.tokens
         assert len(one.tokens) == 3

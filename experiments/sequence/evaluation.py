@@ -1,0 +1,85 @@
+"""What training and evaluation of translation and of captioning have in common: the search, metrics, saved files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from experiments.datasets.text.batches import BucketSampler
+from experiments.datasets.text.vocabulary import BEGIN, END
+from experiments.files import write_atomic
+from experiments.harness.results import write_environment, write_metrics
+from experiments.harness.training import Fitted, fit_batches
+from experiments.sequence.model import AnyTrained
+from models.decoding import Hypothesis, beam_search
+
+__all__ = ["BATCH", "DEFINITIONS", "Evaluation", "search", "shared_metrics", "train_and_save"]
+
+BATCH = 50  # sentences at a time, in evaluation
+
+DEFINITIONS = {
+    "test_entropy": "entropy in nats of the mean weights that predict a word piece (prior of an alignment, posterior "
+    "mean of Bayesian attention), mean over word pieces",
+    "test_posterior_entropy": "entropy in nats of the mean posterior weights, mean over word pieces",
+    "best_epoch": "epoch of the kept weights, counted from 0",
+    "epochs": "number of epochs trained",
+    "updates": "number of training steps",
+    "step_ms": "median over epochs of the mean time of a training step, in milliseconds",
+    "parameters": "number of trained parameters, of the inference network too",
+}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of a trained network, what they mean, and the sentences that it wrote of the test data."""
+
+    metrics: dict[str, float]
+    definitions: dict[str, str]
+    sentences: list[str]
+
+
+def search(trained: AnyTrained, source: Tensor, mask: Tensor, **options: Any) -> list[Hypothesis]:
+    """The best sentence for each source by beam search, with the network's options unless told otherwise."""
+    config = trained.config
+    options = {"beam": config.beam, "no_repeat": config.no_repeat, "inference": trained.inference()} | options
+    found = beam_search(
+        trained.model, source, mask, begin=BEGIN, end=END, length_penalty=config.length_penalty, alignments=False,
+        **options,
+    )  # fmt: skip
+    return [best for best, *_ in found]
+
+
+def shared_metrics(trained: AnyTrained, fitted: Fitted) -> dict[str, float]:
+    """How the training went, and how large the network is."""
+    perplexity = math.exp(fitted.history[fitted.best_epoch]["val_loss"])
+    return {"val_ppl": perplexity, **fitted.metrics, "parameters": trained.parameters}
+
+
+def train_and_save(
+    trained: AnyTrained,
+    folder: Path,
+    train_data: Any,
+    val_data: Any,
+    *,
+    sampler: BucketSampler,
+    evaluate: Callable[[Fitted], Evaluation],
+    file: str,
+) -> dict[str, float]:
+    """Train on the batches of a sampler, evaluate, write metrics.json and the file of sentences; the metrics."""
+    config = trained.config
+    write_environment(folder, trained.device)
+    in_order = BucketSampler(val_data.lengths, sentences=config.batch_size, shuffle=False)
+    # batch_size=None: what a sampler yields, a list of places, is the index
+    samplers = ((train_data, sampler), (val_data, in_order))
+    loaders = [DataLoader(data, sampler=some, batch_size=None) for data, some in samplers]
+    evaluation = evaluate(fit_batches(config, trained.module, *loaders, folder=folder, patience=config.patience))
+    lines = "".join(f"{line}\n" for line in evaluation.sentences)
+    write_atomic(folder / file, lambda file: file.write(lines.encode()))
+    write_metrics(folder, evaluation.metrics, evaluation.definitions)
+    return evaluation.metrics

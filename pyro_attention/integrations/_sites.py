@@ -1,0 +1,117 @@
+"""What the converters of other people's models share: which attentions they take, and the priors of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from fnmatch import fnmatchcase
+from inspect import signature
+from typing import TypeAlias
+
+from pyro.poutine import runtime
+from pyro.poutine.trace_messenger import TraceMessenger
+from torch import Tensor
+
+from pyro_attention.attention import LatentAttention
+from pyro_attention.families.distribution import AttentionDistribution
+from pyro_attention.families.prior import PRIORS, Prior
+
+__all__ = ["PriorFactory", "RepeatedAttention", "fresh_name", "make_prior", "read_sites"]
+
+PriorFactory: TypeAlias = str | Callable[..., Prior]
+
+
+def make_prior(factory: PriorFactory, head_dim: int, *, site: str) -> Prior:
+    """The prior of one site; one that reads the keys is made for their width, and shared by the heads.
+
+    Args:
+        factory: A registered name, a class of priors, a ``functools.partial`` of one, or a function of the width.
+        head_dim: Width of the keys of one head.
+        site: Name of the site, for errors.
+
+    Raises:
+        TypeError: The factory is neither a name nor callable, or makes something else than a prior.
+        ValueError: No prior has this name.
+
+    Example:
+        >>> make_prior("gamma_contextual", 64, site="layers.0")
+        ContextualGammaPrior(
+          rate=1.0
+          (network): KeyNetwork(64, heads=1, hidden_dim=10)
+        )
+    """
+    made = PRIORS[factory] if isinstance(factory, str) else factory
+    if isinstance(made, Prior) or not callable(made):
+        raise TypeError(
+            f"prior is {factory!r}, expected a name such as 'gamma_contextual', a class of priors, a functools.partial "
+            f"of one, or a function of the width of a key: every site needs a prior of its own"
+        )
+    prior = made(head_dim) if _takes_width(made) else made()
+    if not isinstance(prior, Prior):
+        raise TypeError(
+            f"site '{site}': prior= made a {type(prior).__name__}, expected a Prior such as FixedGammaPrior"
+        )
+    return prior
+
+
+def _takes_width(made: Callable[..., Prior]) -> bool:
+    """Whether a factory has to be given a width: its first positional parameter has no default."""
+    for parameter in signature(made).parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            return parameter.default is parameter.empty
+        break
+    return False
+
+
+def read_sites(sites: str | Sequence[str], paths: Collection[str], *, of: str) -> list[str]:
+    """The paths that match any of the patterns, in their order.
+
+    Args:
+        sites: One pattern as in ``fnmatch``, or several.
+        paths: Module paths of the attentions of a model; that of the model itself is "".
+        of: What stands at these paths, for the error, such as "torch.nn.MultiheadAttention".
+
+    Raises:
+        ValueError: There are no patterns or no attentions, or a pattern matches none of them.
+
+    Example:
+        >>> read_sites("layers.*.self_attn", ["layers.0.self_attn", "layers.0.cross_attn"], of="attention")
+        ['layers.0.self_attn']
+    """
+    patterns = [sites] if isinstance(sites, str) else list(sites)
+    if not paths:
+        raise ValueError(f"the model has no {of}; expected a model with attention of this kind")
+    for pattern in patterns:
+        if not any(fnmatchcase(path, pattern) for path in paths):
+            raise ValueError(
+                f"sites: no {of} matches '{pattern}'; expected a pattern of module paths, of which there are "
+                f"{', '.join(map(repr, paths))}"
+            )
+    if not patterns:
+        raise ValueError(f"sites is empty, expected patterns of module paths such as '*' or '{next(iter(paths))}'")
+    return [path for path in paths if any(fnmatchcase(path, pattern) for pattern in patterns)]
+
+
+def fresh_name(name: str) -> str:
+    """A site name that no trace of this run has yet: ``name``, ``name.1``, ``name.2``, ..."""
+    traces = [handler.trace for handler in runtime._PYRO_STACK if isinstance(handler, TraceMessenger)]
+    candidate, count = name, 0
+    while any(candidate in trace for trace in traces):
+        count += 1
+        candidate = f"{name}.{count}"
+    return candidate
+
+
+class RepeatedAttention(LatentAttention):
+    """:class:`LatentAttention` with a site for each call in a run: ``name``, ``name.1``, ``name.2``, ...
+
+    Models whose source nobody changes call one layer several times, as where it is tied.
+    """
+
+    def sample(self, prior: AttentionDistribution) -> Tensor:
+        """See :meth:`LatentAttention.sample`."""
+        name = self.name
+        self.name = fresh_name(name)
+        try:
+            return super().sample(prior)
+        finally:
+            self.name = name

@@ -1,0 +1,179 @@
+"""The attention function that transformers calls in place of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import pyro
+import torch
+from pyro.poutine import runtime
+from pyro.poutine.indep_messenger import IndepMessenger
+from torch import Tensor, nn
+
+from pyro_attention._checks import as_float
+from pyro_attention.attention import LatentAttention, pyro_runs_the_model
+from pyro_attention.families.prior import Prior
+from pyro_attention.integrations._sites import fresh_name
+from pyro_attention.layout import Dense
+from pyro_attention.output import AttentionOutput
+
+__all__ = ["BATCH", "CHILD", "NAME", "OBSERVER", "SiteAttention", "attend", "batch_plate"]
+
+NAME = "pyro_attention"  # neutral: transformers reads meanings into names with "sdpa" or "flash"
+CHILD = "latent_attention"  # the submodule of an attention module that holds its LatentAttention
+
+# The plate over the batch of the run at hand, and what is told of every call (the probe).
+BATCH: ContextVar[Any] = ContextVar("BATCH", default=None)
+OBSERVER: ContextVar[Callable[[nn.Module, Tensor, Tensor], None] | None] = ContextVar("OBSERVER", default=None)
+
+# What models pass on that changes no score, or changes them through the mask; all else is refused.
+_HARMLESS = {
+    "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "deterministic", "is_causal", "max_length_k", "max_length_q",
+    "num_items_in_batch", "output_attentions", "output_hidden_states", "position_ids", "return_dict",
+    "sliding_window", "use_cache",
+}  # fmt: skip
+
+
+class SiteAttention(LatentAttention):
+    """The latent weights of one attention module of transformers.
+
+    Args:
+        name: Path of the module.
+        prior: Its prior.
+        self_attention: Whether its queries are at the positions of its keys.
+    """
+
+    def __init__(self, name: str, prior: Prior, *, self_attention: bool) -> None:
+        super().__init__(name, prior)
+        self.self_attention = self_attention
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention by the module's :class:`LatentAttention`, or by softmax where it has none.
+
+    Args:
+        module: The attention module that calls.
+        query: ``[B, H, T, D]``.
+        key: ``[B, G, K, D]``, where G divides H (grouped queries).
+        value: ``[B, G, K, D]``.
+        attention_mask: Added to the scores, broadcastable to ``[B, H, T, K]``, where the least number there is means
+            masked; or boolean, True = attends.
+        scaling: Of the scores; ``D ** -0.5`` by default.
+        dropout: Probability of dropping a weight, in training mode.
+        position_bias: Added to the scores.
+        softcap: Bound c of the scores, ``c * tanh(score / c)``.
+        kwargs: What else a model passes.
+
+    Returns:
+        Context ``[B, T, H, D]`` and weights ``[B, H, T, K]``.
+
+    Raises:
+        ValueError: A keyword that changes the scores and is not known here, or a causal module without a mask.
+    """
+    _check(module, query, key, attention_mask, kwargs)
+    observer = OBSERVER.get()
+    if observer is not None:
+        observer(module, query, key)
+    groups = query.size(1) // key.size(1)
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scores = (query @ key.mT) * (query.size(-1) ** -0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    if position_bias is not None:
+        scores = scores + position_bias
+    layout = Dense()
+    if attention_mask is not None:
+        allowed = attention_mask
+        if allowed.dtype != torch.bool:
+            # not by equality: sums of such numbers overflow to -inf in half precision
+            allowed = attention_mask > torch.finfo(attention_mask.dtype).min / 2
+            bias = attention_mask.masked_fill(~allowed, 0)
+            if bias.any():  # nearly always the mask says nothing else, and one pass over the scores is saved
+                scores = scores + bias
+        layout = Dense(allowed)
+    latent: SiteAttention | None = getattr(module, CHILD, None)
+    if latent is None:
+        weights = nn.functional.dropout(layout.softmax(as_float(scores)), dropout, module.training).to(value.dtype)
+        return (weights @ value).transpose(1, 2).contiguous(), weights
+    if module.training:
+        latent.dropout.p = float(dropout)  # predict draws dropout in evaluation mode too, where models pass 0
+    attention = partial(_sample, latent) if pyro_runs_the_model() else latent
+    output: AttentionOutput = attention(scores, value, keys=key, layout=layout)
+    return output.context.transpose(1, 2).contiguous(), output.weights
+
+
+def batch_plate(name: str, size: int) -> AbstractContextManager[Any]:
+    """The plate over a batch: the user's own, that of the run at hand, or one of the site, as for image windows."""
+    plates = [handler for handler in runtime._PYRO_STACK if isinstance(handler, IndepMessenger)]
+    if any(plate.dim == -1 for plate in plates):
+        return nullcontext()
+    plate = BATCH.get()
+    if plate is not None and plate.size == size:
+        return plate  # type: ignore[no-any-return]
+    return pyro.plate(fresh_name(name), size, dim=-1)
+
+
+def _sample(latent: SiteAttention, scores: Tensor, value: Tensor, *, keys: Tensor, layout: Dense) -> AttentionOutput:
+    """Output of one call in a run, whose site has a name of its own."""
+    name = latent.name
+    latent.name = fresh_name(name)
+    try:
+        with batch_plate(f"{latent.name}.batch", len(scores)):
+            output: AttentionOutput = latent(scores, value, keys=keys, layout=_without_padding(layout, scores, latent))
+        if output.context.dim() != value.dim():
+            raise ValueError(
+                f"site '{latent.name}': one pass draws weights of shape {tuple(output.context.shape[:-1])}, but the "
+                f"models of transformers have no dimension for samples; use chunk_size=1, vectorize_particles=False"
+            )
+    finally:
+        latent.name = name
+    return output
+
+
+def _without_padding(layout: Dense, scores: Tensor, latent: SiteAttention) -> Dense:
+    """The layout whose padded queries do not count.
+
+    In self-attention a position that no query may attend to is padding. What its own query draws reaches no other
+    position, so it has no part in the KL.
+    """
+    if layout.mask is None or not latent.self_attention or scores.size(-2) != scores.size(-1):
+        return layout
+    attended = layout.mask.any(-2).unsqueeze(-1)
+    return layout if attended.size(-2) != scores.size(-1) else Dense(layout.mask, counted=attended)
+
+
+def _check(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, kwargs: dict[str, Any]) -> None:
+    """Raise ValueError where a call asks for scores that are not made here."""
+    unknown = [name for name, given in kwargs.items() if given is not None and name not in _HARMLESS]
+    if unknown:
+        raise ValueError(
+            f"{type(module).__name__} passes {', '.join(unknown)} to its attention, expected nothing that may change "
+            f"scores but position_bias and softcap: this family is not supported, its weights would be others"
+        )
+    if query.size(1) % key.size(1):
+        raise ValueError(
+            f"{type(module).__name__} has {query.size(1)} heads of queries, expected a multiple of its {key.size(1)} "
+            f"of keys"
+        )
+    causal = kwargs.get("is_causal")
+    if mask is None and query.size(2) > 1 and (getattr(module, "is_causal", False) if causal is None else causal):
+        raise ValueError(
+            f"{type(module).__name__} is causal, but was given no attention mask: its model does not ask the mask "
+            f"interface of transformers for one, so positions would see later ones; this family is not supported"
+        )

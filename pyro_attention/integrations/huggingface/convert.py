@@ -1,0 +1,211 @@
+"""From a model of transformers to a Bayesian one, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+
+from pyro_attention.integrations._sites import PriorFactory, make_prior, read_sites
+from pyro_attention.integrations.huggingface.attention import CHILD, NAME, SiteAttention, attend
+from pyro_attention.integrations.huggingface.files import load_priors, site_paths
+from pyro_attention.integrations.huggingface.likelihoods import Likelihood
+from pyro_attention.integrations.huggingface.masks import compact_mask
+from pyro_attention.integrations.huggingface.model import BayesianModel, bayesian_class
+from pyro_attention.integrations.huggingface.priors import prior_from_config, prior_to_config
+from pyro_attention.integrations.huggingface.probe import Call, difference, probe, probe_inputs
+
+__all__ = ["bayesian", "deterministic", "load_transformers"]
+
+
+def bayesian(
+    model: Any,
+    *,
+    prior: PriorFactory | None = None,
+    sites: str | Sequence[str] = "*",
+    likelihood: Likelihood | None = None,
+    example: Mapping[str, Any] | None = None,
+) -> Any:
+    r"""Make a model of transformers Bayesian, in place: its attention weights become sample sites.
+
+    .. math:: W = \mathrm{normalize}(S), \quad \log S \sim q(\cdot \mid QK^\top \mathrm{scaling} + \mathrm{mask}), \quad
+              S \sim p(\cdot \mid K) \text{ a priori}
+
+    The model stays what it was: class name, configuration, ``save_pretrained``, ``generate`` and Trainer work on, and
+    where Pyro does not run it, it computes what it computed before. Where Pyro runs it, it is a Pyro model: its batch
+    lies in the plate ``batch``, labels that it is given are observed, and it returns its logits (start and end of an
+    answer stacked, ``[B, 2, T]``; the first output of a model without a head), or all of its output with
+    ``return_dict=True``. So ``AttentionGuide(model, Weibull())``, :class:`AttentionELBO`, ``predict``,
+    ``sample_posterior`` and ``check_model`` take it as it is.
+
+    Sites are called after the paths of the modules. A module that runs more than once in a pass, as the shared layers
+    of ALBERT do, has one site a call: ``path``, ``path.1``, ``path.2`` and so on. Attention modules that match no
+    pattern keep ordinary attention. The KL of self-attention leaves out padded queries where the mask shows them.
+
+    Under a guide of ``model.generate`` every step is a call: each new token draws its own weights over the past, whose
+    keys and values are cached as they were drawn before. Outside Pyro ``generate`` is deterministic as ever.
+
+    Likelihoods: classes are Categorical, several labels Bernoulli, numbers Normal with a standard deviation of 1 (so
+    standardise them), tokens Categorical without those labelled -100, and the two ends of an answer Categorical each.
+
+    Gradient checkpointing is refused at the backward pass: it would draw the weights anew.
+
+    Args:
+        model: A ``PreTrainedModel``.
+        prior: Name of a registered prior, a class of priors or a ``functools.partial`` of one, or a function of the
+            width of a head; it is called once a site. A contextual Gamma prior by default, or what the checkpoint of
+            the model was saved with.
+        sites: Pattern of module paths, or several, as in ``fnmatch``.
+        likelihood: Function of output and labels that declares the observed sites, in place of that of the head.
+        example: A small batch of inputs, for models that read neither texts nor images nor mel spectrograms.
+
+    Returns:
+        The same model. Where its checkpoint was saved by a Bayesian model, with those sites and trained priors.
+
+    Raises:
+        ImportError: transformers is not installed.
+        TypeError: The model is none of transformers, or ``prior`` makes no priors.
+        ValueError: The model is Bayesian already, has no attention that asks the attention interface, or passes what is
+            not supported here; no site matches; its numbers would change; prior parameters of its checkpoint are lost.
+
+    Example:
+        >>> from transformers import BertConfig, BertForSequenceClassification  # doctest: +SKIP
+        >>> model = BertForSequenceClassification.from_pretrained("bert-base-uncased")  # doctest: +SKIP
+        >>> guide = AttentionGuide(bayesian(model), Weibull(10.0))  # doctest: +SKIP
+        >>> loss = AttentionELBO()(model, guide)(**batch)  # doctest: +SKIP
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.4.
+    """
+    transformers = load_transformers()
+    if not isinstance(model, transformers.PreTrainedModel):
+        raise TypeError(
+            f"model is a {type(model).__name__}, expected a PreTrainedModel of transformers; for attention of torch.nn "
+            f"use pyro_attention.integrations.torch_nn"
+        )
+    if isinstance(model, BayesianModel):
+        raise ValueError(f"this {type(model).__name__} is Bayesian already; call deterministic(model) first")
+    saved = getattr(model.config, NAME, None)
+    if saved is not None and sites != "*":
+        raise ValueError(
+            f"sites is {sites!r}, but the checkpoint has its own sites and trained priors; leave sites= out"
+        )
+    prior = _prior(prior, saved)
+    inputs = probe_inputs(model) if example is None else example
+    before = _implementations(model.config)
+    try:
+        model.set_attn_implementation(NAME)
+        # a model that cannot take it says so, and keeps what it had
+        calls = probe(model, inputs)[0] if model.config._attn_implementation == NAME else {}
+        _check_calls(model, calls)
+        found = {path: module for path, module in model.named_modules() if module in calls}
+        paths = site_paths(model, saved["sites"], found) if saved else read_sites(sites, found, of="attention module")
+        chosen = {path: found[path] for path in paths}
+        for path, module in chosen.items():
+            call = calls[module]
+            made = make_prior(prior, call.head_dim, site=path)
+            latent = SiteAttention(path, made, self_attention=call.self_attention)
+            setattr(module, CHILD, latent.to(model.device, model.dtype).train(module.training))
+        probe(model, inputs, training=list(chosen.values()))  # they note their dropout
+        _check_same(model, inputs, before)
+        if saved is not None:
+            load_priors(model)
+    except Exception:
+        _remove(model, before)
+        raise
+    setattr(model.config, NAME, {"prior": prior_to_config(prior), "sites": list(chosen)})
+    original: Any = type(model)
+    model.__class__ = bayesian_class(original)
+    model.pyro_likelihood, model.pyro_before = likelihood, before
+    return model
+
+
+def deterministic(model: Any) -> Any:
+    """The model as it was before :func:`bayesian`, in place, with the weights that it has now.
+
+    Its priors are gone; save the model before, to keep them.
+
+    Raises:
+        TypeError: The model is not Bayesian.
+    """
+    if not isinstance(model, BayesianModel):
+        raise TypeError(f"model is a {type(model).__name__} without latent attention, expected one of bayesian(model)")
+    kept: Any = model
+    before = kept.pyro_before
+    del kept.pyro_before, kept.pyro_likelihood
+    kept.__class__ = model.deterministic_class
+    delattr(kept.config, NAME)
+    _remove(kept, before)
+    return kept
+
+
+def load_transformers() -> Any:
+    """The package, in which the attention and mask functions are registered.
+
+    Raises:
+        ImportError: It is not installed.
+    """
+    try:
+        transformers = import_module("transformers")
+    except ImportError as error:
+        raise ImportError(
+            "pyro_attention.integrations.huggingface needs transformers: pip install 'pyro-attention[transformers]'"
+        ) from error
+    masking = import_module("transformers.masking_utils")
+    transformers.AttentionInterface.register(NAME, attend)
+    masking.AttentionMaskInterface.register(NAME, compact_mask)
+    return transformers
+
+
+def _prior(prior: PriorFactory | None, saved: Any) -> PriorFactory:
+    """The factory of all priors: the one asked for, the saved one, or the default."""
+    if prior is not None:
+        return prior
+    if saved is None:
+        return "gamma_contextual"
+    if saved["prior"] is None:
+        raise ValueError("the priors of this checkpoint were made by a function, which it cannot hold; pass prior=")
+    return prior_from_config(saved["prior"])
+
+
+def _check_calls(model: Any, calls: Mapping[nn.Module, Call]) -> None:
+    """Raise ValueError unless a model calls the attention interface."""
+    if not calls:
+        raise ValueError(
+            f"{type(model).__name__} called the attention interface of transformers not once in a forward pass: it has "
+            f"no attention, or its family ('{model.config.model_type}') computes it by code of its own; use a family "
+            f"that follows the interface, such as bert, roberta, gpt2, llama, bart, t5 or vit"
+        )
+
+
+def _check_same(model: Any, inputs: Mapping[str, Any], before: dict[str, Any]) -> None:
+    """Raise ValueError unless the converted model computes what it computed before."""
+    _, after = probe(model, inputs)
+    model.set_attn_implementation(before)
+    _, expected = probe(model, inputs)
+    model.set_attn_implementation(NAME)
+    worst, tolerance = difference(expected, after), 1e-4 if model.dtype in (torch.float32, torch.float64) else 0.03
+    if not worst <= tolerance:
+        raise ValueError(
+            f"{type(model).__name__} gives other numbers with the attention of this library (relative difference "
+            f"{worst:.2g}): its family '{model.config.model_type}' changes scores or weights in a way that it does not "
+            f"tell the attention function, and is not supported"
+        )
+
+
+def _implementations(config: Any) -> dict[str, Any]:
+    """The attention implementations of a configuration and of those inside it, for ``set_attn_implementation``."""
+    inner = {name: getattr(config, name) for name in config.sub_configs}
+    return {"": config._attn_implementation} | {
+        name: _implementations(sub) for name, sub in inner.items() if sub is not None
+    }
+
+
+def _remove(model: Any, before: dict[str, Any]) -> None:
+    """Take latent attention out of a model again."""
+    for module in model.modules():
+        if CHILD in module._modules:
+            delattr(module, CHILD)
+    model.set_attn_implementation(before)

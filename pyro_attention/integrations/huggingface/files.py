@@ -1,0 +1,101 @@
+"""Prior parameters in the files of a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pyro_attention.integrations.huggingface.attention import CHILD, NAME
+
+__all__ = ["load_priors", "site_paths"]
+
+_MARK = f".{CHILD}."
+
+
+def load_priors(model: Any) -> None:
+    """Read the prior parameters from the checkpoint that a model was loaded from.
+
+    Raises:
+        ValueError: There is no such checkpoint, or it lacks parameters.
+    """
+    wanted = {name: tensor for name, tensor in model.state_dict().items() if _MARK in name}
+    source = model.config._name_or_path
+    names = _names_in_files(source, model.config)
+    prefix = f"{model.base_model_prefix}."
+    found: dict[str, Tensor] = {}
+    for name, tensor in wanted.items():
+        held = next((key for key in (name, prefix + name, name.removeprefix(prefix)) if key in names), None)
+        if held is not None:
+            found[name] = _read(names[held], held)
+            if found[name].shape != tensor.shape:
+                raise ValueError(
+                    f"'{name}' has shape {tuple(found[name].shape)} in '{source}', expected {tuple(tensor.shape)}; the "
+                    f"checkpoint was written with another prior: leave prior= out"
+                )
+    missing = sorted(wanted.keys() - found.keys())
+    if missing:
+        raise ValueError(
+            f"{len(missing)} of {len(wanted)} prior parameters are missing in '{source}', such as '{missing[0]}', but "
+            f"its configuration says that it was saved with them; load a folder of safetensors files that "
+            f"save_pretrained wrote, or delete config.{NAME} to begin with fresh priors"
+        )
+    model.load_state_dict(found, strict=False)
+
+
+def site_paths(model: Any, saved: list[str], modules: Collection[str]) -> list[str]:
+    """Paths of the saved sites in this model, which may be the base of the one that was saved, or have a head on it.
+
+    Args:
+        model: The model.
+        saved: Paths in the checkpoint.
+        modules: Paths of the attention modules of this model.
+
+    Raises:
+        ValueError: A site is not there.
+    """
+    prefix = f"{model.base_model_prefix}."
+    paths = [[path for path in (name, prefix + name, name.removeprefix(prefix)) if path in modules] for name in saved]
+    if not all(paths):
+        raise ValueError(
+            f"the checkpoint has latent attention at '{saved[paths.index([])]}', which {type(model).__name__} has not; "
+            f"load it with the class that was saved, {', '.join(model.config.architectures or ['unknown'])}"
+        )
+    return [candidates[0] for candidates in paths]
+
+
+def _names_in_files(source: str, config: Any) -> dict[str, Path]:
+    """Where every parameter of a checkpoint is, in a folder or in the local copy of one of the hub."""
+    from transformers.utils.hub import cached_file
+
+    def local(name: str) -> Path | None:
+        revision = getattr(config, "_commit_hash", None) or "main"
+        found = cached_file(
+            source, name, revision=revision, _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )  # fmt: skip
+        return None if found is None else Path(found)
+
+    from safetensors import safe_open
+
+    if not source:
+        return {}
+    index, whole = local("model.safetensors.index.json"), local("model.safetensors")
+    if index is not None:
+        shards: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        return {name: index.parent / shard for name, shard in shards.items()}
+    if whole is None:
+        return {}
+    with safe_open(whole, "pt") as file:
+        return dict.fromkeys(file.keys(), whole)
+
+
+def _read(file: Path, name: str) -> Tensor:
+    from safetensors import safe_open
+
+    with safe_open(file, "pt") as opened:
+        tensor: Tensor = opened.get_tensor(name)
+    return tensor

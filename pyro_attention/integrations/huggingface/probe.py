@@ -1,0 +1,141 @@
+"""Tiny forward passes that show which modules call the attention function, and that their numbers stay the same."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyro_attention.integrations.huggingface.attention import OBSERVER
+
+__all__ = ["Call", "difference", "probe", "probe_inputs", "tensors"]
+
+_LENGTH, _TARGETS = 5, 3  # of encoder and decoder: different, so that cross attention shows
+
+
+@dataclass
+class Call:
+    """What a module does with the attention function in one pass.
+
+    Attributes:
+        head_dim: Width of a key.
+        count: Number of calls.
+        self_attention: Whether there were as many keys as queries.
+    """
+
+    head_dim: int
+    count: int = 0
+    self_attention: bool = True
+
+
+def probe(
+    model: nn.Module, inputs: Mapping[str, Any], *, training: Sequence[nn.Module] = ()
+) -> tuple[dict[nn.Module, Call], Any]:
+    """Calls of every attention module in one forward pass, and its output.
+
+    Args:
+        model: The model, which runs in evaluation mode.
+        inputs: Its inputs.
+        training: Modules that take themselves to be in training, to pass on their dropout.
+
+    Raises:
+        ValueError: The model cannot run on the inputs.
+    """
+    calls: dict[nn.Module, Call] = {}
+
+    def observe(module: nn.Module, query: Tensor, key: Tensor) -> None:
+        call = calls.setdefault(module, Call(key.size(-1)))
+        call.count += 1
+        call.self_attention &= query.size(-2) == key.size(-2)
+
+    token = OBSERVER.set(observe)
+    try:
+        with torch.no_grad(), _evaluation(model):
+            for module in training:
+                module.training = True
+            output = model(**inputs)
+    except (IndexError, RuntimeError, AttributeError, KeyError) as error:
+        shapes = ", ".join(
+            f"{name} {tuple(value.shape)}" for name, value in inputs.items() if isinstance(value, Tensor)
+        )
+        raise ValueError(
+            f"{type(model).__name__} fails on a tiny batch of {shapes}: {error}; pass bayesian(..., example=) with one "
+            f"small batch of its inputs"
+        ) from error
+    finally:
+        OBSERVER.reset(token)
+    return calls, output
+
+
+def probe_inputs(model: Any) -> dict[str, Tensor]:
+    """One short example of what the model reads, made of its configuration; the last position of a text is padded.
+
+    Raises:
+        ValueError: The model reads something else than texts, images or mel spectrograms.
+    """
+    config, device = model.config, model.device
+    names = inspect.signature(model.forward).parameters
+    inputs: dict[str, Tensor] = {}
+    if "input_ids" in names and "input_features" not in names:
+        inputs["input_ids"] = _tokens(config, _LENGTH, device)
+        inputs["attention_mask"] = torch.tensor([[1] * (_LENGTH - 1) + [0]], device=device)
+        if type(model).__name__.endswith("MultipleChoice"):
+            inputs = {name: tensor.unsqueeze(1) for name, tensor in inputs.items()}
+    if "input_features" in names:
+        shape = (1, config.num_mel_bins, 2 * config.max_source_positions)
+        inputs["input_features"] = torch.randn(shape, device=device, dtype=model.dtype)
+    if "pixel_values" in names:
+        vision = getattr(config, "vision_config", config)
+        size = (vision.image_size,) * 2 if isinstance(vision.image_size, int) else tuple(vision.image_size)
+        shape = (1, getattr(vision, "num_channels", 3), *size)
+        inputs["pixel_values"] = torch.randn(shape, device=device, dtype=model.dtype)
+    if config.is_encoder_decoder and "decoder_input_ids" in names:
+        inputs["decoder_input_ids"] = _tokens(config, _TARGETS, device)
+    if not inputs:
+        raise ValueError(
+            f"{type(model).__name__} reads {', '.join(names)}, expected input_ids, pixel_values or input_features; "
+            f"pass bayesian(..., example=) with one small batch of its inputs"
+        )
+    return inputs
+
+
+def tensors(output: Any) -> dict[str, Tensor]:
+    """The floating-point tensors of a model's output, by name."""
+    items = output.items() if hasattr(output, "items") else {"output": output}.items()
+    return {name: value for name, value in items if isinstance(value, Tensor) and value.is_floating_point()}
+
+
+def difference(before: Any, after: Any) -> float:
+    """Largest difference between two outputs, relative to the largest entry of each tensor, or absolute below 1."""
+    old, new = tensors(before), tensors(after)
+    worst = [(old[name].float() - new[name].float()).abs().max() / old[name].abs().max().clamp(min=1) for name in old]
+    return max((value.item() for value in worst), default=0.0)
+
+
+def _tokens(config: Any, length: int, device: torch.device) -> Tensor:
+    """Some ordinary tokens; the last but one ends a sentence, which some heads look for."""
+    special = [value for name, value in config.to_dict().items() if name.endswith("_token_id")]
+    vocabulary = range(config.get_text_config().vocab_size)
+    tokens = [token for token in vocabulary if token not in special][:length] or [0] * length
+    end = getattr(config, "eos_token_id", None)
+    if isinstance(end, int) and end in vocabulary:
+        tokens[-2] = end
+    return torch.tensor([tokens], device=device)
+
+
+@contextmanager
+def _evaluation(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside, every module's own mode afterwards, and the random generator as it was."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        for module, training in before.items():
+            module.training = training
