@@ -1,6 +1,9 @@
 """Answer questions about photographs.
 
 python -m experiments.vqa train --dataset digits --guide weibull --out RUN
+python -m experiments.vqa ask RUN "what digit is left of the seven" --place 3
+python -m experiments.vqa table
+python -m experiments.vqa studies
 """
 
 from __future__ import annotations

@@ -1,21 +1,37 @@
 """Options of the scripts on visual question answering."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.harness.cli import Command
-from experiments.harness.options import BatchOptions, Dropout
-from guides.names import SchemeName
+from experiments.harness.options import BatchOptions, Device, Dropout, SweepOptions
+from guides.names import SchemeName, WeightsSchemeName
 from guides.options import AlignmentSchemeOptions
 
-__all__ = ["COMMANDS", "LikelihoodName", "ModelName", "NormalizerName", "QuestionsName", "VQAConfig", "VQAOptions"]
+__all__ = [
+    "COMMANDS",
+    "AskConfig",
+    "BlockName",
+    "CompareQuestions",
+    "EvaluateConfig",
+    "LikelihoodName",
+    "ModelName",
+    "NormalizerName",
+    "QuestionsName",
+    "StudiesConfig",
+    "TableConfig",
+    "VQAConfig",
+    "VQAOptions",
+]
 
 ModelName = Literal["mcan", "bottom_up", "multi_view"]
 QuestionsName = Literal["digits"]
 NormalizerName = Literal["softmax", "doubly_normalized", "hybrid"]
 LikelihoodName = Literal["single", "scores"]
+BlockName = Literal["bam", "va", "dn"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,4 +96,105 @@ class VQAConfig(VQAOptions, AlignmentSchemeOptions):
     train_share: ClosedUnitInterval = 1.0
 
 
-COMMANDS = {"train": Command(VQAConfig, "experiments.vqa.train:run_and_show")}
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """Evaluate the network of a finished run on its test questions again, with options of one's own.
+
+    Args:
+        run: Folder of the run.
+        num_samples: Posterior samples; those of the training when omitted.
+        test_noise: Standard deviations of the noise on the regions; those of the training when omitted.
+        device: Where to compute.
+    """
+
+    run: Path
+    num_samples: PositiveInt | None = None
+    test_noise: tuple[NonNegativeFloat, ...] | None = None
+    device: Device = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskConfig:
+    """Ask the network of a finished run one question, and draw where it looks.
+
+    Args:
+        run: Folder of the run.
+        question: The question, as one text.
+        place: Photograph or scene of the test part that the question is about, counted from 0.
+        photo: A photograph of one's own that the question is about, where the data set is made of photographs.
+        num_samples: Posterior samples of random attention.
+        answers: Number of answers shown, the most probable ones.
+        out: The picture; asked.png among the figures of the run when omitted.
+        device: Where to compute.
+    """
+
+    run: Path
+    question: str
+    place: NonNegativeInt = 0
+    photo: Path | None = None
+    num_samples: PositiveInt = 200
+    answers: PositiveInt = 5
+    out: Path | None = None
+    device: Device = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableConfig(VQAOptions, SweepOptions):
+    """Train the rows of the papers' tables, and write the table and which of their claims hold.
+
+    Args:
+        blocks: bam compares posteriors of the attention of MCAN on clean and noisy regions, va the inference of one
+            alignment, dn normalisers of the attention between several views of digit scenes.
+        seeds: Trainings of every row.
+        seed: The first seed.
+        num_samples: Posterior samples, and dropout masks, of test scores.
+    """
+
+    blocks: tuple[BlockName, ...] = ("bam", "va", "dn")
+    seeds: PositiveInt = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudiesConfig(VQAOptions, SweepOptions):
+    """Train MCAN on fewer questions, and see whether uncertainty tells wrong answers from right ones.
+
+    Args:
+        shares: Shares of the training questions; the largest is the one that uncertainty is studied with.
+        seeds: Trainings of every row; together they are the deep ensemble.
+        seed: The first seed.
+        num_samples: Posterior samples, and dropout masks, of test scores.
+    """
+
+    shares: tuple[ClosedUnitInterval, ...] = (0.05, 0.1, 0.25, 1.0)
+    seeds: PositiveInt = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareQuestions(VQAOptions, SweepOptions):
+    """Compare posteriors of the attention of a network that answers questions about photographs.
+
+    Args:
+        task: The task; the others have other options.
+        schemes: The posteriors: soft, weibull, lognormal, gamma.
+        seeds: Trainings of every posterior.
+        seed: The first seed.
+        kl_weight: Weight of the KL, which is summed over all attention weights of a question.
+        pictures: Test questions that are drawn.
+    """
+
+    task: Literal["vqa"] = "vqa"
+    schemes: tuple[WeightsSchemeName, ...] = ("soft", "weibull", "lognormal")
+    questions: PositiveInt | None = 4000
+    max_epochs: PositiveInt = 8
+    seeds: PositiveInt = 2
+    kl_weight: NonNegativeFloat = 1e-3
+    pictures: NonNegativeInt = 2
+
+
+COMMANDS = {
+    "train": Command(VQAConfig, "experiments.vqa.train:run_and_show"),
+    "evaluate": Command(EvaluateConfig, "experiments.vqa.ask:evaluate_run"),
+    "ask": Command(AskConfig, "experiments.vqa.ask:ask"),
+    "table": Command(TableConfig, "experiments.vqa.table:run"),
+    "studies": Command(StudiesConfig, "experiments.vqa.studies:run"),
+}

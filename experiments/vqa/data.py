@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,7 +166,7 @@ def load_questions(config: VQAConfig) -> dict[str, Questions]:
         FileNotFoundError: Files of the data set are missing.
         ValueError: Bad data.
     """
-    found = digit_questions(views=3 if config.model == "multi_view" else 1)
+    found = dict(_digits(3 if config.model == "multi_view" else 1))
     if config.questions is not None:
         found = {part: data.pick(range(min(config.questions, len(data)))) for part, data in found.items()}
     if config.train_share < 1:
@@ -174,3 +175,8 @@ def load_questions(config: VQAConfig) -> dict[str, Questions]:
         kept = sorted(order[: max(1, round(config.train_share * len(order)))])
         found["train"] = found["train"].pick(kept)
     return found
+
+
+@cache
+def _digits(views: int) -> dict[str, Questions]:
+    return digit_questions(views=views)

@@ -20,7 +20,20 @@ from pyro_attention import sample_posterior
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, hybrid_weights, pavpu
 from pyro_attention.posterior.predictive import Noise, seeded
 
-__all__ = ["LOOKING", "Evaluation", "definitions", "evaluate", "kinds", "looked_at", "outputs_of", "save_predictions"]
+__all__ = [
+    "LOOKING",
+    "UNCERTAINTIES",
+    "Evaluation",
+    "Outputs",
+    "accuracies",
+    "auroc",
+    "definitions",
+    "evaluate",
+    "kinds",
+    "looked_at",
+    "outputs_of",
+    "save_predictions",
+]
 
 LOOKING = {"mcan": "reduce.regions", "bottom_up": "alignment"}
 """The site of each model whose weights say which region the answer is read from."""
@@ -33,7 +46,7 @@ _KINDS: dict[str, tuple[Noise, str]] = {
     "both": ("both", "mean probability over samples of the attention and dropout masks"),
 }
 _THRESHOLDS = {"01": 0.01, "05": 0.05, "10": 0.1}
-_UNCERTAINTIES = {
+UNCERTAINTIES = {
     "entropy": "entropy of the answer's mean probability",
     "mutual_information": "mutual information of answer and noise",
     "attention_variance": "variance of the attention weights over samples, mean over regions",
@@ -51,11 +64,11 @@ _DEFINITIONS = {
     "mutual_information": "of answer and noise, mean over questions, nats",
     **{
         f"auroc_{name}": f"area under the ROC curve of the {text}, for wrong answers"
-        for name, text in _UNCERTAINTIES.items()
+        for name, text in UNCERTAINTIES.items()
     },
     **{
         f"absent_auroc_{name}": f"area under the ROC curve of the {text}, for questions about what is not there"
-        for name, text in _UNCERTAINTIES.items()
+        for name, text in UNCERTAINTIES.items()
     },
     "relevant_mass": "share of the attention that the answer is read from on the relevant regions, at its posterior "
     "mean, mean over test questions",
@@ -91,7 +104,7 @@ class Outputs:
 
     Attributes:
         logits: Samples ``[S, questions, answers]``.
-        variance: Variance of the attention over samples, mean over regions, ``[questions]``; None of one sample.
+        variance: Variance of the attention over samples, mean over regions, ``[questions]``; None of other samples.
     """
 
     logits: Tensor
@@ -103,7 +116,7 @@ class Outputs:
         return self.logits.softmax(-1).mean(0)
 
     def uncertainties(self) -> dict[str, Tensor]:
-        """The numbers of ``_UNCERTAINTIES`` of every question, as far as there are any."""
+        """The numbers of ``UNCERTAINTIES`` of every question, as far as there are any."""
         if len(self.logits) == 1:
             return {"entropy": torch.special.entr(self.probabilities).sum(-1)}
         parts = decompose_uncertainty(self.logits.softmax(-1))
@@ -118,11 +131,13 @@ class Evaluation:
     Attributes:
         metrics: Numbers, named ``test_SCORE/KIND``, and behind it the noise on the regions or the kind of question.
         probabilities: Mean probabilities of all answers to the test questions, by kind of prediction.
+        uncertainties: Uncertainty of the answers to the test questions, by its name and kind of prediction.
         accuracy: Accuracy of the answers to the test questions, at the mean.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
     probabilities: dict[str, Tensor] = field(default_factory=dict)
+    uncertainties: dict[tuple[str, str], Tensor] = field(default_factory=dict)
     accuracy: Tensor | None = None
 
 
@@ -147,7 +162,7 @@ def outputs_of(trained: TrainedAnswers, data: Answered, kind: str, *, noise: flo
     logits, variances, places = [], [], []
     for number, batch in enumerate(_batches(trained, data, noise)):
         logits.append(trained.module.outputs(batch, num_samples=count, noise=varied, seed=config.seed + number).cpu())
-        if varied in ("attention", "both") and config.model in LOOKING:
+        if varied == "attention" and config.model in LOOKING:
             weights = looked_at(trained, batch, num_samples=count)
             variances.append(weights.var(0).mean(-1).cpu())
         places.append(batch.places.cpu())
@@ -186,18 +201,20 @@ def evaluate(trained: TrainedAnswers, data: Mapping[str, Answered]) -> Evaluatio
     """
     metrics: dict[str, float] = {}
     probabilities: dict[str, Tensor] = {}
+    uncertainties: dict[tuple[str, str], Tensor] = {}
     accuracy: Tensor | None = None
+    val = {kind: outputs_of(trained, data["val"], kind) for kind in kinds(trained)}
     for noise in trained.config.test_noise:
         end = f"/noise_{noise:g}" if noise else ""
         scale = noise * trained.module.spread
         mean = outputs_of(trained, data["test"], "mean", noise=scale)
-        accurate = _accuracies(mean, data["test"])
+        accurate = accuracies(mean.probabilities, data["test"])
         for kind in kinds(trained):
             outputs = mean if kind == "mean" else outputs_of(trained, data["test"], kind, noise=scale)
-            val = outputs_of(trained, data["val"], kind)
-            found = _scores(outputs, val, accurate, data)
+            found = _scores(outputs, val[kind], accurate, data)
             if not noise:
                 probabilities[kind] = outputs.probabilities
+                uncertainties |= {(name, kind): values for name, values in outputs.uncertainties().items()}
                 if "absent" in data:
                     found |= _absent_scores(outputs, outputs_of(trained, data["absent"], kind), data["test"])
             metrics |= {f"test_{name}/{kind}{end}": value for name, value in found.items()}
@@ -206,11 +223,12 @@ def evaluate(trained: TrainedAnswers, data: Mapping[str, Answered]) -> Evaluatio
             metrics |= _by_kind(accurate, data["test"].data.kinds)
     if trained.config.model in LOOKING and data["test"].data.relevant is not None:
         metrics |= _looking(trained, data["test"])
-    return Evaluation(metrics | _hybrid(trained), probabilities, accuracy)
+    return Evaluation(metrics | _hybrid(trained), probabilities, uncertainties, accuracy)
 
 
-def _accuracies(outputs: Outputs, data: Answered) -> Tensor:
-    best = outputs.probabilities.argmax(-1).tolist()
+def accuracies(probabilities: Tensor, data: Answered) -> Tensor:
+    """Accuracy of the most probable answer to every question, of probabilities ``[questions, answers]``."""
+    best = probabilities.argmax(-1).tolist()
     answers = [data.words.answers[place] for place in best]
     return torch.tensor([vqa_accuracy(a, votes) for a, votes in zip(answers, data.data.answers, strict=True)])
 
@@ -230,11 +248,12 @@ def _scores(outputs: Outputs, val: Outputs, accurate: Tensor, data: Mapping[str,
     tested = outputs.logits[:, places]
     found = score(outputs.probabilities[places], labels) | score_scaled(scaling, tested, labels)
     # the accuracy of answers that people gave, of the most probable one of this kind of prediction
-    found["accuracy"] = _accuracies(outputs, data["test"]).mean().item()
+    accurate_here = accuracies(outputs.probabilities, data["test"])
+    found["accuracy"] = accurate_here.mean().item()
     uncertainties = outputs.uncertainties()
-    wrong = (_accuracies(outputs, data["test"]) < 0.5).long()
+    wrong = (accurate_here < 0.5).long()
     if 0 < wrong.sum() < len(wrong):
-        found |= {f"auroc_{name}": _auroc(values, wrong) for name, values in uncertainties.items()}
+        found |= {f"auroc_{name}": auroc(values, wrong) for name, values in uncertainties.items()}
     if len(outputs.logits) > 1:
         levels = pavpu(outputs.logits, accurate, test="logits", thresholds=tuple(_THRESHOLDS.values()))
         found |= {f"pavpu_{name}": levels[level].pavpu for name, level in _THRESHOLDS.items()}
@@ -242,7 +261,8 @@ def _scores(outputs: Outputs, val: Outputs, accurate: Tensor, data: Mapping[str,
     return found
 
 
-def _auroc(values: Tensor, positive: Tensor) -> float:
+def auroc(values: Tensor, positive: Tensor) -> float:
+    """Area under the ROC curve: how well large values tell the positive items, those with a 1, from the others."""
     # torchmetrics takes numbers outside [0, 1] for logits, whose sigmoid would tie large ones
     return binary_auroc(values.double().argsort().argsort() / len(values), positive).item()
 
@@ -253,7 +273,7 @@ def _absent_scores(test: Outputs, absent: Outputs, data: Answered) -> dict[str, 
     known, unknown = test.uncertainties(), absent.uncertainties()
     positive = torch.tensor([0] * len(same) + [1] * absent.logits.size(1))
     return {
-        f"absent_auroc_{name}": _auroc(torch.cat([values[same], unknown[name]]), positive)
+        f"absent_auroc_{name}": auroc(torch.cat([values[same], unknown[name]]), positive)
         for name, values in known.items()
     }
 
@@ -287,8 +307,9 @@ def _hybrid(trained: TrainedAnswers) -> dict[str, float]:
 
 
 def save_predictions(path: Path, evaluation: Evaluation) -> None:
-    """Mean probabilities of all answers to the test questions, by kind of prediction, and the answers' accuracy."""
-    arrays = {name: value.numpy().astype(np.float32) for name, value in evaluation.probabilities.items()}
+    """Mean probabilities of all answers to the test questions, their uncertainty, and the accuracy at the mean."""
+    arrays = {kind: value.numpy().astype(np.float32) for kind, value in evaluation.probabilities.items()}
+    arrays |= {f"{name}_{kind}": value.numpy() for (name, kind), value in evaluation.uncertainties.items()}
     if evaluation.accuracy is not None:
         arrays["accuracy"] = evaluation.accuracy.numpy()
     write_atomic(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]

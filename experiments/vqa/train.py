@@ -10,6 +10,7 @@ from experiments.harness.folder import exclusive
 from experiments.harness.results import write_environment, write_metrics
 from experiments.harness.training import fit_batches
 from experiments.reporting.tables import metrics_table
+from experiments.vqa.ask import draw_questions
 from experiments.vqa.config import VQAConfig
 from experiments.vqa.data import Answered, load_questions, load_words
 from experiments.vqa.evaluation import definitions, evaluate, save_predictions
@@ -69,5 +70,7 @@ def run(config: VQAConfig) -> dict[str, float]:
 
 
 def run_and_show(config: VQAConfig) -> None:
-    """The script: table on the terminal."""
-    print(f"{metrics_table(run(config))}\n\nsaved in {run_folder(config)}")
+    """The script: table on the terminal, and pictures of three test questions."""
+    metrics, folder = run(config), run_folder(config)
+    pictures = draw_questions(folder, 3, device=config.device)
+    print("", metrics_table(metrics), "", f"saved in {folder}", *pictures, sep="\n")
