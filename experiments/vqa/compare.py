@@ -46,7 +46,7 @@ def run(config: CompareQuestions) -> dict[str, float]:
         raise UserError("schemes is empty, expected some of soft, weibull, lognormal, gamma")
     name, free = f"vqa-{config.dataset}", ("schemes", "seeds", "pictures")
     sweep = Sweep("experiments.compare", config, f"compare/{name}", free=free, always=("task",)).open()
-    shared = shared_options(config) | {"kl_weight": config.kl_weight}
+    shared = shared_options(config) | {"kl_weight": config.kl_weight, "test_noise": (0.0, 1.0)}
     rows: dict[Key, dict[str, Any]] = {(scheme,): shared | {"guide": scheme} for scheme in config.schemes}
     seeds = range(config.seed, config.seed + config.seeds)
     trainings = sweep.train(vqa.run, sweep.configs(VQAConfig, rows, seeds))

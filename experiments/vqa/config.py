@@ -184,8 +184,9 @@ class CompareQuestions(VQAOptions, SweepOptions):
 
     task: Literal["vqa"] = "vqa"
     schemes: tuple[WeightsSchemeName, ...] = ("soft", "weibull", "lognormal")
-    questions: PositiveInt | None = 4000
-    max_epochs: PositiveInt = 8
+    questions: PositiveInt | None = 8000
+    max_epochs: PositiveInt = 10
+    num_samples: PositiveInt = 5
     seeds: PositiveInt = 2
     kl_weight: NonNegativeFloat = 1e-3
     pictures: NonNegativeInt = 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from experiments.vqa.rows import ACCURACY, BLOCKS, NLL
 from experiments.vqa.table import shared_options
 from pyro_attention.analysis import decompose_uncertainty
 
-__all__ = ["run"]
+__all__ = ["bootstrap_text", "run"]
 
 ROWS = ("soft", "WC")
 RESAMPLES = 300
@@ -51,7 +51,7 @@ def run(config: StudiesConfig) -> dict[str, float]:
     ).open()  # fmt: skip
     shared = shared_options(config)
     rows: dict[Key, dict[str, Any]] = {
-        (row, share): {**shared, **BLOCKS["bam"].rows[row], "train_share": share}
+        (row, share): {**shared, **BLOCKS["bam"].rows[row], "train_share": share, "test_noise": (0.0,)}
         for share in config.shares
         for row in ROWS
     }
@@ -74,8 +74,8 @@ _FEWER = (
 _WRONG = (
     "Area under the ROC curve: .5 is chance, 1 tells every wrong answer of the test from every right one. Mean over "
     f"seeds with the 95 % interval of {RESAMPLES} bootstrap samples of the test questions, the same ones in all rows; "
-    "the seeds are fixed, so the interval says nothing of other seeds. An ensemble is the mean probability of all seeds, "
-    "without dropout, and there is one. Trained on the largest share."
+    "the seeds are fixed, so the interval says nothing of other seeds. An ensemble is the mean probability of all "
+    "seeds, without dropout, and there is one. Trained on the largest share."
 )
 _ABSENT = (
     "Area under the ROC curve for questions whose answer is not in the scene, against those of the same form that have "
@@ -163,12 +163,11 @@ def _predictions(folder: Path) -> Mapping[str, Tensor]:
     return arrays
 
 
-def bootstrap_text(judged: Sequence[tuple[Tensor, Tensor]], area: Callable[[Tensor, Tensor], float] = auroc) -> str:
+def bootstrap_text(judged: Sequence[tuple[Tensor, Tensor]]) -> str:
     """Mean over seeds of the area under the ROC curve, with its bootstrap interval over questions; "-" without any.
 
     Args:
         judged: For every seed the uncertainty of the questions, and whether the answers are wrong.
-        area: The area of values and of which are positive.
     """
     judged = [(values, wrong) for values, wrong in judged if 0 < wrong.sum() < len(wrong)]
     if not judged:
@@ -177,7 +176,9 @@ def bootstrap_text(judged: Sequence[tuple[Tensor, Tensor]], area: Callable[[Tens
     found = []
     for number in range(RESAMPLES + 1):
         places = torch.randint(count, (count,), generator=generator) if number else torch.arange(count)
-        areas = [area(values[places], wrong[places].long()) for values, wrong in judged]
-        found.append(sum(areas) / len(areas))
+        drawn = [(values[places], wrong[places].long()) for values, wrong in judged]
+        areas = [auroc(values, wrong) for values, wrong in drawn if 0 < wrong.sum() < count]
+        if areas:  # of few questions, a sample may have right answers alone
+            found.append(sum(areas) / len(areas))
     low, high = torch.tensor(found[1:]).quantile(torch.tensor([0.025, 0.975])).tolist()
     return f"{found[0]:.3f} [{low:.3f}, {high:.3f}]"

@@ -71,9 +71,9 @@ def run(config: TableConfig) -> dict[str, float]:
 
 def _text(trainings: Trainings[VQAConfig]) -> str:
     one = next(iter(trainings.configs.values()))
-    questions = next(iter(trainings.metrics.values()))["train_questions"]
+    questions = sorted({round(found["train_questions"]) for found in trainings.metrics.values()})
     return (
-        f"{questions:.0f} training questions; width {one.hidden}, {one.layers} layers, {one.heads} heads, dropout "
+        f"{' or '.join(map(str, questions))} training questions; width {one.hidden}, depth {one.layers}, {one.heads} heads, dropout "
         f"{one.dropout:g}, Adam with learning rate {one.learning_rate:g}, batches of {one.batch_size}, at most "
         f"{one.max_epochs} epochs, patience {one.patience} on the validation loss. KL weight {one.kl_weight:g} where "
         f"the attention is Weibull or LogNormal (concentration {one.concentration:g}, scale {one.scale:g}), 1 of an "
@@ -87,7 +87,7 @@ def _text(trainings: Trainings[VQAConfig]) -> str:
 def _block_parts(block: Block, runs: Mapping[str, Runs]) -> list[Part]:
     parts = [Part(block.title, f"{block.text} Paper: {block.source}.", rows=_rows(block, runs))]
     more = [column for column in block.more if columns_of(runs, [column])]
-    parts.append(Part(text="Where it looks, and what training took:", rows=summary_rows("row", runs, more)))
+    parts.append(Part("Where it looks, and what training took", rows=summary_rows("row", runs, more)))
     if kinds := _by_question(runs):
         parts.append(Part("Accuracy % by kind of question", rows=summary_rows("row", runs, kinds), terminal=False))
     if len(block.columns) == len(IMAGES):  # the block with noise
