@@ -57,10 +57,11 @@ def claims(blocks: Blocks) -> list[Claim]:
         }
         found.append(Claim("WC loses less accuracy than soft to noise on the regions", lost))
         # the noise of soft attention is dropout alone; that of WC is both, as in the paper
-        columns = [_pavpu(images) for images in IMAGES]
         more = {
-            f"WC - soft, {images}": paired_difference(both.values(weibull), dropout.values(soft))
-            for images, (dropout, both) in zip(IMAGES, columns, strict=True)
+            f"WC - soft, {images}": paired_difference(
+                _pavpu("both", images).values(weibull), _pavpu("mc_dropout", images).values(soft)
+            )
+            for images in IMAGES
         }
         found.append(Claim("WC has a larger PAvPU (level .05) than soft with dropout", more))
     if "va" in blocks:
@@ -92,12 +93,8 @@ def _lost(runs: Runs, images: str) -> list[float]:
     return [before - after for before, after in zip(clean, noisy, strict=True)]
 
 
-def _pavpu(images: str) -> tuple[Column, ...]:
-    """PAvPU with dropout alone, and with attention and dropout."""
-    dropout, both = (
-        Column("PAvPU", f"test_pavpu_05/{kind}{IMAGES[images]}", 4, 100) for kind in ("mc_dropout", "both")
-    )
-    return dropout, both
+def _pavpu(kind: str, images: str) -> Column:
+    return Column("PAvPU", f"test_pavpu_05/{kind}{IMAGES[images]}", 4, 100)
 
 
 def claim_parts(blocks: Blocks) -> list[Part]:

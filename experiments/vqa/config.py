@@ -78,7 +78,8 @@ class VQAConfig(VQAOptions, AlignmentSchemeOptions):
     Args:
         model: mcan is modular co-attention, all of whose attention is latent; bottom_up has one latent alignment from
             question to region; multi_view brings several sets of regions together.
-        guide: Inference scheme; mcan and multi_view take soft, weibull, lognormal and gamma.
+        guide: Inference scheme; mcan and multi_view take soft, weibull, lognormal and gamma, bottom_up all but
+            dirichlet.
         prior: fixed, or contextual (read off the keys); for weibull, lognormal and gamma.
         normalizer: What makes weights of positive numbers, in mcan and multi_view.
         kl_weight: Weight of the KL, which is summed over all attention weights of a question.

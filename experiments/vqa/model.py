@@ -120,6 +120,11 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
             f"guide is {config.guide}, which infers one alignment of a question; {config.model} takes soft, weibull, "
             f"lognormal or gamma, and --model bottom_up takes all"
         )
+    if config.guide == "dirichlet":
+        raise UserError(
+            "guide is dirichlet, whose posterior has seen the answer and cannot predict it, and whose prior cannot be "
+            "summed out; expected another scheme, such as gumbel"
+        )
     scheme = config.build_scheme(plates=1)
     features = data.regions.features.size(-1)
     model = seeded_build(lambda prior: _network(config, words, features, prior), scheme.prior, seed=config.seed)

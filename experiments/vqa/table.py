@@ -73,8 +73,9 @@ def _text(trainings: Trainings[VQAConfig]) -> str:
     one = next(iter(trainings.configs.values()))
     questions = sorted({round(found["train_questions"]) for found in trainings.metrics.values()})
     return (
-        f"{' or '.join(map(str, questions))} training questions; width {one.hidden}, depth {one.layers}, {one.heads} heads, dropout "
-        f"{one.dropout:g}, Adam with learning rate {one.learning_rate:g}, batches of {one.batch_size}, at most "
+        f"{' or '.join(map(str, questions))} training questions; width {one.hidden}, depth {one.layers}, "
+        f"{one.heads} heads, dropout {one.dropout:g}, Adam with learning rate "
+        f"{one.learning_rate:g}, halved on a plateau, batches of {one.batch_size}, at most "
         f"{one.max_epochs} epochs, patience {one.patience} on the validation loss. KL weight {one.kl_weight:g} where "
         f"the attention is Weibull or LogNormal (concentration {one.concentration:g}, scale {one.scale:g}), 1 of an "
         f"alignment. Test scores over {one.num_samples} samples. The papers' numbers are of another data set and "

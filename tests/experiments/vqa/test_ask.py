@@ -36,7 +36,8 @@ def test_ask(weibull_run, tmp_path, capsys):
     assert [float(row[1]) for row in rows] == sorted((float(row[1]) for row in rows), reverse=True)
     assert "mutual information with the attention" in printed.out
     assert not printed.err
-    assert Image.open(picture).size[0] > 1000  # the scene and two maps
+    with Image.open(picture) as image:
+        assert image.size[0] > 1000  # the scene and two maps
 
 
 def test_the_intervals_are_those_of_the_samples(weibull_run):
