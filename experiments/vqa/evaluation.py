@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.stats import rankdata
 from torch import Tensor
-from torchmetrics.functional.classification import binary_auroc
 
 from experiments.files import write_atomic
 from experiments.reporting.classification import SCALED_SCORES, SCORES, score, score_scaled
@@ -262,9 +262,10 @@ def _scores(outputs: Outputs, val: Outputs, accurate: Tensor, data: Mapping[str,
 
 
 def auroc(values: Tensor, positive: Tensor) -> float:
-    """Area under the ROC curve: how well large values tell the positive items, those with a 1, from the others."""
-    # torchmetrics takes numbers outside [0, 1] for logits, whose sigmoid would tie large ones
-    return binary_auroc(values.double().argsort().argsort() / len(values), positive).item()
+    """Area under the ROC curve: how often a positive item, one with a 1, has the larger value; ties count half."""
+    chosen, ranks = positive.bool().numpy(), rankdata(values)
+    count = chosen.sum()
+    return float((ranks[chosen].sum() - count * (count + 1) / 2) / (count * (len(chosen) - count)))
 
 
 def _absent_scores(test: Outputs, absent: Outputs, data: Answered) -> dict[str, float]:

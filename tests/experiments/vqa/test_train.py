@@ -110,7 +110,9 @@ def test_scores_by_hand():
     assert uncertain["mutual_information"].tolist() == pytest.approx([math.log(2), 0], abs=1e-6)
     assert uncertain["attention_variance"].tolist() == pytest.approx([0.2, 0.0])
     # of the six pairs of a wrong and a right answer the wrong one is the less sure in five
-    assert auroc(torch.tensor([1.0, 30.0, 40.0, 2.0, 50.0]), torch.tensor([0, 1, 0, 0, 1])) == pytest.approx(5 / 6)
+    wrong = torch.tensor([0, 1, 0, 0, 1])
+    assert auroc(torch.tensor([1.0, 30.0, 40.0, 2.0, 50.0]), wrong) == pytest.approx(5 / 6)
+    assert auroc(torch.ones(5), wrong) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("model", "guide"), [("mcan", "weibull"), ("bottom_up", "categorical_sample")])
