@@ -161,7 +161,7 @@ class StudiesConfig(VQAOptions, SweepOptions):
     """Train MCAN on fewer questions, and see whether uncertainty tells wrong answers from right ones.
 
     Args:
-        shares: Shares of the training questions; the largest is the one that uncertainty is studied with.
+        shares: Shares of the training questions, 1 among them, which uncertainty is studied with.
         seeds: Trainings of every row; together they are the deep ensemble.
         seed: The first seed.
         num_samples: Posterior samples, and dropout masks, of test scores.

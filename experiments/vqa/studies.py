@@ -40,10 +40,13 @@ def run(config: StudiesConfig) -> dict[str, float]:
         ``"<row>/<share>/<metric>"`` to its mean over seeds.
 
     Raises:
-        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`; no shares, or a share of 0.
+        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`; no shares, a share of 0, or none of 1.
     """
-    if not config.shares or min(config.shares) == 0:
-        raise UserError(f"shares are {list(config.shares)}, expected some shares of the training questions above 0")
+    if not config.shares or min(config.shares) == 0 or max(config.shares) < 1:
+        raise UserError(
+            f"shares are {list(config.shares)}, expected shares above 0, and 1 among them, where all seeds of the "
+            f"ensemble have the same questions and choose from the same answers"
+        )
     name = f"vqa-studies-{config.dataset}"
     sweep = Sweep(
         "experiments.vqa studies", config, f"studies/{name}", RESULTS, free=("seeds", "shares", "max_epochs"),
@@ -57,10 +60,9 @@ def run(config: StudiesConfig) -> dict[str, float]:
     }
     trainings = sweep.train(vqa.run, sweep.configs(VQAConfig, rows, range(config.seed, config.seed + config.seeds)))
     fewer = Part("Fewer training questions", _FEWER.format(config.seeds), rows=_share_rows(trainings))
-    largest = max(config.shares)
-    wrong = Part("Does uncertainty tell wrong answers from right ones?", _WRONG, rows=_wrong_rows(trainings, largest))
+    wrong = Part("Does uncertainty tell wrong answers from right ones?", _WRONG, rows=_wrong_rows(trainings))
     parts = [fewer, wrong]
-    if absent := _absent_rows(trainings, largest):
+    if absent := _absent_rows(trainings):
         parts.append(Part("Questions about what is not in the scene", _ABSENT, rows=absent))
     report = Report(f"Fewer questions, and uncertainty: {config.dataset}", name, parts)
     return sweep.finish(report, trainings, definitions="mean over seeds; see metrics.json of the runs")
@@ -75,7 +77,7 @@ _WRONG = (
     "Area under the ROC curve: .5 is chance, 1 tells every wrong answer of the test from every right one. Mean over "
     f"seeds with the 95 % interval of {RESAMPLES} bootstrap samples of the test questions, the same ones in all rows; "
     "the seeds are fixed, so the interval says nothing of other seeds. An ensemble is the mean probability of all "
-    "seeds, without dropout, and there is one. Trained on the largest share."
+    "seeds, without dropout, and there is one. Trained on all questions."
 )
 _ABSENT = (
     "Area under the ROC curve for questions whose answer is not in the scene, against those of the same form that have "
@@ -95,10 +97,10 @@ def _share_rows(trainings: Trainings[VQAConfig]) -> list[Row]:
     return rows
 
 
-def _absent_rows(trainings: Trainings[VQAConfig], share: float) -> list[Row]:
+def _absent_rows(trainings: Trainings[VQAConfig]) -> list[Row]:
     rows = []
     for row in ROWS:
-        runs = trainings.runs(row, share)
+        runs = trainings.runs(row, 1.0)
         for kind, noise in _NAMES.items():
             columns = [Column(name.replace("_", " "), f"test_absent_auroc_{name}/{kind}") for name in UNCERTAINTIES]
             if columns[0].values(runs):
@@ -106,11 +108,11 @@ def _absent_rows(trainings: Trainings[VQAConfig], share: float) -> list[Row]:
     return rows
 
 
-def _wrong_rows(trainings: Trainings[VQAConfig], share: float) -> list[Row]:
+def _wrong_rows(trainings: Trainings[VQAConfig]) -> list[Row]:
     """Mean areas under the ROC curve over seeds, with bootstrap intervals over questions."""
     rows = []
     for row in ROWS:
-        configs = [trainings.configs[row, share, seed] for seed in trainings.seeds]
+        configs = [trainings.configs[row, 1.0, seed] for seed in trainings.seeds]
         found: dict[str, dict[str, list[tuple[Tensor, Tensor]]]] = {}
         for predicted, uncertainty, values, wrong in _judged(configs):
             found.setdefault(predicted, {}).setdefault(uncertainty, []).append((values, wrong))
@@ -128,13 +130,12 @@ def _judged(configs: Sequence[VQAConfig]) -> Iterator[tuple[str, str, Tensor, Te
     """Kinds of prediction and of uncertainty, its values and which answers are wrong, of every seed and of all."""
     with user_errors(ValueError, OSError):
         test = load_questions(configs[0])["test"]
-    members, answers = list[Tensor](), list[list[str]]()
+    members: list[Tensor] = []
     for config in configs:
         folder = vqa.run_folder(config)
         arrays, words = _predictions(folder), load_words(folder)
         data = Answered(test, words, config.likelihood)
         members.append(arrays["mean"])
-        answers.append(words.answers)
         for kind, noise in _NAMES.items():
             if kind in arrays:
                 wrong = accuracies(arrays[kind], data) < 0.5
@@ -142,10 +143,6 @@ def _judged(configs: Sequence[VQAConfig]) -> Iterator[tuple[str, str, Tensor, Te
                     if f"{name}_{kind}" in arrays:
                         yield noise, name, arrays[f"{name}_{kind}"], wrong
     if len(members) > 1:
-        if any(member.shape != members[0].shape for member in members):
-            raise UserError(
-                "seeds of a row have other answers to choose from; an ensemble needs the same, choose --shares 1"
-            )
         samples = torch.stack(members)
         parts, wrong = decompose_uncertainty(samples), accuracies(samples.mean(0), data) < 0.5
         yield f"ensemble of {len(members)} seeds", "entropy", parts.total, wrong

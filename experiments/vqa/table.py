@@ -91,7 +91,7 @@ def _block_parts(block: Block, runs: Mapping[str, Runs]) -> list[Part]:
     parts.append(Part("Where it looks, and what training took", rows=summary_rows("row", runs, more)))
     if kinds := _by_question(runs):
         parts.append(Part("Accuracy % by kind of question", rows=summary_rows("row", runs, kinds), terminal=False))
-    if len(block.columns) == len(IMAGES):  # the block with noise
+    if block is BLOCKS["bam"]:
         for kind, title in _KINDS.items():
             parts.append(Part(title, rows=_noisy_rows(runs, kind), terminal=False))
     return parts

@@ -145,6 +145,14 @@ def test_a_scheme_that_a_model_cannot_have(model, guide, message, tmp_path, caps
     assert message in capsys.readouterr().err
 
 
+def test_a_share_of_the_questions_is_the_seeds():
+    whole = load_questions(VQAConfig())["train"]
+    shares = [load_questions(VQAConfig(train_share=0.25, seed=seed)) for seed in (0, 1)]
+    assert [len(found["train"]) for found in shares] == [round(len(whole) / 4)] * 2
+    assert shares[0]["train"].questions != shares[1]["train"].questions
+    assert len(shares[0]["test"]) == len(few_digits(1)["test"])
+
+
 @pytest.mark.parametrize("content", ["{", '{"words": []}', '{"words": ["a"], "answers": [1]}'])
 def test_a_damaged_vocabulary(content, tmp_path):
     (tmp_path / "vocabulary.json").write_text(content)
