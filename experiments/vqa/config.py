@@ -36,8 +36,8 @@ class VQAOptions(BatchOptions):
 
     Args:
         dataset: The questions; digits are about scenes of handwritten digits and need no file.
-        encoder: What makes features of the photographs of easy_vqa and daquar: own is a small network, trained once for
-            each seed to tell which answers a photograph has and then frozen; mobilenet_v2 is trained on ImageNet.
+        encoder: What makes features of the photographs of easy_vqa and daquar: own is a small network, trained once to
+            tell which answers a photograph has and then frozen; mobilenet_v2 is trained on ImageNet.
         encoder_weights: File of weights for mobilenet_v2, TensorFlow's as safetensors under torchvision's names;
             torchvision's own when omitted.
         encoder_epochs: Epochs of the own encoder.

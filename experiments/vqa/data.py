@@ -190,7 +190,7 @@ def _about_photographs(config: VQAConfig) -> dict[str, Questions]:
         raise UserError(f"model is multi_view, but {config.dataset} has one view; take digits or another model")
     options = PhotographOptions(
         encoder=config.encoder, weights=config.encoder_weights, size=config.size, epochs=config.encoder_epochs,
-        seed=config.seed, cache=config.cache, skip=config.skip_bad, device=resolve_device(config.device),
+        cache=config.cache, skip=config.skip_bad, device=resolve_device(config.device),
         progress=config.progress,
     )  # fmt: skip
     with user_errors(ImportError):

@@ -30,7 +30,6 @@ class PhotographOptions:
         weights: file of the weights of mobilenet_v2, see `mobilenet_grid`; those of torchvision when omitted.
         size: side in pixels that photographs are brought to; each data set has its own when omitted.
         epochs: epochs of the own encoder.
-        seed: seed of the own encoder.
         cache: folder of pixels and features; "cache" in the data set's folder when omitted.
         skip: leave out photographs that are missing or cannot be read, and the questions about them.
         device: where to compute features.
@@ -41,7 +40,6 @@ class PhotographOptions:
     weights: Path | None = None
     size: int | None = None
     epochs: int = 15
-    seed: int = 0
     cache: Path | None = None
     skip: bool = False
     device: torch.device | str = "cpu"
@@ -93,7 +91,7 @@ def _encoder(
         return mobilenet_grid(options.weights)
     kept = [place for place in photographs if train.captions[place]]
     return content_encoder(
-        train.pixels[kept], [train.captions[place] for place in kept], cache, seed=options.seed,
+        train.pixels[kept], [train.captions[place] for place in kept], cache,
         epochs=options.epochs, device=options.device, progress=options.progress,
     )  # fmt: skip
 

@@ -105,7 +105,7 @@ def _table(text: Path) -> dict[str, list[_Row]]:
             found[split_of[photograph]].append(_row(place, question, answer, photograph))
     except csv.Error as error:
         raise ValueError(
-            f"{path}: line {reader.line_num}: {error}; expected question,answer,image_id. {NEW_COPY}"
+            f"{path}: line {reader.reader.line_num}: {error}; expected question,answer,image_id. {NEW_COPY}"
         ) from error
     return found
 
