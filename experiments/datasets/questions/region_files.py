@@ -152,16 +152,22 @@ def _separate(folder: Path) -> _Source:
 def _joint(path: Path, arrays: Mapping[str, np.ndarray]) -> _Source:
     """All photographs in one array."""
     features, ids = arrays.get("features"), arrays.get("image_ids")
-    if features is None or ids is None or features.ndim != 3 or ids.shape != features.shape[:1]:
+    if features is None or ids is None or features.ndim != 3 or not _are_counts(ids, len(features)):
         seen = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
         raise ValueError(
             f"{path}: {seen}; expected features [photographs, regions, width] and image_ids [photographs]. {NEW_COPY}"
         )
     sizes = arrays.get("num_regions", np.full(len(ids), features.shape[1]))
-    if sizes.shape != ids.shape or sizes.min(initial=1) < 1 or sizes.max(initial=1) > features.shape[1]:
+    if not _are_counts(sizes, len(ids)) or sizes.min(initial=1) < 1 or sizes.max(initial=1) > features.shape[1]:
         raise ValueError(
-            f"{path}: num_regions is {list(sizes.shape)}; expected of every photograph a number from 1 to "
+            f"{path}: num_regions is {sizes.dtype} {list(sizes.shape)}; expected of every photograph a number from 1 to "
             f"{features.shape[1]}. {NEW_COPY}"
         )
     places = {number: place for place, number in enumerate(ids.tolist())}
+    if len(places) < len(ids):
+        raise ValueError(f"{path}: {len(ids)} image_ids of {len(places)} photographs; expected each once. {NEW_COPY}")
     return _Source(dict.fromkeys(places, path), lambda number: features[places[number], : int(sizes[places[number]])])
+
+
+def _are_counts(array: np.ndarray, length: int) -> bool:
+    return array.shape == (length,) and array.dtype.kind in "iu"

@@ -134,7 +134,15 @@ def test_bad_input_is_told_in_a_line(tmp_path, spoil, message):
         ({"features": np.ones((3, 3))}, r"train2014\.npz: features \[3, 3\]; expected features \[photographs, regions"),
         (
             {"features": np.ones((3, 3, 4)), "image_ids": np.array(VQA["train"]), "num_regions": np.array([1, 4, 1])},
-            r"num_regions is \[3\]; expected of every photograph a number from 1 to 3",
+            r"num_regions is int64 \[3\]; expected of every photograph a number from 1 to 3",
+        ),
+        (
+            {"features": np.ones((1, 3, 4)), "image_ids": np.array([9]), "num_regions": np.array([np.nan])},
+            r"num_regions is float64 \[1\]; expected of every photograph a number",
+        ),
+        (
+            {"features": np.ones((2, 3, 4)), "image_ids": np.array([9, 9])},
+            r"2 image_ids of 1 photographs; expected each once",
         ),
     ],
 )
