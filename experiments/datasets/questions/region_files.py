@@ -160,8 +160,8 @@ def _joint(path: Path, arrays: Mapping[str, np.ndarray]) -> _Source:
     sizes = arrays.get("num_regions", np.full(len(ids), features.shape[1]))
     if not _are_counts(sizes, len(ids)) or sizes.min(initial=1) < 1 or sizes.max(initial=1) > features.shape[1]:
         raise ValueError(
-            f"{path}: num_regions is {sizes.dtype} {list(sizes.shape)}; expected of every photograph a number from 1 to "
-            f"{features.shape[1]}. {NEW_COPY}"
+            f"{path}: num_regions is {sizes.dtype} {list(sizes.shape)}; expected of every photograph a number from 1 "
+            f"to {features.shape[1]}. {NEW_COPY}"
         )
     places = {number: place for place, number in enumerate(ids.tolist())}
     if len(places) < len(ids):

@@ -222,11 +222,13 @@ def test_a_single_photograph_cannot_be_held_out():
 
 
 @needs_data
-@pytest.mark.parametrize(("split", "questions", "pictures"), [("train", 38575, 4000), ("test", 9673, 1000)])
-def test_real_easy_vqa(split, questions, pictures):
-    from pathlib import Path
-
-    from experiments.datasets.questions.readers import easy_vqa
-
-    found = easy_vqa._split(Path(str(REAL)) / "easy-vqa", split, {"yes", "no"}, None)
-    assert (len(found.entries), len(found.pixels)) == (questions, pictures)
+@pytest.mark.parametrize(
+    ("name", "questions", "photographs"),
+    [("easy_vqa", (38575, 9673), (4000, 1000)), ("daquar", (6795, 5673), (794, 653))],
+)
+def test_real_sets(tmp_path, monkeypatch, name, questions, photographs):
+    reader = f"experiments.datasets.questions.readers.{name}.encoded"
+    monkeypatch.setattr(reader, lambda train, test, *options: (train, test))
+    found = load(name, REAL, size=64, cache=tmp_path)
+    assert tuple(len(part.entries) for part in found) == questions
+    assert tuple(len(part.pixels) for part in found) == photographs
