@@ -51,7 +51,8 @@ class VQAOptions(BatchOptions):
         likelihood: single is one answer, drawn in proportion to the votes; scores is a soft score of every answer,
             min(people / 3, 1).
         hidden: Width of question, regions and attention.
-        layers: Layers of MCAN over the question and over the regions; layers in which the regions of bottom_up see each
+        layers: Layers of MCAN over the question and over the regions, where with more than one a region tells of others
+            too, and where the answer is read from means little; layers in which the regions of bottom_up see each
             other first.
         heads: Heads of the attention of MCAN.
         dropout: Dropout of attention weights, of what every layer adds, and ahead of the output.
@@ -72,8 +73,8 @@ class VQAOptions(BatchOptions):
     questions: PositiveInt | None = None
     answers: PositiveInt = 3000
     likelihood: LikelihoodName = "single"
-    hidden: PositiveInt = 64
-    layers: NonNegativeInt = 2
+    hidden: PositiveInt = 96
+    layers: NonNegativeInt = 1
     heads: PositiveInt = 4
     dropout: Dropout = 0.1
     patience: PositiveInt = 5

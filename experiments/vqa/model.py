@@ -27,6 +27,8 @@ __all__ = ["AnswerTraining", "TrainedAnswers", "build", "load_trained"]
 class AnswerTraining(ELBOTraining):
     """Trains on batches of questions, with noise on the regions if asked for.
 
+    The learning rate is halved after two epochs without a better validation loss.
+
     Args:
         parts: As of :class:`ELBOTraining`.
         noise: Standard deviation of Gaussian noise on the regions in training, in units of the features' own.
@@ -37,6 +39,11 @@ class AnswerTraining(ELBOTraining):
     def __init__(self, *parts: Any, noise: float = 0.0, spread: float = 1.0, **options: Any) -> None:
         super().__init__(*parts, **options)
         self.noise, self.spread = noise, spread
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=1)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
 
     @property
     def sums_out(self) -> bool:
