@@ -6,6 +6,7 @@ from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from experiments.datasets.names import PhotoQuestionsName
 from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, Dropout, SweepOptions
 from guides.names import SchemeName, WeightsSchemeName
@@ -16,6 +17,7 @@ __all__ = [
     "AskConfig",
     "BlockName",
     "CompareQuestions",
+    "EncoderName",
     "EvaluateConfig",
     "LikelihoodName",
     "ModelName",
@@ -28,7 +30,8 @@ __all__ = [
 ]
 
 ModelName = Literal["mcan", "bottom_up", "multi_view"]
-QuestionsName = Literal["digits"]
+QuestionsName = Literal["digits", PhotoQuestionsName]
+EncoderName = Literal["own", "mobilenet_v2"]
 NormalizerName = Literal["softmax", "doubly_normalized", "hybrid"]
 LikelihoodName = Literal["single", "scores"]
 BlockName = Literal["bam", "va", "dn"]
@@ -40,6 +43,16 @@ class VQAOptions(BatchOptions):
 
     Args:
         dataset: The questions; digits are about scenes of handwritten digits and need no file.
+        encoder: What makes features of the photographs of easy_vqa and daquar: own is a small network, trained once to
+            tell which answers a photograph has and then frozen; mobilenet_v2 is trained on ImageNet.
+        encoder_weights: File of weights for mobilenet_v2, TensorFlow's as safetensors under torchvision's names;
+            torchvision's own when omitted.
+        encoder_epochs: Epochs of the own encoder.
+        size: Side in pixels that photographs are brought to; 64 for easy_vqa and 192 for daquar when omitted. own makes
+            a region of 16 x 16 pixels, mobilenet_v2 of 32 x 32.
+        cache: Folder of pixels and features; "cache" in the data set's folder when omitted.
+        skip_bad: Leave out photographs that are missing or damaged, and the questions about them, instead of stopping.
+        blind: Blank all regions, so that answers come from the question alone.
         questions: Use so many questions of every part, the first; all when omitted.
         answers: Number of answers to choose from, the most frequent ones of the training questions.
         likelihood: single is one answer, drawn in proportion to the votes; scores is a soft score of every answer,
@@ -57,6 +70,13 @@ class VQAOptions(BatchOptions):
     """
 
     dataset: QuestionsName = "digits"
+    encoder: EncoderName = "own"
+    encoder_weights: Path | None = None
+    encoder_epochs: PositiveInt = 15
+    size: PositiveInt | None = None
+    cache: Path | None = None
+    skip_bad: bool = False
+    blind: bool = False
     questions: PositiveInt | None = None
     answers: PositiveInt = 3000
     likelihood: LikelihoodName = "single"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +16,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from experiments.datasets.questions.data import Questions
 from experiments.datasets.questions.digit_questions import digit_questions
+from experiments.datasets.questions.load import PhotographOptions, load_photo_questions
 from experiments.datasets.text.masked_text import EpochSampler
-from experiments.files import UserError, read_json, write_atomic
+from experiments.files import UserError, read_json, user_errors, write_atomic
+from experiments.harness.training import resolve_device
 from experiments.vqa.accuracy import consensus, soft_scores
 from experiments.vqa.config import LikelihoodName, VQAConfig
 
@@ -163,10 +166,16 @@ def load_questions(config: VQAConfig) -> dict[str, Questions]:
     """All parts of a data set; "absent" has questions about what is not there, where a data set has any.
 
     Raises:
-        FileNotFoundError: Files of the data set are missing.
+        UserError: A model that the data set does not fit, or no torchvision for the encoder that needs it.
+        FileNotFoundError: Files of the data set, or weights of the encoder, are missing.
         ValueError: Bad data.
     """
-    found = dict(_digits(3 if config.model == "multi_view" else 1))
+    if config.dataset == "digits":
+        found = dict(_digits(3 if config.model == "multi_view" else 1))
+    else:
+        found = _about_photographs(config)
+    if config.blind:
+        found = {part: _blind(data) for part, data in found.items()}
     if config.questions is not None:
         found = {part: data.pick(range(min(config.questions, len(data)))) for part, data in found.items()}
     if config.train_share < 1:
@@ -180,3 +189,21 @@ def load_questions(config: VQAConfig) -> dict[str, Questions]:
 @cache
 def _digits(views: int) -> dict[str, Questions]:
     return digit_questions(views=views)
+
+
+def _about_photographs(config: VQAConfig) -> dict[str, Questions]:
+    if config.model == "multi_view":
+        raise UserError(f"model is multi_view, but {config.dataset} has one view; take digits or another model")
+    options = PhotographOptions(
+        encoder=config.encoder, weights=config.encoder_weights, size=config.size, epochs=config.encoder_epochs,
+        cache=config.cache, skip=config.skip_bad, device=resolve_device(config.device),
+        progress=config.progress,
+    )  # fmt: skip
+    with user_errors(ImportError):
+        return load_photo_questions(config.dataset, options, data_root=config.data_root)
+
+
+def _blind(data: Questions) -> Questions:
+    """The questions about blank photographs of as many regions."""
+    blank = torch.zeros(()).expand_as(data.regions.features)
+    return replace(data, regions=replace(data.regions, features=blank))

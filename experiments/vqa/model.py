@@ -136,7 +136,7 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
         )  # fmt: skip
     module = AnswerTraining(
         model, scheme.guide(model, network), scheme.elbo, noise=config.feature_noise,
-        spread=data.regions.features[data.regions.mask].float().std().item(), learning_rate=config.learning_rate,
+        spread=data.regions.spread, learning_rate=config.learning_rate,
     )  # fmt: skip
     return TrainedAnswers(config, module.to(resolve_device(config.device)), words)
 

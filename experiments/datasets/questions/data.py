@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-__all__ = ["Questions", "Regions"]
+__all__ = ["Questions", "Regions", "cell_positions"]
+
+_MOST_NUMBERS = 2**27  # that the spread is computed of; all of a large set would not fit into memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +33,23 @@ class Regions:
 
     def __len__(self) -> int:
         return len(self.features)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the features; of a large set, those of the first photographs."""
+        first = slice(max(1, _MOST_NUMBERS // self.features[0].numel()))
+        return self.features[first][self.mask[first]].float().std().item()
+
+
+def cell_positions(grid: tuple[int, int]) -> Tensor:
+    """Return row and column of every cell of a grid, one-hot, ``[cells, rows + columns]``.
+
+    Example:
+        >>> cell_positions((1, 2)).tolist()
+        [[1, 1, 0], [1, 0, 1]]
+    """
+    cells = torch.arange(grid[0] * grid[1])
+    return torch.cat([one_hot(cells // grid[1], grid[0]), one_hot(cells % grid[1], grid[1])], 1)
 
 
 @dataclass(frozen=True, eq=False)

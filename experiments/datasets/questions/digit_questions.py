@@ -28,11 +28,10 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from experiments.datasets.images.digit_scenes import DIGIT_NAMES, digit_images
 from experiments.datasets.places import SPLITS
-from experiments.datasets.questions.data import Questions, Regions
+from experiments.datasets.questions.data import Questions, Regions, cell_positions
 
 __all__ = ["DIGIT_KINDS", "ONE_STEP", "UNANSWERABLE", "digit_questions"]
 
@@ -109,9 +108,7 @@ def _split(name: str, random: Random, images: Sequence[Tensor], size: int, views
             relevant.append(cells)
     whole = pixels.amax(1)
     canvases = whole.view(size, _SIDE, _SIDE, 8, 8).transpose(2, 3).reshape(size, 8 * _SIDE, 8 * _SIDE)
-    cells = torch.arange(_SIDE**2)
-    position = torch.cat([one_hot(cells // _SIDE, _SIDE), one_hot(cells % _SIDE, _SIDE)], 1)
-    features = torch.cat([pixels, position.expand(size, views, -1, -1)], -1)
+    features = torch.cat([pixels, cell_positions((_SIDE, _SIDE)).expand(size, views, -1, -1)], -1)
     if views == 1:
         features = features[:, 0]
     regions = Regions(features, torch.ones(features.shape[:-1], dtype=torch.bool), (_SIDE, _SIDE), canvases)
