@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from experiments.datasets.images.caption_data import caption_words
 from experiments.datasets.questions.data import Questions
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import saved_config
@@ -82,14 +82,14 @@ def ask(config: AskConfig) -> Reply:
     Raises:
         UserError: No such run or photograph, or a question without a word.
     """
-    words = re.findall(r"[\w']+", config.question.lower())
+    words = caption_words(config.question)
     if not words:
         raise UserError(f"the question '{config.question}' has no word; ask one, such as 'how many are there'")
     trained, questions = _load(config.run, config.device)
     if config.photo is not None:
         raise UserError(
-            f"--photo {config.photo}: no regions of a photograph of one's own can be made for {trained.config.dataset} "
-            f"yet; ask about a photograph of its test part by --place"
+            f"--photo {config.photo}: the regions of a photograph of one's own cannot be made for "
+            f"{trained.config.dataset} yet; ask about a photograph of its test part by --place"
         )
     data = questions["test"]
     if config.place >= len(data.regions):

@@ -17,7 +17,7 @@ from experiments.vqa import train as vqa
 from experiments.vqa.ask import draw_questions
 from experiments.vqa.config import CompareQuestions, VQAConfig
 from experiments.vqa.rows import ACCURACY, NLL, in_noise
-from experiments.vqa.table import shared_options
+from experiments.vqa.table import prepare, shared_options
 
 __all__ = ["run"]
 
@@ -46,6 +46,7 @@ def run(config: CompareQuestions) -> dict[str, float]:
         raise UserError("schemes is empty, expected some of soft, weibull, lognormal, gamma")
     name, free = f"vqa-{config.dataset}", ("schemes", "seeds", "pictures")
     sweep = Sweep("experiments.compare", config, f"compare/{name}", free=free, always=("task",)).open()
+    prepare(config)
     shared = shared_options(config) | {"kl_weight": config.kl_weight, "test_noise": (0.0, 1.0)}
     rows: dict[Key, dict[str, Any]] = {(scheme,): shared | {"guide": scheme} for scheme in config.schemes}
     seeds = range(config.seed, config.seed + config.seeds)

@@ -21,7 +21,7 @@ from experiments.vqa.config import StudiesConfig, VQAConfig
 from experiments.vqa.data import Answered, load_questions, load_words
 from experiments.vqa.evaluation import UNCERTAINTIES, accuracies, auroc
 from experiments.vqa.rows import ACCURACY, BLOCKS, NLL
-from experiments.vqa.table import shared_options
+from experiments.vqa.table import prepare, shared_options
 from pyro_attention.analysis import decompose_uncertainty
 
 __all__ = ["bootstrap_text", "run"]
@@ -52,6 +52,7 @@ def run(config: StudiesConfig) -> dict[str, float]:
         "experiments.vqa studies", config, f"studies/{name}", RESULTS, free=("seeds", "shares", "max_epochs"),
         always=("dataset", "seeds"),
     ).open()  # fmt: skip
+    prepare(config)
     shared = shared_options(config)
     rows: dict[Key, dict[str, Any]] = {
         (row, share): {**shared, **BLOCKS["bam"].rows[row], "train_share": share, "test_noise": (0.0,)}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from experiments.files import UserError
+from experiments.files import UserError, user_errors
 from experiments.harness.folder import exclusive
 from experiments.harness.options import RunOptions, options_of
 from experiments.harness.sweep import Key, Sweep, Trainings
@@ -16,9 +16,10 @@ from experiments.reporting.report import Part, Report
 from experiments.vqa import train as vqa
 from experiments.vqa.claims import claim_parts
 from experiments.vqa.config import BlockName, TableConfig, VQAConfig, VQAOptions
+from experiments.vqa.data import load_questions
 from experiments.vqa.rows import BLOCKS, IMAGES, Block, scores
 
-__all__ = ["run", "shared_options"]
+__all__ = ["prepare", "run", "shared_options"]
 
 _KINDS = {
     "mean": "Confidence before and after temperature scaling (attention at its posterior mean, no dropout)",
@@ -32,6 +33,18 @@ def shared_options(config: VQAOptions) -> dict[str, Any]:
     """What all trainings of a sweep have in common: their options but the seed, and where they are."""
     own = {field.name for field in fields(RunOptions)} | {"seed"}
     return {name: value for name, value in options_of(config, VQAOptions).items() if name not in own}
+
+
+def prepare(config: VQAOptions) -> None:
+    """Make the features of photographs, so that several workers do not make them at the same time.
+
+    Raises:
+        UserError: The data are missing or bad.
+    """
+    if config.dataset != "digits":
+        options = {name: getattr(config, name) for name in ("data_root", "device", "progress")}
+        with user_errors(ValueError, OSError):
+            load_questions(VQAConfig(**shared_options(config), **options))
 
 
 @exclusive
@@ -53,6 +66,7 @@ def run(config: TableConfig) -> dict[str, float]:
         "experiments.vqa table", config, f"table/{name}", RESULTS, free=("blocks", "seeds", "max_epochs"),
         always=("dataset", "seeds"),
     ).open()  # fmt: skip
+    prepare(config)
     shared = shared_options(config)
     rows: dict[Key, dict[str, Any]] = {
         (block, row): {**shared, **options} for block in config.blocks for row, options in BLOCKS[block].rows.items()

@@ -7,12 +7,14 @@ from experiments import compare as launcher
 from experiments.files import UserError
 from experiments.harness.results import write_environment
 from experiments.vqa import train as vqa
+from experiments.vqa.ask import ask
 from experiments.vqa.claims import claims
-from experiments.vqa.config import StudiesConfig, TableConfig
+from experiments.vqa.config import AskConfig, StudiesConfig, TableConfig
 from experiments.vqa.rows import BLOCKS, IMAGES
 from experiments.vqa.studies import bootstrap_text
 from experiments.vqa.studies import run as run_studies
 from experiments.vqa.table import run as run_table
+from tests.experiments.datasets.questions.tiny_questions import write_easy_vqa
 from tests.experiments.vqa.tiny_questions import TINY, few_digits, tiny_config, tiny_options
 
 SMALL = TINY | {"workers": 1}
@@ -65,7 +67,11 @@ def test_all_rows_with_noise(quick_runs, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"blocks": ()}, "blocks is empty"), ({"blocks": ("va",), "resume": True, "overwrite": True}, "overwrite")],
+    [
+        ({"blocks": ()}, "blocks is empty"),
+        ({"dataset": "daquar"}, "block dn needs several"),
+        ({"blocks": ("va",), "resume": True, "overwrite": True}, "overwrite"),
+    ],
 )
 def test_bad_options_of_the_table(options, message, tmp_path):
     with pytest.raises(UserError, match=message):
@@ -152,3 +158,23 @@ def test_compare(tmp_path, capsys):
         assert f"\n{scheme}  " in printed
         assert (tmp_path / "out" / "figures" / f"{scheme}-0.png").is_file()
     assert "--task vqa" in (tmp_path / "page.md").read_text()
+
+
+def test_compare_on_photographs(tmp_path, capsys):
+    write_easy_vqa(tmp_path)
+    options = [
+        "--dataset",
+        "easy_vqa",
+        "--data-root",
+        str(tmp_path),
+        "--encoder-epochs",
+        "1",
+        "--schemes",
+        '["weibull"]',
+    ]
+    options += [*tiny_options(), "--seeds", "1", "--workers", "1", "--pictures", "1", "--out", str(tmp_path / "out")]
+    assert launcher.main(["--task", "vqa", *options]) == 0
+    assert (tmp_path / "out" / "figures" / "weibull-0.png").is_file()
+    assert "mass on relevant" not in capsys.readouterr().out
+    run = tmp_path / "out" / "runs" / "weibull-0"
+    assert ask(AskConfig(run=run, question="Is there a red shape?", place=5, num_samples=3)).weights.shape == (3, 16)
