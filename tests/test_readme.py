@@ -51,6 +51,32 @@ def test_the_encoder_becomes_bayesian_as_written() -> None:
     exec(compile(example, "README.md", "exec"), vars(pyro_attention) | names)
 
 
+def test_a_pretrained_transformer_becomes_bayesian_as_written(tmp_path, monkeypatch, capsys) -> None:
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    (example,) = [code for code in CODE if "from_pretrained" in code]
+    assert len([line for line in example.splitlines() if line.strip()]) <= 12
+    words = {word: place for place, word in enumerate(["[PAD]", "[UNK]", "a", "good", "bad", "film"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(tmp_path)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(vocab_size=len(words), **sizes)
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names = {
+        "torch": torch,
+        "folder": str(tmp_path),
+        "sentences": ["a good film", "bad"],
+        "labels": torch.tensor([1, 0]),
+    }
+    exec(compile(example, "README.md", "exec"), vars(pyro_attention) | names)
+    assert (tmp_path / "fine-tuned" / "model.safetensors").is_file()
+    assert capsys.readouterr().out.count("[") == 3  # probabilities of two sentences
+
+
 @pytest.mark.parametrize("words", ["kl_weight=Linear", "rest=AutoNormal"])
 def test_the_guides_can_be_made_as_written(words: str) -> None:
     (example,) = [code for code in CODE if words in code]

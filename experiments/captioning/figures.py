@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from experiments.captioning.model import Trained
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
-from experiments.reporting.figures import printable, save
+from experiments.reporting.figures import overlay, printable, save
 from experiments.reporting.report import Part
 from experiments.sequence.alignments import align_batch, predicts_by_posterior
 from experiments.sequence.uncertainty import word_uncertainty
@@ -99,41 +98,19 @@ def attention_figure(view: CaptionView, *, title: str = "") -> Figure:
         return figure.add_axes((left / width, bottom / height, wide / width, _PANEL / height))
 
     for line, (name, colours, weights) in enumerate(first):
-        _overlay(panel(line, 0), view, weights, colours, top=None, name=name)
+        overlay(panel(line, 0), view.picture, view.grid, weights, colours, name=name)
     for row, (label, colours, weights) in enumerate(view.rows):
         top = max(weights.max().item(), 1e-6)
         for place, word in enumerate(view.words, 1):
             line, shown = place // across * kinds + row, printable(word, 18) if row == 0 else ""
-            heat = _overlay(panel(line, place % across), view, weights[place - 1], colours, top=top, name=shown)
+            axis, seen = panel(line, place % across), weights[place - 1]
+            heat = overlay(axis, view.picture, view.grid, seen, colours, top=top, name=shown)
             if place == 1 or place % across == 0:  # once a line
                 bar = figure.colorbar(heat, cax=panel(line, across + 0.02, 0.1))
                 bar.set_label(label, fontsize=8)
                 bar.ax.tick_params(labelsize=7)
     figure.suptitle(printable(title), fontsize=11, y=1 - 0.12 / height, va="top")
     return figure
-
-
-def _overlay(
-    axis: Axes, view: CaptionView, weights: Tensor | None, colours: str | None, *, top: float | None, name: str
-) -> Any:
-    """A picture with weights over it."""
-    picture, photograph = view.picture.float(), view.picture.dim() == 3
-    ink = 1 - picture.mean(0) / 255 if photograph else picture
-    extent = (-0.5, ink.size(1) - 0.5, ink.size(0) - 0.5, -0.5)
-    axis.set_title(name, fontsize=10, pad=3)
-    axis.set(xticks=[], yticks=[])
-    axis.spines[:].set_color("0.7")
-    if weights is None:
-        shown = picture.permute(1, 2, 0).numpy() / 255 if photograph else 1 - picture.numpy()
-        return axis.imshow(shown, cmap="gray", vmin=0, vmax=1, extent=extent)
-    grid = weights.reshape(view.grid).numpy()
-    smooth = "bicubic" if photograph else "nearest"
-    heat = axis.imshow(grid, cmap=colours, vmin=0, vmax=top, extent=extent, interpolation=smooth)
-    # ink over the colours: dark where the picture is dark, transparent where it is light
-    layer = np.zeros((*ink.shape, 4))
-    layer[..., 3] = ink.numpy() * (0.75 if photograph else 1)
-    axis.imshow(layer, extent=extent)
-    return heat
 
 
 def uncertainty_figure(view: CaptionView, *, title: str = "") -> Figure:

@@ -2,8 +2,9 @@
 
 from typing import Literal
 
-__all__ = ["CaptionsName", "GraphName", "ParallelName"]
+__all__ = ["CaptionsName", "GraphName", "ParallelName", "PhotoQuestionsName"]
 
 GraphName = Literal["digits", "cora", "citeseer", "pubmed", "dblp"]
 ParallelName = Literal["toy", "multi30k", "iwslt14", "tatoeba"]
 CaptionsName = Literal["flickr8k", "coco"]
+PhotoQuestionsName = Literal["easy_vqa", "daquar", "vqa_v2"]

@@ -19,9 +19,10 @@ from guides.options import PosteriorOptions
 
 __all__ = [
     "COMMANDS", "FineTuneOptions", "GlueConfig", "GlueName", "GlueSearchConfig", "GlueStudyConfig", "GlueTableConfig",
-    "GuideName", "ManyRuns", "PredictConfig", "RowName", "StudyName",
+    "GuideName", "ManyRuns", "Pooling", "PredictConfig", "RowName", "StudyName",
 ]  # fmt: skip
 
+Pooling = Literal["head", "mean"]
 GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
 GuideName = Literal["soft", "weibull", "lognormal"]
 RowName = Literal["soft", "WF", "WC", "LF", "LC"]
@@ -74,6 +75,8 @@ class GlueConfig(FineTuneOptions):
         length: Tokens of an example at most; the rest is cut off, of the longer sentence of a pair first.
         train_share: Share of the training part to train on; the same examples for a seed, whatever the other options.
         label_noise: Share of the training labels to replace by another one at random.
+        pooling: What an example is read from: head is the output layer of the model's own class (BERT's reads the first
+            token), mean the mean of all tokens, as models of sentence-transformers such as all-MiniLM were trained.
         out_of_domain: Tasks whose test sentences are not of this one, to see how well uncertainty tells them from those
             that are; not for stsb.
         seed: Seed of the output layer, the order of the batches, the choice of examples and labels, and all noise.
@@ -81,6 +84,7 @@ class GlueConfig(FineTuneOptions):
 
     task: GlueName
     max_epochs: PositiveInt = 5
+    pooling: Pooling = "head"
     train_share: ClosedUnitInterval = 1.0
     label_noise: HalfOpenUnitInterval = 0.0
     out_of_domain: tuple[GlueName, ...] = ()

@@ -19,6 +19,7 @@ from experiments.finetune.data import EncodedPairs
 from experiments.finetune.metrics import METRICS, definition, glue_scores
 from experiments.finetune.model import FineTuned, predictions
 from experiments.finetune.out_of_domain import MEASURES, auroc_scores
+from experiments.harness.training import FITTED
 from experiments.reporting.classification import SCALED_SCORES, SCORES, score, score_scaled
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, max_probability, selective_accuracy
 from pyro_attention.posterior.predictive import Noise, seeded
@@ -53,11 +54,7 @@ _GRADES = {
 OTHERS = {
     "val_score": "the task's first metric on the validation part at the best epoch, attention at its mean",
     "val_loss": "cross-entropy, or mean squared error, on the validation part at the best epoch, attention at its mean",
-    "best_epoch": "epoch of the kept weights, counted from 0",
-    "epochs": "number of epochs trained",
-    "updates": "number of training steps",
-    "step_ms": "median over epochs of the mean time of a training step, in milliseconds",
-    "parameters": "number of trained parameters, prior networks too",
+    **FITTED,
     "train_examples": "number of training examples",
     "noisy_labels": "number of training labels that were replaced",
 }

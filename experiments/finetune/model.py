@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, get_linear_schedule
 
 from experiments.datasets.text.glue import GLUE
 from experiments.files import user_errors
-from experiments.finetune.config import FineTuneOptions, GlueConfig
+from experiments.finetune.config import FineTuneOptions, GlueConfig, Pooling
 from experiments.finetune.data import PairBatch
 from experiments.finetune.metrics import glue_scores, main_metric
 from experiments.finetune.pretrained import check_fit, load_network, load_tokenizer
@@ -50,21 +50,34 @@ class PairModel(nn.Module):
     Args:
         network: A model for sequence classification of Hugging Face; of one output the labels are grades, with a
             standard deviation of 1.
+        pooling: What an example is read from: the network's own head, or the "mean" of its tokens' last states, through
+            dropout and a new output layer. That is how sentence-transformers read the models that they have trained.
     """
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: Any, pooling: Pooling = "head") -> None:
         super().__init__()
-        self.network = network
+        self.network, self.mean = network, None
+        if pooling == "mean":
+            config = network.config
+            self.network = network.base_model
+            self.mean = nn.Sequential(nn.Dropout(0.1), nn.Linear(config.hidden_size, config.num_labels))
 
     def forward(self, inputs: dict[str, Tensor], labels: Tensor | None = None) -> Tensor:
         """Logits ``[B, classes]``, or grades ``[B, 1]``."""
         with pyro.plate("examples", inputs["input_ids"].size(0), dim=-1):
-            logits: Tensor = self.network(**inputs, return_dict=True).logits.float()
+            logits: Tensor = self._logits(inputs).float()
             if logits.size(-1) > 1:
                 pyro.sample("labels", dist.Categorical(logits=logits), obs=labels)
             else:
                 pyro.sample("labels", dist.Normal(logits[..., 0], 1.0), obs=labels)
         return logits
+
+    def _logits(self, inputs: dict[str, Tensor]) -> Tensor:
+        if self.mean is None:
+            return torch.as_tensor(self.network(**inputs, return_dict=True).logits)
+        states = self.network(**inputs, return_dict=True).last_hidden_state
+        real = inputs["attention_mask"].unsqueeze(-1).to(states.dtype)
+        return torch.as_tensor(self.mean((states * real).sum(-2) / real.sum(-2)))
 
 
 class FineTuning(ELBOTraining):
@@ -186,8 +199,8 @@ def build(config: GlueConfig, *, examples: int = 1) -> FineTuned:
     places = {name: place for place, name in labels.items()}
     tokenizer = load_tokenizer(config.model)
     parts = prepare(
-        config, tokenizer, AutoModelForSequenceClassification, PairModel, examples=examples,
-        id2label=labels, label2id=places,
+        config, tokenizer, AutoModelForSequenceClassification, partial(PairModel, pooling=config.pooling),
+        examples=examples, id2label=labels, label2id=places,
     )  # fmt: skip
     return FineTuned(config, PairTraining(*parts, config).to(resolve_device(config.device)), tokenizer)
 

@@ -12,7 +12,7 @@ from experiments.finetune.evaluation import definitions, evaluate, kinds, output
 from experiments.finetune.model import FineTuned, build
 from experiments.finetune.out_of_domain import foreign_parts
 from experiments.harness.folder import exclusive, open_run
-from experiments.harness.results import read_metrics, write_environment, write_metrics
+from experiments.harness.results import read_metrics, write_metrics
 from experiments.harness.training import Fitted, fit_batches
 from experiments.reporting.tables import metrics_table
 
@@ -52,7 +52,6 @@ def run(config: GlueConfig) -> dict[str, float]:
         texts["train"] = train
         texts.update(foreign)
         data = {part: EncodedPairs(text, trained.tokenizer, length=config.length) for part, text in texts.items()}
-    write_environment(folder, trained.device)
     fitted = fit_batches(
         config,
         trained.module,

@@ -12,7 +12,7 @@ from torch import Tensor
 from experiments.datasets.graphs.load import GraphData
 from experiments.graph.data import noise_edges
 from experiments.graph.model import TrainedGraph
-from experiments.harness.training import Fitted
+from experiments.harness.training import FITTED, Fitted
 from experiments.reporting.classification import SCALED_SCORES, SCORES, score, score_scaled
 from experiments.reporting.tables import as_table, metrics_table
 from pyro_attention import AttentionELBO, EdgeList, Prediction, Soft, predict, sample_posterior
@@ -81,11 +81,7 @@ DEFINITIONS = {
     "logarithm of their number (1 = uniform); mean over nodes with neighbours, heads and layers",
     "noise_edge_attention": "attention paid to the edges added as noise, divided by what uniform attention would "
     "pay them; mean over heads and layers",
-    "best_epoch": "epoch whose weights are evaluated, from 0",
-    "epochs": "number of epochs trained",
-    "updates": "number of training steps",
-    "step_ms": "median time of a training step, ms",
-    "parameters": "number of trained numbers in network, priors and guide",
+    **FITTED,
 }
 
 

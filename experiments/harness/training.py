@@ -27,6 +27,7 @@ from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, Prior
 from pyro_attention.analysis import hybrid_weights
 
 __all__ = [
+    "FITTED",
     "ELBOTraining",
     "Fitted",
     "Trained",
@@ -140,6 +141,16 @@ class Trained(Generic[Options, Model]):
         return sum(parameter.numel() for parameter in self.module.parameters())
 
 
+FITTED = {
+    "best_epoch": "epoch of the kept weights, counted from 0",
+    "epochs": "number of epochs trained",
+    "updates": "number of training steps",
+    "step_ms": "median over epochs of the mean time of a training step, in milliseconds",
+    "parameters": "number of trained numbers: of the network, its priors and its guide",
+}
+"""What metrics.json says of a training, whichever the task."""
+
+
 @dataclass(frozen=True)
 class Fitted:
     """What training leaves."""
@@ -150,7 +161,7 @@ class Fitted:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """How long training took, for metrics.json; step_ms is the median over epochs of the mean time of a step."""
+        """How long training took: those of ``FITTED`` that are no parameters."""
         return {
             "best_epoch": self.best_epoch,
             "epochs": len(self.history),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from experiments.datasets.text.batches import batch_loader
 from experiments.datasets.text.masked_text import EpochSampler, MaskedBatch, MaskedText, encode_sentences, load_english
-from experiments.harness.training import Fitted, Trained, hybrid_metrics
+from experiments.harness.training import FITTED, Fitted, Trained, hybrid_metrics
 from experiments.pretrain.model import TrainedEncoder
 from pyro_attention import Dense, Soft, predict, sample_posterior
 from pyro_attention.analysis import explained_away
@@ -28,11 +28,7 @@ _DEFINITIONS = {
     "queries sum to less than epsilon of the configuration; attention at its mean",
     "key_mass_1_percent": "1st percentile of the sum of attention weights that a key gets from all queries, over test "
     "word pieces, layers and heads; attention at its mean",
-    "best_epoch": "epoch of the kept weights, counted from 0",
-    "epochs": "number of epochs trained",
-    "updates": "number of training steps",
-    "step_ms": "median over epochs of the mean time of a training step, in milliseconds",
-    "parameters": "number of trained parameters, prior networks too",
+    **FITTED,
 }
 _PER_HEAD = {
     "explained_away": "fraction of keys explained away in this layer and head",

@@ -10,8 +10,8 @@ from torch import Tensor
 from experiments.datasets.text.sst2 import CLASSES, load_sst2
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import exclusive, open_run
-from experiments.harness.results import read_metrics, write_environment, write_metrics
-from experiments.harness.training import PriorFactory, Trained, fit_batches, seeded_build
+from experiments.harness.results import read_metrics, write_metrics
+from experiments.harness.training import FITTED, PriorFactory, Trained, fit_batches, seeded_build
 from experiments.pretrain.config import FinetuneConfig
 from experiments.pretrain.data import LabelledBatch, LabelledSentences
 from experiments.pretrain.evaluation import mean_probabilities
@@ -27,11 +27,7 @@ _DEFINITIONS = {f"test_{name}": f"{text}; test sentences, mean probability over 
     "configuration; for soft plain)" for name, text in SCORES.items()} | {
     "test_accuracy_before": "the same accuracy ahead of all fine-tuning: its output layer is random",
     "val_accuracy": "fraction of correct classes on the validation sentences at the best epoch, attention at its mean",
-    "best_epoch": "epoch of the kept weights, counted from 0",
-    "epochs": "number of epochs trained",
-    "updates": "number of training steps",
-    "step_ms": "median over epochs of the mean time of a training step, in milliseconds",
-    "parameters": "number of trained parameters, prior networks too",
+    **FITTED,
 }  # fmt: skip
 
 
@@ -75,7 +71,6 @@ def run(config: FinetuneConfig) -> dict[str, float]:
     metrics = read_metrics(folder)
     if metrics is not None:
         return metrics
-    write_environment(folder, start.device)
     trained: Trained[FinetuneConfig, TextClassifier] = Trained(config, _build(config, start))
     before, labels = _probabilities(trained, data["test"])
     fitted = fit_batches(

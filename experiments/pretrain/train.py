@@ -8,7 +8,7 @@ from experiments.datasets.text.batches import batch_loader
 from experiments.datasets.text.masked_text import EpochSampler, MaskedText, encode_sentences, load_english
 from experiments.files import user_errors
 from experiments.harness.folder import exclusive, open_run
-from experiments.harness.results import read_metrics, write_environment, write_metrics
+from experiments.harness.results import read_metrics, write_metrics
 from experiments.harness.training import fit_batches
 from experiments.pretrain.config import PretrainConfig
 from experiments.pretrain.evaluation import definitions, evaluate
@@ -47,7 +47,6 @@ def run(config: PretrainConfig) -> dict[str, float]:
     metrics = read_metrics(folder)
     if metrics is not None:
         return metrics
-    write_environment(folder, trained.device)
     sampler = EpochSampler(rows["train"], sentences=config.batch_size, seed=config.seed)
     fitted = fit_batches(
         config,

@@ -1,4 +1,4 @@
-"""Saving pictures, and the picture that several tasks draw: reliability diagrams."""
+"""Saving pictures, and what several tasks draw: weights over a picture, and reliability diagrams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from experiments.files import PICTURE_MARK, UserError, drawn_here, write_atomic
 
-__all__ = ["panels", "printable", "reliability_diagram", "save"]
+__all__ = ["overlay", "panels", "printable", "reliability_diagram", "save"]
 
 _LINE = "#1b6ca8"
 _BINS = 10  # of equal width
@@ -49,6 +49,47 @@ def printable(text: str, longest: int = 100) -> str:
     """Text without mathematics, and without the endless words and control characters of an untrained network."""
     text = text if len(text) <= longest else text[: longest - 1] + "…"
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text).replace("$", r"\$")
+
+
+def overlay(
+    axis: Axes,
+    picture: Tensor,
+    grid: tuple[int, int],
+    weights: Tensor | None,
+    colours: str | None,
+    *,
+    top: float | None = None,
+    name: str = "",
+) -> Any:
+    """Draw a picture with weights over it, or the picture alone.
+
+    Args:
+        axis: The panel.
+        picture: ``[height, width]``, 0 is paper and 1 is ink, or a photograph ``[3, height, width]`` from 0 to 255.
+        grid: Rows and columns of the cells that have weights.
+        weights: Of all cells, row by row; None for the picture alone.
+        colours: Name of the colour map of the weights.
+        top: Weight of the last colour; the largest weight when omitted.
+        name: Title.
+    """
+    picture = picture.float()
+    photograph = picture.dim() == 3
+    ink = 1 - picture.mean(0) / 255 if photograph else picture
+    extent = (-0.5, ink.size(1) - 0.5, ink.size(0) - 0.5, -0.5)
+    axis.set_title(name, fontsize=10, pad=3)
+    axis.set(xticks=[], yticks=[])
+    axis.spines[:].set_color("0.7")
+    if weights is None:
+        shown = picture.permute(1, 2, 0).numpy() / 255 if photograph else 1 - picture.numpy()
+        return axis.imshow(shown, cmap="gray", vmin=0, vmax=1, extent=extent)
+    smooth = "bicubic" if photograph else "nearest"
+    cells = weights.reshape(grid).numpy()
+    heat = axis.imshow(cells, cmap=colours, vmin=0, vmax=top, extent=extent, interpolation=smooth)
+    # ink over the colours: dark where the picture is dark, transparent where it is light
+    layer = np.zeros((*ink.shape, 4))
+    layer[..., 3] = ink.numpy() * (0.75 if photograph else 1)
+    axis.imshow(layer, extent=extent)
+    return heat
 
 
 def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 from experiments.datasets.text.batches import BucketSampler
 from experiments.datasets.text.vocabulary import BEGIN, END
 from experiments.files import write_atomic
-from experiments.harness.results import write_environment, write_metrics
-from experiments.harness.training import Fitted, fit_batches
+from experiments.harness.results import write_metrics
+from experiments.harness.training import FITTED, Fitted, fit_batches
 from experiments.sequence.model import AnyTrained
 from models.decoding import Hypothesis, beam_search
 
@@ -27,11 +27,7 @@ DEFINITIONS = {
     "test_entropy": "entropy in nats of the mean weights that predict a word piece (prior of an alignment, posterior "
     "mean of Bayesian attention), mean over word pieces",
     "test_posterior_entropy": "entropy in nats of the mean posterior weights, mean over word pieces",
-    "best_epoch": "epoch of the kept weights, counted from 0",
-    "epochs": "number of epochs trained",
-    "updates": "number of training steps",
-    "step_ms": "median over epochs of the mean time of a training step, in milliseconds",
-    "parameters": "number of trained parameters, of the inference network too",
+    **FITTED,
 }
 
 
@@ -73,7 +69,6 @@ def train_and_save(
 ) -> dict[str, float]:
     """Train on the batches of a sampler, evaluate, write metrics.json and the file of sentences; the metrics."""
     config = trained.config
-    write_environment(folder, trained.device)
     in_order = BucketSampler(val_data.lengths, sentences=config.batch_size, shuffle=False)
     # batch_size=None: what a sampler yields, a list of places, is the index
     samplers = ((train_data, sampler), (val_data, in_order))

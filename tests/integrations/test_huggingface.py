@@ -125,7 +125,17 @@ def test_kl_gradient_of_the_encoder_is_not_that_of_the_likelihood():
         ("dirichlet", Dirichlet()),
         ("gaussian_contextual", Gaussian()),
     ],
-    ids=str,
+    ids=[
+        "gamma fixed",
+        "gamma",
+        "class",
+        "partial",
+        "function",
+        "lognormal fixed",
+        "lognormal",
+        "dirichlet",
+        "gaussian",
+    ],
 )
 def test_priors_and_families(prior, family):
     inputs = batch()

@@ -35,7 +35,7 @@ from torch.nn.functional import one_hot
 
 from experiments.datasets.places import SPLITS
 
-__all__ = ["DIGIT_NAMES", "NO_CELL", "DigitScenes", "digit_scenes", "true_captions"]
+__all__ = ["DIGIT_NAMES", "NO_CELL", "DigitScenes", "digit_images", "digit_scenes", "true_captions"]
 
 Option = TypeVar("Option")
 DIGIT_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -110,7 +110,7 @@ def digit_scenes(
             f"most_digits is {most_digits} on a grid of {rows} x {columns} cells; expected 1 to {_MOST} digits, and no "
             f"more than there are cells"
         )
-    images = _images(seed)
+    images = digit_images(seed)
     return {
         split: _scenes(Random(f"{seed} {split}").random, images[split], size, grid, most_digits, split != "train")
         for split, size in sizes.items()
@@ -140,8 +140,8 @@ def _relations(place: tuple[int, int], other: tuple[int, int]) -> list[str]:
     return list(compress(("left of", "right of", "above", "below"), true))
 
 
-def _images(seed: int) -> dict[str, list[Tensor]]:
-    """Images of the ten digits, [images, 64] each, of every split."""
+def digit_images(seed: int) -> dict[str, list[Tensor]]:
+    """Return the images of the ten digits, [images, 64] each, of every split."""
     data = load_digits()
     pixels, labels = torch.from_numpy(data.data).float() / 16, data.target.tolist()
     random = Random(f"{seed} images").random

@@ -1,11 +1,13 @@
 """Photographs as squares of one size, and features of their regions; both computed once and kept on disk."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from http.client import HTTPException
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +20,16 @@ from experiments.datasets.images.caption_data import CaptionedImages
 from experiments.datasets.images.image_files import ImageFile
 from experiments.datasets.untrusted import file_name, shown
 
-__all__ = ["GridEncoder", "Scale", "fingerprint", "grid_features", "resized_images", "resnet_grid"]
+__all__ = [
+    "GridEncoder",
+    "Scale",
+    "fingerprint",
+    "grid_features",
+    "pretrained",
+    "resized_images",
+    "resnet_grid",
+    "torchvision_models",
+]
 
 
 class Scale(nn.Module):
@@ -154,24 +165,27 @@ def resnet_grid(name: str = "resnet50") -> GridEncoder:
     """Return torchvision's ResNet up to its last grid, with the weights torchvision recommends: 7 x 7 at 224 pixels.
 
     Raises:
-        ImportError: torchvision is missing, or does not go with this torch.
-        FileNotFoundError: the weights are not there and cannot be fetched.
-        ValueError: no such network, or fetched weights are damaged.
+        ImportError, FileNotFoundError, ValueError: as of `pretrained`, or no such ResNet.
     """
-    try:
-        from torchvision.models import get_model, get_model_weights, list_models
-    except (ImportError, RuntimeError, OSError) as error:  # a CUDA build beside a CPU torch raises RuntimeError
-        raise ImportError(
-            f"torchvision cannot be imported: {error}; expected the build that goes with torch {torch.__version__}. "
-            f"Install it (https://pytorch.org/get-started), or use the encoder that is trained on the captions."
-        ) from error
-    known = [other for other in list_models() if re.fullmatch(r"(wide_)?resne[xt]t?\d+\w*", other)]
+    known = [other for other in torchvision_models().list_models() if re.fullmatch(r"(wide_)?resne[xt]t?\d+\w*", other)]
     if name not in known:
         raise ValueError(f"no ResNet is named {name!r}; expected one of {', '.join(known)}")
-    weights = get_model_weights(name).DEFAULT
+    return pretrained(name, lambda network: nn.Sequential(*list(network.children())[:-2]))  # no pooling, no classes
+
+
+def pretrained(name: str, grid_of: Callable[[nn.Module], nn.Module]) -> GridEncoder:
+    """Return a part of a network of torchvision, with the weights torchvision recommends.
+
+    Raises:
+        ImportError: torchvision is missing, or does not go with this torch.
+        FileNotFoundError: the weights are not there and cannot be fetched.
+        ValueError: fetched weights are damaged.
+    """
+    models = torchvision_models()
+    weights = models.get_model_weights(name).DEFAULT
     cache = Path(torch.hub.get_dir()) / "checkpoints"
     try:
-        network = get_model(name, weights=weights)
+        network = models.get_model(name, weights=weights)
     except (OSError, HTTPException) as error:
         raise FileNotFoundError(
             f"{weights.url} could not be fetched to {cache}: {error}. Put the file there, or use the encoder that is "
@@ -180,5 +194,16 @@ def resnet_grid(name: str = "resnet50") -> GridEncoder:
     except RuntimeError as error:  # torch's, of a checksum or of a damaged file
         raise ValueError(f"{cache}: weights of {name} are damaged: {error}. Remove the file, and try again.") from error
     preset = weights.transforms()
-    grid = nn.Sequential(*list(network.children())[:-2])  # without pooling and classes
-    return GridEncoder(f"{name}-{weights.name}", grid.requires_grad_(False).eval(), Scale(preset.mean, preset.std))
+    grid = grid_of(network).requires_grad_(False).eval()
+    return GridEncoder(f"{name}-{weights.name}", grid, Scale(preset.mean, preset.std))
+
+
+def torchvision_models() -> Any:
+    """Return the module torchvision.models; ImportError if it is missing, or does not go with this torch."""
+    try:
+        return import_module("torchvision.models")
+    except (ImportError, RuntimeError, OSError) as error:  # a CUDA build beside a CPU torch raises RuntimeError
+        raise ImportError(
+            f"torchvision cannot be imported: {error}; expected the build that goes with torch {torch.__version__}. "
+            f"Install it (https://pytorch.org/get-started), or use the encoder that is trained on the captions."
+        ) from error

@@ -103,13 +103,12 @@ class BucketSampler(Sampler[list[int]]):
     Args:
         lengths: source and target length of every pair; `EncodedText.lengths`.
         sentences: most pairs of a batch.
-        tokens: most positions of a batch on either side, padding counted.
-        pool: batches of a pool.
+        pool: batches of a pool; with few, an epoch has other batches than the one before.
         shuffle: False for the same batches in every epoch, in order of length.
         seed: seed of the order.
 
     Raises:
-        ValueError: no limit, a limit or pool that is not positive, no pairs, or a pair longer than the limit.
+        ValueError: a limit that is not positive, or no pairs.
 
     Source:
         Pools as in OpenNMT-py 0.x, onmt/io/IO.py, OrderedIterator.
@@ -119,30 +118,18 @@ class BucketSampler(Sampler[list[int]]):
         self,
         lengths: Sequence[tuple[int, int]],
         *,
-        sentences: int | None = None,
-        tokens: int | None = None,
+        sentences: int,
         pool: int = 100,
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
-        if sentences is None and tokens is None:
-            raise ValueError("neither sentences nor tokens is set; expected a limit of the size of batches")
-        for name, value in (("sentences", sentences), ("tokens", tokens), ("pool", pool)):
-            if value is not None and value < 1:
+        for name, value in (("sentences", sentences), ("pool", pool)):
+            if value < 1:
                 raise ValueError(f"{name} is {value}; expected 1 at least")
         if not len(lengths):
             raise ValueError("lengths is empty; expected at least one pair")
-        longest = max(range(len(lengths)), key=lambda i: max(lengths[i]))
-        if tokens is not None and max(lengths[longest]) > tokens:
-            raise ValueError(
-                f"pair {longest + 1} has {max(lengths[longest])} positions, but tokens={tokens} is the limit of a "
-                f"batch; raise it, or leave out long sentences (max_words and skip=True when reading)"
-            )
-        self.lengths, self.sentences, self.tokens = list(lengths), sentences, tokens
-        self.pool, self.shuffle, self.seed, self.epoch = pool, shuffle, seed, 0
-        mean = sum(max(pair) for pair in lengths) / len(lengths)
-        fitting = len(lengths) if tokens is None else max(1, int(tokens / mean))
-        self._pool_size = pool * min(fitting, sentences or fitting)
+        self.lengths, self.sentences, self.pool = list(lengths), sentences, pool
+        self.shuffle, self.seed, self.epoch = shuffle, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the order of an epoch, counted from 0."""
@@ -152,9 +139,6 @@ class BucketSampler(Sampler[list[int]]):
         return iter(self.batches(self.epoch))
 
     def __len__(self) -> int:
-        # Lightning asks once and ends every epoch after so many batches: a number that changes would lose pairs.
-        if self.shuffle and self.tokens is not None:
-            raise TypeError("the number of batches changes from epoch to epoch; see len(sampler.batches(epoch))")
         return len(self.batches(self.epoch))
 
     def batches(self, epoch: int) -> list[list[int]]:
@@ -163,21 +147,13 @@ class BucketSampler(Sampler[list[int]]):
             return self._cut(sorted(range(len(self.lengths)), key=self.lengths.__getitem__))
         generator = np.random.default_rng([self.seed, epoch])
         order: list[int] = generator.permutation(len(self.lengths)).tolist()
-        pools = [order[start : start + self._pool_size] for start in range(0, len(order), self._pool_size)]
+        size = self.pool * self.sentences
+        pools = [order[start : start + size] for start in range(0, len(order), size)]
         batches = [batch for pool in pools for batch in self._cut(sorted(pool, key=self.lengths.__getitem__))]
         return [batches[i] for i in generator.permutation(len(batches))]
 
     def _cut(self, order: list[int]) -> list[list[int]]:
-        batches: list[list[int]] = [[]]
-        widest = 0
-        for index in order:
-            widest = max(widest, *self.lengths[index])
-            size = len(batches[-1]) + 1
-            if (self.sentences and size > self.sentences) or (self.tokens and size * widest > self.tokens):
-                batches.append([])
-                widest = max(self.lengths[index])
-            batches[-1].append(index)
-        return batches
+        return [order[start : start + self.sentences] for start in range(0, len(order), self.sentences)]
 
 
 def batch_loader(data: Dataset[Item], sampler: BucketSampler) -> DataLoader[Item]:

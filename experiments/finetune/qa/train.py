@@ -12,7 +12,7 @@ from experiments.finetune.qa.evaluation import definitions, evaluate
 from experiments.finetune.qa.model import build
 from experiments.finetune.qa.windows import Windows, loader_of
 from experiments.harness.folder import exclusive, open_run
-from experiments.harness.results import read_metrics, write_environment, write_metrics
+from experiments.harness.results import read_metrics, write_metrics
 from experiments.harness.training import fit_batches
 from experiments.reporting.tables import metrics_table
 
@@ -51,7 +51,6 @@ def run(config: QaConfig) -> dict[str, float]:
         tokenizer = load_tokenizer(config.model)
         data = {part: Windows(asked, tokenizer, config, train=part == "train") for part, asked in questions.items()}
         trained = build(config, windows=len(data["train"]))
-    write_environment(folder, trained.device)
     trained.module.validation = data["val"]
     fitted = fit_batches(
         config,

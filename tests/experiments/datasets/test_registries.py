@@ -8,12 +8,18 @@ import pytest
 
 from experiments.datasets.graphs.load import GRAPHS, load_graph
 from experiments.datasets.images.captions import CAPTIONS, load_captions
-from experiments.datasets.names import CaptionsName, GraphName, ParallelName
+from experiments.datasets.names import CaptionsName, GraphName, ParallelName, PhotoQuestionsName
+from experiments.datasets.questions.load import QUESTIONS, PhotographOptions, load_photo_questions
 from experiments.datasets.text.masked_text import ENGLISH
 from experiments.datasets.text.parallel import PARALLEL, ParallelText, load_parallel
 from experiments.datasets.text.parallel_text import ParallelReader
 
-KINDS = {"graphs": (GRAPHS, GraphName), "captions": (CAPTIONS, CaptionsName), "parallel": (PARALLEL, ParallelName)}
+KINDS = {
+    "graphs": (GRAPHS, GraphName),
+    "captions": (CAPTIONS, CaptionsName),
+    "parallel": (PARALLEL, ParallelName),
+    "questions": (QUESTIONS, PhotoQuestionsName),
+}
 
 
 @pytest.mark.parametrize(("registry", "names"), KINDS.values(), ids=KINDS)
@@ -46,8 +52,9 @@ def register(monkeypatch):
     [
         (GRAPHS, load_graph, (), {"split_seed": 3}, (3,)),
         (CAPTIONS, load_captions, ("val",), {"skip": True}, ("val", True)),
+        (QUESTIONS, load_photo_questions, (PhotographOptions(size=32),), {}, (PhotographOptions(size=32),)),
     ],
-    ids=["graphs", "captions"],
+    ids=["graphs", "captions", "questions"],
 )
 def test_new_readers_are_used_by_name(register, tmp_path, registry, load, arguments, options, given):
     register(registry, "mine", lambda *found: found)

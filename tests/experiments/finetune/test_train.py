@@ -44,8 +44,8 @@ def finished(data, tmp_path_factory):
     [
         {},
         {"guide": "lognormal", "prior": "fixed", "task": "cola", "precision": "bf16-mixed", "kl_warmup": 0.0},
-        {"guide": "weibull", "task": "stsb", "label_noise": 0.25},
-        {"task": "stsb"},
+        {"guide": "weibull", "task": "stsb", "label_noise": 0.25, "pooling": "mean"},
+        {"task": "stsb", "pooling": "mean"},
         {"task": "mrpc", "label_noise": 0.5, "train_share": 0.5, "keep_weights": False},
         {"task": "sst2", "out_of_domain": ("cola", "rte"), "max_epochs": 1},
     ],

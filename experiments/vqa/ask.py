@@ -1,0 +1,155 @@
+"""Use a trained network: ask it one question and see where it looks, or evaluate it again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from experiments.datasets.images.caption_data import caption_words
+from experiments.datasets.questions.data import Questions
+from experiments.files import UserError, user_errors
+from experiments.harness.folder import saved_config
+from experiments.harness.options import Device
+from experiments.reporting.columns import Row
+from experiments.reporting.figures import save
+from experiments.reporting.tables import as_table, metrics_table
+from experiments.vqa.config import AskConfig, EvaluateConfig, VQAConfig
+from experiments.vqa.data import Answered, load_questions
+from experiments.vqa.evaluation import LOOKING, Outputs, evaluate, looked_at
+from experiments.vqa.figures import LEVEL, looking_figure
+from experiments.vqa.model import TrainedAnswers, load_trained
+from pyro_attention.posterior.predictive import Noise
+
+__all__ = ["Reply", "ask", "draw_questions", "evaluate_run", "reply_to"]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a network says to one question.
+
+    Attributes:
+        outputs: Samples of the logits of all answers, of one question.
+        weights: Samples of the weights of all regions that the answer is read from, ``[S, N]``; None of a network that
+            has no one attention for that.
+    """
+
+    outputs: Outputs
+    weights: Tensor | None
+
+    def rows(self, answers: Sequence[str], count: int) -> list[Row]:
+        """The most probable answers, with the credible intervals of their probabilities where there are samples."""
+        samples, rows = self.outputs.logits.softmax(-1)[:, 0], list[Row]()
+        tails = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        for place in self.outputs.probabilities[0].argsort(descending=True)[:count].tolist():
+            cells: Row = {"answer": answers[place], "probability": f"{samples[:, place].mean():.3f}"}
+            if len(samples) > 1:
+                low, high = samples[:, place].quantile(tails).tolist()
+                cells[f"{LEVEL:.0%} interval"] = f"[{low:.3f}, {high:.3f}]"
+            rows.append(cells)
+        return rows
+
+    def uncertainty(self) -> str:
+        """Entropy of the answer, and its mutual information with the attention, in words."""
+        names = {"entropy": "entropy", "mutual_information": "mutual information with the attention"}
+        found = self.outputs.uncertainties()
+        return ", ".join(f"{text} {found[name].item():.3f} nats" for name, text in names.items() if name in found)
+
+
+def reply_to(
+    trained: TrainedAnswers, data: Questions, words: Sequence[str], photograph: int, *, num_samples: int
+) -> Reply:
+    """Ask a question about a photograph at a place of the data."""
+    one = replace(
+        data, questions=[list(words)], answers=[{}], photographs=torch.tensor([photograph]), kinds=["asked"],
+        relevant=None,
+    )  # fmt: skip
+    batch = next(Answered(one, trained.words, trained.config.likelihood).batches(trained.device))
+    count = num_samples if trained.is_random else 1
+    noise: Noise = "attention" if trained.is_random else "none"
+    logits = trained.module.outputs(batch, num_samples=count, noise=noise, seed=trained.config.seed)
+    weights = looked_at(trained, batch, num_samples=count)[:, 0] if trained.config.model in LOOKING else None
+    return Reply(Outputs(logits.cpu()), weights)
+
+
+def ask(config: AskConfig) -> Reply:
+    """Print the answers to a question and how sure the network is of them, and draw where it looks.
+
+    Raises:
+        UserError: No such run or photograph, or a question without a word.
+    """
+    words = caption_words(config.question)
+    if not words:
+        raise UserError(f"the question '{config.question}' has no word; ask one, such as 'how many are there'")
+    trained, questions = _load(config.run, config.device)
+    if config.photo is not None:
+        raise UserError(
+            f"--photo {config.photo}: the regions of a photograph of one's own cannot be made for "
+            f"{trained.config.dataset} yet; ask about a photograph of its test part by --place"
+        )
+    data = questions["test"]
+    if config.place >= len(data.regions):
+        raise UserError(
+            f"there is no test photograph {config.place}; expected numbers from 0 to {len(data.regions) - 1}"
+        )
+    if unknown := [word for word in words if word not in trained.words.word_ids]:
+        print(f"not among the words of the training questions: {', '.join(unknown)}", file=sys.stderr)
+    reply = reply_to(trained, data, words, config.place, num_samples=config.num_samples)
+    print(
+        f"{' '.join(words)}?\n\n{as_table(reply.rows(trained.words.answers, config.answers))}\n\n{reply.uncertainty()}"
+    )
+    if not trained.is_random:
+        print(f"{trained.config.guide} attention predicts without samples, so there are no intervals")
+    if reply.weights is None:
+        print(f"{trained.config.model} does not read the answer from one latent attention, so there is no picture")
+    else:
+        path = config.out or config.run / "figures" / "asked.png"
+        figure = looking_figure(reply.weights, data.regions, config.place, title=_title(reply, words, trained))
+        print(save(figure, path))
+    return reply
+
+
+def draw_questions(
+    folder: Path, count: int, *, device: Device = "auto", out: Path | None = None, name: str = "question"
+) -> list[Path]:
+    """Draw where the network of a run looks at some test questions, which lie as far apart as they can."""
+    trained, questions = _load(folder, device)
+    if trained.config.model not in LOOKING:
+        return []
+    data, paths = questions["test"], list[Path]()
+    for place in torch.linspace(0, len(data) - 1, count).long().unique().tolist():
+        words, photograph = data.questions[place], int(data.photographs[place])
+        reply = reply_to(trained, data, words, photograph, num_samples=200)
+        if reply.weights is not None:
+            figure = looking_figure(reply.weights, data.regions, photograph, title=_title(reply, words, trained))
+            paths.append(save(figure, (out or folder / "figures") / f"{name}-{place}.png"))
+    return paths
+
+
+def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
+    """Print the metrics of a run's network on its test questions."""
+    trained, questions = _load(config.run, config.device)
+    changes = {name: getattr(config, name) for name in ("num_samples", "test_noise")}
+    changed = replace(trained.config, **{name: value for name, value in changes.items() if value is not None})
+    data = {part: Answered(found, trained.words, changed.likelihood) for part, found in questions.items()}
+    metrics = evaluate(replace(trained, config=changed), data).metrics
+    print(metrics_table(metrics))
+    return metrics
+
+
+def _load(folder: Path, device: Device) -> tuple[TrainedAnswers, dict[str, Questions]]:
+    config = saved_config(folder, VQAConfig, script="experiments.vqa", device=device)
+    with user_errors(ValueError, OSError):
+        questions = load_questions(config)
+    trained = load_trained(folder, questions["train"], device=device)
+    trained.module.eval()
+    return trained, questions
+
+
+def _title(reply: Reply, words: Sequence[str], trained: TrainedAnswers) -> str:
+    (best,) = reply.rows(trained.words.answers, 1)
+    return f"{trained.config.guide}: {' '.join(words)}? {best['answer']} ({best['probability']})"

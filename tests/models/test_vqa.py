@@ -1,0 +1,285 @@
+"""Models of visual question answering: the published network, exact sums, padding, order of regions, bad input."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from guides.answer_network import AnswerNetwork
+from models.vqa import MCAN, BottomUp, MCANSizes, MultiView
+from pyro_attention import (
+    AlignmentELBO,
+    Amortised,
+    AttentionELBO,
+    AttentionGuide,
+    Categorical,
+    ContextualGammaPrior,
+    DoublyNormalized,
+    FixedGammaPrior,
+    Hybrid,
+    Marginal,
+    ScoreFunctionELBO,
+    Soft,
+    Softmax,
+    Weibull,
+    predict,
+    sample_posterior,
+)
+
+WORDS, FEATURES, ANSWERS = 9, 5, 4
+SIZES = MCANSizes(embedding=6, width=8, heads=2, layers=2, feed_forward=12, reduced=10)
+
+
+def questions(*, views=0, more=0):
+    """Three questions of different lengths about different numbers of regions, and padding that must not matter."""
+    generator = torch.Generator().manual_seed(0)
+    words, counts = (4, 1, 2), (6, 3, 1)
+    question_mask = torch.arange(4 + more) < torch.tensor(words)[:, None]
+    region_mask = torch.arange(6 + more) < torch.tensor(counts)[:, None]
+    question = torch.randint(1, WORDS, (3, 4), generator=generator)
+    regions = torch.randn(3, 6, FEATURES, generator=generator, dtype=torch.float64)
+    question = nn.functional.pad(question, (0, more)).where(question_mask, 0)
+    regions = nn.functional.pad(regions, (0, 0, 0, more)).where(region_mask[..., None], 9.0)
+    if views:
+        regions = torch.stack([regions * (view + 1) for view in range(views)], 1)
+        region_mask = region_mask[:, None].expand(-1, views, -1)
+    return question, question_mask, regions, region_mask
+
+
+def make(kind, **options):
+    torch.manual_seed(1)
+    if kind is MCAN:
+        options = {"sizes": SIZES, "prior": lambda *_: FixedGammaPrior(), **options}
+    elif kind is BottomUp:
+        options = {"embedding": 6, "hidden": 8, "prior": FixedGammaPrior(), **options}
+    else:
+        options = {"embedding": 6, "hidden": 8, "prior": lambda *_: FixedGammaPrior(), **options}
+    return kind(WORDS, FEATURES, ANSWERS, **options).double().eval()
+
+
+def logits(model, arguments):
+    return AttentionGuide(model, Soft()).run(*arguments).output
+
+
+class PlainAttention(nn.Module):
+    """The attention of MCAN's released code, with a mask that is True at padding."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.source = source
+
+    def forward(self, keys, queries, mask):
+        layer = self.source
+        heads = layer.num_heads
+
+        def split(tensor):
+            return tensor.view(len(tensor), -1, heads, tensor.size(-1) // heads).transpose(1, 2)
+
+        k, v, q = split(layer.k_proj(keys)), split(layer.v_proj(keys)), split(layer.q_proj(queries))
+        scores = (q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))).masked_fill(mask[:, None, None], -1e9)
+        context = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        return layer.out_proj(context)
+
+
+def plain_mcan(model, question, question_mask, regions, region_mask):
+    """MCAN as published, in plain PyTorch, with the weights of a model."""
+    x, _ = model.lstm(model.embedding(question))
+    y = model.region(regions)
+    no_word, no_region = ~question_mask, ~region_mask
+
+    def block(part, queries, keys, mask):
+        return part.norm(queries + PlainAttention(part.attention)(keys, queries, mask))
+
+    def feed_forward(part, hidden):
+        return part.norm(hidden + part.layers(hidden))
+
+    for layer in model.question_layers:
+        x = feed_forward(layer["feed_forward"], block(layer["self"], x, x, no_word))
+    for layer in model.region_layers:
+        y = block(layer["self"], y, y, no_region)
+        y = feed_forward(layer["feed_forward"], block(layer["guided"], y, x, no_word))
+
+    def reduced(part, hidden, mask):
+        weights = part.score(hidden).squeeze(-1).masked_fill(mask, -1e9).softmax(-1)
+        return part.merge((weights.unsqueeze(-1) * hidden).sum(1))
+
+    both = reduced(model.reduce_question, x, no_word) + reduced(model.reduce_regions, y, no_region)
+    return model.output(model.fused(both))
+
+
+def test_mcan_is_the_published_network_under_soft_attention():
+    model, arguments = make(MCAN), questions()
+    torch.testing.assert_close(logits(model, arguments), plain_mcan(model, *arguments), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(model(*arguments), plain_mcan(model, *arguments), rtol=1e-6, atol=1e-8)
+
+
+def test_the_published_sizes_are_the_default():
+    sizes = MCANSizes()
+    assert (sizes.layers, sizes.heads, sizes.width) == (6, 8, 512)
+
+
+KINDS = [
+    pytest.param(MCAN, {"likelihood": "single"}, id="mcan"),
+    pytest.param(MCAN, {"normalizer": lambda heads: Hybrid(heads=heads)}, id="mcan-hybrid"),
+    pytest.param(BottomUp, {}, id="bottom-up"),
+    pytest.param(MultiView, {}, id="multi-view"),
+    pytest.param(MultiView, {"normalizer": lambda heads: DoublyNormalized()}, id="multi-view-doubly"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_padding_and_the_batch_never_change_an_answer(kind, options):
+    model, views = make(kind, **options), 3 if kind is MultiView else 0
+    expected = logits(model, questions(views=views))
+    torch.testing.assert_close(logits(model, questions(views=views, more=3)), expected)
+    alone = [tensor[1:2] for tensor in questions(views=views)]
+    torch.testing.assert_close(logits(model, alone), expected[1:2])
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_the_order_of_regions_never_changes_an_answer(kind, options):
+    model, views = make(kind, **options), 3 if kind is MultiView else 0
+    question, question_mask, regions, region_mask = questions(views=views)
+    order = torch.randperm(regions.size(-2), generator=torch.Generator().manual_seed(3))
+    shuffled = question, question_mask, regions[..., order, :], region_mask[..., order]
+    torch.testing.assert_close(logits(model, shuffled), logits(model, (question, question_mask, regions, region_mask)))
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_posterior_samples_and_chunks(kind, options):
+    prior = ContextualGammaPrior(FEATURES, 1) if kind is BottomUp else ContextualGammaPrior
+    model, arguments = make(kind, **options, prior=prior), questions(views=3 if kind is MultiView else 0)
+    guide = AttentionGuide(model, Weibull())
+    chunked = sample_posterior(guide, *arguments, num_samples=4, chunk_size=2, seed=0)
+    assert all(torch.isfinite(value).all() for value in chunked.values())
+    assert predict(guide, *arguments, num_samples=4, chunk_size=2).mean.shape == (3, ANSWERS)
+    answer = torch.tensor([0, 1, 2]) if model.likelihood == "single" else torch.rand(3, ANSWERS)
+    AttentionELBO()(model, guide)(*arguments, answer).backward()
+    assert all(parameter.grad is not None for name, parameter in model.named_parameters() if "logit" not in name)
+
+
+def test_soft_scores_are_scored_by_the_binary_cross_entropy():
+    model, arguments, scores = make(MCAN), questions(), torch.rand(3, ANSWERS, dtype=torch.float64)
+    loss = AttentionELBO().loss(model, AttentionGuide(model, Soft()), *arguments, scores)
+    expected = nn.functional.binary_cross_entropy_with_logits(logits(model, arguments), scores, reduction="sum")
+    assert loss == pytest.approx(expected.item(), rel=1e-10)
+
+
+def region_log_probs(model, question, question_mask, regions, region_mask, answer):
+    """Log prior of each region and log probability of the answer under it, one question and one region at a time."""
+    found = []
+    for row in range(len(question)):
+        asked = model.lstm(model.embedding(question[row, : question_mask[row].sum()])[None])[1][0][-1]
+        seen = regions[row, : region_mask[row].sum()]
+        log_prior = model.score(asked, seen)[0].log_softmax(-1)
+        hidden = model.hidden(torch.cat([seen, asked.expand(len(seen), -1)], -1)).relu()
+        found.append((log_prior, model.output(hidden).log_softmax(-1)[:, answer[row]]))
+    return found
+
+
+def alignment_model():
+    model = make(BottomUp, prior=None)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.7)
+    return model, (*questions(), torch.tensor([2, 0, 3]))
+
+
+def test_the_marginal_is_the_sum_over_regions():
+    model, arguments = alignment_model()
+    evidence = -AlignmentELBO(max_plate_nesting=1).loss(model, AttentionGuide(model, Marginal()), *arguments)
+    expected = sum((p + f).logsumexp(-1) for p, f in region_log_probs(model, *arguments))
+    assert evidence == pytest.approx(expected.item(), rel=1e-10)
+
+
+def answer_network(model):
+    options = {"question": model.encode_question, "hidden": 8, "embedding": 3}
+    return AnswerNetwork(FEATURES, ANSWERS, **options).double()
+
+
+def exact_elbo(model, network, arguments):
+    """Sum over questions of E_q[log f] - KL(q | p), region by region."""
+    total, scores = 0.0, network(*arguments)
+    for row, (log_p, log_f) in enumerate(region_log_probs(model, *arguments)):
+        log_q = scores[row, 0, : len(log_p)].log_softmax(-1)
+        total = total + (log_q.exp() * (log_f + log_p - log_q)).sum()
+    return total
+
+
+def test_the_enumerated_elbo_is_the_sum_over_regions():
+    model, arguments = alignment_model()
+    network = answer_network(model)
+    guide = AttentionGuide(model, Amortised(network, Categorical()))
+    elbo = -AlignmentELBO(max_plate_nesting=1).loss(model, guide, *arguments)
+    assert elbo == pytest.approx(exact_elbo(model, network, arguments).item(), rel=1e-10)
+
+
+@pytest.mark.parametrize("baseline", ["soft", "none"])
+def test_the_gradient_of_sampled_alignments_is_the_exact_one_in_the_mean(baseline):
+    model, arguments = alignment_model()
+    network = answer_network(model)
+    weight = network.out.weight
+    (exact,) = torch.autograd.grad(-exact_elbo(model, network, arguments), weight)
+    guide = AttentionGuide(model, Amortised(network, Categorical(enumerate=False)))
+    objective = ScoreFunctionELBO(baseline=baseline)(model, guide)
+    torch.manual_seed(0)
+    draws = torch.stack([torch.autograd.grad(objective(*arguments), weight)[0] for _ in range(400)])
+    error = draws.std(0) / len(draws) ** 0.5
+    assert ((draws.mean(0) - exact).abs() <= 4 * error + 1e-12).all()
+
+
+def test_the_inference_network_trains_no_second_copy_of_the_model():
+    model, _ = alignment_model()
+    own = {id(parameter) for parameter in model.parameters()}
+    assert not own & {id(parameter) for parameter in answer_network(model).parameters()}
+
+
+def test_soft_scores_have_the_mean_vector_of_their_answers():
+    model, arguments = alignment_model()
+    network = answer_network(model)
+    hard = nn.functional.one_hot(arguments[-1], ANSWERS).double()
+    torch.testing.assert_close(network(*arguments[:-1], hard), network(*arguments))
+
+
+@pytest.mark.parametrize("normalizer", [Softmax, DoublyNormalized])
+def test_the_sum_of_views_is_the_published_one(normalizer):
+    model = make(MultiView, views=2, normalizer=lambda heads: normalizer())
+    regions = torch.randn(1, 2, 4, FEATURES, dtype=torch.float64)
+    mask = torch.ones(1, 2, 4, dtype=torch.bool)
+    scores = model.query(regions[0, 0]) @ model.keys[0](regions[0, 1]).T / math.sqrt(8)
+    over_queries = scores.softmax(0) if normalizer is DoublyNormalized else scores.exp()
+    weights = over_queries / over_queries.sum(1, keepdim=True)
+    expected = model.norm(regions[0, 0] + weights @ regions[0, 1])
+    torch.testing.assert_close(model._merge(regions, mask)[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        (MCAN, lambda q, qm, r, rm: (q[0], qm, r, rm), "expected ids"),
+        (MCAN, lambda q, qm, r, rm: (q, qm.float(), r, rm), "expected ids"),
+        (MCAN, lambda q, qm, r, rm: (q, qm, r[:, None], rm), "expected .questions, regions, features"),
+        (MultiView, lambda q, qm, r, rm: (q, qm, r, rm), "expected .questions, views, regions, features"),
+        (MultiView, lambda q, qm, r, rm: (q, qm, r[:, None], rm[:, None]), "have 1 views, expected 3"),
+        (BottomUp, lambda q, qm, r, rm: (q, qm, r[:2], rm[:2]), "3 questions and regions for 2"),
+        (BottomUp, lambda q, qm, r, rm: (q, qm & False, r, rm), "without a word, at places .0, 1, 2"),
+        (BottomUp, lambda q, qm, r, rm: (q, qm, r, rm & (q[:, 1:2] > 0)), "without a region, at places .1"),
+    ],
+)  # fmt: skip
+def test_bad_input(kind, change, message):
+    with pytest.raises(ValueError, match=message):
+        make(kind)(*change(*questions()))
+
+
+@pytest.mark.parametrize(
+    ("make_it", "message"),
+    [
+        (lambda: make(MCAN, likelihood="both"), "likelihood is 'both'"),
+        (lambda: make(MultiView, views=1), "views is 1, expected 2"),
+        (lambda: make(MCAN)(*questions(), torch.full((3, ANSWERS), 1.5)), "soft scores from 1.5 to 1.5"),
+        (lambda: answer_network(make(BottomUp))(*questions()), "needs answer"),
+    ],
+)
+def test_bad_options_and_answers(make_it, message):
+    with pytest.raises(ValueError, match=message):
+        make_it()
