@@ -135,10 +135,11 @@ def run(config: TransformerConfig) -> dict[str, float]:
     shape = (
         f"{sizes.layers} layers of {sizes.heads} heads, width {sizes.width}, at {sizes.batch} x {sizes.length} tokens"
     )
-    text = f"""Training steps (forward, backward, AdamW) of a BERT of MiniLM's size, {shape} with
-padding, in float32. Rows: the converted model under Soft, the original with eager and with fused (sdpa) attention, and
-the converted model with contextual priors. Medians of {config.rounds} interleaved rounds, ratios to soft attention in
-the same round; memory at the peak beyond that before, each in a fresh process."""
+    text = f"""Training steps (forward, backward, AdamW) of a BERT of MiniLM's size,
+{shape} with padding, in float32. Rows: the converted
+model under Soft, the original with eager and with fused (sdpa) attention, and the converted model with contextual
+priors. Medians of {config.rounds} interleaved rounds, ratios to soft attention in the same round; memory at the peak
+beyond that before, each in a fresh process."""
     report.publish(
         SCRIPT, metrics, QUANTITIES, _rows(metrics), out=config.out, page=config.results, section="transformer",
         title="A pretrained transformer", command=command_line(SCRIPT, config, always=("rounds",)), text=text,

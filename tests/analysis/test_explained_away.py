@@ -77,7 +77,7 @@ def test_histogram_and_fraction(weights, options, fraction, counted, gone):
         (torch.zeros(1, 2, 3), {"epsilon": 0.0}, ValueError, "epsilon is 0.0, expected a positive number"),
         (torch.zeros(2, 3), {}, ValueError, "fewer than 3"),
         (torch.zeros(1, 2, 3), {"layout": Dense(MASK)}, ValueError, "does not broadcast"),
-        (torch.zeros(1, 2, 3), {"layout": Dense(event_dim=2)}, ValueError, "each query is alone in its event"),
+        (torch.zeros(1, 2, 3), {"layout": Dense(event_dim=2)}, ValueError, "nothing runs over queries"),
         (torch.ones(1, 1, 1), {}, ValueError, "bins is 0, expected at least 1"),
     ],
 )

@@ -72,7 +72,7 @@ def digit_questions(
     Example:
         >>> data = digit_questions(0, train=3, val=1, test=1)["train"]
         >>> " ".join(data.questions[3]), dict(data.answers[3])
-        ('is there a zero left of the eight', {'yes': 1})
+        ('what digit is above the zero', {'one': 1})
     """
     sizes = {"train": train, "val": val, "test": test}
     for split, size in sizes.items():
