@@ -113,7 +113,12 @@ def _run(command: Command, given: list[str], name: str) -> int:
         config = config_type(**parse(config_type, given, name=name))
     except (ArgumentError, UserError) as error:
         return user_error(error, code=2)
-    run = _resolved(command.run)
+    try:
+        run = _resolved(command.run)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] in ("experiments", "guides", "models", "pyro_attention"):
+            raise  # a mistake of ours
+        return user_error(f"{error.name} is not installed; pip install -e '.[experiments,transformers]' has it", code=1)
     try:
         run(config)
     except UserError as error:

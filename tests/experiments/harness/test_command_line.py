@@ -19,6 +19,7 @@ from experiments.graph.config import GraphConfig, NormalizerName, StudyName, Tab
 from experiments.harness.cli import Command, run_commands, run_script
 from experiments.harness.option_parser import option_parser
 from experiments.nmt.config import COMMANDS as TRANSLATION
+from experiments.vqa.config import COMMANDS as QUESTIONS
 from guides.names import AblationSchemeName, SchemeName
 
 ROOT = Path(__file__).parents[3]
@@ -32,6 +33,7 @@ SUBCOMMANDS = {
     "experiments.nmt": TRANSLATION,
     "experiments.captioning": CAPTIONING,
     "experiments.finetune": FINETUNING,
+    "experiments.vqa": QUESTIONS,
 }
 LINES = [f"{script} {word}".rstrip() for script in SCRIPTS for word in ("", *SUBCOMMANDS.get(script, ()))]
 TARGETS = sorted({target for text in SOURCES.values() for target in re.findall(r'"(experiments\.[\w.]+:\w+)"', text)})
@@ -281,3 +283,15 @@ def test_ctrl_c_while_something_is_imported_is_one_line(where, tmp_path, monkeyp
         code = run_script(*((target, print) if where == "options" else (GraphConfig, target)), name="s", arguments=[])
     assert code == 130
     assert capsys.readouterr().err == "\ninterrupted\n"
+
+
+@pytest.mark.parametrize(("missing", "ours"), [("transformers.utils", False), ("experiments.nothing", True)])
+def test_a_package_that_is_not_installed_is_named(missing, ours, tmp_path, monkeypatch, capsys):
+    (tmp_path / "needs_more.py").write_text(f"raise ModuleNotFoundError('no', name='{missing}')")
+    monkeypatch.syspath_prepend(tmp_path)
+    if ours:
+        with pytest.raises(ModuleNotFoundError):
+            run_script(GraphConfig, "needs_more:run", name="s", arguments=[])
+        return
+    assert run_script(GraphConfig, "needs_more:run", name="s", arguments=[]) == 1
+    assert "transformers.utils is not installed; pip install" in the_error(capsys)
