@@ -130,9 +130,19 @@ def check_model(
     else:
         problems += _problems(loss, recorder, tracer.trace, svi)
         problems += filter(None, [sites_at_prior(poutine.unwrap(guide), recorder.latent.values())])
+    sites = _site_reports(recorder, loss, getattr(elbo, "kl_record", {}))
+    problems += [
+        f"site '{site.name}': the gradient of its scores is {site.gradient_norm}; look for infinite raw scores"
+        for site in sites
+        if site.gradient_norm is not None and not torch.tensor(site.gradient_norm).isfinite()
+    ]
+    return ModelReport(sites, None if loss is None else loss.item(), tuple(problems))
+
+
+def _site_reports(recorder: _Recorder, loss: Tensor | None, kl: dict[str, Tensor]) -> tuple[SiteReport, ...]:
     scores = {name: prior.held_scores for name, (prior, _) in recorder.sites.items()}
-    gradients, kl = _gradient_norms(loss, scores), getattr(elbo, "kl_record", {})
-    sites = tuple(
+    gradients = _gradient_norms(loss, scores)
+    return tuple(
         SiteReport(
             name=name,
             family=type(posterior).__name__,
@@ -146,12 +156,6 @@ def check_model(
         )
         for name, (prior, posterior) in recorder.sites.items()
     )
-    problems += [
-        f"site '{site.name}': the gradient of its scores is {site.gradient_norm}; look for infinite raw scores"
-        for site in sites
-        if site.gradient_norm is not None and not torch.tensor(site.gradient_norm).isfinite()
-    ]
-    return ModelReport(sites, None if loss is None else loss.item(), tuple(problems))
 
 
 class _Recorder(poutine.messenger.Messenger):

@@ -97,16 +97,7 @@ def attend(
         scores = softcap * (scores / softcap).tanh()
     if position_bias is not None:
         scores = scores + position_bias
-    layout = Dense()
-    if attention_mask is not None:
-        allowed = attention_mask
-        if allowed.dtype != torch.bool:
-            # not by equality: sums of such numbers overflow to -inf in half precision
-            allowed = attention_mask > torch.finfo(attention_mask.dtype).min / 2
-            bias = attention_mask.masked_fill(~allowed, 0)
-            if bias.any():  # nearly always the mask says nothing else, and one pass over the scores is saved
-                scores = scores + bias
-        layout = Dense(allowed)
+    scores, layout = _masked(scores, attention_mask)
     latent: SiteAttention | None = getattr(module, CHILD, None)
     if latent is None:
         weights = nn.functional.dropout(layout.softmax(as_float(scores)), dropout, module.training).to(value.dtype)
@@ -116,6 +107,17 @@ def attend(
     attention = partial(_sample, latent) if pyro_runs_the_model() else latent
     output: AttentionOutput = attention(scores, value, keys=key, layout=layout)
     return output.context.transpose(1, 2).contiguous(), output.weights
+
+
+def _masked(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Dense]:
+    """Scores with what a mask adds to them, and the layout of what it allows."""
+    if mask is None or mask.dtype == torch.bool:
+        return scores, Dense(mask)
+    # not by equality: sums of such numbers overflow to -inf in half precision
+    allowed = mask > torch.finfo(mask.dtype).min / 2
+    bias = mask.masked_fill(~allowed, 0)
+    # nearly always the mask says nothing else, and one pass over the scores is saved
+    return scores + bias if bias.any() else scores, Dense(allowed)
 
 
 def batch_plate(name: str, size: int) -> AbstractContextManager[Any]:

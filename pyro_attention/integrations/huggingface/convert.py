@@ -1,4 +1,13 @@
-"""From a model of transformers to a Bayesian one, and back."""
+"""From a model of transformers to a Bayesian one, and back.
+
+Under a guide of ``model.generate`` every step is a call: each new token draws its own weights over the past, whose
+keys and values are cached as they were drawn before. Outside Pyro ``generate`` is deterministic as ever.
+
+Likelihoods: classes are Categorical, several labels Bernoulli, numbers Normal with a standard deviation of 1 (so
+standardise them), tokens Categorical without those labelled -100, and the two ends of an answer Categorical each.
+
+Gradient checkpointing is refused at the backward pass: it would draw the weights anew.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +38,7 @@ def bayesian(
     likelihood: Likelihood | None = None,
     example: Mapping[str, Any] | None = None,
 ) -> Any:
-    r"""Make a model of transformers Bayesian, in place: its attention weights become sample sites.
+    r"""Make a model of transformers Bayesian, in place, and return it: its attention weights become sample sites.
 
     .. math:: W = \mathrm{normalize}(S), \quad \log S \sim q(\cdot \mid QK^\top \mathrm{scaling} + \mathrm{mask}), \quad
               S \sim p(\cdot \mid K) \text{ a priori}
@@ -41,29 +50,18 @@ def bayesian(
     ``return_dict=True``. So ``AttentionGuide(model, Weibull())``, :class:`AttentionELBO`, ``predict``,
     ``sample_posterior`` and ``check_model`` take it as it is.
 
-    Sites are called after the paths of the modules. A module that runs more than once in a pass, as the shared layers
-    of ALBERT do, has one site a call: ``path``, ``path.1``, ``path.2`` and so on. Attention modules that match no
-    pattern keep ordinary attention. The KL of self-attention leaves out padded queries where the mask shows them.
-
-    Under a guide of ``model.generate`` every step is a call: each new token draws its own weights over the past, whose
-    keys and values are cached as they were drawn before. Outside Pyro ``generate`` is deterministic as ever.
-
-    Likelihoods: classes are Categorical, several labels Bernoulli, numbers Normal with a standard deviation of 1 (so
-    standardise them), tokens Categorical without those labelled -100, and the two ends of an answer Categorical each.
-
-    Gradient checkpointing is refused at the backward pass: it would draw the weights anew.
+    Sites are called after the paths of the modules; a module that runs more than once in a pass, as ALBERT's layers do,
+    has one site a call: ``path``, ``path.1`` and so on. Modules that match no pattern keep ordinary attention. The KL of
+    self-attention leaves out padded queries. The docstring of this module tells of likelihoods and ``generate``.
 
     Args:
         model: A ``PreTrainedModel``.
         prior: Name of a registered prior, a class of priors or a ``functools.partial`` of one, or a function of the
-            width of a head; it is called once a site. A contextual Gamma prior by default, or what the checkpoint of
-            the model was saved with.
+            width of a head; it is called once a site. A contextual Gamma prior by default; a checkpoint of a Bayesian
+            model keeps its own sites and trained priors.
         sites: Pattern of module paths, or several, as in ``fnmatch``.
         likelihood: Function of output and labels that declares the observed sites, in place of that of the head.
         example: A small batch of inputs, for models that read neither texts nor images nor mel spectrograms.
-
-    Returns:
-        The same model. Where its checkpoint was saved by a Bayesian model, with those sites and trained priors.
 
     Raises:
         ImportError: transformers is not installed.
@@ -72,13 +70,30 @@ def bayesian(
             not supported here; no site matches; its numbers would change; prior parameters of its checkpoint are lost.
 
     Example:
-        >>> from transformers import BertConfig, BertForSequenceClassification  # doctest: +SKIP
         >>> model = BertForSequenceClassification.from_pretrained("bert-base-uncased")  # doctest: +SKIP
         >>> guide = AttentionGuide(bayesian(model), Weibull(10.0))  # doctest: +SKIP
         >>> loss = AttentionELBO()(model, guide)(**batch)  # doctest: +SKIP
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.4.
     """
+    saved = _saved(model, sites)
+    prior = _prior(prior, saved)
+    inputs = probe_inputs(model) if example is None else example
+    before = _implementations(model.config)
+    try:
+        chosen = _attach(model, prior, sites, saved, inputs)
+        _check_same(model, inputs, before)
+    except Exception:
+        _remove(model, before)
+        raise
+    setattr(model.config, NAME, {"prior": prior_to_config(prior), "sites": chosen})
+    model.__class__ = bayesian_class(type(model))
+    model.pyro_likelihood, model.pyro_before = likelihood, before
+    return model
+
+
+def _saved(model: Any, sites: str | Sequence[str]) -> Any:
+    """What the model's checkpoint was saved with, by a Bayesian model; None of another model."""
     transformers = load_transformers()
     if not isinstance(model, transformers.PreTrainedModel):
         raise TypeError(
@@ -92,34 +107,27 @@ def bayesian(
         raise ValueError(
             f"sites is {sites!r}, but the checkpoint has its own sites and trained priors; leave sites= out"
         )
-    prior = _prior(prior, saved)
-    inputs = probe_inputs(model) if example is None else example
-    before = _implementations(model.config)
-    try:
-        model.set_attn_implementation(NAME)
-        # a model that cannot take it says so, and keeps what it had
-        calls = probe(model, inputs)[0] if model.config._attn_implementation == NAME else {}
-        _check_calls(model, calls)
-        found = {path: module for path, module in model.named_modules() if module in calls}
-        paths = site_paths(model, saved["sites"], found) if saved else read_sites(sites, found, of="attention module")
-        chosen = {path: found[path] for path in paths}
-        for path, module in chosen.items():
-            call = calls[module]
-            made = make_prior(prior, call.head_dim, site=path)
-            latent = SiteAttention(path, made, self_attention=call.self_attention)
-            setattr(module, CHILD, latent.to(model.device, model.dtype).train(module.training))
-        probe(model, inputs, training=list(chosen.values()))  # they note their dropout
-        _check_same(model, inputs, before)
-        if saved is not None:
-            load_priors(model)
-    except Exception:
-        _remove(model, before)
-        raise
-    setattr(model.config, NAME, {"prior": prior_to_config(prior), "sites": list(chosen)})
-    original: Any = type(model)
-    model.__class__ = bayesian_class(original)
-    model.pyro_likelihood, model.pyro_before = likelihood, before
-    return model
+    return saved
+
+
+def _attach(
+    model: Any, prior: PriorFactory, sites: str | Sequence[str], saved: Any, inputs: Mapping[str, Any]
+) -> list[str]:
+    """Give the attention modules their latent weights; the paths of those that have them."""
+    model.set_attn_implementation(NAME)
+    # a model that cannot take it says so, and keeps what it had
+    calls = probe(model, inputs)[0] if model.config._attn_implementation == NAME else {}
+    _check_calls(model, calls)
+    found = {path: module for path, module in model.named_modules() if module in calls}
+    paths = site_paths(model, saved["sites"], found) if saved else read_sites(sites, found, of="attention module")
+    for path in paths:
+        module, call = found[path], calls[found[path]]
+        latent = SiteAttention(path, make_prior(prior, call.head_dim, site=path), self_attention=call.self_attention)
+        setattr(module, CHILD, latent.to(model.device, model.dtype).train(module.training))
+    probe(model, inputs, training=[found[path] for path in paths])  # they note their dropout
+    if saved is not None:
+        load_priors(model)
+    return list(paths)
 
 
 def deterministic(model: Any) -> Any:
