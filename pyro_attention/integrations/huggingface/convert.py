@@ -51,14 +51,13 @@ def bayesian(
     ``sample_posterior`` and ``check_model`` take it as it is.
 
     Sites are called after the paths of the modules; a module that runs more than once in a pass, as ALBERT's layers do,
-    has one site a call: ``path``, ``path.1`` and so on. Modules that match no pattern keep ordinary attention. The KL of
-    self-attention leaves out padded queries. The docstring of this module tells of likelihoods and ``generate``.
+    has one site a call: ``path``, ``path.1`` and so on. Modules that match no pattern keep ordinary attention. The KL
+    of self-attention leaves out padded queries. On likelihoods and ``generate``: the docstring of this module.
 
     Args:
         model: A ``PreTrainedModel``.
-        prior: Name of a registered prior, a class of priors or a ``functools.partial`` of one, or a function of the
-            width of a head; it is called once a site. A contextual Gamma prior by default; a checkpoint of a Bayesian
-            model keeps its own sites and trained priors.
+        prior: Name of a registered prior, a class of priors (or a partial of one), or a function of a head's width,
+            called once a site. Contextual Gamma by default; a checkpoint of a Bayesian model keeps its own priors.
         sites: Pattern of module paths, or several, as in ``fnmatch``.
         likelihood: Function of output and labels that declares the observed sites, in place of that of the head.
         example: A small batch of inputs, for models that read neither texts nor images nor mel spectrograms.
@@ -87,7 +86,8 @@ def bayesian(
         _remove(model, before)
         raise
     setattr(model.config, NAME, {"prior": prior_to_config(prior), "sites": chosen})
-    model.__class__ = bayesian_class(type(model))
+    original: Any = type(model)
+    model.__class__ = bayesian_class(original)
     model.pyro_likelihood, model.pyro_before = likelihood, before
     return model
 
