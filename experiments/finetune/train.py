@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments.datasets.text.glue import GLUE, LabelledPairs, load_glue
-from experiments.files import UserError, user_errors
+from experiments.files import user_errors
 from experiments.finetune.config import GlueConfig
 from experiments.finetune.data import EncodedPairs, noisy_labels, share_of
 from experiments.finetune.evaluation import definitions, evaluate, kinds, outputs_of, save_predictions
 from experiments.finetune.model import FineTuned, build
 from experiments.finetune.out_of_domain import foreign_parts
+from experiments.finetune.training import check_model, drop_weights, fit_scored, run_name, training_metrics
 from experiments.harness.folder import exclusive, open_run
 from experiments.harness.results import read_metrics, write_metrics
-from experiments.harness.training import Fitted, fit_batches
+from experiments.harness.training import Fitted
 from experiments.reporting.tables import metrics_table
 
 __all__ = ["GlueConfig", "run", "run_and_show", "run_folder"]
@@ -21,8 +22,7 @@ __all__ = ["GlueConfig", "run", "run_and_show", "run_folder"]
 
 def run_folder(config: GlueConfig) -> Path:
     """Folder of the run."""
-    row = config.guide if config.guide == "soft" else f"{config.guide}-{config.prior}"
-    return config.out or Path("runs", "finetune", f"{config.task}-{Path(config.model).name}-{row}-{config.seed}")
+    return config.out or Path("runs", "finetune", f"{config.task}-{run_name(config)}")
 
 
 @exclusive
@@ -36,8 +36,7 @@ def run(config: GlueConfig) -> dict[str, float]:
         UserError: Data, model, options or folder are not right.
         KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
     """
-    if not config.model:
-        raise UserError("model is missing, expected --model FOLDER, of a pretrained model of Hugging Face")
+    check_model(config)
     folder = run_folder(config)
     with user_errors(ValueError, OSError):
         texts: dict[str, LabelledPairs] = dict(load_glue(config.task, data_root=config.data_root))
@@ -52,20 +51,14 @@ def run(config: GlueConfig) -> dict[str, float]:
         texts["train"] = train
         texts.update(foreign)
         data = {part: EncodedPairs(text, trained.tokenizer, length=config.length) for part, text in texts.items()}
-    fitted = fit_batches(
-        config,
-        trained.module,
+    loaders = (
         data["train"].loader(sentences=config.batch_size, seed=config.seed),
         data["val"].loader(sentences=64, shuffle=False),
-        folder=folder,
-        patience=config.max_epochs,
-        monitor={"val_score": "max"},
     )
+    fitted = fit_scored(config, trained, *loaders, folder=folder)
     metrics = _evaluated(trained, data, fitted, folder) | {"train_examples": len(train), "noisy_labels": noisy}
     write_metrics(folder, metrics, definitions(metrics))
-    (folder / "checkpoints" / "last.ckpt").unlink(missing_ok=True)  # three times the weights, and nothing goes on
-    if not config.keep_weights:
-        (folder / "checkpoints" / "best.ckpt").unlink(missing_ok=True)
+    drop_weights(config, folder)
     return metrics
 
 
@@ -87,13 +80,7 @@ def _evaluated(trained: FineTuned, data: dict[str, EncodedPairs], fitted: Fitted
     }
     labels = {part: data[part].labels for part in ("val", "test")}
     save_predictions(folder / "predictions.npz", outputs, labels)
-    best = fitted.history[fitted.best_epoch]
-    return {
-        **evaluate(trained, outputs, labels),
-        **{name: best[name] for name in ("val_score", "val_loss")},
-        **fitted.metrics,
-        "parameters": trained.parameters,
-    }
+    return evaluate(trained, outputs, labels) | training_metrics(trained, fitted)
 
 
 def run_and_show(config: GlueConfig) -> None:

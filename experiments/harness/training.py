@@ -48,7 +48,8 @@ class ELBOTraining(pl.LightningModule):
     """Trains a model and its guide; a subclass says how a batch is counted and what is measured on validation data.
 
     The loss is the negative ELBO of a batch divided by its observations; the ``step`` of an :class:`AttentionELBO` is
-    the number of optimiser steps taken.
+    the number of optimiser steps taken. With a ``plateau`` the learning rate is halved after so many epochs without a
+    better validation loss, and one more.
     """
 
     objective: Any  # of Pyro: the ELBO, called with the batch; it holds the model, the guide and itself as elbo
@@ -61,8 +62,10 @@ class ELBOTraining(pl.LightningModule):
         *,
         learning_rate: float,
         weight_decay: float = 0.0,
+        plateau: int | None = None,
     ) -> None:
         super().__init__()
+        self.plateau = plateau
         self.objective = elbo(model, guide)
         # plain numbers: checkpoints hold them, and are read without the types of the command line
         self.learning_rate, self.weight_decay = float(learning_rate), float(weight_decay)
@@ -100,9 +103,13 @@ class ELBOTraining(pl.LightningModule):
         """Log the mixing weights of hybrid attention, so that history.csv holds their trajectories."""
         self.log_dict(hybrid_metrics(self.objective.model))
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
+    def configure_optimizers(self) -> Any:
         # L2 on everything, biases and prior networks too, as the reference code does; AdamW would be another method
-        return torch.optim.Adam(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        optimizer = torch.optim.Adam(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        if self.plateau is None:
+            return optimizer
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=self.plateau)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
 
 
 def hybrid_metrics(model: nn.Module) -> dict[str, float]:

@@ -46,16 +46,13 @@ def model_arguments(batch: Batch) -> tuple[Tensor, ...]:
 
 
 class SequenceTraining(ELBOTraining):
-    """Trains on batches of sequences; its checkpoints know the vocabulary they belong to.
-
-    The learning rate is halved after ``plateau`` epochs without a better validation loss, and one more.
-    """
+    """Trains on batches of sequences; its checkpoints know the vocabulary they belong to."""
 
     def __init__(
         self, *parts: Any, vocabulary: Vocabulary, warm_start: int = 0, plateau: int = 0, **options: Any
     ) -> None:
-        super().__init__(*parts, **options)
-        self.vocabulary, self.warm_start, self.plateau = vocabulary, warm_start, plateau
+        super().__init__(*parts, plateau=plateau, **options)
+        self.vocabulary, self.warm_start = vocabulary, warm_start
 
     def on_train_epoch_start(self) -> None:
         """Leave the inference network aside in the first epochs of a warm start."""
@@ -80,11 +77,6 @@ class SequenceTraining(ELBOTraining):
         inference = Inference(family=prediction_family(self.objective.guide))
         log_probs = target_log_probs(self.objective.model, *model_arguments(batch), inference=inference)
         return {"loss": -log_probs.sum() / self.observations(batch)}
-
-    def configure_optimizers(self) -> Any:
-        optimizer = super().configure_optimizers()
-        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=self.plateau)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
 
     def get_extra_state(self) -> Tensor:
         """Fingerprint of the vocabulary."""

@@ -18,7 +18,7 @@ from experiments.vqa.accuracy import vqa_accuracy
 from experiments.vqa.data import Answered, QuestionBatch
 from experiments.vqa.model import TrainedAnswers
 from pyro_attention import sample_posterior
-from pyro_attention.analysis import decompose_uncertainty, fit_temperature, hybrid_weights, pavpu
+from pyro_attention.analysis import TemperatureScaling, decompose_uncertainty, fit_temperature, hybrid_weights, pavpu
 from pyro_attention.posterior.predictive import Noise, seeded
 
 __all__ = [
@@ -200,7 +200,11 @@ def evaluate(trained: TrainedAnswers, data: Mapping[str, Answered]) -> Evaluatio
     probabilities: dict[str, Tensor] = {}
     uncertainties: dict[tuple[str, str], Tensor] = {}
     accuracy: Tensor | None = None
-    val = {kind: outputs_of(trained, data["val"], kind) for kind in kinds(trained)}
+    places, labels = _labels(data["val"])
+    scalings = {
+        kind: fit_temperature(outputs_of(trained, data["val"], kind).logits[:, places], labels)
+        for kind in kinds(trained)
+    }
     for noise in trained.config.test_noise:
         end = f"/noise_{noise:g}" if noise else ""
         scale = noise * trained.module.spread
@@ -208,7 +212,7 @@ def evaluate(trained: TrainedAnswers, data: Mapping[str, Answered]) -> Evaluatio
         accurate = accuracies(mean.probabilities, data["test"])
         for kind in kinds(trained):
             outputs = mean if kind == "mean" else outputs_of(trained, data["test"], kind, noise=scale)
-            found = _scores(outputs, val[kind], accurate, data)
+            found = _scores(outputs, scalings[kind], accurate, data["test"])
             if not noise:
                 probabilities[kind] = outputs.probabilities
                 uncertainties |= {(name, kind): values for name, values in outputs.uncertainties().items()}
@@ -237,15 +241,13 @@ def _labels(data: Answered) -> tuple[Tensor, Tensor]:
     return torch.tensor(places), torch.tensor(labels)
 
 
-def _scores(outputs: Outputs, val: Outputs, accurate: Tensor, data: Mapping[str, Answered]) -> dict[str, float]:
+def _scores(outputs: Outputs, scaling: TemperatureScaling, accurate: Tensor, data: Answered) -> dict[str, float]:
     """Scores of one kind of prediction; those of probabilities count questions whose answer has a class."""
-    places, labels = _labels(data["test"])
-    val_places, val_labels = _labels(data["val"])
-    scaling = fit_temperature(val.logits[:, val_places], val_labels)
+    places, labels = _labels(data)
     tested = outputs.logits[:, places]
     found = score(outputs.probabilities[places], labels) | score_scaled(scaling, tested, labels)
     # the accuracy of answers that people gave, of the most probable one of this kind of prediction
-    accurate_here = accuracies(outputs.probabilities, data["test"])
+    accurate_here = accuracies(outputs.probabilities, data)
     found["accuracy"] = accurate_here.mean().item()
     uncertainties = outputs.uncertainties()
     wrong = (accurate_here < 0.5).long()

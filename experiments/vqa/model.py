@@ -27,8 +27,6 @@ __all__ = ["AnswerTraining", "TrainedAnswers", "build", "load_trained"]
 class AnswerTraining(ELBOTraining):
     """Trains on batches of questions, with noise on the regions if asked for.
 
-    The learning rate is halved after two epochs without a better validation loss.
-
     Args:
         parts: As of :class:`ELBOTraining`.
         noise: Standard deviation of Gaussian noise on the regions in training, in units of the features' own.
@@ -37,13 +35,8 @@ class AnswerTraining(ELBOTraining):
     """
 
     def __init__(self, *parts: Any, noise: float = 0.0, spread: float = 1.0, **options: Any) -> None:
-        super().__init__(*parts, **options)
+        super().__init__(*parts, plateau=1, **options)
         self.noise, self.spread = noise, spread
-
-    def configure_optimizers(self) -> Any:
-        optimizer = super().configure_optimizers()
-        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=1)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
 
     @property
     def sums_out(self) -> bool:
@@ -143,25 +136,20 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
 
 def _network(config: VQAConfig, words: Words, features: int, prior: PriorFactory) -> AnswerModel:
     sizes: tuple[int, int, int] = len(words), features, len(words.answers)
+
+    def normalizer(heads: int) -> Normalizer:
+        return Hybrid(heads) if config.normalizer == "hybrid" else NORMALIZERS[config.normalizer]()
+
     options: dict[str, Any] = {"dropout": config.dropout, "likelihood": config.likelihood}
     if config.model == "mcan":
         width = config.hidden
         network = MCANSizes(width, width, config.heads, config.layers, 4 * width, 2 * width)
-        return MCAN(*sizes, sizes=network, prior=prior, normalizer=_normalizer(config), **options)
+        return MCAN(*sizes, sizes=network, prior=prior, normalizer=normalizer, **options)
     options |= {"embedding": config.hidden, "hidden": config.hidden}
     if config.model == "multi_view":
-        return MultiView(*sizes, prior=prior, normalizer=_normalizer(config), **options)
+        return MultiView(*sizes, prior=prior, normalizer=normalizer, **options)
     seen = config.hidden if config.layers else features
     return BottomUp(*sizes, context_layers=config.layers, heads=config.heads, prior=prior(seen, 1), **options)
-
-
-def _normalizer(config: VQAConfig) -> Any:
-    def make(heads: int) -> Normalizer:
-        made: Any = NORMALIZERS[config.normalizer]
-        normalizer: Normalizer = made(heads=heads) if made is Hybrid else made()
-        return normalizer
-
-    return make
 
 
 def load_trained(folder: Path, data: Questions, *, device: str = "auto") -> TrainedAnswers:

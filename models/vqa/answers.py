@@ -10,6 +10,7 @@ from pyro.distributions import Bernoulli
 from torch import Tensor, nn
 
 from pyro_attention import TokenLikelihood
+from pyro_attention.ops.sequence import encode_sequence
 
 __all__ = ["AnswerModel", "Likelihood"]
 
@@ -88,6 +89,11 @@ class AnswerModel(nn.Module):
     def probabilities(self, logits: Tensor) -> Tensor:
         """Probability of every answer, of logits ``[..., answers]``; those of "scores" do not sum to one."""
         return logits.softmax(-1) if self.likelihood == "single" else logits.sigmoid()
+
+    def last_state(self, lstm: nn.LSTM, words: Tensor, mask: Tensor) -> Tensor:
+        """State ``[B, hidden]`` of an LSTM after the last word of every question."""
+        states = encode_sequence(lstm, words, mask)
+        return states[torch.arange(len(states), device=states.device), mask.sum(1) - 1]
 
     def _scores(self, answer: Tensor | None) -> Tensor | None:
         if answer is not None and not bool(((answer >= 0) & (answer <= 1)).all()):

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from models.vqa.answers import AnswerModel, Likelihood
 from pyro_attention import Additive, AlignmentPrior, Dense, LatentAttention, Prior
 from pyro_attention.ops.dropout import Dropout
-from pyro_attention.ops.sequence import encode_sequence
 
 __all__ = ["BottomUp"]
 
@@ -75,8 +74,7 @@ class BottomUp(AnswerModel):
 
     def encode_question(self, question: Tensor, question_mask: Tensor) -> Tensor:
         """State ``[B, hidden]`` after the last word."""
-        states = encode_sequence(self.lstm, self.embedding(question), question_mask)
-        return states[torch.arange(len(states), device=states.device), question_mask.sum(1) - 1]
+        return self.last_state(self.lstm, self.embedding(question), question_mask)
 
     def encode_regions(self, regions: Tensor, region_mask: Tensor) -> Tensor:
         """What can be seen of the regions, ``[B, N, region_features]``."""

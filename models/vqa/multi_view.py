@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from models.vqa.answers import AnswerModel, Likelihood
 from pyro_attention import ContextualGammaPrior, Dense, LatentAttention, Normalizer, Prior, ScaledDotProduct, Softmax
 from pyro_attention.ops.dropout import Dropout
-from pyro_attention.ops.sequence import encode_sequence
 
 __all__ = ["MultiView"]
 
@@ -88,8 +87,7 @@ class MultiView(AnswerModel):
     def features(self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor) -> Tensor:
         if regions.size(1) != len(self.keys) + 1:
             raise ValueError(f"regions have {regions.size(1)} views, expected {len(self.keys) + 1}")
-        states = encode_sequence(self.lstm, self.embedding(question), question_mask)
-        asked = states[torch.arange(len(states), device=states.device), question_mask.sum(1) - 1]
+        asked = self.last_state(self.lstm, self.embedding(question), question_mask)
         merged = self._merge(regions, region_mask)
         joint = self.from_region(merged).relu() * self.from_question(asked).relu().unsqueeze(-2)
         weights = Dense(region_mask[:, 0, None]).softmax(self.looking(self.dropout(joint)).transpose(-1, -2))

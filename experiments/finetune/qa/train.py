@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments.datasets.text.squad import load_squad
-from experiments.files import UserError, user_errors
+from experiments.files import user_errors
 from experiments.finetune.pretrained import load_tokenizer
 from experiments.finetune.qa.config import QaConfig
 from experiments.finetune.qa.evaluation import definitions, evaluate
 from experiments.finetune.qa.model import build
 from experiments.finetune.qa.windows import Windows, loader_of
+from experiments.finetune.training import check_model, drop_weights, fit_scored, run_name, training_metrics
 from experiments.harness.folder import exclusive, open_run
 from experiments.harness.results import read_metrics, write_metrics
-from experiments.harness.training import fit_batches
 from experiments.reporting.tables import metrics_table
 
 __all__ = ["QaConfig", "run", "run_and_show", "run_folder"]
@@ -21,8 +21,7 @@ __all__ = ["QaConfig", "run", "run_and_show", "run_folder"]
 
 def run_folder(config: QaConfig) -> Path:
     """Folder of the run."""
-    row = config.guide if config.guide == "soft" else f"{config.guide}-{config.prior}"
-    return config.out or Path("runs", "finetune", f"squad-{config.task}-{Path(config.model).name}-{row}-{config.seed}")
+    return config.out or Path("runs", "finetune", f"squad-{config.task}-{run_name(config)}")
 
 
 @exclusive
@@ -36,8 +35,7 @@ def run(config: QaConfig) -> dict[str, float]:
         UserError: Data, model, options or folder are not right.
         KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
     """
-    if not config.model:
-        raise UserError("model is missing, expected --model FOLDER, of a pretrained model of Hugging Face")
+    check_model(config)
     folder = run_folder(config)
     with user_errors(ValueError, OSError):
         questions = load_squad(
@@ -52,30 +50,21 @@ def run(config: QaConfig) -> dict[str, float]:
         data = {part: Windows(asked, tokenizer, config, train=part == "train") for part, asked in questions.items()}
         trained = build(config, windows=len(data["train"]))
     trained.module.validation = data["val"]
-    fitted = fit_batches(
-        config,
-        trained.module,
+    loaders = (
         loader_of(data["train"], sentences=config.batch_size, seed=config.seed),
         loader_of(data["val"], sentences=64, shuffle=False),
-        folder=folder,
-        patience=config.max_epochs,
-        monitor={"val_score": "max"},
     )
-    best = fitted.history[fitted.best_epoch]
+    fitted = fit_scored(config, trained, *loaders, folder=folder)
     metrics = {
         **evaluate(trained, data, folder),
-        **{name: best[name] for name in ("val_score", "val_loss")},
-        **fitted.metrics,
-        "parameters": trained.parameters,
+        **training_metrics(trained, fitted),
         "left_out": data["train"].left_out,
         **{f"{part}_questions": len(asked) for part, asked in questions.items()},
         **{f"{part}_without_answer": sum(not one.answers for one in asked) for part, asked in questions.items()},
         **{f"{part}_windows": len(windows) for part, windows in data.items()},
     }
     write_metrics(folder, metrics, definitions(metrics))
-    (folder / "checkpoints" / "last.ckpt").unlink(missing_ok=True)  # three times the weights, and nothing goes on
-    if not config.keep_weights:
-        (folder / "checkpoints" / "best.ckpt").unlink(missing_ok=True)
+    drop_weights(config, folder)
     return metrics
 
 

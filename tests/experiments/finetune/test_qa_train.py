@@ -19,7 +19,7 @@ from experiments.finetune.qa.train import run
 from experiments.finetune.qa.windows import Windows
 from experiments.harness.cli import run_commands
 from experiments.harness.training import load_best
-from tests.experiments.finetune.tiny_glue import write_bert
+from tests.experiments.finetune.tiny_glue import interrupted, write_bert
 from tests.experiments.finetune.tiny_squad import write_squad
 
 
@@ -110,29 +110,10 @@ def test_training(data, tmp_path, options):
 
 
 def test_training_that_is_interrupted_goes_on_with_the_same_numbers(data, tmp_path, monkeypatch):
-    import experiments.finetune.qa.train as script
-
     options = {"guide": "weibull", "task": "v2", "checkpoint_every": 1}
     whole = run(tiny_config(data, tmp_path / "whole", **options))
     config = tiny_config(data, tmp_path / "half", **options)
-
-    class StopError(Exception):
-        pass
-
-    fit = script.fit_batches
-
-    def stopping(config, module, *args, **options):
-        def stop(*_):
-            if module.current_epoch == 1:
-                raise StopError
-
-        monkeypatch.setattr(module, "on_train_epoch_start", stop)
-        return fit(config, module, *args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(script, "fit_batches", stopping)
-        with pytest.raises(StopError):
-            run(config)
+    interrupted(monkeypatch, run, config)
     resumed = run(replace(config, resume=True))
     assert resumed | {"step_ms": 0} == pytest.approx(whole | {"step_ms": 0})
 

@@ -15,7 +15,7 @@ from experiments.finetune.model import build
 from experiments.finetune.predict import load_trained, predict_file
 from experiments.finetune.train import run
 from experiments.harness.cli import run_commands
-from tests.experiments.finetune.tiny_glue import write_bert, write_glue
+from tests.experiments.finetune.tiny_glue import interrupted, write_bert, write_glue
 
 
 @pytest.fixture(scope="module")
@@ -86,28 +86,9 @@ def test_prior_networks_train_and_the_guide_is_stochastic(finished, data):
 
 
 def test_training_that_is_interrupted_goes_on_with_the_same_numbers(data, tmp_path, monkeypatch):
-    import experiments.finetune.train as script
-
     whole = run(tiny_config(data, tmp_path / "whole", checkpoint_every=1))
     config = tiny_config(data, tmp_path / "half", checkpoint_every=1)
-
-    class StopError(Exception):
-        pass
-
-    fit = script.fit_batches
-
-    def stopping(config, module, *args, **options):
-        def stop(*_):
-            if module.current_epoch == 1:
-                raise StopError
-
-        monkeypatch.setattr(module, "on_train_epoch_start", stop)
-        return fit(config, module, *args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(script, "fit_batches", stopping)
-        with pytest.raises(StopError):
-            run(config)
+    interrupted(monkeypatch, run, config)
     resumed = run(replace(config, resume=True))
     assert {name: value for name, value in resumed.items() if name != "step_ms"} == pytest.approx(
         {name: value for name, value in whole.items() if name != "step_ms"}

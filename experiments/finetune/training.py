@@ -1,0 +1,50 @@
+"""What the runs of all tasks of fine-tuning share: their names, their training, and which weights are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from experiments.files import UserError
+from experiments.finetune.config import FineTuneOptions
+from experiments.finetune.model import Tuned
+from experiments.harness.training import Fitted, fit_batches
+
+__all__ = ["check_model", "drop_weights", "fit_scored", "run_name", "training_metrics"]
+
+
+def run_name(config: FineTuneOptions) -> str:
+    """Model, row and seed, as they stand in the name of a run's folder."""
+    row = config.guide if config.guide == "soft" else f"{config.guide}-{config.prior}"
+    return f"{Path(config.model).name}-{row}-{config.seed}"
+
+
+def check_model(config: FineTuneOptions) -> None:
+    """Raise UserError unless a pretrained model is named."""
+    if not config.model:
+        raise UserError("model is missing, expected --model FOLDER, of a pretrained model of Hugging Face")
+
+
+def fit_scored(
+    config: FineTuneOptions, trained: Tuned[Any, Any], train: DataLoader[Any], val: DataLoader[Any], *, folder: Path
+) -> Fitted:
+    """Train for all epochs, as the learning rate is planned over them, and keep the one with the best score."""
+    return fit_batches(
+        config, trained.module, train, val, folder=folder, patience=config.max_epochs, monitor={"val_score": "max"}
+    )
+
+
+def training_metrics(trained: Tuned[Any, Any], fitted: Fitted) -> dict[str, float]:
+    """What metrics.json says of the training."""
+    best = fitted.history[fitted.best_epoch]
+    scores = {name: best[name] for name in ("val_score", "val_loss")}
+    return scores | fitted.metrics | {"parameters": trained.parameters}
+
+
+def drop_weights(config: FineTuneOptions, folder: Path) -> None:
+    """Remove the weights that nobody needs after a run; last.ckpt has three times the weights, and nothing goes on."""
+    (folder / "checkpoints" / "last.ckpt").unlink(missing_ok=True)
+    if not config.keep_weights:
+        (folder / "checkpoints" / "best.ckpt").unlink(missing_ok=True)
