@@ -86,10 +86,6 @@ class AnswerModel(nn.Module):
             pyro.sample("answer", Bernoulli(logits=logits, validate_args=False).to_event(1), obs=self._scores(answer))
         return logits
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Probability of every answer, of logits ``[..., answers]``; those of "scores" do not sum to one."""
-        return logits.softmax(-1) if self.likelihood == "single" else logits.sigmoid()
-
     def last_state(self, lstm: nn.LSTM, words: Tensor, mask: Tensor) -> Tensor:
         """State ``[B, hidden]`` of an LSTM after the last word of every question."""
         states = encode_sequence(lstm, words, mask)
