@@ -23,6 +23,7 @@ __all__ = [
     "ModelName",
     "NormalizerName",
     "QuestionsName",
+    "SearchConfig",
     "StudiesConfig",
     "TableConfig",
     "VQAConfig",
@@ -177,6 +178,21 @@ class TableConfig(VQAOptions, SweepOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SearchConfig(VQAOptions, SweepOptions):
+    """Try weights of the KL for MCAN with LogNormal and with Weibull attention, and compare them on validation alone.
+
+    Args:
+        seeds: Trainings of every setting.
+        seed: The first seed; those of the table begin with 0.
+        num_samples: Posterior samples, and dropout masks, of test scores, which are not shown.
+    """
+
+    seeds: PositiveInt = 1
+    seed: NonNegativeInt = 100
+    num_samples: PositiveInt = 2
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudiesConfig(VQAOptions, SweepOptions):
     """Train MCAN on fewer questions, and see whether uncertainty tells wrong answers from right ones.
 
@@ -219,5 +235,6 @@ COMMANDS = {
     "evaluate": Command(EvaluateConfig, "experiments.vqa.ask:evaluate_run"),
     "ask": Command(AskConfig, "experiments.vqa.ask:ask"),
     "table": Command(TableConfig, "experiments.vqa.table:run"),
+    "search": Command(SearchConfig, "experiments.vqa.search:run"),
     "studies": Command(StudiesConfig, "experiments.vqa.studies:run"),
 }

@@ -9,17 +9,20 @@ from typing import Any
 from experiments.reporting.columns import Column
 from experiments.vqa.config import BlockName
 
-__all__ = ["ACCURACY", "BLOCKS", "IMAGES", "NLL", "Block", "in_noise", "scores"]
+__all__ = ["ACCURACY", "BLOCKS", "GRID", "IMAGES", "NLL", "Block", "in_noise", "scores"]
 
 IMAGES = {"clean": "", "noise .5": "/noise_0.5", "noise 1": "/noise_1"}  # with the end of the metrics' names
 _TRAINED_NOISE = 0.5
-_WEIBULL: dict[str, Any] = {"guide": "weibull", "prior": "contextual"}
+GRID: Sequence[Mapping[str, float]] = [{"kl_weight": weight} for weight in (1e-3, 1e-4, 1e-5)]
+"""Settings tried for LC and WC on validation questions; see experiments.vqa search."""
+_WEIBULL: dict[str, Any] = {"guide": "weibull"}
+_LOGNORMAL: dict[str, Any] = {"guide": "lognormal"}
 _POSTERIORS: dict[str, dict[str, Any]] = {
     "soft": {"guide": "soft"},
-    "LF": {"guide": "lognormal", "prior": "fixed"},
-    "LC": {"guide": "lognormal", "prior": "contextual"},
-    "WF": {"guide": "weibull", "prior": "fixed"},
-    "WC": _WEIBULL,
+    "LF": _LOGNORMAL | {"prior": "fixed"},
+    "LC": _LOGNORMAL | {"prior": "contextual"},
+    "WF": _WEIBULL | {"prior": "fixed"},
+    "WC": _WEIBULL | {"prior": "contextual"},
 }
 ACCURACY = Column("accuracy %", "test_accuracy/mean", 2, 100)
 NLL = Column("NLL", "test_nll/mean")
@@ -88,10 +91,12 @@ BLOCKS: dict[BlockName, Block] = {
             "Every attention of MCAN is random. LF, LC: LogNormal posterior with fixed and contextual prior; WF, WC: "
             f"Weibull posterior. In noise: trained with noise of standard deviation {_TRAINED_NOISE:g} on the regions. "
             "Noise is Gaussian, in units of the features' standard deviation; where the row does not say so, it is "
-            "there at test time alone. Attention at its posterior mean, no dropout."
+            "there at test time alone. Attention at its posterior mean, no dropout. Question only: soft, trained and "
+            "tested with all regions blank."
         ),
         rows=_POSTERIORS
-        | {f"{row}, in noise": _POSTERIORS[row] | {"feature_noise": _TRAINED_NOISE} for row in ("soft", "WC")},
+        | {f"{row}, in noise": _POSTERIORS[row] | {"feature_noise": _TRAINED_NOISE} for row in ("soft", "WC")}
+        | {"question only": _POSTERIORS["soft"] | {"blind": True}},
         columns=[*(in_noise(ACCURACY, images) for images in IMAGES), in_noise(NLL, "clean")],
         paper={
             "soft": "66.95 / 61.25; 70.04 / 65.34",

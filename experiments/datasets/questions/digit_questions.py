@@ -1,9 +1,9 @@
 """Questions about scenes of real handwritten digits, whose answers and relevant cells are known; needs no file.
 
 A scene is a grid of 3 x 3 cells; two to five of them hold a digit of scikit-learn's set (8 x 8 pixels), all of
-different values. Regions are what a detector would find: the cells with a digit, and one of the empty ones, at random, as
-background. Were all empty cells regions, a network would gather there what it read elsewhere, and look at them alone.
-The kinds of questions, and the cells that one has to look at:
+different values. Regions are what a detector would find: the cells with a digit, and one of the empty ones, at
+random, as background. Were all empty cells regions, a network would gather there what it read elsewhere, and look at
+them alone. The kinds of questions, and the cells that one has to look at:
 
     where     in which row is the seven             top, middle, bottom       the seven
               in which column is the seven          left, center, right       the seven
