@@ -1,5 +1,6 @@
 """Asking about a photograph of one's own: the run's encoder makes its regions, and bad input."""
 
+import io
 from dataclasses import replace
 
 import numpy as np
@@ -109,6 +110,13 @@ def test_photographs_are_turned_upright(tmp_path):
     assert ImageFile(tmp_path / "a.jpg").open().size == (20, 10)
 
 
+def with_notes(notes):
+    """A JPEG with notes of the camera."""
+    file = io.BytesIO()
+    Image.new("RGB", (20, 10)).save(file, "JPEG", exif=b"Exif\0\0" + notes)
+    return file.getvalue()
+
+
 def asked(folder, photo, capsys):
     """What is said of a photograph that cannot be asked about, in one line."""
     arguments = ["ask", str(folder), "Is there a shape?", "--photo", str(photo)]
@@ -124,10 +132,11 @@ def asked(folder, photo, capsys):
         ("folder", "a.jpg is a folder; expected a photograph, such as one inside it"),
         (b"text", "a.jpg: no picture (4 bytes); expected a photograph"),
         (png(100, 100), "a.jpg: damaged or too large"),
+        (with_notes(b"damaged"), "a.jpg: damaged or too large, not a TIFF file"),
         (png(13_000, 13_000), "13000 x 13000 pixels, more than 64000000"),
         (png(2**31 - 1, 2**31 - 1), "a.jpg: damaged or too large"),
     ],
-    ids=["missing", "folder", "text", "cut off", "large", "bomb"],
+    ids=["missing", "folder", "text", "cut off", "notes", "large", "bomb"],
 )
 def test_bad_photographs(content, message, easy, tmp_path, capsys):
     photo = tmp_path / "a.jpg"
