@@ -144,7 +144,8 @@ class AskConfig:
         run: Folder of the run.
         question: The question, as one text.
         place: Photograph or scene of the test part that the question is about, counted from 0.
-        photo: A photograph of one's own that the question is about, where the data set is made of photographs.
+        photo: A photograph of one's own that the question is about instead, after a training on easy_vqa or daquar,
+            whose encoder makes its regions.
         num_samples: Posterior samples of random attention.
         answers: Number of answers shown, the most probable ones.
         out: The picture; asked.png among the figures of the run when omitted.
