@@ -81,7 +81,7 @@ class VQAOptions(BatchOptions):
     questions: PositiveInt | None = None
     answers: PositiveInt = 3000
     likelihood: LikelihoodName = "single"
-    hidden: PositiveInt = 96
+    hidden: PositiveInt = 64
     layers: NonNegativeInt = 1
     heads: PositiveInt = 4
     dropout: Dropout = 0.1
@@ -89,7 +89,7 @@ class VQAOptions(BatchOptions):
     batch_size: PositiveInt = 128
     gradient_clip: PositiveFloat = 5.0
     learning_rate: PositiveFloat = 1e-3
-    max_epochs: PositiveInt = 30
+    max_epochs: PositiveInt = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class VQAConfig(VQAOptions, AlignmentSchemeOptions):
     normalizer: NormalizerName = "softmax"
     kl_weight: NonNegativeFloat = 1e-3
     feature_noise: NonNegativeFloat = 0.0
-    test_noise: tuple[NonNegativeFloat, ...] = (0.0, 0.5, 1.0)
+    test_noise: tuple[NonNegativeFloat, ...] = (0.0, 0.5)
     train_share: ClosedUnitInterval = 1.0
 
 

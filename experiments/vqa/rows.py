@@ -11,7 +11,7 @@ from experiments.vqa.config import BlockName
 
 __all__ = ["ACCURACY", "BLOCKS", "GRID", "IMAGES", "NLL", "Block", "in_noise", "scores"]
 
-IMAGES = {"clean": "", "noise .5": "/noise_0.5", "noise 1": "/noise_1"}  # with the end of the metrics' names
+IMAGES = {"clean": "", "noise .5": "/noise_0.5"}  # with the end of the metrics' names
 _TRAINED_NOISE = 0.5
 GRID: Sequence[Mapping[str, float]] = [{"kl_weight": weight} for weight in (1e-3, 1e-4, 1e-5)]
 """Settings tried for LC and WC on validation questions; see experiments.vqa search."""

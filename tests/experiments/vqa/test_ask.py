@@ -105,7 +105,7 @@ def test_evaluation_with_other_options(weibull_run, capsys):
     assert command("evaluate", weibull_run, "--num-samples", 2, "--test-noise", "[0.25]") == 0
     printed = capsys.readouterr().out
     assert "test_nll/both/noise_0.25" in printed
-    assert "noise_1" not in printed
+    assert "noise_0.5" not in printed
 
 
 @pytest.mark.parametrize("samples", [1, 5])
