@@ -54,7 +54,8 @@ class VQAOptions(BatchOptions):
         cache: Folder of pixels and features; "cache" in the data set's folder when omitted.
         skip_bad: Leave out photographs that are missing or damaged, and the questions about them, instead of stopping.
         blind: Blank all regions, so that answers come from the question alone.
-        questions: Use so many questions of every part, the first; all when omitted.
+        questions: Train on so many questions, the first; all when omitted.
+        test_questions: Validate and test on so many questions each, the first; all when omitted.
         answers: Number of answers to choose from, the most frequent ones of the training questions.
         likelihood: single is one answer, drawn in proportion to the votes; scores is a soft score of every answer,
             min(people / 3, 1).
@@ -79,6 +80,7 @@ class VQAOptions(BatchOptions):
     skip_bad: bool = False
     blind: bool = False
     questions: PositiveInt | None = None
+    test_questions: PositiveInt | None = None
     answers: PositiveInt = 3000
     likelihood: LikelihoodName = "single"
     hidden: PositiveInt = 64
@@ -169,12 +171,14 @@ class TableConfig(VQAOptions, SweepOptions):
     Args:
         blocks: bam compares posteriors of the attention of MCAN on clean and noisy regions, va the inference of one
             alignment, dn normalisers of the attention between several views of digit scenes.
+        rows: Rows of these blocks; all when omitted. Those that others are compared with have to be among them.
         seeds: Trainings of every row.
         seed: The first seed.
         num_samples: Posterior samples, and dropout masks, of test scores.
     """
 
     blocks: tuple[BlockName, ...] = ("bam", "va", "dn")
+    rows: tuple[str, ...] | None = None
     seeds: PositiveInt = 3
 
 

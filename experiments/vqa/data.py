@@ -180,8 +180,10 @@ def load_questions(config: VQAConfig, *, train_encoder: bool = True) -> dict[str
         found = _about_photographs(config, train_encoder)
     if config.blind:
         found = {part: replace(data, regions=_blank(data.regions)) for part, data in found.items()}
-    if config.questions is not None:
-        found = {part: data.pick(range(min(config.questions, len(data)))) for part, data in found.items()}
+    for part, data in found.items():
+        most = config.questions if part == "train" else config.test_questions
+        if most is not None:
+            found[part] = data.pick(range(min(most, len(data))))
     if config.train_share < 1:
         generator = torch.Generator().manual_seed(config.seed)
         order = torch.randperm(len(found["train"]), generator=generator).tolist()

@@ -68,6 +68,14 @@ def test_all_rows_with_noise(quick_runs, tmp_path, capsys):
     assert {name.partition("/")[0] for name in metrics} == {"bam", "va"}
 
 
+def test_some_rows(quick_runs, tmp_path):
+    options = SMALL | {"out": tmp_path / "out", "results": tmp_path / "page.md", "seeds": 2}
+    metrics = run_table(TableConfig(blocks=("bam", "va"), rows=("soft", "question only", "hard_enum"), **options))
+    assert {tuple(name.split("/")[:2]) for name in metrics} == {
+        ("bam", "soft"), ("bam", "question only"), ("va", "soft"), ("va", "hard_enum"),
+    }  # fmt: skip
+
+
 def test_search(quick_runs, tmp_path, capsys):
     losses = run_search(SearchConfig(**SMALL, out=tmp_path / "out", results=tmp_path / "page.md", seeds=2))
     assert len(losses) == 2 * len(GRID)
@@ -81,6 +89,9 @@ def test_search(quick_runs, tmp_path, capsys):
     ("options", "message"),
     [
         ({"blocks": ()}, "blocks is empty"),
+        ({"blocks": ("bam",), "rows": ("soft", "WX")}, "rows 'WX': expected one of soft"),
+        ({"blocks": ("bam",), "rows": ("WC, in noise", "soft")}, "of block bam are compared with 'soft, in noise'"),
+        ({"blocks": ("va", "dn"), "rows": ("soft",)}, "block dn has none of these rows"),
         ({"dataset": "daquar"}, "block dn needs several"),
         ({"blocks": ("va",), "resume": True, "overwrite": True}, "overwrite"),
     ],
