@@ -184,7 +184,7 @@ class TableConfig(VQAOptions, SweepOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig(VQAOptions, SweepOptions):
-    """Try weights of the KL for MCAN with LogNormal and with Weibull attention, and compare them on validation alone.
+    """Try KL weights and amounts of noise for MCAN with random attention, and compare them on validation alone.
 
     Args:
         seeds: Trainings of every setting.

@@ -9,12 +9,16 @@ from typing import Any
 from experiments.reporting.columns import Column
 from experiments.vqa.config import BlockName
 
-__all__ = ["ACCURACY", "BLOCKS", "GRID", "IMAGES", "NLL", "Block", "in_noise", "scores"]
+__all__ = ["ACCURACY", "BLOCKS", "GRIDS", "IMAGES", "NLL", "Block", "in_noise", "scores"]
 
 IMAGES = {"clean": "", "noise .5": "/noise_0.5"}  # with the end of the metrics' names
 _TRAINED_NOISE = 0.5
-GRID: Sequence[Mapping[str, float]] = [{"kl_weight": weight} for weight in (1e-3, 1e-4, 1e-5)]
-"""Settings tried for LC and WC on validation questions; see experiments.vqa search."""
+_WEIGHTS: list[dict[str, float]] = [{"kl_weight": weight} for weight in (1e-3, 1e-4, 1e-5)]
+GRIDS: Mapping[str, Sequence[Mapping[str, float]]] = {
+    "LC": [*_WEIGHTS, {"kl_weight": 1e-5, "scale": 0.01}],
+    "WC": [*_WEIGHTS, {"kl_weight": 1e-5, "concentration": 100.0}],
+}
+"""Settings tried on validation questions; see experiments.vqa search."""
 _WEIBULL: dict[str, Any] = {"guide": "weibull"}
 _LOGNORMAL: dict[str, Any] = {"guide": "lognormal"}
 _POSTERIORS: dict[str, dict[str, Any]] = {

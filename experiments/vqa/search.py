@@ -12,12 +12,11 @@ from experiments.reporting.page import RESULTS
 from experiments.reporting.report import Part, Report
 from experiments.vqa import train as vqa
 from experiments.vqa.config import SearchConfig, VQAConfig
-from experiments.vqa.rows import BLOCKS, GRID
+from experiments.vqa.rows import BLOCKS, GRIDS
 from experiments.vqa.table import prepare, shared_options
 
 __all__ = ["run"]
 
-ROWS = ("LC", "WC")
 _COLUMNS = (Column("validation loss", "val_loss", 4), Column("validation accuracy %", "val_accuracy", 2, 100))
 
 
@@ -40,13 +39,13 @@ def run(config: SearchConfig) -> dict[str, float]:
         (row, ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in setting.items())): {
             **shared_options(config), **BLOCKS["bam"].rows[row], **setting, "test_noise": (0.0,)
         }
-        for row in ROWS
-        for setting in GRID
+        for row, settings in GRIDS.items()
+        for setting in settings
     }  # fmt: skip
     seeds = range(config.seed, config.seed + config.seeds)
     trainings = sweep.train(vqa.run, sweep.configs(VQAConfig, rows, seeds))
     losses = {key: fmean(found["val_loss"] for found in trainings.runs(*key)) for key in trainings.rows}
-    best = {min((key for key in losses if key[0] == row), key=lambda key: losses[key]) for row in ROWS}
+    best = {min((key for key in losses if key[0] == row), key=lambda key: losses[key]) for row in GRIDS}
     table: list[Row] = [
         {"row": key[0], "setting": key[1]}
         | {column.name: column.cell(trainings.runs(*key)) for column in _COLUMNS}

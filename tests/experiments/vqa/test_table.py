@@ -10,7 +10,7 @@ from experiments.vqa import train as vqa
 from experiments.vqa.ask import ask
 from experiments.vqa.claims import claims
 from experiments.vqa.config import AskConfig, SearchConfig, StudiesConfig, TableConfig
-from experiments.vqa.rows import BLOCKS, GRID, IMAGES
+from experiments.vqa.rows import BLOCKS, GRIDS, IMAGES
 from experiments.vqa.search import run as run_search
 from experiments.vqa.studies import bootstrap_text
 from experiments.vqa.studies import run as run_studies
@@ -78,7 +78,7 @@ def test_some_rows(quick_runs, tmp_path):
 
 def test_search(quick_runs, tmp_path, capsys):
     losses = run_search(SearchConfig(**SMALL, out=tmp_path / "out", results=tmp_path / "page.md", seeds=2))
-    assert len(losses) == 2 * len(GRID)
+    assert len(losses) == sum(map(len, GRIDS.values()))
     printed = capsys.readouterr().out
     assert printed.count("  best\n") == 1 + 2  # the head, and a setting a row
     assert "kl weight 0.0001" in printed
