@@ -56,9 +56,9 @@ class Prior(nn.Module):
         raise NotImplementedError
 
     def soft_weights(self, scores: Tensor, layout: Layout) -> Tensor:
-        """Weights of ordinary attention with these scores, in a layout of their shape: what a prior expects, or softmax.
+        """Weights of ordinary attention with these scores, in a layout of their shape: softmax, or an own mean.
 
-        A model may go on with them where it needs no site: as the input feed of a decoder does.
+        A model may go on with them where it needs no site, as the input feed of a decoder does.
         """
         return layout.softmax(scores)
 
