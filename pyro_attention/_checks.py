@@ -70,7 +70,7 @@ def check_kind(name: str, value: Any, kind: type, example: str) -> None:
 def broadcasts_to(shape: torch.Size, larger: torch.Size) -> bool:
     """Whether a tensor of a shape broadcasts to another shape."""
     try:
-        return torch.broadcast_shapes(shape, larger) == larger
+        return bool(torch.broadcast_shapes(shape, larger) == larger)
     except RuntimeError:
         return False
 

@@ -128,13 +128,13 @@ class TokenLikelihood(TorchDistribution):
 
     def _token_log_prob(self, token: Tensor, shape: torch.Size) -> Tensor:
         """Log probability of tokens, which broadcasts to a shape."""
-        layer = {"weight": self.weight, "bias": self.bias, "chunk_rows": self.chunk_rows}
-        if self._rows is None:
-            return token_log_prob(self.features, token=token, **layer)
-        rows = self._rows.expand(shape).flatten().nonzero().squeeze(1)
-        features = self.features.expand(*shape, -1).flatten(0, -2).index_select(0, rows)
-        found = token_log_prob(features, token=token.expand(shape).flatten()[rows], **layer)
-        return found.new_zeros(math.prod(shape)).index_copy(0, rows, found).view(shape)
+        features, rows = self.features, None
+        if self._rows is not None:
+            rows = self._rows.expand(shape).flatten().nonzero().squeeze(1)
+            features = features.expand(*shape, -1).flatten(0, -2).index_select(0, rows)
+            token = token.expand(shape).flatten()[rows]
+        found = token_log_prob(features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
+        return found if rows is None else found.new_zeros(math.prod(shape)).index_copy(0, rows, found).view(shape)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Independent ids, int64 of shape ``sample_shape + batch_shape``; logits in chunks here too."""

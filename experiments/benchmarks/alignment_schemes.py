@@ -49,22 +49,17 @@ class Sizes(enumeration.Sizes):
 def make_step(contestant: Contestant, sizes: Sizes) -> Callable[[], Tensor]:
     """Forward, backward and Adam of an untrained translation model; the step returns the negative ELBO."""
     torch.manual_seed(0)
-    scheme, widths = build_scheme(contestant, top_k=sizes.top_k), TranslationSizes(*[sizes.width] * 4, layers=1)
+    scheme = build_scheme(contestant, top_k=sizes.top_k)
+    widths = TranslationSizes(*[sizes.width] * 4)
     model = Translation(sizes.vocabulary, sizes.vocabulary, sizes=widths, prior=scheme.prior(sizes.width, 1))
     network = None
     if scheme.amortised:
-        network = AlignmentNetwork(model.source_embedding, model.target_embedding, hidden=sizes.width, layers=1)
+        network = AlignmentNetwork(model.source_embedding, model.target_embedding, hidden=sizes.width)
     source = torch.randint(sizes.vocabulary, (sizes.batch, sizes.sources))
     target = torch.randint(sizes.vocabulary, (sizes.batch, sizes.targets))
     masks = [torch.ones_like(words, dtype=torch.bool) for words in (source, target)]
-    return training_step(
-        scheme.elbo(model, scheme.guide(model, network)),
-        source,
-        masks[0],
-        target,
-        target,
-        masks[1],  # type: ignore[operator]
-    )
+    loss = scheme.elbo(model, scheme.guide(model, network))
+    return training_step(loss, source, masks[0], target, target, masks[1])
 
 
 @exclusive
@@ -79,7 +74,7 @@ def run(config: AlignmentSchemesConfig) -> dict[str, float]:
     rows = report.rows_by_size(metrics, "sources", {f"{n}_sources": str(n) for n in config.sources}, CONTESTANTS)
     text = (
         f"Training steps (forward, backward, Adam) of a translation model, untrained, by inference scheme: "
-        f"{sizes.batch} sentences of {sizes.targets} words, width {sizes.width}, one layer, {sizes.vocabulary} tokens. "
+        f"{sizes.batch} sentences of {sizes.targets} words, width {sizes.width}, two layers, {sizes.vocabulary} tokens. "
         f"Sparse alignments are top-k sparsemax with k = {sizes.top_k}, and have so many keys at every word before "
         f"training; marginal and categorical_enum sum over all sources. Medians of {config.rounds} interleaved rounds, "
         f"ratios to soft attention in the same round (10-90 %); memory at the peak beyond that before."
