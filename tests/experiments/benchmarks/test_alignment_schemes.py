@@ -1,0 +1,28 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.benchmarks.alignment_schemes import CONTESTANTS, QUANTITIES, Contestant, Sizes, make_step, run
+from experiments.benchmarks.config import AlignmentSchemesConfig
+from experiments.harness.results import read_metrics
+
+TINY = Sizes(3, targets=2, batch=2, width=4, vocabulary=6)
+
+
+@pytest.mark.parametrize("contestant", CONTESTANTS)
+def test_a_step_trains(contestant: Contestant) -> None:
+    step = make_step(contestant, TINY)
+    losses = torch.stack([step() for _ in range(100)])
+    assert losses[-20:].mean() < losses[:20].mean()
+
+
+def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "PAGE.md"
+    config = AlignmentSchemesConfig(sources=(3,), vocabulary=6, out=tmp_path, rounds=2, results=page)
+    metrics = run(config)
+    assert "sparse_marginal ratio" in capsys.readouterr().out
+    assert read_metrics(tmp_path) == pytest.approx(metrics)
+    assert metrics["3_sources/soft/ratio"] == 1
+    assert len(metrics) == len(CONTESTANTS) * len(QUANTITIES)
+    assert "| 3 |" in page.read_text()
