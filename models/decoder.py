@@ -152,7 +152,8 @@ class AttentionDecoder(nn.Module):
                 context = self._attend(torch.stack([step.scores for step in steps], 1), memory, source_mask)
         with sentences, words, _masked(target_mask):
             likelihood = self.likelihood(queries, context)
-            pyro.sample("target", likelihood, obs=target_out)
+            # padding counts nowhere, and the output layer is most of the work
+            pyro.sample("target", likelihood.where(target_mask), obs=target_out)
         return likelihood
 
     def step(self, state: DecoderState, word: Tensor, *, k_max: int | None = None) -> Step:

@@ -16,6 +16,7 @@ from experiments.harness.extension import open_training
 from experiments.harness.folder import exclusive
 from experiments.reporting.tables import metrics_table
 from experiments.sequence.evaluation import train_and_save
+from experiments.sequence.learned import print_verdict
 
 __all__ = ["CaptioningConfig", "run", "run_and_show", "run_folder", "show"]
 
@@ -53,7 +54,9 @@ def run(config: CaptioningConfig) -> dict[str, float]:
 
 def run_and_show(config: CaptioningConfig) -> None:
     """The script: table on the terminal."""
-    print(metrics_table(run(config)))
+    metrics = run(config)
+    print(metrics_table(metrics))
+    print_verdict(metrics)
     print(f"\nsaved in {run_folder(config)}")
 
 

@@ -7,7 +7,7 @@ import io
 import random
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -199,12 +199,18 @@ class EarlyStopping(pl.Callback):
         self.weights = dict(state_dict["weights"])
 
 
-class EpochBar(ProgressBar):
-    """One progress bar over all epochs, for runs whose epochs take no time; it shows the loss and these metrics."""
+Terms = Callable[[str, float], tuple[str, float]]  # a metric, as a bar shows it
 
-    def __init__(self, monitor: Iterable[str]) -> None:
+
+class EpochBar(ProgressBar):
+    """One progress bar over all epochs, for runs whose epochs take no time; it shows the loss and these metrics.
+
+    Metrics are shown in the ``terms`` of the task, such as a loss as a perplexity.
+    """
+
+    def __init__(self, monitor: Iterable[str], terms: Terms) -> None:
         super().__init__()
-        self._shown = ("loss", *monitor)
+        self._shown, self._terms = ("loss", *monitor), terms
         self._bar: tqdm[Any] | None = None
 
     def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
@@ -214,7 +220,7 @@ class EpochBar(ProgressBar):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         if self._bar is not None:
-            self._bar.set_postfix(_shown(trainer, self._shown), refresh=False)
+            self._bar.set_postfix(_shown(trainer, self._shown, self._terms), refresh=False)
             self._bar.update()
 
     def on_train_end(self, *_: Any) -> None:
@@ -226,11 +232,14 @@ class EpochBar(ProgressBar):
 
 
 class BatchBar(TQDMProgressBar):
-    """Lightning's bar over the batches of an epoch, with the loss of the last batch and the last validation metrics."""
+    """Lightning's bar over the batches of an epoch, with the loss of the last batch and the last validation metrics.
 
-    def __init__(self, monitor: Iterable[str]) -> None:
+    Metrics are shown in the ``terms`` of the task, as in :class:`EpochBar`.
+    """
+
+    def __init__(self, monitor: Iterable[str], terms: Terms) -> None:
         super().__init__()
-        self._shown = tuple(monitor)
+        self._shown, self._terms = tuple(monitor), terms
         self._loss: Tensor | None = None
 
     def on_train_batch_end(
@@ -241,9 +250,10 @@ class BatchBar(TQDMProgressBar):
 
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:  # noqa: ARG002
         loss = {} if self._loss is None else {"loss": f"{self._loss.item():.3f}"}
-        return loss | _shown(trainer, self._shown)
+        return loss | _shown(trainer, self._shown, self._terms)
 
 
-def _shown(trainer: pl.Trainer, names: Iterable[str]) -> dict[str, str]:
+def _shown(trainer: pl.Trainer, names: Iterable[str], terms: Terms) -> dict[str, str]:
     found = trainer.callback_metrics
-    return {name: f"{found[name].item():.3f}" for name in names if name in found}
+    pairs = (terms(name, found[name].item()) for name in names if name in found)
+    return {name: f"{value:.3f}" for name, value in pairs}

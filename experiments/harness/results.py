@@ -15,13 +15,18 @@ import torch
 
 from experiments.files import UserError, read_json, write_atomic
 
-__all__ = ["read_metrics", "write_environment", "write_metrics"]
+__all__ = ["read_metrics", "write_environment", "write_metrics", "write_numbers"]
 
 
 def write_metrics(folder: Path, metrics: Mapping[str, float], definitions: Mapping[str, str]) -> None:
-    """Write metrics.json: one number (null when not finite) a name, and under "definitions" what the names mean."""
-    numbers: dict[str, Any] = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-    _write_json(folder / "metrics.json", numbers | {"definitions": {name: definitions[name] for name in numbers}})
+    """Write metrics.json of a run; see :func:`write_numbers`."""
+    write_numbers(folder / "metrics.json", metrics, definitions)
+
+
+def write_numbers(path: Path, numbers: Mapping[str, float], definitions: Mapping[str, str]) -> None:
+    """Write JSON: one number (null when not finite) a name, and under "definitions" what the names mean."""
+    found: dict[str, Any] = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    _write_json(path, found | {"definitions": {name: definitions[name] for name in found}})
 
 
 def read_metrics(folder: Path) -> dict[str, float] | None:

@@ -49,7 +49,7 @@ class ELBOTraining(pl.LightningModule):
 
     The loss is the negative ELBO of a batch divided by its observations; the ``step`` of an :class:`AttentionELBO` is
     the number of optimiser steps taken. With a ``plateau`` the learning rate is halved after so many epochs without a
-    better validation loss, and one more.
+    better validation loss, and one more. ``fused`` takes Adam's fused kernel, which is faster and rounds otherwise.
     """
 
     objective: Any  # of Pyro: the ELBO, called with the batch; it holds the model, the guide and itself as elbo
@@ -63,9 +63,10 @@ class ELBOTraining(pl.LightningModule):
         learning_rate: float,
         weight_decay: float = 0.0,
         plateau: int | None = None,
+        fused: bool = False,
     ) -> None:
         super().__init__()
-        self.plateau = plateau
+        self.plateau, self.fused = plateau, fused
         self.objective = elbo(model, guide)
         # plain numbers: checkpoints hold them, and are read without the types of the command line
         self.learning_rate, self.weight_decay = float(learning_rate), float(weight_decay)
@@ -82,6 +83,10 @@ class ELBOTraining(pl.LightningModule):
     def evaluate(self, batch: Any) -> dict[str, Tensor]:
         """Validation metrics of a batch, means over its observations, logged as ``val_NAME``."""
         raise NotImplementedError
+
+    def terms(self, name: str, value: float) -> tuple[str, float]:
+        """Name and value of a metric as the progress bar shows it; a subclass says it in the terms of its task."""
+        return name, value
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
         elbo, size = self.objective.elbo, self.observations(batch)
@@ -108,7 +113,9 @@ class ELBOTraining(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         # L2 on everything, biases and prior networks too, as the reference code does; AdamW would be another method
-        optimizer = torch.optim.Adam(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        options: dict[str, Any] = {"fused": True} if self.fused else {}  # by default torch chooses
+        options |= {"lr": self.learning_rate, "weight_decay": self.weight_decay}
+        optimizer = torch.optim.Adam(self.parameters(), **options)
         if self.plateau is None:
             return optimizer
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=self.plateau)
@@ -225,7 +232,7 @@ def fit(
     ours = [*callbacks, history, stopping, RandomState(), checkpoints]
     if config.progress:  # over epochs where an epoch is one batch, else over batches
         one_batch = isinstance(train_data, Sized) and len(train_data) == 1
-        ours.append(EpochBar(monitor) if one_batch else BatchBar(monitor))
+        ours.append((EpochBar if one_batch else BatchBar)(monitor, module.terms))
     target = resolve_device(config.device)
     write_environment(folder, target)
     resume_from = checkpoints.resumable(config.max_epochs) if config.resume else None

@@ -111,7 +111,9 @@ class SearchOptions:
 
     Args:
         beam: Live hypotheses of the beam search; as in training when omitted.
-        k_max: Keep so many largest weights of each word.
+        k_max: Keep so many largest weights of each word; of all when omitted. Perplexity follows, unlike for sum_over.
+        sum_over: While searching, sum over so many most probable alignments of each word, where the scheme sums them
+            out; all is exact, and takes several times as long.
         samples: Average the next word's probability over so many posterior samples; 0 takes the mean weights. For
             weibull, lognormal, gamma and dirichlet.
         no_repeat: Repeat no so many word pieces in a row; as in training when omitted.
@@ -120,6 +122,7 @@ class SearchOptions:
 
     beam: PositiveInt | None = None
     k_max: PositiveInt | None = None
+    sum_over: PositiveInt | Literal["all"] = 5
     samples: NonNegativeInt = 0
     no_repeat: PositiveInt | None = None
     max_length: PositiveInt = 100
@@ -147,10 +150,14 @@ class EvaluateConfig(FileOptions, SearchOptions):
     Args:
         source_file: File of sentences to translate, UTF-8; the test text when omitted.
         target_file: File of their translations.
+        out: Also write the numbers, and what they mean, as JSON into this file.
+        overwrite: Replace that file if it is there already.
     """
 
     source_file: Path | None = None
     target_file: Path | None = None
+    out: Path | None = None
+    overwrite: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sacrebleu
@@ -33,7 +33,7 @@ __all__ = [
     "translate",
 ]
 
-_AS_TRAINED = SearchOptions()
+_EXACT = SearchOptions(sum_over="all")
 
 DEFINITIONS = {
     **sequence.DEFINITIONS,
@@ -78,12 +78,14 @@ class Translated:
 
 
 def translate(
-    trained: Trained, text: ParallelText, options: SearchOptions = _AS_TRAINED, *, progress: bool = False
+    trained: Trained, text: ParallelText, options: SearchOptions = _EXACT, *, progress: bool = False
 ) -> list[Translated]:
     """Translations of the source sentences by beam search, in the order of the text."""
     config, found = trained.config, dict[int, Translated]()
     given = {name: getattr(options, name) for name in ("beam", "no_repeat") if getattr(options, name) is not None}
-    given |= {"inference": trained.inference(samples=options.samples, k_max=options.k_max), "seed": config.seed}
+    terms = None if options.sum_over == "all" else options.sum_over
+    inference = trained.inference(samples=options.samples, k_max=options.k_max, terms=terms)
+    given |= {"inference": inference, "seed": config.seed}
     with progress_bar(len(text), "translating", shown=progress) as bar:
         for batch in batches(trained, text):
             best = sequence.search(trained, batch.source, batch.source_mask, max_length=options.max_length, **given)
@@ -129,7 +131,7 @@ def evaluate(trained: Trained, fitted: Fitted) -> sequence.Evaluation:
     if (k_max := trained.config.k_max) is not None:
         metrics["test_ppl_k_max"] = perplexity(trained, text, k_max=k_max)
         metrics["test_bleu_k_max"] = bleu(
-            translate(trained, text, SearchOptions(k_max=k_max)), text, trained.config
+            translate(trained, text, replace(_EXACT, k_max=k_max)), text, trained.config
         ).score
     metrics |= {
         **alignment_summary(trained, text, batches(trained, text)),

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from experiments.files import UserError, user_errors
+from experiments.harness.results import write_numbers
 from experiments.nmt.config import EvaluateConfig, TranslateConfig
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import bleu, chrf, perplexity, translate
@@ -14,6 +15,13 @@ from experiments.nmt.model import load_trained
 from experiments.reporting.tables import metrics_table
 
 __all__ = ["EvaluateConfig", "TranslateConfig", "evaluate_run", "translate_file"]
+
+EVALUATED = {
+    "perplexity": "perplexity per word piece: alignments summed out exactly (with --k-max, over so many largest); for "
+    "Bayesian attention the predictive one, the mean probability over posterior samples; for soft plain",
+    "sentences": "number of sentence pairs",
+    "cut": "number of translations that were cut at the largest length",
+}
 
 
 def translate_file(config: TranslateConfig) -> Path:
@@ -41,7 +49,9 @@ def translate_file(config: TranslateConfig) -> Path:
 
 
 def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
-    """Print perplexity, BLEU and chrF."""
+    """Print perplexity, BLEU and chrF, and write them where asked for."""
+    if config.out is not None:
+        refuse_to_replace([config.out], overwrite=config.overwrite)
     if (config.source_file is None) != (config.target_file is None):
         raise UserError("one of --source-file and --target-file is missing; expected both, or none for the test text")
     trained = load_trained(config.run, device=config.device)
@@ -56,7 +66,16 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
     metrics = {"perplexity": perplexity(trained, text, k_max=config.k_max)}
     metrics |= {name: score.score for name, score in scores.items()}
     print(metrics_table(metrics))
-    print("\n".join(f"{name}: {score.signature}" for name, score in scores.items()))
+    signatures = {name: score.signature for name, score in scores.items()}
+    print("\n".join(f"{name}: {signature}" for name, signature in signatures.items()))
+    if trained.inference().sums_out(trained.model) and config.sum_over != "all":
+        print(f"The search sums over the {config.sum_over} most probable alignments of each word (--sum-over).")
     if cut := sum(translation.cut for translation in found):
         print(f"{cut} of {len(found)} translations were cut at {config.max_length} word pieces (--max-length)")
+    if config.out is not None:
+        numbers = metrics | {"sentences": len(found), "cut": cut}
+        definitions = EVALUATED | {name: f"sacrebleu {signature}" for name, signature in signatures.items()}
+        with user_errors(OSError):
+            write_numbers(config.out, numbers, definitions)
+        print(config.out)
     return metrics

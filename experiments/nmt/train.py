@@ -19,6 +19,7 @@ from experiments.nmt.model import build, load_trained, load_vocabulary
 from experiments.reporting.figures import save
 from experiments.reporting.tables import metrics_table
 from experiments.sequence.evaluation import train_and_save
+from experiments.sequence.learned import print_verdict
 from pyro_attention.analysis import GoldAlignment
 
 __all__ = ["TranslationConfig", "run", "run_and_show", "run_folder"]
@@ -64,6 +65,7 @@ def run_and_show(config: TranslationConfig) -> None:
         print(f"{config.text}: {case}, {divided}")
     metrics, folder = run(config), run_folder(config)
     print(metrics_table(metrics))
+    print_verdict(metrics)
     trained = load_trained(folder, device=config.device)
     text = load_text(config, "test").first(3)
     for place, pair in enumerate(aligned_pairs(trained, text, num_samples=100)):

@@ -91,8 +91,24 @@ def predicts_by_posterior(trained: AnyTrained) -> bool:
     return trained.family.kind in (LogWeights.kind, GaussianWeights.kind)
 
 
+class Mean:
+    """Mean of the numbers of many tensors."""
+
+    def __init__(self) -> None:
+        self.sum, self.count = 0.0, 0
+
+    def add(self, numbers: Tensor) -> None:
+        """Count numbers."""
+        self.sum, self.count = self.sum + numbers.sum().item(), self.count + numbers.numel()
+
+    @property
+    def value(self) -> float:
+        """Their mean; there must be one."""
+        return self.sum / self.count
+
+
 class EntropySums:
-    """Mean entropy of predictive and of posterior weights over the word pieces of many batches.
+    """Mean entropy of predictive and of posterior weights over the word pieces of many batches, and their movement.
 
     Of sparse alignments also the mean number of keys with a positive probability.
     """
@@ -100,6 +116,7 @@ class EntropySums:
     def __init__(self) -> None:
         self.sums, self.count = torch.zeros(2, dtype=torch.float64), 0
         self.support = 0
+        self.relative, self.change = Mean(), Mean()
 
     def add(self, trained: AnyTrained, batch: Batch, found: BatchAlignment) -> None:
         """Count a batch, unless its weights are Gaussian: negative ones have no entropy."""
@@ -111,20 +128,33 @@ class EntropySums:
         for place, weights in enumerate((predictive, posterior)):
             self.sums[place] += torch.special.entr(weights.double()).sum(-1)[batch.target_mask].sum().cpu()
         self.count += int(batch.target_mask.sum())
+        self._add_spread(posterior.double(), batch)
         # under a sparse prior the posterior has the prior's keys, though it may be too small there for a number
         sparse = found.prior if isinstance(trained.model.attention.prior, SparseAlignmentPrior) else None
         sparse = posterior if isinstance(trained.family, SparseCategorical) else sparse
         if sparse is not None:
             self.support += int((sparse > 0).sum(-1)[batch.target_mask].sum())
 
+    def _add_spread(self, weights: Tensor, batch: Batch) -> None:
+        """Of weights ``[B, M, N]``: how near to uniform they are, and how much they move from word to word."""
+        mask, places, words = batch.target_mask, batch.source_mask.sum(1), batch.target_mask.sum(1)
+        entropy = torch.special.entr(weights).sum(-1) / places.clamp(min=2).log().unsqueeze(1)
+        self.relative.add(entropy[mask & (places > 1).unsqueeze(1)])
+        mean = (weights * mask.unsqueeze(-1)).sum(1) / words.unsqueeze(1)
+        distance = 0.5 * (weights - mean.unsqueeze(1)).abs().sum(-1)
+        self.change.add(distance[mask & (words > 1).unsqueeze(1)])
+
     @property
     def metrics(self) -> dict[str, float]:
         """``test_entropy`` and ``test_posterior_entropy`` in nats, and ``test_support`` where alignments are sparse.
 
+        Besides, how near to uniform the posterior is, and how much it moves; see :mod:`experiments.sequence.learned`.
         Nothing where no batch was counted.
         """
         if self.count == 0:
             return {}
         predictive, posterior = (self.sums / self.count).tolist()
         support = {"test_support": self.support / self.count} if self.support else {}
-        return {"test_entropy": predictive, "test_posterior_entropy": posterior, **support}
+        spread = {"test_relative_entropy": self.relative, "test_attention_change": self.change}
+        found = {name: mean.value for name, mean in spread.items() if mean.count}
+        return {"test_entropy": predictive, "test_posterior_entropy": posterior, **support, **found}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 
 from experiments.harness.sweep import Key, Sweep, Trainings
 from experiments.sequence.config import CompareSequences, SequenceConfig
+from experiments.sequence.learned import warnings_of
 from guides.names import SchemeName
 
 __all__ = ["protocol", "scheme_config", "train_schemes"]
@@ -36,7 +38,11 @@ def train_schemes(
         print("Training soft attention, once a seed:", flush=True)
         sweep.train(run, bases, shown="val_ppl")
     print("Training every scheme:", flush=True)
-    return sweep.train(run, configs, shown="val_ppl")
+    trainings = sweep.train(run, configs, shown="val_ppl")
+    for (*row, seed), metrics in trainings.metrics.items():
+        for text in warnings_of(metrics):
+            print(f"warning: {', '.join(map(str, row))}, seed {seed}: {text}", file=sys.stderr)
+    return trainings
 
 
 def protocol(config: CompareSequences) -> str:

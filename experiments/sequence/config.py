@@ -52,6 +52,7 @@ class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
         patience: Epochs without a better validation loss before training stops.
         length_penalty: Exponent of the length penalty of the beam search.
         no_repeat: The beam search repeats no so many word pieces in a row; it may when omitted.
+        fused_adam: Take Adam's fused kernel: faster, with other rounding.
     """
 
     input_feed: Literal["expected", "sampled"] = "expected"
@@ -63,6 +64,7 @@ class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
     patience: PositiveInt = 5
     length_penalty: NonNegativeFloat = 1.0
     no_repeat: PositiveInt | None = None
+    fused_adam: bool = False
 
     def build_scheme(self, **changes: Any) -> "Scheme":
         """The inference scheme; a sampled input feed does not go with every one.

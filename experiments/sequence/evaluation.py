@@ -16,6 +16,7 @@ from experiments.datasets.text.vocabulary import BEGIN, END
 from experiments.files import write_atomic
 from experiments.harness.results import write_metrics
 from experiments.harness.training import FITTED, Fitted, fit_batches
+from experiments.sequence import learned
 from experiments.sequence.model import AnyTrained
 from models.decoding import Hypothesis, beam_search
 
@@ -29,6 +30,7 @@ DEFINITIONS = {
     "test_posterior_entropy": "entropy in nats of the mean posterior weights, mean over word pieces",
     "test_support": "number of keys with a positive probability in a sparse alignment (in the prior of "
     "sparse_marginal, in the posterior of sparse_enum), mean over word pieces",
+    **learned.DEFINITIONS,
     **FITTED,
 }
 
@@ -78,5 +80,7 @@ def train_and_save(
     evaluation = evaluate(fit_batches(config, trained.module, *loaders, folder=folder, patience=config.patience))
     lines = "".join(f"{line}\n" for line in evaluation.sentences)
     write_atomic(folder / file, lambda file: file.write(lines.encode()))
-    write_metrics(folder, evaluation.metrics, evaluation.definitions)
-    return evaluation.metrics
+    unigram = learned.unigram_perplexity(train_data.targets, val_data.targets, vocabulary=len(trained.vocabulary))
+    metrics = evaluation.metrics | {"val_ppl_unigram": unigram} | learned.most_frequent(evaluation.sentences)
+    write_metrics(folder, metrics, learned.DEFINITIONS | evaluation.definitions)
+    return metrics

@@ -73,6 +73,10 @@ class SequenceTraining(ELBOTraining):
     def observations(self, batch: Batch) -> int:
         return int(batch.target_mask.sum())
 
+    def terms(self, name: str, value: float) -> tuple[str, float]:
+        """The validation loss, which is per word piece, as a perplexity."""
+        return ("val_ppl", float(torch.tensor(value).exp())) if name == "val_loss" else (name, value)
+
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
         inference = Inference(family=prediction_family(self.objective.guide))
         log_probs = target_log_probs(self.objective.model, *model_arguments(batch), inference=inference)
@@ -102,7 +106,7 @@ def assembled(
         start_from(model, config.init_from, vocabulary)
     module = SequenceTraining(
         model, scheme.guide(model, network, from_prior=from_prior), scheme.elbo, vocabulary=vocabulary,
-        warm_start=config.warm_start, plateau=plateau, learning_rate=config.learning_rate,
+        warm_start=config.warm_start, plateau=plateau, learning_rate=config.learning_rate, fused=config.fused_adam,
     )  # fmt: skip
     return TrainedSequences(config, module.to(resolve_device(config.device)), vocabulary)
 
@@ -133,11 +137,11 @@ class TrainedSequences(Trained[Config, Network]):
         """Whether predictions average over posterior samples: not under soft attention, nor where sums are exact."""
         return not isinstance(self.family, Soft) and self.family.kind != CategoricalAlignment.kind
 
-    def inference(self, *, samples: int | None = 0, k_max: int | None = None) -> Inference:
+    def inference(self, *, samples: int | None = 0, k_max: int | None = None, terms: int | None = None) -> Inference:
         """How the attention is integrated out of the words; None takes as many samples as configured."""
         if samples is None:
             samples = self.config.num_samples if self.is_random else 0
-        return Inference(k_max=k_max, family=self.family, samples=samples)
+        return Inference(k_max=k_max, terms=terms, family=self.family, samples=samples)
 
 
 AnyTrained = TrainedSequences[Any, Any]  # translation or captioning

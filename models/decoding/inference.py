@@ -29,12 +29,15 @@ class Inference:
     Attributes:
         k_max: Renormalise so many largest attention weights and drop the others; of each draw, where there are
             draws. Exact sums then take only so many terms. The input feed of the decoder follows.
+        terms: Where alignments are summed out, sum over so many most probable ones of each word alone, renormalised:
+            for a search, which looks at all words of the vocabulary for each alignment. The input feed, and the
+            alignment of a word that was chosen, are those of all.
         family: Posterior family of the attention, ``guide.family("alignment")`` of an ``AttentionGuide``.
         samples: Number of posterior draws, from torch's global generator.
 
     Raises:
         TypeError: The family is no Family.
-        ValueError: ``k_max`` below 1, or fewer than 0 samples.
+        ValueError: ``k_max`` or ``terms`` below 1, or fewer than 0 samples.
 
     Example:
         >>> from pyro_attention import Weibull
@@ -46,12 +49,14 @@ class Inference:
     """
 
     k_max: int | None = None
+    terms: int | None = None
     family: Family | None = None
     samples: int = 0
 
     def __post_init__(self) -> None:
-        if self.k_max is not None and (not isinstance(self.k_max, int) or self.k_max < 1):
-            raise ValueError(f"k_max is {self.k_max!r}, expected an integer of at least 1, or None for all weights")
+        for name, value, all_of in (("k_max", self.k_max, "weights"), ("terms", self.terms, "alignments")):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} is {value!r}, expected an integer of at least 1, or None for all {all_of}")
         if not isinstance(self.samples, int) or self.samples < 0:
             raise ValueError(f"samples is {self.samples!r}, expected an integer of at least 0")
         if self.family is not None and not isinstance(self.family, Family):

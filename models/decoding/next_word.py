@@ -33,7 +33,7 @@ def next_word_log_probs(
         model: The model.
         step: From :meth:`AttentionDecoder.step`, which was given the same ``k_max``.
         inference: How the attention is integrated out.
-        chunk_rows: Rows whose logits exist at a time, times alignments; about 40 MB of them when omitted.
+        chunk_rows: Rows whose logits exist at a time, times alignments; about 4 MB of them (40 on a GPU) when omitted.
 
     Returns:
         ``[B, V]``, in at least float32.
@@ -52,7 +52,8 @@ def next_word_log_probs(
     """
     inference.check(model)
     contexts, log_weights = _mixture(model, step, inference)
-    rows = default_chunk_rows(len(model.output.weight), log_weights.dtype) if chunk_rows is None else chunk_rows
+    default = default_chunk_rows(len(model.output.weight), log_weights.dtype, device=contexts.device)
+    rows = default if chunk_rows is None else chunk_rows
     chunks = [tensor.split(max(1, rows // contexts.size(1))) for tensor in (step.queries, contexts, log_weights)]
     log_probs = []
     for queries, some, weights in zip(*chunks, strict=True):
@@ -156,10 +157,12 @@ def _mixture(model: AttentionDecoder, step: Step, inference: Inference) -> tuple
         weights = _draw_weights(model, step, inference)
         return weights.to(contexts.dtype) @ contexts, weights.new_full(weights.shape[:2], -math.log(weights.size(1)))
     log_weights = _log_prior(model, step, k_max)
-    count = _most_possible(model, log_weights, k_max)
+    count = _most_terms(model, log_weights, inference)
     if count is None or count >= contexts.size(1):
         return contexts, log_weights
     log_weights, kept = log_weights.topk(count, dim=-1)  # no need to look at words of weight zero
+    if inference.terms == count:
+        log_weights = log_weights.log_softmax(-1)
     return contexts.gather(1, kept.unsqueeze(-1).expand(-1, -1, contexts.size(-1))), log_weights
 
 
@@ -176,11 +179,12 @@ def _log_prior(model: AttentionDecoder, step: Step, k_max: int | None) -> Tensor
     return log_prior.masked_fill(dropped, -math.inf).log_softmax(-1)
 
 
-def _most_possible(model: AttentionDecoder, log_prior: Tensor, k_max: int | None) -> int | None:
-    """How many keys of a word have a positive probability, at most; None where all may have."""
+def _most_terms(model: AttentionDecoder, log_prior: Tensor, inference: Inference) -> int | None:
+    """How many keys of a word are summed over, at most; None where all may be."""
+    limits = [limit for limit in (inference.k_max, inference.terms) if limit is not None]
     if isinstance(model.attention.prior, SparseAlignmentPrior):
-        return int(log_prior.isfinite().sum(-1).max())
-    return k_max
+        limits.append(int(log_prior.isfinite().sum(-1).max()))  # those of a positive probability
+    return min(limits, default=None)
 
 
 def _draw_weights(model: AttentionDecoder, step: Step, inference: Inference) -> Tensor:

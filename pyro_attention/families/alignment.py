@@ -103,6 +103,14 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         """Probabilities of the keys as attention weights, ``[..., 1, N]``."""
         return self._masked(self.probs.unsqueeze(-2))
 
+    def is_possible(self, value: Tensor) -> Tensor:
+        """True where an index ``[...]`` is a key that the layout has; without any key all are alike."""
+        if self.layout.mask is None:
+            return torch.ones_like(value, dtype=torch.bool)
+        mask = torch.atleast_2d(self.layout.mask).squeeze(-2)
+        possible, shape = mask | ~mask.any(-1, keepdim=True), torch.broadcast_shapes(value.shape, mask.shape[:-1])
+        return possible.expand(*shape, -1).gather(-1, value.expand(shape).unsqueeze(-1)).squeeze(-1)
+
     def weights(self, value: Tensor) -> Tensor:
         """Attention weights ``[..., 1, N]`` of indices ``[...]``; weights are returned as they are."""
         if value.is_floating_point():

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pyro_attention._checks import broadcasts_to
 from pyro_attention._guide_runs import forget_traces, warn_of_priors
+from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.families.sparse import SparseAlignment
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.likelihoods import TokenLikelihood
@@ -36,8 +37,9 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
     Give ``max_plate_nesting`` (the number of nested plates), or it is guessed by an additional pass at first.
 
     Of a :class:`SparseAlignment`, the prior or the posterior, only keys with a positive probability are summed over,
-    which is still exact, and a :class:`TokenLikelihood` is computed at these alone. Other likelihoods are computed for
-    as many keys as the query with the most of them has.
+    which is still exact: a likelihood is computed for as many keys as the query with the most of them has. A
+    :class:`TokenLikelihood` is computed at possible keys, and for what counts, alone: padding costs it nothing, under
+    any alignment.
 
     Attributes:
         support_record: Mean number of keys with a positive probability at every sparse site, over the queries that
@@ -127,7 +129,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
 
 
 class _PossibleOnly(Messenger):
-    """Computes the likelihood of tokens for possible sparse alignments alone; stands around enumeration."""
+    """Computes the likelihood of tokens for possible alignments alone; stands around enumeration."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,8 +139,10 @@ class _PossibleOnly(Messenger):
 
     def _pyro_sample(self, msg: Any) -> None:
         fn, mask = msg["fn"], msg["mask"]
-        if isinstance(fn, SparseAlignment) and "_enumerate_dim" in msg["infer"]:
+        if isinstance(fn, CategoricalAlignment) and "_enumerate_dim" in msg["infer"]:
             self.possible.append(fn.is_possible(msg["value"]))
+            if not isinstance(fn, SparseAlignment):
+                return
             counted = torch.as_tensor(True if mask is None else mask).to(fn.probs.device).expand(fn.batch_shape)
             total = counted.sum().clamp(min=1)
             self.sizes[msg["name"]] = fn.support_size.where(counted, 0).sum() / total

@@ -214,10 +214,16 @@ def test_nothing_observed(batch, token_shape):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "rows"), [((10_000,), 1000), ((10_000, torch.float64), 500), ((10**9,), 1)], ids=str
+    ("arguments", "device", "rows"),
+    [
+        ((10_000,), "cpu", 100),
+        ((10_000,), "cuda:0", 1000),
+        ((10_000, torch.float64), "cpu", 50),
+        ((10**9,), "cpu", 1),
+    ],
 )
-def test_default_chunk(arguments, rows):
-    assert default_chunk_rows(*arguments) == rows
+def test_default_chunk(arguments, device, rows):
+    assert default_chunk_rows(*arguments, device=device) == rows
 
 
 @pytest.mark.parametrize("chunk_rows", [1, None])

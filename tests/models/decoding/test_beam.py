@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.decoding import Inference, beam_search, sample
+from models.decoding import Inference, beam_search, sample, target_log_probs
 from models.decoding.hypotheses import largest, length_divisor
 from pyro_attention import AlignmentELBO, Amortised, AttentionGuide, ExpectedAlignment, Gamma, Marginal, Soft, Weibull
 from tests.models.decoding.small_translation import BAYESIAN, BEGIN, END, IDS, approx, batch, explicit, make, scores_of
@@ -119,6 +119,22 @@ def test_alignments_are_by_bayes_rule(k_max):
                 torch.testing.assert_close(one.alignments[j], posterior)
             assert one.log_prob == pytest.approx(total, rel=1e-10)
             torch.testing.assert_close(one.alignments.sum(1), torch.ones(len(one.tokens), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_search_by_the_most_probable_alignments(seed):
+    """By as many as there are it is exact; by half of them its sentences are about as likely."""
+    model, (source, mask) = make(seed, end_bias=-1.0), batch((9, 8, 9), more=2)
+    options = {**IDS, "beam": 4, "max_length": 6, "length_penalty": 0.0, "alignments": False}
+    exact = beam_search(model, source, mask, **options)
+    assert beam_search(model, source, mask, inference=Inference(terms=9), **options) == exact
+    for b, ((best,), (found,)) in enumerate(
+        zip(exact, beam_search(model, source, mask, inference=Inference(terms=5), **options), strict=True)
+    ):
+        words = torch.tensor([[BEGIN, *found.tokens]])
+        arguments = source[b : b + 1], mask[b : b + 1], words[:, :-1], words[:, 1:]
+        likelihood = target_log_probs(model.eval(), *arguments, torch.ones_like(words[:, 1:]).bool()).sum()
+        assert likelihood > best.log_prob - 0.1
 
 
 def test_soft_attention_and_bayesian_attention_at_its_mean_agree():

@@ -48,6 +48,7 @@ def test_bad_options(changes, message):
     ("options", "error", "message"),
     [
         ({"k_max": 0}, ValueError, "k_max is 0, expected an integer of at least 1"),
+        ({"terms": 0}, ValueError, "terms is 0, expected an integer of at least 1, or None for all alignments"),
         ({"samples": -1}, ValueError, "samples is -1, expected an integer of at least 0"),
         ({"family": "soft"}, TypeError, "family is 'soft', expected a Family"),
     ],

@@ -37,6 +37,23 @@ def test_next_words_are_the_explicit_sum(k_max, soft):
             torch.testing.assert_close(log_probs[b], log_f[log_p.argmax()])
 
 
+@pytest.mark.parametrize("terms", [1, 2, 5, 9])
+def test_the_most_probable_terms_are_renormalised_and_the_feed_is_that_of_all(terms):
+    model, (source, mask), prefix = make().eval(), batch(), (2, 3, 0)
+    state = model.start(model.encode(source, mask), mask)
+    for word in (BEGIN, *prefix):
+        step = model.step(state, model.embed(torch.full((3,), word)))
+        state = step.state
+    log_probs = next_word_log_probs(model, step, Inference(terms=terms))
+    for b in range(3):
+        log_f, log_p, exact = explicit(model, source[b, : mask[b].sum()], prefix)
+        kept = log_p.argsort(descending=True)[:terms]
+        expected = (log_f[kept] + log_p[kept].log_softmax(0)[:, None]).logsumexp(0)
+        torch.testing.assert_close(log_probs[b], expected)
+        if terms >= len(log_p):
+            torch.testing.assert_close(log_probs[b], exact)
+
+
 @pytest.mark.parametrize("k_max", [None, 1, 3])
 @pytest.mark.parametrize("top", [None, 2])
 def test_a_sparse_prior_is_summed_over_its_support(top, k_max):

@@ -1,0 +1,96 @@
+"""Whether a network has learned anything: by its perplexity, its attention and the sentences it writes."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from experiments.datasets.text.vocabulary import BEGIN, END, PAD
+
+__all__ = ["DEFINITIONS", "most_frequent", "print_verdict", "unigram_perplexity", "warnings_of"]
+
+DEFINITIONS = {
+    "val_ppl_unigram": "perplexity per word piece of the same validation text under the frequencies of word pieces in "
+    "the training text, each counted once more",
+    "test_relative_entropy": "entropy of the mean posterior weights of a word piece over that of uniform weights, mean "
+    "over word pieces that have several places to attend to",
+    "test_attention_change": "total variation distance between the mean posterior weights of a word piece and their "
+    "mean over its sentence, mean over word pieces of sentences with several",
+    "test_most_frequent": "share of the most frequent sentence among those that were written of the test data",
+}
+LEAST_GAIN = 0.1  # below a unigram model's perplexity
+MOST_ENTROPY = 0.95  # of uniform attention
+LEAST_CHANGE = 0.05  # from word to word; weights that have nothing in common have 1
+MOST_ALIKE = 0.5  # of the sentences
+
+
+def unigram_perplexity(train: Sequence[Tensor], val: Sequence[Tensor], *, vocabulary: int) -> float:
+    """Perplexity per word piece of sentences under the frequencies of word pieces in others, their ends counted too.
+
+    Every piece counts once more than it comes (Laplace), since one may be new.
+
+    Args:
+        train: Ids of every training sentence, without special ones.
+        val: Ids of every validation sentence.
+        vocabulary: Number of word pieces, special ones too.
+    """
+    train_counts, val_counts = (
+        torch.bincount(torch.cat([*sentences, torch.full((len(sentences),), END)]), minlength=vocabulary).double()
+        for sentences in (train, val)
+    )
+    train_counts += 1
+    train_counts[[PAD, BEGIN]] = 0  # never said
+    log_probs = (train_counts / train_counts.sum()).log()
+    return math.exp(-log_probs[val_counts > 0].dot(val_counts[val_counts > 0]).item() / val_counts.sum().item())
+
+
+def most_frequent(sentences: Sequence[str]) -> dict[str, float]:
+    """The metric ``test_most_frequent``; nothing of a single sentence."""
+    if len(sentences) < 2:
+        return {}
+    return {"test_most_frequent": max(Counter(sentences).values()) / len(sentences)}
+
+
+def warnings_of(metrics: Mapping[str, float]) -> list[str]:
+    """What shows that a network has learned nothing, a sentence each; metrics that are missing show nothing."""
+    value = {name: metrics.get(name, math.nan) for name in ("val_ppl", *DEFINITIONS)}
+    found = []
+    if value["val_ppl"] > (1 - LEAST_GAIN) * value["val_ppl_unigram"]:
+        found.append(
+            f"the network predicts words hardly better than their frequencies do: its validation perplexity is "
+            f"{value['val_ppl']:.4g}, that of a unigram model {value['val_ppl_unigram']:.4g}, and {LEAST_GAIN:.0%} "
+            f"less is expected; train for longer, or with another learning rate"
+        )
+    if value["test_relative_entropy"] > MOST_ENTROPY:
+        found.append(
+            f"the attention is nearly uniform: its entropy is {value['test_relative_entropy']:.1%} of the largest "
+            f"possible, where {MOST_ENTROPY:.0%} at most is expected"
+        )
+    elif value["test_attention_change"] < LEAST_CHANGE:
+        found.append(
+            f"the attention looks at the same places for every word of a sentence: {value['test_attention_change']:.1%}"
+            f" of it changes from word to word, where {LEAST_CHANGE:.0%} at least is expected"
+        )
+    if value["test_most_frequent"] > MOST_ALIKE:
+        found.append(
+            f"the network writes the same sentence for {value['test_most_frequent']:.0%} of the test data, so the "
+            f"scores of its sentences say little; {MOST_ALIKE:.0%} at most is expected"
+        )
+    return found
+
+
+def print_verdict(metrics: Mapping[str, float]) -> None:
+    """Print whether a network has learned anything: warnings on stderr, or by how much it beats word frequencies."""
+    found = warnings_of(metrics)
+    for text in found:
+        print(f"warning: {text}", file=sys.stderr)
+    if not found and "val_ppl_unigram" in metrics:
+        print(
+            f"The network has learned something: its validation perplexity is {metrics['val_ppl']:.4g}, that of a "
+            f"unigram model of the training words {metrics['val_ppl_unigram']:.4g}."
+        )
