@@ -35,7 +35,7 @@ class TokenLikelihood(TorchDistribution):
         features: x, ``[..., D]``; the batch shape is ``[...]``.
         weight: W, ``[V, D]``, as in ``torch.nn.Linear(D, V).weight``.
         bias: b, ``[V]``; an entry of -inf forbids a token.
-        chunk_rows: Rows of features whose logits exist at a time; about 4 MB of them (40 on a GPU) when omitted. The
+        chunk_rows: Rows of features whose logits exist at a time; about 8 MB of them (40 on a GPU) when omitted. The
             result does not depend on it.
         validate_args: Check tokens and results; on by default, as everywhere in torch.distributions.
 

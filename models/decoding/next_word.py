@@ -33,7 +33,7 @@ def next_word_log_probs(
         model: The model.
         step: From :meth:`AttentionDecoder.step`, which was given the same ``k_max``.
         inference: How the attention is integrated out.
-        chunk_rows: Rows whose logits exist at a time, times alignments; about 4 MB of them (40 on a GPU) when omitted.
+        chunk_rows: Rows whose logits exist at a time, times alignments; about 8 MB of them (40 on a GPU) when omitted.
 
     Returns:
         ``[B, V]``, in at least float32.

@@ -216,9 +216,9 @@ def test_nothing_observed(batch, token_shape):
 @pytest.mark.parametrize(
     ("arguments", "device", "rows"),
     [
-        ((10_000,), "cpu", 100),
+        ((10_000,), "cpu", 200),
         ((10_000,), "cuda:0", 1000),
-        ((10_000, torch.float64), "cpu", 50),
+        ((10_000, torch.float64), "cpu", 100),
         ((10**9,), "cpu", 1),
     ],
 )

@@ -29,7 +29,7 @@ def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_memory_does_not_grow_with_the_alignments() -> None:
-    """All logits take 128 MB, and Pyro keeps two copies; the chunked ones take 4 MB."""
+    """All logits take 128 MB, and Pyro keeps two copies; the chunked ones take 8 MB."""
     sizes = Sizes(40, targets=20, width=8, vocabulary=2500)
     by_hand, plain, chunked = (peak_memory(make_step, name, sizes) for name in CONTESTANTS)
     assert by_hand > 128

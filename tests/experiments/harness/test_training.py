@@ -82,6 +82,36 @@ def train(folder, kind=Training, at=(), epochs=6, resume=False, patience=100, kl
     return module, fitted
 
 
+class InOtherTerms(Training):
+    def terms(self, name, value):
+        return ("val_error", value**0.5) if name == "val_loss" else super().terms(name, value)
+
+
+@pytest.mark.parametrize("batch_size", [4, 8], ids=["over batches", "over epochs"])
+def test_the_bar_shows_the_loss_and_validation_in_the_terms_of_the_task(batch_size, tmp_path, capfd):
+    _, fitted = train(tmp_path, InOtherTerms, epochs=2, batch_size=batch_size, progress=True)
+    shown = "".join(capfd.readouterr())
+    assert re.search(r"[ \[]loss=\d+\.\d+, val_error=", shown)
+    assert f"val_error={fitted.history[-1]['val_loss'] ** 0.5:.3f}" in shown
+    assert "val_loss" not in shown
+
+
+def test_fused_adam_makes_the_same_steps():
+    weights = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        model, x = Model(), torch.rand(4, 2)
+        module = Training(model, AttentionGuide(model, Weibull()), AttentionELBO(), learning_rate=0.1, fused=fused)
+        optimizer = module.configure_optimizers()
+        assert bool(optimizer.defaults["fused"]) == fused
+        for _ in range(3):
+            optimizer.zero_grad()
+            module.objective(x, x.sum(-1)).backward()
+            optimizer.step()
+        weights.append(module.state_dict())
+    torch.testing.assert_close(*weights)
+
+
 def numbers(fitted):
     """The history without what time it took."""
     return [{name: value for name, value in row.items() if name != "step_ms"} for row in fitted.history]

@@ -114,15 +114,42 @@ def test_evaluation_on_files_is_that_of_the_same_text(translation_run, capsys):
     assert "chrF: nrefs:1|case:lc" in capsys.readouterr().out
 
 
+def test_an_exact_search_gives_the_bleu_of_the_training(translation_run, capsys):
+    """By default it sums over the most probable alignments alone, and says so."""
+    found = evaluate_run(EvaluateConfig(run=translation_run, sum_over="all"))
+    assert found["BLEU"] == json.loads((translation_run / "metrics.json").read_text())["test_bleu"]
+    assert "--sum-over" not in capsys.readouterr().out
+    assert command_line("evaluate", translation_run, "--sum-over", "3") == 0
+    assert "sums over the 3 most probable alignments" in capsys.readouterr().out
+
+
+def test_evaluation_is_written_as_json(translation_run, tmp_path, capsys):
+    out, sized = tmp_path / "new" / "scores.json", ["--max-length", "1"]
+    assert command_line("evaluate", translation_run, "--out", out, *sized) == 0
+    written = json.loads(out.read_text())
+    definitions = written.pop("definitions")
+    assert written.keys() == definitions.keys() == {"perplexity", "BLEU", "chrF", "sentences", "cut"}
+    assert written == evaluate_run(EvaluateConfig(run=translation_run, max_length=1)) | {"sentences": 6, "cut": 6}
+    assert definitions["BLEU"].startswith("sacrebleu nrefs:1")
+    capsys.readouterr()
+    out.write_text("my own\n")
+    assert command_line("evaluate", translation_run, "--out", out) == 1
+    assert "scores.json is there already" in capsys.readouterr().err
+    assert out.read_text() == "my own\n"
+    assert command_line("evaluate", translation_run, "--out", out, *sized, "--overwrite") == 0
+    assert json.loads(out.read_text())["cut"] == 6
+
+
 @pytest.mark.parametrize(
     ("change", "parts"),
     [
         (lambda folder: (folder / "b.en").write_text("one\n"), ["b.en: 1 lines, but 2", "line 2 has no partner"]),
         (lambda folder: (folder / "b.en").write_text("one\n\n"), ["b.en: line 2 is empty", "from both files"]),
         (lambda folder: (folder / "b.en").unlink(), ["b.en is missing"]),
+        (lambda folder: (folder / "b.en").write_bytes(b"one\ntw\xf6\n"), ["b.en: line 2 is not UTF-8", "both files"]),
         (lambda folder: [(folder / name).write_text("") for name in ("a.de", "b.en")], ["are empty"]),
     ],
-    ids=["no partner", "empty on one side", "missing", "nothing"],
+    ids=["no partner", "empty on one side", "missing", "another encoding", "nothing"],
 )
 @pytest.mark.parametrize("command", ["evaluate", "align"])
 def test_pairs_of_files_that_do_not_go_together(translation_run, tmp_path, change, parts, command, capsys):

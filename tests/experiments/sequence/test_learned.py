@@ -1,0 +1,117 @@
+"""Whether a network has learned anything: word frequencies, how attention moves, and what is said of them."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from experiments.datasets.text.batches import Batch, padded, teacher_forced
+from experiments.sequence.alignments import BatchAlignment, EntropySums
+from experiments.sequence.learned import most_frequent, print_verdict, unigram_perplexity, warnings_of
+
+GOOD = {
+    "val_ppl": 10.0,
+    "val_ppl_unigram": 100.0,
+    "test_relative_entropy": 0.5,
+    "test_attention_change": 0.4,
+    "test_most_frequent": 0.1,
+}
+
+
+def ids(*sentences):
+    return [torch.tensor(sentence, dtype=torch.int64) for sentence in sentences]
+
+
+@pytest.mark.parametrize(
+    ("val", "probabilities"),
+    [
+        ([[5]], [2 / 10, 3 / 10]),
+        ([[4, 4], []], [4 / 10, 4 / 10, 3 / 10, 3 / 10]),
+        ([[6, 4]], [1 / 10, 4 / 10, 3 / 10]),
+    ],
+    ids=["one piece", "an empty sentence", "a new piece"],
+)
+def test_word_frequencies_count_once_more_and_with_the_ends(val, probabilities):
+    """Of eight pieces the first two never come; two ends, three 4 and one 5 are there, and 3, 6 and 7 are new."""
+    train = ids([4, 4, 5], [4])
+    total = sum(math.log(p * 10 / 12) for p in probabilities)
+    expected = math.exp(-total / len(probabilities))
+    assert unigram_perplexity(train, ids(*val), vocabulary=8) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "part"),
+    [
+        ("val_ppl", 90.1, "perplexity is 90.1, that of a unigram model 100"),
+        ("val_ppl", math.inf, "perplexity is inf"),
+        ("test_relative_entropy", 0.951, "nearly uniform: its entropy is 95.1%"),
+        ("test_attention_change", 0.049, "the same places for every word of a sentence: 4.9%"),
+        ("test_most_frequent", 0.51, "the same sentence for 51% of the test data"),
+    ],
+)
+def test_what_shows_that_nothing_was_learned_is_said_in_a_sentence(metric, value, part, capsys):
+    [text] = warnings_of(GOOD | {metric: value})
+    assert part in text
+    print_verdict(GOOD | {metric: value})
+    assert capsys.readouterr() == ("", f"warning: {text}\n")
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        GOOD,
+        GOOD | {"val_ppl": 89.9, "test_relative_entropy": 0.95, "test_attention_change": 0.05},
+        {name: GOOD[name] for name in ("val_ppl", "val_ppl_unigram")},
+    ],
+    ids=["good", "just good", "weights that are no probabilities"],
+)
+def test_a_network_that_has_learned_something_is_not_warned_of(metrics, capsys):
+    assert warnings_of(metrics) == []
+    print_verdict(metrics)
+    out, err = capsys.readouterr()
+    assert f"perplexity is {metrics['val_ppl']}, that of a unigram model of the training words 100" in out
+    assert err == ""
+
+
+def test_uniform_attention_is_not_said_twice():
+    texts = warnings_of(GOOD | {"test_relative_entropy": 1.0, "test_attention_change": 0.0})
+    assert ["uniform" in text for text in texts] == [True]
+
+
+@pytest.mark.parametrize(
+    ("sentences", "expected"),
+    [(["a", "b", "a", "a"], {"test_most_frequent": 0.75}), (["a"], {}), ([], {})],
+)
+def test_the_most_frequent_sentence(sentences, expected):
+    assert most_frequent(sentences) == expected
+
+
+def spread(weights):
+    """Relative entropy and change of attention of two sentences: three and one words, four and one places."""
+    source = padded(ids([4, 4, 4, 4], [4]))
+    batch = Batch(*source, *teacher_forced(ids([5, 5], [])), torch.arange(2))
+    posterior = torch.rand(1, 2, 3, 4)  # at the padding anything
+    posterior[0, 0] = torch.tensor(weights)
+    posterior[0, 1, 0] = torch.tensor([1.0, 0, 0, 0])
+    trained = SimpleNamespace(
+        family=SimpleNamespace(kind="alignment"), model=SimpleNamespace(attention=SimpleNamespace(prior=None))
+    )
+    sums = EntropySums()
+    sums.add(trained, batch, BatchAlignment(None, posterior))
+    return sums.metrics["test_relative_entropy"], sums.metrics["test_attention_change"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "entropy", "change"),
+    [
+        ([[0.25] * 4] * 3, 1.0, 0.0),
+        ([[0.5, 0.5, 0, 0]] * 3, 0.5, 0.0),
+        ([[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 0, 1.0]], 0.0, 2 / 3),
+        ([[1.0, 0, 0, 0], [1.0, 0, 0, 0], [0.5, 0.5, 0, 0]], 1 / 6, (1 / 6 + 1 / 6 + 1 / 3) / 3),
+    ],
+    ids=["uniform", "constant", "every word elsewhere", "one word apart"],
+)
+def test_how_attention_spreads_and_moves(weights, entropy, change):
+    """Sentences of one word, or of one place, say nothing."""
+    assert spread(weights) == (pytest.approx(entropy), pytest.approx(change))
