@@ -64,8 +64,8 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.support_record: dict[str, Tensor] = {}
         self.cut_record: dict[str, Tensor] = {}
 
