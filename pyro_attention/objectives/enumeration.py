@@ -139,7 +139,7 @@ class _PossibleOnly(Messenger):
         fn, mask = msg["fn"], msg["mask"]
         if isinstance(fn, SparseAlignment) and "_enumerate_dim" in msg["infer"]:
             self.possible.append(fn.is_possible(msg["value"]))
-            counted = torch.as_tensor(True if mask is None else mask).to(fn.probs.device).expand(fn.batch_shape)
+            counted = torch.as_tensor(True if mask is None else mask).to(fn.logits.device).expand(fn.batch_shape)
             total = counted.sum().clamp(min=1)
             self.sizes[msg["name"]] = fn.support_size.where(counted, 0).sum() / total
             self.cuts[msg["name"]] = (fn.is_cut & counted).sum() / total
