@@ -115,7 +115,7 @@ class VQAConfig(VQAOptions, AlignmentSchemeOptions):
     model: ModelName = "mcan"
     guide: SchemeName = "weibull"
     normalizer: NormalizerName = "softmax"
-    kl_weight: NonNegativeFloat = 1e-3
+    kl_weight: NonNegativeFloat = 1e-5
     feature_noise: NonNegativeFloat = 0.0
     test_noise: tuple[NonNegativeFloat, ...] = (0.0, 0.5)
     train_share: ClosedUnitInterval = 1.0
@@ -231,7 +231,7 @@ class CompareQuestions(VQAOptions, SweepOptions):
     max_epochs: PositiveInt = 10
     num_samples: PositiveInt = 5
     seeds: PositiveInt = 2
-    kl_weight: NonNegativeFloat = 1e-3
+    kl_weight: NonNegativeFloat = 1e-5
     pictures: NonNegativeInt = 2
 
 
