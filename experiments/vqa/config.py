@@ -172,6 +172,7 @@ class TableConfig(VQAOptions, SweepOptions):
         blocks: bam compares posteriors of the attention of MCAN on clean and noisy regions, va the inference of one
             alignment, dn normalisers of the attention between several views of digit scenes.
         rows: Rows of these blocks; all when omitted. Those that others are compared with have to be among them.
+        max_epochs: Epochs of every training at most.
         seeds: Trainings of every row.
         seed: The first seed.
         num_samples: Posterior samples, and dropout masks, of test scores.
@@ -179,6 +180,7 @@ class TableConfig(VQAOptions, SweepOptions):
 
     blocks: tuple[BlockName, ...] = ("bam", "va", "dn")
     rows: tuple[str, ...] | None = None
+    max_epochs: PositiveInt = 8
     seeds: PositiveInt = 3
 
 
