@@ -53,8 +53,8 @@ def run(config: SearchConfig) -> dict[str, float]:
         for key in losses
     ]
     text = (
-        f"MCAN on the validation questions at its best epoch, attention at its posterior mean, mean over the "
-        f"seeds, which are none of the table's. Fixed priors take the setting of contextual ones."
+        "MCAN on the validation questions at its best epoch, attention at its posterior mean, mean over the "
+        "seeds, which are none of the table's. Fixed priors take the setting of contextual ones."
     )
     report = Report(f"Settings tried: questions about photographs ({config.dataset})", f"search-{name}",
                     [Part(text=text, rows=table)])  # fmt: skip
