@@ -205,12 +205,14 @@ class StudiesConfig(VQAOptions, SweepOptions):
 
     Args:
         shares: Shares of the training questions, 1 among them, which uncertainty is studied with.
+        max_epochs: Epochs of every training at most.
         seeds: Trainings of every row; together they are the deep ensemble.
         seed: The first seed.
         num_samples: Posterior samples, and dropout masks, of test scores.
     """
 
     shares: tuple[ClosedUnitInterval, ...] = (0.05, 0.1, 0.25, 1.0)
+    max_epochs: PositiveInt = 8
     seeds: PositiveInt = 3
 
 
