@@ -66,7 +66,7 @@ class AlignmentSchemesConfig:
 
     sources: tuple[PositiveInt, ...] = (10, 25)
     vocabulary: PositiveInt = 10_000
-    top_k: PositiveInt = 4
+    top_k: PositiveInt = 3
     out: Path = Path("runs", "bench", "alignment_schemes")
     rounds: PositiveInt = 5
     threads: PositiveInt | None = None

@@ -94,7 +94,7 @@ class SparseAlignment(CategoricalAlignment):
 
         A query with fewer keys has impossible ones at the end. The keys differ between queries: always expanded.
         """
-        return self.probs.topk(int(self.support_size.max()), dim=-1).indices.movedim(-1, 0)
+        return self.logits.topk(int(self.support_size.max()), dim=-1).indices.movedim(-1, 0)
 
     def is_possible(self, value: Tensor) -> Tensor:
         """True where a value has a positive probability."""

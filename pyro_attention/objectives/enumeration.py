@@ -66,8 +66,8 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.support_record: dict[str, Tensor] = {}
         self.cut_record: dict[str, Tensor] = {}
 
@@ -143,7 +143,7 @@ class _PossibleOnly(Messenger):
             self.possible.append(fn.is_possible(msg["value"]))
             if not isinstance(fn, SparseAlignment):
                 return
-            counted = torch.as_tensor(True if mask is None else mask).to(fn.probs.device).expand(fn.batch_shape)
+            counted = torch.as_tensor(True if mask is None else mask).to(fn.logits.device).expand(fn.batch_shape)
             total = counted.sum().clamp(min=1)
             self.sizes[msg["name"]] = fn.support_size.where(counted, 0).sum() / total
             self.cuts[msg["name"]] = (fn.is_cut & counted).sum() / total

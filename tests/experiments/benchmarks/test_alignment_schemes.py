@@ -11,10 +11,12 @@ TINY = Sizes(3, targets=2, batch=2, width=4, vocabulary=6)
 
 
 @pytest.mark.parametrize("contestant", CONTESTANTS)
-def test_a_step_trains(contestant: Contestant) -> None:
-    step = make_step(contestant, TINY)
-    losses = torch.stack([step() for _ in range(100)])
-    assert losses[-20:].mean() < losses[:20].mean()
+def test_a_step_leaves_the_network_untrained(contestant: Contestant) -> None:
+    step, losses = make_step(contestant, TINY), []
+    for _ in range(2):
+        torch.manual_seed(0)  # of dropout
+        losses.append(step())
+    torch.testing.assert_close(*losses, rtol=0, atol=0)
 
 
 def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
