@@ -232,7 +232,7 @@ def fit(
     ours = [*callbacks, history, stopping, RandomState(), checkpoints]
     if config.progress:  # over epochs where an epoch is one batch, else over batches
         one_batch = isinstance(train_data, Sized) and len(train_data) == 1
-        ours.append((EpochBar if one_batch else BatchBar)(monitor, module.terms))
+        ours.append(EpochBar(monitor, module.terms) if one_batch else BatchBar(monitor, module.terms))
     target = resolve_device(config.device)
     write_environment(folder, target)
     resume_from = checkpoints.resumable(config.max_epochs) if config.resume else None
