@@ -1,0 +1,69 @@
+"""Texts with headlines of a run, as pairs of ids; training begins with the first words of the texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments.datasets.text.batches import BucketSampler, EncodedText
+from experiments.datasets.text.headlines import HeadlineText, lead, load_headlines
+from experiments.datasets.text.parallel_text import ParallelText
+from experiments.datasets.text.vocabulary import Vocabulary
+from experiments.headlines.config import HeadlineOptions
+
+__all__ = ["LeadSampler", "TrainingPairs", "encoded", "first_headlines", "load_texts"]
+
+
+def load_texts(config: HeadlineOptions) -> dict[str, HeadlineText]:
+    """The splits, with as many texts as configured.
+
+    Raises:
+        FileNotFoundError, ValueError: As of :func:`load_headlines`.
+    """
+    files = {"train": config.train_file, "val": config.val_file, "test": config.test_file}
+    found = load_headlines(data_root=config.data_root, files=files)
+    kept = {"train": config.train_texts, "val": config.test_texts, "test": config.test_texts}
+    return {split: data.kept([*range(len(data))][: kept[split]]) for split, data in found.items()}
+
+
+def encoded(
+    texts: Sequence[str], headlines: Sequence[str], vocabulary: Vocabulary, config: HeadlineOptions
+) -> EncodedText:
+    """Pairs of a text and a headline, cut off at the lengths that the network has room for."""
+    pairs = EncodedText(ParallelText(list(texts), list(headlines), "headlines", ("text", "headline")), vocabulary)
+    pairs.sources = [ids[: config.length] for ids in pairs.sources]
+    pairs.targets = [ids[: config.headline_length - 1] for ids in pairs.targets]
+    return pairs
+
+
+def first_headlines(data: HeadlineText, vocabulary: Vocabulary, config: HeadlineOptions) -> EncodedText:
+    """Every text with its first headline."""
+    return encoded(data.texts, [headlines[0] for headlines in data.headlines], vocabulary, config)
+
+
+class TrainingPairs(EncodedText):
+    """Every text with each of its headlines, and behind these pairs every text with its first words.
+
+    Attributes:
+        headlines: Number of pairs with a headline.
+    """
+
+    def __init__(self, data: HeadlineText, vocabulary: Vocabulary, config: HeadlineOptions) -> None:
+        texts = [text for text, headlines in zip(data.texts, data.headlines, strict=True) for _ in headlines]
+        headlines = [headline for some in data.headlines for headline in some]
+        leads = [lead(text, config.lead_words) for text in data.texts]
+        pairs = encoded([*texts, *data.texts], [*headlines, *leads], vocabulary, config)
+        self.sources, self.targets, self.headlines = pairs.sources, pairs.targets, len(texts)
+
+
+class LeadSampler(BucketSampler):
+    """First words of the texts in the first epochs, headlines in the others; every pair once an epoch."""
+
+    def __init__(self, data: TrainingPairs, *, lead_epochs: int, sentences: int, seed: int = 0) -> None:
+        super().__init__(data.lengths, sentences=sentences, seed=seed)
+        self.headlines, self.lead_epochs = data.headlines, lead_epochs
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        """Return the batches of an epoch."""
+        first, last = (self.headlines, len(self.lengths)) if epoch < self.lead_epochs else (0, self.headlines)
+        order = BucketSampler(self.lengths[first:last], sentences=self.sentences, seed=self.seed)
+        return [[first + place for place in batch] for batch in order.batches(epoch)]
