@@ -87,7 +87,7 @@ class HeadlineWriter(nn.Module):
         layers: int = 2,
         positions: int = 32,
         dropout: float = 0.1,
-        prior: Callable[[int, int], Prior] = lambda key_dim, heads: FixedGammaPrior(),
+        prior: Callable[[int, int], Prior] = lambda *_: FixedGammaPrior(),
     ) -> None:
         super().__init__()
         width, heads = encoder.tokens.embedding_dim, encoder.layers[0].attention.num_heads

@@ -62,7 +62,7 @@ class HeadlineOptions(BatchOptions, PosteriorOptions):
     dropout: Dropout = 0.1
     decoder: Literal["soft", "latent"] = "soft"
     hybrid_share: ClosedUnitInterval = 0.1
-    lead_epochs: NonNegativeInt = 3
+    lead_epochs: NonNegativeInt = 2
     lead_words: PositiveInt = 8
     beam: PositiveInt = 4
     length_penalty: NonNegativeFloat = 1.0
@@ -71,7 +71,7 @@ class HeadlineOptions(BatchOptions, PosteriorOptions):
     kl_weight: NonNegativeFloat = 1e-3
     batch_size: PositiveInt = 32
     learning_rate: PositiveFloat = 2e-3
-    max_epochs: PositiveInt = 15
+    max_epochs: PositiveInt = 10
     num_samples: PositiveInt = 10
 
 
@@ -87,7 +87,6 @@ class HeadlineConfig(HeadlineOptions, SchemeOptions):
 
     normalizer: NormalizerName = "softmax"
     guide: WeightsSchemeName = "soft"
-    kl_weight: NonNegativeFloat = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)

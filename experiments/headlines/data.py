@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from experiments.datasets.text.batches import BucketSampler, EncodedText
 from experiments.datasets.text.headlines import HeadlineText, lead, load_headlines
 from experiments.datasets.text.parallel_text import ParallelText
@@ -44,26 +46,36 @@ class TrainingPairs(EncodedText):
     """Every text with each of its headlines, and behind these pairs every text with its first words.
 
     Attributes:
-        headlines: Number of pairs with a headline.
+        counts: Number of headlines of every text.
     """
 
     def __init__(self, data: HeadlineText, vocabulary: Vocabulary, config: HeadlineOptions) -> None:
-        texts = [text for text, headlines in zip(data.texts, data.headlines, strict=True) for _ in headlines]
+        self.counts = [len(headlines) for headlines in data.headlines]
+        texts = [text for text, count in zip(data.texts, self.counts, strict=True) for _ in range(count)]
         headlines = [headline for some in data.headlines for headline in some]
         leads = [lead(text, config.lead_words) for text in data.texts]
         pairs = encoded([*texts, *data.texts], [*headlines, *leads], vocabulary, config)
-        self.sources, self.targets, self.headlines = pairs.sources, pairs.targets, len(texts)
+        self.sources, self.targets = pairs.sources, pairs.targets
 
 
 class LeadSampler(BucketSampler):
-    """First words of the texts in the first epochs, headlines in the others; every pair once an epoch."""
+    """Every text once an epoch: in the first epochs with its first words, then with one of its headlines.
+
+    Which of several headlines is drawn anew in every epoch.
+    """
 
     def __init__(self, data: TrainingPairs, *, lead_epochs: int, sentences: int, seed: int = 0) -> None:
         super().__init__(data.lengths, sentences=sentences, seed=seed)
-        self.headlines, self.lead_epochs = data.headlines, lead_epochs
+        self.counts, self.lead_epochs = np.array(data.counts), lead_epochs
 
     def batches(self, epoch: int) -> list[list[int]]:
         """Return the batches of an epoch."""
-        first, last = (self.headlines, len(self.lengths)) if epoch < self.lead_epochs else (0, self.headlines)
-        order = BucketSampler(self.lengths[first:last], sentences=self.sentences, seed=self.seed)
-        return [[first + place for place in batch] for batch in order.batches(epoch)]
+        if epoch < self.lead_epochs:
+            places = self.counts.sum() + np.arange(len(self.counts))
+        else:
+            # 1: other numbers than those of the order
+            draws = np.random.default_rng([self.seed, epoch, 1]).integers(self.counts)
+            places = np.cumsum(self.counts) - self.counts + draws
+        chosen: list[int] = places.tolist()
+        order = BucketSampler([self.lengths[place] for place in chosen], sentences=self.sentences, seed=self.seed)
+        return [[chosen[place] for place in batch] for batch in order.batches(epoch)]

@@ -69,7 +69,7 @@ def build(config: HeadlineConfig, vocabulary: Vocabulary) -> TrainedWriter:
 
     def make(prior: PriorFactory) -> HeadlineWriter:
         # a contextual prior of soft attention would have parameters that nothing trains
-        decoder: PriorFactory = prior if latent else lambda key_dim, heads: FixedGammaPrior()
+        decoder: PriorFactory = prior if latent else lambda *_: FixedGammaPrior()
         return HeadlineWriter(text_encoder(config, vocabulary, prior), **sizes, prior=decoder)
 
     model = seeded_build(make, scheme.prior, seed=config.seed)

@@ -13,8 +13,8 @@ __all__ = ["DEFINITIONS", "ROUGE", "lead_baseline", "rouge"]
 ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # with torchmetrics' names
 _KINDS = {"rouge_1": "words", "rouge_2": "pairs of words", "rouge_l": "the longest common subsequence of words"}
 DEFINITIONS = {
-    name: f"ROUGE by torchmetrics, F-measure of {what}, without stemming, in small letters, of letters and digits alone; "
-    "of several references the best; mean over texts, times 100"
+    name: f"ROUGE by torchmetrics, F-measure of {what}, without stemming, in small letters, of letters and digits "
+    "alone; of several references the best; mean over texts, times 100"
     for name, what in _KINDS.items()
 }
 
