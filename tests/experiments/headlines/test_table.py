@@ -63,6 +63,6 @@ def test_a_table_without_rows(options, tmp_path):
 
 
 def test_missing_data(tmp_path):
-    with pytest.raises(UserError, match=r"headline/gigaword\.jsonl is missing"):
+    with pytest.raises(UserError, match=r"headline-train/gigaword_train_sample\.jsonl is missing"):
         run(HeadlineTableConfig(out=tmp_path / "out", data_root=Path("nowhere")))
     assert not (tmp_path / "out").exists()

@@ -5,6 +5,7 @@ import json
 import math
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -97,7 +98,7 @@ def test_initial_weights_depend_on_the_seed_alone(tiny_config, tmp_path):
 
 
 def test_the_first_epochs_have_the_first_words(tiny_config, tmp_path):
-    config = tiny_config(lead_words=2)
+    config = tiny_config(lead_words=2, length=80, headline_length=40)
     data = load_texts(config)["train"]
     vocabulary = load_vocabulary(config, tmp_path, data)
     pairs = TrainingPairs(data, vocabulary, config)
@@ -160,13 +161,13 @@ def test_ctrl_c_and_resume_give_the_same_run(stop, tiny_config, tmp_path, monkey
 
 @pytest.fixture
 def random_writer(tiny_config, tmp_path):
-    """A network of random weights, whose headlines differ, and its test texts."""
+    """A network of random weights, whose headlines differ, and texts of different lengths."""
     config = tiny_config(normalizer="hybrid", beam=3)
     data = load_texts(config)
     trained = build(config, load_vocabulary(config, tmp_path, data["train"]))
     for parameter in trained.model.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
-    return trained, [*data["test"].texts, f"{data['test'].texts[0]} more words"]
+        torch.nn.init.normal_(parameter)
+    return trained, [*data["train"].texts, f"{data['test'].texts[0]} more words", "two words"]
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -198,8 +199,8 @@ def test_a_cut_headline(random_writer):
         ({"vocabulary": 10}, "size is 10"),
         ({"guide": "marginal"}, '"guide"'),
         ({"test_texts": 0}, '"test_texts"'),
-        ({"train_file": "nowhere.jsonl"}, "nowhere.jsonl is missing"),
-        ({"data_root": "nowhere"}, "gigaword.*is missing; expected"),
+        ({"train_file": Path("nowhere.jsonl")}, "nowhere.jsonl is missing"),
+        ({"data_root": Path("nowhere")}, "gigaword.*is missing; expected"),
     ],
 )
 def test_bad_options(options, part, tiny_config):

@@ -115,9 +115,10 @@ def test_bad_lines(tmp_path, name, line, message):
         ("bad.jsonl", b'{"text": "\xff"}\n', "line 1 is no JSON"),
         ("bad.jsonl.gz", b"no archive", "is no gzip archive"),
         ("bad.jsonl.gz", gzip.compress(b"x" * 99)[:-9], "is no gzip archive"),
-        ("bad.jsonl.gz", gzip.compress(b" " * 1001), "more than 1000 bytes when it is unpacked"),
+        ("bad.jsonl.gz", gzip.compress(b" " * 1001), "has more than 1000 bytes when it is unpacked"),
         ("bad.jsonl", b" " * 1001, "has 1001 bytes; expected a file of JSON lines.* of 1000 bytes at most"),
     ],
+    ids=["empty", "other encoding", "no archive", "cut off", "large when unpacked", "large"],
 )
 def test_damaged_files(tmp_path, monkeypatch, name, content, message):
     monkeypatch.setattr(headlines, "MOST_JSON_BYTES", 1000)
