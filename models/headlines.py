@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyro
 import torch
@@ -90,7 +91,8 @@ class HeadlineWriter(nn.Module):
         prior: Callable[[int, int], Prior] = lambda *_: FixedGammaPrior(),
     ) -> None:
         super().__init__()
-        width, heads = encoder.tokens.embedding_dim, encoder.layers[0].attention.num_heads
+        first: Any = encoder.layers[0]
+        width, heads = encoder.tokens.embedding_dim, first.attention.num_heads
         self.encoder = encoder
         self.positions = nn.Embedding(positions, width)
         nn.init.normal_(self.positions.weight, std=width**-0.5)
@@ -156,11 +158,13 @@ class HeadlineWriter(nn.Module):
     def start(self, source: Tensor, source_mask: Tensor) -> HeadlineState:
         """State before the first word, the attention at its posterior mean, for :func:`search_words`."""
         memory = self.encoder(source, source_mask)
-        return HeadlineState(memory, source_mask, tuple(layer.read(layer.text, memory) for layer in self.layers))
+        layers: Any = self.layers
+        return HeadlineState(memory, source_mask, tuple(layer.read(layer.text, memory) for layer in layers))
 
     def advance(self, state: HeadlineState, words: Tensor) -> tuple[Tensor, HeadlineState]:
         """Log probabilities ``[B, V]`` of the next words, after words ``[B]``, and the state after these."""
         hidden, seen = self._embed(words.unsqueeze(1), state.length), []
+        layer: Any
         for number, layer in enumerate(self.layers):
             before = state.words[number] if state.words else None
             hidden, made = layer.advance(hidden, before, state.text[number], state.mask)

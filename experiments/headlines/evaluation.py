@@ -73,12 +73,12 @@ def write_headlines(
     The attention is at its posterior mean.
     """
     config, model, found = trained.config, trained.model.eval(), dict[int, Written]()
-    options = {"beam": beam or config.beam, "no_repeat": no_repeat or config.no_repeat}
     with tqdm(total=len(texts), desc="writing headlines", unit="text", disable=not progress) as bar:
         for batch in _batches(trained, encoded(texts, [""] * len(texts), trained.vocabulary, config)):
             best = search_words(
                 model.start(batch.source, batch.source_mask), model.advance, begin=BEGIN, end=END,
-                max_length=max_length or config.headline_length, length_penalty=config.length_penalty, **options,
+                beam=beam or config.beam, max_length=max_length or config.headline_length,
+                length_penalty=config.length_penalty, no_repeat=no_repeat or config.no_repeat,
             )  # fmt: skip
             for place, (one, *_) in zip(batch.indices.tolist(), best, strict=True):
                 found[place] = Written(trained.vocabulary.decode(one.tokens), cut=not one.finished)

@@ -104,7 +104,6 @@ def beam_search(
     """
     ids, counts = {"begin": begin, "end": end}, {"max_length": max_length, "beam": beam, "keep": keep}
     check_request(model, source, source_mask, inference, ids=ids, counts=counts)
-    options = {"beam": beam, "max_length": max_length, "length_penalty": length_penalty, "keep": keep}
 
     def advance(state: DecoderState, words: Tensor) -> tuple[Tensor, DecoderState]:
         step = model.step(state, model.embed(words), k_max=inference.k_max)
@@ -112,7 +111,10 @@ def beam_search(
 
     with evaluation(model), seeded(seed):
         start = model.start(model.encode(source, source_mask), source_mask)
-        found = search_words(start, advance, begin=begin, end=end, no_repeat=no_repeat, **options)
+        found = search_words(
+            start, advance, begin=begin, end=end, beam=beam, max_length=max_length, length_penalty=length_penalty,
+            keep=keep, no_repeat=no_repeat,
+        )  # fmt: skip
         return align(model, start, found, begin=begin, inference=inference) if alignments else found
 
 
