@@ -71,7 +71,7 @@ class HeadlineOptions(BatchOptions, PosteriorOptions):
     kl_weight: NonNegativeFloat = 1e-3
     batch_size: PositiveInt = 32
     learning_rate: PositiveFloat = 2e-3
-    max_epochs: PositiveInt = 10
+    max_epochs: PositiveInt = 9
     num_samples: PositiveInt = 10
 
 
