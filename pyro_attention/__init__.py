@@ -25,11 +25,12 @@ from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLog
 from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.families.proposal import Proposal
 from pyro_attention.families.soft import Soft
+from pyro_attention.families.sparse import SparseAlignment, SparseAlignmentPrior, SparseCategorical
 from pyro_attention.families.weibull import Weibull, WeibullWeights
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.layers.graph import GraphAttention
 from pyro_attention.layers.multihead import MultiheadAttention
-from pyro_attention.layers.scores import Additive, Bilinear, GraphAdditive, ScaledDotProduct
+from pyro_attention.layers.scores import Additive, Bilinear, GraphAdditive, GraphAdditiveV2, ScaledDotProduct
 from pyro_attention.layout import Dense, EdgeList, Layout
 from pyro_attention.likelihoods import TokenLikelihood
 from pyro_attention.normalizers import NORMALIZERS, DoublyNormalized, Hybrid, Normalizer, Sinkhorn, Softmax
@@ -79,6 +80,7 @@ __all__ = [
     "Gaussian",
     "GaussianWeights",
     "GraphAdditive",
+    "GraphAdditiveV2",
     "GraphAttention",
     "GuideRun",
     "GumbelSoftmax",
@@ -105,6 +107,9 @@ __all__ = [
     "SiteReport",
     "Soft",
     "Softmax",
+    "SparseAlignment",
+    "SparseAlignmentPrior",
+    "SparseCategorical",
     "TokenLikelihood",
     "Weibull",
     "WeibullWeights",

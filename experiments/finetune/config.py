@@ -54,7 +54,7 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
     guide: GuideName = "soft"
     kl_weight: NonNegativeFloat = 1e-7
     kl_warmup: ClosedUnitInterval = 0.2
-    learning_rate: PositiveFloat = 2e-4
+    learning_rate: PositiveFloat = 1e-4
     prior_learning_rate: PositiveFloat = 1e-3
     length: PositiveInt = 128
     weight_decay: NonNegativeFloat = 0.01
@@ -84,7 +84,7 @@ class GlueConfig(FineTuneOptions):
     """
 
     task: GlueName
-    max_epochs: PositiveInt = 5
+    max_epochs: PositiveInt = 4
     pooling: Pooling = "head"
     train_share: ClosedUnitInterval = 1.0
     label_noise: HalfOpenUnitInterval = 0.0
@@ -131,8 +131,8 @@ class ManyRuns(SweepOptions):
 
     model: str = ""
     rows: tuple[RowName, ...] = ("soft", "WF", "WC", "LF", "LC")
-    learning_rate: PositiveFloat = 2e-4
-    max_epochs: PositiveInt = 5
+    learning_rate: PositiveFloat = 1e-4
+    max_epochs: PositiveInt = 4
     pooling: Pooling = "head"
     num_samples: PositiveInt = 20
     precision: Precision = "32"

@@ -115,7 +115,7 @@ class VQAConfig(VQAOptions, AlignmentSchemeOptions):
     model: ModelName = "mcan"
     guide: SchemeName = "weibull"
     normalizer: NormalizerName = "softmax"
-    kl_weight: NonNegativeFloat = 1e-3
+    kl_weight: NonNegativeFloat = 1e-5
     feature_noise: NonNegativeFloat = 0.0
     test_noise: tuple[NonNegativeFloat, ...] = (0.0, 0.5)
     train_share: ClosedUnitInterval = 1.0
@@ -172,6 +172,7 @@ class TableConfig(VQAOptions, SweepOptions):
         blocks: bam compares posteriors of the attention of MCAN on clean and noisy regions, va the inference of one
             alignment, dn normalisers of the attention between several views of digit scenes.
         rows: Rows of these blocks; all when omitted. Those that others are compared with have to be among them.
+        max_epochs: Epochs of every training at most.
         seeds: Trainings of every row.
         seed: The first seed.
         num_samples: Posterior samples, and dropout masks, of test scores.
@@ -179,6 +180,7 @@ class TableConfig(VQAOptions, SweepOptions):
 
     blocks: tuple[BlockName, ...] = ("bam", "va", "dn")
     rows: tuple[str, ...] | None = None
+    max_epochs: PositiveInt = 8
     seeds: PositiveInt = 3
 
 
@@ -203,12 +205,14 @@ class StudiesConfig(VQAOptions, SweepOptions):
 
     Args:
         shares: Shares of the training questions, 1 among them, which uncertainty is studied with.
+        max_epochs: Epochs of every training at most.
         seeds: Trainings of every row; together they are the deep ensemble.
         seed: The first seed.
         num_samples: Posterior samples, and dropout masks, of test scores.
     """
 
     shares: tuple[ClosedUnitInterval, ...] = (0.05, 0.1, 0.25, 1.0)
+    max_epochs: PositiveInt = 8
     seeds: PositiveInt = 3
 
 
@@ -231,7 +235,7 @@ class CompareQuestions(VQAOptions, SweepOptions):
     max_epochs: PositiveInt = 10
     num_samples: PositiveInt = 5
     seeds: PositiveInt = 2
-    kl_weight: NonNegativeFloat = 1e-3
+    kl_weight: NonNegativeFloat = 1e-5
     pictures: NonNegativeInt = 2
 
 

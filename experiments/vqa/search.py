@@ -12,7 +12,7 @@ from experiments.reporting.page import RESULTS
 from experiments.reporting.report import Part, Report
 from experiments.vqa import train as vqa
 from experiments.vqa.config import SearchConfig, VQAConfig
-from experiments.vqa.rows import BLOCKS, GRIDS
+from experiments.vqa.rows import GRIDS, POSTERIORS
 from experiments.vqa.table import prepare, shared_options
 
 __all__ = ["run"]
@@ -37,7 +37,7 @@ def run(config: SearchConfig) -> dict[str, float]:
     prepare(config)
     rows: dict[Key, dict[str, Any]] = {
         (row, ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in setting.items())): {
-            **shared_options(config), **BLOCKS["bam"].rows[row], **setting, "test_noise": (0.0,)
+            **shared_options(config), **POSTERIORS[row], **setting, "test_noise": (0.0,)
         }
         for row, settings in GRIDS.items()
         for setting in settings
@@ -53,8 +53,8 @@ def run(config: SearchConfig) -> dict[str, float]:
         for key in losses
     ]
     text = (
-        f"MCAN on the validation questions at its best epoch, attention at its posterior mean, {config.seeds} seeds "
-        f"from {config.seed} on, which are none of the table's. Fixed priors take the setting of contextual ones."
+        "MCAN on the validation questions at its best epoch, attention at its posterior mean, mean over the "
+        "seeds, which are none of the table's. Fixed priors take the setting of contextual ones."
     )
     report = Report(f"Settings tried: questions about photographs ({config.dataset})", f"search-{name}",
                     [Part(text=text, rows=table)])  # fmt: skip

@@ -118,16 +118,28 @@ def _text(trainings: Trainings[VQAConfig], guesses: Mapping[str, float]) -> str:
         f"{' or '.join(map(str, questions))} training questions; width {one.hidden}, depth {one.layers}, "
         f"{one.heads} heads, dropout {one.dropout:g}, Adam with learning rate "
         f"{one.learning_rate:g}, halved on a plateau, batches of {one.batch_size}, at most "
-        f"{one.max_epochs} epochs, patience {one.patience} on the validation loss. KL weight {one.kl_weight:g} where "
-        f"the attention is Weibull or LogNormal (concentration {one.concentration:g}, scale {one.scale:g}), 1 of an "
-        f"alignment. Test scores over {one.num_samples} samples. The papers' numbers are of another data set and "
-        f"network, and stand here for the order of the rows alone.\n\n"
+        f"{one.max_epochs} epochs, patience {one.patience} on the validation loss. "
+        f"{_settings(trainings)}Test scores over {one.num_samples} samples. The papers' numbers are of another data "
+        f"set and network, and stand here for the order of the rows alone.\n\n"
         f"Without a look at any photograph, the most frequent answer of the training is right for "
         f"{guesses['majority']:.1%} of the test questions, and the most frequent one to questions that begin with the "
         f"same two words for {guesses['form']:.1%}.\n\n"
         f"Mean ± standard deviation over {len(trainings.seeds)} seeds. Differences are taken seed by seed, with their "
         f"95 % confidence interval (Student's t), not corrected for the number of comparisons."
     )
+
+
+def _settings(trainings: Trainings[VQAConfig]) -> str:
+    """KL weights and noise of the rows with random weights."""
+    guides = {config.guide: config for config in trainings.configs.values()}
+    noise = {"lognormal": "scale", "weibull": "concentration"}
+    found = [
+        f"KL weight {guides[guide].kl_weight:g} and {name} {getattr(guides[guide], name):g} of {guide} posteriors"
+        for guide, name in noise.items()
+        if guide in guides
+    ]
+    chosen = "chosen on validation questions about digits (experiments.vqa search)"
+    return f"{'; '.join(found)}: {chosen}. The KL of an alignment has weight 1. " if found else ""
 
 
 def _block_parts(block: Block, runs: Mapping[str, Runs]) -> list[Part]:
