@@ -15,7 +15,7 @@ from experiments.datasets.text.batches import BucketSampler
 from experiments.datasets.text.vocabulary import BEGIN, END
 from experiments.files import write_atomic
 from experiments.harness.results import write_metrics
-from experiments.harness.training import FITTED, Fitted, Trained, fit_batches
+from experiments.harness.training import FITTED, Fitted, fit_batches
 from experiments.sequence.model import AnyTrained
 from models.decoding import Hypothesis, beam_search
 
@@ -53,14 +53,14 @@ def search(trained: AnyTrained, source: Tensor, mask: Tensor, **options: Any) ->
     return [best for best, *_ in found]
 
 
-def shared_metrics(trained: Trained[Any, Any], fitted: Fitted) -> dict[str, float]:
+def shared_metrics(trained: Any, fitted: Fitted) -> dict[str, float]:
     """How the training went, and how large the network is."""
     perplexity = math.exp(fitted.history[fitted.best_epoch]["val_loss"])
     return {"val_ppl": perplexity, **fitted.metrics, "parameters": trained.parameters}
 
 
 def train_and_save(
-    trained: Trained[Any, Any],
+    trained: Any,
     folder: Path,
     train_data: Any,
     val_data: Any,

@@ -117,7 +117,7 @@ def read_headlines(path: Path) -> HeadlineText:
     """
     content = read_bytes(path, expected=_EXPECTED, most=MOST_JSON_BYTES)
     if path.suffix == ".gz":
-        content = unpacked(content, path, expected=_EXPECTED, most=MOST_JSON_BYTES)
+        content = unpacked(content, path, expected=f"{_EXPECTED}. {NEW_COPY}", most=MOST_JSON_BYTES)
     texts, headlines = list[str](), list[tuple[str, ...]]()
     for number, line in enumerate(content.splitlines(), 1):
         text, summaries = _entry(line, f"{path}: line {number}")

@@ -156,7 +156,7 @@ def read_squad(path: Path) -> list[Question]:
     """
     content = read_bytes(path, expected=_EXPECTED, most=MOST_JSON_BYTES)
     if path.suffix == ".gz":
-        content = unpacked(content, path, expected=_EXPECTED, most=MOST_JSON_BYTES)
+        content = unpacked(content, path, expected=f"{_EXPECTED}. {NEW_COPY}", most=MOST_JSON_BYTES)
     try:
         tree = json.loads(content)
     except (ValueError, RecursionError) as error:

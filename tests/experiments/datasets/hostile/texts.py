@@ -5,7 +5,6 @@ from pathlib import Path
 
 from experiments.datasets.images.captions import load_captions
 from experiments.datasets.text.glue import load_glue
-from experiments.datasets.text.headlines import read_headlines
 from experiments.datasets.text.parallel_text import read_parallel
 from experiments.datasets.text.squad import read_squad
 from experiments.datasets.text.sst2 import load_sst2
@@ -32,10 +31,6 @@ def read_paraphrases(root: Path) -> object:
 
 def squad(content: bytes, seen: str, name: str, file: str = "squad.json") -> Case:
     return Case(f"SQuAD: {name}", lambda root: read_squad(root / file), {file: content}, file, seen)
-
-
-def headlines(content: bytes, seen: str, name: str, file: str = "news.jsonl") -> Case:
-    return Case(f"headlines: {name}", lambda root: read_headlines(root / file), {file: content}, file, seen)
 
 
 def flickr8k(name: str, file: str, content: bytes, seen: str, *, named: str | None = None) -> Case:
@@ -122,18 +117,6 @@ TEXTS += [
     squad(b'{"data": [{"title": "' + b"x" * 10_000 + b'", "paragraphs": [7]}]}', "xxx'...: 'context' is None", "title"),
     squad(b"\x1f\x8bno", "is no gzip archive", "no archive", "squad.json.gz"),
     squad(b'{"data": [{"title": "\\ud800"}]}', "'title' holds half a character", "surrogate"),
-]
-TEXTS += anywhere("headlines", lambda root: read_headlines(root / "news.jsonl"), "news.jsonl")
-TEXTS += [
-    headlines(b"", "is empty", "empty"),
-    headlines(b"[" * 100_000, "line 1 is no JSON", "deep"),
-    headlines(b'{"text": ' + b"1" * 10_000 + b"}", "line 1 is no JSON", "long number"),
-    headlines(b'{"text": "\xff"}', "line 1 is no JSON", "other encoding"),
-    headlines(bytes(99), "line 1 is no JSON", "zero bytes"),
-    headlines(b'{"summaries": ["' + b"x" * 10**6 + b'"], "text": 7}', "'text' is 7", "number"),
-    headlines(b'{"summaries": ["a"], "text": "' + b"x" * 10**6 + b'"}', "1000000 letters", "long text"),
-    headlines(b'{"summaries": ["\\ud800"], "text": "a"}', "holds half a character", "surrogate"),
-    headlines(b"\x1f\x8bno", "is no gzip archive", "no archive", "news.jsonl.gz"),
 ]
 TEXTS += anywhere("pairs", pairs, "a.de", **{"a.en": b"a\n"})
 TEXTS += anywhere("vocabulary", vocabulary, "vocabulary.json")
