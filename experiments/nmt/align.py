@@ -13,9 +13,10 @@ from experiments.nmt.alignments import PairAlignment, align_pairs
 from experiments.nmt.config import AlignConfig
 from experiments.nmt.evaluation import batches, progress_bar
 from experiments.nmt.gold import better_reading, read_gold
-from experiments.nmt.input import read_pairs, refuse_to_replace, write_lines
+from experiments.nmt.input import read_pairs
 from experiments.nmt.model import Trained, load_trained
 from experiments.reporting.figures import save
+from experiments.sequence.own_text import refuse_to_replace, write_lines
 from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment, symmetrise
 
 __all__ = ["AlignConfig", "align_file", "aligned_pairs"]

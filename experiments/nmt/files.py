@@ -10,9 +10,10 @@ from experiments.harness.results import write_numbers
 from experiments.nmt.config import EvaluateConfig, TranslateConfig
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import bleu, chrf, perplexity, translate
-from experiments.nmt.input import read_pairs, read_source, refuse_to_replace, write_lines
+from experiments.nmt.input import read_pairs, read_source
 from experiments.nmt.model import load_trained
 from experiments.reporting.tables import metrics_table
+from experiments.sequence.own_text import refuse_to_replace, write_lines
 
 __all__ = ["EvaluateConfig", "TranslateConfig", "evaluate_run", "translate_file"]
 
@@ -36,13 +37,11 @@ def translate_file(config: TranslateConfig) -> Path:
         print(f"{fault}; its translation is an empty line", file=sys.stderr)
     with user_errors(ValueError):
         found = translate(trained, source.text, config, progress=True)
-    lines = [""] * (len(source.places) + len(source.faults))
     for place, translation in zip(source.places, found, strict=True):
-        lines[place] = translation.text
         if translation.cut:
             cut = f"the translation of line {place + 1} was cut at {config.max_length} word pieces"
             print(f"{config.file}: {cut}; --max-length allows more", file=sys.stderr)
-    write_lines(out, lines)
+    write_lines(out, source.in_place(translation.text for translation in found))
     case = ", lower-cased as the text of the training" if trained.config.lowercase else ""
     print(f"{len(found)} sentences{case}: {out}")
     return out

@@ -1,45 +1,23 @@
-"""Text files of the user's own that a trained network reads, and files that it must not write over."""
+"""Text files of the user's own that a trained network reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.datasets.text.parallel_text import ParallelText, Rules, check_pairing, checked_lines, read_lines
 from experiments.datasets.text.word_rules import WordRule
-from experiments.files import UserError, user_errors, write_atomic
+from experiments.files import UserError, user_errors
 from experiments.nmt.config import TranslationConfig
+from experiments.sequence import own_text
+from experiments.sequence.own_text import SourceText
 
-__all__ = ["SourceText", "read_pairs", "read_source", "refuse_to_replace", "write_lines"]
-
-
-@dataclass(frozen=True)
-class SourceText:
-    """A file to translate: sentences without translations, their lines from 0, and why other lines are left out."""
-
-    text: ParallelText
-    places: list[int]
-    faults: list[str]
+__all__ = ["read_pairs", "read_source"]
 
 
 def read_source(file: Path, config: TranslationConfig, *, max_words: int) -> SourceText:
     """Read a file to translate, a sentence a line, as the network's training text was read."""
-    sentences: dict[int, str] = {}
-    faults: list[str] = []
-    with user_errors(OSError):
-        lines = [read_lines(file)]
-    for number, ([sentence], fault) in enumerate(checked_lines(lines, [file], _rules(config, max_words))):
-        if fault is None:
-            sentences[number] = sentence
-        else:
-            faults.append(fault.message)
-    if not sentences:
-        first = f", the first: {faults[0]}" if faults else ""
-        raise UserError(f"{file} has no sentence to translate; {len(faults)} lines can not be translated{first}")
     languages = config.source, config.target
-    text = ParallelText(list(sentences.values()), [""] * len(sentences), file.name, languages)
-    return SourceText(text, list(sentences), faults)
+    return own_text.read_source(file, _rules(config, max_words), languages=languages, task="translate")
 
 
 def read_pairs(
@@ -66,20 +44,3 @@ def read_pairs(
 
 def _rules(config: TranslationConfig, max_words: int) -> Rules:
     return Rules(config.lowercase, max_words, words=config.words)
-
-
-def refuse_to_replace(files: Iterable[Path], *, overwrite: bool) -> None:
-    """Raise UserError where a file is there already, unless it may be replaced, or where none can be put."""
-    for file in files:
-        if file.is_dir():
-            raise UserError(f"{file} is a folder; expected the name of a file to write")
-        if not next(folder for folder in file.absolute().parents if folder.exists()).is_dir():
-            raise UserError(f"{file} can not be written: {file.parent} is no folder; choose another --out")
-        if file.exists() and not overwrite:
-            raise UserError(f"{file} is there already and would be lost; choose another --out, or pass --overwrite")
-
-
-def write_lines(path: Path, lines: Iterable[object]) -> None:
-    """Write a line for each; raise UserError where the file can not be written."""
-    with user_errors(OSError):
-        write_atomic(path, lambda file: file.write("".join(f"{line}\n" for line in lines).encode()))

@@ -10,14 +10,16 @@ from torch import Tensor
 from experiments.datasets.text.sst2 import CLASSES, load_sst2
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import exclusive, open_run
+from experiments.harness.one_cycle import OneCycleTraining
 from experiments.harness.results import read_metrics, write_metrics
 from experiments.harness.training import FITTED, PriorFactory, Trained, fit_batches, seeded_build
 from experiments.pretrain.config import FinetuneConfig
 from experiments.pretrain.data import LabelledBatch, LabelledSentences
 from experiments.pretrain.evaluation import mean_probabilities
-from experiments.pretrain.model import TextTraining, TrainedEncoder, build_encoder, load_trained
+from experiments.pretrain.model import TrainedEncoder, load_trained
 from experiments.reporting.classification import SCORES, score
 from experiments.reporting.tables import metrics_table
+from experiments.sequence.encoder import text_encoder
 from models.text import TextClassifier
 from pyro_attention import predict
 
@@ -31,7 +33,7 @@ _DEFINITIONS = {f"test_{name}": f"{text}; test sentences, mean probability over 
 }  # fmt: skip
 
 
-class _Training(TextTraining):
+class _Training(OneCycleTraining):
     def observations(self, batch: LabelledBatch) -> int:
         return len(batch.labels)
 
@@ -97,7 +99,7 @@ def _build(config: FinetuneConfig, start: TrainedEncoder) -> _Training:
     scheme = start.config.build_scheme(**({} if config.kl_weight is None else {"kl_weight": config.kl_weight}))
 
     def make(prior: PriorFactory) -> TextClassifier:
-        encoder = build_encoder(start.config, start.vocabulary, prior)
+        encoder = text_encoder(start.config, start.vocabulary, prior)
         return TextClassifier(encoder, len(CLASSES), pooling=config.pooling, dropout=start.config.dropout)
 
     model = seeded_build(make, scheme.prior, seed=config.seed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,36 +12,24 @@ from experiments.datasets.text.masked_text import MaskedBatch, load_english
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import saved_config
-from experiments.harness.training import ELBOTraining, PriorFactory, Trained, load_best, resolve_device, seeded_build
+from experiments.harness.one_cycle import OneCycleTraining
+from experiments.harness.training import Trained, load_best, resolve_device, seeded_build
 from experiments.pretrain.config import PretrainConfig
+from experiments.sequence.encoder import text_encoder
 from experiments.sequence.model import run_vocabulary
-from models.text import MaskedLanguageModel, TextEncoder
-from pyro_attention import NORMALIZERS, Hybrid, Normalizer, predict
+from models.text import MaskedLanguageModel
+from pyro_attention import predict
 
 __all__ = [
     "MaskedTraining",
-    "TextTraining",
     "TrainedEncoder",
     "build",
-    "build_encoder",
     "load_trained",
     "load_vocabulary",
 ]
 
 
-class TextTraining(ELBOTraining):
-    """Trains a text model with a learning rate that rises and falls."""
-
-    def configure_optimizers(self) -> Any:
-        optimizer = super().configure_optimizers()
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=self.learning_rate, total_steps=int(self.trainer.estimated_stepping_batches),
-            pct_start=0.1, anneal_strategy="linear", cycle_momentum=False,
-        )  # fmt: skip
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
-class MaskedTraining(TextTraining):
+class MaskedTraining(OneCycleTraining):
     """Trains a :class:`MaskedLanguageModel`."""
 
     def observations(self, batch: MaskedBatch) -> int:
@@ -72,22 +59,11 @@ def load_vocabulary(config: PretrainConfig, folder: Path) -> Vocabulary:
     return run_vocabulary(folder, None, train)
 
 
-def build_encoder(config: PretrainConfig, vocabulary: Vocabulary, prior: PriorFactory) -> TextEncoder:
-    """An untrained encoder."""
-
-    def normalizer(heads: int) -> Normalizer:
-        hybrid = config.normalizer == "hybrid"
-        return Hybrid(heads, initial=config.hybrid_share) if hybrid else NORMALIZERS[config.normalizer]()
-
-    sizes = {name: getattr(config, name) for name in ("width", "heads", "layers", "dropout")}
-    return TextEncoder(len(vocabulary), **sizes, positions=config.length, prior=prior, normalizer=normalizer)
-
-
 def build(config: PretrainConfig, vocabulary: Vocabulary) -> TrainedEncoder:
     """Network and guide, untrained."""
     scheme = config.build_scheme()
     model = seeded_build(
-        lambda prior: MaskedLanguageModel(build_encoder(config, vocabulary, prior)), scheme.prior, seed=config.seed
+        lambda prior: MaskedLanguageModel(text_encoder(config, vocabulary, prior)), scheme.prior, seed=config.seed
     )
     module = MaskedTraining(model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate)
     return TrainedEncoder(config, module.to(resolve_device(config.device)), vocabulary)

@@ -15,7 +15,8 @@ from experiments.pretrain.config import PretrainConfig, PretrainTableConfig
 from experiments.pretrain.evaluation import key_masses
 from experiments.pretrain.figures import History, hybrid_curves, loss_curves, mass_histogram, scores_figure
 from experiments.pretrain.model import load_trained
-from experiments.pretrain.rows import ACCURACY, COMPARED, CONTROL, PERPLEXITY, hybrid_rows, score_rows
+from experiments.pretrain.rows import ACCURACY, COMPARED, CONTROL, PERPLEXITY, score_rows
+from experiments.reporting.attention_rows import hybrid_rows
 from experiments.reporting.figures import save
 from experiments.reporting.page import RESULTS
 from experiments.reporting.report import Part, Report

@@ -1,4 +1,4 @@
-"""What training and evaluation of translation and of captioning have in common: the search, metrics, saved files."""
+"""What training and evaluation of networks that write sentences have in common: the search, metrics, saved files."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def search(trained: AnyTrained, source: Tensor, mask: Tensor, **options: Any) ->
     return [best for best, *_ in found]
 
 
-def shared_metrics(trained: AnyTrained, fitted: Fitted) -> dict[str, float]:
+def shared_metrics(trained: Any, fitted: Fitted) -> dict[str, float]:
     """How the training went, and how large the network is."""
     perplexity = math.exp(fitted.history[fitted.best_epoch]["val_loss"])
     return {"val_ppl": perplexity, **fitted.metrics, "parameters": trained.parameters}
 
 
 def train_and_save(
-    trained: AnyTrained,
+    trained: Any,
     folder: Path,
     train_data: Any,
     val_data: Any,

@@ -15,6 +15,7 @@ from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import UserError, user_errors
 from experiments.harness.checkpoints import read_weights
+from experiments.harness.options import TrainingOptions
 from experiments.harness.training import ELBOTraining, Trained, load_best, resolve_device
 from experiments.sequence.config import SequenceConfig
 from guides.schemes import Scheme
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 Config = TypeVar("Config", bound=SequenceConfig)
+Options = TypeVar("Options", bound=TrainingOptions)
 Network = TypeVar("Network", bound=AttentionDecoder)
 
 
@@ -145,7 +147,7 @@ class TrainedSequences(Trained[Config, Network]):
 
 
 AnyTrained = TrainedSequences[Any, Any]  # translation or captioning
-Trainable = TypeVar("Trainable", bound=AnyTrained)
+Trainable = TypeVar("Trainable", bound=Trained[Any, Any])
 
 
 def perplexity(trained: AnyTrained, batches: Iterable[Batch], *, k_max: int | None = None) -> float:
@@ -160,7 +162,7 @@ def perplexity(trained: AnyTrained, batches: Iterable[Batch], *, k_max: int | No
     return math.exp(total / count)
 
 
-def load_run(config: Config, folder: Path, build: Callable[[Config, Vocabulary], Trainable]) -> Trainable:
+def load_run(config: Options, folder: Path, build: Callable[[Options, Vocabulary], Trainable]) -> Trainable:
     """What is built for the run in a folder, at its best epoch; UserError where the folder holds another network."""
     with user_errors(ValueError, OSError):
         trained = build(config, Vocabulary.load(folder / "vocabulary.json"))

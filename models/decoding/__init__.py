@@ -1,6 +1,6 @@
-"""Decoding of translation and captioning: beam search, samples, and the words of given sentences."""
+"""Decoding of translation, captioning and headlines: beam search, samples, and the words of given sentences."""
 
-from models.decoding.beam import beam_search
+from models.decoding.beam import beam_search, search_words
 from models.decoding.hypotheses import Hypothesis
 from models.decoding.inference import Inference
 from models.decoding.next_word import (
@@ -19,6 +19,7 @@ __all__ = [
     "next_word_log_probs",
     "next_word_mixture",
     "sample",
+    "search_words",
     "target_alignments",
     "target_log_probs",
     "word_alignment",

@@ -18,7 +18,9 @@ section 2.5, for ``no_repeat``.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -30,7 +32,24 @@ from models.decoding.inference import DEFAULT, Inference
 from models.decoding.next_word import next_word_log_probs
 from pyro_attention.posterior.predictive import seeded
 
-__all__ = ["beam_search"]
+__all__ = ["SearchState", "beam_search", "search_words"]
+
+
+class SearchState(Protocol):
+    """What a decoder remembers of the words before, a row for each hypothesis, as :class:`DecoderState` does."""
+
+    @property
+    def memory(self) -> Tensor:
+        """What is attended to, ``[B, N, memory]``."""
+
+    def reorder(self, rows: Tensor) -> Self:
+        """Row ``rows[i]`` in the place of row i, which must belong to the same source."""
+
+    def select(self, rows: Tensor) -> Self:
+        """These rows, source and all."""
+
+
+Advance = Callable[[Any, Tensor], tuple[Tensor, Any]]
 
 
 @torch.no_grad()
@@ -85,27 +104,65 @@ def beam_search(
     """
     ids, counts = {"begin": begin, "end": end}, {"max_length": max_length, "beam": beam, "keep": keep}
     check_request(model, source, source_mask, inference, ids=ids, counts=counts)
-    search = _Search(end, beam, max_length, length_penalty, keep, no_repeat, [[] for _ in source])
+
+    def advance(state: DecoderState, words: Tensor) -> tuple[Tensor, DecoderState]:
+        step = model.step(state, model.embed(words), k_max=inference.k_max)
+        return next_word_log_probs(model, step, inference), step.state
+
     with evaluation(model), seeded(seed):
         start = model.start(model.encode(source, source_mask), source_mask)
-        beams: _Beams | None = _Beams.begin(start, begin, beam)
-        while beams is not None:
-            step = model.step(beams.state, model.embed(beams.tokens[..., -1].flatten()), k_max=inference.k_max)
-            beams = search.advance(beams, next_word_log_probs(model, step, inference), step.state)
-        return align(model, start, search.found, begin=begin, inference=inference) if alignments else search.found
+        found = search_words(
+            start, advance, begin=begin, end=end, beam=beam, max_length=max_length, length_penalty=length_penalty,
+            keep=keep, no_repeat=no_repeat,
+        )  # fmt: skip
+        return align(model, start, found, begin=begin, inference=inference) if alignments else found
+
+
+@torch.no_grad()
+def search_words(
+    start: SearchState,
+    advance: Advance,
+    *,
+    begin: int,
+    end: int,
+    beam: int,
+    max_length: int,
+    length_penalty: float = 1.0,
+    keep: int = 1,
+    no_repeat: int | None = None,
+) -> list[list[Hypothesis]]:
+    """The search of :func:`beam_search`, whose options these are, for any decoder.
+
+    Args:
+        start: The decoder's state before the first word, a row for each source.
+        advance: Of a state and the last words ``[R]``, ids, the log probabilities ``[R, V]`` of the next words and the
+            state after the last ones.
+
+    Returns:
+        As :func:`beam_search`, without alignments.
+
+    Raises:
+        ValueError: Options out of range, or NaN log probabilities.
+    """
+    search = _Search(end, beam, max_length, length_penalty, keep, no_repeat, [[] for _ in start.memory])
+    beams: _Beams | None = _Beams.begin(start, begin, beam)
+    while beams is not None:
+        words, state = advance(beams.state, beams.tokens[..., -1].flatten())
+        beams = search.advance(beams, words, state)
+    return search.found
 
 
 @dataclass(frozen=True)
 class _Beams:
     """Live hypotheses of the R sentences that are still searched."""
 
-    state: DecoderState  # a row for each hypothesis, R * beam
+    state: SearchState  # a row for each hypothesis, R * beam
     sentences: Tensor  # places in the batch, [R]
     log_probs: Tensor  # in falling order, [R, beam]; -inf at empty places
     tokens: Tensor  # from the begin token on, [R, beam, L]
 
     @classmethod
-    def begin(cls, start: DecoderState, begin: int, beam: int) -> _Beams:
+    def begin(cls, start: SearchState, begin: int, beam: int) -> _Beams:
         """One hypothesis without words for each sentence; the other places are empty."""
         size, memory = len(start.memory), start.memory
         sentences = torch.arange(size, device=memory.device)
@@ -136,7 +193,7 @@ class _Search:
         if self.no_repeat is not None and self.no_repeat < 1:
             raise ValueError(f"no_repeat is {self.no_repeat}, expected a number of tokens of at least 1, or None")
 
-    def advance(self, beams: _Beams, words: Tensor, state: DecoderState) -> _Beams | None:
+    def advance(self, beams: _Beams, words: Tensor, state: SearchState) -> _Beams | None:
         """Continue the hypotheses by the best of words of log probabilities ``[R * beam, V]``; keep those that end.
 
         None where no other can win any more; the state is the decoder's after the step to these words.

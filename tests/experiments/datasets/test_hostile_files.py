@@ -10,12 +10,13 @@ import pytest
 
 from experiments.datasets import untrusted
 from tests.experiments.datasets.hostile.arrays import ARCHIVES, CACHES
+from tests.experiments.datasets.hostile.headlines import HEADLINES
 from tests.experiments.datasets.hostile.lists import LISTS
 from tests.experiments.datasets.hostile.pickles import PICKLES
 from tests.experiments.datasets.hostile.pictures import PICTURES, TARS, picture
 from tests.experiments.datasets.hostile.texts import TEXTS
 
-CASES = [*PICTURES, *TARS, *LISTS, *ARCHIVES, *CACHES, *PICKLES, *TEXTS]
+CASES = [*PICTURES, *TARS, *LISTS, *ARCHIVES, *CACHES, *PICKLES, *TEXTS, *HEADLINES]
 MOST_MEMORY = 64 * 2**20  # of what Python and numpy allocate
 
 

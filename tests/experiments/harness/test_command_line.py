@@ -18,6 +18,7 @@ from experiments.finetune.config import COMMANDS as FINETUNING
 from experiments.graph.config import GraphConfig, NormalizerName, StudyName, TableName, UniformityConfig
 from experiments.harness.cli import Command, run_commands, run_script
 from experiments.harness.option_parser import option_parser
+from experiments.headlines.config import COMMANDS as HEADLINES
 from experiments.nmt.config import COMMANDS as TRANSLATION
 from experiments.vqa.config import COMMANDS as QUESTIONS
 from guides.names import AblationSchemeName, SchemeName
@@ -34,6 +35,7 @@ SUBCOMMANDS = {
     "experiments.captioning": CAPTIONING,
     "experiments.finetune": FINETUNING,
     "experiments.vqa": QUESTIONS,
+    "experiments.headlines": HEADLINES,
 }
 LINES = [f"{script} {word}".rstrip() for script in SCRIPTS for word in ("", *SUBCOMMANDS.get(script, ()))]
 TARGETS = sorted({target for text in SOURCES.values() for target in re.findall(r'"(experiments\.[\w.]+:\w+)"', text)})

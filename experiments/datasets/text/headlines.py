@@ -1,0 +1,154 @@
+"""Texts and the headlines that people have given them: JSON lines, as of samples of Gigaword."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.datasets.places import NEW_COPY, SPLITS, data_folder, missing
+from experiments.datasets.untrusted import clipped, is_there, read_bytes, shown, unpacked
+from experiments.files import MOST_JSON_BYTES
+
+__all__ = ["HeadlineText", "lead", "load_headlines", "plain_words", "read_headlines"]
+
+MOST_LETTERS = 100_000  # of a text or headline
+_EXPECTED = "a file of JSON lines, each with a text and its summaries, which may be packed as .jsonl.gz"
+_FILES = {
+    "train": "headline-train/gigaword_train_sample",
+    "val": "headline-train/gigaword_valid_sample",
+    "test": "headline/gigaword",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class HeadlineText:
+    """Texts and their headlines, as `plain_words` writes both.
+
+    Args:
+        texts: the texts.
+        headlines: one headline or more of every text.
+        name: name of the file.
+    """
+
+    texts: list[str]
+    headlines: list[tuple[str, ...]]
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def kept(self, places: list[int]) -> "HeadlineText":
+        """The texts at these places, with their headlines."""
+        return HeadlineText([self.texts[i] for i in places], [self.headlines[i] for i in places], self.name)
+
+
+def plain_words(text: str) -> str:
+    """Return a text in small letters, with # for every digit and unk for the sign of an unknown word.
+
+    So Gigaword is commonly prepared; its words stand between blanks, and so do punctuation marks.
+
+    Example:
+        >>> plain_words("Shares of <unk>  fell 3.5 percent .")
+        'shares of unk fell #.# percent .'
+
+    Source:
+        Rush, Chopra and Weston, A Neural Attention Model for Abstractive Sentence Summarization, 2015, section 7.1.
+    """
+    return re.sub("[0-9]", "#", " ".join(text.lower().replace("<unk>", "unk").split()))
+
+
+def lead(text: str, count: int) -> str:
+    """Return the first words of a text."""
+    return " ".join(text.split()[:count])
+
+
+def load_headlines(
+    *, data_root: Path | str | None = None, files: Mapping[str, Path | None] | None = None
+) -> dict[str, HeadlineText]:
+    """Load texts with headlines to train on, to validate on and to test on.
+
+    Training texts that are also to validate or to test on, and validation texts that are also to test on, are left
+    out.
+
+    Args:
+        data_root: folder of the data sets, by default $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention. There lie
+            headline-train/gigaword_train_sample, headline-train/gigaword_valid_sample and headline/gigaword, each as
+            .jsonl or packed as .jsonl.gz.
+        files: by split ("train", "val", "test") a file to use in its place.
+
+    Returns:
+        The splits by name.
+
+    Raises:
+        FileNotFoundError: a file is missing; the message says which to put where.
+        ValueError: a file is not what it should be; the message names file and line. Or nothing is left to train on.
+
+    Source:
+        Graff and Cieri, English Gigaword, 2003; Rush, Chopra and Weston, 2015.
+    """
+    folder, given = data_folder(data_root), files or {}
+    paths = {split: given.get(split) or _find(folder / _FILES[split]) for split in SPLITS}
+    found, held_out = dict[str, HeadlineText](), set[str]()
+    for split in reversed(SPLITS):
+        data = read_headlines(paths[split])
+        found[split] = data.kept([place for place, text in enumerate(data.texts) if text not in held_out])
+        if not len(found[split]):
+            raise ValueError(f"{paths[split]}: all its texts are in other files too; expected some of its own")
+        held_out.update(data.texts)
+    return {split: found[split] for split in SPLITS}
+
+
+def _find(stem: Path) -> Path:
+    for ending in (".jsonl", ".jsonl.gz"):
+        path = stem.with_name(f"{stem.name}{ending}")
+        if is_there(path):
+            return path
+    source = f"{_EXPECTED} (it is not fetched; Gigaword is sold by the Linguistic Data Consortium)"
+    raise missing(stem.with_name(f"{stem.name}.jsonl"), source, str(stem.parent.name))
+
+
+def read_headlines(path: Path) -> HeadlineText:
+    """Read a file of JSON lines: objects with a text ("text") and a list of headlines ("summaries"); others may be.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is too large, or a line is not what it should be; the message names file and line.
+    """
+    content = read_bytes(path, expected=_EXPECTED, most=MOST_JSON_BYTES)
+    if path.suffix == ".gz":
+        content = unpacked(content, path, expected=f"{_EXPECTED}. {NEW_COPY}", most=MOST_JSON_BYTES)
+    texts, headlines = list[str](), list[tuple[str, ...]]()
+    for number, line in enumerate(content.splitlines(), 1):
+        text, summaries = _entry(line, f"{path}: line {number}")
+        texts.append(text)
+        headlines.append(summaries)
+    if not texts:
+        raise ValueError(f"{path} is empty; expected {_EXPECTED}. {NEW_COPY}")
+    return HeadlineText(texts, headlines, path.name)
+
+
+def _entry(line: bytes, where: str) -> tuple[str, tuple[str, ...]]:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is no JSON ({clipped(str(error))}); expected {_EXPECTED}. {NEW_COPY}") from error
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where} is {shown(entry)}; expected an object with 'text' and 'summaries'")
+    summaries = entry.get("summaries")
+    if not isinstance(summaries, list) or not summaries:
+        raise ValueError(f"{where}: 'summaries' is {shown(summaries)}; expected a list of one headline or more")
+    return _words(entry.get("text"), f"{where}: 'text'"), tuple(_words(one, f"{where}: a summary") for one in summaries)
+
+
+def _words(value: object, what: str) -> str:
+    """A text as `plain_words` writes it."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{what} is {shown(value)}; expected a text with a word")
+    if len(value) > MOST_LETTERS:
+        raise ValueError(f"{what} has {len(value)} letters; expected {MOST_LETTERS} at most")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} holds half a character ({error.reason}); expected UTF-8") from error
+    return plain_words(value)

@@ -1,0 +1,1 @@
+"""Headlines: a Transformer that writes them, with latent attention in its encoder."""

@@ -1,0 +1,147 @@
+"""Options of the scripts on headlines."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from experiments.datasets.text.word_rules import WordRule
+from experiments.harness.cli import Command
+from experiments.harness.options import BatchOptions, Device, Dropout, SweepOptions
+from guides.names import WeightsSchemeName
+from guides.options import PosteriorOptions, SchemeOptions
+
+__all__ = ["COMMANDS", "HeadlineConfig", "HeadlineOptions", "HeadlineTableConfig", "NormalizerName", "SummarizeConfig"]
+
+NormalizerName = Literal["softmax", "doubly_normalized", "hybrid"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadlineOptions(BatchOptions, PosteriorOptions):
+    """What a comparison of headlines has in common with its runs.
+
+    Args:
+        train_file: File of JSON lines to train on, each with a text and its summaries; of the data root when omitted.
+        val_file: The same to validate on.
+        test_file: The same to test on.
+        train_texts: Texts to train on, the first ones; all when omitted.
+        test_texts: Texts to validate and to test on, the first ones; all when omitted.
+        vocabulary: Word pieces at most, of texts and headlines together.
+        width: Width of a piece's vector.
+        heads: Heads of every attention.
+        layers: Layers of the encoder, and of the decoder.
+        length: Pieces of a text at most; the rest is cut off.
+        headline_length: Pieces of a headline at most, the end among them; the rest is cut off.
+        dropout: Dropout of embeddings, attention weights and layers.
+        decoder: Attention of the decoder, which softmax normalises: soft, or latent as that of the encoder.
+        hybrid_share: Share of doubly normalised attention that hybrid begins with.
+        lead_epochs: Epochs at first in which the decoder learns to say the first words of the text.
+        lead_words: Number of these words; the baseline says as many.
+        beam: Live hypotheses of the beam search; 1 is greedy.
+        length_penalty: Exponent of the length penalty of the beam search.
+        no_repeat: The beam search repeats no so many word pieces in a row; it may when omitted.
+        patience: Epochs without a better validation loss before training stops.
+        kl_weight: Weight of the KL, which is summed over all attention weights of a text.
+        batch_size: Texts of a batch.
+        learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
+        max_epochs: Epochs at most.
+    """
+
+    train_file: Path | None = None
+    val_file: Path | None = None
+    test_file: Path | None = None
+    train_texts: PositiveInt | None = None
+    test_texts: PositiveInt | None = None
+    vocabulary: PositiveInt = 4000
+    width: PositiveInt = 128
+    heads: PositiveInt = 4
+    layers: PositiveInt = 2
+    length: PositiveInt = 64
+    headline_length: PositiveInt = 32
+    dropout: Dropout = 0.1
+    decoder: Literal["soft", "latent"] = "soft"
+    hybrid_share: ClosedUnitInterval = 0.1
+    lead_epochs: NonNegativeInt = 2
+    lead_words: PositiveInt = 8
+    beam: PositiveInt = 4
+    length_penalty: NonNegativeFloat = 1.0
+    no_repeat: PositiveInt | None = 3
+    patience: PositiveInt = 20
+    kl_weight: NonNegativeFloat = 1e-3
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 2e-3
+    max_epochs: PositiveInt = 9
+    num_samples: PositiveInt = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadlineConfig(HeadlineOptions, SchemeOptions):
+    """Train a network that writes headlines, and evaluate it on the test texts.
+
+    Args:
+        normalizer: How the attention of the encoder is normalised.
+        guide: Posterior of the attention; soft is ordinary deterministic attention.
+        seed: Seed of the initial weights, the order of the batches and all noise.
+    """
+
+    normalizer: NormalizerName = "softmax"
+    guide: WeightsSchemeName = "soft"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadlineTableConfig(HeadlineOptions, SweepOptions):
+    """Compare normalisers of the encoder's attention, under every guide, by the headlines that are written.
+
+    Each normaliser is compared with the first one under the same guide, seed by seed, and the first one with itself
+    under the first guide; each also with the first words of the texts, text by text.
+
+    Args:
+        normalizers: The normalisers.
+        guides: Posteriors of the attention.
+        seeds: Trainings of every row.
+        seed: The first seed.
+    """
+
+    normalizers: tuple[NormalizerName, ...] = ("softmax", "doubly_normalized", "hybrid")
+    guides: tuple[WeightsSchemeName, ...] = ("soft", "weibull")
+    seeds: PositiveInt = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummarizeConfig:
+    """Write headlines of a text file, a text a line; a line that is empty or too long gives an empty line.
+
+    Headlines are in small letters with # for every digit, as in the training.
+
+    Args:
+        run: Folder of a trained network.
+        file: The file, UTF-8.
+        out: Where to write the headlines; beside the file, with the ending .headlines, when omitted.
+        overwrite: Replace that file if it is there already.
+        tokenize: How texts are divided into words: nltk splits punctuation off, and joins it again in headlines; none
+            takes what stands between blanks, for text that is tokenised.
+        beam: Live hypotheses of the beam search; as in training when omitted.
+        no_repeat: Repeat no so many word pieces in a row; as in training when omitted.
+        max_length: Most word pieces of a headline; as in training when omitted, which is the most there can be.
+        max_words: Most words of a text; the network reads the first of them.
+        device: Where to compute.
+    """
+
+    run: Path
+    file: Path
+    out: Path | None = None
+    overwrite: bool = False
+    tokenize: WordRule = "nltk"
+    beam: PositiveInt | None = None
+    no_repeat: PositiveInt | None = None
+    max_length: PositiveInt | None = None
+    max_words: PositiveInt = 1000
+    device: Device = "auto"
+
+
+COMMANDS = {
+    "train": Command(HeadlineConfig, "experiments.headlines.train:run_and_show"),
+    "table": Command(HeadlineTableConfig, "experiments.headlines.table:run"),
+    "summarize": Command(SummarizeConfig, "experiments.headlines.summarize:summarize_file"),
+}
