@@ -61,7 +61,7 @@ class Captioning(AttentionDecoder):
         dropout: float = 0.3,
         prior: Prior | None = None,
         init_range: float | None = None,
-        input_feed: Literal["expected", "sampled"] = "expected",
+        input_feed: InputFeed = "expected",
     ) -> None:
         super().__init__(input_feed)
         sizes = CaptioningSizes() if sizes is None else sizes

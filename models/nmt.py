@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
 from models.decoder import AttentionDecoder
-from models.decoder_state import DecoderSizes, DecoderState, Step
+from models.decoder_state import DecoderSizes, DecoderState, InputFeed, Step
+from models.diagonal import DiagonalBias
 from models.temporal import TemporalNormalizer
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, TokenLikelihood
 from pyro_attention.ops.dropout import Dropout
@@ -71,10 +70,11 @@ class Translation(AttentionDecoder):
         dropout: float = 0.3,
         prior: Prior | None = None,
         init_range: float | None = None,
-        input_feed: Literal["expected", "sampled"] = "expected",
+        input_feed: InputFeed = "expected",
         normalizer: TemporalNormalizer | None = None,
+        diagonal: DiagonalBias | None = None,
     ) -> None:
-        super().__init__(input_feed, normalizer)
+        super().__init__(input_feed, normalizer, diagonal)
         sizes = TranslationSizes() if sizes is None else sizes
         if sizes.memory % 2:
             raise ValueError(f"memory is {sizes.memory}, expected an even width: half for each direction")
