@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from models.decoder import AttentionDecoder
 from models.decoder_state import DecoderSizes as CaptioningSizes
-from models.decoder_state import DecoderState, Step
+from models.decoder_state import DecoderState, InputFeed, Step
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, TokenLikelihood
 from pyro_attention.ops.dropout import Dropout
 
@@ -51,6 +50,9 @@ class Captioning(AttentionDecoder):
     Source: Rennie et al. (2017), Self-Critical Sequence Training for Image Captioning, section 2 (Att2in); its latent
     attention: Xu et al. (2015), Show, Attend and Tell, section 4; Fan et al. (2020), Bayesian Attention Modules, 4.3.
     """
+
+    # the recurrent state is only complete with a context
+    feeds = ("expected", "sampled")
 
     def __init__(
         self,

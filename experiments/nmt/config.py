@@ -75,6 +75,7 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
         skip_bad: Leave out, and count, lines that are empty or not UTF-8, instead of stopping.
         normalizer: What attention is normalised over: softmax, the source words; temporal, the target words before and
             then the source words; hybrid, a trained mixture of both.
+        diagonal: Attention prefers source words at the place of the target word, as far as a trained number says.
         posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from.
         learning_rate: Learning rate of Adam; halved after an epoch without a better validation loss.
     """
@@ -88,6 +89,7 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
     skip_bad: bool = False
     guide: SchemeName = "categorical_enum"
     normalizer: NormalizerName = "softmax"
+    diagonal: bool = False
     posterior_from_prior: bool = False
     dropout: Dropout = 0.3
     learning_rate: PositiveFloat = 3e-3

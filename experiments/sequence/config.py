@@ -43,7 +43,7 @@ class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
 
     Args:
         input_feed: What the decoder goes on with: the expected context, or that of the drawn alignment (not for schemes
-            with an inference network or that sum alignments out).
+            with an inference network or that sum alignments out), or none, the words alone.
         warm_start: Epochs at first without the inference network: q = p, Jensen's bound; for dirichlet.
         init_from: Folder of a finished run whose network (not its guide) to start from, and whose vocabulary to use.
         embedding: Width of a word vector.
@@ -54,7 +54,7 @@ class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
         no_repeat: The beam search repeats no so many word pieces in a row; it may when omitted.
     """
 
-    input_feed: Literal["expected", "sampled"] = "expected"
+    input_feed: Literal["expected", "sampled", "none"] = "expected"
     warm_start: NonNegativeInt = 0
     init_from: Path | None = None
     embedding: PositiveInt = 64
