@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +16,9 @@ from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, Tok
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.ops.sequence import encode_sequence
 
-__all__ = ["PAPER", "Translation", "TranslationSizes"]
+__all__ = ["PAPER", "Translation", "TranslationSizes", "WordsFrom"]
+
+WordsFrom = Literal["both", "context"]
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,12 @@ class Translation(AttentionDecoder):
         sizes: Widths of the layers; :data:`PAPER` has those of the paper.
         dropout: Dropout of word vectors, between the layers, and before the output layer.
         init_range: 0.1 in the paper, for its sizes.
+        words_from: What a word is read from: "both" decoder state and context, or the "context" alone, as in IBM's
+            models. Then a word has to be explained by what it is aligned to, and the sum over alignments takes N rows
+            of logits instead of M N.
 
     Raises:
-        ValueError: An odd memory.
+        ValueError: An odd memory, or an unknown ``words_from``.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -73,8 +80,11 @@ class Translation(AttentionDecoder):
         input_feed: InputFeed = "expected",
         normalizer: TemporalNormalizer | None = None,
         diagonal: DiagonalBias | None = None,
+        words_from: WordsFrom = "both",
     ) -> None:
         super().__init__(input_feed, normalizer, diagonal)
+        if words_from not in get_args(WordsFrom):
+            raise ValueError(f"words_from is '{words_from}', expected 'both' or 'context'")
         sizes = TranslationSizes() if sizes is None else sizes
         if sizes.memory % 2:
             raise ValueError(f"memory is {sizes.memory}, expected an even width: half for each direction")
@@ -90,7 +100,7 @@ class Translation(AttentionDecoder):
         self.score = Additive(sizes.decoder, sizes.memory, sizes.attention)
         self.attention = LatentAttention("alignment", AlignmentPrior() if prior is None else prior)
         # apart, so that an enumerated context is not repeated for every word
-        self.from_query = nn.Linear(sizes.decoder, sizes.decoder)
+        self.from_query = nn.Linear(sizes.decoder, sizes.decoder) if words_from == "both" else None
         self.from_context = nn.Linear(sizes.memory, sizes.decoder, bias=False)
         self.output = nn.Linear(sizes.decoder, target_vocabulary)
         self.dropout = Dropout(dropout)
@@ -108,8 +118,10 @@ class Translation(AttentionDecoder):
 
     def likelihood(self, queries: Tensor, context: Tensor) -> TokenLikelihood:
         """Distribution of the next word from decoder outputs ``[..., decoder]`` and contexts ``[..., memory]``."""
-        features = (self.from_query(queries) + self.from_context(context)).tanh()
-        return TokenLikelihood(self.dropout(features), self.output.weight, self.output.bias)
+        features = self.from_context(context)
+        if self.from_query is not None:
+            features = self.from_query(queries) + features
+        return TokenLikelihood(self.dropout(features.tanh()), self.output.weight, self.output.bias)
 
     def embed(self, words: Tensor) -> Tensor:
         """Vectors ``[..., embedding]`` of target words."""
