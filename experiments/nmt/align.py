@@ -16,7 +16,7 @@ from experiments.nmt.alignments import PairAlignment, align_pairs
 from experiments.nmt.config import AlignConfig, ProbabilityCombineName
 from experiments.nmt.evaluation import batches, progress_bar
 from experiments.nmt.gold import better_reading, read_gold
-from experiments.nmt.input import read_pairs, refuse_to_replace, write_lines
+from experiments.nmt.input import check_divided, read_pairs, refuse_to_replace, write_lines
 from experiments.nmt.linking import combine_pairs, link_both
 from experiments.nmt.model import Trained, load_trained
 from experiments.reporting.figures import save
@@ -32,6 +32,7 @@ def align_file(config: AlignConfig) -> Path:
     trained = load_trained(config.run, device=config.device)
     reverse = None if config.reverse is None else _load_reverse(config, trained)
     text = _read(config, trained, (config.source, config.target))
+    check_divided(text, (config.source, config.target))
     turned = None if reverse is None else _read(config, reverse, (config.target, config.source))
     count = min(config.pictures, len(text))
     pictures = [config.out / f"pair-{number}.png" for number in range(1, count + 1)]

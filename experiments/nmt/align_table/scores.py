@@ -14,7 +14,7 @@ from experiments.nmt.config import ProbabilityCombineName
 from experiments.nmt.linking import link_both
 from pyro_attention.analysis import Alignment, AlignmentScores, GoldAlignment, alignment_error_rate, hard_alignment
 
-__all__ = ["COMBINATIONS", "Chosen", "Interval", "Linked", "bootstrap", "chosen_links", "link_all", "scores_of"]
+__all__ = ["COMBINATIONS", "WAYS", "Chosen", "Interval", "Linked", "bootstrap", "chosen_links", "link_all", "scores_of"]
 
 Weights = tuple[Tensor, Tensor]  # of a pair in both directions, [M, N] and [N, M]
 Linker = Callable[[Tensor, Tensor], Alignment]
@@ -42,7 +42,7 @@ _THRESHOLDS: dict[ProbabilityCombineName, tuple[float, ...]] = {
     "mean": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7),
     "product": (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5),
 }
-_CHOICES: dict[str, Linker] = COMBINATIONS | {
+WAYS: dict[str, Linker] = COMBINATIONS | {
     f"{combine} > {threshold}": partial(link_both, combine=combine, method="threshold", threshold=threshold)
     for combine, thresholds in _THRESHOLDS.items()
     for threshold in thresholds
@@ -96,7 +96,7 @@ def chosen_links(weights: Sequence[Weights], gold: Sequence[GoldAlignment]) -> C
     """
     if len(gold) < 2:
         raise ValueError(f"{len(gold)} gold sentences, expected 2 at least: half of them choose for the other half")
-    found = {name: link_all(weights, linker, gold) for name, linker in _CHOICES.items()}
+    found = {name: link_all(weights, linker, gold) for name, linker in WAYS.items()}
     best = [min(found, key=lambda name: scores_of(found[name].counts[1 - half :: 2]).aer) for half in (0, 1)]
     links = [found[best[place % 2]].links[place] for place in range(len(gold))]
     counts = torch.stack([found[best[place % 2]].counts[place] for place in range(len(gold))])
