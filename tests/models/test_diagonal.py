@@ -110,7 +110,7 @@ def test_beam_search_scores_as_teacher_forcing(name):
     found = beam_search(model, source, mask, begin=0, end=1, beam=3, max_length=5, length_penalty=0.0)
     for row, hypotheses in enumerate(found):
         for one in hypotheses:
-            target = torch.tensor([[*one.tokens, *([1] if one.finished else [])]])
+            target = torch.tensor([one.tokens])
             words = torch.cat([torch.zeros(1, 1, dtype=torch.int64), target[:, :-1]], 1)
             count = int(mask[row].sum())
             sides = source[row : row + 1, :count], mask[row : row + 1, :count]

@@ -37,8 +37,8 @@ def test_end_to_end(tmp_path, capsys):
     assert read_metrics(tmp_path / "out") == pytest.approx(metrics)
     names = {name.rpartition("/")[2] for name in metrics if name.startswith("weibull/")}
     assert {"posterior aer, chosen", "posterior aer, product, mbr", "ece_mean", "aer at 50%", "precision"} <= names
-    assert not any(name.startswith("prior") for name in names)  # weights of Weibull attention have no categorical prior
-    assert "marginal/prior aer, intersection" in metrics
+    priors = {row for row in schemes if f"{row}/prior aer, intersection" in metrics}
+    assert priors == {"marginal", "weibull"}  # soft attention has none
     assert all(0 <= value <= 1 for name, value in metrics.items() if "aer" in name or "ece" in name)
     pictures = sorted(path.name for path in (tmp_path / "out" / "figures").glob("*.png"))
     assert pictures == ["alignment-toy-aer.png", "alignment-toy-calibration.png"]
