@@ -1,14 +1,18 @@
 """Reading files of strangers: no more bytes than a bound, nothing outside a folder, errors that are short."""
 
+import gzip
+import io
 import os
 import re
 import stat
+import zlib
 from pathlib import Path
 
-__all__ = ["MOST_BYTES", "clipped", "file_name", "inside", "is_there", "read_bytes", "shown"]
+__all__ = ["MOST_BYTES", "clipped", "file_name", "inside", "is_there", "read_bytes", "shown", "unpacked"]
 
 MOST_BYTES = 2**30  # of a file that is read as a whole, or of an archive when it is unpacked
 _LENGTH = 200  # of what an error cites
+_CHUNK = 2**20  # bytes, as reading takes the memory of all that is asked for
 
 
 def shown(value: object) -> str:
@@ -68,6 +72,24 @@ def read_bytes(path: Path, *, expected: str, most: int = MOST_BYTES) -> bytes:
             return file.read()
     except OSError as error:
         raise OSError(f"{path} cannot be read: {error.strerror or error}; expected {expected}.") from error
+
+
+def unpacked(packed: bytes, path: Path, *, expected: str, most: int = MOST_BYTES) -> bytes:
+    """Return what is in a gzip archive, `most` bytes at most; the path and what is expected are told in errors.
+
+    Raises:
+        ValueError: no archive, a damaged one, or one that holds more.
+    """
+    content = bytearray()
+    try:
+        with gzip.open(io.BytesIO(packed)) as file:
+            while len(content) <= most and (chunk := file.read(_CHUNK)):
+                content += chunk
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is no gzip archive ({error}); expected {expected}") from error
+    if len(content) > most:
+        raise ValueError(f"{path} has more than {most} bytes when it is unpacked; expected less")
+    return bytes(content)
 
 
 def inside(path: Path, folder: Path) -> Path:

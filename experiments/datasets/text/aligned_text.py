@@ -1,8 +1,5 @@
 """Text by hand-aligned gold links: raw lines divided as the links count words, and sentence pairs with their links."""
 
-import gzip
-import io
-import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +7,7 @@ from pathlib import Path
 from experiments.datasets.places import NEW_COPY
 from experiments.datasets.text.parallel_text import ParallelText, Rules, clean_pairs, split_lines
 from experiments.datasets.text.plain_words import divide, plain
-from experiments.datasets.untrusted import MOST_BYTES, is_there, read_bytes
+from experiments.datasets.untrusted import is_there, read_bytes, unpacked
 from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh, read_sentences
 
 __all__ = ["joined", "packed_or_plain", "read_divided", "read_gold_text"]
@@ -26,7 +23,9 @@ def packed_or_plain(path: Path) -> Path | None:
 def read_divided(path: Path, language: str, *, accents: bool) -> list[bytes]:
     """Return the lines of a raw text, which may be packed, with a blank between words; see `divide` and `plain`."""
     content = read_bytes(path, expected=_TEXT)
-    lines = split_lines(_unpacked(content, path) if path.suffix == ".gz" else content)
+    lines = split_lines(
+        unpacked(content, path, expected=f"{_TEXT}, packed. {NEW_COPY}") if path.suffix == ".gz" else content
+    )
     return [_divided(line, language, accents) for line in lines]
 
 
@@ -35,17 +34,6 @@ def _divided(line: bytes, language: str, accents: bool) -> bytes:
         return divide(plain(line.decode(), accents=accents), language).encode()
     except UnicodeDecodeError:
         return line  # whoever checks the lines says where it is
-
-
-def _unpacked(packed: bytes, path: Path) -> bytes:
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
-            content = file.read(MOST_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is no gzip archive ({error}); expected {_TEXT}, packed. {NEW_COPY}") from error
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"{path} has more than {MOST_BYTES} bytes when it is unpacked; expected less. {NEW_COPY}")
-    return content
 
 
 def read_gold_text(

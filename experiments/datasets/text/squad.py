@@ -1,9 +1,6 @@
 """SQuAD: questions on paragraphs of articles, answered by a span of the paragraph or, from 2.0 on, by none."""
 
-import gzip
-import io
 import json
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 
 from experiments.datasets.places import NEW_COPY, data_folder, missing
-from experiments.datasets.untrusted import is_there, read_bytes, shown
+from experiments.datasets.untrusted import is_there, read_bytes, shown, unpacked
 from experiments.files import MOST_JSON_BYTES
 
 __all__ = ["Answer", "Question", "SquadName", "load_squad", "read_squad"]
@@ -21,7 +18,6 @@ SquadName = Literal["v1", "v2"]
 T = TypeVar("T", dict[str, Any], list[Any], str, int)
 
 MOST_HELD_OUT = 16  # articles for validation
-_CHUNK = 2**20  # bytes, as reading takes the memory of all that is asked for
 _EXPECTED = "a JSON file in the format of SQuAD, which may be packed as .json.gz"
 # Beginnings of file names: the official one, then what takes its place.
 _NAMES: dict[tuple[SquadName, str], tuple[str, ...]] = {
@@ -160,7 +156,7 @@ def read_squad(path: Path) -> list[Question]:
     """
     content = read_bytes(path, expected=_EXPECTED, most=MOST_JSON_BYTES)
     if path.suffix == ".gz":
-        content = _unpacked(content, path)
+        content = unpacked(content, path, expected=f"{_EXPECTED}. {NEW_COPY}", most=MOST_JSON_BYTES)
     try:
         tree = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -173,19 +169,6 @@ def read_squad(path: Path) -> list[Question]:
     if not questions:
         raise ValueError(f"{path} has no questions; expected {_EXPECTED}. {NEW_COPY}")
     return list(questions.values())
-
-
-def _unpacked(packed: bytes, path: Path) -> bytes:
-    content = bytearray()
-    try:
-        with gzip.open(io.BytesIO(packed)) as file:
-            while len(content) <= MOST_JSON_BYTES and (chunk := file.read(_CHUNK)):
-                content += chunk
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is no gzip archive ({error}); expected {_EXPECTED}. {NEW_COPY}") from error
-    if len(content) > MOST_JSON_BYTES:
-        raise ValueError(f"{path} has more than {MOST_JSON_BYTES} bytes when it is unpacked; expected less")
-    return bytes(content)
 
 
 def _questions(tree: object, path: Path) -> Iterator[Question]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.files import UserError
+from experiments.files import UserError, user_errors
 from experiments.nmt.align import aligned_pairs
 from experiments.nmt.align_table.config import BaselineName
 from experiments.nmt.align_table.em_aligners import train_em
@@ -24,7 +24,7 @@ from experiments.nmt.data import load_text
 from experiments.nmt.ibm_models import SentencePair
 from experiments.nmt.linking import combine_pairs
 from experiments.nmt.model import load_trained
-from pyro_attention.analysis import read_pharaoh
+from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh
 
 __all__ = ["BASELINES", "Aligned", "align_by_baseline", "align_by_networks"]
 
@@ -125,24 +125,27 @@ def _eflomal(text: Sequence[SentencePair], own: Sequence[SentencePair]) -> Align
     """Links of eflomal as weights of 1; the last sentences of the text are those to align."""
     program = shutil.which("eflomal-align")
     if program is None:
-        raise UserError(
-            "eflomal-align is not installed; pip install eflomal has it, or leave eflomal out of --baselines"
-        )
+        raise UserError("eflomal-align is not installed; pip install eflomal, or leave eflomal out of --baselines")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for side, file in enumerate(("source", "target")):
             (folder / file).write_text("".join(f"{' '.join(pair[side])}\n" for pair in text), encoding="utf-8")
         files = ["-s", "source", "-t", "target", "-f", "forward", "-r", "backward"]
         run = subprocess.run([program, *files], cwd=folder, capture_output=True, text=True, check=False)
-        if run.returncode:
-            raise UserError(f"eflomal-align failed: {' '.join(run.stderr.split())[-500:]}; leave it out of --baselines")
-        links = [list(read_pharaoh(folder / file).values())[-len(own) :] for file in ("forward", "backward")]
-    forward, backward = [], []
-    for (source, target), *both in zip(own, *links, strict=True):
-        ones = [torch.zeros(len(target), len(source)) for _ in both]
-        for matrix, gold in zip(ones, both, strict=True):
-            for i, j in gold.sure:
-                matrix[j, i] = 1.0
-        forward.append(ones[0])
-        backward.append(ones[1].mT)
-    return _aligned(own, forward, backward)
+        fault = run.stderr if run.returncode else ""
+        if not fault and not (folder / "backward").is_file():
+            fault = "it wrote no links of the other direction"
+        if fault:
+            raise UserError(f"eflomal-align failed: {' '.join(fault.split())[-500:]}; leave it out of --baselines")
+        with user_errors(ValueError):
+            links = [list(read_pharaoh(folder / file).values())[-len(own) :] for file in ("forward", "backward")]
+    weights = [[_ones(gold, *map(len, pair)) for gold, pair in zip(side, own, strict=True)] for side in links]
+    return _aligned(own, weights[0], [matrix.mT for matrix in weights[1]])
+
+
+def _ones(gold: GoldAlignment, num_source: int, num_target: int) -> Tensor:
+    """Links as weights ``[M, N]``."""
+    try:
+        return Alignment(gold.sure, num_source, num_target).to_matrix().float()
+    except ValueError as error:
+        raise UserError(f"eflomal-align failed: {error}; leave it out of --baselines") from error

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
+from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.datasets.names import ParallelName
 from experiments.harness.options import Dropout, SweepOptions
@@ -29,8 +29,8 @@ class AlignTable(TranslationOptions, SweepOptions):
         target: The other language.
         schemes: The schemes to train.
         ablations: Options of the scheme that is named by --ablated to change, one at a time: input_feed, diagonal,
-            words_from, normalizer (temporal or softmax), vocabulary (a third of the word pieces) and
-            posterior_from_prior.
+            words_from (where it is both, summing alignments out takes many times longer), normalizer (temporal or
+            softmax), vocabulary (a third of the word pieces) and posterior_from_prior.
         ablated: The scheme.
         baselines: Aligners beside them: ibm1 and ibm2, diagonal (as fast_align), and eflomal where it is installed.
         baselines_see_test: The baselines are trained on the test sentences too, without links, as is their custom.
@@ -42,7 +42,10 @@ class AlignTable(TranslationOptions, SweepOptions):
         posterior_from_prior: Inference networks start at q = p and learn what to add.
         embedding: Width of a word vector.
         dropout: Dropout of word vectors, inside the networks and before the output.
-        max_words: Most words of a training sentence; longer pairs are left out and counted.
+        learning_rate: Learning rate of Adam; halved after an epoch without a better validation loss.
+        batch_size: Sentences of a batch.
+        vocabulary: Word pieces at most, both languages together; fewer make words of more pieces.
+        max_words: Most words of a training sentence; the baselines are trained on longer pairs too.
         max_epochs: Epochs at most.
         patience: Epochs without a better validation loss before training stops.
         kl_weight: Weight of the KL in weibull, lognormal and gamma.
@@ -74,6 +77,8 @@ class AlignTable(TranslationOptions, SweepOptions):
     kl_weight: NonNegativeFloat = 0.01
     warm_start: NonNegativeInt = 2
     vocabulary: PositiveInt = 6000
+    batch_size: PositiveInt = 64
+    learning_rate: PositiveFloat = 3e-3
     layers: PositiveInt = 1
     k_max: PositiveInt | None = None
     beam: PositiveInt = 1

@@ -70,12 +70,13 @@ def report_parts(
 
 def _protocol(config: AlignTable, sentences: int, pairs: int) -> str:
     seeds = "1 seed" if config.seeds == 1 else f"{config.seeds} seeds"
-    text = "training and test text, without links" if config.baselines_see_test else "training text"
+    text = "all pairs and on the test text, without links" if config.baselines_see_test else "all pairs"
     names = ", ".join(BASELINES[name] for name in config.baselines)
-    baselines = f" {names} are trained on the same {text}." if config.baselines else ""
+    baselines = f" {names} are trained on {text}, long pairs too." if config.baselines else ""
     return (
         f"AER in percent on {sentences} gold sentences, between words, mean over {seeds}. Every scheme is trained from "
-        f"the beginning on {pairs} pairs, once for each direction.{baselines} Posterior: of the inference network "
+        f"the beginning, once for each direction, on those of {pairs} pairs that have at most {config.max_words} "
+        f"words.{baselines} Posterior: of the inference network "
         f"(categorical, dirichlet), else exact (marginal, hard), else the weights. Intersection, union and "
         f"grow-diag-final-and combine the most probable links of both directions; mbr are the links of minimum Bayes "
         f"risk by mean or product of both posteriors. Chosen: the way, among these and thresholds, that was best on "
