@@ -23,9 +23,9 @@ def packed_or_plain(path: Path) -> Path | None:
 def read_divided(path: Path, language: str, *, accents: bool) -> list[bytes]:
     """Return the lines of a raw text, which may be packed, with a blank between words; see `divide` and `plain`."""
     content = read_bytes(path, expected=_TEXT)
-    lines = split_lines(
-        unpacked(content, path, expected=f"{_TEXT}, packed. {NEW_COPY}") if path.suffix == ".gz" else content
-    )
+    if path.suffix == ".gz":
+        content = unpacked(content, path, expected=f"{_TEXT}, packed. {NEW_COPY}")
+    lines = split_lines(content)
     return [_divided(line, language, accents) for line in lines]
 
 
