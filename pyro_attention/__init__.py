@@ -29,7 +29,7 @@ from pyro_attention.families.weibull import Weibull, WeibullWeights
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.layers.graph import GraphAttention
 from pyro_attention.layers.multihead import MultiheadAttention
-from pyro_attention.layers.scores import Additive, Bilinear, GraphAdditive, ScaledDotProduct
+from pyro_attention.layers.scores import Additive, Bilinear, GraphAdditive, GraphAdditiveV2, ScaledDotProduct
 from pyro_attention.layout import Dense, EdgeList, Layout
 from pyro_attention.likelihoods import TokenLikelihood
 from pyro_attention.normalizers import NORMALIZERS, DoublyNormalized, Hybrid, Normalizer, Sinkhorn, Softmax
@@ -79,6 +79,7 @@ __all__ = [
     "Gaussian",
     "GaussianWeights",
     "GraphAdditive",
+    "GraphAdditiveV2",
     "GraphAttention",
     "GuideRun",
     "GumbelSoftmax",

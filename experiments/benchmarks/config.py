@@ -14,6 +14,7 @@ __all__ = [
     "BlockedConfig",
     "EnumerationConfig",
     "FusedConfig",
+    "MCANConfig",
     "Name",
     "ScalingConfig",
     "TransformerConfig",
@@ -161,6 +162,29 @@ class TransformerConfig:
     batch: PositiveInt = 32
     length: PositiveInt = 64
     out: Path = Path("runs", "bench", "transformer")
+    rounds: PositiveInt = 10
+    threads: PositiveInt | None = None
+    results: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MCANConfig:
+    """Time and memory of training steps of MCAN at its published sizes, with soft and with Bayesian attention.
+
+    Args:
+        batch: Questions at a time.
+        words: Words of the longest one.
+        regions: Regions of a photograph.
+        out: Folder for metrics.json and environment.json.
+        rounds: Rounds that count.
+        threads: Threads of torch; its own choice when omitted.
+        results: Page whose section on this is written; none when omitted.
+    """
+
+    batch: PositiveInt = 16
+    words: PositiveInt = 14
+    regions: PositiveInt = 36
+    out: Path = Path("runs", "bench", "mcan")
     rounds: PositiveInt = 10
     threads: PositiveInt | None = None
     results: Path | None = None

@@ -22,7 +22,7 @@ __all__ = [
     "GuideName", "ManyRuns", "Pooling", "PredictConfig", "RowName", "StudyName",
 ]  # fmt: skip
 
-Pooling = Literal["head", "mean"]
+Pooling = Literal["head", "mean", "pair"]
 GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
 GuideName = Literal["soft", "weibull", "lognormal"]
 RowName = Literal["soft", "WF", "WC", "LF", "LC"]
@@ -54,7 +54,7 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
     guide: GuideName = "soft"
     kl_weight: NonNegativeFloat = 1e-7
     kl_warmup: ClosedUnitInterval = 0.2
-    learning_rate: PositiveFloat = 2e-4
+    learning_rate: PositiveFloat = 1e-4
     prior_learning_rate: PositiveFloat = 1e-3
     length: PositiveInt = 128
     weight_decay: NonNegativeFloat = 0.01
@@ -76,14 +76,15 @@ class GlueConfig(FineTuneOptions):
         train_share: Share of the training part to train on; the same examples for a seed, whatever the other options.
         label_noise: Share of the training labels to replace by another one at random.
         pooling: What an example is read from: head is the output layer of the model's own class (BERT's reads the first
-            token), mean the mean of all tokens, as models of sentence-transformers such as all-MiniLM were trained.
+            token), mean the mean of all tokens, as models of sentence-transformers such as all-MiniLM were trained, and
+            pair the means u and v of the two sentences, as (u, v, |u - v|).
         out_of_domain: Tasks whose test sentences are not of this one, to see how well uncertainty tells them from those
             that are; not for stsb.
         seed: Seed of the output layer, the order of the batches, the choice of examples and labels, and all noise.
     """
 
     task: GlueName
-    max_epochs: PositiveInt = 5
+    max_epochs: PositiveInt = 4
     pooling: Pooling = "head"
     train_share: ClosedUnitInterval = 1.0
     label_noise: HalfOpenUnitInterval = 0.0
@@ -122,15 +123,17 @@ class ManyRuns(SweepOptions):
         rows: The rows: soft, and W (Weibull) or L (LogNormal) with F (fixed prior) or C (contextual prior).
         learning_rate: Largest learning rate of every training.
         max_epochs: Epochs of every training.
+        pooling: What an example is read from, in every training.
         num_samples: Posterior samples, or dropout masks, for scores.
-        precision: Arithmetic of the trainings; evaluation is in 32 bits.
+        precision: Arithmetic of training and evaluation.
         sst2_share: Share of the training part of SST-2, the largest one, to train on.
     """
 
     model: str = ""
     rows: tuple[RowName, ...] = ("soft", "WF", "WC", "LF", "LC")
-    learning_rate: PositiveFloat = 2e-4
-    max_epochs: PositiveInt = 5
+    learning_rate: PositiveFloat = 1e-4
+    max_epochs: PositiveInt = 4
+    pooling: Pooling = "head"
     num_samples: PositiveInt = 20
     precision: Precision = "32"
     sst2_share: ClosedUnitInterval = 0.15

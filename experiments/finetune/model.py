@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, get_linear_schedule_with_warmup
 
 from experiments.datasets.text.glue import GLUE
-from experiments.files import user_errors
+from experiments.files import UserError, user_errors
 from experiments.finetune.config import FineTuneOptions, GlueConfig, Pooling
 from experiments.finetune.data import PairBatch
 from experiments.finetune.metrics import glue_scores, main_metric
@@ -51,16 +51,19 @@ class PairModel(nn.Module):
         network: A model for sequence classification of Hugging Face; of one output the labels are grades, with a
             standard deviation of 1.
         pooling: What an example is read from: the network's own head, or the "mean" of its tokens' last states, through
-            dropout and a new output layer. That is how sentence-transformers read the models that they have trained.
+            dropout and a new output layer, as sentence-transformers read the models that they have trained; or "pair",
+            the means u and v of the two sentences, read together, as (u, v, |u - v|) (Reimers and Gurevych 2019,
+            Sentence-BERT, section 3); a single sentence is read by its mean.
     """
 
     def __init__(self, network: Any, pooling: Pooling = "head") -> None:
         super().__init__()
-        self.network, self.mean = network, None
-        if pooling == "mean":
+        self.network, self.head, self.pooling = network, None, pooling
+        if pooling != "head":
             config = network.config
+            width = config.hidden_size * (3 if pooling == "pair" else 1)
             self.network = network.base_model
-            self.mean = nn.Sequential(nn.Dropout(0.1), nn.Linear(config.hidden_size, config.num_labels))
+            self.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(width, config.num_labels))
 
     def forward(self, inputs: dict[str, Tensor], labels: Tensor | None = None) -> Tensor:
         """Logits ``[B, classes]``, or grades ``[B, 1]``."""
@@ -73,11 +76,20 @@ class PairModel(nn.Module):
         return logits
 
     def _logits(self, inputs: dict[str, Tensor]) -> Tensor:
-        if self.mean is None:
+        if self.head is None:
             return torch.as_tensor(self.network(**inputs, return_dict=True).logits)
         states = self.network(**inputs, return_dict=True).last_hidden_state
-        real = inputs["attention_mask"].unsqueeze(-1).to(states.dtype)
-        return torch.as_tensor(self.mean((states * real).sum(-2) / real.sum(-2)))
+        real = inputs["attention_mask"].to(states.dtype)
+        if self.pooling == "mean":
+            return torch.as_tensor(self.head(_mean(states, real)))
+        second = real * inputs["token_type_ids"]
+        u, v = _mean(states, real - second), _mean(states, second)
+        return torch.as_tensor(self.head(torch.cat([u, v, (u - v).abs()], -1)))
+
+
+def _mean(states: Tensor, weights: Tensor) -> Tensor:
+    """Weighted mean over tokens ``[B, width]`` of states ``[B, N, width]``."""
+    return (states * weights.unsqueeze(-1)).sum(-2) / weights.sum(-1, keepdim=True).clamp(min=1)
 
 
 class FineTuning(ELBOTraining):
@@ -93,9 +105,14 @@ class FineTuning(ELBOTraining):
     def __init__(self, model: nn.Module, guide: Any, elbo: AttentionELBO, config: FineTuneOptions) -> None:
         super().__init__(model, guide, elbo, learning_rate=config.learning_rate, weight_decay=config.weight_decay)
         self.prior_learning_rate = float(config.prior_learning_rate)
+        self.mixed = config.precision == "bf16-mixed"
 
     def outputs(self, *inputs: Any, num_samples: int = 1, noise: Noise = "none") -> Tensor:
-        """Outputs of a batch ``[S, ...]``, without gradient."""
+        """Outputs of a batch ``[S, ...]``, without gradient, in the precision of the training."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
+            return self._outputs(*inputs, num_samples=num_samples, noise=noise)
+
+    def _outputs(self, *inputs: Any, num_samples: int, noise: Noise) -> Tensor:
         model, guide = self.objective.model, self.objective.guide
         if isinstance(guide, AttentionGuide):
             samples = predict(guide, *inputs, num_samples=num_samples, noise=noise, keep_samples=True).samples
@@ -110,10 +127,19 @@ class FineTuning(ELBOTraining):
             model.train(before)
 
     def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.AdamW(list(self._groups()))
+        optimizer = torch.optim.AdamW(list(self._groups()), fused=True)
         steps = int(self.trainer.estimated_stepping_batches)
         schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Any,  # noqa: ARG002
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,  # noqa: ARG002
+    ) -> None:
+        """Clip by norm; Lightning refuses fused optimizers, whose gradients may be scaled; bfloat16 does not scale."""
+        nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val or math.inf)
 
     def _groups(self) -> Iterator[dict[str, Any]]:
         """Parameters by weight decay and learning rate; prior networks are new, and learn as new networks do."""
@@ -198,6 +224,11 @@ def build(config: GlueConfig, *, examples: int = 1) -> FineTuned:
     labels = dict(enumerate(GLUE[config.task].classes)) or {0: "grade"}
     places = {name: place for place, name in labels.items()}
     tokenizer = load_tokenizer(config.model)
+    if config.pooling == "pair" and "token_type_ids" not in tokenizer.model_input_names:
+        raise UserError(
+            f"pooling is pair, but the tokenizer of {config.model} does not mark the second sentence (it has no "
+            f"token_type_ids); take mean or head"
+        )
     parts = prepare(
         config, tokenizer, AutoModelForSequenceClassification, partial(PairModel, pooling=config.pooling),
         examples=examples, id2label=labels, label2id=places,

@@ -29,9 +29,8 @@ def run_options(config: ManyRuns, task: GlueName, row: str, **changes: Any) -> d
     """
     if not config.model:
         raise UserError("model is missing, expected --model FOLDER, of a pretrained model of Hugging Face")
-    shared = {
-        name: getattr(config, name) for name in ("model", "learning_rate", "max_epochs", "num_samples", "precision")
-    }
+    names = ("model", "learning_rate", "max_epochs", "pooling", "num_samples", "precision")
+    shared = {name: getattr(config, name) for name in names}
     share = {"train_share": config.sst2_share} if task == "sst2" else {}
     return {**shared, **share, "keep_weights": False, **ROWS[row], **SEARCHED.get(row, {}), **changes, "task": task}
 

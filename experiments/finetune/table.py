@@ -146,7 +146,8 @@ def _text(config: GlueTableConfig, trainings: Trainings[GlueConfig]) -> str:
     return (
         f"{LEGEND} {one.max_epochs} epochs of batches of {one.batch_size}, AdamW with learning rate "
         f"{one.learning_rate:g} (prior networks {one.prior_learning_rate:g}), linear warm-up over a tenth of the steps "
-        f"and linear decay, at most {one.length} tokens, precision {one.precision}, {one.num_samples} samples."
+        f"and linear decay, at most {one.length} tokens, pooling {one.pooling}, precision {one.precision}, "
+        f"{one.num_samples} samples."
         f"{settings}{share} RTE and CoLA are tested on GLUE's development parts, as their test labels are not public, "
         f"MRPC, STS-B and SST-2 on the test parts of their publishers; the epoch, the temperature and the settings are "
         f"chosen on other examples, held out of the training part where the task has no other part.\n\n"

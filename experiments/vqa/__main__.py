@@ -2,6 +2,7 @@
 
 python -m experiments.vqa train --dataset digits --guide weibull --out RUN
 python -m experiments.vqa ask RUN "what digit is left of the seven" --place 3
+python -m experiments.vqa ask RUN "what is on the desk" --photo my.jpg
 python -m experiments.vqa table
 python -m experiments.vqa studies
 """

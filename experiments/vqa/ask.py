@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from experiments.datasets.images.caption_data import caption_words
-from experiments.datasets.questions.data import Questions
+from experiments.datasets.images.image_files import open_photograph
+from experiments.datasets.questions.data import Questions, Regions
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import saved_config
 from experiments.harness.options import Device
@@ -19,13 +21,19 @@ from experiments.reporting.columns import Row
 from experiments.reporting.figures import save
 from experiments.reporting.tables import as_table, metrics_table
 from experiments.vqa.config import AskConfig, EvaluateConfig, VQAConfig
-from experiments.vqa.data import Answered, load_questions
+from experiments.vqa.data import Answered, load_questions, own_photograph
 from experiments.vqa.evaluation import LOOKING, Outputs, evaluate, looked_at
 from experiments.vqa.figures import LEVEL, looking_figure
 from experiments.vqa.model import TrainedAnswers, load_trained
 from pyro_attention.posterior.predictive import Noise
 
 __all__ = ["Reply", "ask", "draw_questions", "evaluate_run", "reply_to"]
+
+# Why a photograph of one's own cannot be asked about.
+_WITHOUT_PHOTOGRAPHS = {
+    "digits": "questions are about scenes of handwritten digits, which a photograph is not",
+    "vqa_v2": "features of regions are read from files, and the detector that has made them is not at hand",
+}
 
 
 @dataclass(frozen=True)
@@ -61,13 +69,10 @@ class Reply:
 
 
 def reply_to(
-    trained: TrainedAnswers, data: Questions, words: Sequence[str], photograph: int, *, num_samples: int
+    trained: TrainedAnswers, regions: Regions, words: Sequence[str], photograph: int, *, num_samples: int
 ) -> Reply:
-    """Ask a question about a photograph at a place of the data."""
-    one = replace(
-        data, questions=[list(words)], answers=[{}], photographs=torch.tensor([photograph]), kinds=["asked"],
-        relevant=None,
-    )  # fmt: skip
+    """Ask a question about the photograph at a place of the regions."""
+    one = Questions("asked", [list(words)], [{}], torch.tensor([photograph]), regions, ["asked"])
     batch = next(Answered(one, trained.words, trained.config.likelihood).batches(trained.device))
     count = num_samples if trained.is_random else 1
     noise: Noise = "attention" if trained.is_random else "none"
@@ -80,25 +85,22 @@ def ask(config: AskConfig) -> Reply:
     """Print the answers to a question and how sure the network is of them, and draw where it looks.
 
     Raises:
-        UserError: No such run or photograph, or a question without a word.
+        UserError: No such run or photograph, one that cannot be read or encoded, or a question without a word.
     """
     words = caption_words(config.question)
     if not words:
         raise UserError(f"the question '{config.question}' has no word; ask one, such as 'how many are there'")
-    trained, questions = _load(config.run, config.device)
-    if config.photo is not None:
-        raise UserError(
-            f"--photo {config.photo}: the regions of a photograph of one's own cannot be made for "
-            f"{trained.config.dataset} yet; ask about a photograph of its test part by --place"
-        )
-    data = questions["test"]
-    if config.place >= len(data.regions):
-        raise UserError(
-            f"there is no test photograph {config.place}; expected numbers from 0 to {len(data.regions) - 1}"
-        )
+    image = None if config.photo is None else _opened(config.photo, config)
+    trained, questions = _load(config.run, config.device, train_encoder=image is None)
+    regions, place = questions["test"].regions, config.place
+    if image is not None:
+        with user_errors(ValueError):
+            regions, place = own_photograph(image, trained.config, regions), 0
+    elif place >= len(regions):
+        raise UserError(f"there is no test photograph {place}; expected numbers from 0 to {len(regions) - 1}")
     if unknown := [word for word in words if word not in trained.words.word_ids]:
         print(f"not among the words of the training questions: {', '.join(unknown)}", file=sys.stderr)
-    reply = reply_to(trained, data, words, config.place, num_samples=config.num_samples)
+    reply = reply_to(trained, regions, words, place, num_samples=config.num_samples)
     print(
         f"{' '.join(words)}?\n\n{as_table(reply.rows(trained.words.answers, config.answers))}\n\n{reply.uncertainty()}"
     )
@@ -108,7 +110,7 @@ def ask(config: AskConfig) -> Reply:
         print(f"{trained.config.model} does not read the answer from one latent attention, so there is no picture")
     else:
         path = config.out or config.run / "figures" / "asked.png"
-        figure = looking_figure(reply.weights, data.regions, config.place, title=_title(reply, words, trained))
+        figure = looking_figure(reply.weights, regions, place, title=_title(reply, words, trained))
         print(save(figure, path))
     return reply
 
@@ -123,7 +125,7 @@ def draw_questions(
     data, paths = questions["test"], list[Path]()
     for place in torch.linspace(0, len(data) - 1, count).long().unique().tolist():
         words, photograph = data.questions[place], int(data.photographs[place])
-        reply = reply_to(trained, data, words, photograph, num_samples=200)
+        reply = reply_to(trained, data.regions, words, photograph, num_samples=200)
         if reply.weights is not None:
             figure = looking_figure(reply.weights, data.regions, photograph, title=_title(reply, words, trained))
             paths.append(save(figure, (out or folder / "figures") / f"{name}-{place}.png"))
@@ -141,10 +143,24 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
     return metrics
 
 
-def _load(folder: Path, device: Device) -> tuple[TrainedAnswers, dict[str, Questions]]:
+def _opened(photo: Path, config: AskConfig) -> Image.Image:
+    """A photograph of one's own, ahead of the data, which take longer to read."""
+    dataset = saved_config(config.run, VQAConfig, script="experiments.vqa").dataset
+    if dataset in _WITHOUT_PHOTOGRAPHS:
+        raise UserError(
+            f"--photo {photo}: {_WITHOUT_PHOTOGRAPHS[dataset]} (dataset is {dataset}); ask about its test part by "
+            f"--place, or train on easy_vqa or daquar"
+        )
+    with user_errors(ValueError, OSError):
+        if photo.is_dir():
+            raise UserError(f"--photo {photo} is a folder; expected a photograph, such as one inside it")
+        return open_photograph(photo)
+
+
+def _load(folder: Path, device: Device, *, train_encoder: bool = True) -> tuple[TrainedAnswers, dict[str, Questions]]:
     config = saved_config(folder, VQAConfig, script="experiments.vqa", device=device)
     with user_errors(ValueError, OSError):
-        questions = load_questions(config)
+        questions = load_questions(config, train_encoder=train_encoder)
     trained = load_trained(folder, questions["train"], device=device)
     trained.module.eval()
     return trained, questions

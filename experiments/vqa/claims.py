@@ -9,7 +9,7 @@ from experiments.reporting.columns import Column, Runs
 from experiments.reporting.report import Part
 from experiments.reporting.statistics import Difference, paired_difference
 from experiments.vqa.config import BlockName
-from experiments.vqa.rows import ACCURACY, IMAGES, NLL, in_noise
+from experiments.vqa.rows import ACCURACY, BLOCKS, IMAGES, NLL, in_noise
 
 __all__ = ["Claim", "claim_parts", "claims"]
 
@@ -49,7 +49,7 @@ def claims(blocks: Blocks) -> list[Claim]:
     if any(len(runs) == 1 for rows in blocks.values() for runs in rows.values()):
         return []
     found = []
-    if "bam" in blocks:
+    if "bam" in blocks and "WC" in blocks["bam"]:
         soft, weibull = blocks["bam"]["soft"], blocks["bam"]["WC"]
         noisy = [images for images in IMAGES if IMAGES[images]]
         lost = {
@@ -64,12 +64,12 @@ def claims(blocks: Blocks) -> list[Claim]:
             for images in IMAGES
         }
         found.append(Claim("WC has a larger PAvPU (level .05) than soft with dropout", more))
-    if "va" in blocks:
+    if "va" in blocks and "marginal" in blocks["va"]:
         difference = NLL.difference(blocks["va"]["soft"], blocks["va"]["marginal"])
         found.append(
             Claim("the marginal likelihood has a smaller NLL than soft attention", {"soft - marginal": difference})
         )
-    if "dn" in blocks:
+    if "dn" in blocks and len(blocks["dn"]) == len(BLOCKS["dn"].rows):
         rows = blocks["dn"]
         difference = ACCURACY.difference(rows["doubly_normalized"], rows["softmax"])
         found.append(

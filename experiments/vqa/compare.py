@@ -23,7 +23,7 @@ __all__ = ["run"]
 
 _COLUMNS = (
     ACCURACY,
-    in_noise(ACCURACY, "noise 1"),
+    in_noise(ACCURACY, "noise .5"),
     NLL,
     Column("ECE", "test_ece/mean"),
     Column("mass on relevant %", "relevant_mass", 1, 100),
@@ -33,7 +33,7 @@ _COLUMNS = (
     Column("ms/step", "step_ms", 0),
 )
 _LEGEND = (
-    "MCAN on a small number of questions; attention at its posterior mean, noise of one standard deviation of the "
+    "MCAN on a small number of questions; attention at its posterior mean, noise of half a standard deviation of the "
     "features at test time alone. Mass: of the attention that the answer is read from, on the regions that one has to "
     "look at, beside uniform attention. AUROC: of the entropy of the answer over samples, for wrong answers."
 )
@@ -47,7 +47,7 @@ def run(config: CompareQuestions) -> dict[str, float]:
     name, free = f"vqa-{config.dataset}", ("schemes", "seeds", "pictures")
     sweep = Sweep("experiments.compare", config, f"compare/{name}", free=free, always=("task",)).open()
     prepare(config)
-    shared = shared_options(config) | {"kl_weight": config.kl_weight, "test_noise": (0.0, 1.0)}
+    shared = shared_options(config) | {"kl_weight": config.kl_weight, "test_noise": (0.0, 0.5)}
     rows: dict[Key, dict[str, Any]] = {(scheme,): shared | {"guide": scheme} for scheme in config.schemes}
     seeds = range(config.seed, config.seed + config.seeds)
     trainings = sweep.train(vqa.run, sweep.configs(VQAConfig, rows, seeds))

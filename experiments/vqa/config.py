@@ -23,6 +23,7 @@ __all__ = [
     "ModelName",
     "NormalizerName",
     "QuestionsName",
+    "SearchConfig",
     "StudiesConfig",
     "TableConfig",
     "VQAConfig",
@@ -53,7 +54,8 @@ class VQAOptions(BatchOptions):
         cache: Folder of pixels and features; "cache" in the data set's folder when omitted.
         skip_bad: Leave out photographs that are missing or damaged, and the questions about them, instead of stopping.
         blind: Blank all regions, so that answers come from the question alone.
-        questions: Use so many questions of every part, the first; all when omitted.
+        questions: Train on so many questions, the first; all when omitted.
+        test_questions: Validate and test on so many questions each, the first; all when omitted.
         answers: Number of answers to choose from, the most frequent ones of the training questions.
         likelihood: single is one answer, drawn in proportion to the votes; scores is a soft score of every answer,
             min(people / 3, 1).
@@ -78,9 +80,10 @@ class VQAOptions(BatchOptions):
     skip_bad: bool = False
     blind: bool = False
     questions: PositiveInt | None = None
+    test_questions: PositiveInt | None = None
     answers: PositiveInt = 3000
     likelihood: LikelihoodName = "single"
-    hidden: PositiveInt = 96
+    hidden: PositiveInt = 64
     layers: NonNegativeInt = 1
     heads: PositiveInt = 4
     dropout: Dropout = 0.1
@@ -88,7 +91,7 @@ class VQAOptions(BatchOptions):
     batch_size: PositiveInt = 128
     gradient_clip: PositiveFloat = 5.0
     learning_rate: PositiveFloat = 1e-3
-    max_epochs: PositiveInt = 30
+    max_epochs: PositiveInt = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +115,9 @@ class VQAConfig(VQAOptions, AlignmentSchemeOptions):
     model: ModelName = "mcan"
     guide: SchemeName = "weibull"
     normalizer: NormalizerName = "softmax"
-    kl_weight: NonNegativeFloat = 1e-3
+    kl_weight: NonNegativeFloat = 1e-5
     feature_noise: NonNegativeFloat = 0.0
-    test_noise: tuple[NonNegativeFloat, ...] = (0.0, 0.5, 1.0)
+    test_noise: tuple[NonNegativeFloat, ...] = (0.0, 0.5)
     train_share: ClosedUnitInterval = 1.0
 
 
@@ -143,7 +146,8 @@ class AskConfig:
         run: Folder of the run.
         question: The question, as one text.
         place: Photograph or scene of the test part that the question is about, counted from 0.
-        photo: A photograph of one's own that the question is about, where the data set is made of photographs.
+        photo: A photograph of one's own that the question is about instead, after a training on easy_vqa or daquar,
+            whose encoder makes its regions.
         num_samples: Posterior samples of random attention.
         answers: Number of answers shown, the most probable ones.
         out: The picture; asked.png among the figures of the run when omitted.
@@ -167,13 +171,32 @@ class TableConfig(VQAOptions, SweepOptions):
     Args:
         blocks: bam compares posteriors of the attention of MCAN on clean and noisy regions, va the inference of one
             alignment, dn normalisers of the attention between several views of digit scenes.
+        rows: Rows of these blocks; all when omitted. Those that others are compared with have to be among them.
+        max_epochs: Epochs of every training at most.
         seeds: Trainings of every row.
         seed: The first seed.
         num_samples: Posterior samples, and dropout masks, of test scores.
     """
 
     blocks: tuple[BlockName, ...] = ("bam", "va", "dn")
+    rows: tuple[str, ...] | None = None
+    max_epochs: PositiveInt = 8
     seeds: PositiveInt = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig(VQAOptions, SweepOptions):
+    """Try KL weights and amounts of noise for MCAN with random attention, and compare them on validation alone.
+
+    Args:
+        seeds: Trainings of every setting.
+        seed: The first seed; those of the table begin with 0.
+        num_samples: Posterior samples, and dropout masks, of test scores, which are not shown.
+    """
+
+    seeds: PositiveInt = 1
+    seed: NonNegativeInt = 100
+    num_samples: PositiveInt = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,12 +205,14 @@ class StudiesConfig(VQAOptions, SweepOptions):
 
     Args:
         shares: Shares of the training questions, 1 among them, which uncertainty is studied with.
+        max_epochs: Epochs of every training at most.
         seeds: Trainings of every row; together they are the deep ensemble.
         seed: The first seed.
         num_samples: Posterior samples, and dropout masks, of test scores.
     """
 
     shares: tuple[ClosedUnitInterval, ...] = (0.05, 0.1, 0.25, 1.0)
+    max_epochs: PositiveInt = 8
     seeds: PositiveInt = 3
 
 
@@ -210,7 +235,7 @@ class CompareQuestions(VQAOptions, SweepOptions):
     max_epochs: PositiveInt = 10
     num_samples: PositiveInt = 5
     seeds: PositiveInt = 2
-    kl_weight: NonNegativeFloat = 1e-3
+    kl_weight: NonNegativeFloat = 1e-5
     pictures: NonNegativeInt = 2
 
 
@@ -219,5 +244,6 @@ COMMANDS = {
     "evaluate": Command(EvaluateConfig, "experiments.vqa.ask:evaluate_run"),
     "ask": Command(AskConfig, "experiments.vqa.ask:ask"),
     "table": Command(TableConfig, "experiments.vqa.table:run"),
+    "search": Command(SearchConfig, "experiments.vqa.search:run"),
     "studies": Command(StudiesConfig, "experiments.vqa.studies:run"),
 }

@@ -11,19 +11,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from experiments.datasets.questions.data import Questions
+from experiments.datasets.questions.data import Questions, Regions
 from experiments.datasets.questions.digit_questions import digit_questions
 from experiments.datasets.questions.load import PhotographOptions, load_photo_questions
+from experiments.datasets.questions.photographs import regions_of
 from experiments.datasets.text.masked_text import EpochSampler
 from experiments.files import UserError, read_json, user_errors, write_atomic
 from experiments.harness.training import resolve_device
 from experiments.vqa.accuracy import consensus, soft_scores
 from experiments.vqa.config import LikelihoodName, VQAConfig
 
-__all__ = ["Answered", "QuestionBatch", "Words", "load_questions", "load_words"]
+__all__ = ["Answered", "QuestionBatch", "Words", "load_questions", "load_words", "own_photograph"]
 
 _UNKNOWN = 1  # 0 is the padding
 
@@ -162,8 +164,10 @@ class Answered(Dataset[QuestionBatch]):
         return torch.tensor(answers)
 
 
-def load_questions(config: VQAConfig) -> dict[str, Questions]:
+def load_questions(config: VQAConfig, *, train_encoder: bool = True) -> dict[str, Questions]:
     """All parts of a data set; "absent" has questions about what is not there, where a data set has any.
+
+    Without ``train_encoder``, the own encoder of photographs has to be in the cache.
 
     Raises:
         UserError: A model that the data set does not fit, or no torchvision for the encoder that needs it.
@@ -173,11 +177,13 @@ def load_questions(config: VQAConfig) -> dict[str, Questions]:
     if config.dataset == "digits":
         found = dict(_digits(3 if config.model == "multi_view" else 1))
     else:
-        found = _about_photographs(config)
+        found = _about_photographs(config, train_encoder)
     if config.blind:
-        found = {part: _blind(data) for part, data in found.items()}
-    if config.questions is not None:
-        found = {part: data.pick(range(min(config.questions, len(data)))) for part, data in found.items()}
+        found = {part: replace(data, regions=_blank(data.regions)) for part, data in found.items()}
+    for part, data in found.items():
+        most = config.questions if part == "train" else config.test_questions
+        if most is not None:
+            found[part] = data.pick(range(min(most, len(data))))
     if config.train_share < 1:
         generator = torch.Generator().manual_seed(config.seed)
         order = torch.randperm(len(found["train"]), generator=generator).tolist()
@@ -191,19 +197,28 @@ def _digits(views: int) -> dict[str, Questions]:
     return digit_questions(views=views)
 
 
-def _about_photographs(config: VQAConfig) -> dict[str, Questions]:
+def own_photograph(image: Image.Image, config: VQAConfig, like: Regions) -> Regions:
+    """Regions of a photograph of one's own, made as those of the run's photographs; blank where the run is blind.
+
+    Raises:
+        ValueError: As of :func:`regions_of`.
+    """
+    regions = regions_of(image, like, device=resolve_device(config.device))
+    return _blank(regions) if config.blind else regions
+
+
+def _about_photographs(config: VQAConfig, train_encoder: bool) -> dict[str, Questions]:
     if config.model == "multi_view":
         raise UserError(f"model is multi_view, but {config.dataset} has one view; take digits or another model")
     options = PhotographOptions(
         encoder=config.encoder, weights=config.encoder_weights, size=config.size, epochs=config.encoder_epochs,
-        cache=config.cache, skip=config.skip_bad, device=resolve_device(config.device),
+        train=train_encoder, cache=config.cache, skip=config.skip_bad, device=resolve_device(config.device),
         progress=config.progress,
     )  # fmt: skip
     with user_errors(ImportError):
         return load_photo_questions(config.dataset, options, data_root=config.data_root)
 
 
-def _blind(data: Questions) -> Questions:
-    """The questions about blank photographs of as many regions."""
-    blank = torch.zeros(()).expand_as(data.regions.features)
-    return replace(data, regions=replace(data.regions, features=blank))
+def _blank(regions: Regions) -> Regions:
+    """As many regions of blank photographs."""
+    return replace(regions, features=torch.zeros(()).expand_as(regions.features))

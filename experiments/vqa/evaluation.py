@@ -159,7 +159,7 @@ def outputs_of(trained: TrainedAnswers, data: Answered, kind: str, *, noise: flo
     logits, variances, places = [], [], []
     for number, batch in enumerate(_batches(trained, data, noise)):
         logits.append(trained.module.outputs(batch, num_samples=count, noise=varied, seed=config.seed + number).cpu())
-        if varied == "attention" and config.model in LOOKING:
+        if varied == "attention" and config.model in LOOKING and count > 1:  # one sample has no variance
             weights = looked_at(trained, batch, num_samples=count)
             variances.append(weights.var(0).mean(-1).cpu())
         places.append(batch.places.cpu())

@@ -9,18 +9,28 @@ from typing import Any
 from experiments.reporting.columns import Column
 from experiments.vqa.config import BlockName
 
-__all__ = ["ACCURACY", "BLOCKS", "IMAGES", "NLL", "Block", "in_noise", "scores"]
+__all__ = ["ACCURACY", "BLOCKS", "GRIDS", "IMAGES", "NLL", "POSTERIORS", "Block", "in_noise", "scores"]
 
-IMAGES = {"clean": "", "noise .5": "/noise_0.5", "noise 1": "/noise_1"}  # with the end of the metrics' names
+IMAGES = {"clean": "", "noise .5": "/noise_0.5"}  # with the end of the metrics' names
 _TRAINED_NOISE = 0.5
-_WEIBULL: dict[str, Any] = {"guide": "weibull", "prior": "contextual"}
-_POSTERIORS: dict[str, dict[str, Any]] = {
+_WEIGHTS: list[dict[str, float]] = [{"kl_weight": weight} for weight in (1e-3, 1e-4, 1e-5)]
+GRIDS: Mapping[str, Sequence[Mapping[str, float]]] = {
+    "LC": [*_WEIGHTS, {"kl_weight": 1e-5, "scale": 0.01}],
+    "WC": [*_WEIGHTS, {"kl_weight": 1e-5, "concentration": 100.0}],
+}
+"""Settings tried on validation questions; see experiments.vqa search."""
+POSTERIORS: Mapping[str, Mapping[str, Any]] = {
     "soft": {"guide": "soft"},
     "LF": {"guide": "lognormal", "prior": "fixed"},
     "LC": {"guide": "lognormal", "prior": "contextual"},
     "WF": {"guide": "weibull", "prior": "fixed"},
-    "WC": _WEIBULL,
+    "WC": {"guide": "weibull", "prior": "contextual"},
 }
+_SEARCHED: Mapping[str, Mapping[str, float]] = {
+    "soft": {}, "lognormal": {"kl_weight": 1e-5}, "weibull": {"kl_weight": 1e-5, "concentration": 100.0}
+}  # fmt: skip
+"""The best settings of the search on digit questions; those of contextual priors, for fixed ones too."""
+_CHOSEN = {row: {**options, **_SEARCHED[options["guide"]]} for row, options in POSTERIORS.items()}
 ACCURACY = Column("accuracy %", "test_accuracy/mean", 2, 100)
 NLL = Column("NLL", "test_nll/mean")
 
@@ -88,10 +98,12 @@ BLOCKS: dict[BlockName, Block] = {
             "Every attention of MCAN is random. LF, LC: LogNormal posterior with fixed and contextual prior; WF, WC: "
             f"Weibull posterior. In noise: trained with noise of standard deviation {_TRAINED_NOISE:g} on the regions. "
             "Noise is Gaussian, in units of the features' standard deviation; where the row does not say so, it is "
-            "there at test time alone. Attention at its posterior mean, no dropout."
+            "there at test time alone. Attention at its posterior mean, no dropout. Question only: soft, trained and "
+            "tested with all regions blank."
         ),
-        rows=_POSTERIORS
-        | {f"{row}, in noise": _POSTERIORS[row] | {"feature_noise": _TRAINED_NOISE} for row in ("soft", "WC")},
+        rows=_CHOSEN
+        | {f"{row}, in noise": _CHOSEN[row] | {"feature_noise": _TRAINED_NOISE} for row in ("soft", "WC")}
+        | {"question only": _CHOSEN["soft"] | {"blind": True}},
         columns=[*(in_noise(ACCURACY, images) for images in IMAGES), in_noise(NLL, "clean")],
         paper={
             "soft": "66.95 / 61.25; 70.04 / 65.34",

@@ -1,41 +1,56 @@
-"""Graph attention with PyG's GATConv arguments and latent weights."""
+"""Graph attention with the arguments of PyG's GATConv and GATv2Conv and latent weights."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from pyro_attention.families.gamma import ContextualGammaPrior
 from pyro_attention.families.prior import Prior
-from pyro_attention.layers.pyg import REDUCTIONS, check_conv, check_size, pyg_weights, read_nodes, self_loop_features
-from pyro_attention.layers.scores import GraphAdditive
+from pyro_attention.layers.pyg import (
+    REDUCTIONS,
+    check_conv,
+    check_size,
+    pyg_parameters,
+    pyg_weights,
+    read_nodes,
+    self_loop_features,
+)
+from pyro_attention.layers.scores import GraphAdditive, GraphAdditiveV2
 from pyro_attention.layout import EdgeList
 from pyro_attention.normalizers import Normalizer
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.output import AttentionOutput
 from pyro_attention.site_names import AttentionLayer
 
-__all__ = ["GraphAttention"]
+__all__ = ["GraphAttention", "GraphScores"]
+
+GraphScores = Literal["gat", "gatv2"]
 
 
 class GraphAttention(AttentionLayer):
-    r"""Graph attention layer (GAT) whose weights are one sample site with event (edges, heads).
+    r"""Graph attention layer (GAT, GATv2) whose weights are one sample site with event (edges, heads).
 
     .. math:: o_i = \sum_{j \in N(i)} W_{ij}\, \Theta x_j, \qquad
               \Phi_{ij} = \mathrm{LeakyReLU}(a_\mathrm{dst}\cdot\Theta x_i + a_\mathrm{src}\cdot\Theta x_j)
 
-    Stands where PyG's ``GATConv`` stood, such as in a ``Sequential`` or a ``HeteroConv``: it is called in the same way
-    and returns the same; :meth:`attend` returns an :class:`AttentionOutput`. Under the guide ``Soft()``, and where
-    Pyro does not run the model (see :class:`LatentAttention`), the numbers are the same, too; :meth:`from_pyg` copies
-    a layer.
+    Those are the scores "gat"; of "gatv2", which can order the neighbours of each node otherwise, they are
+
+    .. math:: \Phi_{ij} = a \cdot \mathrm{LeakyReLU}(\Theta_\mathrm{dst} x_i + \Theta x_j)
+
+    Stands where PyG's ``GATConv`` or ``GATv2Conv`` stood, such as in a ``Sequential`` or a ``HeteroConv``: it is
+    called in the same way and returns the same; :meth:`attend` returns an :class:`AttentionOutput`. Under the guide
+    ``Soft()``, and where Pyro does not run the model (see :class:`LatentAttention`), the numbers are the same, too;
+    :meth:`from_pyg` copies a layer.
 
     ============================================  ==================================================================
     PyG                                           here
     ============================================  ==================================================================
     ``in_channels`` ... ``residual``              the same, but for sizes of -1 and a tensor as ``fill_value``
+    ``share_weights`` of ``GATv2Conv``            the same
     ``aggr, flow, node_dim``                      sums along edges from source to target
     ``x``                                         the same, also a batch or a sparse matrix; but not ``(x, None)``
     ``edge_index``                                ``[2, E]`` or an :class:`EdgeList`; no ``SparseTensor``
@@ -56,8 +71,11 @@ class GraphAttention(AttentionLayer):
         edge_dim: Width of edge features, if there are any.
         fill_value: Edge feature of an added self loop: a number, or how the features of a node's in-edges are
             reduced ("mean", "add", "max", "min", "mul").
-        bias: Whether to add a bias.
+        bias: Whether to add a bias; with "gatv2" the projections have biases, too.
         residual: Whether to add a linear map of the target's features.
+        scores: "gat" or "gatv2".
+        share_weights: Whether "gatv2" projects sources and targets by the same matrix; "gat" always does, but on
+            bipartite graphs.
         name: Name of the sample site; by default the path of the layer in the model, see :func:`name_sites`.
         prior: Prior network; a contextual Gamma prior with one network a head by default.
         normalizer: From log weights to weights; softmax by default.
@@ -66,7 +84,7 @@ class GraphAttention(AttentionLayer):
             training mode; the original code has it, PyG's layer has not.
 
     Raises:
-        ValueError: A size below one, or an unknown ``fill_value``.
+        ValueError: A size below one, an unknown ``fill_value`` or ``scores``, or weights shared by nodes of two widths.
 
     Example:
         >>> from pyro_attention import AttentionGuide, Weibull
@@ -76,7 +94,8 @@ class GraphAttention(AttentionLayer):
         >>> guide(x)["graph_attention"].shape  # two edges and three self loops
         torch.Size([5, 2])
 
-    Source: Velickovic et al. (2018); latent weights from Fan et al. (2020), Bayesian Attention Modules.
+    Source: Velickovic et al. (2018); "gatv2": Brody et al. (2022), equation (7); latent weights from Fan et al. (2020),
+    Bayesian Attention Modules.
     """
 
     default_name = "graph_attention"
@@ -95,6 +114,8 @@ class GraphAttention(AttentionLayer):
         bias: bool = True,
         residual: bool = False,
         *,
+        scores: GraphScores = "gat",
+        share_weights: bool = False,
         name: str | None = None,
         prior: Prior | None = None,
         normalizer: Normalizer | None = None,
@@ -103,18 +124,20 @@ class GraphAttention(AttentionLayer):
     ) -> None:
         super().__init__()
         widths = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
-        if min(*widths, out_channels, heads) < 1:
-            raise ValueError(f"in_channels {in_channels}, out_channels {out_channels}, heads {heads}: all must be >= 1")
-        if isinstance(fill_value, str) and fill_value not in REDUCTIONS:
-            raise ValueError(f"fill_value is '{fill_value}', expected a number or one of {', '.join(REDUCTIONS)}")
+        _check_sizes(widths, out_channels, heads, fill_value, scores, share_weights)
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
         self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
         width = heads * out_channels
-        self.lin_src = nn.Linear(widths[0], width, bias=False)
-        # one projection for both ends unless the graph is bipartite
-        self.lin_dst = None if isinstance(in_channels, int) else nn.Linear(widths[1], width, bias=False)
+        second = scores == "gatv2"
+        shared = share_weights if second else isinstance(in_channels, int)
+        self.lin_src = nn.Linear(widths[0], width, bias=bias and second)
+        self.lin_dst = None if shared else nn.Linear(widths[1], width, bias=bias and second)
         self.lin_edge = None if edge_dim is None else nn.Linear(edge_dim, width, bias=False)
-        self.score = GraphAdditive(heads, out_channels, negative_slope, edge_features=edge_dim is not None)
+        self.score: GraphAdditive | GraphAdditiveV2
+        if second:
+            self.score = GraphAdditiveV2(heads, out_channels, negative_slope)
+        else:
+            self.score = GraphAdditive(heads, out_channels, negative_slope, edge_features=edge_dim is not None)
         out_width = width if concat else out_channels
         self.res = nn.Linear(widths[1], out_width, bias=False) if residual else None
         self.bias = nn.Parameter(torch.zeros(out_width)) if bias else None
@@ -124,10 +147,13 @@ class GraphAttention(AttentionLayer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier-uniform weights and a zero bias, as the original."""
+        """Xavier-uniform weights and a zero bias, as the original; uniform biases of projections, as PyG."""
         for linear in (self.lin_src, self.lin_dst, self.lin_edge, self.res):
             if linear is not None:
                 nn.init.xavier_uniform_(linear.weight)
+                if linear.bias is not None:
+                    bound = linear.in_features**-0.5
+                    nn.init.uniform_(linear.bias, -bound, bound)
         self.score.reset_parameters()
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -135,30 +161,29 @@ class GraphAttention(AttentionLayer):
     @classmethod
     @torch.no_grad()
     def from_pyg(cls, conv: Any, *, name: str | None = None, prior: Prior | None = None) -> GraphAttention:
-        """Copy of a trained ``torch_geometric.nn.GATConv``, on its device, in its dtype and mode (training or not).
+        """Copy of a trained ``GATConv`` or ``GATv2Conv`` of torch_geometric, on its device, in its dtype and mode.
 
         Raises:
-            TypeError: The layer is no ``GATConv``.
+            TypeError: The layer is none of them.
             ValueError: It lets messages flow from target to source, does not add them up, has sizes that are not known
                 yet, or a tensor as ``fill_value``.
         """
         check_conv(conv)
-        widths = [linear.weight.size(1) for linear in (conv.lin_src or conv.lin, conv.lin_dst) if linear is not None]
+        state, sharing = pyg_parameters(conv)
+        weights = [state[f"{one}.weight"] for one in ("lin_src", "lin_dst") if f"{one}.weight" in state]
+        widths = [weight.size(1) for weight in weights]
+        bipartite = not isinstance(conv.in_channels, int)
         new = cls(
-            widths[0] if len(widths) == 1 else (widths[0], widths[1]), conv.out_channels, conv.heads, conv.concat,
+            (widths[0], widths[-1]) if bipartite else widths[0], conv.out_channels, conv.heads, conv.concat,
             conv.negative_slope, conv.dropout, conv.add_self_loops,
             None if conv.lin_edge is None else conv.lin_edge.weight.size(1), conv.fill_value, conv.bias is not None,
-            conv.residual, name=name, prior=prior,
+            conv.residual, name=name, prior=prior, **sharing,
         )  # fmt: skip
-        new.to(conv.att_src)
-        renamed = {
-            key.replace("att_", "score.att_") if key.startswith("att_") else key.replace("lin.", "lin_src."): value
-            for key, value in conv.state_dict().items()
-        }
-        missing, unexpected = new.load_state_dict(renamed, strict=False)
+        new.to(weights[0])
+        missing, unexpected = new.load_state_dict(state, strict=False)
         wrong = unexpected + [key for key in missing if not key.startswith("attention.")]
         if wrong:
-            raise ValueError(f"cannot copy this GATConv, whose parameters differ: {wrong}")
+            raise ValueError(f"cannot copy this {type(conv).__name__}, whose parameters differ: {wrong}")
         return new.train(conv.training)
 
     def forward(
@@ -208,7 +233,8 @@ class GraphAttention(AttentionLayer):
         return replace(output, weights=edges, self_loop_weights=loops)
 
     def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
+        scores = ', scores="gatv2"' if isinstance(self.score, GraphAdditiveV2) else ""
+        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}{scores}"
 
     def _attend(
         self,
@@ -254,6 +280,7 @@ class GraphAttention(AttentionLayer):
         if x.layout != torch.strided:  # there is no sparse product in half precision
             with torch.autocast(x.device.type, enabled=False):
                 projected: Tensor = torch.sparse.mm(x, linear.weight.T)
+                projected = projected if linear.bias is None else projected + linear.bias
         else:
             projected = linear(x)
         return torch.unflatten(projected, -1, (self.heads, self.out_channels))
@@ -272,3 +299,18 @@ class GraphAttention(AttentionLayer):
         if graph.has_self_loops:
             edge_attr = torch.cat([edge_attr, self_loop_features(edge_attr, graph, self.fill_value)])
         return torch.unflatten(self.lin_edge(edge_attr), -1, (self.heads, self.out_channels))
+
+
+def _check_sizes(
+    widths: tuple[int, int], out_channels: int, heads: int, fill_value: float | str, scores: str, share_weights: bool
+) -> None:
+    if min(*widths, out_channels, heads) < 1:
+        raise ValueError(f"in_channels {widths}, out_channels {out_channels}, heads {heads}: all must be >= 1")
+    if isinstance(fill_value, str) and fill_value not in REDUCTIONS:
+        raise ValueError(f"fill_value is '{fill_value}', expected a number or one of {', '.join(REDUCTIONS)}")
+    if scores not in get_args(GraphScores):
+        raise ValueError(f"scores is '{scores}', expected one of {', '.join(get_args(GraphScores))}")
+    if share_weights and scores == "gat":
+        raise ValueError("share_weights is of scores='gatv2'; 'gat' shares them unless the graph is bipartite")
+    if share_weights and widths[0] != widths[1]:
+        raise ValueError(f"in_channels is {widths}, so sources and targets cannot share their weights")

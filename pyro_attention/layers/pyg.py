@@ -10,29 +10,62 @@ from torch.nn.parameter import is_lazy
 
 from pyro_attention.layout import EdgeList
 
-__all__ = ["REDUCTIONS", "check_conv", "check_size", "pyg_weights", "read_nodes", "self_loop_features"]
+__all__ = [
+    "REDUCTIONS",
+    "check_conv",
+    "check_size",
+    "pyg_parameters",
+    "pyg_weights",
+    "read_nodes",
+    "self_loop_features",
+]
 
+# beginnings of the names of parameters that have another name here
+_NAMES = {
+    "GATConv": {"att_": "score.att_", "lin.": "lin_src."},
+    "GATv2Conv": {"att": "score.att", "lin_l.": "lin_src.", "lin_r.": "lin_dst."},
+}
 REDUCTIONS = {"mean": "mean", "add": "sum", "sum": "sum", "max": "amax", "min": "amin", "mul": "prod"}
 
 
 def check_conv(conv: Any) -> None:
-    """Raise TypeError or ValueError unless a layer is a ``GATConv`` that GraphAttention can copy."""
+    """Raise TypeError or ValueError unless a layer is a GATConv or GATv2Conv that GraphAttention can copy."""
     kind = type(conv)
     # by name, as PyG need not be installed; a subclass may compute something else
-    if kind.__name__ != "GATConv" or not kind.__module__.startswith("torch_geometric."):
+    if kind.__name__ not in _NAMES or not kind.__module__.startswith("torch_geometric."):
         seen = f"{kind.__module__}.{kind.__qualname__}"
-        raise TypeError(f"cannot copy a {seen}, expected a torch_geometric.nn.GATConv itself, whose scores these are")
+        expected = "a GATConv or GATv2Conv of torch_geometric.nn itself, whose scores these are"
+        raise TypeError(f"cannot copy a {seen}, expected {expected}")
     if conv.flow != "source_to_target":
         remedy = "copy a layer made without flow, with the same parameters, and give it edge_index.flip(0)"
-        raise ValueError(f"cannot copy a GATConv with flow='{conv.flow}', expected 'source_to_target'; {remedy}")
+        raise ValueError(
+            f"cannot copy a {kind.__name__} with flow='{conv.flow}', expected 'source_to_target'; {remedy}"
+        )
     aggregation = type(conv.aggr_module).__name__
     if aggregation != "SumAggregation":
-        raise ValueError(f"cannot copy a GATConv whose aggr is a {aggregation}, expected 'add'")
+        raise ValueError(f"cannot copy a {kind.__name__} whose aggr is a {aggregation}, expected 'add'")
     if any(is_lazy(parameter) for parameter in conv.parameters()):
         raise ValueError(f"cannot copy {conv}, whose sizes are not known yet (-1); call it once with data before")
     if isinstance(conv.fill_value, Tensor):
         seen = f"a tensor of shape {tuple(conv.fill_value.shape)}"
-        raise ValueError(f"cannot copy a GATConv whose fill_value is {seen}, expected a number or a reduction's name")
+        raise ValueError(
+            f"cannot copy a {kind.__name__} whose fill_value is {seen}, expected a number or a reduction's name"
+        )
+
+
+def pyg_parameters(conv: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Parameters of a layer under the names that they have here, and options that tell its scores."""
+    state, names = conv.state_dict(), _NAMES[type(conv).__name__]
+    options: dict[str, Any] = {}
+    if "lin_l." in names:
+        options = {"scores": "gatv2", "share_weights": conv.share_weights}
+        if conv.share_weights:  # the same matrix under a second name
+            state = {key: value for key, value in state.items() if not key.startswith("lin_r.")}
+    renamed = {}
+    for key, value in state.items():
+        begin = next((theirs for theirs in names if key.startswith(theirs)), "")
+        renamed[names.get(begin, "") + key.removeprefix(begin)] = value
+    return renamed, options
 
 
 def read_nodes(x: Any) -> tuple[Tensor, Tensor]:

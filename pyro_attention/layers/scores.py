@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pyro_attention.layout import EdgeList
 
-__all__ = ["Additive", "Bilinear", "GraphAdditive", "ScaledDotProduct"]
+__all__ = ["Additive", "Bilinear", "GraphAdditive", "GraphAdditiveV2", "ScaledDotProduct"]
 
 
 class ScaledDotProduct(nn.Module):
@@ -107,8 +107,7 @@ class GraphAdditive(nn.Module):
     def reset_parameters(self) -> None:
         """Xavier-uniform, as the original."""
         for parameter in self.parameters():
-            bound = math.sqrt(6 / (parameter.size(-2) + parameter.size(-1)))
-            nn.init.uniform_(parameter, -bound, bound)
+            _xavier(parameter)
 
     def forward(self, sources: Tensor, targets: Tensor, graph: EdgeList, edges: Tensor | None = None) -> Tensor:
         """Scores ``[..., E, H]`` of source and target nodes ``[..., N, H, D]`` and edge features ``[E, H, D]``."""
@@ -125,6 +124,53 @@ class GraphAdditive(nn.Module):
         _, heads, dim = self.att_src.shape
         edges = ", edge_features=True" if self.att_edge is not None else ""
         return f"heads={heads}, dim={dim}, negative_slope={self.negative_slope}{edges}"
+
+
+class GraphAdditiveV2(nn.Module):
+    r"""On an edge j -> i, :math:`\Phi_{ij} = a \cdot \mathrm{LeakyReLU}(z_j + z_i)` (GATv2).
+
+    The order of the keys may differ between queries, which it cannot in :class:`GraphAdditive`, where the query only
+    adds a number inside the LeakyReLU. It costs a vector per edge and head instead of a number.
+
+    Args:
+        heads: Number of heads.
+        dim: Width of a projected node per head.
+        negative_slope: Slope of the LeakyReLU below zero.
+
+    Example:
+        >>> graph = EdgeList.from_edge_index(torch.tensor([[0], [1]]), num_nodes=2)
+        >>> GraphAdditiveV2(heads=3, dim=4)(torch.ones(2, 3, 4), torch.ones(2, 3, 4), graph).shape
+        torch.Size([1, 3])
+
+    Source: Brody et al. (2022), How Attentive are Graph Attention Networks?, equation (7).
+    """
+
+    def __init__(self, heads: int, dim: int, negative_slope: float = 0.2) -> None:
+        super().__init__()
+        self.att = nn.Parameter(torch.empty(1, heads, dim))
+        self.negative_slope = negative_slope
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier-uniform, as the original."""
+        _xavier(self.att)
+
+    def forward(self, sources: Tensor, targets: Tensor, graph: EdgeList, edges: Tensor | None = None) -> Tensor:
+        """Scores ``[..., E, H]`` of source and target nodes ``[..., N, H, D]`` and edge features ``[E, H, D]``."""
+        hidden = graph.sources.spread(sources.flatten(-2)) + graph.targets.spread(targets.flatten(-2))
+        if edges is not None:
+            hidden = hidden + edges.flatten(-2)
+        hidden = nn.functional.leaky_relu(hidden, self.negative_slope, inplace=True)
+        return _head_products(torch.unflatten(hidden, -1, self.att.shape[1:]), self.att)[0]
+
+    def extra_repr(self) -> str:
+        _, heads, dim = self.att.shape
+        return f"heads={heads}, dim={dim}, negative_slope={self.negative_slope}"
+
+
+def _xavier(parameter: Tensor) -> None:
+    bound = math.sqrt(6 / (parameter.size(-2) + parameter.size(-1)))
+    nn.init.uniform_(parameter, -bound, bound)
 
 
 def _head_products(vectors: Tensor, *atts: Tensor) -> list[Tensor]:

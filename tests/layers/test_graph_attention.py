@@ -1,16 +1,17 @@
-"""GraphAttention under Soft() is PyG's GATConv, and models.gat.GAT a network of two of them."""
+"""GraphAttention under Soft() is PyG's GATConv or GATv2Conv, and models.gat.GAT a network of two of the first."""
 
 import pyro
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import GATConv, SumAggregation
+from torch_geometric.nn import GATConv, GATv2Conv, SumAggregation
 
 from models.gat import GAT
 from pyro_attention import AttentionGuide, FixedGammaPrior, GraphAttention, Soft, Weibull
 from tests.toy_models import GraphData, attention_values
 
 FEATURES, WIDTH, EDGE_WIDTH = 5, 4, 3
+both_scores = pytest.mark.parametrize("conv", [GATConv, GATv2Conv])
 
 
 @pytest.fixture
@@ -21,9 +22,9 @@ def data():
     return data
 
 
-def pair(in_channels=FEATURES, **options):
-    """A GATConv with weights and bias of a trained one, and its copy."""
-    theirs = GATConv(in_channels, WIDTH, **options)
+def pair(in_channels=FEATURES, conv=GATConv, **options):
+    """A layer of PyG with weights and bias of a trained one, and its copy."""
+    theirs = conv(in_channels, WIDTH, **options)
     for parameter in theirs.parameters():
         nn.init.normal_(parameter, std=0.7)
     return theirs, GraphAttention.from_pyg(theirs)
@@ -57,48 +58,74 @@ def compare(theirs, mine, x, edge_index, edge_attr=None):
     assert_same(output.self_loop_weights, expected_loops)
 
 
+@both_scores
 @pytest.mark.parametrize("concat", [True, False])
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("add_self_loops", [True, False])
 @pytest.mark.parametrize("residual", [True, False])
-def test_layer(data, concat, heads, add_self_loops, residual):
+def test_layer(data, conv, concat, heads, add_self_loops, residual):
     options = {"concat": concat, "heads": heads, "add_self_loops": add_self_loops, "residual": residual}
-    theirs, mine = pair(**options)
+    theirs, mine = pair(conv=conv, **options)
     compare(theirs, mine, data.features, data.edge_index)
     if not add_self_loops and not residual:  # nobody to attend to
         assert_same(run(mine, data.features, data.edge_index).context[-1], mine.bias)
 
 
+@both_scores
 @pytest.mark.parametrize("options", [{"bias": False}, {"negative_slope": 0.01}, {"dropout": 0.5}], ids=str)
-def test_options(data, options):
-    theirs, mine = pair(heads=2, **options)
+def test_options(data, conv, options):
+    theirs, mine = pair(conv=conv, heads=2, **options)
     compare(theirs.eval(), mine.eval(), data.features, data.edge_index)
 
 
+@both_scores
 @pytest.mark.parametrize("fill_value", ["mean", "add", "max", "min", "mul", 0.7])
 @pytest.mark.parametrize("add_self_loops", [True, False])
-def test_edge_features(data, fill_value, add_self_loops):
-    theirs, mine = pair(heads=2, edge_dim=EDGE_WIDTH, fill_value=fill_value, add_self_loops=add_self_loops)
+def test_edge_features(data, conv, fill_value, add_self_loops):
+    theirs, mine = pair(conv=conv, heads=2, edge_dim=EDGE_WIDTH, fill_value=fill_value, add_self_loops=add_self_loops)
     compare(theirs, mine, data.features, data.edge_index, torch.randn(data.edge_index.size(1), EDGE_WIDTH))
 
 
+@both_scores
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("edge_dim", [None, EDGE_WIDTH])
-def test_bipartite(residual, edge_dim):
+def test_bipartite(conv, residual, edge_dim):
     """Seven sources, four targets of another width, the last without in-edges."""
-    theirs, mine = pair((FEATURES, 2), heads=3, add_self_loops=False, residual=residual, edge_dim=edge_dim)
+    theirs, mine = pair((FEATURES, 2), conv=conv, heads=3, add_self_loops=False, residual=residual, edge_dim=edge_dim)
     edge_index = torch.stack([torch.randint(0, 7, (12,)), torch.randint(0, 3, (12,))])
     x = torch.randn(7, FEATURES), torch.randn(4, 2)
     compare(theirs, mine, x, edge_index, None if edge_dim is None else torch.randn(12, edge_dim))
 
 
+@pytest.mark.parametrize("bipartite", [False, True])
+def test_shared_weights(data, bipartite):
+    theirs, mine = pair((FEATURES, FEATURES) if bipartite else FEATURES, conv=GATv2Conv, heads=2, share_weights=True)
+    x = (data.features, torch.randn_like(data.features)) if bipartite else data.features
+    assert mine.lin_dst is None
+    compare(theirs, mine, x, data.edge_index)
+
+
+def test_second_scores_order_neighbours_by_the_query(data):
+    """Static scores have one order of the keys for all queries; dynamic ones need not."""
+    orders = []
+    for conv in (GATConv, GATv2Conv):
+        _, mine = pair(conv=conv, add_self_loops=False)
+        every_pair = torch.cartesian_prod(torch.arange(7), torch.arange(7)).T.flip(0)
+        weights = run(mine, data.features, every_pair).weights.view(7, 7)
+        orders.append({tuple(row.argsort().tolist()) for row in weights})
+    assert len(orders[0]) == 1
+    assert len(orders[1]) > 1
+
+
+@both_scores
 @pytest.mark.parametrize("edge_index", [torch.empty(2, 0, dtype=torch.int64), torch.tensor([[0], [0]])], ids=str)
-def test_graphs_with_next_to_nothing(edge_index):
-    compare(*pair(heads=2), torch.randn(3, FEATURES), edge_index)
+def test_graphs_with_next_to_nothing(conv, edge_index):
+    compare(*pair(conv=conv, heads=2), torch.randn(3, FEATURES), edge_index)
 
 
-def test_gradients(data):
-    theirs, mine = pair(heads=2)
+@both_scores
+def test_gradients(data, conv):
+    theirs, mine = pair(conv=conv, heads=2)
     x = data.features.requires_grad_()
     expected = torch.autograd.grad(theirs(x, data.edge_index).square().sum(), x)
     torch.testing.assert_close(torch.autograd.grad(run(mine, x, data.edge_index).context.square().sum(), x), expected)

@@ -82,13 +82,16 @@ def content_encoder(
     batch_size: int = 64,
     device: torch.device | str = "cpu",
     progress: bool = False,
+    train: bool = True,
 ) -> GridEncoder:
     """Train an encoder, or take the one that was trained with the same data and settings before.
 
     The pixels, [images, 3, height, width] uint8, are of the training split only; height and width divide by 16. The
-    seed is that of the weights and of the order of the images; the encoder is named after it.
+    seed is that of the weights and of the order of the images; the encoder is named after it. Without `train`, it has
+    to be there.
 
     Raises:
+        FileNotFoundError: without `train`, no such encoder is in the folder.
         ValueError: sizes do not go together, or the cache is damaged.
     """
     if len(pixels) != len(captions) or not len(pixels):
@@ -104,6 +107,11 @@ def content_encoder(
         torch.manual_seed(seed)
         encoder = ContentEncoder(len(words)).to(device)
         if not is_there(path):
+            if not train:
+                raise FileNotFoundError(
+                    f"{path} is missing; expected the weights of the encoder that made the features of the training. "
+                    f"Put the file back, or train again with --overwrite, which trains an encoder too."
+                )
             with locked(path):
                 if not path.is_file():  # no other process has trained it meanwhile
                     _train(encoder, pixels, targets, epochs, batch_size, name if progress else None)

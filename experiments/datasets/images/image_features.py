@@ -23,11 +23,13 @@ from experiments.datasets.untrusted import file_name, shown
 __all__ = [
     "GridEncoder",
     "Scale",
+    "encode",
     "fingerprint",
     "grid_features",
     "pretrained",
     "resized_images",
     "resnet_grid",
+    "square",
     "torchvision_models",
 ]
 
@@ -86,8 +88,7 @@ def resized_images(
     def pixels() -> Iterator[np.ndarray]:
         for place, image in enumerate(tqdm(data.images, "photographs", disable=not progress)):
             try:
-                square = image.open().resize((size, size), Image.Resampling.BILINEAR, reducing_gap=2.0)
-                yield np.asarray(square).transpose(2, 0, 1)[None]
+                yield square(image.open(), size)[None]
             except ValueError as error:
                 if not skip:
                     raise
@@ -106,6 +107,12 @@ def resized_images(
         raise ValueError(f"{folder}: {seen}; expected a place in the data. Remove the notes (.json) and try again.")
     kept = [place for place in range(len(data)) if str(place) not in bad]
     return data.without(map(int, bad), "bad image"), array[kept]
+
+
+def square(image: Image.Image, size: int) -> np.ndarray:
+    """Return a whole picture in RGB as [3, size, size] uint8."""
+    resized = image.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=2.0)
+    return np.array(resized).transpose(2, 0, 1)
 
 
 def _files_fingerprint(images: Sequence[ImageFile]) -> str:
@@ -131,25 +138,17 @@ def grid_features(
     Kept features are taken again when pixels ([images, 3, height, width] uint8), weights and transform are the same.
 
     Returns:
-        [images, cells, channels] float16, cells row by row, read from disk when it is wanted.
+        As of `encode`, read from disk when it is wanted.
 
     Raises:
-        ValueError: no grid comes out, features are not finite in 16 bits, or a cache is damaged or of another
-            encoder; or the encoder's name would lead out of the cache.
+        ValueError: as of `encode`, or a cache is damaged or of another encoder; or the encoder's name would lead out of
+            the cache.
     """
     file_name(encoder.name, "the name of the encoder")
 
     def features() -> Iterator[np.ndarray]:
-        module, transform = encoder.module.to(device).eval(), encoder.transform.to(device)
         for batch in tqdm(pixels.split(batch_size), encoder.name, disable=not progress):
-            with torch.no_grad():
-                grid = module(transform(batch.to(device)))
-            if grid.dim() != 4 or len(grid) != len(batch):
-                raise ValueError(f"{encoder.name}: features {list(grid.shape)}; expected [B, channels, rows, columns]")
-            cells = grid.flatten(2).transpose(1, 2).half()
-            if not cells.isfinite().all():
-                raise ValueError(f"{encoder.name}: features that 16 bits do not hold; expected them below 65504")
-            yield cells.cpu().numpy()
+            yield encode(encoder, batch, device=device).numpy()
 
     key = {
         "encoder": encoder.name,
@@ -159,6 +158,26 @@ def grid_features(
     }
     dtype = np.dtype(np.float16)
     return cached_array(folder, encoder.name, key, len(pixels), features, row=(None, None), dtype=dtype)[0]
+
+
+def encode(encoder: GridEncoder, pixels: Tensor, *, device: torch.device | str = "cpu") -> Tensor:
+    """Return the features of the cells of photographs of [images, 3, height, width] uint8.
+
+    Returns:
+        [images, cells, channels] float16 on the CPU, cells row by row.
+
+    Raises:
+        ValueError: no grid comes out, or features are not finite in 16 bits.
+    """
+    module, transform = encoder.module.to(device).eval(), encoder.transform.to(device)
+    with torch.no_grad():
+        grid = module(transform(pixels.to(device)))
+    if grid.dim() != 4 or len(grid) != len(pixels):
+        raise ValueError(f"{encoder.name}: features {list(grid.shape)}; expected [B, channels, rows, columns]")
+    cells: Tensor = grid.flatten(2).transpose(1, 2).half()
+    if not cells.isfinite().all():
+        raise ValueError(f"{encoder.name}: features that 16 bits do not hold; expected them below 65504")
+    return cells.cpu()
 
 
 def resnet_grid(name: str = "resnet50") -> GridEncoder:

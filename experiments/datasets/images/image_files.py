@@ -6,11 +6,11 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from experiments.datasets.untrusted import MOST_BYTES, clipped, is_there, read_bytes
 
-__all__ = ["FORMATS", "MOST_PIXELS", "SKIP_BAD", "ImageFile", "tar_images"]
+__all__ = ["FORMATS", "MOST_PIXELS", "SKIP_BAD", "ImageFile", "open_photograph", "tar_images"]
 
 # Of Pillow's formats those of photographs and of the web; others (EPS) are programs, which Ghostscript would run.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
@@ -51,17 +51,7 @@ class ImageFile:
             OSError: there is no such file, or it cannot be read.
             ValueError: the file is cut off, damaged, of another format than FORMATS or of more than MOST_PIXELS.
         """
-        content = self._bytes()
-        try:
-            return _decode(content)
-        except Exception as error:  # Pillow's readers of formats raise whatever Python can on damaged bytes
-            # Pillow's message may hold the address of the object, which tells nothing.
-            unknown = isinstance(error, UnidentifiedImageError)
-            seen = "no picture" if unknown else f"damaged or too large, {clipped(str(error) or type(error).__name__)}"
-            raise ValueError(
-                f"{self}: {seen} ({len(content)} bytes); expected {_EXPECTED}. Replace it by an intact copy, or "
-                f"{SKIP_BAD}."
-            ) from error
+        return _picture(self._bytes(), str(self), remedy=f"Replace it by an intact copy, or {SKIP_BAD}.")
 
     def _bytes(self) -> bytes:
         if self.member is None:
@@ -71,6 +61,28 @@ class ImageFile:
         with self.path.open("rb") as file:
             file.seek(self.offset)
             return file.read(self.size)
+
+
+def open_photograph(path: Path) -> Image.Image:
+    """Return one photograph in RGB, turned upright where the camera noted how it was held.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+        ValueError: as of `ImageFile.open`, or no file.
+    """
+    content = read_bytes(path, expected=_EXPECTED)
+    return _picture(content, str(path), remedy="Name another file.", upright=True)
+
+
+def _picture(content: bytes, name: str, *, remedy: str, upright: bool = False) -> Image.Image:
+    try:
+        image = _decode(content)
+        return ImageOps.exif_transpose(image) if upright else image
+    except Exception as error:  # Pillow's readers of formats raise whatever Python can on damaged bytes
+        # Pillow's message may hold the address of the object, which tells nothing.
+        unknown = isinstance(error, UnidentifiedImageError)
+        seen = "no picture" if unknown else f"damaged or too large, {clipped(str(error) or type(error).__name__)}"
+        raise ValueError(f"{name}: {seen} ({len(content)} bytes); expected {_EXPECTED}. {remedy}") from error
 
 
 def _decode(content: bytes) -> Image.Image:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from experiments.datasets.images.image_features import GridEncoder
+
 __all__ = ["Questions", "Regions", "cell_positions"]
 
 _MOST_NUMBERS = 2**27  # that the spread is computed of; all of a large set would not fit into memory
@@ -24,12 +26,14 @@ class Regions:
         grid: number of rows and of columns, where the regions are the cells of a grid; None where they are boxes.
         pictures: pixels of the photographs for drawing, ``[photographs, height, width]`` or
             ``[photographs, 3, height, width]``; None where there are only features.
+        encoder: what made the features of the pictures; None where it is not at hand.
     """
 
     features: Tensor
     mask: Tensor
     grid: tuple[int, int] | None = None
     pictures: Tensor | None = None
+    encoder: GridEncoder | None = None
 
     def __len__(self) -> int:
         return len(self.features)

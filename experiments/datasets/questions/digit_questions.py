@@ -1,7 +1,9 @@
 """Questions about scenes of real handwritten digits, whose answers and relevant cells are known; needs no file.
 
 A scene is a grid of 3 x 3 cells; two to five of them hold a digit of scikit-learn's set (8 x 8 pixels), all of
-different values. The kinds of questions, and the cells that one has to look at:
+different values. Regions are what a detector would find: the cells with a digit, and one of the empty ones, at
+random, as background. Were all empty cells regions, a network would gather there what it read elsewhere, and look at
+them alone. The kinds of questions, and the cells that one has to look at:
 
     where     in which row is the seven             top, middle, bottom       the seven
               in which column is the seven          left, center, right       the seven
@@ -18,7 +20,8 @@ one answer: one digit alone is left of the seven. Half of the "exists" questions
 trained on: a model that knows what it does not know is unsure of them; their answer is the empty text.
 
 Every scene has one question of each kind that can be asked of it. Scenes with three views stand for three detectors:
-each misses every digit with probability 0.3, on its own, but a digit is missed by two at most.
+each misses every digit with probability 0.3, on its own, but a digit is missed by two at most. What a detector misses
+is no region of its view.
 """
 
 from collections.abc import Sequence
@@ -49,7 +52,7 @@ _Asked = tuple[str, str, list[int]]  # question, answer, and the digits that one
 
 
 def digit_questions(
-    seed: int = 0, *, train: int = 6000, val: int = 600, test: int = 600, views: int = 1
+    seed: int = 0, *, train: int = 6000, val: int = 300, test: int = 300, views: int = 1
 ) -> dict[str, Questions]:
     """Draw scenes and questions.
 
@@ -91,6 +94,7 @@ def digit_questions(
 
 def _split(name: str, random: Random, images: Sequence[Tensor], size: int, views: int) -> Questions:
     pixels = torch.zeros(size, views, _SIDE**2, _PIXELS)
+    mask = torch.zeros(size, views, _SIDE**2, dtype=torch.bool)
     questions, answers, photographs, kinds, relevant = [], [], [], [], []
     for scene in range(size):
         places = _scene(random)
@@ -98,6 +102,7 @@ def _split(name: str, random: Random, images: Sequence[Tensor], size: int, views
             image = images[digit][int(random.random() * len(images[digit]))]
             for view in _seen(random, views):
                 pixels[scene, view, row * _SIDE + column] = image
+                mask[scene, view, row * _SIDE + column] = True
         for kind, (question, answer, digits) in _asked(random, places).items():
             questions.append(question.split())
             answers.append({answer: 1})
@@ -106,12 +111,14 @@ def _split(name: str, random: Random, images: Sequence[Tensor], size: int, views
             cells = torch.zeros(_SIDE**2, dtype=torch.bool)
             cells[[places[digit][0] * _SIDE + places[digit][1] for digit in digits]] = True
             relevant.append(cells)
+        empty = [cell for cell in range(_SIDE**2) if divmod(cell, _SIDE) not in places.values()]
+        mask[scene, :, _one(random, empty)] = True
     whole = pixels.amax(1)
     canvases = whole.view(size, _SIDE, _SIDE, 8, 8).transpose(2, 3).reshape(size, 8 * _SIDE, 8 * _SIDE)
     features = torch.cat([pixels, cell_positions((_SIDE, _SIDE)).expand(size, views, -1, -1)], -1)
     if views == 1:
-        features = features[:, 0]
-    regions = Regions(features, torch.ones(features.shape[:-1], dtype=torch.bool), (_SIDE, _SIDE), canvases)
+        features, mask = features[:, 0], mask[:, 0]
+    regions = Regions(features, mask, (_SIDE, _SIDE), canvases)
     return Questions(name, questions, answers, torch.tensor(photographs), regions, kinds, torch.stack(relevant))
 
 

@@ -6,19 +6,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from experiments.datasets.images.content_encoder import content_encoder
-from experiments.datasets.images.image_features import GridEncoder, grid_features
+from experiments.datasets.images.image_features import GridEncoder, encode, grid_features, square
 from experiments.datasets.images.mobilenet import mobilenet_grid
 from experiments.datasets.questions.data import Questions, Regions, cell_positions
 from experiments.datasets.questions.entries import Entry, as_questions, held_out
 from pyro_attention.registry import Registry
 
-__all__ = ["QUESTIONS", "AskedPhotographs", "PhotographOptions", "encoded"]
+__all__ = ["QUESTIONS", "AskedPhotographs", "PhotographOptions", "encoded", "regions_of"]
 
 _VALIDATION = 0.1  # of the training photographs
+_SHOWN = 640  # pixels of the longer side of a photograph of one's own, in a figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,7 @@ class PhotographOptions:
         weights: file of the weights of mobilenet_v2, see `mobilenet_grid`; those of torchvision when omitted.
         size: side in pixels that photographs are brought to; each data set has its own when omitted.
         epochs: epochs of the own encoder.
+        train: train the own encoder where the cache has none; else that is an error.
         cache: folder of pixels and features; "cache" in the data set's folder when omitted.
         skip: leave out photographs that are missing or cannot be read, and the questions about them.
         device: where to compute features.
@@ -40,6 +44,7 @@ class PhotographOptions:
     weights: Path | None = None
     size: int | None = None
     epochs: int = 15
+    train: bool = True
     cache: Path | None = None
     skip: bool = False
     device: torch.device | str = "cpu"
@@ -72,6 +77,7 @@ def encoded(
     The own encoder sees the other training photographs only.
 
     Raises:
+        FileNotFoundError: the encoder's weights are missing.
         ValueError: nothing to train the encoder on, fewer than two photographs, or bad weights.
     """
     # the split, ahead of any features
@@ -92,13 +98,33 @@ def _encoder(
     kept = [place for place in photographs if train.captions[place]]
     return content_encoder(
         train.pixels[kept], [train.captions[place] for place in kept], cache,
-        epochs=options.epochs, device=options.device, progress=options.progress,
+        epochs=options.epochs, device=options.device, progress=options.progress, train=options.train,
     )  # fmt: skip
 
 
 def _regions(encoder: GridEncoder, pixels: Tensor, options: PhotographOptions, cache: Path) -> Regions:
-    features = grid_features(encoder, pixels, cache, device=options.device, progress=options.progress)
+    return _cells(
+        encoder, grid_features(encoder, pixels, cache, device=options.device, progress=options.progress), pixels
+    )
+
+
+def regions_of(image: Image.Image, like: Regions, *, device: torch.device | str = "cpu") -> Regions:
+    """Return the regions of one more photograph, made by what made those of others; it is shown in its own shape.
+
+    Raises:
+        ValueError: the others are no photographs, or what made their features is not at hand.
+    """
+    if like.encoder is None or like.pictures is None:
+        raise ValueError("the regions were not made here of photographs, so those of another one cannot be made either")
+    pixels = torch.from_numpy(square(image, like.pictures.size(-1)))[None]
+    shown = image.copy()
+    shown.thumbnail((_SHOWN, _SHOWN))
+    picture = torch.from_numpy(np.array(shown)).permute(2, 0, 1)[None]
+    return _cells(like.encoder, encode(like.encoder, pixels, device=device), picture)
+
+
+def _cells(encoder: GridEncoder, features: Tensor, pictures: Tensor) -> Regions:
     grid = (math.isqrt(features.size(1)),) * 2
     places = cell_positions(grid).to(features.dtype).expand(len(features), -1, -1)
     features = torch.cat([features, places], -1)
-    return Regions(features, torch.ones(features.shape[:2], dtype=torch.bool), grid, pixels)
+    return Regions(features, torch.ones(features.shape[:2], dtype=torch.bool), grid, pictures, encoder)

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification
 
 from experiments.files import UserError
 from experiments.finetune.config import COMMANDS, GlueConfig, PredictConfig
 from experiments.finetune.evaluation import definitions, outputs_of
-from experiments.finetune.model import build
+from experiments.finetune.model import PairModel, build
 from experiments.finetune.predict import load_trained, predict_file
 from experiments.finetune.train import run
 from experiments.harness.cli import run_commands
@@ -44,7 +45,7 @@ def finished(data, tmp_path_factory):
     [
         {},
         {"guide": "lognormal", "prior": "fixed", "task": "cola", "precision": "bf16-mixed", "kl_warmup": 0.0},
-        {"guide": "weibull", "task": "stsb", "label_noise": 0.25, "pooling": "mean"},
+        {"guide": "weibull", "task": "stsb", "label_noise": 0.25, "pooling": "pair"},
         {"task": "stsb", "pooling": "mean"},
         {"task": "mrpc", "label_noise": 0.5, "train_share": 0.5, "keep_weights": False},
         {"task": "sst2", "out_of_domain": ("cola", "rte"), "max_epochs": 1},
@@ -106,6 +107,25 @@ def test_padding_and_the_order_of_examples_do_not_matter(finished):
         one = EncodedPairs(text.select(torch.tensor([place, place])), trained.tokenizer, length=20)
         alone = outputs_of(trained, one, "mean", num_samples=1)[0, 0]
         torch.testing.assert_close(alone, together[place], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "pair"])
+def test_what_an_example_is_read_from(data, pooling):
+    network = AutoModelForSequenceClassification.from_pretrained(data[1]).eval()
+    model = PairModel(network, pooling).eval()
+    inputs = {
+        "input_ids": torch.tensor([[2, 5, 6, 3, 7, 3], [2, 8, 3, 0, 0, 0]]),
+        "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]]),
+        "token_type_ids": torch.tensor([[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0]]),
+    }
+    states = network.base_model(**inputs).last_hidden_state
+    pair, single = states[0], states[1, :3].mean(0)
+    if pooling == "mean":
+        expected = torch.stack([pair.mean(0), single])
+    else:
+        u, v = pair[:4].mean(0), pair[4:].mean(0)
+        expected = torch.stack([torch.cat([u, v, (u - v).abs()]), torch.cat([single, 0 * single, single.abs()])])
+    torch.testing.assert_close(model(inputs), model.head(expected))
 
 
 def test_predictions_for_a_file(finished, tmp_path, capsys):
@@ -181,22 +201,28 @@ def test_bad_options(data, tmp_path, options, message):
         run(tiny_config(data, tmp_path / "run", **options))
 
 
+def one_sequence(folder):
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_input_names": ["input_ids", "attention_mask"]}))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda folder: write_bert(folder, vocabulary=10), r"tokenizer has 24 tokens and its embedding 10"),
+        (one_sequence, "pooling is pair, but the tokenizer of .* does not mark the second sentence"),
         (lambda folder: write_bert(folder, safe=False), "pickled weights are not read: save them again"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"damaged"), "its model cannot be loaded"),
         (lambda folder: (folder / "config.json").write_text("{}"), "cannot be loaded"),
         (lambda folder: (folder / "tokenizer.json").write_text("{}"), "its tokenizer cannot be loaded"),
     ],
-    ids=["vocabulary", "pickled", "damaged", "config", "tokenizer"],
+    ids=["vocabulary", "one sequence", "pickled", "damaged", "config", "tokenizer"],
 )
 def test_bad_models(data, tmp_path, change, message):
     folder = write_bert(tmp_path / "bert")
     change(folder)
     with pytest.raises(UserError, match=message):
-        run(tiny_config((data[0], folder), tmp_path / "run"))
+        run(tiny_config((data[0], folder), tmp_path / "run", pooling="pair"))
 
 
 def test_weights_of_another_network(data, tmp_path):

@@ -44,7 +44,7 @@ def test_the_intervals_are_those_of_the_samples(weibull_run):
     questions = few_digits(1)
     trained = load_trained(weibull_run, questions["train"])
     trained.module.eval()
-    reply = reply_to(trained, questions["test"], ["how", "many"], 1, num_samples=30)
+    reply = reply_to(trained, questions["test"].regions, ["how", "many"], 1, num_samples=30)
     assert reply.weights.shape == (30, 9)
     torch.testing.assert_close(reply.weights.sum(-1), torch.ones(30))
     samples = reply.outputs.logits.softmax(-1)[:, 0].numpy()
@@ -84,7 +84,10 @@ def test_unknown_words_are_named(weibull_run, tmp_path, capsys):
     [
         (["  ?"], "has no word"),
         (["how many", "--place", "6"], "expected numbers from 0 to 5"),
-        (["how many", "--photo", "mine.jpg"], "--place"),
+        (
+            ["how many", "--photo", "mine.jpg"],
+            "which a photograph is not (dataset is digits); ask about its test part by --place",
+        ),
     ],
 )
 def test_bad_questions(arguments, message, weibull_run, capsys):
@@ -102,7 +105,7 @@ def test_evaluation_with_other_options(weibull_run, capsys):
     assert command("evaluate", weibull_run, "--num-samples", 2, "--test-noise", "[0.25]") == 0
     printed = capsys.readouterr().out
     assert "test_nll/both/noise_0.25" in printed
-    assert "noise_1" not in printed
+    assert "noise_0.5" not in printed
 
 
 @pytest.mark.parametrize("samples", [1, 5])

@@ -31,9 +31,11 @@ def test_baselines():
 
 def test_photographs_by_option(tmp_path):
     write_easy_vqa(tmp_path)
-    config = VQAConfig(dataset="easy_vqa", data_root=tmp_path, encoder_epochs=1, progress=False, questions=4)
+    config = VQAConfig(
+        dataset="easy_vqa", data_root=tmp_path, encoder_epochs=1, progress=False, questions=4, test_questions=3
+    )
     data = load_questions(config)
-    assert {part: len(found) for part, found in data.items()} == {"train": 4, "val": 3, "test": 4}
+    assert {part: len(found) for part, found in data.items()} == {"train": 4, "val": 3, "test": 3}
     batch = next(Answered(data["train"], Words.of(data["train"], answers=9), "single").batches(torch.device("cpu")))
     assert batch.regions.shape == (4, 16, 264)
     assert batch.regions.dtype == torch.float32

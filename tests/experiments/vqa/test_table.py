@@ -9,8 +9,9 @@ from experiments.harness.results import write_environment
 from experiments.vqa import train as vqa
 from experiments.vqa.ask import ask
 from experiments.vqa.claims import claims
-from experiments.vqa.config import AskConfig, StudiesConfig, TableConfig
-from experiments.vqa.rows import BLOCKS, IMAGES
+from experiments.vqa.config import AskConfig, SearchConfig, StudiesConfig, TableConfig
+from experiments.vqa.rows import BLOCKS, GRIDS, IMAGES
+from experiments.vqa.search import run as run_search
 from experiments.vqa.studies import bootstrap_text
 from experiments.vqa.studies import run as run_studies
 from experiments.vqa.table import run as run_table
@@ -61,14 +62,36 @@ def test_all_rows_with_noise(quick_runs, tmp_path, capsys):
     assert page.count("| WC |") == 3 + 4 * len(IMAGES)
     assert page.count("| marginal |") == 3
     assert "cannot be told: WC loses less accuracy than soft" in page or "does not hold: WC loses less" in page
+    assert "the most frequent answer of the training is right for" in page
+    assert "| question only |" in page
     assert "soft, in noise" in capsys.readouterr().out
     assert {name.partition("/")[0] for name in metrics} == {"bam", "va"}
+
+
+def test_some_rows(quick_runs, tmp_path):
+    options = SMALL | {"out": tmp_path / "out", "results": tmp_path / "page.md", "seeds": 2}
+    metrics = run_table(TableConfig(blocks=("bam", "va"), rows=("soft", "question only", "hard_enum"), **options))
+    assert {tuple(name.split("/")[:2]) for name in metrics} == {
+        ("bam", "soft"), ("bam", "question only"), ("va", "soft"), ("va", "hard_enum"),
+    }  # fmt: skip
+
+
+def test_search(quick_runs, tmp_path, capsys):
+    losses = run_search(SearchConfig(**SMALL, out=tmp_path / "out", results=tmp_path / "page.md", seeds=2))
+    assert len(losses) == sum(map(len, GRIDS.values()))
+    printed = capsys.readouterr().out
+    assert printed.count("  best\n") == 1 + 2  # the head, and a setting a row
+    assert "kl weight 0.0001" in printed
+    assert "python -m experiments.vqa search" in (tmp_path / "page.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"blocks": ()}, "blocks is empty"),
+        ({"blocks": ("bam",), "rows": ("soft", "WX")}, "rows 'WX': expected one of soft"),
+        ({"blocks": ("bam",), "rows": ("WC, in noise", "soft")}, "of block bam are compared with 'soft, in noise'"),
+        ({"blocks": ("va", "dn"), "rows": ("soft",)}, "block dn has none of these rows"),
         ({"dataset": "daquar"}, "block dn needs several"),
         ({"blocks": ("va",), "resume": True, "overwrite": True}, "overwrite"),
     ],

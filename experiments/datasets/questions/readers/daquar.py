@@ -5,7 +5,8 @@ test_images_list.txt; or else the original qa.894.raw.train.txt and qa.894.raw.t
 ("what is on the desk in the image3 ?") and one of its answer alternate. Photographs are image1.png or .jpg and so on in
 daquar/images or daquar/nyu_depth_images, or else in the uncompressed archive daquar/images160.tar.
 
-An answer of several things ("table, chair") is one class, as it is written.
+An answer of several things ("table, chair") is one class, as it is written, and accuracy asks for it word for word.
+WUPS, which the authors report too, is not computed: it needs WordNet, which is a download of its own.
 
 Source:
     Malinowski and Fritz, A Multi-World Approach to Question Answering about Real-World Scenes, 2014.

@@ -67,6 +67,19 @@ def test_every_answer_is_true_and_every_relevant_cell_is_looked_at(data):
             assert set(questions.relevant[place].nonzero().flatten().tolist()) == cells
 
 
+@pytest.mark.parametrize("views", [1, 3])
+def test_regions_are_the_digits_that_are_seen_and_one_empty_cell(views):
+    regions = digit_questions(0, train=60, val=1, test=1, views=views)["train"].regions
+    seen, mask = (found.view(60, views, 9) for found in (regions.features[..., :64].any(-1), regions.mask))
+    assert (mask | ~seen).all()
+    background = mask & ~seen
+    in_any_view = seen.any(1, keepdim=True)
+    assert ((background & ~in_any_view).sum(-1) == 1).all()
+    assert (mask.sum(-1) == seen.sum(-1) + 1).all()
+    assert (background == background[:, :1]).all()
+    assert background[:, 0].any(0).all()
+
+
 def test_all_kinds_are_asked_and_half_of_what_exists_is_true(data):
     assert set(data["train"].kinds) == set(DIGIT_KINDS)
     yes = sum("yes" in votes for votes in data["train"].of_kinds(["exists"]).answers)
