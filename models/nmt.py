@@ -16,8 +16,9 @@ from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, Tok
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.ops.sequence import encode_sequence
 
-__all__ = ["PAPER", "Translation", "TranslationSizes", "WordsFrom"]
+__all__ = ["PAPER", "EncoderName", "Translation", "TranslationSizes", "WordsFrom"]
 
+EncoderName = Literal["lstm", "words"]
 WordsFrom = Literal["both", "context"]
 
 
@@ -52,9 +53,11 @@ class Translation(AttentionDecoder):
         words_from: What a word is read from: "both" decoder state and context, or the "context" alone, as in IBM's
             models. Then a word has to be explained by what it is aligned to, and the sum over alignments takes N rows
             of logits instead of M N.
+        encoder: What stands for a source word: "lstm", states of the bidirectional LSTM, which tell of the words around
+            it, or "words", a map of its own vector, so that nothing is known of a word but at its own place.
 
     Raises:
-        ValueError: An odd memory, or an unknown ``words_from``.
+        ValueError: An odd memory, or an unknown ``words_from`` or ``encoder``.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -81,10 +84,13 @@ class Translation(AttentionDecoder):
         normalizer: TemporalNormalizer | None = None,
         diagonal: DiagonalBias | None = None,
         words_from: WordsFrom = "both",
+        encoder: EncoderName = "lstm",
     ) -> None:
         super().__init__(input_feed, normalizer, diagonal)
         if words_from not in get_args(WordsFrom):
             raise ValueError(f"words_from is '{words_from}', expected 'both' or 'context'")
+        if encoder not in get_args(EncoderName):
+            raise ValueError(f"encoder is '{encoder}', expected 'lstm' or 'words'")
         sizes = TranslationSizes() if sizes is None else sizes
         if sizes.memory % 2:
             raise ValueError(f"memory is {sizes.memory}, expected an even width: half for each direction")
@@ -92,9 +98,12 @@ class Translation(AttentionDecoder):
         self.source_embedding = nn.Embedding(source_vocabulary, sizes.embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, sizes.embedding)
         between = dropout if sizes.layers > 1 else 0.0
-        self.encoder = nn.LSTM(
-            sizes.embedding, sizes.memory // 2, sizes.layers, batch_first=True, bidirectional=True, dropout=between
-        )
+        if encoder == "lstm":
+            self.encoder: nn.Module = nn.LSTM(
+                sizes.embedding, sizes.memory // 2, sizes.layers, batch_first=True, bidirectional=True, dropout=between
+            )
+        else:
+            self.encoder = nn.Sequential(nn.Linear(sizes.embedding, sizes.memory), nn.Tanh())
         widths = [sizes.embedding + sizes.memory] + [sizes.decoder] * (sizes.layers - 1)
         self.decoder = nn.ModuleList([nn.LSTMCell(width, sizes.decoder) for width in widths])
         self.score = Additive(sizes.decoder, sizes.memory, sizes.attention)
@@ -114,7 +123,11 @@ class Translation(AttentionDecoder):
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """Encoded source words ``[B, N, memory]``; zeros at the padding."""
-        return encode_sequence(self.encoder, self.dropout(self.source_embedding(source)), source_mask)
+        vectors = self.dropout(self.source_embedding(source))
+        if isinstance(self.encoder, nn.LSTM):
+            return encode_sequence(self.encoder, vectors, source_mask)
+        memory: Tensor = self.encoder(vectors)
+        return memory.where(source_mask.unsqueeze(-1), 0)
 
     def likelihood(self, queries: Tensor, context: Tensor) -> TokenLikelihood:
         """Distribution of the next word from decoder outputs ``[..., decoder]`` and contexts ``[..., memory]``."""

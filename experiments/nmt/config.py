@@ -86,6 +86,8 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
         diagonal: Attention prefers source words at the place of the target word, as far as a trained number says.
         words_from: What a word is read from: both decoder state and context, or the context alone, so that a word is to
             be explained by what it is aligned to; alignments are then far cheaper to sum out.
+        encoder: What stands for a source word: lstm, which tells of the words around it, or words, a map of its own
+            vector alone.
         posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from.
         learning_rate: Learning rate of Adam; halved after an epoch without a better validation loss.
     """
@@ -101,6 +103,7 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
     normalizer: NormalizerName = "softmax"
     diagonal: bool = False
     words_from: Literal["both", "context"] = "both"
+    encoder: Literal["lstm", "words"] = "lstm"
     posterior_from_prior: bool = False
     dropout: Dropout = 0.3
     learning_rate: PositiveFloat = 3e-3

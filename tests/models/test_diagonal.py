@@ -64,6 +64,7 @@ def test_both_numbers_are_trained():
         (lambda: DiagonalBias(0.0), "strength is 0.0, expected a positive"),
         (lambda: DiagonalBias(ratio=math.inf), "ratio is inf, expected a positive"),
         (lambda: Translation(5, 5, words_from="query"), "words_from is 'query', expected 'both' or 'context'"),
+        (lambda: Translation(5, 5, encoder="gru"), "encoder is 'gru', expected 'lstm' or 'words'"),
         (lambda: Captioning(4, 5, input_feed="none"), "input_feed is 'none', expected one of expected, sampled"),
     ],
 )
@@ -95,7 +96,8 @@ ALIGNERS = {
     "diagonal": {"diagonal": True},
     "no feed": {"input_feed": "none"},
     "context": {"words_from": "context"},
-    "all": {"diagonal": True, "input_feed": "none", "words_from": "context"},
+    "words": {"encoder": "words"},
+    "all": {"diagonal": True, "input_feed": "none", "words_from": "context", "encoder": "words"},
 }
 
 
@@ -137,6 +139,19 @@ def test_without_a_feed_queries_know_the_words_alone(feed, same):
         queries.append(torch.stack([step.queries for step in model.steps(state, words)]))
     assert torch.equal(*queries) == same
     assert torch.equal(queries[0][0], queries[1][0])  # the first word has nothing before it
+
+
+# words by themselves
+
+
+@pytest.mark.parametrize(("encoder", "same"), [("words", True), ("lstm", False)])
+def test_a_word_by_itself_stands_for_itself_alone(encoder, same):
+    model, (source, mask, *_) = make(encoder=encoder), batch()
+    turned = source.clone()
+    turned[0] = source[0].flip(0)
+    first, second = model.encode(source, mask), model.encode(turned, mask)
+    assert first[0].flip(0).allclose(second[0]) == same
+    assert not first[~mask].any()
 
 
 # words from the context alone

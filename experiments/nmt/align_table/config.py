@@ -13,7 +13,9 @@ from guides.names import SchemeName
 __all__ = ["AblationName", "AlignTable", "BaselineName"]
 
 BaselineName = Literal["ibm1", "ibm2", "diagonal", "eflomal"]
-AblationName = Literal["input_feed", "diagonal", "words_from", "normalizer", "vocabulary", "posterior_from_prior"]
+AblationName = Literal[
+    "input_feed", "diagonal", "words_from", "encoder", "normalizer", "vocabulary", "posterior_from_prior"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +31,8 @@ class AlignTable(TranslationOptions, SweepOptions):
         target: The other language.
         schemes: The schemes to train.
         ablations: Options of the scheme that is named by --ablated to change, one at a time: input_feed, diagonal,
-            words_from (where it is both, summing alignments out takes many times longer), normalizer (temporal or
-            softmax), vocabulary (a third of the word pieces) and posterior_from_prior.
+            words_from (where it is both, summing alignments out takes many times longer), encoder, normalizer
+            (temporal or softmax), vocabulary (a third of the word pieces) and posterior_from_prior.
         ablated: The scheme.
         baselines: Aligners beside them: ibm1 and ibm2, diagonal (as fast_align), and eflomal where it is installed.
         baselines_see_test: The baselines are trained on the test sentences too, without links, as is their custom.
@@ -39,6 +41,8 @@ class AlignTable(TranslationOptions, SweepOptions):
         diagonal: Attention prefers source words at the place of the target word, as far as a trained number says.
         normalizer: What attention is normalised over, see the training.
         words_from: What a word is read from: both decoder state and context, or the context alone.
+        encoder: What stands for a source word: lstm, which tells of the words around it, or words, a map of its own
+            vector alone.
         posterior_from_prior: Inference networks start at q = p and learn what to add.
         embedding: Width of a word vector.
         dropout: Dropout of word vectors, inside the networks and before the output.
@@ -68,6 +72,7 @@ class AlignTable(TranslationOptions, SweepOptions):
     diagonal: bool = True
     normalizer: NormalizerName = "softmax"
     words_from: Literal["both", "context"] = "context"
+    encoder: Literal["lstm", "words"] = "lstm"
     posterior_from_prior: bool = False
     embedding: PositiveInt = 64
     dropout: Dropout = 0.1

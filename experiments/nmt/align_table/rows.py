@@ -15,8 +15,8 @@ __all__ = ["DIRECTIONS", "Direction", "ablation_row", "row_options"]
 Direction = Literal["forward", "backward"]
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 _OWN = (
-    "input_feed", "diagonal", "words_from", "normalizer", "posterior_from_prior", "embedding", "dropout", "max_words",
-    "max_epochs", "patience",
+    "input_feed", "diagonal", "words_from", "encoder", "normalizer", "posterior_from_prior", "embedding", "dropout",
+    "max_words", "max_epochs", "patience",
 )  # fmt: skip
 
 
@@ -59,6 +59,7 @@ def _other_value(name: AblationName, value: Any) -> Any:
     others: dict[str, dict[Any, Any]] = {
         "input_feed": {"none": "expected", "expected": "none"},
         "words_from": {"both": "context", "context": "both"},
+        "encoder": {"lstm": "words", "words": "lstm"},
         "normalizer": {"softmax": "temporal", "temporal": "softmax", "hybrid": "softmax"},
     }
     if name == "vocabulary":

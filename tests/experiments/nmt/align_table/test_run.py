@@ -74,6 +74,7 @@ def test_rows_and_directions():
         ("input_feed", "expected"),
         ("diagonal", False),
         ("words_from", "both"),
+        ("encoder", "words"),
         ("normalizer", "temporal"),
         ("vocabulary", 2000),
         ("posterior_from_prior", True),
