@@ -7,9 +7,11 @@ __all__ = ["AblationSchemeName", "AlignmentSchemeName", "PriorName", "SchemeName
 WeightsSchemeName = Literal["soft", "weibull", "lognormal", "gamma"]
 AlignmentSchemeName = Literal[
     "marginal",
+    "sparse_marginal",
     "hard_enum",
     "hard_sample",
     "categorical_enum",
+    "sparse_enum",
     "categorical_sample",
     "gumbel",
     "wake_sleep",

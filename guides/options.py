@@ -69,7 +69,9 @@ class AlignmentSchemeOptions(SchemeOptions):
         kl_weight: Weight of the KL; schemes that sum alignments out have weight 1.
         temperature: Temperature of the relaxed alignments of gumbel.
         particles: Samples of wake_sleep and iwae.
+        top_k: Most keys of an alignment of sparse_marginal and sparse_enum; as many as sparsemax has when omitted.
     """
 
     temperature: PositiveFloat = 0.5
     particles: PositiveInt = 5
+    top_k: PositiveInt | None = None

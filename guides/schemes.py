@@ -8,9 +8,11 @@ weibull, gamma      that family, Gamma prior     ELBO, closed-form KL
 lognormal           that family, LogNormal prior ELBO, closed-form KL
 gaussian            plain Gaussian, and prior    ELBO, closed-form KL; weights off the simplex, for ablations
 marginal            none                         log evidence, alignments summed out
+sparse_marginal     none; sparsemax prior        log evidence, summed over the few keys of the prior
 hard_enum           the prior itself             E_p[log f], summed out
 hard_sample         the prior itself             E_p[log f], score function, soft baseline
 categorical_enum    inference network            E_q[log f] - KL, summed out
+sparse_enum         inference network, sparsemax E_q[log f] - KL, summed over the few keys of the posterior
 categorical_sample  inference network            E_q[log f] - KL, score function, soft baseline
 gumbel              inference network, relaxed   E_q[log f] - KL, pathwise
 wake_sleep, iwae    inference network            importance-weighted bound, reweighted wake-sleep or VIMCO
@@ -45,6 +47,7 @@ from pyro_attention import (
     Prior,
     ScoreFunctionELBO,
     Soft,
+    SparseCategorical,
 )
 
 __all__ = ["Scheme", "build_scheme"]
@@ -92,6 +95,7 @@ def build_scheme(
     learnable: bool = False,
     temperature: float = 0.5,
     particles: int = 5,
+    top_k: int | None = None,
     plates: int = 2,
 ) -> Scheme:
     """Build a scheme of the table above; the options of other schemes are not used.
@@ -118,7 +122,7 @@ def build_scheme(
     if prior not in get_args(PriorName):
         raise ValueError(f"unknown prior '{prior}'; expected one of {', '.join(get_args(PriorName))}")
     if name in get_args(AlignmentSchemeName):
-        return _alignment_scheme(name, kl_weight, temperature, particles, plates)
+        return _alignment_scheme(name, kl_weight, temperature, particles, top_k, plates)
     if name == "soft":
         return Scheme(_factory("gamma_fixed"), Soft(), AttentionELBO(kl_weight=kl_weight))
     family: Any = FAMILIES[name]
@@ -129,25 +133,33 @@ def build_scheme(
     return Scheme(factory, posterior, AttentionELBO(kl_weight=kl_weight))
 
 
-def _alignment_scheme(name: str, kl_weight: KLWeight, temperature: float, particles: int, plates: int) -> Scheme:
+def _alignment_scheme(
+    name: str, kl_weight: KLWeight, temperature: float, particles: int, top_k: int | None, plates: int
+) -> Scheme:
     exact, weighted = AlignmentELBO(max_plate_nesting=plates), AttentionELBO(kl_weight=kl_weight)
     drawn, score_function = Categorical(enumerate=False), ScoreFunctionELBO(kl_weight=kl_weight)
     parts: dict[str, Callable[[], tuple[Family, ELBO]]] = {
         "marginal": lambda: (Marginal(), exact),
+        "sparse_marginal": lambda: (Marginal(), exact),
         "hard_enum": lambda: (Categorical(), exact),
         "hard_sample": lambda: (drawn, score_function),
         "categorical_enum": lambda: (Categorical(), exact),
+        "sparse_enum": lambda: (SparseCategorical(k=top_k), exact),
         "categorical_sample": lambda: (drawn, score_function),
         "gumbel": lambda: (GumbelSoftmax(temperature), weighted),
         "wake_sleep": lambda: (drawn, ImportanceELBO(objective="wake_sleep", num_particles=particles)),
         "iwae": lambda: (drawn, ImportanceELBO(objective="iwae", num_particles=particles)),
         "dirichlet": lambda: (Dirichlet(), weighted),
     }
-    prior = _factory("dirichlet" if name == "dirichlet" else "alignment")
-    return Scheme(prior, *parts[name](), amortised=name not in ("marginal", "hard_enum", "hard_sample"))
+    if name == "sparse_marginal":
+        prior = _factory("sparse_alignment", k=top_k)
+    else:
+        prior = _factory("dirichlet" if name == "dirichlet" else "alignment")
+    from_prior = ("marginal", "sparse_marginal", "hard_enum", "hard_sample")
+    return Scheme(prior, *parts[name](), amortised=name not in from_prior)
 
 
-def _factory(name: str, **options: float) -> PriorFactory:
+def _factory(name: str, **options: float | None) -> PriorFactory:
     """Makes a registered prior from (key width, heads), which those without a network leave aside."""
     prior: Any = PRIORS[name]
     return partial(prior, **options) if name.endswith("_contextual") else lambda key_dim, heads: prior(**options)

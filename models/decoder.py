@@ -182,7 +182,7 @@ class AttentionDecoder(nn.Module):
             step = replace(step, scores=scores, state=replace(step.state, seen=seen))
         if self.input_feed == "none":
             return step
-        weights = Dense(step.state.mask[:, None]).softmax(step.scores.unsqueeze(-2))
+        weights = self.attention.prior.soft_weights(step.scores.unsqueeze(-2), Dense(step.state.mask[:, None]))
         if k_max is not None:
             weights = keep_largest(weights, k_max).to(step.state.memory.dtype)
         context = (weights @ step.state.memory).squeeze(-2)

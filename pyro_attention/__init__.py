@@ -25,6 +25,7 @@ from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLog
 from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.families.proposal import Proposal
 from pyro_attention.families.soft import Soft
+from pyro_attention.families.sparse import SparseAlignment, SparseAlignmentPrior, SparseCategorical
 from pyro_attention.families.weibull import Weibull, WeibullWeights
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.layers.graph import GraphAttention
@@ -106,6 +107,9 @@ __all__ = [
     "SiteReport",
     "Soft",
     "Softmax",
+    "SparseAlignment",
+    "SparseAlignmentPrior",
+    "SparseCategorical",
     "TokenLikelihood",
     "Weibull",
     "WeibullWeights",

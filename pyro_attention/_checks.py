@@ -15,6 +15,7 @@ __all__ = [
     "PlateCheck",
     "as_float",
     "as_numbers",
+    "broadcasts_to",
     "check_boolean_mask",
     "check_device",
     "check_edge_index",
@@ -64,6 +65,14 @@ def check_kind(name: str, value: Any, kind: type, example: str) -> None:
     """Raise TypeError unless a value is of a kind, such as a posterior family."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} is {value!r}, expected a {kind.__name__} such as {example}")
+
+
+def broadcasts_to(shape: torch.Size, larger: torch.Size) -> bool:
+    """Whether a tensor of a shape broadcasts to another shape."""
+    try:
+        return bool(torch.broadcast_shapes(shape, larger) == larger)
+    except RuntimeError:
+        return False
 
 
 def check_finite(
@@ -141,11 +150,7 @@ def check_mask_fits(mask: Tensor | None, scores: Tensor, *, site: str) -> None:
     if mask is None:
         return
     check_device("masks", mask.device, scores, site=site)
-    try:
-        fits = torch.broadcast_shapes(mask.shape, scores.shape) == scores.shape
-    except RuntimeError:
-        fits = False
-    if not fits:
+    if not broadcasts_to(mask.shape, scores.shape):
         shapes = f"mask of shape {tuple(mask.shape)} does not broadcast to scores of shape {tuple(scores.shape)}"
         raise ValueError(f"site '{site}': {shapes}; expected [..., heads or 1, queries or 1, keys] if dense")
 

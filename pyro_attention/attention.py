@@ -127,8 +127,9 @@ class LatentAttention(nn.Module):
         # an autocast region would redo the softmax inputs in half precision
         with torch.autocast(scores.device.type, enabled=False):
             prior = self.propose(as_float(scores), keys, layout)
-            weights = self.dropout(prior.weights(self.sample(prior)))
-        context = layout.aggregate(weights.to(values.dtype), values)
+            value = self.sample(prior)
+            weights = self.dropout(prior.weights(value))
+        context = prior.context(value, weights.to(values.dtype), values)
         return AttentionOutput(context=context, weights=weights)
 
     def propose(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:

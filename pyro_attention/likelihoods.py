@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -9,7 +11,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_attention._checks import as_float, kind_of
+from pyro_attention._checks import as_float, broadcasts_to, kind_of
 from pyro_attention.families.distribution import expand_shared
 from pyro_attention.ops.token_log_prob import sample_tokens, token_log_prob
 
@@ -66,6 +68,7 @@ class TokenLikelihood(TorchDistribution):
         if chunk_rows is not None and (not isinstance(chunk_rows, int) or chunk_rows < 1):
             raise ValueError(f"chunk_rows is {chunk_rows!r}, expected an integer of at least 1, or None")
         self.features, self.weight, self.bias, self.chunk_rows = features, weight, bias, chunk_rows
+        self._rows: Tensor | None = None
         super().__init__(features.shape[:-1], validate_args=validate_args)
 
     def __repr__(self) -> str:
@@ -81,6 +84,29 @@ class TokenLikelihood(TorchDistribution):
         """Copy with a larger batch shape; features, weight and bias are shared, not expanded."""
         return expand_shared(self, batch_shape)
 
+    def where(self, rows: Tensor) -> TokenLikelihood:
+        """Copy whose log probabilities are computed at some rows alone; at the others they are zero.
+
+        For rows that count nowhere, such as impossible alignments: the output layer is most of the work.
+
+        Args:
+            rows: True where a log probability is wanted; boolean, broadcastable to the batch shape.
+
+        Raises:
+            ValueError: They do not broadcast to the batch shape.
+
+        Example:
+            >>> likelihood = TokenLikelihood(torch.zeros(3, 8), torch.zeros(4, 8))
+            >>> likelihood.where(torch.tensor([True, False, True])).log_prob(torch.tensor(1)).exp()
+            tensor([0.2500, 1.0000, 0.2500])
+        """
+        if not broadcasts_to(rows.shape, self.batch_shape):
+            seen = f"rows have shape {tuple(rows.shape)}, which does not broadcast to the batch shape"
+            raise ValueError(f"TokenLikelihood: {seen} {tuple(self.batch_shape)}")
+        new = copy.copy(self)
+        new._rows = rows
+        return new
+
     def log_prob(self, value: Tensor) -> Tensor:
         """Log probability of tokens, in the common shape of tokens and batch; once differentiable.
 
@@ -92,13 +118,23 @@ class TokenLikelihood(TorchDistribution):
             ValueError: Their shape, device or range does not fit, or a result is NaN.
         """
         shape = self._check_token(value)
-        log_prob = token_log_prob(self.features, self.weight, value.long(), self.bias, chunk_rows=self.chunk_rows)
+        log_prob = self._token_log_prob(value.long(), shape)
         if self._validate_args and log_prob.isnan().any():
             raise ValueError(
                 f"TokenLikelihood: {log_prob.isnan().sum().item()} of {log_prob.numel()} log probabilities are NaN; "
                 f"look for NaN or infinite numbers in features, weight and bias"
             )
         return log_prob.expand(shape)
+
+    def _token_log_prob(self, token: Tensor, shape: torch.Size) -> Tensor:
+        """Log probability of tokens, which broadcasts to a shape."""
+        features, rows = self.features, None
+        if self._rows is not None:
+            rows = self._rows.expand(shape).flatten().nonzero().squeeze(1)
+            features = features.expand(*shape, -1).flatten(0, -2).index_select(0, rows)
+            token = token.expand(shape).flatten()[rows]
+        found = token_log_prob(features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
+        return found if rows is None else found.new_zeros(math.prod(shape)).index_copy(0, rows, found).view(shape)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Independent ids, int64 of shape ``sample_shape + batch_shape``; logits in chunks here too."""

@@ -138,6 +138,7 @@ FAMILY_ARGUMENTS = {
     "expected_alignment": lambda k: {},
     "marginal": lambda k: {},
     "gumbel_softmax": lambda k: {},
+    "sparse_categorical": lambda k: {},
 }
 
 

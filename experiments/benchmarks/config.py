@@ -10,6 +10,7 @@ from experiments.harness.options import Device
 
 __all__ = [
     "EDGES",
+    "AlignmentSchemesConfig",
     "BenchmarkConfig",
     "BlockedConfig",
     "EnumerationConfig",
@@ -46,6 +47,29 @@ class BenchmarkConfig:
     device: Device = "auto"
     out: Path = Path("runs", "benchmarks")
     update: bool = False
+    results: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentSchemesConfig:
+    """Time and memory of training steps of a translation model by inference scheme.
+
+    Args:
+        sources: Numbers of source positions.
+        vocabulary: Number of tokens.
+        top_k: Most keys of a sparse alignment.
+        out: Folder for metrics.json and environment.json.
+        rounds: Rounds that count.
+        threads: Threads of torch; its own choice when omitted.
+        results: Page whose section on this is written; none when omitted.
+    """
+
+    sources: tuple[PositiveInt, ...] = (10, 25)
+    vocabulary: PositiveInt = 10_000
+    top_k: PositiveInt = 3
+    out: Path = Path("runs", "bench", "alignment_schemes")
+    rounds: PositiveInt = 5
+    threads: PositiveInt | None = None
     results: Path | None = None
 
 

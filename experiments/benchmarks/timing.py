@@ -71,9 +71,9 @@ def backward_step(
     return step
 
 
-def training_step(loss: nn.Module, *arguments: Any) -> Callable[[], Tensor]:
-    """Forward, backward and Adam of a loss module, whose value the step returns."""
-    optimiser = torch.optim.Adam(loss.parameters(), lr=1e-3)
+def training_step(loss: nn.Module, *arguments: Any, learning_rate: float = 1e-3) -> Callable[[], Tensor]:
+    """Forward, backward and Adam of a loss module, whose value the step returns; a rate of 0 keeps it untrained."""
+    optimiser = torch.optim.Adam(loss.parameters(), lr=learning_rate)
     backward = backward_step(loss, *arguments)
 
     def step() -> Tensor:

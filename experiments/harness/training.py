@@ -23,7 +23,7 @@ from experiments.harness.callbacks import BatchBar, EarlyStopping, EpochBar, His
 from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints, read_weights
 from experiments.harness.options import BatchOptions, Device, TrainingOptions
 from experiments.harness.results import write_environment
-from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, Prior
+from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior, Prior
 from pyro_attention.analysis import hybrid_weights
 
 __all__ = [
@@ -92,6 +92,9 @@ class ELBOTraining(pl.LightningModule):
         if isinstance(elbo, AttentionELBO):
             record["kl_weight"] = torch.tensor(elbo.current_kl_weight())
             record |= {f"kl_{site}": kl for site, kl in elbo.kl_record.items()}
+        if isinstance(elbo, AlignmentELBO):
+            record |= {f"support_{site}": size for site, size in elbo.support_record.items()}
+            record |= {f"cut_{site}": share for site, share in elbo.cut_record.items()}
         self.log_dict(record, on_step=False, on_epoch=True, batch_size=size)
         return loss
 

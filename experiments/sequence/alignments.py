@@ -18,6 +18,8 @@ from pyro_attention import (
     FixedLogNormalPrior,
     LogWeights,
     Soft,
+    SparseAlignmentPrior,
+    SparseCategorical,
     sample_posterior,
 )
 from pyro_attention.families.gaussian import FixedGaussianPrior, GaussianWeights
@@ -93,10 +95,14 @@ def predicts_by_posterior(trained: AnyTrained) -> bool:
 
 
 class EntropySums:
-    """Mean entropy of predictive and of posterior weights over the word pieces of many batches."""
+    """Mean entropy of predictive and of posterior weights over the word pieces of many batches.
+
+    Of sparse alignments also the mean number of keys with a positive probability.
+    """
 
     def __init__(self) -> None:
         self.sums, self.count = torch.zeros(2, dtype=torch.float64), 0
+        self.support = 0
 
     def add(self, trained: AnyTrained, batch: Batch, found: BatchAlignment) -> None:
         """Count a batch, unless its weights are Gaussian: negative ones have no entropy."""
@@ -108,11 +114,20 @@ class EntropySums:
         for place, weights in enumerate((predictive, posterior)):
             self.sums[place] += torch.special.entr(weights.double()).sum(-1)[batch.target_mask].sum().cpu()
         self.count += int(batch.target_mask.sum())
+        # under a sparse prior the posterior has the prior's keys, though it may be too small there for a number
+        sparse = found.prior if isinstance(trained.model.attention.prior, SparseAlignmentPrior) else None
+        sparse = posterior if isinstance(trained.family, SparseCategorical) else sparse
+        if sparse is not None:
+            self.support += int((sparse > 0).sum(-1)[batch.target_mask].sum())
 
     @property
     def metrics(self) -> dict[str, float]:
-        """``test_entropy`` and ``test_posterior_entropy``, in nats; nothing where no batch was counted."""
+        """``test_entropy`` and ``test_posterior_entropy`` in nats, and ``test_support`` where alignments are sparse.
+
+        Nothing where no batch was counted.
+        """
         if self.count == 0:
             return {}
         predictive, posterior = (self.sums / self.count).tolist()
-        return {"test_entropy": predictive, "test_posterior_entropy": posterior}
+        support = {"test_support": self.support / self.count} if self.support else {}
+        return {"test_entropy": predictive, "test_posterior_entropy": posterior, **support}

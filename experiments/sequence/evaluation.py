@@ -27,6 +27,8 @@ DEFINITIONS = {
     "test_entropy": "entropy in nats of the mean weights that predict a word piece (prior of an alignment, posterior "
     "mean of Bayesian attention), mean over word pieces",
     "test_posterior_entropy": "entropy in nats of the mean posterior weights, mean over word pieces",
+    "test_support": "number of keys with a positive probability in a sparse alignment (in the prior of "
+    "sparse_marginal, in the posterior of sparse_enum), mean over word pieces",
     **FITTED,
 }
 

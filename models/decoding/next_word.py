@@ -10,7 +10,7 @@ from torch import Tensor
 from models.decoder import AttentionDecoder
 from models.decoder_state import DecoderState, Step
 from models.decoding.inference import DEFAULT, Inference
-from pyro_attention import Dense
+from pyro_attention import Dense, SparseAlignmentPrior
 from pyro_attention.analysis.alignments.uncertainty import k_max as keep_largest
 from pyro_attention.ops.token_log_prob import default_chunk_rows
 
@@ -128,7 +128,7 @@ def word_alignment(model: AttentionDecoder, step: Step, words: Tensor, inference
     if not inference.sums_out(model):
         return _draw_weights(model, step, inference).mean(1)
     log_f = model.likelihood(step.queries.unsqueeze(1), step.state.memory).log_prob(words.unsqueeze(1))
-    return (_log_prior(step, inference.k_max) + log_f).softmax(-1)
+    return (_log_prior(model, step, inference.k_max) + log_f).softmax(-1)
 
 
 @torch.no_grad()
@@ -155,26 +155,38 @@ def _mixture(model: AttentionDecoder, step: Step, inference: Inference) -> tuple
     if not inference.sums_out(model):
         weights = _draw_weights(model, step, inference)
         return weights.to(contexts.dtype) @ contexts, weights.new_full(weights.shape[:2], -math.log(weights.size(1)))
-    log_weights = _log_prior(step, k_max)
-    if k_max is None or k_max >= contexts.size(1):
+    log_weights = _log_prior(model, step, k_max)
+    count = _most_possible(model, log_weights, k_max)
+    if count is None or count >= contexts.size(1):
         return contexts, log_weights
-    log_weights, kept = log_weights.topk(k_max, dim=-1)  # no need to look at words of weight zero
+    log_weights, kept = log_weights.topk(count, dim=-1)  # no need to look at words of weight zero
     return contexts.gather(1, kept.unsqueeze(-1).expand(-1, -1, contexts.size(-1))), log_weights
 
 
-def _log_prior(step: Step, k_max: int | None) -> Tensor:
-    """Log probabilities of what is attended to, ``[B, N]``; -inf at the padding."""
-    log_prior = _as_float(step.scores).masked_fill(~step.state.mask, -math.inf).log_softmax(-1)
+def _log_prior(model: AttentionDecoder, step: Step, k_max: int | None) -> Tensor:
+    """Log probabilities of what is attended to, ``[B, N]``; -inf at the padding, and where they are zero."""
+    scores, prior = _as_float(step.scores), model.attention.prior
+    if isinstance(prior, SparseAlignmentPrior):
+        log_prior = prior.soft_weights(scores, Dense(step.state.mask)).log()
+    else:
+        log_prior = scores.masked_fill(~step.state.mask, -math.inf).log_softmax(-1)
     if k_max is None:
         return log_prior
     dropped = keep_largest(log_prior.exp(), k_max) == 0
     return log_prior.masked_fill(dropped, -math.inf).log_softmax(-1)
 
 
+def _most_possible(model: AttentionDecoder, log_prior: Tensor, k_max: int | None) -> int | None:
+    """How many keys of a word have a positive probability, at most; None where all may have."""
+    if isinstance(model.attention.prior, SparseAlignmentPrior):
+        return int(log_prior.isfinite().sum(-1).max())
+    return k_max
+
+
 def _draw_weights(model: AttentionDecoder, step: Step, inference: Inference) -> Tensor:
     """Attention weights ``[B, S, N]``: posterior draws, or their mean as one."""
     if inference.samples == 0 or inference.family is None:
-        return _log_prior(step, inference.k_max).exp().unsqueeze(1)
+        return _log_prior(model, step, inference.k_max).exp().unsqueeze(1)
     # one head, and a plate of sentences
     keys, layout = step.state.memory.unsqueeze(1), Dense(step.state.mask.unsqueeze(1), event_dim=2)
     prior = model.attention.propose(_as_float(step.scores).unsqueeze(1), keys, layout)

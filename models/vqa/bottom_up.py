@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from models.vqa.answers import AnswerModel, Likelihood
-from pyro_attention import Additive, AlignmentPrior, Dense, LatentAttention, Prior
+from pyro_attention import Additive, AlignmentPrior, Dense, LatentAttention, Prior, SparseAlignmentPrior
 from pyro_attention.ops.dropout import Dropout
 
 __all__ = ["BottomUp"]
@@ -100,7 +100,11 @@ class BottomUp(AnswerModel):
         .. math:: \log \sum_z p(z \mid q, r)\, f(a \mid r_z, q)
         """
         encoded, seen, scores = self.look(question, question_mask, regions, region_mask)
-        log_prior = scores.squeeze(-2).masked_fill(~region_mask, -torch.inf).log_softmax(-1)
+        scores, prior = scores.squeeze(-2), self.attention.prior
+        if isinstance(prior, SparseAlignmentPrior):
+            log_prior = prior.soft_weights(scores, Dense(region_mask)).log()
+        else:
+            log_prior = scores.masked_fill(~region_mask, -torch.inf).log_softmax(-1)
         logits = self.output(self._read(seen, encoded.unsqueeze(-2)))
         log_f = logits.log_softmax(-1) if self.likelihood == "single" else nn.functional.logsigmoid(logits)
         return torch.logsumexp(log_prior.unsqueeze(-1) + log_f, -2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Self
 
 import pyro.distributions as dist
@@ -63,12 +64,15 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
             raise ValueError(f"scores have shape {tuple(scores.shape)}, expected one head, [..., 1, keys]")
         scores = as_float(scores)
         self.layout, self._proposal = layout, Proposal(scores, layout, normalize=False)
-        logits = scores.squeeze(-2)
-        if layout.mask is not None:
-            mask = layout.mask.expand(scores.shape).squeeze(-2)
-            # finite, so that a probability of zero times its logarithm is zero; no key at all: all alike
-            logits = logits.masked_fill(~mask & mask.any(-1, keepdim=True), torch.finfo(scores.dtype).min / 8)
-        super().__init__(logits=logits, validate_args=validate_args)
+        mask = None if layout.mask is None else layout.mask.expand(scores.shape).squeeze(-2)
+        super().__init__(logits=self._log_probabilities(scores.squeeze(-2), mask), validate_args=validate_args)
+
+    def _log_probabilities(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        """Log probabilities, up to a constant, of scores ``[..., N]``, where the mask is as large."""
+        if mask is None:
+            return scores
+        # finite, so that a probability of zero times its logarithm is zero; no key at all: all alike
+        return scores.masked_fill(~mask & mask.any(-1, keepdim=True), torch.finfo(scores.dtype).min / 8)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> CategoricalAlignment:
         new = type(self).__new__(type(self)) if _instance is None else _instance
@@ -80,6 +84,15 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         if value.is_floating_point():
             return (value.squeeze(-2) * self.logits).sum(-1)
         return super().log_prob(value)  # type: ignore[no-any-return]
+
+    def at_scores(self, scores: Tensor) -> CategoricalAlignment:
+        """The distribution of other scores ``[..., 1, N]``, zero wherever this one is."""
+        return CategoricalAlignment(scores, layout=self.possible_layout)
+
+    @property
+    def possible_layout(self) -> Layout:
+        """The layout, whose mask takes out every key that is impossible."""
+        return self.layout
 
     @property
     def full_shape(self) -> torch.Size:
@@ -96,6 +109,15 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
             return value
         chosen = value.unsqueeze(-1) == torch.arange(self._num_events, device=value.device)
         return self._masked(chosen.to(self.logits.dtype).unsqueeze(-2))
+
+    def context(self, value: Tensor, weights: Tensor, values: Tensor) -> Tensor:
+        if value.is_floating_point() or value.dim() <= len(self.batch_shape) or value[0].numel() == 1:
+            return super().context(value, weights, values)
+        # many keys for each query: products with one-hot rows would copy all values for each of them
+        *batch, _, keys, width = values.shape
+        rows = torch.arange(math.prod(batch), device=value.device).view(batch) * keys + value
+        weight = weights.gather(-1, value.expand(weights.shape[:-2])[..., None, None])
+        return weight * torch.nn.functional.embedding(rows, values.reshape(-1, width)).unsqueeze(-2)
 
     def _masked(self, weights: Tensor) -> Tensor:
         return weights if self.layout.mask is None else weights.masked_fill(~self.layout.mask, 0)
@@ -247,7 +269,7 @@ class Categorical(Family):
         self.infer = {"enumerate": "parallel"} if enumerate else {}  # type: ignore[misc]
 
     def posterior(self, prior: CategoricalAlignment) -> Distribution:
-        return CategoricalAlignment(prior.proposal.scores, layout=prior.layout)
+        return prior.at_scores(prior.proposal.scores)
 
     def extra_repr(self) -> str:
         return f"enumerate={self.enumerate}"

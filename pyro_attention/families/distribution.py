@@ -62,6 +62,10 @@ class AttentionDistribution:
         """Attention weights of a value of the site; exactly zero at masked entries."""
         raise NotImplementedError
 
+    def context(self, value: Tensor, weights: Tensor, values: Tensor) -> Tensor:  # noqa: ARG002
+        """Weighted sum of the values for every query, by the weights of a value of the site, dropout included."""
+        return self.layout.aggregate(weights, values)
+
     @property
     def mean_value(self) -> Tensor:
         """The value of the site without any noise."""

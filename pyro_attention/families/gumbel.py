@@ -88,7 +88,7 @@ class GumbelSoftmax(Family):
         return AlignmentWeights(prior)
 
     def posterior(self, prior: CategoricalAlignment) -> RelaxedAlignment:
-        alignment = CategoricalAlignment(prior.proposal.scores, layout=prior.layout)
+        alignment = prior.at_scores(prior.proposal.scores)
         return RelaxedAlignment(alignment, temperature=self.temperature).expand(prior.batch_shape)
 
     def extra_repr(self) -> str:

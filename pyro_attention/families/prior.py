@@ -55,6 +55,13 @@ class Prior(nn.Module):
         """
         raise NotImplementedError
 
+    def soft_weights(self, scores: Tensor, layout: Layout) -> Tensor:
+        """Weights of ordinary attention with these scores, in a layout of their shape: softmax, or an own mean.
+
+        A model may go on with them where it needs no site, as the input feed of a decoder does.
+        """
+        return layout.softmax(scores)
+
     def add_positive(self, name: str, value: float, *, of: str = "") -> None:
         """Keep a positive constant in a buffer, as its logarithm; ValueError when it is not positive and finite."""
         check_positive(name, value)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from math import isfinite
 from typing import Any
 
+import torch
 from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine.enum_messenger import EnumMessenger
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from pyro_attention._checks import broadcasts_to
 from pyro_attention._guide_runs import forget_traces, warn_of_priors
+from pyro_attention.families.sparse import SparseAlignment
 from pyro_attention.guide import AttentionGuide
+from pyro_attention.likelihoods import TokenLikelihood
 from pyro_attention.objectives.module import DifferentiableELBO
 
 __all__ = ["AlignmentELBO"]
@@ -28,6 +34,15 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
 
     The queries must lie in plates: each alignment is then summed out on its own, at the cost of one likelihood a key.
     Give ``max_plate_nesting`` (the number of nested plates), or it is guessed by an additional pass at first.
+
+    Of a :class:`SparseAlignment`, the prior or the posterior, only keys with a positive probability are summed over,
+    which is still exact, and a :class:`TokenLikelihood` is computed at these alone. Other likelihoods are computed for
+    as many keys as the query with the most of them has.
+
+    Attributes:
+        support_record: Mean number of keys with a positive probability at every sparse site, over the queries that
+            count, at the last evaluation.
+        cut_record: Share of these queries whose sparsemax has more keys than the k of the site.
 
     Raises:
         NotImplementedError: Particles are to be vectorised, or the guide is another messenger than an AttentionGuide.
@@ -48,6 +63,11 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.
     """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.support_record: dict[str, Tensor] = {}
+        self.cut_record: dict[str, Tensor] = {}
 
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Negative ELBO in nats."""
@@ -72,6 +92,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
 
     def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
         self._suspects: list[str] = []
+        self.support_record, self.cut_record = {}, {}
         for model_trace, guide_trace in self._get_enumerated(model, guide, args, kwargs):
             if is_validation_enabled():
                 nodes = model_trace.nodes
@@ -93,9 +114,37 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
         for _ in range(self.num_particles):
             # posteriors stand inside, so what is enumerated is their support
             enumerated = EnumMessenger(first_available_dim=-1 - self.max_plate_nesting)(guide)
+            possible = _PossibleOnly()
             try:
-                traces = self._get_trace(model, enumerated, args, kwargs)
+                traces = self._get_trace(model, possible(enumerated), args, kwargs)
             finally:
                 forget_traces(messenger)
             warn_of_priors(messenger, traces[1])
+            for record, found in ((self.support_record, possible.sizes), (self.cut_record, possible.cuts)):
+                for name, value in found.items():
+                    record[name] = record.get(name, 0) + value / self.num_particles
             yield traces
+
+
+class _PossibleOnly(Messenger):
+    """Computes the likelihood of tokens for possible sparse alignments alone; stands around enumeration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.possible: list[Tensor] = []
+        self.sizes: dict[str, Tensor] = {}
+        self.cuts: dict[str, Tensor] = {}
+
+    def _pyro_sample(self, msg: Any) -> None:
+        fn, mask = msg["fn"], msg["mask"]
+        if isinstance(fn, SparseAlignment) and "_enumerate_dim" in msg["infer"]:
+            self.possible.append(fn.is_possible(msg["value"]))
+            counted = torch.as_tensor(True if mask is None else mask).to(fn.logits.device).expand(fn.batch_shape)
+            total = counted.sum().clamp(min=1)
+            self.sizes[msg["name"]] = fn.support_size.where(counted, 0).sum() / total
+            self.cuts[msg["name"]] = (fn.is_cut & counted).sum() / total
+        elif msg["is_observed"] and isinstance(fn, TokenLikelihood):
+            wanted = [rows for rows in self.possible if broadcasts_to(rows.shape, fn.batch_shape)]
+            if wanted:
+                wanted += [mask] if isinstance(mask, Tensor) else []  # what does not count is not computed either
+                msg["fn"] = fn.where(reduce(torch.logical_and, wanted))

@@ -86,6 +86,10 @@ def build(family, k=3.0):
     return make_family(family, k=k).double()
 
 
+# Keys of probability zero have no gradient.
+SPARSE = {pair for pair in ALL_PAIRS if pair[1] == "sparse_alignment"}
+
+
 def test_every_registered_member_takes_part():
     families, priors = map(set, zip(*ALL_PAIRS, strict=True))
     assert (families, priors) == (set(FAMILIES), set(PRIORS))
@@ -142,7 +146,8 @@ class KindContract:
         ]
         torch.testing.assert_close(*found)
         assert (found[0][1][:, ~problem.mask] == 0).all()
-        assert (found[0][1][:, problem.mask] != 0).all()
+        seen = found[0][1][:, problem.mask] != 0
+        assert seen.any() if (family, prior) in SPARSE else seen.all()
 
     def test_a_query_without_keys_is_inert(self, family, prior):
         """Its observation meets a context of zero; there is no KL."""

@@ -1,11 +1,14 @@
 """The translation model: exact sums against explicit ones, padding, and every guide."""
 
+from functools import partial
+
 import pyro
 import pytest
 import torch
 from torch import nn
 
 from guides.inference_network import AlignmentNetwork
+from guides.schemes import build_scheme
 from models.nmt import PAPER, Translation, TranslationSizes
 from pyro_attention import (
     AlignmentELBO,
@@ -19,9 +22,13 @@ from pyro_attention import (
     Marginal,
     ScoreFunctionELBO,
     Soft,
+    SparseAlignmentPrior,
+    SparseCategorical,
     Weibull,
     sample_posterior,
 )
+from pyro_attention.ops.sparsemax import sparsemax
+from pyro_attention.ops.token_log_prob import token_log_prob
 
 SIZES = TranslationSizes(embedding=6, memory=8, decoder=10, attention=7)
 SOURCE, TARGET = 9, 11
@@ -54,7 +61,11 @@ def evidence(model, arguments):
     return -AlignmentELBO(max_plate_nesting=2).loss(model, AttentionGuide(model, Marginal()), *arguments)
 
 
-def explicit_evidence(model, source, source_mask, target_in, target_out, target_mask):
+def softmax(scores):
+    return scores.softmax(-1)
+
+
+def explicit_evidence(model, source, source_mask, target_in, target_out, target_mask, normalize=softmax):
     """One sentence at a time, one word at a time, one alignment at a time."""
     total = 0.0
     for b in range(len(source)):
@@ -67,7 +78,7 @@ def explicit_evidence(model, source, source_mask, target_in, target_out, target_
             for level, cell in enumerate(model.decoder):
                 states[level] = cell(below, states[level])
                 below = states[level][0]
-            p = model.score(below[:, None], memory)[0, 0].softmax(-1)
+            p = normalize(model.score(below[:, None], memory)[0, 0])
             log_f = [
                 model.output((model.from_query(below) + model.from_context(memory[:, i])).tanh()).log_softmax(-1)
                 for i in range(memory.size(1))
@@ -83,6 +94,39 @@ def explicit_evidence(model, source, source_mask, target_in, target_out, target_
 def test_the_marginal_is_the_explicit_sum(more):
     model, arguments = make(), batch(more=more)
     assert evidence(model, arguments) == pytest.approx(explicit_evidence(model, *arguments), rel=1e-10)
+
+
+@pytest.mark.parametrize("more", [0, 2])
+@pytest.mark.parametrize("k", [None, 2])
+def test_the_sparse_marginal_is_the_explicit_sum(k, more):
+    """Its prior and its input feed are sparsemax."""
+    model, arguments = make(prior=SparseAlignmentPrior(k=k)), batch(more=more)
+    expected = explicit_evidence(model, *arguments, normalize=partial(sparsemax, k=k))
+    assert evidence(model, arguments) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("scheme", ["sparse_marginal", "sparse_enum"])
+def test_the_output_layer_is_computed_for_possible_alignments_alone(scheme, monkeypatch):
+    rows = []
+
+    def counted(features, *arguments, **options):
+        rows.append(features.shape[:-1].numel())
+        return token_log_prob(features, *arguments, **options)
+
+    monkeypatch.setattr("pyro_attention.likelihoods.token_log_prob", counted)
+    scheme = build_scheme(scheme, top_k=3)
+    model, arguments = make(prior=scheme.prior(SIZES.memory, 1)), batch(more=2)
+    guide = scheme.guide(model, network(model) if scheme.amortised else None)
+    loss = scheme.elbo.differentiable_loss(model, guide, *arguments)
+    fn = guide.run(*arguments).trace.nodes["alignment"]["fn"]
+    assert rows[0] == fn.support_size[arguments[-1]].sum()
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    # and it makes no difference
+    monkeypatch.setattr("pyro_attention.objectives.enumeration.broadcasts_to", lambda *shapes: False)
+    other = scheme.elbo.differentiable_loss(model, guide, *arguments)
+    assert rows[-1] == 3 * arguments[-1].numel()
+    torch.testing.assert_close(other, loss)
+    torch.testing.assert_close(torch.autograd.grad(other, list(model.parameters())), gradients)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -107,6 +151,8 @@ def network(model):
         (lambda model: Amortised(network(model), Categorical()), AlignmentELBO(max_plate_nesting=2), None),
         (lambda model: Categorical(enumerate=False), ScoreFunctionELBO(), None),
         (lambda model: Amortised(network(model), Categorical(enumerate=False)), ScoreFunctionELBO(), None),
+        (lambda model: Marginal(), AlignmentELBO(max_plate_nesting=2), SparseAlignmentPrior(k=3)),
+        (lambda model: Amortised(network(model), SparseCategorical()), AlignmentELBO(max_plate_nesting=2), None),
         (lambda model: ExpectedAlignment(), AttentionELBO(), None),
         (lambda model: Soft(), AttentionELBO(), ContextualGammaPrior(SIZES.memory)),
         (lambda model: Weibull(), AttentionELBO(kl_weight=0.1), ContextualGammaPrior(SIZES.memory)),
@@ -116,7 +162,19 @@ def network(model):
             ContextualGammaPrior(SIZES.memory),
         ),
     ],
-    ids=["marginal", "hard", "enum", "hard sample", "sample", "expected", "soft", "weibull", "amortised gamma"],
+    ids=[
+        "marginal",
+        "hard",
+        "enum",
+        "hard sample",
+        "sample",
+        "sparse marginal",
+        "sparse enum",
+        "expected",
+        "soft",
+        "weibull",
+        "amortised gamma",
+    ],
 )
 def test_every_guide_trains(family, elbo, prior):
     torch.manual_seed(0)

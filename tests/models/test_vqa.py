@@ -18,10 +18,12 @@ from pyro_attention import (
     DoublyNormalized,
     FixedGammaPrior,
     Hybrid,
+    LatentAttention,
     Marginal,
     ScoreFunctionELBO,
     Soft,
     Softmax,
+    SparseAlignmentPrior,
     Weibull,
     predict,
     sample_posterior,
@@ -190,6 +192,17 @@ def test_the_marginal_is_the_sum_over_regions():
     evidence = -AlignmentELBO(max_plate_nesting=1).loss(model, AttentionGuide(model, Marginal()), *arguments)
     expected = sum((p + f).logsumexp(-1) for p, f in region_log_probs(model, *arguments))
     assert evidence == pytest.approx(expected.item(), rel=1e-10)
+
+
+def test_a_sparse_prior_is_summed_over_few_regions():
+    """The evidence is that of the mixture which predicts."""
+    model, arguments = alignment_model()
+    model.attention = LatentAttention("alignment", SparseAlignmentPrior(k=2))
+    elbo = AlignmentELBO(max_plate_nesting=1)
+    evidence = -elbo.loss(model, AttentionGuide(model, Marginal()), *arguments)
+    found = model.mixture(*arguments[:-1]).gather(-1, arguments[-1].unsqueeze(-1)).sum()
+    assert evidence == pytest.approx(found.item(), rel=1e-10)
+    assert 1 <= elbo.support_record["alignment"] <= 2
 
 
 def answer_network(model):

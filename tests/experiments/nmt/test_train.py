@@ -1,5 +1,6 @@
 """The translation script end to end: every scheme, resuming, files, and bad input."""
 
+import csv
 import json
 import math
 import signal
@@ -13,6 +14,7 @@ import torch
 import experiments.sequence.evaluation
 from experiments.files import UserError
 from experiments.harness.cli import run_commands
+from experiments.nmt.align import aligned_pairs
 from experiments.nmt.config import COMMANDS
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import DEFINITIONS, batches, perplexity
@@ -63,6 +65,21 @@ def test_every_scheme_trains_and_evaluates(guide, tmp_path):
     # the same numbers from the checkpoint
     trained = load_trained(config.out)
     assert perplexity(trained, load_text(trained.config, "test")) == pytest.approx(metrics["test_ppl"], rel=1e-6)
+
+
+@pytest.mark.parametrize("guide", ["sparse_marginal", "sparse_enum"])
+def test_sparse_alignments_say_how_many_keys_they_have(guide, tmp_path):
+    config = tiny_config(tmp_path, guide=guide, top_k=2)
+    assert 1 <= run(config)["test_support"] <= 2
+    with (config.out / "history.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert all(1 <= float(row["support_alignment"]) <= 2 for row in rows)
+    assert all(0 < float(row["cut_alignment"]) <= 1 for row in rows)  # an untrained network looks everywhere
+    trained = load_trained(config.out)
+    text = load_text(trained.config, "test")
+    assert 1 < perplexity(trained, text, k_max=1) < 300
+    for pair in aligned_pairs(trained, text, num_samples=1):
+        torch.testing.assert_close(pair.posterior.sum(-1), torch.ones(1, len(pair.target)))
 
 
 @pytest.mark.parametrize("guide", ["soft", "weibull", "hard_sample"])

@@ -1,5 +1,7 @@
 """A translation model of four words, and its probabilities one sentence, one word and one alignment at a time."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -36,8 +38,11 @@ def batch(lengths=(3, 5, 1), *, more=0):
     return source, torch.arange(longest) < torch.tensor(lengths)[:, None]
 
 
+softmax = partial(torch.softmax, dim=0)
+
+
 @torch.no_grad()
-def explicit(model, words, prefix, *, k=None, soft=False):
+def explicit(model, words, prefix, *, k=None, soft=False, normalize=softmax):
     """log p(y | z) of the next word for each alignment [N, V], log p(z) [N], log p(y) [V], without Translation.step."""
     model = model.eval()
     memory = model.encoder(model.source_embedding(words[None]))[0][0]
@@ -48,7 +53,7 @@ def explicit(model, words, prefix, *, k=None, soft=False):
         for level, cell in enumerate(model.decoder):
             states[level] = cell(below, states[level])
             below = states[level][0]
-        p = model.score(below, memory)[0].softmax(0)
+        p = normalize(model.score(below, memory)[0])
         if k is not None:
             kept = p.argsort(descending=True)[:k]
             p = torch.zeros_like(p).index_copy(0, kept, p[kept] / p[kept].sum())

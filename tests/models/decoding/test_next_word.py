@@ -1,13 +1,15 @@
 """The next word: against explicit sums, one sentence, one word and one alignment at a time."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
-from models.decoding import Inference, next_word_log_probs
+from models.decoding import Inference, next_word_log_probs, next_word_mixture
 from models.decoding.next_word import word_alignment
-from pyro_attention import ExpectedAlignment, LogNormal
+from pyro_attention import ExpectedAlignment, LogNormal, Marginal, SparseAlignmentPrior
+from pyro_attention.ops.sparsemax import sparsemax
 from tests.models.decoding.small_translation import BAYESIAN, BEGIN, batch, explicit, make
 
 
@@ -33,6 +35,28 @@ def test_next_words_are_the_explicit_sum(k_max, soft):
         if k_max == 1 and not soft:  # hard attention
             log_f, log_p, _ = explicit(model, words, prefix, k=1)
             torch.testing.assert_close(log_probs[b], log_f[log_p.argmax()])
+
+
+@pytest.mark.parametrize("k_max", [None, 1, 3])
+@pytest.mark.parametrize("top", [None, 2])
+def test_a_sparse_prior_is_summed_over_its_support(top, k_max):
+    model, (source, mask), prefix = make(prior=SparseAlignmentPrior(k=top)).eval(), batch(), (2, 3, 0)
+    state = model.start(model.encode(source, mask), mask)
+    for word in (BEGIN, *prefix):
+        step = model.step(state, model.embed(torch.full((3,), word)), k_max=k_max)
+        state = step.state
+    inference = Inference(k_max=k_max, family=Marginal())
+    log_probs = next_word_log_probs(model, step, inference)
+    mixture, log_weights = next_word_mixture(model, step, inference)
+    rows = word_alignment(model, step, torch.full((3,), 2), inference)
+    sizes = []
+    for b in range(3):
+        words = source[b, : mask[b].sum()]
+        log_f, log_p, expected = explicit(model, words, prefix, k=k_max, normalize=partial(sparsemax, k=top))
+        torch.testing.assert_close(log_probs[b], expected)
+        torch.testing.assert_close(rows[b, : len(words)], (log_p + log_f[:, 2]).softmax(0))
+        sizes.append(log_p.isfinite().sum())
+    assert mixture.size(1) == log_weights.size(1) == max(sizes)
 
 
 def test_draws_of_the_weights_are_averaged():

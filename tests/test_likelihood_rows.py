@@ -1,0 +1,31 @@
+"""A TokenLikelihood that is computed at some rows alone."""
+
+import pytest
+import torch
+
+from pyro_attention import TokenLikelihood
+from tests.test_likelihoods import CLOSE, VOCABULARY, layer, random_features
+
+
+@pytest.mark.parametrize("shape", [(4, 2, 3), (3,), (2, 1)], ids=str)
+@pytest.mark.parametrize("expand", [False, True])
+def test_some_rows_alone(shape, expand):
+    """As under a mask; features and tokens broadcast."""
+    output, tokens, rows = layer(), torch.randint(VOCABULARY, (2, 3)), torch.rand(shape) > 0.5
+    likelihood = TokenLikelihood(random_features(4, 1, 3), output.weight, output.bias).expand([4, 2, 3])
+    some = likelihood.where(rows)
+    some = some.expand([5, 4, 2, 3]) if expand else some
+    expected = likelihood.log_prob(tokens).where(rows, 0)
+    found = some.log_prob(tokens)
+    torch.testing.assert_close(found, expected.expand_as(found), **CLOSE)
+    inputs = likelihood.features, output.weight, output.bias
+    gradients = [torch.autograd.grad(value.sum(), inputs) for value in (found / (5 if expand else 1), expected)]
+    torch.testing.assert_close(*gradients, **CLOSE)
+
+
+def test_no_row_at_all():
+    output = layer()
+    likelihood = TokenLikelihood(random_features(2), output.weight).where(torch.zeros(2, dtype=torch.bool))
+    assert likelihood.log_prob(torch.tensor([1, 2])).tolist() == [0, 0]
+    with pytest.raises(ValueError, match=r"rows have shape \(3,\), .* the batch shape \(2,\)"):
+        likelihood.where(torch.ones(3, dtype=torch.bool))
