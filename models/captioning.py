@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from models.decoder import AttentionDecoder
 from models.decoder_state import DecoderSizes as CaptioningSizes
-from models.decoder_state import DecoderState, Step
+from models.decoder_state import DecoderState, InputFeed, Step
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, TokenLikelihood
 from pyro_attention.ops.dropout import Dropout
 
@@ -52,6 +51,9 @@ class Captioning(AttentionDecoder):
     attention: Xu et al. (2015), Show, Attend and Tell, section 4; Fan et al. (2020), Bayesian Attention Modules, 4.3.
     """
 
+    # the recurrent state is only complete with a context
+    feeds = ("expected", "sampled")
+
     def __init__(
         self,
         features: int,
@@ -61,7 +63,7 @@ class Captioning(AttentionDecoder):
         dropout: float = 0.3,
         prior: Prior | None = None,
         init_range: float | None = None,
-        input_feed: Literal["expected", "sampled"] = "expected",
+        input_feed: InputFeed = "expected",
     ) -> None:
         super().__init__(input_feed)
         sizes = CaptioningSizes() if sizes is None else sizes

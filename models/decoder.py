@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, get_args
 
 import pyro
 import torch
@@ -12,7 +12,8 @@ from pyro.poutine.mask_messenger import MaskMessenger
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
-from models.decoder_state import DecoderState, Step
+from models.decoder_state import DecoderState, InputFeed, Step
+from models.diagonal import DiagonalBias
 from models.temporal import TemporalNormalizer
 from pyro_attention import Additive, Dense, LatentAttention, TokenLikelihood
 from pyro_attention.analysis.alignments.uncertainty import k_max as keep_largest
@@ -37,19 +38,24 @@ class AttentionDecoder(nn.Module):
     goes on with the expected context in any case: drawn contexts are not averaged over. Vectorised particles and the
     samples of a chunk each have a state of their own, ``[S, B, ...]``.
 
+    Without an input feed ("none") the state goes on with the words alone, so an attention knows nothing of the ones
+    before it.
+
     A subclass also takes the ``prior`` of the attention: that of the scores by default, or a Gamma or LogNormal prior
     for Bayesian attention. With an ``init_range`` all initial weights are drawn from uniform(-init_range, init_range);
     with PyTorch's own, small networks learn to align much faster.
 
     Args:
-        input_feed: Go on with the "expected" or the "sampled" context.
+        input_feed: Go on with the "expected" context, the "sampled" one or "none".
         normalizer: Normalises scores over the words before too; by default they are normalised over the source alone.
+        diagonal: Added to the scores: a preference for source words at the place of the target word; none by default.
 
     Attributes:
         attention: The attention, whose site is ``alignment``; a subclass sets it, and the next two.
         score: The scores of the attention.
         output: The output layer, with a row for each word.
         layers: Recurrent layers.
+        feeds: The input feeds that a subclass has.
 
     Raises:
         ValueError: An unknown input feed; at a call with a sampled feed: enumerated alignments or an inference network,
@@ -60,17 +66,19 @@ class AttentionDecoder(nn.Module):
     score: Additive
     output: nn.Linear
     layers = 1
+    feeds: tuple[InputFeed, ...] = get_args(InputFeed)
 
     def __init__(
         self,
-        input_feed: Literal["expected", "sampled"] = "expected",
+        input_feed: InputFeed = "expected",
         normalizer: TemporalNormalizer | None = None,
+        diagonal: DiagonalBias | None = None,
     ) -> None:
         super().__init__()
-        if input_feed not in ("expected", "sampled"):
-            raise ValueError(f"input_feed is '{input_feed}', expected 'expected' or 'sampled'")
-        self.input_feed: Literal["expected", "sampled"] = input_feed
-        self.normalizer = normalizer
+        if input_feed not in self.feeds:
+            raise ValueError(f"input_feed is '{input_feed}', expected one of {', '.join(self.feeds)}")
+        self.input_feed: InputFeed = input_feed
+        self.normalizer, self.diagonal = normalizer, diagonal
 
     def check_source(self, source: Tensor) -> None:
         """Raise ValueError unless a source is of the right shape and type."""
@@ -91,9 +99,9 @@ class AttentionDecoder(nn.Module):
         return DecoderState(memory, self.score.key(memory), source_mask, cells, torch.zeros_like(memory[:, 0]))
 
     def init_uniform(self, init_range: float | None) -> None:
-        """Draw all weights but the normalizer's from uniform(-init_range, init_range), unless it is None."""
+        """Draw all weights but those of normalizer and diagonal from uniform(-init_range, init_range), unless None."""
         for name, parameter in self.named_parameters():
-            if init_range is not None and not name.startswith("normalizer."):
+            if init_range is not None and not name.startswith(("normalizer.", "diagonal.")):
                 nn.init.uniform_(parameter, -init_range, init_range)
 
     def scores(self, state: DecoderState, queries: Tensor) -> Tensor:
@@ -157,7 +165,9 @@ class AttentionDecoder(nn.Module):
         return likelihood
 
     def step(self, state: DecoderState, word: Tensor, *, k_max: int | None = None) -> Step:
-        """One step of the decoder, fed with the expected context; teacher forcing and decoding both go through it.
+        """One step of the decoder, fed with the expected context unless there is no feed.
+
+        Teacher forcing and decoding both go through it.
 
         Args:
             state: State after the words before.
@@ -165,9 +175,14 @@ class AttentionDecoder(nn.Module):
             k_max: Go on with the context of so many largest attention weights; of all when omitted.
         """
         step = self.advance(state, word)
+        if self.diagonal is not None:
+            scores = step.scores + self.diagonal(step.state.mask, step.state.place)
+            step = replace(step, scores=scores, state=replace(step.state, place=step.state.place + 1))
         if self.normalizer is not None:
             scores, seen = self.normalizer(step.scores, step.state.seen, step.state.mask)
             step = replace(step, scores=scores, state=replace(step.state, seen=seen))
+        if self.input_feed == "none":
+            return step
         weights = self.attention.prior.soft_weights(step.scores.unsqueeze(-2), Dense(step.state.mask[:, None]))
         if k_max is not None:
             weights = keep_largest(weights, k_max).to(step.state.memory.dtype)

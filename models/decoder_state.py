@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from torch import Tensor
 
-__all__ = ["DecoderSizes", "DecoderState", "Step"]
+__all__ = ["DecoderSizes", "DecoderState", "InputFeed", "Step"]
+
+InputFeed = Literal["expected", "sampled", "none"]  # what the decoder goes on with
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class DecoderState:
         cells: Hidden and cell state ``[B, decoder]`` of each layer.
         context: Context of the last word, ``[B, memory]``.
         seen: What a :class:`~models.temporal.TemporalNormalizer` remembers of the words before, ``[B, N]``; else None.
+        place: Number of words before, counted for a :class:`~models.diagonal.DiagonalBias` alone.
     """
 
     memory: Tensor
@@ -45,6 +49,7 @@ class DecoderState:
     cells: tuple[tuple[Tensor, Tensor], ...]
     context: Tensor
     seen: Tensor | None = None
+    place: int = 0
 
     def reorder(self, rows: Tensor) -> DecoderState:
         """Row ``rows[i]`` in the place of row i, which must belong to the same source."""

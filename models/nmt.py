@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from models.decoder import AttentionDecoder
-from models.decoder_state import DecoderSizes, DecoderState, Step
+from models.decoder_state import DecoderSizes, DecoderState, InputFeed, Step
+from models.diagonal import DiagonalBias
 from models.temporal import TemporalNormalizer
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, TokenLikelihood
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.ops.sequence import encode_sequence
 
-__all__ = ["PAPER", "Translation", "TranslationSizes"]
+__all__ = ["PAPER", "EncoderName", "Translation", "TranslationSizes", "WordsFrom"]
+
+EncoderName = Literal["lstm", "words"]
+WordsFrom = Literal["both", "context"]
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,14 @@ class Translation(AttentionDecoder):
         sizes: Widths of the layers; :data:`PAPER` has those of the paper.
         dropout: Dropout of word vectors, between the layers, and before the output layer.
         init_range: 0.1 in the paper, for its sizes.
+        words_from: What a word is read from: "both" decoder state and context, or the "context" alone, as in IBM's
+            models. Then a word has to be explained by what it is aligned to, and the sum over alignments takes N rows
+            of logits instead of M N.
+        encoder: What stands for a source word: "lstm", states of the bidirectional LSTM, which tell of the words around
+            it, or "words", a map of its own vector, so that nothing is known of a word but at its own place.
 
     Raises:
-        ValueError: An odd memory.
+        ValueError: An odd memory, or an unknown ``words_from`` or ``encoder``.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -71,10 +80,17 @@ class Translation(AttentionDecoder):
         dropout: float = 0.3,
         prior: Prior | None = None,
         init_range: float | None = None,
-        input_feed: Literal["expected", "sampled"] = "expected",
+        input_feed: InputFeed = "expected",
         normalizer: TemporalNormalizer | None = None,
+        diagonal: DiagonalBias | None = None,
+        words_from: WordsFrom = "both",
+        encoder: EncoderName = "lstm",
     ) -> None:
-        super().__init__(input_feed, normalizer)
+        super().__init__(input_feed, normalizer, diagonal)
+        if words_from not in get_args(WordsFrom):
+            raise ValueError(f"words_from is '{words_from}', expected 'both' or 'context'")
+        if encoder not in get_args(EncoderName):
+            raise ValueError(f"encoder is '{encoder}', expected 'lstm' or 'words'")
         sizes = TranslationSizes() if sizes is None else sizes
         if sizes.memory % 2:
             raise ValueError(f"memory is {sizes.memory}, expected an even width: half for each direction")
@@ -82,15 +98,18 @@ class Translation(AttentionDecoder):
         self.source_embedding = nn.Embedding(source_vocabulary, sizes.embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, sizes.embedding)
         between = dropout if sizes.layers > 1 else 0.0
-        self.encoder = nn.LSTM(
-            sizes.embedding, sizes.memory // 2, sizes.layers, batch_first=True, bidirectional=True, dropout=between
-        )
+        if encoder == "lstm":
+            self.encoder: nn.Module = nn.LSTM(
+                sizes.embedding, sizes.memory // 2, sizes.layers, batch_first=True, bidirectional=True, dropout=between
+            )
+        else:
+            self.encoder = nn.Sequential(nn.Linear(sizes.embedding, sizes.memory), nn.Tanh())
         widths = [sizes.embedding + sizes.memory] + [sizes.decoder] * (sizes.layers - 1)
         self.decoder = nn.ModuleList([nn.LSTMCell(width, sizes.decoder) for width in widths])
         self.score = Additive(sizes.decoder, sizes.memory, sizes.attention)
         self.attention = LatentAttention("alignment", AlignmentPrior() if prior is None else prior)
         # apart, so that an enumerated context is not repeated for every word
-        self.from_query = nn.Linear(sizes.decoder, sizes.decoder)
+        self.from_query = nn.Linear(sizes.decoder, sizes.decoder) if words_from == "both" else None
         self.from_context = nn.Linear(sizes.memory, sizes.decoder, bias=False)
         self.output = nn.Linear(sizes.decoder, target_vocabulary)
         self.dropout = Dropout(dropout)
@@ -104,12 +123,18 @@ class Translation(AttentionDecoder):
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """Encoded source words ``[B, N, memory]``; zeros at the padding."""
-        return encode_sequence(self.encoder, self.dropout(self.source_embedding(source)), source_mask)
+        vectors = self.dropout(self.source_embedding(source))
+        if isinstance(self.encoder, nn.LSTM):
+            return encode_sequence(self.encoder, vectors, source_mask)
+        memory: Tensor = self.encoder(vectors)
+        return memory.where(source_mask.unsqueeze(-1), 0)
 
     def likelihood(self, queries: Tensor, context: Tensor) -> TokenLikelihood:
         """Distribution of the next word from decoder outputs ``[..., decoder]`` and contexts ``[..., memory]``."""
-        features = (self.from_query(queries) + self.from_context(context)).tanh()
-        return TokenLikelihood(self.dropout(features), self.output.weight, self.output.bias)
+        features = self.from_context(context)
+        if self.from_query is not None:
+            features = self.from_query(queries) + features
+        return TokenLikelihood(self.dropout(features.tanh()), self.output.weight, self.output.bias)
 
     def embed(self, words: Tensor) -> Tensor:
         """Vectors ``[..., embedding]`` of target words."""

@@ -70,6 +70,8 @@ class CaptioningConfig(CaptioningOptions, SequenceConfig):
 
     Args:
         encoder_epochs: Epochs of the own encoder.
+        input_feed: What the decoder goes on with: the expected context, or that of the drawn alignment (not for schemes
+            with an inference network or that sum alignments out).
         guide: Inference scheme; soft is ordinary deterministic attention, gaussian has weights off the simplex.
         prior: fixed, or contextual (read off the regions); for weibull, lognormal, gamma and gaussian.
         kl: How the KL of weibull, lognormal, gamma, gaussian and dirichlet is computed; sampled is far noisier.
@@ -82,6 +84,7 @@ class CaptioningConfig(CaptioningOptions, SequenceConfig):
     guide: GuideName = "weibull"
     kl_weight: NonNegativeFloat = 0.01
     kl: KLEstimator = "closed_form"
+    input_feed: Literal["expected", "sampled"] = "expected"
 
 
 @dataclass(frozen=True)

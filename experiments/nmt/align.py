@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import get_args
+
+from torch import Tensor
 
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.files import UserError, user_errors
 from experiments.nmt.alignment_figures import pair_figure
 from experiments.nmt.alignment_table import table_lines
 from experiments.nmt.alignments import PairAlignment, align_pairs
-from experiments.nmt.config import AlignConfig
+from experiments.nmt.config import AlignConfig, ProbabilityCombineName
 from experiments.nmt.evaluation import batches, progress_bar
 from experiments.nmt.gold import better_reading, read_gold
-from experiments.nmt.input import read_pairs
+from experiments.nmt.input import check_divided, read_pairs
+from experiments.nmt.linking import combine_pairs, link_both
 from experiments.nmt.model import Trained, load_trained
 from experiments.reporting.figures import save
 from experiments.sequence.own_text import refuse_to_replace, write_lines
-from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment, symmetrise
+from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment
 
 __all__ = ["AlignConfig", "align_file", "aligned_pairs"]
 
 
 def align_file(config: AlignConfig) -> Path:
     """Write the alignments and the pictures, print where they are and, against gold links, the error rate."""
+    if config.symmetrise in get_args(ProbabilityCombineName) and config.method == "argmax":
+        raise UserError(f"--symmetrise {config.symmetrise} combines probabilities; expected --method mbr or threshold")
     trained = load_trained(config.run, device=config.device)
     reverse = None if config.reverse is None else _load_reverse(config, trained)
     text = _read(config, trained, (config.source, config.target))
+    check_divided(text, (config.source, config.target))
     turned = None if reverse is None else _read(config, reverse, (config.target, config.source))
     count = min(config.pictures, len(text))
     pictures = [config.out / f"pair-{number}.png" for number in range(1, count + 1)]
@@ -44,17 +51,21 @@ def align_file(config: AlignConfig) -> Path:
         sizes = [(len(source.split()), len(target.split())) for source, target in pairs_of_lines]
         gold = read_gold(config.gold, sizes, index=config.gold_index, order=config.gold_order)
     pairs = aligned_pairs(trained, text, num_samples=config.num_samples, progress=True)
-    links = [_links(pair, config, config.run) for pair in pairs]
+    shown = pairs
     if reverse is not None and turned is not None:
         other = aligned_pairs(reverse, turned, num_samples=config.num_samples, progress=True)
-        back = [_links(pair, config, config.reverse).transposed() for pair in other]
-        links = [symmetrise(*both, method=config.symmetrise) for both in zip(links, back, strict=True)]
+        both = list(zip(pairs, other, strict=True))
+        links = [_links_of_both(*pair, config) for pair in both]
+        how: ProbabilityCombineName = "product" if config.symmetrise == "product" else "mean"
+        shown = [combine_pairs(*pair, combine=how) for pair in both]
+    else:
+        links = [_links(pair, config) for pair in pairs]
     write_lines(path, links)
     for file, sentences in words.items():
         write_lines(file, sentences)
     print(f"{len(links)} sentence pairs: {path}", *words, sep="\n")
     if config.table:
-        write_lines(table, table_lines(pairs, links))
+        write_lines(table, table_lines(shown, links))
         print(table)
     if gold is not None:
         scores = alignment_error_rate(links, gold.links)
@@ -100,9 +111,21 @@ def aligned_pairs(
     return [found[index] for index in range(len(text))]
 
 
-def _links(pair: PairAlignment, config: AlignConfig, run: Path | None) -> Alignment:
-    weights = pair.posterior if config.weights == "posterior" else pair.prior
-    if weights is None:
+def _weights(pair: PairAlignment, config: AlignConfig, run: Path | None) -> Tensor:
+    """The weights ``[M, N]`` by which links are chosen."""
+    if config.weights == "posterior":
+        return pair.posterior.mean(0)
+    if pair.prior is None:
         raise UserError(f"{run} is soft or has a fixed prior, which knows no words; expected --weights posterior")
+    return pair.prior
+
+
+def _links(pair: PairAlignment, config: AlignConfig) -> Alignment:
     with user_errors(ValueError):
-        return hard_alignment(weights, method=config.method, threshold=config.threshold)
+        return hard_alignment(_weights(pair, config, config.run), method=config.method, threshold=config.threshold)
+
+
+def _links_of_both(forward: PairAlignment, backward: PairAlignment, config: AlignConfig) -> Alignment:
+    weights = _weights(forward, config, config.run), _weights(backward, config, config.reverse)
+    with user_errors(ValueError):
+        return link_both(*weights, combine=config.symmetrise, method=config.method, threshold=config.threshold)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from experiments.nmt.alignments import PairAlignment
-from pyro_attention.analysis import Alignment, credible_intervals
+from pyro_attention.analysis import Alignment
+from pyro_attention.analysis.inputs import equal_tailed
 
 __all__ = ["COLUMNS", "table_lines"]
 
@@ -26,8 +27,7 @@ def table_lines(pairs: Sequence[PairAlignment], links: Sequence[Alignment], *, l
         mean = pair.posterior.mean(0)
         ends: list[Tensor | None] = [None, None]
         if len(pair.posterior) > 1:
-            intervals = credible_intervals(pair.posterior, level=level)
-            ends = [intervals.low, intervals.high]
+            ends = list(equal_tailed(pair.posterior, level)[1:])
         likely = (mean if pair.prior is None else mean.maximum(pair.prior)) >= _LEAST
         for target, source in (likely.cpu() | chosen.to_matrix()).nonzero().tolist():
             cells = ["" if part is None else f"{part[target, source]:.4f}" for part in (pair.prior, mean, *ends)]

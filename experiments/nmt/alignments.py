@@ -12,7 +12,7 @@ from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.nmt.model import Trained
 from experiments.sequence.alignments import EntropySums, align_batch
-from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment, merge_pieces
+from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment, merge_pieces
 
 __all__ = ["PairAlignment", "align_pairs", "alignment_summary"]
 
@@ -67,9 +67,9 @@ def alignment_summary(trained: Trained, text: ParallelText, batches: Iterable[Ba
     count, entropies = trained.config.num_samples, EntropySums()
     pairs = dict(align_pairs(trained, text, batches, num_samples=count, entropies=entropies))
     summary = entropies.metrics
-    if text.alignments is None:
+    gold = text.gold
+    if gold is None:
         return summary
-    gold = [GoldAlignment(alignment.links) for alignment in text.alignments]
     ordered = [pairs[index] for index in range(len(text))]
     found = [hard_alignment(pair.prior) for pair in ordered if pair.prior is not None]
     if found:

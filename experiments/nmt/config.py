@@ -17,12 +17,15 @@ __all__ = [
     "COMMANDS",
     "SCHEMES",
     "AlignConfig",
+    "CombineName",
     "CompareTranslations",
     "EvaluateConfig",
     "FileOptions",
     "GoldIndex",
     "GoldOrder",
+    "MethodName",
     "NormalizerName",
+    "ProbabilityCombineName",
     "SearchOptions",
     "TextName",
     "TranslateConfig",
@@ -32,7 +35,12 @@ __all__ = [
 
 GoldIndex = Literal[0, 1]
 GoldOrder = Literal["source-target", "target-source"]
+MethodName = Literal["argmax", "threshold", "mbr"]
 NormalizerName = Literal["softmax", "temporal", "hybrid"]
+ProbabilityCombineName = Literal["product", "mean"]
+CombineName = Literal[
+    "intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and", ProbabilityCombineName
+]
 TextName = Literal[ParallelName, "own"]
 
 
@@ -75,6 +83,11 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
         skip_bad: Leave out, and count, lines that are empty or not UTF-8, instead of stopping.
         normalizer: What attention is normalised over: softmax, the source words; temporal, the target words before and
             then the source words; hybrid, a trained mixture of both.
+        diagonal: Attention prefers source words at the place of the target word, as far as a trained number says.
+        words_from: What a word is read from: both decoder state and context, or the context alone, so that a word is to
+            be explained by what it is aligned to; alignments are then far cheaper to sum out.
+        encoder: What stands for a source word: lstm, which tells of the words around it, or words, a map of its own
+            vector alone.
         posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from.
         learning_rate: Learning rate of Adam; halved after an epoch without a better validation loss.
     """
@@ -88,6 +101,9 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
     skip_bad: bool = False
     guide: SchemeName = "categorical_enum"
     normalizer: NormalizerName = "softmax"
+    diagonal: bool = False
+    words_from: Literal["both", "context"] = "both"
+    encoder: Literal["lstm", "words"] = "lstm"
     posterior_from_prior: bool = False
     dropout: Dropout = 0.3
     learning_rate: PositiveFloat = 3e-3
@@ -188,7 +204,8 @@ class AlignConfig(FileOptions):
             network's text was divided into words, words.SOURCE and words.TARGET, which the links count.
         overwrite: Replace those files if they are there already.
         reverse: Folder of a network trained in the other direction, to combine both.
-        symmetrise: How to combine them.
+        symmetrise: How to combine them: by their links, or by the product or the mean of their probabilities, with
+            --method mbr or threshold.
         weights: Choose links by the posterior, given the translation, or by the prior, which predicts it.
         method: argmax: the most probable source word of each target word; threshold: every link of at least
             --threshold; mbr: minimum Bayes risk under the alignment error rate.
@@ -196,7 +213,8 @@ class AlignConfig(FileOptions):
         gold: File of gold links, Pharaoh (i-j sure, ipj possible) or NAACL format, to score against.
         gold_index: What its first word counts as; 0 for Pharaoh and 1 for NAACL when omitted.
         gold_order: Which side stands on the left of its links.
-        table: Also write probabilities.tsv: prior, posterior and 90 % credible interval of every likely link.
+        table: Also write probabilities.tsv: prior, posterior and 90 % credible interval of every likely link; with
+            --reverse of both directions, the mean of their probabilities unless --symmetrise product is given.
         pictures: Sentence pairs to draw, from the first on.
         num_samples: Posterior samples of random attention weights.
     """
@@ -206,11 +224,9 @@ class AlignConfig(FileOptions):
     out: Path = Path("alignments")
     overwrite: bool = False
     reverse: Path | None = None
-    symmetrise: Literal["intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and"] = (
-        "grow-diag-final-and"
-    )
+    symmetrise: CombineName = "grow-diag-final-and"
     weights: Literal["posterior", "prior"] = "posterior"
-    method: Literal["argmax", "threshold", "mbr"] = "argmax"
+    method: MethodName = "argmax"
     threshold: HalfOpenUnitInterval = 0.5
     gold: Path | None = None
     gold_index: GoldIndex | None = None
@@ -225,6 +241,7 @@ COMMANDS = {
     "evaluate": Command(EvaluateConfig, "experiments.nmt.files:evaluate_run"),
     "translate": Command(TranslateConfig, "experiments.nmt.files:translate_file"),
     "align": Command(AlignConfig, "experiments.nmt.align:align_file"),
+    "align-table": Command("experiments.nmt.align_table.config:AlignTable", "experiments.nmt.align_table.run:run"),
 }
 
 

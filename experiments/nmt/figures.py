@@ -17,7 +17,7 @@ from experiments.nmt.ibm_models import train_ibm
 from experiments.nmt.model import load_trained
 from experiments.reporting.figures import save
 from experiments.reporting.report import Part
-from pyro_attention.analysis import GoldAlignment, alignment_error_rate
+from pyro_attention.analysis import alignment_error_rate
 
 __all__ = ["agreement_figure", "ibm_error_rates", "sentence_figures"]
 
@@ -29,7 +29,7 @@ def sentence_figures(runs: Mapping[str, TranslationConfig], folder: Path) -> lis
     """Prior beside posterior, and mean beside credible intervals, for one test sentence."""
     text = load_text(next(iter(runs.values())), "test").first(_SHOWN)
     place = _reordered(text)
-    gold = None if text.alignments is None else GoldAlignment(text.alignments[place].links)
+    gold = None if text.gold is None else text.gold[place]
     parts = []
     for row in ("categorical_enum", "marginal", "dirichlet", "weibull"):
         if row not in runs:
@@ -60,9 +60,9 @@ def agreement_figure(runs: Mapping[str, TranslationConfig], folder: Path) -> Par
 def ibm_error_rates(config: TranslationConfig, *, models: Iterable[Any]) -> list[dict[str, Any]]:
     """Alignment error rates of NLTK's IBM models, trained on the training text of a run; none without gold links."""
     train, test = load_text(config, "train"), load_text(config, "test")
-    if test.alignments is None:
+    gold = test.gold
+    if gold is None:
         return []
-    gold = [GoldAlignment(links.links) for links in test.alignments]
     rows = []
     for model in models:
         aligner = train_ibm(_words(train), model=model)

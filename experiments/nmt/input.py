@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.datasets.text.parallel_text import ParallelText, Rules, check_pairing, checked_lines, read_lines
@@ -11,7 +13,10 @@ from experiments.nmt.config import TranslationConfig
 from experiments.sequence import own_text
 from experiments.sequence.own_text import SourceText
 
-__all__ = ["read_pairs", "read_source"]
+__all__ = ["check_divided", "read_pairs", "read_source"]
+
+# a dozen letters in a row of Thai, Lao, Burmese, Khmer, kana or Chinese characters
+_UNDIVIDED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]{12}")
 
 
 def read_source(file: Path, config: TranslationConfig, *, max_words: int) -> SourceText:
@@ -40,6 +45,21 @@ def read_pairs(
         raise UserError(f"{files[0]} and {files[1]} are empty; expected a sentence a line")
     source, target = map(list, zip(*pairs, strict=True))
     return ParallelText(source, target, files[0].name, (config.source, config.target))
+
+
+def check_divided(text: ParallelText, files: Sequence[Path]) -> None:
+    """Raise UserError where a sentence has no blanks between its words, as links count what blanks separate.
+
+    It names the first line with a dozen letters in a row of a script that is written without blanks.
+    """
+    for file, sentences in zip(files, (text.source, text.target), strict=True):
+        for number, sentence in enumerate(sentences, 1):
+            found = next((word for word in sentence.split() if _UNDIVIDED.search(word)), None)
+            if found is not None:
+                raise UserError(
+                    f"{file}: line {number} has {found[:12]!r}... without a blank; expected one token a word, as links "
+                    f"count what blanks separate. Divide the text by a tokeniser of its language first"
+                )
 
 
 def _rules(config: TranslationConfig, max_words: int) -> Rules:

@@ -14,6 +14,7 @@ from experiments.harness.training import PriorFactory, seeded_build
 from experiments.nmt.config import TranslationConfig
 from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
 from guides.inference_network import AlignmentNetwork
+from models.diagonal import DiagonalBias
 from models.nmt import Translation, TranslationSizes
 from models.temporal import TemporalNormalizer
 
@@ -43,6 +44,8 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
         return Translation(
             len(vocabulary), len(vocabulary), sizes=sizes, dropout=config.dropout, init_range=config.init_range,
             input_feed=config.input_feed, prior=prior(sizes.memory, 1), normalizer=normalizer,
+            diagonal=DiagonalBias() if config.diagonal else None, words_from=config.words_from,
+            encoder=config.encoder,
         )  # fmt: skip
 
     model = seeded_build(make, scheme.prior, seed=config.seed)

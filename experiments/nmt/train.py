@@ -20,7 +20,6 @@ from experiments.reporting.figures import save
 from experiments.reporting.tables import metrics_table
 from experiments.sequence.evaluation import train_and_save
 from experiments.sequence.learned import print_verdict
-from pyro_attention.analysis import GoldAlignment
 
 __all__ = ["TranslationConfig", "run", "run_and_show", "run_folder"]
 
@@ -68,7 +67,8 @@ def run_and_show(config: TranslationConfig) -> None:
     print_verdict(metrics)
     trained = load_trained(folder, device=config.device)
     text = load_text(config, "test").first(3)
+    links = text.gold
     for place, pair in enumerate(aligned_pairs(trained, text, num_samples=100)):
-        gold = None if text.alignments is None else GoldAlignment(text.alignments[place].links)
+        gold = None if links is None else links[place]
         print(save(pair_figure(pair, gold=gold), folder / "figures" / f"pair-{place + 1}.png"))
     print(f"\nsaved in {folder}")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from experiments.files import PICTURE_MARK, UserError, drawn_here, write_atomic
 
-__all__ = ["overlay", "panels", "printable", "reliability_diagram", "save"]
+__all__ = ["overlay", "panels", "printable", "reliability_diagram", "reliability_panels", "save"]
 
 _LINE = "#1b6ca8"
 _BINS = 10  # of equal width
@@ -100,24 +100,38 @@ def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]]) -> Fig
     Args:
         predictions: Name to (probabilities ``[items, classes]``, labels ``[items]``).
     """
-    columns = min(4, len(predictions))
-    rows = -(-len(predictions) // columns)
+    found = {}
+    for name, (probabilities, labels) in predictions.items():
+        confidence, predicted = probabilities.max(-1)
+        found[name] = confidence, predicted == labels
+    return reliability_panels(found, confidence="confidence: probability of the predicted class", right="accuracy")
+
+
+def reliability_panels(found: Mapping[str, tuple[Tensor, Tensor]], *, confidence: str, right: str) -> Figure:
+    """Share of what is right against its probability, one panel a name; on the diagonal probabilities are honest.
+
+    Args:
+        found: Name to (probabilities ``[items]``, whether each item is right ``[items]``).
+        confidence: What the probabilities are, for the axis.
+        right: What the share is.
+    """
+    columns = min(4, len(found))
+    rows = -(-len(found) // columns)
     figure = Figure(figsize=(2.9 * columns, 3.1 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for axis in axes.flat[len(predictions) :]:
+    for axis in axes.flat[len(found) :]:
         axis.set_visible(False)
-    for axis, (name, (probabilities, labels)) in zip(axes.flat, predictions.items(), strict=False):
-        _reliability(axis, probabilities, labels)
+    for axis, (name, items) in zip(axes.flat, found.items(), strict=False):
+        _reliability(axis, *items, label=right)
         axis.set_title(name, fontsize=10)
     axes[0, 0].legend(fontsize=7, loc="upper left", frameon=False)
-    figure.supxlabel("confidence: probability of the predicted class")
-    figure.supylabel("accuracy")
+    figure.supxlabel(confidence)
+    figure.supylabel(right)
     return figure
 
 
-def _reliability(axis: Axes, probabilities: Tensor, labels: Tensor) -> None:
-    confidence, predicted = probabilities.max(-1)
-    correct = (predicted == labels).double()
+def _reliability(axis: Axes, confidence: Tensor, right: Tensor, *, label: str) -> None:
+    correct = right.double()
     index = (confidence * _BINS).long().clamp(max=_BINS - 1)
     count = torch.bincount(index, minlength=_BINS).double()
     accuracy = torch.bincount(index, weights=correct, minlength=_BINS) / count
@@ -126,7 +140,5 @@ def _reliability(axis: Axes, probabilities: Tensor, labels: Tensor) -> None:
     axis.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
     axis.bar(centres, (count / count.sum()).numpy(), width=0.9 / _BINS, color="0.85", label="share of items")
     seen = count > 0
-    axis.plot(
-        mean_confidence[seen].numpy(), accuracy[seen].numpy(), color=_LINE, marker="o", markersize=4, label="accuracy"
-    )
+    axis.plot(mean_confidence[seen].numpy(), accuracy[seen].numpy(), color=_LINE, marker="o", markersize=4, label=label)
     axis.set(xlim=(0, 1), ylim=(0, 1.02))

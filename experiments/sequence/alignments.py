@@ -56,10 +56,13 @@ def align_batch(trained: AnyTrained, batch: Batch, *, num_samples: int) -> Batch
     soft                           its weights
     ============================== ==================================================================
 
-    The decoder is fed with the expected context, as for perplexity and decoding.
+    Where the decoder is fed with sampled contexts, it is fed with the expected one here, as for perplexity and
+    decoding.
     """
     trained.module.eval()
-    trained_with, trained.model.input_feed = trained.model.input_feed, "expected"
+    trained_with = trained.model.input_feed
+    if trained_with == "sampled":
+        trained.model.input_feed = "expected"
     try:
         return _align_batch(trained, batch, num_samples)
     finally:

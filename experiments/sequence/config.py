@@ -43,7 +43,7 @@ class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
 
     Args:
         input_feed: What the decoder goes on with: the expected context, or that of the drawn alignment (not for schemes
-            with an inference network or that sum alignments out).
+            with an inference network or that sum alignments out), or none, the words alone.
         warm_start: Epochs at first without the inference network: q = p, Jensen's bound; for dirichlet.
         init_from: Folder of a finished run whose network (not its guide) to start from, and whose vocabulary to use.
         embedding: Width of a word vector.
@@ -55,7 +55,7 @@ class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
         fused_adam: Take Adam's fused kernel: faster, with other rounding.
     """
 
-    input_feed: Literal["expected", "sampled"] = "expected"
+    input_feed: Literal["expected", "sampled", "none"] = "expected"
     warm_start: NonNegativeInt = 0
     init_from: Path | None = None
     embedding: PositiveInt = 64

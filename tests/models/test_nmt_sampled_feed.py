@@ -266,7 +266,7 @@ def test_alignments_cannot_be_summed_out(family, nesting):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda model, *_: Translation(5, 5, input_feed="soft"), "input_feed is 'soft', expected 'expected' or 'sam"),
+        (lambda model, *_: Translation(5, 5, input_feed="soft"), "input_feed is 'soft', expected one of expected, sam"),
         (lambda model, *arguments: ImportanceELBO(3, max_plate_nesting=2).loss(model, guide(model), *arguments),
          r"the model has 4 latent sites .* expected one alignment"),
         (lambda model, *arguments: ScoreFunctionELBO().loss(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from experiments.datasets.text.word_rules import WordRule, divide_words
 from experiments.datasets.untrusted import read_bytes
-from pyro_attention.analysis.alignments.weights import Alignment
+from pyro_attention.analysis import Alignment, GoldAlignment
 from pyro_attention.registry import Registry
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "clean_pairs",
     "read_lines",
     "read_parallel",
+    "split_lines",
 ]
 
 _BOM = b"\xef\xbb\xbf"
@@ -36,8 +37,9 @@ class ParallelText:
         target: their translations, as many.
         name: name of the data set.
         languages: languages of source and target.
-        alignments: gold links between the words of each pair, where there are any.
+        alignments: sure gold links between the words of each pair, where there are any.
         skipped: number of pairs that were left out, by the reason.
+        possible: gold links that may be as well, the sure ones among them; none but these when omitted.
 
     Raises:
         ValueError: the lists do not go together.
@@ -49,15 +51,19 @@ class ParallelText:
     languages: tuple[str, str]
     alignments: list[Alignment] | None = None
     skipped: dict[str, int] = field(default_factory=dict)
+    possible: list[Alignment] | None = None
 
     def __post_init__(self) -> None:
         if len(self.source) != len(self.target):
             raise ValueError(f"{len(self.source)} source and {len(self.target)} target sentences; expected as many")
-        if self.alignments is None:
-            return
-        if len(self.alignments) != len(self.source):
-            raise ValueError(f"{len(self.alignments)} alignments of {len(self.source)} pairs; expected one a pair")
-        for number, (gold, *pair) in enumerate(zip(self.alignments, self.source, self.target, strict=True), 1):
+        for alignments in (self.alignments, self.possible):
+            if alignments is not None:
+                self._check(alignments)
+
+    def _check(self, alignments: list[Alignment]) -> None:
+        if len(alignments) != len(self.source):
+            raise ValueError(f"{len(alignments)} alignments of {len(self.source)} pairs; expected one a pair")
+        for number, (gold, *pair) in enumerate(zip(alignments, self.source, self.target, strict=True), 1):
             found, words = [gold.num_source, gold.num_target], [len(side.split()) for side in pair]
             if found != words:
                 raise ValueError(f"the alignment of pair {number} is one of {found} words; expected {words}, as here")
@@ -67,8 +73,25 @@ class ParallelText:
 
     def first(self, count: int) -> "ParallelText":
         """The first pairs, as many as there are."""
-        alignments = None if self.alignments is None else self.alignments[:count]
-        return ParallelText(self.source[:count], self.target[:count], self.name, self.languages, alignments)
+        alignments, possible = (None if links is None else links[:count] for links in (self.alignments, self.possible))
+        sides = self.source[:count], self.target[:count]
+        return ParallelText(*sides, self.name, self.languages, alignments, possible=possible)
+
+    def turned(self) -> "ParallelText":
+        """The same pairs with source and target swapped."""
+        alignments, possible = (
+            None if links is None else [one.transposed() for one in links] for links in (self.alignments, self.possible)
+        )
+        languages = self.languages[1], self.languages[0]
+        return ParallelText(self.target, self.source, self.name, languages, alignments, self.skipped, possible)
+
+    @property
+    def gold(self) -> list[GoldAlignment] | None:
+        """Sure and possible gold links of each pair, where there are any."""
+        if self.alignments is None:
+            return None
+        both = zip(self.alignments, self.possible or self.alignments, strict=True)
+        return [GoldAlignment(sure.links, possible.links) for sure, possible in both]
 
 
 class Rules(NamedTuple):
@@ -132,7 +155,11 @@ def read_parallel(
 
 def read_lines(path: Path) -> list[bytes]:
     """Return the lines of a file without their ends and without a byte order mark."""
-    content = read_bytes(path, expected="a plain text file (UTF-8) of one sentence a line")
+    return split_lines(read_bytes(path, expected="a plain text file (UTF-8) of one sentence a line"))
+
+
+def split_lines(content: bytes) -> list[bytes]:
+    """Return the lines of what a file holds; see `read_lines`."""
     lines = content.removeprefix(_BOM).split(b"\n")
     return lines if lines[-1] else lines[:-1]
 

@@ -250,3 +250,46 @@ def test_a_threshold_out_of_range(align, threshold, capsys):
     error = capsys.readouterr().err
     assert "--threshold" in error
     assert threshold in error
+
+
+# probabilities of both directions
+
+
+def test_probabilities_of_both_directions(align, reverse_run, tmp_path):
+    """The table has the product that the links were chosen by, and the links are those above the threshold."""
+    options = ["--reverse", reverse_run, "--symmetrise", "product", "--method", "threshold", "--threshold", "0.02"]
+    assert align(*options, "--table") == 0
+    rows = [line.split("\t") for line in (tmp_path / "out" / "probabilities.tsv").read_text().splitlines()[1:]]
+    table = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+    assert {row["link"] for row in table} == {"0", "1"}
+    for row in table:
+        assert (float(row["posterior"]) > 0.02) == (row["link"] == "1") or row["posterior"] == "0.0200"
+        assert row["prior"] == ""  # soft attention, of the other direction, has none
+    assert links_of(tmp_path / "out").count("-") == sum(row["link"] == "1" for row in table)
+
+
+@pytest.mark.parametrize("combine", ["product", "mean"])
+def test_combined_probabilities_have_no_most_probable_link(align, reverse_run, combine, tmp_path, capsys):
+    assert align("--reverse", reverse_run, "--symmetrise", combine) == 1
+    assert (
+        f"--symmetrise {combine} combines probabilities; expected --method mbr or threshold" in capsys.readouterr().err
+    )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("sentence", "undivided"),
+    [
+        ("今天天气很好我们一起去公园散步吧", True),
+        ("今天 天气 很 好 我们 一起 去 公园 散步 吧", False),
+        ("เขาไปโรงเรียนทุกวันตอนเช้า", True),
+        ("わたしはきのうほんをよみました", True),
+        ("Donaudampfschifffahrtsgesellschaft fährt", False),
+    ],
+)
+def test_languages_without_blanks(align, sentence, undivided, tmp_path, capsys):
+    for name, line in (("a.de", sentence), ("a.en", "nice day")):
+        (tmp_path / name).write_text(f"{line}\n", encoding="utf-8")
+    assert align(source=tmp_path / "a.de", target=tmp_path / "a.en") == int(undivided)
+    error = capsys.readouterr().err
+    assert ("a.de: line 1 has" in error and "expected one token a word" in error) == undivided

@@ -5,12 +5,13 @@ from pathlib import Path
 
 from experiments.datasets.images.captions import load_captions
 from experiments.datasets.text.glue import load_glue
+from experiments.datasets.text.parallel import load_parallel
 from experiments.datasets.text.parallel_text import read_parallel
 from experiments.datasets.text.squad import read_squad
 from experiments.datasets.text.sst2 import load_sst2
 from experiments.datasets.text.vocabulary import Vocabulary
 from pyro_attention.analysis import read_naacl, read_pharaoh
-from tests.experiments.datasets.hostile.case import Case, anywhere, link_to
+from tests.experiments.datasets.hostile.case import Case, Content, anywhere, link_to
 from tests.experiments.datasets.hostile.pictures import picture
 
 SENTENCES = b"sentence\tlabel\na film\t1\n"
@@ -57,6 +58,14 @@ def columns(root: Path) -> object:
     return read_naacl(root / "gold.wa")
 
 
+def speeches(root: Path) -> object:
+    return load_parallel("europarl_de_en", "train", data_root=root)
+
+
+def linked(root: Path) -> object:
+    return load_parallel("europarl_de_en", "test", data_root=root)
+
+
 def vocabulary(root: Path) -> object:
     return Vocabulary.load(root / "vocabulary.json")
 
@@ -68,6 +77,9 @@ PANIC = {
     "merges": [["a", "b"]],
     "continuing_subword_prefix": "######",
 }
+EUROPARL, LINKS = "europarl-de-en", "europarl-de-en/gold/de-en.wa"
+LINKED: dict[str, Content] = {f"{EUROPARL}/gold/test.de": b"a\n", f"{EUROPARL}/gold/test.en": b"a\n"}
+PACKED: dict[str, Content] = {f"{EUROPARL}/train.de.gz": b"\x1f\x8bno", f"{EUROPARL}/train.en": b"a\n"}
 TOKENS, IMAGES = "Flickr8k.token.txt", "Flickr_8k.devImages.txt"
 TEXTS = [
     reviews(b"sentence\tlabel\n\xff\t1\n", "line 2 is not UTF-8; expected UTF-8", "other encoding"),
@@ -119,5 +131,11 @@ TEXTS += [
     squad(b'{"data": [{"title": "\\ud800"}]}', "'title' holds half a character", "surrogate"),
 ]
 TEXTS += anywhere("pairs", pairs, "a.de", **{"a.en": b"a\n"})
+TEXTS += anywhere("Europarl", speeches, f"{EUROPARL}/train.de", **{f"{EUROPARL}/train.en": b"a\n"})
+TEXTS += anywhere("Europarl's links", linked, LINKS, **LINKED)
+TEXTS += [
+    Case("Europarl: no archive", speeches, PACKED, f"{EUROPARL}/train.de.gz", "is no gzip archive"),
+    Case("Europarl's links: zero bytes", linked, LINKED | {LINKS: bytes(9)}, LINKS, "is no link"),
+]
 TEXTS += anywhere("vocabulary", vocabulary, "vocabulary.json")
 TEXTS += anywhere("Flickr8k", read_flickr8k, f"flickr8k/{TOKENS}", **{f"flickr8k/{IMAGES}": b"a.jpg\n"})

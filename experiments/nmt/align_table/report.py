@@ -1,0 +1,123 @@
+"""Tables and pictures of the table of aligners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from experiments.nmt.align_table.aligned import BASELINES
+from experiments.nmt.align_table.config import AlignTable
+from experiments.nmt.align_table.figures import coverage_figure, reliability_figure
+from experiments.nmt.align_table.results import RowResult
+from experiments.nmt.align_table.rows import ablation_row
+from experiments.nmt.align_table.scores import COMBINATIONS, bootstrap
+from experiments.reporting.columns import Row
+from experiments.reporting.figures import save
+from experiments.reporting.report import Part
+
+__all__ = ["report_parts"]
+
+_CERTAINTY = {
+    "ECE mean": "ece_mean",
+    "ECE product": "ece_product",
+    "ECE one way": "ece_forward",
+    "AUROC probability": "auroc_probability",
+    "AUROC interval": "auroc_width",
+    "AUROC entropy": "auroc_entropy",
+    "AUROC entropy of soft": "auroc_soft_entropy",
+}
+
+
+def report_parts(
+    config: AlignTable, found: Mapping[str, RowResult], folder: Path, *, sentences: int, pairs: int
+) -> list[Part]:
+    """All parts of the report; the pictures are drawn into the folder."""
+    networks = {name: one for name, one in found.items() if one.network}
+    baselines = {name: one for name, one in found.items() if not one.network}
+    parts = [
+        Part(text=_protocol(config, sentences, pairs), rows=_error_rates(found, "posterior")),
+        Part("Links by the prior, which does not see the word", rows=_error_rates(networks, "prior")),
+        Part(
+            "Against the baselines",
+            "Chosen links; error rate in percent with its 95 % interval over resampled gold sentences, mean over "
+            "seeds, and differences to the baselines on the same sentences of each sample. Below 0 the row is better.",
+            rows=_differences(networks, baselines),
+        ),
+    ]
+    if config.ablations:
+        names = [ablation_row(config, name) for name in config.ablations]
+        shown = {name: networks[name] for name in (config.ablated, *names)}
+        text = f"One option of {config.ablated} changed at a time; differences to it as above."
+        parts.append(Part("Ablations", text, rows=_differences(shown, {config.ablated: networks[config.ablated]})))
+    parts.append(
+        Part(
+            "Is the uncertainty worth something?",
+            "Of the written links: calibration of their probabilities, and how well a number tells wrong links from "
+            "right ones (.5 is chance). AER of the most certain target words alone, the others left out with their "
+            "gold links.",
+            rows=_certainty(found, config),
+        )
+    )
+    pictures = {
+        "AER against coverage": coverage_figure({name: one.curve for name, one in found.items()}),
+        "Calibration of the written links": reliability_figure({name: one.links for name, one in found.items()}),
+    }
+    for title, figure in pictures.items():
+        path = folder / f"alignment-{config.dataset}-{title.split()[0].lower()}.png"
+        parts.append(Part(title, "The first seed.", picture=save(figure, path), page=False))
+    return [part for part in parts if part.rows or part.picture is not None]
+
+
+def _protocol(config: AlignTable, sentences: int, pairs: int) -> str:
+    seeds = "1 seed" if config.seeds == 1 else f"{config.seeds} seeds"
+    text = "all pairs and on the test text, without links" if config.baselines_see_test else "all pairs"
+    names = ", ".join(BASELINES[name] for name in config.baselines)
+    baselines = f" {names} are trained on {text}, long pairs too." if config.baselines else ""
+    return (
+        f"AER in percent on {sentences} gold sentences, between words, mean over {seeds}. Every scheme is trained from "
+        f"the beginning, once for each direction, on those of {pairs} pairs that have at most {config.max_words} "
+        f"words.{baselines} Posterior: of the inference network "
+        f"(categorical, dirichlet), else exact (marginal, hard), else the weights. Intersection, union and "
+        f"grow-diag-final-and combine the most probable links of both directions; mbr are the links of minimum Bayes "
+        f"risk by mean or product of both posteriors. Chosen: the way, among these and thresholds, that was best on "
+        f"the other half of the gold sentences. Precision and recall are of the chosen links."
+    )
+
+
+def _percent(result: RowResult, metric: str, *, factor: float = 100, digits: int = 1) -> str:
+    return f"{factor * result.metrics[metric]:.{digits}f}" if metric in result.metrics else "-"
+
+
+def _error_rates(found: Mapping[str, RowResult], kind: str) -> list[Row]:
+    rows = []
+    for name, result in found.items():
+        if f"{kind} aer, chosen" not in result.metrics:
+            continue
+        cells = {way: _percent(result, f"{kind} aer, {way}") for way in (*COMBINATIONS, "chosen")}
+        if kind == "posterior":
+            cells |= {part: _percent(result, part) for part in ("precision", "recall")}
+            cells |= {"perplexity": _percent(result, "val_ppl", factor=1, digits=2)}
+            cells |= {"ms/step": _percent(result, "step_ms", factor=1, digits=0)}
+            cells |= {"way": "; ".join(result.ways)}
+        rows.append({"aligner": name} | cells)
+    return rows
+
+
+def _differences(rows: Mapping[str, RowResult], baselines: Mapping[str, RowResult]) -> list[Row]:
+    return [
+        {"aligner": name, "AER": bootstrap(one.counts).text()}
+        | {
+            f"- {other}": "" if name == other else bootstrap(one.counts, baseline.counts).text(sign=True)
+            for other, baseline in baselines.items()
+        }
+        for name, one in rows.items()
+    ]
+
+
+def _certainty(found: Mapping[str, RowResult], config: AlignTable) -> list[Row]:
+    return [
+        {"aligner": name}
+        | {head: _percent(one, metric, factor=1, digits=3) for head, metric in _CERTAINTY.items()}
+        | {f"AER at {share:.0%}": _percent(one, f"aer at {share:.0%}") for share in config.coverage}
+        for name, one in found.items()
+    ]
