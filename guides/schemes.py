@@ -97,12 +97,14 @@ def build_scheme(
     particles: int = 5,
     top_k: int | None = None,
     plates: int = 2,
+    all_nodes: bool = False,
 ) -> Scheme:
     """Build a scheme of the table above; the options of other schemes are not used.
 
-    They are those of :class:`guides.AlignmentSchemeOptions`; besides, ``kl_weight`` may be a schedule, and ``plates``
-    is the number of nested plates around an alignment that is summed out. A fixed prior is Gamma(1, prior_rate),
-    LogNormal(0, prior_scale) or Normal(0, prior_scale).
+    They are those of :class:`guides.AlignmentSchemeOptions`; besides, ``kl_weight`` may be a schedule, ``plates`` is
+    the number of nested plates around an alignment that is summed out, and ``all_nodes`` is that of the contextual
+    prior of weibull, gamma or lognormal on a graph. A fixed prior is Gamma(1, prior_rate), LogNormal(0, prior_scale) or
+    Normal(0, prior_scale).
 
     Raises:
         ValueError: An unknown name, or an option outside its range.
@@ -126,10 +128,14 @@ def build_scheme(
     if name == "soft":
         return Scheme(_factory("gamma_fixed"), Soft(), AttentionELBO(kl_weight=kl_weight))
     family: Any = FAMILIES[name]
+    nodes: dict[str, Any] = {"all_nodes": True} if all_nodes and prior == "contextual" else {}
     if name in ("weibull", "gamma"):
-        posterior, factory = family(concentration, learnable=learnable), _factory(f"gamma_{prior}", rate=prior_rate)
+        posterior, factory = (
+            family(concentration, learnable=learnable),
+            _factory(f"gamma_{prior}", rate=prior_rate, **nodes),
+        )
     else:
-        posterior, factory = family(scale, learnable=learnable), _factory(f"{name}_{prior}", scale=prior_scale)
+        posterior, factory = family(scale, learnable=learnable), _factory(f"{name}_{prior}", scale=prior_scale, **nodes)
     return Scheme(factory, posterior, AttentionELBO(kl_weight=kl_weight))
 
 
@@ -159,7 +165,7 @@ def _alignment_scheme(
     return Scheme(prior, *parts[name](), amortised=name not in from_prior)
 
 
-def _factory(name: str, **options: float | None) -> PriorFactory:
+def _factory(name: str, **options: Any) -> PriorFactory:
     """Makes a registered prior from (key width, heads), which those without a network leave aside."""
     prior: Any = PRIORS[name]
     return partial(prior, **options) if name.endswith("_contextual") else lambda key_dim, heads: prior(**options)

@@ -11,18 +11,19 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from pyro_attention import ContextualGammaPrior, EdgeList, GraphAttention, Normalizer, Prior, Softmax
+from pyro_attention.layers.graph import GraphScores
 from pyro_attention.ops.dropout import Dropout
 
-__all__ = ["GAT"]
+__all__ = ["GAT", "observe_labels"]
 
 
 class GAT(PyroModule):
-    r"""Two graph attention layers and a categorical label on every labelled node.
+    r"""Graph attention layers, two by default, and a categorical label on every labelled node.
 
     .. math:: S_1 \sim p(S_1 \mid \Theta_1 x), \quad h = \mathrm{ELU}(W_1 \Theta_1 x), \quad
               S_2 \sim p(S_2 \mid \Theta_2 h), \quad y \sim \mathrm{Categorical}(\mathrm{softmax}(W_2 \Theta_2 h))
 
-    All labels together are one event of site ``labels``; the attention sites are ``layers.0`` and ``layers.1``.
+    All labels together are one event of site ``labels``; the attention sites are ``layers.0``, ``layers.1`` and so on.
 
     Args:
         in_features: Number of node features.
@@ -30,10 +31,16 @@ class GAT(PyroModule):
         hidden: Width of a hidden head; heads are concatenated.
         heads: Number of hidden heads.
         output_heads: Number of output heads, averaged (1 for Cora and Citeseer, 8 for PubMed).
-        dropout: Dropout of the input of both layers, of the projected features that are aggregated, and of the
+        layers: Number of layers, 1 at least.
+        scores: "gat" or "gatv2"; see :class:`GraphAttention`.
+        dropout: Dropout of the input of all layers, of the projected features that are aggregated, and of the
             attention weights.
+        value_dropout: Whether the projected features are dropped too, as in the original code; PyG's layer does not.
         prior: Makes a prior network from (key width, heads).
         normalizer: Makes a normalizer from the number of heads, such as ``Hybrid``.
+
+    Raises:
+        ValueError: No layers, or an argument that a layer refuses.
 
     Example:
         >>> from pyro_attention import AttentionELBO, AttentionGuide, Weibull
@@ -54,24 +61,27 @@ class GAT(PyroModule):
         hidden: int = 8,
         heads: int = 8,
         output_heads: int = 1,
+        layers: int = 2,
+        scores: GraphScores = "gat",
         dropout: float = 0.6,
+        value_dropout: bool = True,
         prior: Callable[[int, int], Prior] = ContextualGammaPrior,
         normalizer: Callable[[int], Normalizer] = lambda heads: Softmax(),
     ) -> None:
         super().__init__()
         self.dropout = Dropout(dropout)
-        self.layers = nn.ModuleList(
-            [
-                GraphAttention(
-                    in_features, hidden, heads, dropout=dropout, value_dropout=dropout,
-                    name="layers.0", prior=prior(hidden, heads), normalizer=normalizer(heads),
-                ),
-                GraphAttention(
-                    hidden * heads, num_classes, output_heads, concat=False, dropout=dropout, value_dropout=dropout,
-                    name="layers.1", prior=prior(num_classes, output_heads), normalizer=normalizer(output_heads),
-                ),
-            ]
-        )  # fmt: skip
+        if layers < 1:
+            raise ValueError(f"layers is {layers}, expected 1 and more")
+        self.layers = nn.ModuleList()
+        for index in range(layers):
+            last = index == layers - 1
+            width, count = (num_classes, output_heads) if last else (hidden, heads)
+            layer = GraphAttention(
+                in_features if index == 0 else hidden * heads, width, count, concat=not last, scores=scores,
+                dropout=dropout, value_dropout=dropout if value_dropout else 0.0, name=f"layers.{index}",
+                prior=prior(width, count), normalizer=normalizer(count),
+            )  # fmt: skip
+            self.layers.append(layer)
 
     def forward(
         self, features: Tensor, graph: EdgeList, labels: Tensor | None = None, labelled: Tensor | None = None
@@ -87,13 +97,12 @@ class GAT(PyroModule):
         Returns:
             Logits ``[..., N, num_classes]``.
         """
-        first, second = self.layers  # once: Pyro registers the parameters at every access
-        hidden = nn.functional.elu(first(self._drop(features), graph))
-        logits: Tensor = second(self._drop(hidden), graph)
-        observed = Categorical(logits=logits)
-        if labelled is not None:
-            observed = observed.mask(labelled)
-        pyro.sample("labels", observed.to_event(1), obs=labels)
+        *inner, output = self.layers  # once: Pyro registers the parameters at every access
+        x = features
+        for layer in inner:
+            x = nn.functional.elu(layer(self._drop(x), graph))
+        logits: Tensor = output(self._drop(x), graph)
+        observe_labels(logits, labels, labelled)
         return logits
 
     def _drop(self, x: Tensor) -> Tensor:
@@ -105,3 +114,11 @@ class GAT(PyroModule):
             pointers = x.crow_indices(), x.col_indices()
             return torch.sparse_csr_tensor(*pointers, values, x.shape, check_invariants=False)
         return torch.sparse_coo_tensor(x.indices(), values, x.shape, is_coalesced=True, check_invariants=False)
+
+
+def observe_labels(logits: Tensor, labels: Tensor | None, labelled: Tensor | None) -> None:
+    """Sample site ``labels``: the classes of all nodes as one event, of which the ``labelled`` ones count."""
+    observed = Categorical(logits=logits)
+    if labelled is not None:
+        observed = observed.mask(labelled)
+    pyro.sample("labels", observed.to_event(1), obs=labels)

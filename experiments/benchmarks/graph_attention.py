@@ -1,4 +1,4 @@
-"""The two attention layers of GAT at Cora's size against PyG's GATConv, and whole training steps beside them."""
+"""The two attention layers of GAT and GATv2 at Cora's size against PyG's, and whole training steps beside them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from guides.names import WeightsSchemeName
 from guides.schemes import build_scheme
 from models.gat import GAT
 from pyro_attention import EdgeList
+from pyro_attention.layers.graph import GraphScores
 
 __all__ = ["FEATURES", "our_layers", "pyg_layers", "random_graph", "run"]
 
@@ -31,11 +32,14 @@ def random_graph(nodes: int = NODES, edges: int = EDGES, *, seed: int = 0) -> Te
     return graph.to(torch.get_default_device())
 
 
-def pyg_layers(x: Tensor, edge_index: Tensor, *, classes: int = CLASSES, output_heads: int = 1) -> Callable[[], None]:
+def pyg_layers(
+    x: Tensor, edge_index: Tensor, *, classes: int = CLASSES, output_heads: int = 1, scores: GraphScores = "gat"
+) -> Callable[[], None]:
     """Forward and backward of the sum of the outputs of PyG's two layers."""
-    from torch_geometric.nn import GATConv
+    from torch_geometric.nn import GATConv, GATv2Conv
 
-    first, second = GATConv(FEATURES, 8, heads=8), GATConv(64, classes, heads=output_heads, concat=False)
+    conv = GATConv if scores == "gat" else GATv2Conv
+    first, second = conv(FEATURES, 8, heads=8), conv(64, classes, heads=output_heads, concat=False)
 
     def step() -> None:
         second(nn.functional.elu(first(x, edge_index)), edge_index).sum().backward()
@@ -44,11 +48,18 @@ def pyg_layers(x: Tensor, edge_index: Tensor, *, classes: int = CLASSES, output_
 
 
 def our_layers(
-    scheme_name: WeightsSchemeName, x: Tensor, graph: EdgeList, *, classes: int = CLASSES, output_heads: int = 1
+    scheme_name: WeightsSchemeName,
+    x: Tensor,
+    graph: EdgeList,
+    *,
+    classes: int = CLASSES,
+    output_heads: int = 1,
+    scores: GraphScores = "gat",
 ) -> Callable[[], None]:
     """Forward and backward of the sum of the outputs and of the KL, through guide and ELBO."""
     scheme = build_scheme(scheme_name)
-    network = GAT(FEATURES, classes, output_heads=output_heads, dropout=0.0, prior=scheme.prior).layers
+    options: dict[str, Any] = {"output_heads": output_heads, "scores": scores, "prior": scheme.prior}
+    network = GAT(FEATURES, classes, dropout=0.0, **options).layers
 
     class Layers(PyroModule):
         def __init__(self) -> None:
@@ -75,11 +86,11 @@ def _training_step(scheme_name: WeightsSchemeName, x: Tensor, graph: EdgeList) -
 
 
 def run(*, rounds: int = 50) -> dict[str, Timing]:
-    """Time PyG's layers (the reference), ours under Soft and Weibull, and whole training steps of both."""
+    """Time PyG's layers (the references), ours under Soft and Weibull, and whole training steps of both."""
     torch.manual_seed(0)
     x, edge_index = torch.randn(NODES, FEATURES), random_graph()
     graph = EdgeList.from_edge_index(edge_index, num_nodes=NODES, add_self_loops=True)
-    return interleave(
+    timings = interleave(
         {
             "PyG GATConv, two layers": pyg_layers(x, edge_index),
             "soft, two layers": our_layers("soft", x, graph),
@@ -89,3 +100,12 @@ def run(*, rounds: int = 50) -> dict[str, Timing]:
         },
         rounds=rounds,
     )
+    second = interleave(
+        {
+            "PyG GATv2Conv, two layers": pyg_layers(x, edge_index, scores="gatv2"),
+            "GATv2, soft, two layers": our_layers("soft", x, graph, scores="gatv2"),
+            "GATv2, Weibull, contextual Gamma prior, two layers": our_layers("weibull", x, graph, scores="gatv2"),
+        },
+        rounds=rounds,
+    )
+    return timings | second

@@ -45,7 +45,7 @@ BENCHMARKS: dict[Name, Benchmark] = {
         graph_attention.run,
         50,
         "Forward and backward of the two attention layers of a GAT on a random graph of Cora's size, and whole "
-        "training steps, to PyG's GATConv.",
+        "training steps, to PyG's GATConv; the same layers with the scores of GATv2, to PyG's GATv2Conv.",
     ),
     "self_attention": Benchmark(
         self_attention.run,

@@ -4,7 +4,18 @@ from typing import Literal
 
 __all__ = ["CaptionsName", "GraphName", "ParallelName", "PhotoQuestionsName"]
 
-GraphName = Literal["digits", "cora", "citeseer", "pubmed", "dblp"]
+GraphName = Literal[
+    "digits",
+    "cora",
+    "citeseer",
+    "pubmed",
+    "dblp",
+    "actor",
+    "texas",
+    "chameleon_filtered",
+    "squirrel_filtered",
+    "minesweeper",
+]
 ParallelName = Literal["toy", "multi30k", "iwslt14", "tatoeba", "europarl_de_en", "hansards_fr_en"]
 CaptionsName = Literal["flickr8k", "coco"]
 PhotoQuestionsName = Literal["easy_vqa", "daquar", "vqa_v2"]

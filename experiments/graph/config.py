@@ -1,6 +1,7 @@
 """Options of the scripts on node classification."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -11,11 +12,14 @@ from guides.names import WeightsSchemeName
 from guides.options import SchemeOptions
 
 __all__ = [
+    "ArchitectureName",
     "CompareGraphs",
     "EpochOptions",
     "GraphConfig",
     "GraphOptions",
+    "KLScale",
     "NormalizerName",
+    "PriorNodes",
     "ScheduleName",
     "SearchConfig",
     "StudyConfig",
@@ -25,9 +29,12 @@ __all__ = [
     "UniformityConfig",
 ]
 
+ArchitectureName = Literal["gat", "residual_gat", "gat_sep"]
+KLScale = Literal["total", "edge"]
+PriorNodes = Literal["neighbours", "all"]
 NormalizerName = Literal["softmax", "doubly_normalized", "hybrid"]
 ScheduleName = Literal["constant", "linear", "sigmoid", "cyclical"]
-TableName = Literal["bam1", "normalizers"]
+TableName = Literal["bam1", "normalizers", "heterophilous"]
 StudyName = Literal["label_rate", "feature_noise", "edge_noise"]
 
 
@@ -64,7 +71,21 @@ class GraphConfig(GraphOptions, TrainingOptions, SchemeOptions):
     Args:
         normalizer: What makes weights of positive numbers: a softmax over the neighbours; doubly_normalized, first over
             the nodes that attend to a neighbour; hybrid, a trained mixture of both.
+        graph: Your own graph instead of a data set: a numpy archive with the keys of
+            experiments.datasets.graphs.masked.
+        architecture: gat, as first published; residual_gat, with skip connections, layer norm and a network after
+            each attention; gat_sep, the same with a node's own features beside those it attends to (and no self loop).
+        scores: Of graph attention as first published, or of GATv2, which can rank neighbours by who attends.
+        layers: Number of attention layers.
+        value_dropout: In the architecture gat, drop the features that are aggregated too, as the original code does
+            and PyG's layer does not; the residual architectures do not drop them.
+        monitor: What decides on the kept epoch: both needs the best of metric and loss, as in the first GAT; metric
+            looks at the accuracy (ROC AUC where the graph asks for it) alone, as Platonov et al. do.
         kl_weight: Weight of the KL summed over edges, heads and layers, in the ELBO summed over labelled nodes.
+        kl_scale: What the weight multiplies: total, the KL summed over all attention weights; edge, its mean over
+            them, times the number of labelled nodes.
+        prior_nodes: Over which nodes the contextual prior's softmax runs: a node's neighbours, or all, as in the
+            released code of Bayesian Attention Modules.
         kl_schedule: How the weight develops over the training steps.
         kl_steps: Steps until the linear weight is full, or the period of the cyclical one.
         kl_rate: Rate of the sigmoid weight, which starts at a half.
@@ -73,7 +94,7 @@ class GraphConfig(GraphOptions, TrainingOptions, SchemeOptions):
         dropout: Dropout of the inputs of both layers and of the attention weights.
         weight_decay: L2 penalty on every parameter.
         seed: Seed of the initial weights and of all noise.
-        split_seed: Seed of the split of digits and dblp.
+        split_seed: Seed of the split of digits and dblp, or number of the split of graphs that have several.
         labels_per_class: Training labels kept in each class, drawn by the seed; all when omitted.
         feature_noise: Fraction of the non-zero features that move to a random place in their row, drawn by the seed.
         edge_noise: Random edges added, as a fraction of the edges there are, drawn by the seed.
@@ -82,6 +103,14 @@ class GraphConfig(GraphOptions, TrainingOptions, SchemeOptions):
     dataset: GraphName = "digits"
     guide: WeightsSchemeName = "weibull"
     normalizer: NormalizerName = "softmax"
+    graph: Path | None = None
+    architecture: ArchitectureName = "gat"
+    scores: Literal["gat", "gatv2"] = "gat"
+    layers: PositiveInt = 2
+    value_dropout: bool = True
+    monitor: Literal["both", "metric"] = "both"
+    kl_scale: KLScale = "total"
+    prior_nodes: PriorNodes = "neighbours"
     kl_weight: NonNegativeFloat = 1e-3
     kl_schedule: ScheduleName = "constant"
     kl_steps: PositiveInt = 100
@@ -157,8 +186,10 @@ class TableConfig(SweepOptions):
 
     Args:
         name: The table.
-        seeds: Number of seeds, shared by the rows.
+        seeds: Number of seeds, shared by the rows; in the table heterophilous they are the numbers of the splits too.
         first_seed: The first of them.
+        graphs: Graphs of the table; all of them when omitted.
+        architecture: Network of every row; the table's own when omitted.
         max_epochs: Epochs at most; the table's own number when omitted.
         num_samples: Samples of a prediction; the table's own number when omitted.
     """
@@ -166,6 +197,8 @@ class TableConfig(SweepOptions):
     name: TableName
     seeds: PositiveInt = 10
     first_seed: NonNegativeInt = 0
+    graphs: tuple[GraphName, ...] = ()
+    architecture: ArchitectureName | None = None
     max_epochs: PositiveInt | None = None
     num_samples: PositiveInt | None = None
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from experiments.datasets.graphs.load import GraphData, load_graph
+from experiments.datasets.graphs.masked import read_own_graph
 from experiments.datasets.graphs.perturbations import add_edge_noise, add_feature_noise, limit_labels
 from experiments.graph.config import GraphConfig
 from pyro_attention import EdgeList
 
-__all__ = ["load_data", "noise_edges"]
+__all__ = ["chosen_graph", "load_data", "noise_edges", "perturbed"]
 
 
-def load_data(config: GraphConfig) -> GraphData:
-    """The graph as the options ask for it."""
-    data = load_graph(config.dataset, data_root=config.data_root, split_seed=config.split_seed)
+def chosen_graph(config: GraphConfig) -> GraphData:
+    """The graph that the options name, as it is."""
+    if config.graph is not None:
+        return read_own_graph(config.graph, split_seed=config.split_seed)
+    return load_graph(config.dataset, data_root=config.data_root, split_seed=config.split_seed)
+
+
+def perturbed(data: GraphData, config: GraphConfig) -> GraphData:
+    """A graph with the labels removed and the noise added that the options ask for."""
     if config.labels_per_class is not None:
         data = limit_labels(data, config.labels_per_class, seed=config.seed)
     if config.feature_noise:
@@ -27,11 +32,14 @@ def load_data(config: GraphConfig) -> GraphData:
     return data
 
 
-def noise_edges(config: GraphConfig, data: GraphData, graph: EdgeList) -> Tensor | None:
-    """True at the edges of a run's graph that are noise; None where none was added."""
-    if not config.edge_noise:
-        return None
-    count, sources, targets = data.num_nodes, graph.sources.index, graph.targets.index
-    genuine = load_data(replace(config, edge_noise=0.0)).edge_index.to(sources.device)
-    known = torch.isin(sources * count + targets, genuine[0] * count + genuine[1])
+def load_data(config: GraphConfig) -> GraphData:
+    """The graph as the options ask for it."""
+    return perturbed(chosen_graph(config), config)
+
+
+def noise_edges(genuine: GraphData, graph: EdgeList) -> Tensor:
+    """True at the edges of a run's graph that are neither those of the genuine one nor self loops."""
+    count, sources, targets = genuine.num_nodes, graph.sources.index, graph.targets.index
+    edges = genuine.edge_index.to(sources.device)
+    known = torch.isin(sources * count + targets, edges[0] * count + edges[1])
     return ~known & (sources != targets)

@@ -10,12 +10,17 @@ import torch
 from torch import Tensor
 
 from experiments.datasets.graphs.load import GraphData
-from experiments.graph.data import noise_edges
+from experiments.graph.attention import (
+    attention_to_other_classes,
+    relative_attention,
+    relative_entropies,
+    uniform_logits,
+)
 from experiments.graph.model import TrainedGraph
 from experiments.harness.training import FITTED, Fitted
-from experiments.reporting.classification import SCALED_SCORES, SCORES, score, score_scaled
+from experiments.reporting.classification import SCALED_SCORES, SCORES, roc_auc, score, score_scaled
 from experiments.reporting.tables import as_table, metrics_table
-from pyro_attention import AttentionELBO, EdgeList, Prediction, Soft, predict, sample_posterior
+from pyro_attention import AttentionELBO, Prediction, Soft, predict, sample_posterior
 from pyro_attention.analysis import (
     decompose_uncertainty,
     fit_temperature,
@@ -29,11 +34,10 @@ from pyro_attention.posterior.predictive import Noise, seeded
 
 __all__ = [
     "DEFINITIONS",
+    "definitions",
     "evaluate",
     "prediction_scores",
     "prediction_table",
-    "relative_attention",
-    "relative_entropies",
 ]
 
 
@@ -49,6 +53,7 @@ _THRESHOLDS = {"01": 0.01, "05": 0.05, "10": 0.1}
 _SOURCES = ("attention", "dropout", "interaction")  # of the variance
 
 _SCORES = {"aurc": "mean error over all coverages when the most confident are kept (area under risk-coverage)"}
+_TWO_CLASSES = {"roc_auc": "area under the ROC curve of the second of two classes"}
 _SAMPLE_SCORES = {
     f"pavpu_{name}": f"PAvPU: accurate and certain or neither; paired t-test on logits of the two top classes over the "
     f"samples, level {level}; accurate: attention at its posterior mean, no dropout"
@@ -59,7 +64,9 @@ DEFINITIONS = {
     **{
         f"test_{kind}_{name}": f"{text}; {how}"
         for kind, (_, how) in _PREDICTIONS.items()
-        for name, text in (SCORES | SCALED_SCORES | _SCORES | (_SAMPLE_SCORES if kind in _SAMPLED else {})).items()
+        for name, text in (
+            SCORES | SCALED_SCORES | _SCORES | _TWO_CLASSES | (_SAMPLE_SCORES if kind in _SAMPLED else {})
+        ).items()
     },
     **{
         f"{kind}_temperature": f"temperature of least NLL on the validation nodes; {how}"
@@ -69,20 +76,28 @@ DEFINITIONS = {
         f"variance_share_{source}": f"share of {source} in the variance of the class probabilities of the test nodes"
         for source in _SOURCES
     },
-    **{
-        f"hybrid_{site}": f"share of doubly normalised attention in {site}, mean over heads, at the best epoch"
-        for site in ("layers.0", "layers.1")
-    },
     "val_accuracy": "accuracy on the validation nodes at the best epoch, attention at its posterior mean",
+    "val_roc_auc": "ROC AUC on the validation nodes at the best epoch, attention at its posterior mean",
     "val_loss": "mean negative log-likelihood on the validation nodes at the best epoch, without KL, nats",
     "kl": "KL of the attention, unweighted, summed over edges, heads and layers, nats",
     "kl_gradient_norm": "Euclidean norm of that KL's gradient with respect to all parameters",
     "attention_entropy": "entropy of the mean attention over a node's neighbours and itself, divided by the "
     "logarithm of their number (1 = uniform); mean over nodes with neighbours, heads and layers",
+    "uniform_accuracy": "accuracy on the test nodes with uniform attention in place of the learned one, no dropout",
+    "uniform_roc_auc": "area under the ROC curve on the test nodes with uniform attention in place of the learned one",
+    "other_class_attention": "attention paid to the edges that join different classes, divided by what uniform "
+    "attention would pay them (1 = no preference); mean over heads and layers",
     "noise_edge_attention": "attention paid to the edges added as noise, divided by what uniform attention would "
     "pay them; mean over heads and layers",
     **FITTED,
 }
+
+
+def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
+    """What the metrics of a network mean, with those that depend on how many layers it has."""
+    hybrid = [name for name in metrics if name.startswith("hybrid_")]
+    share = "share of doubly normalised attention in {}, mean over heads, at the best epoch"
+    return DEFINITIONS | {name: share.format(name.removeprefix("hybrid_")) for name in hybrid}
 
 
 def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], Tensor]:
@@ -106,13 +121,15 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
     if not soft and num_samples > 1:
         metrics |= _variance_shares(samples, data)
     weights = sample_posterior(guide, *inputs, num_samples=1, noise="none")
-    added_edges = noise_edges(trained.config, data, trained.graph)
-    if added_edges is not None:
-        metrics["noise_edge_attention"] = relative_attention(weights, trained.graph, added_edges)
+    if trained.noise is not None:
+        metrics["noise_edge_attention"] = relative_attention(weights, trained.graph, trained.noise)
+    others = attention_to_other_classes(weights, trained.graph, data)
+    if others is not None:
+        metrics["other_class_attention"] = others
+    metrics |= {f"uniform_{name}": value for name, value in _quality(uniform_logits(trained), data).items()}
     best = fitted.history[fitted.best_epoch]
     metrics |= {
-        "val_accuracy": best["val_accuracy"],
-        "val_loss": best["val_loss"],
+        **{name: best[name] for name in ("val_accuracy", "val_roc_auc", "val_loss") if name in best},
         **_kl_and_gradient(trained),
         "attention_entropy": fmean(layer.mean().item() for layer in relative_entropies(weights, trained.graph)),
         **{f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()},
@@ -129,10 +146,23 @@ def prediction_scores(kind: str, logits: Tensor, data: GraphData) -> dict[str, f
     probabilities = tested.softmax(-1).mean(0)
     correct = probabilities.argmax(-1) == labels
     scores = score(probabilities, labels) | score_scaled(scaling, tested, labels)
+    if _has_roc_auc(data):
+        scores["roc_auc"] = roc_auc(tested.double().softmax(-1).mean(0), labels)
     scores["aurc"] = selective_accuracy(max_probability(probabilities), correct).area
     return {f"test_{kind}_{name}": value for name, value in scores.items()} | {
         f"{kind}_temperature": scaling.temperature
     }
+
+
+def _quality(logits: Tensor, data: GraphData) -> dict[str, float]:
+    """Accuracy, and ROC AUC of two classes, on the test nodes, from logits ``[N, classes]``."""
+    tested, labels = logits[data.test_mask], data.labels[data.test_mask]
+    found = {"accuracy": (tested.argmax(-1) == labels).float().mean().item()}
+    return found | ({"roc_auc": roc_auc(tested.double().softmax(-1), labels)} if _has_roc_auc(data) else {})
+
+
+def _has_roc_auc(data: GraphData) -> bool:
+    return data.num_classes == 2 and len(data.labels[data.test_mask].unique()) == 2
 
 
 def _sample_scores(kind: str, logits: Tensor, mean_logits: Tensor, data: GraphData) -> dict[str, float]:
@@ -165,26 +195,10 @@ def _kl_and_gradient(trained: TrainedGraph) -> dict[str, float]:
     return {"kl": kl.item(), "kl_gradient_norm": torch.stack(norms).norm().item()}
 
 
-def relative_entropies(weights: Mapping[str, Tensor], graph: EdgeList) -> list[Tensor]:
-    """Entropy of attention relative to uniform attention, of every layer ``[S, nodes with neighbours, H]``."""
-    neighbours = graph.targets.index.bincount(minlength=graph.targets.count)
-    several = neighbours > 1
-    return [
-        (graph.targets.sum(torch.special.entr(layer)) / neighbours.log().unsqueeze(-1))[:, several]
-        for layer in weights.values()
-    ]
-
-
-def relative_attention(weights: Mapping[str, Tensor], graph: EdgeList, edges: Tensor) -> float:
-    """Attention on some edges, relative to uniform attention."""
-    uniform = 1 / graph.targets.index.bincount(minlength=graph.targets.count)[graph.targets.index]
-    share = uniform[edges].sum()
-    return fmean((layer[:, edges].sum(1) / share).mean().item() for layer in weights.values())
-
-
 def prediction_table(metrics: Mapping[str, float]) -> str:
     """The test scores as a table, one row a kind of prediction, and the other metrics below."""
-    columns = {**SCORES, **SCALED_SCORES, **_SCORES, **_SAMPLE_SCORES}
+    two_classes = _TWO_CLASSES if "test_mean_roc_auc" in metrics else {}
+    columns = {**SCORES, **SCALED_SCORES, **_SCORES, **_SAMPLE_SCORES, **two_classes}
     rows: list[dict[str, Any]] = [
         {"prediction": kind, **{name: metrics.get(f"test_{kind}_{name}", "-") for name in columns}}
         for kind in _PREDICTIONS
@@ -192,5 +206,5 @@ def prediction_table(metrics: Mapping[str, float]) -> str:
     ]
     names = ("prediction", *SCORES, *SCALED_SCORES)
     others = {name: value for name, value in metrics.items() if not name.startswith("test_")}
-    samples = as_table(rows, ["prediction", *_SCORES, *_SAMPLE_SCORES])
+    samples = as_table(rows, ["prediction", *two_classes, *_SCORES, *_SAMPLE_SCORES])
     return f"{as_table(rows, names)}\n\n{samples}\n\n{metrics_table(others)}"

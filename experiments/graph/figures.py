@@ -48,7 +48,7 @@ def attention_figure(trained: TrainedGraph) -> tuple[Figure, str]:
     samples = sample_posterior(trained.guide, *trained.inputs, num_samples=_SAMPLES, seed=trained.config.seed)
     labels = data.labels.cpu()
     figure = neighbourhood(
-        samples["layers.1"][:, edges].mean(-1).cpu(),
+        list(samples.values())[-1][:, edges].mean(-1).cpu(),
         node=node,
         neighbours=sources[edges].tolist(),
         images=None if data.images is None else data.images.cpu(),
@@ -67,7 +67,7 @@ def _mixed_node(data: GraphData, graph: EdgeList) -> int:
     classes = torch.nn.functional.one_hot(data.labels, data.num_classes).float()
     counts = graph.targets.sum(classes[graph.sources.index])
     degree = counts.sum(-1)
-    entropy = torch.special.entr(counts / degree.unsqueeze(-1)).sum(-1)
+    entropy = torch.special.entr(counts / degree.clamp(min=1).unsqueeze(-1)).sum(-1)
     suitable = data.test_mask & (degree >= 7) & (degree <= 15)
     if not suitable.any():
         suitable = data.test_mask

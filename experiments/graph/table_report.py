@@ -17,7 +17,7 @@ from experiments.graph.config import GraphConfig
 from experiments.graph.data import load_data
 from experiments.graph.evaluation import prediction_scores
 from experiments.graph.model import run_folder
-from experiments.graph.tables import BASELINE, DATASETS, ENSEMBLE, MAIN, Block, Table
+from experiments.graph.tables import BASELINE, ENSEMBLE, Block, Table
 from experiments.harness.sweep import Trainings
 from experiments.reporting.columns import Row, summary_rows
 from experiments.reporting.figures import panels
@@ -29,6 +29,7 @@ __all__ = ["difference_figure", "graph_ensemble", "table_parts"]
 
 def table_parts(table: Table, trainings: Trainings[GraphConfig], picture: Path) -> list[Part]:
     """All that is reported of a table, from its trainings by data set, row and seed."""
+    main = " or ".join(dict.fromkeys(table.main(dataset).name for dataset in table.datasets))
     seeds, compared = trainings.seeds, "" if table.references else f" to {BASELINE}"
     text = (
         f"{table.text}\n\n"
@@ -37,13 +38,13 @@ def table_parts(table: Table, trainings: Trainings[GraphConfig], picture: Path) 
         f"Bold: distinguishable from zero at 5 % after Bonferroni's correction for the {_comparisons(table)} "
         f"comparisons."
     )
-    main: list[Row] = [{"attention": row} | dict(_main_cells(table, trainings, row)) for row in table.rows]
-    parts = [Part(text=text, rows=main), Part(picture=picture, caption=f"{MAIN.name} of every row and seed")]
+    head: list[Row] = [{"attention": row} | dict(_main_cells(table, trainings, row)) for row in table.rows]
+    parts = [Part(text=text, rows=head), Part(picture=picture, caption=f"{main} of every row and seed")]
     members = "Mean probability of all runs of a row, one temperature for the mixture. One ensemble each, so no spread."
     ensemble = Block(f"Deep ensemble of the {len(seeds)} seeds", members, ENSEMBLE)
-    for block in (*table.blocks, ensemble):
+    for block in table.blocks if table.splits else (*table.blocks, ensemble):
         parts.append(Part(block.title, block.text, terminal=False))
-        for dataset, label in DATASETS.items():
+        for dataset, label in table.datasets.items():
             found = {row: trainings.runs(dataset, row) for row in table.rows}
             if block is ensemble:
                 configs = trainings.configs
@@ -76,17 +77,17 @@ def graph_ensemble(configs: Sequence[GraphConfig]) -> dict[str, float]:
 
 def _comparisons(table: Table) -> int:
     """Number of comparisons, over all data sets."""
-    return (len(table.rows) - 1) * len(DATASETS)
+    return (len(table.rows) - 1) * len(table.datasets)
 
 
 def _main_cells(table: Table, trainings: Trainings[GraphConfig], row: str) -> Iterator[tuple[str, str]]:
     """Cells of a row of the main table, a few a data set."""
-    for dataset, label in DATASETS.items():
-        runs, reference = trainings.runs(dataset, row), table.reference(row)
-        yield f"{label} {MAIN.name}", MAIN.cell(runs, error=True)
+    for dataset, label in table.datasets.items():
+        runs, reference, main = trainings.runs(dataset, row), table.reference(row), table.main(dataset)
+        yield f"{label} {main.name}", main.cell(runs, error=True)
         text = ""
         if row != BASELINE:
-            difference = MAIN.difference(runs, trainings.runs(dataset, reference))
+            difference = main.difference(runs, trainings.runs(dataset, reference))
             sign = "**" if difference.p_value * _comparisons(table) < 0.05 else ""
             text = f"{sign}{difference.text()}{sign}"
         if table.references:
@@ -95,15 +96,17 @@ def _main_cells(table: Table, trainings: Trainings[GraphConfig], row: str) -> It
             yield f"minus {BASELINE} ({label})", text
         if table.paper:
             paper = table.paper.get(row, {}).get(dataset)
-            yield f"paper ({label})", "" if paper is None else f"{paper:.{MAIN.digits}f}"
+            yield f"paper ({label})", "" if paper is None else f"{paper:.{main.digits}f}"
 
 
 def difference_figure(table: Table, trainings: Trainings[GraphConfig]) -> Figure:
     """Every seed's main number, the row's mean with its 95 % interval, and the paper's number; a panel a data set."""
-    figure, (axes,) = panels(1, len(DATASETS), size=(5.2 * len(DATASETS), 0.9 + 0.5 * len(table.rows)), sharey=True)
-    for axis, (dataset, label) in zip(axes, DATASETS.items(), strict=True):
+    figure, (axes,) = panels(
+        1, len(table.datasets), size=(5.2 * len(table.datasets), 0.9 + 0.5 * len(table.rows)), sharey=True
+    )
+    for axis, (dataset, label) in zip(axes, table.datasets.items(), strict=True):
         _panel(axis, table, trainings, dataset)
-        axis.set_title(f"{label}: {MAIN.name}", fontsize=11)
+        axis.set_title(f"{label}: {table.main(dataset).name}", fontsize=11)
     axes[0].set_yticks(range(len(table.rows)), list(table.rows))
     axes[0].invert_yaxis()
     handles, labels = axes[0].get_legend_handles_labels()
@@ -112,10 +115,10 @@ def difference_figure(table: Table, trainings: Trainings[GraphConfig]) -> Figure
 
 
 def _panel(axis: Axes, table: Table, trainings: Trainings[GraphConfig], dataset: str) -> None:
-    baseline = summarise(MAIN.values(trainings.runs(dataset, BASELINE))).mean
+    baseline = summarise(table.main(dataset).values(trainings.runs(dataset, BASELINE))).mean
     axis.axvline(baseline, color="0.6", linewidth=1, linestyle=":", label=f"mean of {BASELINE}")
     for place, row in enumerate(table.rows):
-        values = MAIN.values(trainings.runs(dataset, row))
+        values = table.main(dataset).values(trainings.runs(dataset, row))
         # one entry of the legend for all rows
         seed, mean, paper = ("a seed", "mean, 95 % interval", "paper") if place == 0 else ("_nolegend_",) * 3
         axis.plot(values, np.full(len(values), place + 0.18), "|", color="0.55", markersize=7, label=seed)

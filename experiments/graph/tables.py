@@ -10,11 +10,25 @@ from experiments.graph.config import TableName
 from experiments.graph.rows import GRIDS, LEGEND, ROWS, SEARCHED, settings
 from experiments.reporting.columns import Column
 
-__all__ = ["BASELINE", "DATASETS", "ENSEMBLE", "MAIN", "TABLES", "Block", "Table", "TableName"]
+__all__ = [
+    "AUC",
+    "BASELINE",
+    "DATASETS",
+    "ENSEMBLE",
+    "MAIN",
+    "TABLES",
+    "Block",
+    "Table",
+    "TableName",
+    "sampled",
+    "scores",
+]
 
 BASELINE = "soft"  # the row that the others are compared with
 DATASETS = {"cora": "Cora", "citeseer": "Citeseer"}  # with the names shown
 MAIN = Column("accuracy %", "test_mean_accuracy", 2, 100)  # compared with the paper and with the baseline
+
+AUC = Column("ROC AUC %", "test_mean_roc_auc", 2, 100)
 
 
 @dataclass(frozen=True)
@@ -28,7 +42,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows on both graphs, for some seeds."""
+    """Rows on some graphs, for some seeds."""
 
     title: str
     text: str  # what the rows are and how they were trained
@@ -36,13 +50,23 @@ class Table:
     blocks: Sequence[Block]  # what is shown beside the main number
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # the paper's numbers, by row and graph
     references: Mapping[str, str] = field(default_factory=dict)  # rows that are compared with another one
+    datasets: Mapping[str, str] = field(default_factory=lambda: DATASETS)  # with the names shown
+    training: Mapping[str, Any] = field(default_factory=dict)  # options of all rows, such as another number of epochs
+    graph_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # and of one graph
+    auc: Sequence[str] = ()  # graphs whose main number is ROC AUC
+    splits: bool = False  # a seed is the number of a fixed split too, so that runs of a row have other test nodes
 
     def reference(self, row: str) -> str:
         """Row that this one is compared with."""
         return self.references.get(row, BASELINE)
 
+    def main(self, dataset: str) -> Column:
+        """The number that is compared with the baseline."""
+        return AUC if dataset in self.auc else MAIN
 
-def _scores(kind: str) -> list[Column]:
+
+def scores(kind: str) -> list[Column]:
+    """Confidence before and after temperature scaling, of a kind of prediction."""
     return [
         Column("NLL", f"test_{kind}_nll"),
         Column("ECE", f"test_{kind}_ece"),
@@ -55,20 +79,21 @@ def _scores(kind: str) -> list[Column]:
     ]
 
 
-def _sampled(kind: str, noise: str) -> Block:
+def sampled(kind: str, noise: str) -> Block:
+    """All scores of the mean probability over samples of some noise."""
     return Block(
         f"Probabilities averaged over 50 samples of {noise}",
         "PAvPU by paired t-tests on the logits of these samples; it depends strongly on their number.",
         [
             Column("accuracy %", f"test_{kind}_accuracy", 2, 100),
-            *(column for column in _scores(kind) if "Brier" not in column.name),
+            *(column for column in scores(kind) if "Brier" not in column.name),
             Column("mutual information", f"test_{kind}_mutual_information", 4),
             *(Column(f"PAvPU .{level}", f"test_{kind}_pavpu_{level}", 1, 100) for level in ("01", "05", "10")),
         ],
     )
 
 
-ENSEMBLE = (MAIN, *_scores("mean"))  # what is shown of an ensemble
+ENSEMBLE = (MAIN, *scores("mean"))  # what is shown of an ensemble
 
 _BAM1 = Table(
     title="Bayesian Attention Modules, Table 1: node classification on citation graphs",
@@ -99,11 +124,11 @@ _BAM1 = Table(
             "Confidence before and after temperature scaling",
             "Attention at its posterior mean, no dropout. The temperature T is fitted to the validation nodes of the "
             "same run; below 1 the network was not confident enough.",
-            _scores("mean"),
+            scores("mean"),
         ),
-        _sampled("attention", "the attention alone"),
-        _sampled("mc_dropout", "dropout alone (attention at its posterior mean)"),
-        _sampled("both", "attention and dropout"),
+        sampled("attention", "the attention alone"),
+        sampled("mc_dropout", "dropout alone (attention at its posterior mean)"),
+        sampled("both", "attention and dropout"),
         Block(
             "Where the variance comes from",
             "Shares in the variance of the class probabilities of the test nodes, over 50 samples each.",

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from experiments.files import UserError
 from experiments.graph import train as graph
+from experiments.graph.attention import relative_entropies, uniform_logits
 from experiments.graph.config import EpochOptions, UniformityConfig
-from experiments.graph.evaluation import relative_entropies
 from experiments.graph.model import TrainedGraph
 from experiments.graph.rows import LEGEND, settings
 from experiments.harness.folder import exclusive
@@ -22,7 +22,7 @@ from experiments.reporting.figures import panels, save
 from experiments.reporting.page import RESULTS
 from experiments.reporting.report import Part, Report
 from experiments.reporting.statistics import paired_difference
-from pyro_attention import predict, sample_posterior
+from pyro_attention import sample_posterior
 
 __all__ = ["UniformityConfig", "run"]
 
@@ -80,13 +80,8 @@ def _measure(trained: Trainings[graph.GraphConfig]) -> tuple[Trainings[graph.Gra
 
 
 def _uniform_accuracy(trained: TrainedGraph) -> float:
-    """Accuracy on the test nodes with equal scores, which make the attention uniform."""
-    with torch.no_grad():
-        for name, parameter in trained.module.named_parameters():
-            if ".score." in name:
-                parameter.zero_()
-    prediction = predict(trained.guide, *trained.inputs, num_samples=1, noise="none")
-    correct = prediction.mean.argmax(-1) == trained.data.labels
+    """Accuracy on the test nodes with uniform attention."""
+    correct = uniform_logits(trained).argmax(-1) == trained.data.labels
     return correct[trained.data.test_mask].float().mean().item()
 
 

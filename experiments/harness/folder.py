@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import MISSING, asdict, fields
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import yaml
 from filelock import FileLock, Timeout
@@ -24,6 +24,7 @@ from experiments.harness.safe_yaml import read_yaml
 __all__ = ["exclusive", "open_results", "open_run", "saved_config", "saved_options"]
 
 Config = TypeVar("Config")
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 # What runs leave in their folder. Nothing else is ever removed from it, or written over.
@@ -80,14 +81,14 @@ def open_results(folder: Path, script: str) -> None:
         raise UserError(f"{folder} holds {present[0]}, which {script} has not written; choose another --out")
 
 
-def exclusive(run: Callable[[Config], Result]) -> Callable[[Config], Result]:
+def exclusive(run: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Make a script's function let go, when it ends, of the folders that it has opened."""
 
     @wraps(run)
-    def wrapped(config: Config) -> Result:
+    def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         before = set(_held)
         try:
-            return run(config)
+            return run(*args, **kwargs)
         finally:
             for folder in _held.keys() - before:
                 (folder / ".holder").unlink(missing_ok=True)

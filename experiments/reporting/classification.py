@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from pyro_attention.analysis import TemperatureScaling, classification_scores
 
-__all__ = ["SCALED_SCORES", "SCORES", "score", "score_scaled"]
+__all__ = ["SCALED_SCORES", "SCORES", "roc_auc", "score", "score_scaled"]
 
 SCORES = {
     "accuracy": "fraction of correct classes",
@@ -37,3 +39,21 @@ def score_scaled(scaling: TemperatureScaling, logits: Tensor, labels: Tensor) ->
     """The numbers of ``SCALED_SCORES``, from logits ``[items, classes]`` or samples of them."""
     scores = score(scaling(logits), labels)
     return {name: scores[name.removeprefix("scaled_")] for name in SCALED_SCORES}
+
+
+def roc_auc(probabilities: Tensor, labels: Tensor) -> float:
+    """Area under the ROC curve of the second of two classes, from ``[items, 2]``; NaN where a number is not finite.
+
+    Raises:
+        ValueError: Not two classes, or items of one class alone.
+
+    Example:
+        >>> import torch
+        >>> roc_auc(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3]]), torch.tensor([0, 1, 1]))
+        1.0
+    """
+    if probabilities.size(-1) != 2 or len(labels.unique()) != 2:
+        seen = f"{probabilities.size(-1)} classes and labels {labels.unique().tolist()}"
+        raise ValueError(f"{seen}, expected two classes with items of both")
+    second = probabilities[:, 1]
+    return float(roc_auc_score(labels.cpu().numpy(), second.cpu().numpy())) if second.isfinite().all() else math.nan

@@ -127,6 +127,7 @@ class ContextualGammaPrior(Prior, reads="keys"):
         heads: One network a head (as in the graph code), or 1 for a network shared by all heads.
         rate: Rate ``b > 0``; the larger, the stronger the prior.
         hidden_dim: Width of the hidden layer.
+        all_nodes: See :class:`KeyNetwork`.
 
     Example:
         >>> from pyro_attention import Dense
@@ -140,9 +141,11 @@ class ContextualGammaPrior(Prior, reads="keys"):
 
     log_rate: Tensor
 
-    def __init__(self, key_dim: int, heads: int = 1, *, rate: float = 1.0, hidden_dim: int = 10) -> None:
+    def __init__(
+        self, key_dim: int, heads: int = 1, *, rate: float = 1.0, hidden_dim: int = 10, all_nodes: bool = False
+    ) -> None:
         super().__init__()
-        self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim)
+        self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim, all_nodes=all_nodes)
         self.add_positive("rate", rate)
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GammaWeights:

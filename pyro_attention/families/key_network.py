@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float, check_positive
-from pyro_attention.layout import Layout
+from pyro_attention.layout import EdgeList, Layout
 
 __all__ = ["KeyNetwork"]
 
@@ -23,9 +23,11 @@ class KeyNetwork(nn.Module):
         key_dim: Width of a key.
         heads: One network a head, or 1 for a network shared by all heads.
         hidden_dim: Width of the hidden layer.
+        all_nodes: On a graph, let the softmax run over all its nodes, as the released code does; the weights of a
+            neighbourhood then add up to far less than one.
 
     Raises:
-        ValueError: A size below one; at a call, missing keys or keys of another width.
+        ValueError: A size below one; at a call, missing keys, keys of another width, or ``all_nodes`` without a graph.
 
     Example:
         >>> from pyro_attention import Dense
@@ -35,9 +37,10 @@ class KeyNetwork(nn.Module):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.3.
     """
 
-    def __init__(self, key_dim: int, heads: int = 1, *, hidden_dim: int = 10) -> None:
+    def __init__(self, key_dim: int, heads: int = 1, *, hidden_dim: int = 10, all_nodes: bool = False) -> None:
         super().__init__()
         check_positive("the least of key_dim, heads and hidden_dim", min(key_dim, heads, hidden_dim))
+        self.all_nodes = all_nodes
         # He-normal weights and zero biases, as in the released code
         self.hidden_weight = nn.Parameter(torch.randn(heads, key_dim, hidden_dim) * math.sqrt(2 / key_dim))
         self.hidden_bias = nn.Parameter(torch.zeros(heads, 1, hidden_dim))
@@ -45,7 +48,7 @@ class KeyNetwork(nn.Module):
 
     def extra_repr(self) -> str:
         heads, key_dim, hidden_dim = self.hidden_weight.shape
-        return f"{key_dim}, heads={heads}, hidden_dim={hidden_dim}"
+        return f"{key_dim}, heads={heads}, hidden_dim={hidden_dim}{', all_nodes=True' if self.all_nodes else ''}"
 
     def forward(self, keys: Tensor | None, layout: Layout) -> Tensor:
         """``log Psi`` of keys in the layout's shape, broadcastable to the scores; zero (finite) at masked entries."""
@@ -64,4 +67,8 @@ class KeyNetwork(nn.Module):
         products = self.hidden_weight.mT @ keys.to(self.hidden_weight.dtype).mT
         hidden = products.add_(self.hidden_bias.mT).relu_()
         potential = (self.output_weight.mT @ hidden).reshape(shape)
+        if self.all_nodes:
+            if not isinstance(layout, EdgeList):
+                raise ValueError(f"all_nodes is meant for graphs, but the layout is {type(layout).__name__}")
+            return layout.spread_keys(as_float(potential).log_softmax(-1))
         return layout.log_softmax(layout.spread_keys(as_float(potential)))

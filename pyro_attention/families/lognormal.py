@@ -95,6 +95,7 @@ class ContextualLogNormalPrior(Prior, reads="keys"):
         heads: One network a head, or 1 for a network shared by all heads.
         scale: Standard deviation of ``log S``, positive; the smaller, the stronger the prior.
         hidden_dim: Width of the hidden layer.
+        all_nodes: See :class:`KeyNetwork`.
 
     Example:
         >>> from pyro_attention import Dense
@@ -106,9 +107,11 @@ class ContextualLogNormalPrior(Prior, reads="keys"):
 
     log_scale: Tensor
 
-    def __init__(self, key_dim: int, heads: int = 1, *, scale: float = 1.0, hidden_dim: int = 10) -> None:
+    def __init__(
+        self, key_dim: int, heads: int = 1, *, scale: float = 1.0, hidden_dim: int = 10, all_nodes: bool = False
+    ) -> None:
         super().__init__()
-        self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim)
+        self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim, all_nodes=all_nodes)
         self.add_positive("scale", scale)
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogNormalWeights:

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 
 from experiments.datasets.graphs.data import GraphData, GraphDataError, check_range, require
-from experiments.datasets.graphs.parts import random_split, row_normalised, to_mask
+from experiments.datasets.graphs.parts import csr_of, random_split, row_normalised, to_mask
 from experiments.datasets.places import NEW_COPY, SPLITS
 from experiments.datasets.safe_arrays import read_arrays
 from experiments.datasets.untrusted import clipped, is_there
@@ -66,17 +65,11 @@ def _graph(name: str, arrays: dict[str, np.ndarray], num_classes: int, split_see
     masks = _public_split(arrays) if split_seed is None else None
     if masks is not None:
         labels = torch.where(torch.from_numpy(arrays["y_known"]), labels, 0)
-    shape = tuple(arrays["x_shape"].tolist())
-    try:
-        matrix = csr_matrix((data, arrays["x_indices"], arrays["x_indptr"]), shape=shape)
-        matrix.check_format(full_check=True)
-    except ValueError as error:
-        expected = "x_data, x_indices, x_indptr, x_shape of one CSR matrix [nodes, features]"
-        raise GraphDataError("x_shape", str(error), expected) from error
-    matrix.sum_duplicates()
+    matrix = csr_of(arrays)
     if masks is None:
         check_range("y", labels, num_classes)
-        require(len(labels) == shape[0], "y", f"{len(labels)} entries", f"{shape[0]}, one a node")
+        nodes = matrix.shape[0]
+        require(len(labels) == nodes, "y", f"{len(labels)} entries", f"{nodes}, one a node")
         masks = random_split(labels, split_seed or 0, per_class=20, validation=500, test=1000)
     return GraphData(
         name=name,

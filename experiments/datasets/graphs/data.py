@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from pyro_attention.registry import Registry
 
-__all__ = ["GRAPHS", "GraphData", "GraphDataError", "check_graph", "check_range", "require"]
+__all__ = ["GRAPHS", "GraphData", "GraphDataError", "MetricName", "check_graph", "check_range", "require"]
+
+MetricName = Literal["accuracy", "roc_auc"]
 
 
 class GraphDataError(ValueError):
@@ -39,6 +41,8 @@ class GraphData:
         val_mask: [nodes] bool, nodes to validate on.
         test_mask: [nodes] bool, nodes to test on.
         num_classes: number of classes, 1 at least.
+        metric: what a network is judged by: its accuracy, or the area under the ROC curve of the second of two classes,
+            both of which the nodes to validate and to test on must then have.
         images: [nodes, height, width] float32 pictures of the nodes for figures, where there are any.
     """
 
@@ -50,6 +54,7 @@ class GraphData:
     val_mask: Tensor
     test_mask: Tensor
     num_classes: int
+    metric: MetricName = "accuracy"
     images: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -99,9 +104,20 @@ def check_graph(data: GraphData) -> None:
         shared = int((taken & mask).sum())
         require(shared == 0, field, f"{shared} nodes of an earlier split", "disjoint splits")
         taken |= mask
+    _check_metric(data)
     if data.images is not None:
         _check_tensor("images", data.images, torch.float32, (data.num_nodes, None, None))
         require(bool(data.images.isfinite().all()), "images", "NaN or infinite values", "finite values")
+
+
+def _check_metric(data: GraphData) -> None:
+    metrics = get_args(MetricName)
+    require(data.metric in metrics, "metric", repr(data.metric), f"one of {', '.join(metrics)}")
+    if data.metric == "roc_auc":
+        require(data.num_classes == 2, "metric", f"roc_auc of {data.num_classes} classes", "2 classes, or accuracy")
+        for field in ("val_mask", "test_mask"):
+            found = data.labels[getattr(data, field)].unique().tolist()
+            require(len(found) == 2, field, f"nodes of class {found[0]} alone", "nodes of both classes, for roc_auc")
 
 
 def _sparse_values(features: Tensor) -> Tensor:

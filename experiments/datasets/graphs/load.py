@@ -17,7 +17,8 @@ def load_graph(name: GraphName, *, data_root: Path | str | None = None, split_se
 
     The module of a data set in `experiments.datasets.graphs.readers` tells what it holds and where its files lie.
 
-    The seed is that of the split where it is random; 0 where there is one public split.
+    The seed is that of the split where it is random, the number of the split where there are several, and 0 where there
+    is one.
 
     Raises:
         FileNotFoundError: the files are in none of the places looked at, and cannot be fetched.

@@ -1,29 +1,72 @@
-"""What all readers of graphs share: row-normalised features, masks, random splits."""
+"""What all readers of graphs share: sparse features, edges in both directions, masks, random splits."""
 
+from collections.abc import Mapping
+
+import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
-from experiments.datasets.graphs.data import require
+from experiments.datasets.graphs.data import GraphDataError, check_range, require
 from experiments.datasets.places import SPLITS
 
-__all__ = ["random_split", "row_normalised", "to_mask"]
+__all__ = ["both_directions", "csr_of", "random_split", "row_normalised", "sparse_features", "to_mask"]
 
 _MOST_FEATURES = 2**20  # a network has weights for each of them
 
 
-def row_normalised(matrix: csr_matrix) -> Tensor:
-    """Return the matrix with rows of sum one, rows of zeros kept, as a coalesced float32 `torch.sparse_coo`.
+def csr_of(arrays: Mapping[str, np.ndarray]) -> csr_matrix:
+    """Return the matrix of the arrays x_data, x_indices, x_indptr and x_shape; GraphDataError where they are none."""
+    shape = tuple(arrays["x_shape"].tolist())
+    try:
+        matrix = csr_matrix((arrays["x_data"], arrays["x_indices"], arrays["x_indptr"]), shape=shape)
+        matrix.check_format(full_check=True)
+    except ValueError as error:
+        expected = "x_data, x_indices, x_indptr, x_shape of one CSR matrix [nodes, features]"
+        raise GraphDataError("x_shape", str(error), expected) from error
+    matrix.sum_duplicates()
+    return matrix
+
+
+def sparse_features(matrix: csr_matrix) -> Tensor:
+    """Return the matrix as a coalesced float32 `torch.sparse_coo`.
 
     Raises:
         GraphDataError: more than 2 ** 20 columns, which a file of a few bytes can promise.
     """
-    columns = matrix.shape[1]
-    require(columns <= _MOST_FEATURES, "features", f"{columns} columns", f"at most {_MOST_FEATURES}")
-    rows = normalize(matrix, norm="l1").tocoo()
+    _check_columns(matrix)
+    rows = matrix.tocoo()
     places, values = torch.stack([torch.from_numpy(rows.row), torch.from_numpy(rows.col)]), torch.from_numpy(rows.data)
     return torch.sparse_coo_tensor(places, values, rows.shape, check_invariants=True).float().coalesce()
+
+
+def row_normalised(matrix: csr_matrix) -> Tensor:
+    """Return `sparse_features` of the matrix with rows of sum one, rows of zeros kept."""
+    _check_columns(matrix)
+    return sparse_features(normalize(matrix, norm="l1"))
+
+
+def _check_columns(matrix: csr_matrix) -> None:
+    columns = matrix.shape[1]
+    require(columns <= _MOST_FEATURES, "features", f"{columns} columns", f"at most {_MOST_FEATURES}")
+
+
+def both_directions(edge_index: Tensor, num_nodes: int) -> Tensor:
+    """Return both directions of every edge once, without self loops, ordered by source and target.
+
+    Raises:
+        GraphDataError: an edge of a node that there is not.
+
+    Example:
+        >>> both_directions(torch.tensor([[0, 1, 2, 0], [1, 0, 2, 1]]), 3)
+        tensor([[0, 1],
+                [1, 0]])
+    """
+    check_range("edge_index", edge_index, num_nodes)
+    source, target = edge_index[:, edge_index[0] != edge_index[1]]
+    edges = torch.cat([source * num_nodes + target, target * num_nodes + source]).unique()
+    return torch.stack([edges // num_nodes, edges % num_nodes])
 
 
 def to_mask(nodes: Tensor, num_nodes: int) -> Tensor:

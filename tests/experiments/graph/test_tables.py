@@ -10,8 +10,8 @@ import torch
 
 from experiments.files import UserError
 from experiments.graph import search, studies, table, uniformity
+from experiments.graph.attention import relative_attention
 from experiments.graph.data import load_data
-from experiments.graph.evaluation import relative_attention
 from experiments.graph.rows import GRIDS, ROWS, SEARCHED
 from experiments.graph.table_report import graph_ensemble
 from experiments.graph.tables import TABLES
