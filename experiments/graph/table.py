@@ -31,7 +31,7 @@ def run(config: TableConfig) -> dict[str, float]:
         free=("seeds", "first_seed", "max_epochs", "graphs"), always=("seeds",),
     ).open()  # fmt: skip
     default = GraphOptions()
-    shared = {name: getattr(default, name) for name in ("max_epochs", "num_samples", "patience")} | table.training
+    shared = {name: getattr(default, name) for name in ("max_epochs", "num_samples", "patience")} | dict(table.training)
     given = {name: getattr(config, name) for name in ("max_epochs", "num_samples", "architecture")}
     shared |= {name: value for name, value in given.items() if value is not None}
     rows = {

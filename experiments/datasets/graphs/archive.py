@@ -78,6 +78,7 @@ def _graph(name: str, arrays: dict[str, np.ndarray], num_classes: int, split_see
         edge_index=_int64(arrays["edge_index"]),
         **masks,
         num_classes=num_classes,
+        metric="accuracy",
     )
 
 

@@ -130,8 +130,8 @@ def _masks(arrays: dict[str, np.ndarray], labels: Tensor, split_seed: int, name:
         expected = "0" if splits == 1 else f"0 to {splits - 1}"
         raise ValueError(f"split_seed={split_seed}, but {name!r} has {splits} fixed splits; expected {expected}")
     chosen = {key: torch.from_numpy(mask[split_seed].copy()) for key, mask in masks.items()}
-    for key, mask in chosen.items():
-        unknown = int((labels[mask] < 0).sum())
+    for key, nodes in chosen.items():
+        unknown = int((labels[nodes] < 0).sum())
         require(unknown == 0, key, f"{unknown} nodes whose y is -1", "nodes whose class is known")
     return chosen
 

@@ -35,5 +35,6 @@ def read_digits(_: Path, split_seed: int) -> GraphData:
         edge_index=torch.cat([edges, edges.flip(0)], 1).unique(dim=1),
         **random_split(labels, split_seed, per_class=PER_CLASS, validation=VALIDATION),
         num_classes=10,
+        metric="accuracy",
         images=torch.from_numpy(digits.images / 16).float(),
     )
