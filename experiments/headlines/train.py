@@ -14,6 +14,7 @@ from experiments.headlines.evaluation import evaluate
 from experiments.headlines.model import build, load_vocabulary
 from experiments.reporting.tables import metrics_table
 from experiments.sequence.evaluation import train_and_save
+from experiments.sequence.learned import print_verdict
 
 __all__ = ["SUMMARIES", "HeadlineConfig", "run", "run_and_show", "run_folder"]
 
@@ -47,7 +48,7 @@ def run(config: HeadlineConfig) -> dict[str, float]:
     sampler = LeadSampler(pairs, lead_epochs=config.lead_epochs, sentences=config.batch_size, seed=config.seed)
     return train_and_save(
         trained, folder, pairs, first_headlines(data["val"], vocabulary, config), sampler=sampler,
-        evaluate=partial(evaluate, trained, data["test"]), file=SUMMARIES,
+        evaluate=partial(evaluate, trained, data["test"]), file=SUMMARIES, written=pairs.targets[: sum(pairs.counts)],
     )  # fmt: skip
 
 
@@ -55,6 +56,7 @@ def run_and_show(config: HeadlineConfig) -> None:
     """The script: table on the terminal, and the first headlines."""
     metrics, folder = run(config), run_folder(config)
     print(metrics_table(metrics))
+    print_verdict(metrics)
     texts = load_texts(config)["test"]
     for number, headline in enumerate((folder / SUMMARIES).read_text().split("\n")[:3]):
         print(f"\ntext:      {texts.texts[number]}\npeople:    {texts.headlines[number][0]}\nnetwork:   {headline}")

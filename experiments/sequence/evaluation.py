@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,8 +70,12 @@ def train_and_save(
     sampler: BucketSampler,
     evaluate: Callable[[Fitted], Evaluation],
     file: str,
+    written: Sequence[Tensor] | None = None,
 ) -> dict[str, float]:
-    """Train on the batches of a sampler, evaluate, write metrics.json and the file of sentences; the metrics."""
+    """Train on the batches of a sampler, evaluate, write metrics.json and the file of sentences; the metrics.
+
+    The unigram model counts the ids of the sentences ``written``, all targets of the training when omitted.
+    """
     config = trained.config
     in_order = BucketSampler(val_data.lengths, sentences=config.batch_size, shuffle=False)
     # batch_size=None: what a sampler yields, a list of places, is the index
@@ -80,7 +84,8 @@ def train_and_save(
     evaluation = evaluate(fit_batches(config, trained.module, *loaders, folder=folder, patience=config.patience))
     lines = "".join(f"{line}\n" for line in evaluation.sentences)
     write_atomic(folder / file, lambda file: file.write(lines.encode()))
-    unigram = learned.unigram_perplexity(train_data.targets, val_data.targets, vocabulary=len(trained.vocabulary))
+    counted = train_data.targets if written is None else written
+    unigram = learned.unigram_perplexity(counted, val_data.targets, vocabulary=len(trained.vocabulary))
     metrics = evaluation.metrics | {"val_ppl_unigram": unigram} | learned.most_frequent(evaluation.sentences)
     write_metrics(folder, metrics, learned.DEFINITIONS | evaluation.definitions)
     return metrics
