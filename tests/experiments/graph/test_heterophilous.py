@@ -32,7 +32,7 @@ def test_table_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for name, classes in (("texas", 5), ("minesweeper", 2)):
         write_splits(tmp_path / "heterophilous" / f"{name}.npz", classes=classes)
     small = replace(HETEROPHILOUS, rows={row: HETEROPHILOUS.rows[row] for row in ("soft", "WC")})
-    monkeypatch.setitem(table._TABLES, "heterophilous", small)
+    monkeypatch.setitem(table.EVERY_TABLE, "heterophilous", small)
     means = table.run(config(tmp_path, graphs=("texas", "minesweeper")))
     folders = tmp_path / "out" / "runs"
     for split in range(2):

@@ -104,11 +104,11 @@ def test_every_option_has_a_help_text_and_shows_its_default(config_type):
 def test_the_names_of_the_options_are_those_of_what_is_built():
     from experiments.graph.rows import ROWS
     from experiments.graph.studies import STUDIES
-    from experiments.graph.tables import TABLES
+    from experiments.graph.table import EVERY_TABLE
     from guides.schemes import build_scheme
     from pyro_attention import NORMALIZERS
 
-    assert set(get_args(TableName)) == TABLES.keys()
+    assert set(get_args(TableName)) == EVERY_TABLE.keys()
     assert set(get_args(StudyName)) == STUDIES.keys()
     assert set(get_args(NormalizerName)) <= NORMALIZERS.keys()
     assert set(UniformityConfig().rows) <= ROWS.keys()
