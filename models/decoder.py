@@ -160,8 +160,10 @@ class AttentionDecoder(nn.Module):
                 context = self._attend(torch.stack([step.scores for step in steps], 1), memory, source_mask)
         with sentences, words, _masked(target_mask):
             likelihood = self.likelihood(queries, context)
-            # padding counts nowhere, and the output layer is most of the work
-            pyro.sample("target", likelihood.where(target_mask), obs=target_out)
+            # padding counts nowhere, and the output layer is most of the work; of words that are read from the context
+            # alone it works on one row a source word, padding or not
+            each_word = likelihood.batch_shape[-1] == target_mask.size(-1)
+            pyro.sample("target", likelihood.where(target_mask) if each_word else likelihood, obs=target_out)
         return likelihood
 
     def step(self, state: DecoderState, word: Tensor, *, k_max: int | None = None) -> Step:

@@ -150,5 +150,6 @@ class _PossibleOnly(Messenger):
         elif msg["is_observed"] and isinstance(fn, TokenLikelihood):
             wanted = [rows for rows in self.possible if broadcasts_to(rows.shape, fn.batch_shape)]
             if wanted:
-                wanted += [mask] if isinstance(mask, Tensor) else []  # what does not count is not computed either
+                if isinstance(mask, Tensor) and broadcasts_to(mask.shape, fn.batch_shape):
+                    wanted.append(mask)  # what does not count is not computed either
                 msg["fn"] = fn.where(reduce(torch.logical_and, wanted))
