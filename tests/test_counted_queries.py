@@ -12,7 +12,7 @@ PRESENT = torch.arange(LENGTH) < torch.tensor([[5], [3], [1]])
 KEYS, QUERIES = PRESENT[:, None, None, :], PRESENT[:, None, :, None]
 CAUSAL = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
 MASKS = {"none": None, "padding": KEYS, "causal": KEYS & CAUSAL}
-PAIRS = [pair for pair in ALL_PAIRS if pair[1] != "alignment" and pair[0] != "soft"]
+PAIRS = [pair for pair in ALL_PAIRS if not pair[1].endswith("alignment") and pair[0] != "soft"]
 
 
 def terms(layout, attention, family, scores, keys, value):
