@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-__all__ = ["AblationSchemeName", "AlignmentSchemeName", "PriorName", "SchemeName", "WeightsSchemeName"]
+__all__ = [
+    "AblationSchemeName", "AlignmentSchemeName", "NormalizerName", "PriorName", "SchemeName", "WeightsSchemeName",
+]  # fmt: skip
 
 WeightsSchemeName = Literal["soft", "weibull", "lognormal", "gamma"]
 AlignmentSchemeName = Literal[
@@ -21,3 +23,4 @@ AlignmentSchemeName = Literal[
 SchemeName = Literal[WeightsSchemeName, AlignmentSchemeName]
 AblationSchemeName = Literal["gaussian"]  # weights off the simplex, which not every evaluation is made for
 PriorName = Literal["fixed", "contextual"]
+NormalizerName = Literal["softmax", "doubly_normalized", "hybrid"]

@@ -30,9 +30,10 @@ from typing import Any, get_args
 from pyro.infer import ELBO
 from torch import nn
 
-from guides.names import AblationSchemeName, AlignmentSchemeName, PriorName, SchemeName
+from guides.names import AblationSchemeName, AlignmentSchemeName, NormalizerName, PriorName, SchemeName
 from pyro_attention import (
     FAMILIES,
+    NORMALIZERS,
     PRIORS,
     AlignmentELBO,
     Amortised,
@@ -42,15 +43,17 @@ from pyro_attention import (
     Dirichlet,
     Family,
     GumbelSoftmax,
+    Hybrid,
     ImportanceELBO,
     Marginal,
+    Normalizer,
     Prior,
     ScoreFunctionELBO,
     Soft,
     SparseCategorical,
 )
 
-__all__ = ["Scheme", "build_scheme"]
+__all__ = ["Scheme", "build_normalizer", "build_scheme"]
 
 PriorFactory = Callable[[int, int], Prior]
 KLWeight = float | Callable[[int], float]
@@ -163,6 +166,21 @@ def _alignment_scheme(
         prior = _factory("dirichlet" if name == "dirichlet" else "alignment")
     from_prior = ("marginal", "sparse_marginal", "hard_enum", "hard_sample")
     return Scheme(prior, *parts[name](), amortised=name not in from_prior)
+
+
+def build_normalizer(name: NormalizerName, heads: int, **hybrid: float) -> Normalizer:
+    """Build a normalizer by its name.
+
+    Args:
+        name: The name.
+        heads: Number of heads of the attention.
+        hybrid: Options of :class:`Hybrid`, which others do not use.
+
+    Example:
+        >>> build_normalizer("hybrid", 2, initial=0.1).extra_repr() == build_normalizer("softmax", 2).extra_repr()
+        False
+    """
+    return Hybrid(heads, **hybrid) if name == "hybrid" else NORMALIZERS[name]()
 
 
 def _factory(name: str, **options: Any) -> PriorFactory:

@@ -12,6 +12,7 @@ from models.gat import observe_labels
 from pyro_attention import ContextualGammaPrior, EdgeList, GraphAttention, Normalizer, Prior, Softmax
 from pyro_attention.layers.graph import GraphScores
 from pyro_attention.ops.dropout import Dropout
+from pyro_attention.ops.linear import apply_linear
 
 __all__ = ["ResidualGAT"]
 
@@ -93,7 +94,7 @@ class ResidualGAT(PyroModule):
 
         With ``separate`` the graph must have no self loops, else they must be there.
         """
-        x: Tensor = self.activation(_linear(features, self.input))
+        x: Tensor = self.activation(apply_linear(self.input, features))
         for block in self.blocks:
             x = block(x, graph)
         logits: Tensor = self.output(x)
@@ -121,12 +122,3 @@ class _Block(nn.Module):
             read = torch.cat([own.expand(read.shape), read], -1)
         added: Tensor = self.feed_forward(read)
         return x + added
-
-
-def _linear(x: Tensor, linear: nn.Linear) -> Tensor:
-    """A linear layer of dense or sparse features."""
-    if x.layout == torch.strided:
-        return torch.as_tensor(linear(x))
-    with torch.autocast(x.device.type, enabled=False):  # there is no sparse product in half precision
-        product: Tensor = torch.sparse.mm(x, linear.weight.T)
-        return product + linear.bias

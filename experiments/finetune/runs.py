@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from experiments.finetune.rows import ROWS, SEARCHED
 from experiments.harness.sweep import Trainings
 from experiments.reporting.statistics import Difference
 
-__all__ = ["best_settings", "example_difference", "run_options"]
+__all__ = ["example_difference", "run_options"]
 
 _RESAMPLES = 2000
 
@@ -97,9 +97,3 @@ def _predicted(outputs: NDArray[Any]) -> NDArray[np.float64]:
         return np.asarray(outputs[..., 0].mean(0), float)
     exponentials = np.exp(outputs - outputs.max(-1, keepdims=True))
     return np.asarray((exponentials / exponentials.sum(-1, keepdims=True)).mean(0).argmax(-1), float)
-
-
-def best_settings(scores: Mapping[tuple[str, str], float]) -> set[tuple[str, str]]:
-    """Of each row the setting with the largest score, the first of equals."""
-    rows = dict.fromkeys(row for row, _ in scores)
-    return {max((key for key in scores if key[0] == row), key=lambda key: scores[key]) for row in rows}

@@ -9,9 +9,9 @@ from experiments.datasets.text.glue import GLUE
 from experiments.finetune import train
 from experiments.finetune.config import GlueConfig, GlueSearchConfig
 from experiments.finetune.rows import GRIDS, check_rows
-from experiments.finetune.runs import best_settings, run_options
+from experiments.finetune.runs import run_options
 from experiments.harness.folder import exclusive
-from experiments.harness.sweep import Sweep
+from experiments.harness.sweep import Sweep, best_settings
 from experiments.reporting.columns import Row
 from experiments.reporting.page import RESULTS
 from experiments.reporting.report import Part, Report

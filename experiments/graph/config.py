@@ -8,7 +8,7 @@ from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativ
 
 from experiments.datasets.names import GraphName
 from experiments.harness.options import Dropout, SweepOptions, TrainingOptions
-from guides.names import WeightsSchemeName
+from guides.names import NormalizerName, WeightsSchemeName
 from guides.options import SchemeOptions
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
 ArchitectureName = Literal["gat", "residual_gat", "gat_sep"]
 KLScale = Literal["total", "edge"]
 PriorNodes = Literal["neighbours", "all"]
-NormalizerName = Literal["softmax", "doubly_normalized", "hybrid"]
 ScheduleName = Literal["constant", "linear", "sigmoid", "cyclical"]
 TableName = Literal["bam1", "normalizers", "heterophilous"]
 StudyName = Literal["label_rate", "feature_noise", "edge_noise"]

@@ -18,9 +18,10 @@ from experiments.graph.config import GraphConfig
 from experiments.graph.data import chosen_graph, noise_edges, perturbed
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, load_best, resolve_device, seeded_build
 from experiments.reporting.classification import roc_auc
+from guides.schemes import build_normalizer
 from models.gat import GAT
 from models.residual_gat import ResidualGAT
-from pyro_attention import NORMALIZERS, EdgeList, GraphAttention, Hybrid, Normalizer, predict
+from pyro_attention import EdgeList, GraphAttention, Normalizer, predict
 from pyro_attention.schedules import Constant, Cyclical, Linear, Sigmoid
 
 __all__ = ["GraphTraining", "TrainedGraph", "build", "build_model", "kl_schedule", "load_trained", "run_folder"]
@@ -72,7 +73,7 @@ def build_model(config: GraphConfig, data: GraphData, prior: PriorFactory) -> GA
     """A network whose initial weights depend on the seed alone; see :func:`seeded_build`."""
 
     def normalizer(heads: int) -> Normalizer:
-        return Hybrid(heads) if config.normalizer == "hybrid" else NORMALIZERS[config.normalizer]()
+        return build_normalizer(config.normalizer, heads)
 
     def build(prior: PriorFactory) -> GAT | ResidualGAT:
         sizes = data.features.shape[1], data.num_classes

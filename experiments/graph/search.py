@@ -10,7 +10,7 @@ from experiments.graph.config import EpochOptions, SearchConfig
 from experiments.graph.rows import GRIDS, ROWS
 from experiments.harness.folder import exclusive
 from experiments.harness.options import options_of
-from experiments.harness.sweep import Key, Sweep
+from experiments.harness.sweep import Key, Sweep, best_settings
 from experiments.reporting.columns import Row, Runs
 from experiments.reporting.page import RESULTS
 from experiments.reporting.report import Part, Report
@@ -46,12 +46,8 @@ def _score(runs: Runs) -> tuple[float, float]:
 
 def _rows(scores: Mapping[Key, tuple[float, float]]) -> list[Row]:
     """One row a setting; of each row of the table the best is marked."""
-
-    def quality(key: Key) -> tuple[float, float]:
-        accuracy, loss = scores[key]
-        return round(accuracy, 4), -loss  # accuracies are equal up to the rounding of a mean
-
-    best = [max((key for key in scores if key[0] == row), key=quality) for row in GRIDS]
+    # accuracies are equal up to the rounding of a mean
+    best = best_settings({key: (round(accuracy, 4), -loss) for key, (accuracy, loss) in scores.items()})
     return [
         {
             "row": key[0],

@@ -19,7 +19,7 @@ from experiments.reporting.columns import Runs
 from experiments.reporting.page import hardware
 from experiments.reporting.report import Report
 
-__all__ = ["Key", "Metrics", "Sweep", "Trainings"]
+__all__ = ["Key", "Metrics", "Sweep", "Trainings", "best_settings"]
 
 Key = tuple[Any, ...]  # tells a training from the others of its sweep: its row, in one or several parts, and its seed
 Metrics = Mapping[str, float]
@@ -68,6 +68,17 @@ class Trainings(Generic[Config]):
             for metric in dict.fromkeys(name for one in runs for name in one):
                 found["/".join(map(str, (*row, metric)))] = fmean(one[metric] for one in runs if metric in one)
         return found
+
+
+def best_settings(quality: Mapping[Key, Any]) -> set[Key]:
+    """Of the settings (row, setting) of each row the one of the largest quality, the first of equals.
+
+    Example:
+        >>> best_settings({("WC", "a"): 0.5, ("WC", "b"): 0.7, ("soft", ""): 0.1}) == {("WC", "b"), ("soft", "")}
+        True
+    """
+    rows = dict.fromkeys(key[0] for key in quality)
+    return {max((key for key in quality if key[0] == row), key=lambda key: quality[key]) for row in rows}
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,10 @@ from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativ
 from experiments.datasets.text.word_rules import WordRule
 from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, Dropout, SweepOptions
-from guides.names import WeightsSchemeName
+from guides.names import NormalizerName, WeightsSchemeName
 from guides.options import PosteriorOptions, SchemeOptions
 
 __all__ = ["COMMANDS", "HeadlineConfig", "HeadlineOptions", "HeadlineTableConfig", "NormalizerName", "SummarizeConfig"]
-
-NormalizerName = Literal["softmax", "doubly_normalized", "hybrid"]
 
 
 @dataclass(frozen=True, kw_only=True)

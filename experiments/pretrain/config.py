@@ -7,12 +7,10 @@ from typing import Literal
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, OpenUnitInterval, PositiveFloat, PositiveInt
 
 from experiments.harness.options import BatchOptions, Dropout, SweepOptions
-from guides.names import WeightsSchemeName
+from guides.names import NormalizerName, WeightsSchemeName
 from guides.options import SchemeOptions
 
 __all__ = ["FinetuneConfig", "NetworkOptions", "NormalizerName", "PretrainConfig", "PretrainTableConfig"]
-
-NormalizerName = Literal["softmax", "doubly_normalized", "hybrid"]
 
 
 @dataclass(frozen=True, kw_only=True)

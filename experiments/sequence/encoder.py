@@ -6,8 +6,9 @@ from typing import Any
 
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.harness.training import PriorFactory
+from guides.schemes import build_normalizer
 from models.text import TextEncoder
-from pyro_attention import NORMALIZERS, Hybrid, Normalizer
+from pyro_attention import Normalizer
 
 __all__ = ["text_encoder"]
 
@@ -23,8 +24,7 @@ def text_encoder(config: Any, vocabulary: Vocabulary, prior: PriorFactory) -> Te
     """
 
     def normalizer(heads: int) -> Normalizer:
-        hybrid = config.normalizer == "hybrid"
-        return Hybrid(heads, initial=config.hybrid_share) if hybrid else NORMALIZERS[config.normalizer]()
+        return build_normalizer(config.normalizer, heads, initial=config.hybrid_share)
 
     sizes = {name: getattr(config, name) for name in ("width", "heads", "layers", "dropout")}
     return TextEncoder(len(vocabulary), **sizes, positions=config.length, prior=prior, normalizer=normalizer)

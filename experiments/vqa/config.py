@@ -9,7 +9,7 @@ from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativ
 from experiments.datasets.names import PhotoQuestionsName
 from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, Dropout, SweepOptions
-from guides.names import SchemeName, WeightsSchemeName
+from guides.names import NormalizerName, SchemeName, WeightsSchemeName
 from guides.options import AlignmentSchemeOptions
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
 ModelName = Literal["mcan", "bottom_up", "multi_view"]
 QuestionsName = Literal["digits", PhotoQuestionsName]
 EncoderName = Literal["own", "mobilenet_v2"]
-NormalizerName = Literal["softmax", "doubly_normalized", "hybrid"]
 LikelihoodName = Literal["single", "scores"]
 BlockName = Literal["bam", "va", "dn"]
 

@@ -17,8 +17,9 @@ from experiments.harness.training import ELBOTraining, PriorFactory, Trained, lo
 from experiments.vqa.config import VQAConfig
 from experiments.vqa.data import QuestionBatch, Words, load_words
 from guides.answer_network import AnswerNetwork
+from guides.schemes import build_normalizer
 from models.vqa import MCAN, AnswerModel, BottomUp, MCANSizes, MultiView
-from pyro_attention import NORMALIZERS, AlignmentPrior, AttentionGuide, Hybrid, Normalizer, Soft, predict
+from pyro_attention import AlignmentPrior, AttentionGuide, Normalizer, Soft, predict
 from pyro_attention.posterior.predictive import Noise
 
 __all__ = ["AnswerTraining", "TrainedAnswers", "build", "load_trained"]
@@ -138,7 +139,7 @@ def _network(config: VQAConfig, words: Words, features: int, prior: PriorFactory
     sizes: tuple[int, int, int] = len(words), features, len(words.answers)
 
     def normalizer(heads: int) -> Normalizer:
-        return Hybrid(heads) if config.normalizer == "hybrid" else NORMALIZERS[config.normalizer]()
+        return build_normalizer(config.normalizer, heads)
 
     options: dict[str, Any] = {"dropout": config.dropout, "likelihood": config.likelihood}
     if config.model == "mcan":

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from experiments.harness.folder import exclusive
-from experiments.harness.sweep import Key, Sweep
+from experiments.harness.sweep import Key, Sweep, best_settings
 from experiments.reporting.columns import Column, Row
 from experiments.reporting.page import RESULTS
 from experiments.reporting.report import Part, Report
@@ -45,7 +45,7 @@ def run(config: SearchConfig) -> dict[str, float]:
     seeds = range(config.seed, config.seed + config.seeds)
     trainings = sweep.train(vqa.run, sweep.configs(VQAConfig, rows, seeds))
     losses = {key: fmean(found["val_loss"] for found in trainings.runs(*key)) for key in trainings.rows}
-    best = {min((key for key in losses if key[0] == row), key=lambda key: losses[key]) for row in GRIDS}
+    best = best_settings({key: -loss for key, loss in losses.items()})
     table: list[Row] = [
         {"row": key[0], "setting": key[1]}
         | {column.name: column.cell(trainings.runs(*key)) for column in _COLUMNS}

@@ -74,7 +74,7 @@ def run(config: TableConfig) -> dict[str, float]:
         "experiments.vqa table", config, f"table/{name}", RESULTS, free=("blocks", "rows", "seeds", "max_epochs"),
         always=("dataset", "seeds"),
     ).open()  # fmt: skip
-    prepare(config)
+    guesses = baselines(_questions(config))  # the features are made before several workers would make them
     shared = shared_options(config)
     rows: dict[Key, dict[str, Any]] = {
         (block, row): {**shared, **BLOCKS[block].rows[row]} for block, found in names.items() for row in found
@@ -84,7 +84,7 @@ def run(config: TableConfig) -> dict[str, float]:
     found: dict[BlockName, dict[str, Runs]] = {
         block: {row: trainings.runs(block, row) for row in found} for block, found in names.items()
     }
-    parts = [Part(text=_text(trainings, baselines(_questions(config)))), *claim_parts(found)]
+    parts = [Part(text=_text(trainings, guesses)), *claim_parts(found)]
     for block, runs in found.items():
         parts += _block_parts(BLOCKS[block], runs)
     report = Report(f"Questions about photographs: {config.dataset}", name, parts)

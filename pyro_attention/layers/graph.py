@@ -23,6 +23,7 @@ from pyro_attention.layers.scores import GraphAdditive, GraphAdditiveV2
 from pyro_attention.layout import EdgeList
 from pyro_attention.normalizers import Normalizer
 from pyro_attention.ops.dropout import Dropout
+from pyro_attention.ops.linear import apply_linear
 from pyro_attention.output import AttentionOutput
 from pyro_attention.site_names import AttentionLayer
 
@@ -277,13 +278,7 @@ class GraphAttention(AttentionLayer):
     def _project(self, x: Tensor, linear: nn.Linear) -> Tensor:
         if x.size(-1) != linear.in_features:
             raise ValueError(f"x has shape {tuple(x.shape)}, expected [..., nodes, {linear.in_features}]")
-        if x.layout != torch.strided:  # there is no sparse product in half precision
-            with torch.autocast(x.device.type, enabled=False):
-                projected: Tensor = torch.sparse.mm(x, linear.weight.T)
-                projected = projected if linear.bias is None else projected + linear.bias
-        else:
-            projected = linear(x)
-        return torch.unflatten(projected, -1, (self.heads, self.out_channels))
+        return torch.unflatten(apply_linear(linear, x), -1, (self.heads, self.out_channels))
 
     def _edge_features(self, edge_attr: Tensor | None, graph: EdgeList) -> Tensor | None:
         """Projected edge features ``[E, H, D]``, with those of the added self loops behind."""
