@@ -227,7 +227,14 @@ def processes(tmp_path: Path) -> Iterator[str]:
 
 
 def table_config(folder: Path, out: str, **options: Any) -> table.TableConfig:
-    sizes = {"seeds": 1, "num_samples": 3, "progress": False, "workers": 1, "results": folder / f"{out}.md"}
+    sizes = {
+        "seeds": 1,
+        "graphs": ("cora",),
+        "num_samples": 3,
+        "progress": False,
+        "workers": 1,
+        "results": folder / f"{out}.md",
+    }
     return table.TableConfig(name="bam1", data_root=folder, out=folder / out, **(sizes | options))
 
 
@@ -248,7 +255,17 @@ def test_a_killed_worker_costs_the_last_epochs_of_its_training(processes: str, t
     local = table.run(table_config(tmp_path, "local", max_epochs=EPOCHS))
     command = [
         *(sys.executable, "-m", "experiments.table", "bam1", "--seeds", "1", "--num-samples", "3"),
-        *("--max-epochs", str(EPOCHS), "--checkpoint-every", "5", "--cluster", processes, "--overwrite"),
+        *(
+            "--graphs",
+            '["cora"]',
+            "--max-epochs",
+            str(EPOCHS),
+            "--checkpoint-every",
+            "5",
+            "--cluster",
+            processes,
+            "--overwrite",
+        ),
         *("--data-root", tmp_path, "--out", tmp_path / "cluster", "--results", tmp_path / "cluster.md"),
     ]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
