@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,8 @@ from tests.experiments.graph.tiny_graphs import write_citations
 distributed = pytest.importorskip("distributed")
 
 ROOT = Path(__file__).parents[3]
-EPOCHS = 120
-LIMIT = 240.0  # seconds until something is taken not to happen; no test waits for it to pass
+EPOCHS = 40
+LIMIT = 600.0  # seconds until something is taken not to happen; no test waits for it to pass
 
 
 def wait_for(happened: Callable[[], Any]) -> Any:
@@ -207,8 +208,8 @@ def processes(tmp_path: Path) -> Iterator[str]:
     file = tmp_path / "scheduler.json"
     common = ["--scheduler-file", str(file), "--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0"]
     commands = [
-        ["scheduler", "--port", "0", *common],
-        ["worker", "--nworkers", "2", "--nthreads", "1", "--memory-limit", "0", *common],
+        ["scheduler", "--port", "0", "--idle-timeout", "1000", *common],  # it ends also when nobody kills it
+        ["worker", "--death-timeout", "60", "--nworkers", "2", "--nthreads", "1", "--memory-limit", "0", *common],
     ]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     started = []
@@ -218,24 +219,25 @@ def processes(tmp_path: Path) -> Iterator[str]:
                 whole = [sys.executable, "-m", "dask", *command]
                 options = {"cwd": tmp_path, "env": environment, "start_new_session": True}
                 started.append(subprocess.Popen(whole, stdout=log, stderr=log, **options))  # type: ignore[call-overload]
-        wait_for(lambda: file.exists() or started[0].poll() is not None)
-        yield json.loads(file.read_text())["address"]
+        yield wait_for(lambda: _address(file))
     finally:
         for process in started:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
+def _address(file: Path) -> str | None:
+    """The address in a scheduler's file, once it is written."""
+    with suppress(OSError, ValueError):
+        address: str = json.loads(file.read_text())["address"]
+        return address
+    return None
+
+
 def table_config(folder: Path, out: str, **options: Any) -> table.TableConfig:
-    sizes = {
-        "seeds": 1,
-        "graphs": ("cora",),
-        "num_samples": 3,
-        "progress": False,
-        "workers": 1,
-        "results": folder / f"{out}.md",
-    }
-    return table.TableConfig(name="bam1", data_root=folder, out=folder / out, **(sizes | options))
+    sizes = {"seeds": 1, "graphs": ("cora",), "num_samples": 3, "progress": False, "workers": 1}
+    places = {"data_root": folder, "out": folder / out, "results": folder / f"{out}.md"}
+    return table.TableConfig(name="bam1", **(sizes | places | options))
 
 
 def numbers(found: dict[str, float]) -> dict[str, float]:
@@ -254,19 +256,10 @@ def test_a_killed_worker_costs_the_last_epochs_of_its_training(processes: str, t
     write_citations(tmp_path)
     local = table.run(table_config(tmp_path, "local", max_epochs=EPOCHS))
     command = [
-        *(sys.executable, "-m", "experiments.table", "bam1", "--seeds", "1", "--num-samples", "3"),
-        *(
-            "--graphs",
-            '["cora"]',
-            "--max-epochs",
-            str(EPOCHS),
-            "--checkpoint-every",
-            "5",
-            "--cluster",
-            processes,
-            "--overwrite",
-        ),
-        *("--data-root", tmp_path, "--out", tmp_path / "cluster", "--results", tmp_path / "cluster.md"),
+        *(sys.executable, "-m", "experiments.table", "bam1", "--graphs", '["cora"]', "--seeds", "1"),
+        *("--max-epochs", str(EPOCHS), "--num-samples", "3", "--checkpoint-every", "2", "--overwrite"),
+        *("--cluster", processes, "--data-root", tmp_path),
+        *("--out", tmp_path / "cluster", "--results", tmp_path / "cluster.md"),
     ]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as sweep:
