@@ -21,6 +21,7 @@ from torch import Tensor
 
 from experiments.files import UserError, write_atomic
 from experiments.harness.callbacks import EarlyStopping
+from experiments.harness.cluster import stop_asked
 
 __all__ = ["AtomicCheckpointIO", "Checkpoints", "read_run", "read_weights"]
 
@@ -171,7 +172,8 @@ class Checkpoints(Checkpoint):
         due = epochs % self.every == 0 if self.every else time.monotonic() - self._written >= SECONDS
         # several ranks have several clocks, and a signal may reach one of them only
         interrupted, due = (
-            trainer.strategy.reduce_boolean_decision(decision, all=False) for decision in (self._interrupted, due)
+            trainer.strategy.reduce_boolean_decision(decision, all=False)
+            for decision in (self._interrupted or stop_asked(), due)
         )
         if interrupted or due or trainer.should_stop or epochs == trainer.max_epochs:
             self._write(trainer)

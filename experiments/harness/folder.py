@@ -21,7 +21,7 @@ from experiments.files import UserError, drawn_here, read_json, remove_partials,
 from experiments.harness.options import OptionError, RunOptions, SweepOptions, configuration
 from experiments.harness.safe_yaml import read_yaml
 
-__all__ = ["exclusive", "open_results", "open_run", "saved_config", "saved_options"]
+__all__ = ["FolderInUseError", "exclusive", "holder", "open_results", "open_run", "saved_config", "saved_options"]
 
 Config = TypeVar("Config")
 Arguments = ParamSpec("Arguments")
@@ -38,6 +38,10 @@ _FOLDERS = ("checkpoints", "figures")
 _SIGNATURE = {"out", "data_root", "device", "checkpoint_every", "progress"}
 
 _held: dict[Path, FileLock] = {}
+
+
+class FolderInUseError(UserError):
+    """Another process works in a folder."""
 
 
 def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> None:
@@ -97,6 +101,11 @@ def exclusive(run: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     return wrapped
 
 
+def holder(folder: Path) -> str:
+    """Who holds a folder, in words that are no other process's."""
+    return _holder(folder / ".holder")
+
+
 def saved_options(folder: Path) -> dict[str, Any]:
     """The content of config.yaml in the folder of a run.
 
@@ -148,7 +157,7 @@ def _hold(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
-        raise UserError(f"{folder} is in use by {_holder(note)}; wait for it, or choose another --out") from None
+        raise FolderInUseError(f"{folder} is in use by {_holder(note)}; wait for it, or choose another --out") from None
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return  # where nothing can be written, nobody writes; a run that is complete there can still be read
