@@ -167,6 +167,8 @@ def _checked(config_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in found.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise OptionError(f"{name} is {value}, expected a finite number")
+        if isinstance(value, int) and value.bit_length() > 63:
+            raise OptionError(f"{name} has {value.bit_length()} bits, expected a number of 63 at most")
     return found
 
 
