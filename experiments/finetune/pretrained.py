@@ -93,12 +93,13 @@ def check_fit(config: FineTuneOptions, network: Any, tokenizer: Any) -> None:
 @contextmanager
 def _explained(model: str, what: str) -> Iterator[None]:
     """Errors of what cannot be loaded, in one line; and no notes on the new output layer, which is meant to be new."""
+    wrong = OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, SafetensorError, UserError
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+    except wrong as error:
         raise UserError(
             f"model {model}: its {what} cannot be loaded ({' '.join(str(error).split())}); expected a folder of "
             f"Hugging Face with config.json, model.safetensors and the tokenizer's files, or a name on the hub (which "

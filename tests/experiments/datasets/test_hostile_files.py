@@ -14,9 +14,10 @@ from tests.experiments.datasets.hostile.headlines import HEADLINES
 from tests.experiments.datasets.hostile.lists import LISTS
 from tests.experiments.datasets.hostile.pickles import PICKLES
 from tests.experiments.datasets.hostile.pictures import PICTURES, TARS, picture
+from tests.experiments.datasets.hostile.questions import QUESTIONS
 from tests.experiments.datasets.hostile.texts import TEXTS
 
-CASES = [*PICTURES, *TARS, *LISTS, *ARCHIVES, *CACHES, *PICKLES, *TEXTS, *HEADLINES]
+CASES = [*PICTURES, *TARS, *LISTS, *ARCHIVES, *CACHES, *PICKLES, *TEXTS, *HEADLINES, *QUESTIONS]
 MOST_MEMORY = 64 * 2**20  # of what Python and numpy allocate
 
 
@@ -76,4 +77,4 @@ def test_examples():
 
 
 def test_every_case_has_a_name_of_its_own():
-    assert len({case.name for case in CASES}) == len(CASES) > 200
+    assert len({case.name for case in CASES}) == len(CASES) > 400

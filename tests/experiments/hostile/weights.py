@@ -12,13 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from transformers import AutoModelForSequenceClassification
 
-from experiments.finetune.pretrained import load_network, load_tokenizer
 from experiments.harness.checkpoints import read_run, read_weights
 from tests.experiments.datasets.hostile.arrays import encrypted, telling
 from tests.experiments.datasets.hostile.case import Case, Content, Run, anywhere, later, link_to
-from tests.experiments.finetune.tiny_glue import write_bert
 from tests.experiments.hostile.formats import run_state, saved
 
 
@@ -162,23 +159,47 @@ CHECKPOINTS += [case._replace(seen="cannot be read") for case in anywhere("weigh
 @cache
 def bert() -> dict[str, bytes]:
     """The files of a tiny model."""
+    from tests.experiments.finetune.tiny_glue import write_bert  # it imports transformers, which takes seconds
+
     with TemporaryDirectory() as folder:
         return {path.name: path.read_bytes() for path in write_bert(Path(folder)).iterdir()}
 
 
 def read_bert(root: Path) -> object:
+    from transformers import AutoModelForSequenceClassification
+
+    from experiments.finetune.pretrained import load_network
+
     return load_network(str(root / "bert"), AutoModelForSequenceClassification)
 
 
 def read_tokenizer(root: Path) -> object:
+    from experiments.finetune.pretrained import load_tokenizer
+
     return load_tokenizer(str(root / "bert"))
 
 
-def config(**changes: object) -> dict[str, Content]:
-    return {"config.json": json.dumps(json.loads(bert()["config.json"]) | changes).encode()}
+Changes = dict[str, bytes | Callable[[], bytes] | None]
 
 
-def safetensors(header: object, content: bytes = b"", *, size: int | None = None) -> dict[str, Content]:
+def config(**changes: object) -> Changes:
+    """A configuration with changes."""
+    return {"config.json": lambda: json.dumps(json.loads(bert()["config.json"]) | changes).encode()}
+
+
+def model_folder(changes: Changes) -> Content:
+    """A folder of a model, of which some files are others; None removes one."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        for name, content in (bert() | changes).items():
+            if content is not None:
+                (folder / name).write_bytes(content() if callable(content) else content)
+
+    return make
+
+
+def safetensors(header: object, content: bytes = b"", *, size: int | None = None) -> Changes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return {"model.safetensors": struct.pack("<Q", len(text) if size is None else size) + text + content}
 
@@ -229,13 +250,7 @@ MODELS = [
     (read_tokenizer, "code beside the tokenizer", {"tokenizer_config.json": TOKENIZER, "code.py": CODE} | REMOTE),
 ]
 PRETRAINED = [
-    Case(
-        f"pretrained: {name}",
-        read,
-        {f"bert/{file}": content for file, content in (bert() | changes).items() if content is not None},
-        "bert",
-        "model ",
-    )
+    Case(f"pretrained: {name}", read, {"bert": model_folder(changes)}, "bert", "model ")
     for read, name, changes in MODELS
 ]
 PRETRAINED.append(
