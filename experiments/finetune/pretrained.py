@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
@@ -93,13 +92,12 @@ def check_fit(config: FineTuneOptions, network: Any, tokenizer: Any) -> None:
 @contextmanager
 def _explained(model: str, what: str) -> Iterator[None]:
     """Errors of what cannot be loaded, in one line; and no notes on the new output layer, which is meant to be new."""
-    wrong = OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, SafetensorError, UserError
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
-    except wrong as error:
+    except Exception as error:  # on a configuration that makes no sense the library raises nearly anything
         raise UserError(
             f"model {model}: its {what} cannot be loaded ({' '.join(str(error).split())}); expected a folder of "
             f"Hugging Face with config.json, model.safetensors and the tokenizer's files, or a name on the hub (which "

@@ -27,6 +27,7 @@ __all__ = ["AtomicCheckpointIO", "Checkpoints", "read_run", "read_weights"]
 # Between two checkpoints of a run that names no number of epochs: short epochs stay short, long ones are all kept.
 SECONDS = 5.0
 
+_CITED = 300  # letters of the error of a library
 _MOST_COPIES = 4  # of what a checkpoint stores: tied weights are there once, under several names
 
 # What checkpoints hold: a type, or the parts of a dictionary; {...: shape} stands for any names.
@@ -82,7 +83,8 @@ def _read(path: Path, map_location: Any, shape: Mapping[Any, Any]) -> dict[str, 
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; pass --overwrite to train again") from error
     except Exception as error:  # on damaged bytes the readers raise nearly anything
-        raise _bad(path, f"it cannot be read ({type(error).__name__}: {error})") from error
+        seen = " ".join(str(error).split())[:_CITED]  # torch adds a page of advice
+        raise _bad(path, f"it cannot be read ({type(error).__name__}: {seen})") from error
     _require(path, checkpoint, shape, "checkpoint")
     return dict(checkpoint)
 

@@ -17,7 +17,9 @@ MOST_NUMBERS = 2**30  # of a network while it is built: 4 GiB in 32 bits
 MOST_TENSORS = 100_000  # each takes some kilobytes, however small
 
 _OPS = torch.ops.aten
-_SHAPED = {_OPS.empty, _OPS.zeros, _OPS.ones, _OPS.full, _OPS.rand, _OPS.randn}  # their first argument is the shape
+# Which argument of an operation is the shape of what it makes.
+_SHAPED = dict.fromkeys((_OPS.empty, _OPS.zeros, _OPS.ones, _OPS.full, _OPS.rand, _OPS.randn), 0)
+_SHAPED |= dict.fromkeys((_OPS.new_empty, _OPS.new_zeros, _OPS.new_ones, _OPS.new_full), 1)
 _COUNTED = {_OPS.arange}  # as many numbers as their largest argument
 
 
@@ -43,7 +45,8 @@ class bounded_network(TorchDispatchMode):  # noqa: N801 (a context, as torch.no_
     ) -> Any:
         operation = func.overloadpacket
         if operation in _SHAPED or operation in _COUNTED:
-            self.numbers += math.prod(args[0]) if operation in _SHAPED else int(max(map(abs, args[:2])))
+            shaped = operation in _SHAPED
+            self.numbers += math.prod(args[_SHAPED[operation]]) if shaped else int(max(map(abs, args[:2])))
             self.tensors += 1
             if self.numbers > MOST_NUMBERS or self.tensors > MOST_TENSORS:
                 raise UserError(

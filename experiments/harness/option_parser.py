@@ -107,7 +107,10 @@ def _check_places(found: Mapping[str, Any], path: Path, parser: _Parser) -> None
         value = found.get(name)
         if not isinstance(value, str) or f"--{name}" in parser.given:
             continue
-        place = Path(value).resolve()
+        try:
+            place = Path(value).resolve()
+        except (OSError, ValueError, RuntimeError) as error:  # a zero byte, links in a circle
+            raise ArgumentError(None, f"{path}: {name} is {value!r} ({error}), expected the name of a place") from error
         if not any(place.is_relative_to(home) for home in homes):
             raise ArgumentError(
                 None,

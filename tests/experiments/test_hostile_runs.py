@@ -16,7 +16,10 @@ def test_crafted_run(case, tmp_path, monkeypatch):
     root = tmp_path / "data"
     write(tmp_path, {"outside/secret.jpg": b"mine", "data/readme": b""})
     write(root, case.files)
-    with sealed(tmp_path, monkeypatch, but=".lock"), pytest.raises((UserError, ValueError, OSError)) as info:
+    with (
+        sealed(tmp_path, monkeypatch, but=(".lock", ".holder")),
+        pytest.raises((UserError, ValueError, OSError)) as info,
+    ):
         case.read(root)
     message = str(info.value)
     assert str(root / case.named) in message

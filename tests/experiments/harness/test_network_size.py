@@ -24,8 +24,8 @@ from pyro_attention import FixedGammaPrior
     ],
 )
 def test_more_numbers_than_a_network_may_have(build, monkeypatch):
-    monkeypatch.setattr(network_size, "MOST_TENSORS", 1000)
-    said = f"more than {MOST_NUMBERS} numbers or 1000 tensors .* choose smaller sizes, or, .* look at it"
+    monkeypatch.setattr(network_size, "MOST_TENSORS", 100)
+    said = f"more than {MOST_NUMBERS} numbers or 100 tensors .* choose smaller sizes, or, .* look at it"
     with pytest.raises(UserError, match=said), bounded_network():
         build()
     with pytest.raises(UserError, match=said):

@@ -46,6 +46,7 @@ CHOSEN = [
     ("bytes", b"guide: !!binary c29mdA==\n", "guide"),
     ("70 000 bytes", b"# " + b"x" * 70_000, "more than 65536 bytes"),
     ("nested lists", b"[" * 60_000, "nests too deeply"),
+    ("nested lines", b"- " * 30_000 + b"1", "nests too deeply"),
     ("nested dictionaries", b"a: {" + b"a: {" * 10_000, "nests too deeply"),
     ("number of 5000 digits", b"seed: " + b"1" * 5000 + b"\n", "cannot be read"),
     ("number of 65 bits", b"hidden: 36893488147419103232\n", "has 66 bits"),
@@ -81,12 +82,12 @@ CONFIGURATIONS += [
     Case(f"configuration: {name}", read_config, {"config.yaml": content}, "", "config.yaml")
     for name, content in [(case.name, case.files["a"]) for case in anywhere("", read_config, "a")]
 ]
-ELSEWHERE = ("../elsewhere", "../../elsewhere", "/elsewhere", "a/../../../elsewhere", "link/elsewhere")
+ELSEWHERE = ("../elsewhere", "../../elsewhere", "/elsewhere", "a/../../../elsewhere", "data/link/elsewhere")
 CONFIGURATIONS += [
     Case(
         f"options from a file: {option} {place}",
         from_file,
-        {"config.yaml": f"{option}: {place}\n".encode(), "link": link_to("../outside")},
+        {"config.yaml": f"{option}: {place}\n".encode(), "link": link_to("/")},
         "config.yaml",
         f"{option} is {place}, expected a place inside of",
     )

@@ -13,10 +13,10 @@ from tests.experiments.datasets.test_hostile_files import MOST_MEMORY, found
 
 
 @contextmanager
-def sealed(folder: Path, monkeypatch: pytest.MonkeyPatch, *, but: str = "nothing is excepted") -> Iterator[None]:
+def sealed(folder: Path, monkeypatch: pytest.MonkeyPatch, *, but: tuple[str, ...] = ()) -> Iterator[None]:
     """Fail where what happens inside starts a program, allocates too much, or changes a file below the folder.
 
-    Files whose name begins with ``but`` may change: those that our own locks leave, say.
+    Files whose names begin with one of ``but`` may change: those that our own locks leave, say.
     """
 
     def start(*_: object, **__: object) -> None:
@@ -38,7 +38,7 @@ def sealed(folder: Path, monkeypatch: pytest.MonkeyPatch, *, but: str = "nothing
     assert _seen(folder, but) == before
 
 
-def _seen(folder: Path, but: str) -> dict[Path, object]:
+def _seen(folder: Path, but: tuple[str, ...]) -> dict[Path, object]:
     ours = {path: told for path, told in found(folder).items() if not path.name.startswith(but)}
     # a folder changes when a lock in it comes
     return {path: None if path.is_dir() and not path.is_symlink() else told for path, told in ours.items()}

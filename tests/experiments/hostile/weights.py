@@ -66,12 +66,14 @@ def with_pickle(instructions: bytes) -> bytes:
 
 
 def bomb() -> bytes:
-    """128 MB of zeros, packed."""
-    return repacked(saved({"epoch": 0, "state_dict": {"a": torch.zeros(2**25)}}), method=zipfile.ZIP_DEFLATED)
+    """16 MB of zeros, packed."""
+    return repacked(saved({"epoch": 0, "state_dict": {"a": torch.zeros(2**22)}}), method=zipfile.ZIP_DEFLATED)
 
 
 VIEW = torch.zeros(1).expand(10**6, 10**6)
-SPARSE = torch.sparse_coo_tensor(torch.zeros(2, 1, dtype=torch.long), torch.ones(1), (10**9, 10**9))
+SPARSE = torch.sparse_coo_tensor(
+    torch.zeros(2, 1, dtype=torch.long), torch.ones(1), (10**9, 10**9), check_invariants=True
+)
 LEGACY = io.BytesIO()
 torch.save(run_state(), LEGACY, _use_new_zipfile_serialization=False)
 ONE = torch.zeros(2**12)
@@ -105,12 +107,12 @@ CHECKPOINTS = [
         ("parts cut off", repacked(saved(run_state()), lambda name, part: (name, part[:3])), "cannot be read"),
         ("view of terabytes", with_weight(VIEW), "not stored number by number"),
         ("view in the moments", changed("optimizer_states", 0, "state", 0, "exp_avg", to=VIEW), "not stored number"),
-        ("sparse of exabytes", with_weight(SPARSE), "not stored number by number"),
+        ("sparse of exabytes", with_weight(SPARSE), "cannot be read"),
         ("of no device", with_weight(torch.empty(10**9, device="meta")), "not stored number by number"),
         (
             "the same a thousand times",
-            changed("state_dict", to={str(n): ONE for n in range(1000)}),
-            "tensors of 16384000 bytes",
+            changed("state_dict", to={str(n): ONE[:] for n in range(1000)}),
+            "bytes in a file of",
         ),
         ("weights that are numbers", with_weight(1.0), "is a float, expected Tensor"),
         ("weights in a list", changed("state_dict", to=[torch.zeros(3)]), "is a list, expected dict"),
