@@ -19,6 +19,7 @@ from experiments.datasets.graphs.masked import read_own_graph
 from experiments.datasets.graphs.safe_pickle import read_pickle
 from experiments.datasets.images import mobilenet
 from experiments.datasets.images.image_files import open_photograph
+from experiments.datasets.images.karpathy import read_karpathy
 from experiments.datasets.questions.entries import read_json_file
 from experiments.datasets.questions.readers.vqa_v2 import read_pairs
 from experiments.datasets.text.headlines import read_headlines
@@ -137,7 +138,10 @@ FORMATS = {
     "PNG": Format("a.png", lambda: pictures.picture("PNG"), open_photograph),
     "tar of pictures": Format("a.tar", pictures.tar, pictures.tar_images),
     "caption list": Format(
-        "list.json", lists.listing, lambda path: lists.read_list(path.parent), {"pictures/a.jpg": pictures.picture()}
+        "list.json",
+        lists.listing,
+        lambda path: read_karpathy(path, path.parent / "pictures", "val"),
+        {"pictures/a.jpg": pictures.picture()},
     ),
     "questions": Format("questions.json", questions, read_asked),
     "packed JSON": Format("a.json.gz", lambda: gzip.compress(questions(), mtime=0), read_json_file),
