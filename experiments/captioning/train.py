@@ -11,7 +11,7 @@ from experiments.captioning.evaluation import evaluate
 from experiments.captioning.figures import caption_sections
 from experiments.captioning.model import build, load_trained, load_vocabulary, read_config
 from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler
-from experiments.files import UserError, user_errors
+from experiments.files import UserError, read_text, user_errors
 from experiments.harness.extension import open_training
 from experiments.harness.folder import exclusive
 from experiments.reporting.tables import metrics_table
@@ -68,7 +68,7 @@ def show(config: ShowConfig) -> list[Path]:
     """
     with user_errors(ValueError, OSError, ImportError):
         data = load_images(read_config(config.run, device=config.device))["test"]
-        captions = (config.run / "captions.txt").read_text().splitlines()
+        captions = read_text(config.run / "captions.txt", "train the run again").splitlines()
     trained = load_trained(config.run, data.regions.size(2), device=config.device)
     for image in config.images:
         if image >= len(data):

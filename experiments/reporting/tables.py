@@ -31,12 +31,17 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
     return as_table([{"metric": name, "value": value} for name, value in metrics.items()])
 
 
+def _plain(text: str) -> str:
+    """Text that neither ends a cell or the row, nor begins an element of HTML or a comment that ends a section."""
+    return " ".join(text.splitlines()).replace("|", r"\|").replace("<", "&lt;")
+
+
 def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as a Markdown table; columns are those of the first row.
+    """Rows as a Markdown table; columns are those of the first row. What is markup in a cell shows as text.
 
     Example:
         >>> print(markdown_table([{"a": "x", "b": 1}]))
@@ -45,6 +50,8 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
         | x | 1 |
     """
     columns = list(rows[0])
-    lines = [columns, *([str(row[name]) for name in columns] for row in rows)]
+    lines = [
+        [_plain(str(cell)) for cell in line] for line in (columns, *([row[name] for name in columns] for row in rows))
+    ]
     head, *body = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([head, "|---" * len(columns) + "|", *body])

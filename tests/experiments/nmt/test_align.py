@@ -124,7 +124,7 @@ SIZES = [(2, 4), (3, 3)]
         ("x 1 1\n", {}, ["has a sentence x"]),
         ("0-0\nzwei\n", {}, ["line 2", "'zwei' is no link"]),
         ("\n\n", {}, ["holds no links"]),
-        (b"0-0\n\xff\n", {}, ["is not UTF-8"]),
+        (b"0-0\n\xff\n", {}, ["expected UTF-8"]),
     ],
 )
 def test_gold_links_that_do_not_fit(tmp_path, lines, options, parts):
