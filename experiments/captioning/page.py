@@ -20,10 +20,10 @@ __all__ = ["region_view", "write_page"]
 
 WHAT = (
     "For each word of a caption the page shows at which regions of the picture the network looked, and how sure that "
-    "is: what is looked at is clear, the rest is veiled. The prior is what it expected from the picture alone or before "
-    "the word, the posterior the weights that it used or holds after the word. Point at a word or a region, or move to "
-    "it with the Tab and arrow keys: beside the matrix stand the mean weight of each link, its 90 % credible interval "
-    "and samples, where the weights are random."
+    "is: what is looked at is clear, the rest is veiled. The prior is what it expected from the picture alone or "
+    "before the word, the posterior the weights that it used or holds after the word. Point at a word or a region, or "
+    "move to it with the Tab and arrow keys, to read the mean weight of each link, its 90 % credible interval and "
+    "samples, where the weights are random."
 )
 
 

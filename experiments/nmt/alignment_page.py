@@ -44,8 +44,8 @@ def what_is_shown(languages: tuple[str, str]) -> str:
         f"For each word of a translation ({target}) the page shows from which words of the sentence ({source}) the "
         "network took it, and how sure that is: the prior is what it expected before it saw the word, the posterior "
         "what it holds afterwards, or, for Bayesian attention, the weights that it used. Point at a word, or move to "
-        "it with the Tab and arrow keys: the stronger the colour of another word or of a cell, the larger the weight. Beside "
-        "it stand the mean weight of each link, its 90 % credible interval and samples, where the weights are random."
+        "it with the Tab and arrow keys: the stronger a colour, the larger the weight. On the right stand the mean "
+        "weight of each link, its 90 % credible interval and samples, where the weights are random."
     )
 
 

@@ -39,13 +39,13 @@ COLUMNS = (
     Column("parameters", "parameters", 0, spread=False),
 )
 LEGEND = (
-    "Perplexity: how well the network predicts the words of the test translations, 1 would be certainty. Alignments are "
-    "summed out exactly; for weibull and lognormal it averages over samples of q(W | x, prefix), for dirichlet over "
-    "samples of its prior. BLEU is that of beam search.",
-    "AER: alignment error rate against the gold links, in per cent. The prior p(z | x, y_<j) does not see the word that "
-    "it is to predict, the posterior does: it is that of the inference network (categorical, dirichlet), else exact "
-    "(marginal, hard). Soft, weibull and lognormal have attention weights alone, which stand in the column of the "
-    "posterior; the prior of weibull and lognormal sees the source alone and aligns nothing, hence the dash.",
+    "Perplexity: how well the network predicts the words of the test translations, 1 would be certainty. Alignments "
+    "are summed out exactly; for weibull and lognormal it averages over samples of q(W | x, prefix), for dirichlet "
+    "over samples of its prior. BLEU is that of beam search.",
+    "AER: alignment error rate against the gold links, in per cent. The prior p(z | x, y_<j) does not see the word "
+    "that it is to predict, the posterior does: it is that of the inference network (categorical, dirichlet), else "
+    "exact (marginal, hard). Soft, weibull and lognormal have attention weights alone, which stand in the column of "
+    "the posterior; the prior of weibull and lognormal sees the source alone and aligns nothing, hence the dash.",
     "Entropy of the mean weights that predict, in nats. Inference networks start at q = p.",
 )
 NORMALIZERS = (

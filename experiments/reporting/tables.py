@@ -69,8 +69,8 @@ def html_table(rows: Sequence[Mapping[str, Any]], marked: Collection[tuple[int, 
             cell = element("strong", text) if (number, name) in marked else escape(text)
             cells.append(f"<td>{cell}</td>")
         body.append(f"<tr>{''.join(cells)}</tr>")
-    lines = "\n".join(body)
-    return f'<div class="scroll"><table class="data"><thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody></table></div>'
+    lines = "\n".join([f"<thead><tr>{head}</tr></thead>", "<tbody>", *body, "</tbody>"])
+    return f'<div class="scroll"><table class="data">{lines}</table></div>'
 
 
 def element(tag: str, text: str, **attributes: str) -> str:

@@ -18,9 +18,9 @@ from pyro_attention.viewer.views import View
 __all__ = ["document", "fragment", "write_viewer"]
 
 _WHAT = (
-    "For every word the page shows where the model looked when it read or wrote this word, and how sure it was. Point at "
-    "a word, or move to it with the Tab and arrow keys: the stronger the colour of another word or of a cell of the matrix, "
-    "the larger the attention weight between both."
+    "For every word the page shows where the model looked when it read or wrote this word, and how sure it was. Point "
+    "at a word, or move to it with the Tab and arrow keys: the stronger the colour of another word or of a cell of the "
+    "matrix, the larger the attention weight between both."
 )
 
 
@@ -44,6 +44,7 @@ def write_viewer(path: str | Path, views: Sequence[View], *, title: str, text: s
     Example:
         >>> import tempfile
         >>> import torch
+        >>> from pyro_attention.viewer import AlignmentView
         >>> samples = torch.rand(50, 2, 2).softmax(-1)
         >>> view = AlignmentView(source=["das", "Haus"], target=["the", "house"], posterior=samples)
         >>> path = Path(tempfile.mkdtemp()) / "alignments.html"
