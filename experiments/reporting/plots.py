@@ -64,7 +64,7 @@ class Plot:
     def _axis(self) -> tuple[Sequence[float], Callable[[float], float]]:
         """Ticks, and where a number lies."""
         ends = [x for one in self.rows.values() for x in (one.mean, one.low, one.high) if math.isfinite(x)]
-        ticks = MaxNLocator(4).tick_values(*_range([*ends, 0.0] if self.signed else ends)).tolist()
+        ticks = [float(tick) for tick in MaxNLocator(4).tick_values(*_range([*ends, 0.0] if self.signed else ends))]
         low, width = ticks[0], ticks[-1] - ticks[0]
         return ticks, lambda value: _NAMES + _AXIS * (value - low) / width
 

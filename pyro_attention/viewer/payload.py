@@ -102,7 +102,8 @@ def _links(samples: Tensor) -> list[list[list[Any]]]:
 def _uncertainty(mean: Tensor) -> Tensor:
     """Entropy of each row of mean weights ``[M, N]`` over the logarithm of N, 0 to 1."""
     rows = mean.double() / mean.double().sum(-1, keepdim=True).clamp_min(1e-12)
-    return torch.special.entr(rows).sum(-1) / math.log(max(2, mean.size(-1)))
+    entropy: Tensor = torch.special.entr(rows).sum(-1)
+    return entropy / math.log(max(2, mean.size(-1)))
 
 
 def _width(samples: Tensor) -> float:

@@ -199,6 +199,7 @@
 
   const paintWords = () => {
     const { active } = state, main = mainPanel();
+    part("text").classList.toggle("clear", active === null || active.side === "source"); // pictures without a veil
     for (const { side, panel, buttons } of lines) {
       buttons.forEach((button, place) => {
         const chosen = active !== null && active.side === side && active.place === place;

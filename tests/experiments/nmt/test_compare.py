@@ -66,7 +66,7 @@ def test_compare_end_to_end(tmp_path, capsys):
 @pytest.mark.parametrize(("scheme", "shown"), [("weibull", False), ("marginal", True)])
 def test_a_prior_that_sees_the_source_alone_has_no_error_rate(scheme, shown):
     text = toy_translation(0, train=4, val=1, test=3)["test"]
-    vocabulary = train_tokenizer([*text.source, *text.target], size=100)
+    vocabulary = train_tokenizer([*text.source, *text.target], size=260)
     config = TranslationConfig(guide=scheme, hidden=8, embedding=8, layers=1, num_samples=2, device="cpu")
     trained = build(config, vocabulary)
     summary = alignment_summary(trained, text, batches(trained, text))

@@ -102,7 +102,7 @@ def test_what_the_page_alone_shows(tmp_path, capsys):
     view = AlignmentView(source=["das"], target=["<b>"], posterior=torch.ones(1, 1))
     parts = [
         Part(rows=rows, best=best),
-        Part("Claims", lines="as text", plots=column_plots(runs, [loss]), views=[view]),
+        Part("Claims", lines="the same in letters", plots=column_plots(runs, [loss]), views=[view]),
     ]
     Report("A", "a", parts, summary="<hard> is best.").publish(tmp_path, tmp_path / "RESULTS.md", source="here")
     html, printed, page = (tmp_path / "report.html").read_text(), capsys.readouterr().out, tmp_path / "RESULTS.md"
@@ -112,12 +112,12 @@ def test_what_the_page_alone_shows(tmp_path, capsys):
     plot = html.partition("<svg")[2].partition("</svg>")[0]
     assert plot.count("<circle") == plot.count('class="interval"') == 2  # the row without a number is left out
     assert "1.25 [-1.93, 4.43]" in plot
-    assert "as text" not in html.partition("How this was made")[0]
+    assert "the same in letters" not in html.partition("How this was made")[0]
     assert 'id="viewer-0"' in html
     assert "<b>" not in html
     for text in (printed, page.read_text()):
         assert "<hard> is best." in text
-        assert "as text" in text
+        assert "the same in letters" in text
         assert "svg" not in text
 
 
