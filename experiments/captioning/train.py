@@ -10,6 +10,7 @@ from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import evaluate
 from experiments.captioning.figures import caption_sections
 from experiments.captioning.model import build, load_trained, load_vocabulary, read_config
+from experiments.captioning.page import write_page
 from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler
 from experiments.files import UserError, read_text, user_errors
 from experiments.harness.extension import open_training
@@ -76,5 +77,7 @@ def show(config: ShowConfig) -> list[Path]:
     folder, name = config.out or config.run / "figures", trained.config.guide
     sections = caption_sections(trained, data, captions, config.images, folder, name=name)
     files = [section.picture for section in sections if section.picture is not None]
+    if config.html:
+        files.append(write_page(trained, data, captions, config.images, folder / "captions.html"))
     print("\n".join(map(str, files)))
     return files
