@@ -62,6 +62,11 @@ def _follow(run: Callable[[Any], object], config: DeviceOptions) -> None:
 
 
 def _check(config: DeviceOptions, target: torch.device) -> None:
+    if config.strategy == "fsdp":
+        raise UserError(
+            "strategy is fsdp, but under it no process has the whole weights, which early stopping keeps and the "
+            "evaluation reads; pass --strategy ddp"
+        )
     gpu = target.type == "cuda"
     there = torch.cuda.device_count() if gpu else os.cpu_count() or 1
     if config.devices > there:

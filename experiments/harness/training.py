@@ -49,7 +49,8 @@ class ELBOTraining(pl.LightningModule):
     The loss is the negative ELBO of a batch divided by its observations; the ``step`` of an :class:`AttentionELBO` is
     the number of optimiser steps taken. With a ``plateau`` the learning rate is halved after so many epochs without a
     better validation loss, and one more. ``fused`` takes Adam's fused kernel, which is faster and rounds otherwise.
-    Where several ranks have parts of a batch, the gradient and what is logged are those of the whole one.
+    Where ranks have parts of a batch, the gradient and what is logged are those of the whole one; where each has the
+    whole batch, means over ranks.
     """
 
     objective: Any  # of Pyro: the ELBO, called with the batch; it holds the model, the guide and itself as elbo
@@ -67,6 +68,7 @@ class ELBOTraining(pl.LightningModule):
     ) -> None:
         super().__init__()
         self.plateau, self.fused = plateau, fused
+        self.parts = 1  # of a batch, one a rank
         self.objective = elbo(model, guide)
         # plain numbers: checkpoints hold them, and are read without the types of the command line
         self.learning_rate, self.weight_decay = float(learning_rate), float(weight_decay)
@@ -98,10 +100,9 @@ class ELBOTraining(pl.LightningModule):
         record = {"loss": negative_elbo.detach() / size}
         if isinstance(elbo, AttentionELBO):
             record["kl_weight"] = torch.tensor(elbo.current_kl_weight())
-            parts = (
-                ranks.count() * mean_size / size
-            )  # of the whole batch, in units of this one; the mean below is weighted
-            record |= {f"kl_{site}": kl * parts for site, kl in elbo.kl_record.items()}
+            # that of the whole batch is the sum over ranks; the logged mean is weighted by the sizes of the parts
+            whole = self.parts * mean_size / size
+            record |= {f"kl_{site}": whole * kl for site, kl in elbo.kl_record.items()}
         if isinstance(elbo, AlignmentELBO):
             record |= {f"support_{site}": size for site, size in elbo.support_record.items()}
             record |= {f"cut_{site}": share for site, share in elbo.cut_record.items()}
@@ -295,6 +296,7 @@ def fit_batches(
 
     Ranks have parts of the same batches; see :meth:`BucketSampler.share`.
     """
+    module.parts = ranks.count()
     for loader in (train_data, val_data):
         loader.sampler.share(ranks.rank(), ranks.count())  # type: ignore[attr-defined]
     return fit(

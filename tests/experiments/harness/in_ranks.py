@@ -1,13 +1,12 @@
 """Training scripts as tests of several processes need them: tiny, in double precision, with a record of every step.
 
-``python -m tests.experiments.harness.in_ranks TASK FOLDER [options]`` trains; Lightning starts it again for other ranks.
-It writes FOLDER/RANK.json: the loss that each step returned and, with GRADIENTS=1 in the environment, its gradient at
-some parameters. With KILL=RANK:STEP that process kills itself at that step.
+``python -m tests.experiments.harness.in_ranks TASK FOLDER [options]`` trains; Lightning starts it again, for the other
+ranks. It writes FOLDER/RANK.json: the loss that each step returned and, with GRADIENTS=1 in the environment, its
+gradient at some parameters. With STOP=SIGNAL:RANK:STEP that process gets a signal at that step.
 """
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,9 +41,9 @@ class Record:
         self.gradients: list[list[float]] = []
 
     def step(self, module: ELBOTraining, batch: object, batch_idx: int) -> torch.Tensor:
-        rank, _, step = os.environ.get("KILL", "").partition(":")
-        if rank == self.path.stem and module.global_step == int(step):
-            os.kill(os.getpid(), signal.SIGKILL)
+        number, rank, stop = map(int, os.environ.get("STOP", "0:0:-1").split(":"))
+        if self.path.stem == str(rank) and module.global_step == stop:
+            os.kill(os.getpid(), number)
         loss = TRAINING_STEP(module, batch, batch_idx)
         self.losses.append(loss.item())
         return loss

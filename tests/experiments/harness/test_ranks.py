@@ -1,4 +1,4 @@
-"""Trainings in two processes, as the commands start them: the same numbers as one process with batches twice as large."""
+"""Trainings in two processes, as the commands start them: they equal one process with batches twice as large."""
 
 import csv
 import json
@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
+from experiments.files import UserError
+from experiments.harness.cli import run_script
 from experiments.harness.results import read_metrics
+from experiments.harness.training import fit
+from experiments.nmt.config import TranslationConfig
 from tests.experiments.harness import in_ranks
 from tests.experiments.nmt.tiny_text import write_text
 
@@ -95,3 +100,169 @@ def assert_same_curve(task: str, tmp_path: Path, *more: str, batch_size: int) ->
 def test_two_processes_translate_as_one_with_batches_twice_as_large(tmp_path):
     # 24 pairs: batches of 10, 10 and 4
     assert_same_curve("translation", tmp_path, "--max-epochs", "7", batch_size=5)
+
+
+@pytest.mark.slow
+@needs_two_cores
+@pytest.mark.parametrize(
+    ("task", "more"),
+    [
+        # 25 images: batches of 12, 12 and 1, which goes with the one before
+        ("captioning", ["--guide", "categorical_enum", "--max-epochs", "10"]),
+        ("captioning", ["--guide", "soft", "--max-epochs", "10"]),
+        # one batch, the whole graph, in every process
+        ("graph", ["--guide", "soft", "--max-epochs", "20"]),
+    ],
+)
+def test_two_processes_train_as_one(task, more, tmp_path):
+    assert_same_curve(task, tmp_path, *more, batch_size=4 if task == "captioning" else 0)
+
+
+@pytest.mark.slow
+@needs_two_cores
+@pytest.mark.parametrize("task", ["translation", "captioning", "graph"])
+def test_gradients_of_random_attention_agree_in_mean(task, tmp_path):
+    """400 steps of no length in either way, with noise and dropout: the means agree within 3 standard errors."""
+    still = ["--guide", "weibull", "--learning-rate", "1e-30", "--max-epochs", "400", "--checkpoint-every", "400"]
+    still += [] if task == "graph" else ["--patience", "400"]
+    for name, devices, size in (("two", 2, 13), ("one", 1, 26)):
+        sizes = [] if task == "graph" else ["--batch-size", str(size)]  # one batch an epoch
+        done = in_processes(command(task, tmp_path / name, *still, *sizes), devices=devices, GRADIENTS="1")
+        assert done.returncode == 0, done.stderr
+    two, one = (record(tmp_path / name, "gradients") for name in ("two", "one"))
+    assert two.shape == one.shape
+    assert len(one) == 400
+    directions = torch.randn(one.size(1), 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    directions /= one.std(0).clamp_min(1e-12).unsqueeze(1)
+    found, expected = two @ directions, one @ directions
+    error = (found.var(0) / 400 + expected.var(0) / 400).sqrt()
+    assert ((found.mean(0) - expected.mean(0)).abs() <= 3 * error).all()
+    site = next(name for name in history(tmp_path / "one")[0] if name.startswith("kl_") and name != "kl_weight")
+    means = [torch.tensor([row[site] for row in history(tmp_path / name)]).mean() for name in ("two", "one")]
+    torch.testing.assert_close(*means, rtol=0.02, atol=0)
+    losses = [json.loads(path.read_text())["losses"] for path in (tmp_path / "two" / "record").iterdir()]
+    assert all(first != second for first, second in zip(*losses, strict=True))  # of noise of their own
+
+
+RANDOM = ["--guide", "weibull", "--max-epochs", "6", "--checkpoint-every", "1"]
+
+
+def random_options(task: str) -> list[str]:
+    return RANDOM if task == "graph" else [*RANDOM, "--batch-size", "5", "--patience", "9"]
+
+
+@pytest.mark.slow
+@needs_two_cores
+@pytest.mark.parametrize("task", ["translation", "captioning", "graph"])
+@pytest.mark.parametrize(
+    ("stop", "code"), [("9:1:{}", -9), ("9:0:{}", -9), ("2:1:{}", 130)], ids=["kill", "kill first", "ctrl-c"]
+)
+def test_a_resumed_training_of_two_processes_ends_with_the_same_numbers(task, stop, code, tmp_path):
+    more = random_options(task)
+    assert in_processes(command(task, tmp_path / "whole", *more)).returncode == 0
+    step = 4 if task == "graph" else 8  # of 6, or of 6 epochs of 2 or 3
+    done = in_processes(command(task, tmp_path / "broken", *more), STOP=stop.format(step))
+    assert done.returncode == code, done.stderr
+    assert not (tmp_path / "broken" / "run" / "metrics.json").exists()
+    if code == 130:
+        assert done.stderr.count("interrupted; ") == 1
+    again = in_processes(command(task, tmp_path / "broken", *more, "--resume"))
+    assert (again.returncode, again.stderr) == (0, "")
+    assert numbers(tmp_path / "broken") == numbers(tmp_path / "whole")
+    assert history(tmp_path / "broken") == history(tmp_path / "whole")
+    whole, rest = (record(tmp_path / name) for name in ("whole", "broken"))
+    assert 0 < len(rest) < len(whole)
+    assert rest.tolist() == whole[-len(rest) :].tolist()
+
+
+@pytest.mark.slow
+@needs_two_cores
+def test_another_number_of_processes_and_what_ends_before_the_training(tmp_path):
+    more = random_options("translation")
+    for devices, others in ((2, 1), (1, 2)):
+        folder = tmp_path / str(devices)
+        arguments = command("translation", folder, *more)
+        assert in_processes(arguments, devices=devices, STOP="9:0:8").returncode == -9
+        again = in_processes([*arguments, "--resume"], devices=others)
+        assert again.returncode == 0
+        assert f"checkpoint is of a training in {devices} processes, and this one has {others}" in again.stderr
+        assert again.stderr.count("\n") == 1
+        assert [row["epoch"] for row in history(folder)] == list(range(6))
+    before = numbers(folder)
+    finished = in_processes([*arguments, "--resume"])  # the second process is told that there is nothing to do
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert numbers(folder) == before
+    refused = in_processes(arguments)
+    assert refused.returncode == 1
+    assert "holds this run already; pass --resume" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
+def in_slurm(arguments: list[str], port: int) -> list[subprocess.Popen[str]]:
+    """The processes that srun --ntasks-per-node=2 would start."""
+    shared = {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "train"}
+    shared |= {"SLURM_NNODES": "1", "SLURM_NODEID": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.experiments.harness.in_ranks", *arguments, "--devices", "2"], cwd=ROOT,
+            env=os.environ | shared | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "LOCAL_RANK": rank},
+        )
+        for rank in "01"
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@needs_two_cores
+def test_torchrun_and_slurm_start_the_same_training(tmp_path):
+    more = random_options("translation")
+    assert in_processes(command("translation", tmp_path / "own", *more)).returncode == 0
+    launcher = ["--standalone", "--nproc-per-node", "2", "-m", "tests.experiments.harness.in_ranks"]
+    done = in_processes(
+        [*launcher, *command("translation", tmp_path / "torchrun", *more)], module="torch.distributed.run"
+    )
+    assert done.returncode == 0, done.stderr
+    processes = in_slurm(command("translation", tmp_path / "slurm", *more), find_free_network_port())
+    assert [process.wait(PATIENCE) for process in processes] == [0, 0]
+    for name in ("torchrun", "slurm"):
+        assert numbers(tmp_path / name) == numbers(tmp_path / "own")
+
+
+# Bad input
+
+
+def said(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    code = run_script(TranslationConfig, "experiments.nmt.train:run", name="translation", arguments=options)
+    captured = capsys.readouterr()
+    assert code in (1, 2)
+    assert captured.out == ""
+    return captured.err
+
+
+def test_more_devices_than_there_are(capsys, tmp_path):
+    text = said(capsys, "--devices", "1000", "--device", "cpu", "--out", str(tmp_path))
+    cores = os.cpu_count()
+    assert f"devices is 1000, but this machine has {cores} CPU core" in text
+    assert f"pass --devices {cores}" in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_strategies_that_there_are_not(capsys):
+    assert "--strategy dp: expected one of ddp, fsdp; did you mean 'ddp'?" in said(capsys, "--strategy", "dp")
+    assert "strategy is fsdp, but" in said(capsys, "--strategy", "fsdp", "--devices", "2", "--device", "cpu")
+    assert "--devices 0" in said(capsys, "--devices", "0")
+
+
+def test_torchrun_with_another_number_of_processes(capsys, monkeypatch):
+    for name in ("RANK", "GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    text = said(capsys, "--device", "cpu")
+    assert "torchrun has started 2 processes, but devices times num_nodes is 1; pass" in text
+    assert "as --devices" in text
+
+
+def test_only_commands_start_processes(tmp_path):
+    config = TranslationConfig(devices=2, device="cpu", out=tmp_path, progress=False)
+    module = torch.nn.Module()
+    with pytest.raises(UserError, match=r"num_nodes is 2, but there are 1 processes.*on_every_rank"):
+        fit(config, module, [], [], folder=tmp_path, patience=1, monitor={"val_loss": "min"})
