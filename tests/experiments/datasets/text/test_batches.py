@@ -60,7 +60,7 @@ def test_processes_share_out_every_batch(lengths, options, epoch, ranks):
     assert len(parts) == len(samplers[0])
     assert all(max(map(len, part)) - min(map(len, part)) <= 1 for part in parts)
     together = [sorted(place for one in part for place in one) for part in parts]
-    assert sorted(sum(together, [])) == list(range(len(lengths)))
+    assert sorted(place for batch in together for place in batch) == list(range(len(lengths)))
     # those of one process with larger batches, but for one that is too small to be divided
     kept = [sorted(batch) for batch in whole if len(batch) >= ranks]
     assert together[:-1] == kept[:-1]
