@@ -43,6 +43,7 @@ def quiet() -> Iterator[None]:
             warnings.filterwarnings("ignore", "GPU available but not used")
             warnings.filterwarnings("ignore", "The .*dataloader.* does not have many workers")
             warnings.filterwarnings("ignore", "It is recommended to use .*sync_dist=True")
+            warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
             warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated")
             yield
     finally:
