@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stdout, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
+from torch import distributed
 
 from experiments.files import UserError, user_errors
 from experiments.harness import ranks
@@ -30,7 +31,7 @@ def on_every_rank(run: Callable[[Any], object], config: DeviceOptions) -> None:
     They come here too, wait until the first process is at its training, and end after it, within ``run``.
 
     Raises:
-        UserError: There are not so many devices, or not so many processes were started.
+        UserError: There are not so many devices, not so many processes were started, or another process has ended.
     """
     target = resolve_device(config.device)
     _check(config, target)
@@ -40,16 +41,31 @@ def on_every_rank(run: Callable[[Any], object], config: DeviceOptions) -> None:
     with user_errors(ValueError), quiet():
         strategy = pl.Trainer(**placement(config, target)).strategy
         strategy.launcher.launch(strategy.setup_environment)  # type: ignore[union-attr]
-    needed = ranks.wait_for_first()
-    if not ranks.is_first():
-        if needed:
-            _follow(run, config)
-        return
+    with _together():
+        needed = ranks.wait_for_first()
+        if not ranks.is_first():
+            if needed:
+                _follow(run, config)
+            return
+        try:
+            run(config)
+        finally:
+            with suppress(RuntimeError):  # what ended this process may have ended the others too
+                ranks.begin_together(training=False)
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """Say in one line that another process has ended; torch says it by many kinds of a RuntimeError."""
     try:
-        run(config)
-    finally:
-        with suppress(RuntimeError):  # what ended this process may have ended the others too
-            ranks.begin_together(training=False)
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, distributed.DistError) and "gloo/transport" not in str(error):
+            raise
+        raise UserError(
+            "another process of this training has ended, and so does this one; the same command with --resume "
+            "continues from the last checkpoint"
+        ) from error
 
 
 def _follow(run: Callable[[Any], object], config: DeviceOptions) -> None:

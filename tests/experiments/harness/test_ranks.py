@@ -151,16 +151,20 @@ def random_options(task: str) -> list[str]:
 @needs_two_cores
 @pytest.mark.parametrize("task", ["translation", "captioning", "graph"])
 @pytest.mark.parametrize(
-    ("stop", "code"), [("9:1:{}", -9), ("9:0:{}", -9), ("2:1:{}", 130)], ids=["kill", "kill first", "ctrl-c"]
+    ("stop", "codes"),
+    # whether the first process sees first that it is alone, or is killed by Lightning, which sees it too
+    [("9:1:{}", {1, -9}), ("9:0:{}", {-9}), ("2:1:{}", {130})],
+    ids=["kill", "kill first", "ctrl-c"],
 )
-def test_a_resumed_training_of_two_processes_ends_with_the_same_numbers(task, stop, code, tmp_path):
+def test_a_resumed_training_of_two_processes_ends_with_the_same_numbers(task, stop, codes, tmp_path):
     more = random_options(task)
     assert in_processes(command(task, tmp_path / "whole", *more)).returncode == 0
     step = 4 if task == "graph" else 8  # of 6, or of 6 epochs of 2 or 3
     done = in_processes(command(task, tmp_path / "broken", *more), STOP=stop.format(step))
-    assert done.returncode == code, done.stderr
+    assert done.returncode in codes, done.stderr
+    assert "Traceback" not in done.stderr
     assert not (tmp_path / "broken" / "run" / "metrics.json").exists()
-    if code == 130:
+    if codes == {130}:
         assert done.stderr.count("interrupted; ") == 1
     again = in_processes(command(task, tmp_path / "broken", *more, "--resume"))
     assert (again.returncode, again.stderr) == (0, "")
