@@ -254,11 +254,10 @@ def test_strategies_that_there_are_not(capsys):
     assert "--devices: Not of type PositiveInt: 0" in said(capsys, "--devices", "0")
 
 
-def test_torchrun_with_another_number_of_processes(capsys, monkeypatch):
-    for name in ("RANK", "GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(name, "0")
+def test_torchrun_with_another_number_of_processes(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    text = said(capsys, "--device", "cpu")
+    text = said(capsys, "--device", "cpu", "--out", str(tmp_path))
     assert "torchrun has started 2 processes, but devices times num_nodes is 1; pass" in text
     assert "as --devices" in text
 

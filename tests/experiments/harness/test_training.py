@@ -284,7 +284,8 @@ def test_accumulated_steps_keep_the_scale_of_the_kl():
             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
         )  # fmt: skip
         x = torch.linspace(-1, 1, 16).reshape(8, 2)
-        trainer.fit(module, DataLoader(TensorDataset(x, x.sum(-1)), batch_size=size))
+        data = TensorDataset(x, x.sum(-1))
+        trainer.fit(module, DataLoader(data, batch_size=size), DataLoader(data, batch_size=8))
         assert module.global_step == 1
         gradients.append(module.kept)
     for name, gradient in gradients[0].items():
