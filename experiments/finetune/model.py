@@ -20,6 +20,7 @@ from experiments.finetune.config import FineTuneOptions, GlueConfig, Pooling
 from experiments.finetune.data import PairBatch
 from experiments.finetune.metrics import glue_scores, main_metric
 from experiments.finetune.pretrained import check_fit, load_network, load_tokenizer
+from experiments.harness import ranks
 from experiments.harness.training import ELBOTraining, resolve_device
 from pyro_attention import (
     FAMILIES,
@@ -164,16 +165,16 @@ class PairTraining(FineTuning):
         return len(batch.labels)
 
     def validation_step(self, batch: PairBatch, batch_idx: int) -> None:  # noqa: ARG002
-        self._found.append((self.outputs(batch.inputs)[0], batch.labels))
+        self._found.append((self.outputs(batch.inputs)[0].cpu(), batch.labels.cpu()))
 
     def on_validation_epoch_end(self) -> None:
         """Log the score and the loss of all validation examples together: most scores are no means over examples."""
-        logits, labels = (torch.cat(parts) for parts in zip(*self._found, strict=True))
+        logits, labels = (torch.cat(parts) for parts in zip(*ranks.gathered(self._found), strict=True))
         self._found.clear()
         predicted = predictions(logits)
         loss = nn.functional.cross_entropy if logits.size(-1) > 1 else nn.functional.mse_loss
         self.log("val_loss", loss(logits if logits.size(-1) > 1 else predicted, labels))
-        score = glue_scores(self.task, predicted.cpu().numpy(), labels.cpu().numpy())[main_metric(self.task)]
+        score = glue_scores(self.task, predicted.numpy(), labels.numpy())[main_metric(self.task)]
         self.log("val_score", score)
 
 
@@ -267,7 +268,7 @@ def prepare(
             network = bayesian(network, prior=_prior(config))
     model = wrap(network)
     guide: Any = no_guide if config.guide == "soft" else AttentionGuide(model, _family(config))
-    steps = math.ceil(examples / config.batch_size) * config.max_epochs
+    steps = math.ceil(examples / (config.batch_size * config.processes)) * config.max_epochs
     pyro.set_rng_seed(config.seed)  # the noise of the first step does not depend on the prior
     return model, guide, AttentionELBO(kl_weight=_kl_weight(config, steps))
 

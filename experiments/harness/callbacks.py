@@ -21,24 +21,35 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.files import unwritable, write_atomic
+from experiments.harness import ranks
 
 __all__ = ["BatchBar", "EarlyStopping", "EpochBar", "History", "RandomState", "SamplerEpoch"]
 
 
 class RandomState(pl.Callback):
-    """Keeps the state of every random generator in the checkpoint, so that a resumed run draws the same numbers.
+    """Keeps the states of every rank's random generators in the checkpoint: a resumed run draws the same numbers.
 
     Checkpoints are taken at the end of an epoch, before the next epoch's data loader draws anything. When training
     starts all ranks have the state of the first; the others then take states of their own, to draw other noise.
     """
 
+    def __init__(self) -> None:
+        self._restored = False  # this rank has the state that it had before
+
     def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        if trainer.global_rank > 0:
+        if trainer.global_rank > 0 and not self._restored:
             # drawn from the common state, so that a resumed run does not repeat the noise of its beginning
             pyro.set_rng_seed(int(torch.randint(2**31, ())) + trainer.global_rank)
 
     def state_dict(self) -> dict[str, Any]:
-        """States of the generators of Python, numpy, torch and every CUDA device, as plain containers and tensors."""
+        """States of the generators of Python, numpy, torch and every CUDA device, as plain containers and tensors.
+
+        They are the first rank's; those of the others, where there are any, stand in the list ``others``.
+        """
+        first, *others = ranks.gathered([self._own()])
+        return first | {"others": others} if others else first
+
+    def _own(self) -> dict[str, Any]:
         state: Any = np.random.get_state()  # a tuple, or a dictionary on demand
         name, keys, *rest = state
         return {
@@ -50,12 +61,21 @@ class RandomState(pl.Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        random.setstate(state_dict["python"])
-        np.random.set_state(state_dict["numpy"])
-        torch.set_rng_state(state_dict["torch"])
+        states = [state_dict, *state_dict.get("others", ())]
+        self._restored = ranks.rank() < len(states)
+        own = states[ranks.rank()] if self._restored else state_dict
+        random.setstate(own["python"])
+        np.random.set_state(own["numpy"])
+        torch.set_rng_state(own["torch"])
         # a run may go on where there are fewer devices
-        for device, state in enumerate(state_dict["cuda"][: torch.cuda.device_count()]):
+        for device, state in enumerate(own["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(state, device)
+        if len(states) != ranks.count() and ranks.is_first():
+            print(
+                f"the checkpoint is of a training in {len(states)} processes, and this one has {ranks.count()}: from "
+                f"here on batches, noise and dropout are others, so it ends with other numbers than without the break",
+                file=sys.stderr,
+            )
 
 
 class SamplerEpoch(pl.Callback):

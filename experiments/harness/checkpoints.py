@@ -22,6 +22,7 @@ from torch import Tensor
 from experiments.files import UserError, write_atomic
 from experiments.harness.callbacks import EarlyStopping
 from experiments.harness.cluster import stop_asked
+from experiments.harness.ranks import is_first
 
 __all__ = ["AtomicCheckpointIO", "Checkpoints", "read_run", "read_weights"]
 
@@ -240,7 +241,7 @@ class Checkpoints(Checkpoint):
         if self._interrupted:
             raise KeyboardInterrupt
         self._interrupted = True
-        if multiprocessing.parent_process() is None:
+        if multiprocessing.parent_process() is None and is_first():
             # not print: the signal may have come in the middle of one, which Python's files do not bear
             with suppress(OSError):
                 os.write(2, b"\nstopping after this epoch; press Ctrl-C again to stop at once\n")

@@ -123,7 +123,12 @@ def _run(command: Command, given: list[str], name: str) -> int:
             raise  # a mistake of ours
         return user_error(f"{error.name} is not installed; pip install -e '.[experiments,transformers]' has it", code=1)
     try:
-        run(config)
+        if hasattr(config, "devices"):
+            from experiments.harness.devices import on_every_rank
+
+            on_every_rank(run, config)
+        else:
+            run(config)
     except UserError as error:
         return user_error(error, code=1)
     except KeyboardInterrupt as stop:

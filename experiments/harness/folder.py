@@ -18,7 +18,8 @@ import yaml
 from filelock import FileLock, Timeout
 
 from experiments.files import UserError, drawn_here, read_json, remove_partials, unwritable, write_atomic
-from experiments.harness.options import OptionError, RunOptions, SweepOptions, configuration
+from experiments.harness.options import DeviceOptions, OptionError, RunOptions, SweepOptions, configuration
+from experiments.harness.ranks import is_first
 from experiments.harness.safe_yaml import read_yaml
 
 __all__ = ["FolderInUseError", "exclusive", "holder", "open_results", "open_run", "saved_config", "saved_options"]
@@ -51,17 +52,21 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
 
     The folder is held until the function marked by :func:`exclusive` returns, or until the process ends. Two
     configurations are the same when all fields agree that a subclass of :class:`SweepOptions` or :class:`RunOptions`
-    has added, without those that are ``free`` to change, such as the number of seeds.
+    has added, or :class:`DeviceOptions`, without those that are ``free`` to change, such as the number of seeds. Of the
+    processes that share out a training, the first one has the folder.
 
     Raises:
         UserError: Another process works in the folder, or what it holds cannot be resumed or overwritten as is asked.
     """
+    if not is_first():
+        return
     if config.resume and config.overwrite:
         raise UserError("resume and overwrite are both set, expected one of them at most")
     plain = _plain(asdict(config))
     # a saved configuration read again by --config must not remove anything
     del plain["resume"], plain["overwrite"]
-    identity = plain.keys() - {field.name for field in fields(SweepOptions)} - set(free)
+    where = {field.name for kind in (SweepOptions, DeviceOptions) for field in fields(kind)}
+    identity = plain.keys() - where - set(free)
     _hold(folder)
     for name in (*_FILES, *_CHECKPOINTS):
         remove_partials(folder / name)

@@ -21,3 +21,8 @@ class OneCycleTraining(ELBOTraining):
             pct_start=0.1, anneal_strategy="linear", cycle_momentum=False,
         )  # fmt: skip
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        # a run that goes on in fewer processes takes more steps than were planned
+        if scheduler.last_epoch < scheduler.total_steps:
+            super().lr_scheduler_step(scheduler, metric)

@@ -20,11 +20,13 @@ from experiments.files import UserError
 __all__ = [
     "BatchOptions",
     "Device",
+    "DeviceOptions",
     "Dropout",
     "HalfOpenUnitInterval",
     "OptionError",
     "Precision",
     "RunOptions",
+    "Strategy",
     "SweepOptions",
     "TrainingOptions",
     "configuration",
@@ -34,6 +36,7 @@ __all__ = [
 Config = TypeVar("Config")
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["32", "bf16-mixed"]
+Strategy = Literal["ddp", "fsdp"]
 
 HalfOpenUnitInterval = restricted_number_type(
     "HalfOpenUnitInterval", float, [(">=", 0), ("<", 1)], docstring="from 0 to below 1"
@@ -94,7 +97,28 @@ class RunOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingOptions(RunOptions):
+class DeviceOptions(RunOptions):
+    """On how many devices to train one network; what is computed on them is no other training.
+
+    Args:
+        devices: Devices of every machine: GPUs, or processes where it is computed on CPU cores. Each has batches of the
+            batch size.
+        num_nodes: Machines.
+        strategy: How the devices work together: ddp, each with a copy of the network.
+    """
+
+    devices: PositiveInt = 1
+    num_nodes: PositiveInt = 1
+    strategy: Strategy = "ddp"
+
+    @property
+    def processes(self) -> int:
+        """Devices of all machines together."""
+        return self.devices * self.num_nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(DeviceOptions):
     """How to train one network.
 
     Args:

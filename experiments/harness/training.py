@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -19,10 +16,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from experiments.files import UserError, user_errors
+from experiments.harness import ranks
 from experiments.harness.callbacks import BatchBar, EarlyStopping, EpochBar, History, RandomState, SamplerEpoch
 from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints, read_weights
 from experiments.harness.network_size import bounded_network
 from experiments.harness.options import BatchOptions, Device, TrainingOptions
+from experiments.harness.placement import placement, quiet
 from experiments.harness.results import write_environment
 from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior, Prior
 from pyro_attention.analysis import hybrid_weights
@@ -51,6 +50,8 @@ class ELBOTraining(pl.LightningModule):
     The loss is the negative ELBO of a batch divided by its observations; the ``step`` of an :class:`AttentionELBO` is
     the number of optimiser steps taken. With a ``plateau`` the learning rate is halved after so many epochs without a
     better validation loss, and one more. ``fused`` takes Adam's fused kernel, which is faster and rounds otherwise.
+    Where ranks have parts of a batch, the gradient and what is logged are those of the whole one; where each has the
+    whole batch, means over ranks.
     """
 
     objective: Any  # of Pyro: the ELBO, called with the batch; it holds the model, the guide and itself as elbo
@@ -68,6 +69,7 @@ class ELBOTraining(pl.LightningModule):
     ) -> None:
         super().__init__()
         self.plateau, self.fused = plateau, fused
+        self.parts = 1  # of a batch, one a rank
         self.objective = elbo(model, guide)
         # plain numbers: checkpoints hold them, and are read without the types of the command line
         self.learning_rate, self.weight_decay = float(learning_rate), float(weight_decay)
@@ -93,20 +95,25 @@ class ELBOTraining(pl.LightningModule):
         elbo, size = self.objective.elbo, self.observations(batch)
         if isinstance(elbo, AttentionELBO):
             elbo.step = self.global_step
-        loss: Tensor = self.objective(*self.arguments(batch)) / size
-        record = {"loss": loss.detach()}
+        negative_elbo: Tensor = self.objective(*self.arguments(batch))
+        # gradients are averaged over ranks, and parts of a batch may have more observations or fewer
+        mean_size = ranks.mean_over_ranks(size, self.device)
+        record = {"loss": negative_elbo.detach() / size}
         if isinstance(elbo, AttentionELBO):
             record["kl_weight"] = torch.tensor(elbo.current_kl_weight())
-            record |= {f"kl_{site}": kl for site, kl in elbo.kl_record.items()}
+            # that of the whole batch is the sum over ranks; the logged mean is weighted by the sizes of the parts
+            whole = self.parts * mean_size / size
+            record |= {f"kl_{site}": whole * kl for site, kl in elbo.kl_record.items()}
         if isinstance(elbo, AlignmentELBO):
             record |= {f"support_{site}": size for site, size in elbo.support_record.items()}
             record |= {f"cut_{site}": share for site, share in elbo.cut_record.items()}
-        self.log_dict(record, on_step=False, on_epoch=True, batch_size=size)
-        return loss
+        self.log_dict(record, on_step=False, on_epoch=True, batch_size=ranks.weight(size), sync_dist=True)
+        return negative_elbo / mean_size
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         metrics = {f"val_{name}": value for name, value in self.evaluate(batch).items()}
-        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=self.observations(batch))
+        weight = ranks.weight(self.observations(batch))
+        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=weight, sync_dist=True)
 
     def on_validation_epoch_end(self) -> None:
         """Log the mixing weights of hybrid attention, so that history.csv holds their trajectories."""
@@ -210,7 +217,8 @@ def fit(
     """Train a module and leave it, on the device, with its best weights.
 
     With ``resume`` training goes on from the last checkpoint in the folder, if there is one; more epochs may be asked
-    for than before.
+    for than before. Of several ranks only the first comes back from here; data that are no loaders of
+    :func:`fit_batches` are the same on all of them, which then average the gradients of as many draws.
 
     Args:
         config: How to train.
@@ -228,6 +236,11 @@ def fit(
         UserError: No such device, a checkpoint that cannot be read or holds more epochs, no epoch with finite metrics,
             or a batch that cannot be computed.
     """
+    if config.processes != ranks.count():
+        raise UserError(
+            f"devices times num_nodes is {config.processes}, but there are {ranks.count()} processes; the commands "
+            f"start them, and in a script of your own on_every_rank does"
+        )
     stopping, history = EarlyStopping(monitor, patience=patience), History(folder / "history.csv")
     checkpoints = Checkpoints(folder / "checkpoints", stopping, every=config.checkpoint_every)
     ours = [*callbacks, history, stopping, RandomState(), checkpoints]
@@ -235,11 +248,16 @@ def fit(
         one_batch = isinstance(train_data, Sized) and len(train_data) == 1
         ours.append(EpochBar(monitor, module.terms) if one_batch else BatchBar(monitor, module.terms))
     target = resolve_device(config.device)
-    write_environment(folder, target)
+    if ranks.is_first():
+        write_environment(folder, target)
+    elif not (folder / "environment.json").is_file():
+        raise UserError(f"{folder} is not that of the first process; pass an --out on a disk that all machines share")
     resume_from = checkpoints.resumable(config.max_epochs) if config.resume else None
-    with user_errors(ValueError, OSError), _quiet(), checkpoints.explaining(resumed=resume_from is not None):
+    with user_errors(ValueError, OSError), quiet(), checkpoints.explaining(resumed=resume_from is not None):
         trainer = _trainer(config, target, folder, callbacks=ours, gradient_clip_val=gradient_clip)
+        ranks.begin_together()
         trainer.fit(module, train_data, val_data, ckpt_path=resume_from)
+    ranks.end_others()
     if stopping.best_epoch < 0:
         raise UserError(f"no epoch has a finite {' and '.join(monitor)}; try a smaller learning rate")
     module.load_state_dict(stopping.weights)
@@ -252,16 +270,15 @@ def fit(
 
 def _trainer(config: TrainingOptions, device: torch.device, folder: Path, **options: Any) -> pl.Trainer:
     return pl.Trainer(
-        accelerator="gpu" if device.type == "cuda" else "cpu",
-        devices=1,
         precision="32-true" if config.precision == "32" else config.precision,
         max_epochs=config.max_epochs,
         plugins=[AtomicCheckpointIO()],
-        logger=False,
+        use_distributed_sampler=False,  # fit_batches shares out its batches itself
         enable_progress_bar=config.progress,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         default_root_dir=folder,
+        **placement(config, device),
         **options,
     )
 
@@ -276,7 +293,13 @@ def fit_batches(
     patience: int,
     monitor: Mapping[str, Literal["min", "max"]] | None = None,
 ) -> Fitted:
-    """:func:`fit` on loaders whose batches a :class:`BucketSampler` chooses, by the validation loss when not told."""
+    """:func:`fit` on loaders whose batches a :class:`BucketSampler` chooses, by the validation loss when not told.
+
+    Ranks have parts of the same batches; see :meth:`BucketSampler.share`.
+    """
+    module.parts = ranks.count()
+    for loader in (train_data, val_data):
+        loader.sampler.share(ranks.rank(), ranks.count())  # type: ignore[attr-defined]
     return fit(
         config, module, train_data, val_data, folder=folder, patience=patience, monitor=monitor or {"val_loss": "min"},
         gradient_clip=config.gradient_clip, callbacks=[SamplerEpoch(train_data.sampler)],
@@ -311,19 +334,3 @@ def seeded_build(build: Callable[[PriorFactory], Model], prior: PriorFactory, *,
     model.load_state_dict(dict(reference.named_parameters()), strict=False)
     pyro.set_rng_seed(seed)
     return model
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence Lightning's hints: they concern devices and loaders that we chose on purpose."""
-    log = logging.getLogger("lightning.pytorch")
-    level = log.level
-    log.setLevel(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "GPU available but not used")
-            warnings.filterwarnings("ignore", "The .*dataloader.* does not have many workers")
-            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated")
-            yield
-    finally:
-        log.setLevel(level)

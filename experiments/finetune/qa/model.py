@@ -16,6 +16,7 @@ from experiments.finetune.qa.config import QaConfig
 from experiments.finetune.qa.scores import all_scores, best_threshold
 from experiments.finetune.qa.spans import BestSpans, best_answers, best_spans
 from experiments.finetune.qa.windows import WindowBatch, Windows
+from experiments.harness import ranks
 from experiments.harness.training import resolve_device
 from pyro_attention import AttentionELBO
 
@@ -72,12 +73,12 @@ class SpanTraining(FineTuning):
         logits = self.outputs(batch.inputs, batch.allowed)
         truth = torch.stack([batch.first, batch.last], 1)
         loss = 2 * nn.functional.cross_entropy(logits[0].mT, truth)
-        self.log("val_loss", loss, on_step=False, on_epoch=True, batch_size=len(truth))
+        self.log("val_loss", loss, on_step=False, on_epoch=True, batch_size=ranks.weight(len(truth)), sync_dist=True)
         self._found.append(best_spans(logits, batch, longest=self.longest))
 
     def on_validation_epoch_end(self) -> None:
         """Log the mean F1 of the questions."""
-        questions, answered = self.validation.questions, best_answers(self.validation, self._found)
+        questions, answered = self.validation.questions, best_answers(self.validation, ranks.gathered(self._found))
         self._found.clear()
         _, f1 = all_scores(answered.texts, questions, self.task)
         score = f1.mean() if self.task == "v1" else best_threshold(answered.no_answer.numpy(), f1, questions)[1]

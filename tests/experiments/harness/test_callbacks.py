@@ -8,6 +8,7 @@ import pyro
 import pytest
 import torch
 
+from experiments.harness import ranks
 from experiments.harness.callbacks import EarlyStopping, History, RandomState
 
 
@@ -71,3 +72,29 @@ def test_every_rank_draws_noise_of_its_own():
         assert len(set(generator)) == 3
     pyro.set_rng_seed(0)
     assert draw() == drawn[0]  # the first rank draws as a run alone
+
+
+def test_every_rank_finds_its_own_generators_in_the_checkpoint(tmp_path, monkeypatch, capsys):
+    states, expected = [], []
+    for seed in range(2):
+        pyro.set_rng_seed(seed)
+        states.append(RandomState().state_dict())
+        expected.append(draw())
+    monkeypatch.setattr(ranks, "gathered", lambda _: states)
+    torch.save(RandomState().state_dict(), tmp_path / "state")
+    state = torch.load(tmp_path / "state", weights_only=True)
+    for count, rank, drawn in ((2, 0, expected[0]), (2, 1, expected[1]), (1, 0, expected[0])):
+        monkeypatch.setattr(ranks, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(ranks, "count", lambda count=count: count)
+        callback = RandomState()
+        callback.load_state_dict(state)
+        callback.on_train_start(SimpleNamespace(global_rank=rank))
+        assert draw() == drawn
+        text = capsys.readouterr().err
+        assert ("the checkpoint is of a training in 2 processes, and this one has 1" in text) == (count == 1)
+    # a rank that the checkpoint does not have begins with a state of its own
+    monkeypatch.setattr(ranks, "rank", lambda: 2)
+    callback = RandomState()
+    callback.load_state_dict(state)
+    callback.on_train_start(SimpleNamespace(global_rank=2))
+    assert draw() not in expected

@@ -6,7 +6,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
 from pyro.distributions import Normal
 from pyro.nn import PyroModule
 from torch import nn
@@ -268,6 +268,35 @@ def test_the_loss_is_the_negative_elbo_per_observation(monkeypatch):
     assert logged["loss"].item() == loss.item()
     assert logged["kl_weight"] == 0.5
     assert logged["kl_attention"].item() == elbo.kl_record["attention"].item()
+
+
+def test_accumulated_steps_keep_the_scale_of_the_kl():
+    """Two batches of four are one of eight, likelihood and KL."""
+    gradients = []
+    for size, accumulated in ((8, 1), (4, 2)):
+        pyro.set_rng_seed(0)
+        model = Model()
+        model.dropout.p = 0.0
+        # next to no noise
+        module = Training(model, AttentionGuide(model, Weibull(1e8)), AttentionELBO(kl_weight=2.0), learning_rate=0.1)
+        trainer = Trainer(
+            max_epochs=1, accumulate_grad_batches=accumulated, accelerator="cpu", logger=False, callbacks=[Keep()],
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+        x = torch.linspace(-1, 1, 16).reshape(8, 2)
+        data = TensorDataset(x, x.sum(-1))
+        trainer.fit(module, DataLoader(data, batch_size=size), DataLoader(data, batch_size=8))
+        assert module.global_step == 1
+        gradients.append(module.kept)
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-4, atol=1e-5)
+
+
+class Keep(Callback):
+    """The gradients of the last step."""
+
+    def on_before_optimizer_step(self, trainer, module, optimizer):
+        module.kept = {name: one.grad.clone() for name, one in module.named_parameters() if one.grad is not None}
 
 
 def test_nothing_is_written_elsewhere(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from lightning.fabric.utilities import move_data_to_device
 from torch.utils.data import DataLoader
 
 from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, batch_loader
+from experiments.datasets.text.masked_text import EpochSampler
 from experiments.datasets.text.parallel import ParallelText
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD, train_tokenizer
@@ -43,6 +44,45 @@ def test_every_pair_once_an_epoch_within_the_limits(lengths, options, epoch):
     assert sorted(index for batch in found for index in batch) == list(range(len(lengths)))
     assert found == sampler.batches(epoch)
     assert all(0 < len(batch) <= options["sentences"] for batch in found)
+
+
+@PROPERTY
+@given(lengths, options, st.integers(0, 5), st.integers(2, 5))
+def test_processes_share_out_every_batch(lengths, options, epoch, ranks):
+    if len(lengths) < ranks:
+        return
+    whole = BucketSampler(lengths, **options | {"sentences": ranks * options["sentences"]}).batches(epoch)
+    samplers = [BucketSampler(lengths, **options) for _ in range(ranks)]
+    for rank, sampler in enumerate(samplers):
+        sampler.share(rank, ranks)
+        sampler.set_epoch(epoch)
+    parts = list(zip(*samplers, strict=True))  # as many batches everywhere
+    assert len(parts) == len(samplers[0])
+    assert all(max(map(len, part)) - min(map(len, part)) <= 1 for part in parts)
+    together = [sorted(place for one in part for place in one) for part in parts]
+    assert sorted(place for batch in together for place in batch) == list(range(len(lengths)))
+    # those of one process with larger batches, but for one that is too small to be divided
+    kept = [sorted(batch) for batch in whole if len(batch) >= ranks]
+    assert together[:-1] == kept[:-1]
+    assert set(kept[-1]) <= set(together[-1])
+    assert all(part for one in parts for part in one)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_samplers_of_other_data_share_out_their_batches_too(rank):
+    rows = [torch.zeros(3)] * 6
+    sampler = EpochSampler(rows, sentences=2, seed=3)
+    sampler.share(rank, 2)
+    sampler.set_epoch(4)
+    assert list(sampler) == [(4, batch[rank::2]) for batch in sampler.batches(4)]
+    assert [len(places) for _, places in sampler] == [2, 1]
+
+
+def test_fewer_pairs_than_processes():
+    sampler = BucketSampler([(1, 1)] * 3, sentences=2)
+    sampler.share(0, 4)
+    with pytest.raises(ValueError, match=r"3 pairs for 4 processes; expected one each"):
+        list(sampler)
 
 
 @PROPERTY
