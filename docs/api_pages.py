@@ -96,15 +96,17 @@ def public_modules() -> list[ModuleType]:
     return [pyro_attention, *map(importlib.import_module, names)]
 
 
-def assigned_names(module: ModuleType) -> set[str]:
-    """Names that a module assigns at its top level, such as type aliases and constants."""
-    body = ast.parse(inspect.getsource(module)).body
-    targets = [node.targets if isinstance(node, ast.Assign) else [node.target] for node in body if is_assignment(node)]
-    return {target.id for group in targets for target in group if isinstance(target, ast.Name)}
-
-
-def is_assignment(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Assign | ast.AnnAssign)
+def defined_names(module: ModuleType) -> set[str]:
+    """Names that a module defines itself at its top level: functions, constants, aliases of types."""
+    names = set()
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+        elif isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+    return names
 
 
 def entries() -> list[Entry]:
@@ -114,10 +116,12 @@ def entries() -> list[Entry]:
     constants: dict[str, str] = {}
     modules = public_modules()
     for module in modules:
-        constants |= {f"{module.__name__}.{name}": module.__name__ for name in assigned_names(module)}
+        constants |= {f"{module.__name__}.{name}": module.__name__ for name in defined_names(module)}
     for module in modules:
         for name in getattr(module, "__all__", []):
             value = getattr(module, name)
+            if inspect.ismodule(value):
+                continue  # it has a section of its own
             if inspect.isclass(value) or inspect.isroutine(value):
                 home = value.__module__
             else:
@@ -127,9 +131,7 @@ def entries() -> list[Entry]:
     return [Entry(min(found, key=len), home, values[home, name]) for (home, name), found in paths.items()]
 
 
-def _home_of_constant(
-    module: ModuleType, name: str, modules: list[ModuleType], constants: Mapping[str, str]
-) -> str:
+def _home_of_constant(module: ModuleType, name: str, modules: list[ModuleType], constants: Mapping[str, str]) -> str:
     """The module that assigns a constant which another one imports."""
     value = getattr(module, name)
     for other in modules:
@@ -213,4 +215,6 @@ def _constant(value: Any) -> str:
         return f"A registry, from names to classes: {', '.join(f'``{name}``' for name in sorted(value))}."
     if isinstance(value, str | int | float | tuple | frozenset):
         return f"The constant ``{value!r}``."
+    if callable(getattr(value, "fn", None)):
+        return f"A kernel that Triton compiles. {inspect.getdoc(value.fn)}".partition("\n")[0]
     return f"The type ``{str(value).replace('typing.', '')}``."

@@ -7,8 +7,8 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import api_pages  # noqa: E402
-import matplotlib  # noqa: E402
 import mathml  # noqa: E402
+import matplotlib  # noqa: E402
 
 import pyro_attention  # noqa: E402
 

@@ -92,9 +92,10 @@ def normalizers() -> None:
     ):
         found = normalizer(scores, Dense())[0]
         axis.imshow(found, cmap="Blues", vmin=0, vmax=1)
-        for (row, column), value in zip(torch.cartesian_prod(torch.arange(4), torch.arange(3)), found.flatten()):
-            ink = "white" if value > 0.5 else "black"
-            axis.text(column, row, f"{value:.2f}", ha="center", va="center", color=ink, fontsize=9)
+        for row in range(4):
+            for column in range(3):
+                ink = "white" if found[row, column] > 0.5 else "black"
+                axis.text(column, row, f"{found[row, column]:.2f}", ha="center", va="center", color=ink, fontsize=9)
         sums = ", ".join(f"{total:.2f}" for total in found.sum(0))
         axis.set(title=title, xticks=range(3), yticks=range(4), xlabel=f"key (sums: {sums})", ylabel="query")
         axis.spines[:].set_visible(False)

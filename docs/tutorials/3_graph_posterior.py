@@ -80,7 +80,8 @@ from pyro_attention import predict
 
 prediction = predict(guide, x, edge_index, num_samples=50, transform=lambda logits: logits.softmax(-1), seed=0)
 right = prediction.mean.argmax(-1) == y
-print(f"right on {right[train].float().mean():.2f} of the labelled nodes, {right[~train].float().mean():.2f} of the others")
+print(f"right on {right[train].float().mean():.2f} of the labelled nodes")
+print(f"right on {right[~train].float().mean():.2f} of the others")
 
 # %%
 # A posterior for every edge
@@ -120,6 +121,6 @@ axis.set(xlabel=f"weight of the edge to node {node}, with 90 % interval")
 axis.legend(loc="lower right")
 
 # %%
-# Is there much to see? On this graph the weights often lie close to uniform attention. That is an honest finding, and
-# a common one: on the citation graphs Cora and Citeseer learned attention is nearly uniform, too
-# (:doc:`/results`). The intervals tell it to you; the mean alone would not.
+# Here the network has learned to prefer some neighbours, and it is sure of that where an interval lies away from the
+# dotted line. This is not always so: on the citation graphs Cora and Citeseer learned attention is nearly uniform
+# (:doc:`/results`), and the intervals around uniform attention tell you.

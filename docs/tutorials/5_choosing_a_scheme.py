@@ -100,10 +100,11 @@ from pyro_attention import (
     Weibull,
 )
 
+exact = AlignmentELBO(max_plate_nesting=1)
 schemes = {
     "soft": (AlignmentPrior(), ExpectedAlignment(), AttentionELBO()),
-    "marginal": (AlignmentPrior(), Marginal(), AlignmentELBO(max_plate_nesting=1)),
-    "categorical, summed": (AlignmentPrior(), Amortised(Inference(), Categorical()), AlignmentELBO(max_plate_nesting=1)),
+    "marginal": (AlignmentPrior(), Marginal(), exact),
+    "categorical, summed": (AlignmentPrior(), Amortised(Inference(), Categorical()), exact),
     "categorical, drawn": (
         AlignmentPrior(), Amortised(Inference(), Categorical(enumerate=False)), ScoreFunctionELBO()
     ),

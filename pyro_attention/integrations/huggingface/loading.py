@@ -38,6 +38,10 @@ def from_pretrained(
     Raises:
         ValueError: The checkpoint is of another architecture, has no safetensors file, or was not saved by a Bayesian
             model; prior parameters are missing.
+
+    Example:
+        >>> model.save_pretrained("fine-tuned")  # doctest: +SKIP
+        >>> model = from_pretrained(AutoModelForSequenceClassification, "fine-tuned")  # doctest: +SKIP
     """
     transformers = load_transformers()
     config = options.get("config") or transformers.AutoConfig.from_pretrained(path)
