@@ -7,7 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -59,6 +59,9 @@ TOPICS = {
         "Analysis of uncertainty",
         "These functions take plain tensors, so they serve any model.",
         ("analysis",),
+    ),
+    "viewer": Topic(
+        "Viewer", "Alignments and attention as a page that one looks at in a browser.", ("viewer",)
     ),
     "blocked": Topic(
         "Blocked attention", "Bayesian attention in memory that grows as the length of the text.", ("blocked",)
@@ -152,11 +155,12 @@ def topic_of(module: str) -> str:
 def pages() -> dict[str, str]:
     """The text of every page, in reStructuredText, by its name."""
     found = entries()
-    texts = {"index": _index()}
+    texts = {}
     for slug, topic in TOPICS.items():
         own = [entry for entry in found if topic_of(entry.module) == slug]
-        texts[slug] = "\n".join([*_title(topic.title, "="), topic.text, "", *_sections(own)])
-    return texts
+        if own:
+            texts[slug] = "\n".join([*_title(topic.title, "="), topic.text, "", *_sections(own)])
+    return {"index": _index(texts), **texts}
 
 
 def write(folder: Path) -> None:
@@ -172,7 +176,7 @@ def _title(text: str, line: str) -> list[str]:
     return [text, line * len(text), ""]
 
 
-def _index() -> str:
+def _index(slugs: Iterable[str]) -> str:
     lines = [
         *_title("API reference", "="),
         "Every public name of the library stands here once, under the shortest path by which it can be imported. "
@@ -181,7 +185,7 @@ def _index() -> str:
         ".. toctree::",
         "   :maxdepth: 2",
         "",
-        *(f"   {slug}" for slug in TOPICS),
+        *(f"   {slug}" for slug in slugs),
         "",
     ]
     return "\n".join(lines)

@@ -27,8 +27,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["tutorials"]  # sphinx-gallery makes the pages of gallery/ out of them
-# Pages that not every checkout has are listed by patterns.
-suppress_warnings = ["toc.empty_glob", "config.cache"]
+suppress_warnings = ["config.cache"]
 
 html_theme = "furo"
 html_title = f"pyro_attention {release}"

@@ -195,25 +195,27 @@ def alignment() -> None:
     told = runpy.run_path(str(HERE.parent / "tutorials" / "2_align_text.py"))
     found, source, target = told["found"], told["source_words"], told["target_words"]
     count = len(source)
-    figure = Figure(figsize=(9.2, 3.3), layout="constrained")
-    left, *right = figure.subplots(1, 4, width_ratios=[2.0, 1, 1, 1])
+    figure = Figure(figsize=(9.2, 3.1), layout="constrained")
+    left, *right = figure.subplots(1, 4, width_ratios=[1.9, 1, 1, 1])
     image = left.imshow(found.mean[:, :count], cmap="Blues", vmin=0, vmax=1)
     left.set_xticks(range(count), source, rotation=60)
     left.set_yticks(range(len(target)), target)
     left.set_title("mean weight", fontsize=10)
     left.spines[:].set_visible(False)
     figure.colorbar(image, ax=left, shrink=0.8)
-    for axis, word in zip(right, ("today", "sees", "man"), strict=True):
+    for axis, word in zip(right, ("today", "the", "sees"), strict=True):
         place = target.index(word)
         axis.bar(range(count), found.mean[place, :count], color=BLUE, alpha=0.55)
         axis.vlines(range(count), found.low[place, :count], found.high[place, :count], color="black")
         axis.set_xticks(range(count), source, rotation=60)
         axis.set_ylim(0, 1)
-        axis.set_title(f"“{word}”, 90 % intervals", fontsize=10)
+        axis.set_title(f"“{word}”", fontsize=10)
+    right[0].set_ylabel("weight, 90 % interval")
     save(figure, "alignment.png")
 
 
 if __name__ == "__main__":
-    pyro.set_rng_seed(0)
     for draw in (weights, normalizers, priors, guides, objectives, alignment):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
         draw()
