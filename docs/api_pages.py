@@ -19,65 +19,6 @@ __all__ = ["TOPICS", "Entry", "entries", "write"]
 
 
 @dataclass(frozen=True)
-class Topic:
-    """A page of the reference: its title, what it says first, and the modules and packages whose names it holds."""
-
-    title: str
-    text: str
-    modules: tuple[str, ...]
-
-
-TOPICS = {
-    "layers": Topic(
-        "Attention layers",
-        "The layers declare the attention weights as sample sites of a Pyro model.",
-        ("attention", "layers", "output", "site_names"),
-    ),
-    "families": Topic(
-        "Priors and posterior families",
-        "A prior is a module that a layer holds; a posterior family is given to the guide. "
-        "Each family stands in one module with its distribution, its prior and its posterior.",
-        ("families", "registry"),
-    ),
-    "guide": Topic(
-        "Guide", "The guide replaces the prior of every attention site by a posterior.", ("guide", "_guide_runs")
-    ),
-    "objectives": Topic(
-        "Objectives",
-        "What training minimises, schedules of the KL weight, and the likelihood for large vocabularies.",
-        ("objectives", "schedules", "likelihoods"),
-    ),
-    "layouts": Topic(
-        "Layouts and normalizers",
-        "Which query may attend to which key, and how positive numbers become weights.",
-        ("layout", "normalizers"),
-    ),
-    "posterior": Topic(
-        "Posterior samples and predictions", "What one does with a trained guide.", ("posterior", "check")
-    ),
-    "analysis": Topic(
-        "Analysis of uncertainty",
-        "These functions take plain tensors, so they serve any model.",
-        ("analysis",),
-    ),
-    "viewer": Topic(
-        "Viewer", "Alignments and attention as a page that one looks at in a browser.", ("viewer",)
-    ),
-    "blocked": Topic(
-        "Blocked attention", "Bayesian attention in memory that grows as the length of the text.", ("blocked",)
-    ),
-    "integrations": Topic(
-        "Integrations", "Models of other libraries made Bayesian, and results for ArviZ.", ("integrations",)
-    ),
-    "building_blocks": Topic(
-        "Building blocks",
-        "Pure tensor functions, for those who write a family or a layer of their own.",
-        ("ops",),
-    ),
-}
-
-
-@dataclass(frozen=True)
 class Entry:
     """A public name.
 
@@ -90,6 +31,74 @@ class Entry:
     path: str
     module: str
     value: Any
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A page of the reference: its title, what it says first, and the modules and packages whose names it holds."""
+
+    title: str
+    text: str
+    modules: tuple[str, ...]
+
+    def holds(self, module: str) -> list[int]:
+        """Places, among the modules of this page, of those in which a module lies."""
+        inside = module.removeprefix("pyro_attention.")
+        return [n for n, part in enumerate(self.modules) if inside == part or inside.startswith(f"{part}.")]
+
+    def place(self, entry: Entry) -> tuple[int, str]:
+        """Where on the page a name stands; names of one module stay in their order."""
+        return self.holds(entry.module)[0], entry.module
+
+
+TOPICS = {
+    "layers": Topic(
+        "Attention layers",
+        "The layers declare the attention weights as sample sites of a Pyro model.",
+        ("attention", "layers.multihead", "layers.graph", "layers", "output", "site_names"),
+    ),
+    "families": Topic(
+        "Priors and posterior families",
+        "A prior is a module that a layer holds; a posterior family is given to the guide. "
+        "Each family stands in one module with its distribution, its prior and its posterior.",
+        ("families.weibull", "families.lognormal", "families.gamma", "families.soft", "families", "registry"),
+    ),
+    "guide": Topic(
+        "Guide", "The guide replaces the prior of every attention site by a posterior.", ("guide", "_guide_runs")
+    ),
+    "objectives": Topic(
+        "Objectives",
+        "What training minimises, schedules of the KL weight, and the likelihood for large vocabularies.",
+        ("objectives.elbo", "objectives", "schedules", "likelihoods"),
+    ),
+    "layouts": Topic(
+        "Layouts and normalizers",
+        "Which query may attend to which key, and how positive numbers become weights.",
+        ("layout", "normalizers"),
+    ),
+    "posterior": Topic(
+        "Posterior samples and predictions",
+        "What one does with a trained guide.",
+        ("posterior.predictive", "check", "posterior"),
+    ),
+    "analysis": Topic(
+        "Analysis of uncertainty",
+        "These functions take plain tensors, so they serve any model.",
+        ("analysis",),
+    ),
+    "viewer": Topic("Viewer", "Alignments and attention as a page that one looks at in a browser.", ("viewer",)),
+    "blocked": Topic(
+        "Blocked attention", "Bayesian attention in memory that grows as the length of the text.", ("blocked",)
+    ),
+    "integrations": Topic(
+        "Integrations", "Models of other libraries made Bayesian, and results for ArviZ.", ("integrations",)
+    ),
+    "building_blocks": Topic(
+        "Building blocks",
+        "Pure tensor functions, for those who write a family or a layer of their own.",
+        ("ops",),
+    ),
+}
 
 
 def public_modules() -> list[ModuleType]:
@@ -145,9 +154,8 @@ def _home_of_constant(module: ModuleType, name: str, modules: list[ModuleType], 
 
 def topic_of(module: str) -> str:
     """The page on which the names of a module stand."""
-    inside = module.removeprefix("pyro_attention.")
     for slug, topic in TOPICS.items():
-        if any(inside == part or inside.startswith(f"{part}.") for part in topic.modules):
+        if topic.holds(module):
             return slug
     raise LookupError(f"{module} belongs to no topic of the reference; add it to TOPICS in {Path(__file__).name}")
 
@@ -157,7 +165,7 @@ def pages() -> dict[str, str]:
     found = entries()
     texts = {}
     for slug, topic in TOPICS.items():
-        own = [entry for entry in found if topic_of(entry.module) == slug]
+        own = sorted((entry for entry in found if topic_of(entry.module) == slug), key=topic.place)
         if own:
             texts[slug] = "\n".join([*_title(topic.title, "="), topic.text, "", *_sections(own)])
     return {"index": _index(texts), **texts}

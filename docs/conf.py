@@ -66,6 +66,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"\.py$",
     "within_subsection_order": "FileNameSortKey",
     "reset_modules": ("matplotlib", "conf.reset"),
+    "capture_repr": (),  # what a tutorial wants to show, it prints
     "show_memory": False,
     "show_signature": False,
     "download_all_examples": False,

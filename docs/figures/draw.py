@@ -71,14 +71,14 @@ def weights() -> None:
     figure = Figure(figsize=(8.5, 2.6), layout="constrained")
     axes = figure.subplots(1, 3, sharey=True)
     bars(axes[0], draws(Soft()), GREY)
-    axes[0].set(title="soft attention: one number a key", ylabel="weight")
+    axes[0].set(title="soft attention", ylabel="weight")
     samples = draws(Weibull(3.0))
     for place, sample in enumerate(samples[:3]):
         axes[1].bar([key + 0.27 * (place - 1) for key in range(5)], sample, width=0.25, label=f"draw {place + 1}")
-    axes[1].set(title="latent weights: every draw differs", xlabel="key", xticks=range(5))
+    axes[1].set(title="three draws", xlabel="key", xticks=range(5))
     axes[1].legend(frameon=False)
     bars(axes[2], samples, BLUE)
-    axes[2].set_title("mean and 90 % interval of 1000 draws")
+    axes[2].set_title("1000 draws: mean, 90 %")
     save(figure, "weights.svg")
 
 

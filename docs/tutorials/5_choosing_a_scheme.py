@@ -132,13 +132,23 @@ for name, (prior, family, elbo) in schemes.items():
 # For every scheme we ask with which probability it looks at the relevant object. A scheme with an inference network
 # has a posterior that has seen the answer; the others look before they answer.
 
+import matplotlib.pyplot as plt
+
 from pyro_attention import sample_posterior
 
+shares = {}
 print("scheme                 ms a step   weight on the relevant object")
 for name, (guide, seconds) in trained.items():
     weights = sample_posterior(guide, *test, num_samples=20, seed=0)["alignment"].squeeze(-2).mean(0)
-    share = weights[torch.arange(1000), relevant].mean()
-    print(f"{name:22s} {1000 * seconds:6.1f}      {share:.2f}")
+    shares[name] = weights[torch.arange(1000), relevant].mean().item()
+    print(f"{name:22s} {1000 * seconds:6.1f}      {shares[name]:.2f}")
+
+figure, axis = plt.subplots(figsize=(6, 2.6), layout="constrained")
+axis.barh(list(shares), list(shares.values()), color="#2563eb", alpha=0.6)
+axis.axvline(1 / 6, color="grey", linestyle=":", label="a guess")
+axis.set(xlabel="weight on the relevant object", xlim=(0, 1))
+axis.invert_yaxis()
+axis.legend(loc="lower right")
 
 # %%
 # How should one choose?
