@@ -177,7 +177,7 @@ def objectives() -> None:
     prior = SCORES.log_softmax(-1)
     exact = prior + pyro.distributions.Normal(values, 0.7).log_prob(y)
     network = Between(prior, exact)
-    shares, found = [step / 20 for step in range(31)], []
+    shares, found = [step / 20 for step in range(51)], []
     for network.share in shares:
         found.append(-elbo.loss(model, AttentionGuide(model, Amortised(network, Categorical())), y))
     figure = Figure(figsize=(6.4, 3.0), layout="constrained")
