@@ -1,4 +1,4 @@
-"""Files: errors that a user can put right, writing whole or not at all, and locks between processes."""
+"""Files: errors that a user can put right, reading with a bound, writing whole or not at all, and locks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import glob
 import json
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ __all__ = [
     "drawn_here",
     "locked",
     "read_json",
+    "read_text",
     "remove_partials",
     "unwritable",
     "user_errors",
@@ -93,7 +95,8 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 def remove_partials(path: Path) -> None:
     """Remove the temporary files of processes that were killed; only for who holds the lock on the file."""
     for partial in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        partial.unlink(missing_ok=True)
+        if partial.is_file() or partial.is_symlink():  # we make no folders
+            partial.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -135,19 +138,34 @@ def drawn_here(path: Path) -> bool:
         return False
 
 
-def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Read an object out of a JSON file, which may be of strangers.
+def read_text(path: Path, remedy: str, *, expected: str = "text in UTF-8") -> str:
+    """Read a text file, which may be of strangers: a regular file of at most :data:`MOST_JSON_BYTES` bytes.
 
     Raises:
-        DamagedFileError: The file cannot be read, is too large, or holds something else; the text ends with the remedy.
+        DamagedFileError: The file cannot be read, is too large, or is no such text; the error ends with the remedy.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, and a device may have no end
+            raise ValueError("it is a folder, a pipe or a device")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > MOST_JSON_BYTES:
                 raise ValueError(f"it has {size} bytes, expected {MOST_JSON_BYTES} at most")
-            content = json.loads(file.read())
-    except (OSError, ValueError, RecursionError) as error:
+            return file.read().decode()
+    except (OSError, ValueError) as error:
+        raise DamagedFileError(f"{path} cannot be read ({error}), expected {expected}; {remedy}") from error
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """Read an object out of a JSON file, which may be of strangers.
+
+    Raises:
+        DamagedFileError: As of :func:`read_text`, or the file holds something else.
+    """
+    text = read_text(path, remedy, expected="a JSON object")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{path} cannot be read ({error}), expected a JSON object; {remedy}") from error
     if not isinstance(content, dict):
         raise DamagedFileError(f"{path} holds {type(content).__name__}, expected a JSON object; {remedy}")

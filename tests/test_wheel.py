@@ -71,6 +71,8 @@ def test_wheel_holds_only_the_library(wheel):
 
     assert "pyro_attention/__init__.py" in names
     assert "pyro_attention/py.typed" in names
+    parts = ("page.html", "viewer.html", "viewer.css", "theme.js", "parts.js", "links.js", "viewer.js")
+    assert {f"pyro_attention/viewer/{part}" for part in parts} <= set(names)
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"pyro_attention"}
 

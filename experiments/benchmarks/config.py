@@ -17,6 +17,7 @@ __all__ = [
     "FusedConfig",
     "MCANConfig",
     "Name",
+    "RingConfig",
     "ScalingConfig",
     "TransformerConfig",
 ]
@@ -139,6 +140,27 @@ class FusedConfig:
     causal: bool = False
     rounds: PositiveInt = 20
     out: Path = Path("runs", "bench", "fused_attention")
+    results: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RingConfig:
+    """Memory and traffic of blocked attention over a ring of devices, computed and not measured.
+
+    Args:
+        positions: Positions of the sequence.
+        devices: Numbers of devices.
+        heads: Number of heads.
+        width: Width of a head.
+        half: Whether queries, keys and values are in half precision, else in float32.
+        results: Page whose section on this is written; none when omitted.
+    """
+
+    positions: PositiveInt = 2**20
+    devices: tuple[PositiveInt, ...] = (8, 64)
+    heads: PositiveInt = 16
+    width: PositiveInt = 64
+    half: bool = True
     results: Path | None = None
 
 

@@ -17,7 +17,7 @@ from experiments.captioning.evaluation import DEFINITIONS
 from experiments.captioning.figures import caption_sections
 from experiments.captioning.model import load_trained
 from experiments.datasets.images.region_captions import RegionCaptions
-from experiments.files import user_errors
+from experiments.files import read_text, user_errors
 from experiments.harness.folder import exclusive
 from experiments.harness.options import options_of
 from experiments.harness.sweep import Sweep, Trainings
@@ -119,6 +119,6 @@ def _pictures(config: CompareCaptions, trainings: Trainings[CaptioningConfig], f
         if scheme in config.schemes:
             out = Path(str(trainings.first(scheme).out))
             trained = load_trained(out, data.regions.size(2), device=config.device)
-            captions = (out / "captions.txt").read_text().splitlines()
+            captions = read_text(out / "captions.txt", "remove its folder to train it again").splitlines()
             parts += caption_sections(trained, data, captions, places, folder, name=scheme)
     return parts

@@ -95,12 +95,14 @@ class ShowConfig:
         run: Folder of the run.
         out: Folder for the pictures; figures in that of the run when omitted.
         images: Places of the test images, counted from 0.
+        html: Also write captions.html, one page to look at the attention of these captions with.
         device: Where to compute.
     """
 
     run: Path
     out: Path | None = None
     images: tuple[NonNegativeInt, ...] = (0, 1, 2)
+    html: bool = False
     device: Device = "auto"
 
 

@@ -10,8 +10,9 @@ from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import evaluate
 from experiments.captioning.figures import caption_sections
 from experiments.captioning.model import build, load_trained, load_vocabulary, read_config
+from experiments.captioning.page import write_page
 from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler
-from experiments.files import UserError, user_errors
+from experiments.files import UserError, read_text, user_errors
 from experiments.harness.extension import open_training
 from experiments.harness.folder import exclusive
 from experiments.reporting.tables import metrics_table
@@ -68,7 +69,7 @@ def show(config: ShowConfig) -> list[Path]:
     """
     with user_errors(ValueError, OSError, ImportError):
         data = load_images(read_config(config.run, device=config.device))["test"]
-        captions = (config.run / "captions.txt").read_text().splitlines()
+        captions = read_text(config.run / "captions.txt", "train the run again").splitlines()
     trained = load_trained(config.run, data.regions.size(2), device=config.device)
     for image in config.images:
         if image >= len(data):
@@ -76,5 +77,7 @@ def show(config: ShowConfig) -> list[Path]:
     folder, name = config.out or config.run / "figures", trained.config.guide
     sections = caption_sections(trained, data, captions, config.images, folder, name=name)
     files = [section.picture for section in sections if section.picture is not None]
+    if config.html:
+        files.append(write_page(trained, data, captions, config.images, folder / "captions.html"))
     print("\n".join(map(str, files)))
     return files

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from experiments.files import UserError
 from experiments.finetune.config import FineTuneOptions
+from experiments.harness.network_size import bounded_network
 
 __all__ = ["check_fit", "load_network", "load_tokenizer"]
 
@@ -26,7 +26,7 @@ def load_tokenizer(model: str) -> Any:
         UserError: There is none, or one without padding.
     """
     with _explained(model, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     if tokenizer.pad_token_id is None:
         raise UserError(
             f"model {model}: its tokenizer has no padding token, expected one, as sentences of a batch have different "
@@ -46,8 +46,11 @@ def load_network(model: str, head: Any, **options: Any) -> nn.Module:
     Raises:
         UserError: There is no such model, its weights are missing, damaged or pickled, or it has no such output layer.
     """
-    with _explained(model, "model"):
-        network, info = head.from_pretrained(model, use_safetensors=True, output_loading_info=True, **options)
+    with _explained(model, "model"), bounded_network():
+        _check_attention(AutoConfig.from_pretrained(model, trust_remote_code=False))
+        network, info = head.from_pretrained(
+            model, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **options
+        )
     prefix = f"{network.base_model_prefix}."
     # a pooler belongs to the output layer: models that were pretrained without one have none
     missing = [name for name in sorted(info["missing_keys"]) if name.startswith(prefix) and "pooler" not in name]
@@ -58,6 +61,13 @@ def load_network(model: str, head: Any, **options: Any) -> nn.Module:
             f"{type(network).__name__}; config.json and model.safetensors belong to different models"
         )
     return network
+
+
+def _check_attention(config: Any) -> None:
+    """Raise ValueError where a configuration asks for a kernel of the hub, which is code that transformers fetches."""
+    asked = config._attn_implementation
+    if asked not in (None, "eager", "sdpa"):
+        raise ValueError(f"config.json asks for the attention {asked!r}, expected eager or sdpa; remove the entry")
 
 
 def check_fit(config: FineTuneOptions, network: Any, tokenizer: Any) -> None:
@@ -87,7 +97,7 @@ def _explained(model: str, what: str) -> Iterator[None]:
     logging.disable_progress_bar()
     try:
         yield
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # on a configuration that makes no sense the library raises nearly anything
         raise UserError(
             f"model {model}: its {what} cannot be loaded ({' '.join(str(error).split())}); expected a folder of "
             f"Hugging Face with config.json, model.safetensors and the tokenizer's files, or a name on the hub (which "

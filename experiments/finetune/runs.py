@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.datasets.safe_arrays import read_arrays
 from experiments.files import DamagedFileError, UserError
 from experiments.finetune.config import GlueConfig, GlueName, ManyRuns
 from experiments.finetune.metrics import weighted_score
@@ -82,8 +83,11 @@ def _counts(items: int) -> NDArray[np.float64]:
 
 def _read(path: Path, kind: str) -> tuple[NDArray[Any], NDArray[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return arrays[f"{kind}_test"], arrays["labels_test"]
+        arrays = read_arrays(path, remedy="")
+        outputs, labels = arrays[f"{kind}_test"], arrays["labels_test"]
+        if outputs.ndim != 3 or outputs.dtype.kind != "f" or labels.shape != outputs.shape[1:2]:
+            raise ValueError(f"predictions {list(outputs.shape)} of labels {list(labels.shape)}")
+        return outputs, labels
     except (OSError, ValueError, KeyError) as error:
         raise DamagedFileError(
             f"{path} cannot be read ({error}), expected the predictions of a training; remove its folder, and the same "

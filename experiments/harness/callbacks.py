@@ -20,7 +20,7 @@ from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.files import write_atomic
+from experiments.files import unwritable, write_atomic
 
 __all__ = ["BatchBar", "EarlyStopping", "EpochBar", "History", "RandomState", "SamplerEpoch"]
 
@@ -109,8 +109,11 @@ class History(pl.Callback):
             return
         if self.rows[-1].keys() <= set(self._columns):
             # a line alone: the whole file at every one of a thousand short epochs would cost as much as they do
-            with self.path.open("ab") as file:
-                file.write(self._lines(self.rows[-1:]))
+            try:
+                with self.path.open("ab") as file:
+                    file.write(self._lines(self.rows[-1:]))
+            except OSError as error:
+                raise unwritable(self.path, error) from error
         else:
             self.write()
 
@@ -134,6 +137,11 @@ class History(pl.Callback):
         epochs = [row["epoch"] for row in self.rows]
         if epochs != list(range(len(epochs))):
             raise ValueError(f"the history has the epochs {epochs}, expected each once, from 0 on")
+        numbers = all(
+            type(name) is str and type(value) in (int, float) for row in self.rows for name, value in row.items()
+        )
+        if not numbers or not all("step_ms" in row for row in self.rows):
+            raise ValueError("the history has a row without step_ms, or with what is no number")
 
 
 def _now(trainer: pl.Trainer) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import lightning.pytorch as pl
 import torch
@@ -21,11 +21,15 @@ from torch import Tensor
 
 from experiments.files import UserError, write_atomic
 from experiments.harness.callbacks import EarlyStopping
+from experiments.harness.cluster import stop_asked
 
 __all__ = ["AtomicCheckpointIO", "Checkpoints", "read_run", "read_weights"]
 
 # Between two checkpoints of a run that names no number of epochs: short epochs stay short, long ones are all kept.
 SECONDS = 5.0
+
+_CITED = 300  # letters of the error of a library
+_MOST_COPIES = 4  # of what a checkpoint stores: tied weights are there once, under several names
 
 # What checkpoints hold: a type, or the parts of a dictionary; {...: shape} stands for any names.
 _TENSORS = {...: Tensor}
@@ -67,18 +71,50 @@ def read_weights(path: Path, *, map_location: Any = "cpu") -> dict[str, Tensor]:
 
 def _read(path: Path, map_location: Any, shape: Mapping[Any, Any]) -> dict[str, Any]:
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise BadZipFile("it is a folder, a pipe or a device")
         with ZipFile(path) as archive:
+            _check_sizes(archive, path.stat().st_size)
             # torch.save writes a checksum of every part, and torch.load looks at none of them
             damaged = archive.testzip()
         if damaged is not None:
             raise BadZipFile(f"the checksum of {damaged} is wrong")
         checkpoint = torch.load(path, map_location=map_location, weights_only=True)
+        _check_tensors(checkpoint, path.stat().st_size)
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; pass --overwrite to train again") from error
     except Exception as error:  # on damaged bytes the readers raise nearly anything
-        raise _bad(path, f"it cannot be read ({type(error).__name__}: {error})") from error
+        seen = " ".join(str(error).split())[:_CITED]  # torch adds a page of advice
+        raise _bad(path, f"it cannot be read ({type(error).__name__}: {seen})") from error
     _require(path, checkpoint, shape, "checkpoint")
     return dict(checkpoint)
+
+
+def _check_sizes(archive: ZipFile, size: int) -> None:
+    """Refuse parts that take more memory than the file has bytes: packed ones, or ones that lie over each other."""
+    parts = archive.infolist()
+    if any(part.compress_type != ZIP_STORED for part in parts) or sum(part.file_size for part in parts) > size:
+        raise BadZipFile(f"its parts are packed, or larger than the {size} bytes of the file")
+
+
+def _check_tensors(checkpoint: Any, size: int) -> None:
+    """Refuse tensors that a few bytes in the file make large: views that repeat numbers, sparse ones, of no device."""
+    left, seen, total = [checkpoint], set[int](), 0
+    while left:
+        value = left.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            if value.layout != torch.strided or value.is_meta or value.nbytes > value.untyped_storage().nbytes():
+                raise ValueError(f"a tensor {list(value.shape)} that is not stored number by number")
+            total += value.nbytes
+            if total > _MOST_COPIES * size:
+                raise ValueError(f"tensors of {total} bytes in a file of {size}")
+        elif isinstance(value, dict):
+            left += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple | set):
+            left += value
 
 
 def _require(path: Path, found: Any, shape: Any, name: object) -> None:
@@ -171,7 +207,8 @@ class Checkpoints(Checkpoint):
         due = epochs % self.every == 0 if self.every else time.monotonic() - self._written >= SECONDS
         # several ranks have several clocks, and a signal may reach one of them only
         interrupted, due = (
-            trainer.strategy.reduce_boolean_decision(decision, all=False) for decision in (self._interrupted, due)
+            trainer.strategy.reduce_boolean_decision(decision, all=False)
+            for decision in (self._interrupted or stop_asked(), due)
         )
         if interrupted or due or trainer.should_stop or epochs == trainer.max_epochs:
             self._write(trainer)

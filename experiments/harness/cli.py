@@ -78,7 +78,10 @@ def command_line(script: str, config: Any, *, always: Sequence[str] = ()) -> str
 
 def user_error(error: object, *, code: int) -> int:
     """Print an error of the user's in one line and hand back the exit code."""
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    line = " ".join(str(error).split())
+    # a file may hold signs that move the cursor of the terminal or change its title
+    shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in line)
+    print(f"error: {shown}", file=sys.stderr)
     return code
 
 

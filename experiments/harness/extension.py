@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,11 @@ def open_training(folder: Path, config: Any) -> dict[str, float] | None:
         UserError: As :func:`open_run`, or the run has more epochs than are asked for.
     """
     metrics = read_metrics(folder) if config.resume else None
-    epochs = None if metrics is None else int(metrics["epochs"])
+    epochs = None if metrics is None else metrics.get("epochs", 0.5)
+    if epochs is not None and not (math.isfinite(epochs) and epochs == int(epochs)):
+        raise UserError(
+            f"{folder / 'metrics.json'} tells no number of epochs; remove it, and the same command makes it again"
+        )
     if epochs is not None and epochs > config.max_epochs:
         raise UserError(
             f"{folder} holds a run of {epochs} epochs, and max_epochs is {config.max_epochs}; pass --max-epochs "

@@ -21,7 +21,7 @@ from experiments.files import UserError, drawn_here, read_json, remove_partials,
 from experiments.harness.options import OptionError, RunOptions, SweepOptions, configuration
 from experiments.harness.safe_yaml import read_yaml
 
-__all__ = ["exclusive", "open_results", "open_run", "saved_config", "saved_options"]
+__all__ = ["FolderInUseError", "exclusive", "holder", "open_results", "open_run", "saved_config", "saved_options"]
 
 Config = TypeVar("Config")
 Arguments = ParamSpec("Arguments")
@@ -37,7 +37,13 @@ _FOLDERS = ("checkpoints", "figures")
 # What every config.yaml of ours has, of whichever script; a file of that name without them is somebody else's.
 _SIGNATURE = {"out", "data_root", "device", "checkpoint_every", "progress"}
 
+_NOTE_BYTES = 1000  # of what says who holds a folder; a name of a machine is part of it
+
 _held: dict[Path, FileLock] = {}
+
+
+class FolderInUseError(UserError):
+    """Another process works in a folder."""
 
 
 def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> None:
@@ -60,6 +66,7 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
     for name in (*_FILES, *_CHECKPOINTS):
         remove_partials(folder / name)
     present = _present(folder)
+    _refuse_links(folder)
     if present and config.overwrite:
         _remove_run(folder, present)
     elif present:
@@ -97,6 +104,11 @@ def exclusive(run: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     return wrapped
 
 
+def holder(folder: Path) -> str:
+    """Who holds a folder, in words that are no other process's."""
+    return _holder(folder / ".holder")
+
+
 def saved_options(folder: Path) -> dict[str, Any]:
     """The content of config.yaml in the folder of a run.
 
@@ -105,6 +117,8 @@ def saved_options(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.yaml"
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{path} is a folder, a pipe or a device")
         return read_yaml(path)
     except (OSError, ValueError) as error:  # a ValueError names the file
         problem = error if isinstance(error, ValueError) else f"{path} cannot be read ({error.strerror or error})"
@@ -123,6 +137,7 @@ def saved_config(
         UserError: The folder holds no run, or its config.yaml is damaged or has a value that is not allowed.
     """
     path = folder / "config.yaml"
+    _refuse_links(folder)
     if not path.is_file():
         raise UserError(f"{folder} holds no run (config.yaml is missing); train one: python -m {script} train")
     known = {field.name for field in fields(config_type)}  # type: ignore[arg-type]
@@ -138,6 +153,13 @@ def _present(folder: Path, *more: str) -> list[str]:
     return [name for name in (*_FILES, *_FOLDERS, *more) if os.path.lexists(folder / name)]
 
 
+def _refuse_links(folder: Path) -> None:
+    """Raise UserError where a folder inside of a run's is a symbolic link: what is written there would be elsewhere."""
+    link = next((path for path in (folder / name for name in _FOLDERS) if path.is_symlink()), None)
+    if link is not None:
+        raise UserError(f"{link} is a symbolic link, which no script here makes; remove it, or choose another --out")
+
+
 def _hold(folder: Path) -> None:
     """Lock a folder for this process, and note in it who that is, for whoever comes too."""
     folder = folder.resolve()
@@ -148,7 +170,7 @@ def _hold(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
-        raise UserError(f"{folder} is in use by {_holder(note)}; wait for it, or choose another --out") from None
+        raise FolderInUseError(f"{folder} is in use by {_holder(note)}; wait for it, or choose another --out") from None
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return  # where nothing can be written, nobody writes; a run that is complete there can still be read
@@ -159,10 +181,12 @@ def _hold(folder: Path) -> None:
 
 
 def _holder(note: Path) -> str:
-    try:
-        return note.read_text()
-    except OSError:
-        return "another process"
+    text = ""
+    with suppress(OSError, UnicodeDecodeError):
+        if note.is_file():
+            with note.open("rb") as file:
+                text = file.read(_NOTE_BYTES).decode()
+    return text if text and text.isprintable() else "another process"
 
 
 def _remove_run(folder: Path, present: Sequence[str]) -> None:
@@ -172,7 +196,7 @@ def _remove_run(folder: Path, present: Sequence[str]) -> None:
     if not saved_options(folder).keys() >= _SIGNATURE:
         raise UserError(f"{folder / 'config.yaml'} was not written by these scripts; choose another --out")
     ours = list(_written(folder))
-    link = next((path for path in (*ours, *(folder / name for name in _FOLDERS)) if path.is_symlink()), None)
+    link = next((path for path in ours if path.is_symlink()), None)
     if link is not None:
         raise UserError(f"{link} is a symbolic link, which no script here makes; remove it, or choose another --out")
     # config.yaml at last: if this is interrupted, the rest can still be told to be ours

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentError
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -15,6 +15,8 @@ from experiments.harness.safe_yaml import bounded_text, load_plain, mapping
 from experiments.harness.words import did_you_mean, expected_one_of
 
 __all__ = ["first_line", "option_parser", "parse"]
+
+_WRITTEN = ("out", "results", "cache")  # options that name what is written
 
 # the values of options are YAML themselves, on the command line and inside a file
 set_loader("yaml", load_plain, exceptions=(yaml.YAMLError,))
@@ -28,6 +30,7 @@ def parse(config_type: type, arguments: Sequence[str], *, name: str) -> dict[str
         SystemExit: The help was asked for and has been printed.
     """
     parser = option_parser(config_type, name=name)
+    parser.given = {word.partition("=")[0] for word in arguments}
     try:
         options: dict[str, Any] = parser.parse_args(arguments).as_dict()
     except ArgumentError as error:
@@ -36,7 +39,7 @@ def parse(config_type: type, arguments: Sequence[str], *, name: str) -> dict[str
     return options
 
 
-def option_parser(config_type: type, *, name: str) -> ArgumentParser:
+def option_parser(config_type: type, *, name: str) -> _Parser:
     """The parser of a command; see :func:`parse`."""
     parser = _Parser(
         prog=f"python -m {name}", description=first_line(config_type), exit_on_error=False, allow_abbrev=False
@@ -53,6 +56,8 @@ def first_line(config_type: type) -> str:
 
 class _Parser(ArgumentParser):
     """Options with dashes, switches without a value, what is required by position: ``bam1 --seeds 10 --resume``."""
+
+    given: Collection[str] = ()  # words of the command line
 
     def add_argument(self, *names: Any, **options: Any) -> Any:
         # jsonargparse looks for this option of its own under its name
@@ -73,7 +78,9 @@ class _ConfigFile(ActionConfigFile):
         path = Path(values)
         try:
             text = bounded_text(path)  # once: a pipe has it only once
-            _check_names(mapping(text, path), parser)
+            found = mapping(text, path)
+            _check_names(found, parser)
+            _check_places(found, path, parser)
             self.apply_config(parser, cfg, self.dest, text)
         except OSError as error:
             raise ArgumentError(None, f"--config {path}: {error.strerror}") from error
@@ -89,6 +96,27 @@ def _check_names(found: Mapping[str, Any], parser: ArgumentParser) -> None:
     unknown = next((name for name in found if name not in names), None)
     if unknown is not None:
         raise ArgumentError(None, f"there is no option {unknown}{did_you_mean(names, unknown)}")
+
+
+def _check_places(found: Mapping[str, Any], path: Path, parser: _Parser) -> None:
+    """What is removed or written elsewhere is said on the command line: the file may be a stranger's."""
+    if found.get("overwrite"):
+        raise ArgumentError(None, "overwrite is not read from a file; pass --overwrite, or remove the line")
+    homes = Path.cwd().resolve(), path.resolve().parent
+    for name in _WRITTEN:
+        value = found.get(name)
+        if not isinstance(value, str) or f"--{name}" in parser.given:
+            continue
+        try:
+            place = Path(value).resolve()
+        except (OSError, ValueError, RuntimeError) as error:  # a zero byte, links in a circle
+            raise ArgumentError(None, f"{path}: {name} is {value!r} ({error}), expected the name of a place") from error
+        if not any(place.is_relative_to(home) for home in homes):
+            raise ArgumentError(
+                None,
+                f"{name} is {value}, expected a place inside of {homes[0]} or of {homes[1]}, where the file is; pass "
+                f"--{name} if this is where to write",
+            )
 
 
 def _explained(parser: ArgumentParser, error: Exception) -> str:

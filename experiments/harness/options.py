@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from jsonargparse import ArgumentError, ArgumentParser
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt, register_type, restricted_number_type
@@ -130,12 +130,15 @@ class SweepOptions(RunOptions):
     """How to run many trainings.
 
     Args:
-        workers: Trainings at a time, each on one thread.
+        workers: Trainings at a time on this machine, each on one thread.
+        cluster: Address of a Dask scheduler, such as tcp://host:8786, whose workers train instead, as many as there
+            are; they must have this program and see its files, data and results, under the same names.
         results: The page whose section is written; when omitted experiments/RESULTS.md by tables and studies, none by
             comparisons. Pictures go into the folder pictures/ beside it.
     """
 
     workers: PositiveInt = 2
+    cluster: str | None = None
     results: Path | None = None
 
 
@@ -164,9 +167,14 @@ def _checked(config_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = _parser(config_type).parse_object(dict(values)).as_dict()
     except ArgumentError as error:
         raise OptionError(" ".join(str(error).split())) from error
+    hints = {field.name: field.type for field in fields(config_type)}
     for name, value in found.items():
+        if value is None and name in values and type(None) not in get_args(hints.get(name)):
+            raise OptionError(f"{name} is null, expected a value")
         if isinstance(value, float) and not math.isfinite(value):
             raise OptionError(f"{name} is {value}, expected a finite number")
+        if isinstance(value, int) and value.bit_length() > 63:
+            raise OptionError(f"{name} has {value.bit_length()} bits, expected a number of 63 at most")
     return found
 
 

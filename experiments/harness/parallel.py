@@ -1,4 +1,4 @@
-"""Many trainings at once, in processes of one thread.
+"""Many trainings at once, in processes of one thread, of this machine or of a cluster.
 
 Ctrl-C and SIGTERM reach the process that starts the trainings; it starts no more of them and passes the signal on to
 its workers, whose trainings finish their epoch and leave a checkpoint. Workers end when that process is gone.
@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
+from functools import partial
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ import torch
 from tqdm import tqdm
 
 from experiments.files import UserError
+from experiments.harness.cluster import Cluster, trainings_on
 
 __all__ = ["run_all"]
 
@@ -40,20 +42,25 @@ def run_all(
     configs: Mapping[Key, Config],
     *,
     workers: int,
+    cluster: Cluster | None = None,
     progress: bool = True,
     describe: Callable[[Key, Metrics], str] = lambda key, _: str(key),
 ) -> dict[Key, Metrics]:
     """Run every configuration, in this order: their metrics, by the keys of the configurations.
 
-    One worker is this process itself. ``describe`` makes the text beside the bar after a run has finished.
+    One worker is this process itself; a cluster has workers of its own. ``describe`` makes the text beside the bar
+    after a run has finished.
 
     Raises:
         KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; the runs in progress leave their checkpoints.
-        UserError: That of a run, or a worker was killed.
+        UserError: That of a run, a worker was killed, or there is no such cluster; see :func:`trainings_on`.
     """
     metrics: dict[Key, Metrics] = {}
     with tqdm(total=len(configs), unit="run", disable=not progress) as bar, _sigterm_as_ctrl_c():
-        finished = _serially(run, configs) if workers == 1 else _in_processes(run, configs, workers, bar)
+        if cluster is not None:
+            finished = _on_cluster(run, configs, cluster, bar)
+        else:
+            finished = _serially(run, configs) if workers == 1 else _in_processes(run, configs, workers, bar)
         try:
             with closing(finished):
                 for key, found in finished:
@@ -83,24 +90,14 @@ def _serially(
 def _in_processes(
     run: Callable[[Config], Metrics], configs: Mapping[Key, Config], workers: int, bar: Any
 ) -> Generator[tuple[Key, Metrics], None, None]:
-    others = set(multiprocessing.active_children())
-    waiting, running = deque(configs.items()), dict[Future[Metrics], Key]()
+    others, running = set(multiprocessing.active_children()), dict[Future[Metrics], Key]()
     context = multiprocessing.get_context("spawn")
     for name, value in _KEEP_MEMORY.items():
         os.environ.setdefault(name, value)  # what the user has set himself stays
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
         try:
-            while waiting or running:
-                # not all at once: workers fetch runs ahead, and would train these too after Ctrl-C
-                while waiting and len(running) < workers:
-                    key, config = waiting.popleft()
-                    with _signals_held():
-                        running[pool.submit(_run_in_worker, run, config)] = key
-                done, _ = wait(running, timeout=1, return_when=FIRST_COMPLETED)
-                if sys.stderr.isatty():
-                    bar.refresh()  # the clock goes on
-                for future in done:
-                    yield running.pop(future), future.result()
+            # not all at once: workers fetch runs ahead, and would train these too after Ctrl-C
+            yield from _as_completed(partial(pool.submit, _run_in_worker, run), configs, running, workers, bar)
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             started = [process for process in multiprocessing.active_children() if process not in others]
@@ -113,6 +110,34 @@ def _in_processes(
                 ) from error
             _stop(started, running)
             raise
+
+
+def _on_cluster(
+    run: Callable[[Config], Metrics], configs: Mapping[Key, Config], cluster: Cluster, bar: Any
+) -> Generator[tuple[Key, Metrics], None, None]:
+    with trainings_on(cluster) as submit:
+        yield from _as_completed(partial(submit, run), configs, {}, len(configs), bar)
+
+
+def _as_completed(
+    submit: Callable[[Config], Future[Metrics]],
+    configs: Mapping[Key, Config],
+    running: dict[Future[Metrics], Key],
+    most: int,
+    bar: Any,
+) -> Generator[tuple[Key, Metrics], None, None]:
+    """Submit every configuration, with ``most`` of them ``running`` at a time: the metrics as they come."""
+    waiting = deque(configs.items())
+    while waiting or running:
+        while waiting and len(running) < most:
+            key, config = waiting.popleft()
+            with _signals_held():
+                running[submit(config)] = key
+        done, _ = wait(running, timeout=1, return_when=FIRST_COMPLETED)
+        if sys.stderr.isatty():
+            bar.refresh()  # the clock goes on
+        for future in done:
+            yield running.pop(future), future.result()
 
 
 def _stop(processes: list[BaseProcess], running: Mapping[Future[Metrics], object]) -> None:

@@ -8,9 +8,10 @@ from typing import Any, NoReturn
 
 import yaml
 
-__all__ = ["MAX_BYTES", "bounded_text", "load_plain", "mapping", "read_yaml"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "bounded_text", "load_plain", "mapping", "read_yaml"]
 
 MAX_BYTES = 2**16  # a config.yaml of the scripts has less than a twentieth of it
+MAX_DEPTH = 64  # of lists in lists; a config.yaml has two or three
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -28,6 +29,21 @@ class _PlainLoader(yaml.SafeLoader):
         )
 
     fetch_alias = fetch_anchor
+
+    # the time that the scanner takes grows with the square of the depth
+    def fetch_flow_collection_start(self, token: Any) -> None:
+        """A list or a mapping in brackets."""
+        self._check_depth(self.flow_level)
+        super().fetch_flow_collection_start(token)
+
+    def add_indent(self, column: int) -> bool:
+        """A list or a mapping in lines."""
+        self._check_depth(len(self.indents))
+        return bool(super().add_indent(column))
+
+    def _check_depth(self, depth: int) -> None:
+        if depth >= MAX_DEPTH:
+            raise yaml.MarkedYAMLError(problem="it nests too deeply", problem_mark=self.get_mark())
 
 
 _PlainLoader.add_implicit_resolver(

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from experiments.files import user_errors
 from experiments.harness.cli import command_line
+from experiments.harness.cluster import Cluster
 from experiments.harness.folder import open_run
 from experiments.harness.options import RunOptions, SweepOptions
 from experiments.harness.parallel import run_all
@@ -107,6 +108,11 @@ class Sweep:
         """Folder of the pictures: beside the page, where the section shows them, else in the sweep's own."""
         return self.folder / "figures" if self.page is None else self.page.parent / "pictures"
 
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster that trains, if one does."""
+        return None if self.config.cluster is None else Cluster(self.config.cluster, self.folder)
+
     def open(self) -> Sweep:
         """Prepare the folder; see :func:`open_run`."""
         with user_errors(ValueError, OSError):
@@ -141,8 +147,11 @@ class Sweep:
             score = f": {shown} {metrics[shown]:.3f}" if shown in metrics else ""
             return f"{', '.join(map(str, key[:-1]))}, seed {key[-1]}{score}"
 
-        workers, progress = self.config.workers, self.config.progress
-        return Trainings(configs, run_all(run, configs, workers=workers, progress=progress, describe=describe))
+        metrics = run_all(
+            run, configs, workers=self.config.workers, cluster=self.cluster, progress=self.config.progress,
+            describe=describe,
+        )  # fmt: skip
+        return Trainings(configs, metrics)
 
     def finish(
         self,

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from experiments.files import UserError, user_errors
 from experiments.harness.callbacks import BatchBar, EarlyStopping, EpochBar, History, RandomState, SamplerEpoch
 from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints, read_weights
+from experiments.harness.network_size import bounded_network
 from experiments.harness.options import BatchOptions, Device, TrainingOptions
 from experiments.harness.results import write_environment
 from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior, Prior
@@ -296,12 +297,17 @@ def seeded_build(build: Callable[[PriorFactory], Model], prior: PriorFactory, *,
     """A network whose initial weights depend on the seed alone, and not on which prior it has.
 
     The random state afterwards is that of the seed, so the dropout masks of the first step are alike too.
+
+    Raises:
+        UserError: The network is larger than :data:`MOST_NUMBERS` allows.
     """
     pyro.set_rng_seed(seed)
     # a fixed prior has no parameters and draws no random numbers
-    reference = build(lambda *_: FixedGammaPrior())
+    with bounded_network():
+        reference = build(lambda *_: FixedGammaPrior())
     pyro.set_rng_seed(seed)
-    model = build(prior)
+    with bounded_network():
+        model = build(prior)
     model.load_state_dict(dict(reference.named_parameters()), strict=False)
     pyro.set_rng_seed(seed)
     return model

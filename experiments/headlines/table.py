@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from experiments.datasets.text.headlines import HeadlineText
-from experiments.files import UserError, user_errors
+from experiments.files import UserError, read_text, user_errors
 from experiments.harness.folder import exclusive
 from experiments.harness.options import RunOptions, options_of
 from experiments.harness.sweep import Key, Sweep, Trainings
@@ -111,8 +111,7 @@ def _scores_by_text(trainings: Trainings[HeadlineConfig], row: str, test: Headli
     found = []
     for seed in trainings.seeds:
         path = Path(str(trainings.configs[row, seed].out)) / headlines.SUMMARIES
-        with user_errors(OSError):
-            lines = path.read_text().split("\n")[:-1]
+        lines = read_text(path, "remove its folder to train it again").split("\n")[:-1]
         if len(lines) != len(test):
             raise UserError(f"{path} has {len(lines)} lines, expected {len(test)}; remove its folder to train it again")
         found.append(rouge(lines, test.headlines))

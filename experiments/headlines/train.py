@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from experiments.files import user_errors
+from experiments.files import read_text, user_errors
 from experiments.harness.folder import exclusive, open_run
 from experiments.harness.results import read_metrics
 from experiments.headlines.config import HeadlineConfig
@@ -58,6 +58,8 @@ def run_and_show(config: HeadlineConfig) -> None:
     print(metrics_table(metrics))
     print_verdict(metrics)
     texts = load_texts(config)["test"]
-    for number, headline in enumerate((folder / SUMMARIES).read_text().split("\n")[:3]):
+    for number, headline in enumerate(
+        read_text(folder / SUMMARIES, "remove the folder to train again").split("\n")[:3]
+    ):
         print(f"\ntext:      {texts.texts[number]}\npeople:    {texts.headlines[number][0]}\nnetwork:   {headline}")
     print(f"\nsaved in {folder}")

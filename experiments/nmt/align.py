@@ -11,6 +11,7 @@ from torch import Tensor
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.files import UserError, user_errors
 from experiments.nmt.alignment_figures import pair_figure
+from experiments.nmt.alignment_page import MOST_PAIRS, alignment_views, write_page
 from experiments.nmt.alignment_table import table_lines
 from experiments.nmt.alignments import PairAlignment, align_pairs
 from experiments.nmt.config import AlignConfig, ProbabilityCombineName
@@ -21,7 +22,7 @@ from experiments.nmt.linking import combine_pairs, link_both
 from experiments.nmt.model import Trained, load_trained
 from experiments.reporting.figures import save
 from experiments.sequence.own_text import refuse_to_replace, write_lines
-from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment
+from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment
 
 __all__ = ["AlignConfig", "align_file", "aligned_pairs"]
 
@@ -30,7 +31,10 @@ def align_file(config: AlignConfig) -> Path:
     """Write the alignments and the pictures, print where they are and, against gold links, the error rate."""
     if config.symmetrise in get_args(ProbabilityCombineName) and config.method == "argmax":
         raise UserError(f"--symmetrise {config.symmetrise} combines probabilities; expected --method mbr or threshold")
+    if config.compare and not config.html:
+        raise UserError("--compare is about the page of --html; pass both, or neither")
     trained = load_trained(config.run, device=config.device)
+    networks = _compared(config, trained)
     reverse = None if config.reverse is None else _load_reverse(config, trained)
     text = _read(config, trained, (config.source, config.target))
     check_divided(text, (config.source, config.target))
@@ -42,8 +46,8 @@ def align_file(config: AlignConfig) -> Path:
     if config.gold is None and trained.config.words != "none":
         sides = zip(text.languages, (text.source, text.target), strict=True)
         words = {config.out / f"words.{language}": side for language, side in sides}
-    path, table = config.out / "alignments.txt", config.out / "probabilities.tsv"
-    files = [path, *words, *pictures, *([table] if config.table else [])]
+    path, table, page = (config.out / name for name in ("alignments.txt", "probabilities.tsv", "alignments.html"))
+    files = [path, *words, *pictures, *([table] if config.table else []), *([page] if config.html else [])]
     refuse_to_replace(files, overwrite=config.overwrite)
     gold = None
     if config.gold is not None:
@@ -72,9 +76,32 @@ def align_file(config: AlignConfig) -> Path:
         print(f"AER {scores.aer:.3f}, precision {scores.precision:.3f}, recall {scores.recall:.3f}")
         if (warning := better_reading(links, gold)) is not None:
             print(f"warning: {config.gold}: {warning}", file=sys.stderr)
+    known = None if gold is None else gold.links
     for place, picture in enumerate(pictures):
-        print(save(pair_figure(pairs[place], gold=None if gold is None else gold.links[place]), picture))
+        chosen = None if known is None else known[place]
+        print(save(pair_figure(pairs[place], gold=chosen, title=picture.stem, languages=text.languages), picture))
+    if config.html:
+        _write_html(page, config, networks, text, pairs, known)
     return path
+
+
+def _write_html(
+    path: Path,
+    config: AlignConfig,
+    networks: dict[str, Trained],
+    text: ParallelText,
+    pairs: list[PairAlignment],
+    gold: list[GoldAlignment] | None,
+) -> None:
+    """The page of the first pairs, of which the first network's alignments are there already."""
+    shown = text.first(MOST_PAIRS)
+    if len(shown) < len(text):
+        print(f"{path.name} has the first {len(shown)} of {len(text)} pairs")
+    first, *others = networks
+    schemes = {first: pairs[: len(shown)]}
+    schemes |= {name: aligned_pairs(networks[name], shown, num_samples=config.num_samples) for name in others}
+    views = alignment_views(schemes, languages=text.languages, gold=gold)
+    print(write_page(path, views, title=f"{config.source.name} and {config.target.name}, aligned"))
 
 
 def _read(config: AlignConfig, trained: Trained, files: tuple[Path, Path]) -> ParallelText:
@@ -97,6 +124,28 @@ def _load_reverse(config: AlignConfig, trained: Trained) -> Trained:
             f"{ours.words}; expected the same, as links count words"
         )
     return other
+
+
+def _compared(config: AlignConfig, trained: Trained) -> dict[str, Trained]:
+    """The network and those to compare it with, by their guide, and their folder where two have the same one."""
+    found = [trained, *(load_trained(folder, device=config.device) for folder in config.compare)]
+    folders = [config.run, *config.compare]
+    for folder, other in zip(folders, found, strict=True):
+        for name, option in (("source", "source"), ("target", "target"), ("words", "tokenize"), ("lowercase",) * 2):
+            ours, theirs = getattr(trained.config, name), getattr(other.config, name)
+            if ours != theirs:
+                raise UserError(
+                    f"--compare {folder} was trained with {option} {theirs}, {config.run} with {ours}; expected the "
+                    f"same, as both are to align the same words"
+                )
+    guides: list[str] = [one.config.guide for one in found]
+    names = [
+        guide if guides.count(guide) == 1 else f"{guide} ({folder.name})"
+        for guide, folder in zip(guides, folders, strict=True)
+    ]
+    if len(set(names)) < len(names):
+        raise UserError(f"the networks to compare would be called {names}; give their folders names of their own")
+    return dict(zip(names, found, strict=True))
 
 
 def aligned_pairs(

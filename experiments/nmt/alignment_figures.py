@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
@@ -20,10 +21,17 @@ _LEVEL = 0.9  # mass of the credible intervals
 _LONGEST = 18  # letters of a word that are shown; one long word would take the place of the picture
 
 
-def pair_figure(pair: PairAlignment, *, gold: GoldAlignment | None = None, title: str = "") -> Figure:
+def pair_figure(
+    pair: PairAlignment,
+    *,
+    gold: GoldAlignment | None = None,
+    title: str = "",
+    languages: tuple[str, str] = ("source", "target"),
+) -> Figure:
     """Mean of samples beside their credible intervals; prior beside an exact posterior; weights alone.
 
-    Gold links are outlined: solid where sure, dotted where only possible.
+    Gold links are outlined: solid where sure, dotted where only possible. Colours follow the square root of the
+    weights, so that the small ones of long sentences can be told apart.
     """
     panels: list[tuple[str, Tensor, str, float | None]]
     if len(pair.posterior) > 1:
@@ -34,7 +42,7 @@ def pair_figure(pair: PairAlignment, *, gold: GoldAlignment | None = None, title
         panels = [("prior", pair.prior, "Reds", 1.0), ("posterior", pair.posterior[0], "Blues", 1.0)]
     else:
         panels = [("attention weight", pair.posterior[0], "Blues", 1.0)]
-    figure = _heatmaps(panels, pair.source, pair.target)
+    figure = _heatmaps(panels, pair.source, pair.target, languages)
     if gold is not None:
         _outline(figure, gold, panels=len(panels))
     figure.suptitle(title, fontsize=11)
@@ -63,7 +71,10 @@ def agreement_heatmap(alignments: Mapping[str, Sequence[Alignment]], *, title: s
 
 
 def _heatmaps(
-    panels: Sequence[tuple[str, Tensor, str, float | None]], source: Sequence[str], target: Sequence[str]
+    panels: Sequence[tuple[str, Tensor, str, float | None]],
+    source: Sequence[str],
+    target: Sequence[str],
+    languages: tuple[str, str],
 ) -> Figure:
     """Weights ``[M, N]`` side by side: their name, colours, and the top of their scale, the largest when None."""
     rows, columns = len(target), len(source)
@@ -82,18 +93,23 @@ def _heatmaps(
             )
         shown = weights.detach().float().cpu().numpy()
         top = max(shown.max(), 1e-6) if top is None else top
-        image = axis.imshow(shown, cmap=colours, vmin=0, vmax=top, aspect="equal", interpolation="nearest")
+        image = axis.imshow(
+            shown, cmap=colours, norm=PowerNorm(0.5, vmin=0, vmax=top), aspect="equal", interpolation="nearest"
+        )
         axis.set_xticks(range(columns), [printable(word, _LONGEST) for word in source], rotation=90, fontsize=size)
         # on both panels: a row of 30 words is hard to follow from the other one
         axis.set_yticks(range(rows), [printable(word, _LONGEST) for word in target], fontsize=size)
         axis.xaxis.tick_top()
+        axis.xaxis.set_label_position("top")
         axis.tick_params(length=2)
-        axis.set_xlabel(name, fontsize=10)
+        axis.set(xlabel=languages[0], ylabel=languages[1])
+        axis.set_title(name, fontsize=10)
         # thin lines between the cells, so that one can follow a word across an empty stretch
         axis.vlines([x - 0.5 for x in range(1, columns)], -0.5, rows - 0.5, colors="0.9", linewidth=0.5)
         axis.hlines([y - 0.5 for y in range(1, rows)], -0.5, columns - 0.5, colors="0.9", linewidth=0.5)
         axis.spines[:].set_color("0.7")
-        figure.colorbar(image, ax=axis, shrink=0.7, aspect=25, pad=0.02)
+        ticks = [0, *(round(part * top, 2) for part in (0.05, 0.25, 0.5, 1))] if top > 0.2 else None
+        figure.colorbar(image, ax=axis, shrink=0.7, aspect=25, pad=0.02, ticks=ticks)
     return figure
 
 

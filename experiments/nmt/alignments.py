@@ -11,7 +11,7 @@ from torch import Tensor
 from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.nmt.model import Trained
-from experiments.sequence.alignments import EntropySums, align_batch
+from experiments.sequence.alignments import EntropySums, align_batch, predicts_by_posterior
 from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment, merge_pieces
 
 __all__ = ["PairAlignment", "align_pairs", "alignment_summary"]
@@ -72,7 +72,8 @@ def alignment_summary(trained: Trained, text: ParallelText, batches: Iterable[Ba
         return summary
     ordered = [pairs[index] for index in range(len(text))]
     found = [hard_alignment(pair.prior) for pair in ordered if pair.prior is not None]
-    if found:
+    # the prior of Bayesian attention sees the source alone, and is the same for every target word: it aligns nothing
+    if found and not predicts_by_posterior(trained):
         summary["test_prior_aer"] = alignment_error_rate(found, gold).aer
     summary["test_posterior_aer"] = alignment_error_rate([pair.links for pair in ordered], gold).aer
     return summary

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from experiments.reporting.columns import Runs
+from experiments.reporting.plots import Plot
 from experiments.reporting.report import Part
 from experiments.reporting.statistics import Difference, paired_difference
 
@@ -19,19 +20,36 @@ class Claim:
     text: str
     differences: dict[str, Difference]
     ours: bool = False
+    percent: bool = False  # of error rates, whose differences are percentage points
 
     @property
     def holds(self) -> bool:
         """Whether every confidence interval is below zero."""
         return all(difference.high < 0 for difference in self.differences.values())
 
+    @property
+    def verdict(self) -> str:
+        """The claim, and whether it holds."""
+        return f"{'holds' if self.holds else 'does not hold'}: {self.text}"
+
+    @property
+    def plot(self) -> Plot:
+        """The differences, drawn."""
+        unit = ", percentage points" if self.percent else ""
+        return Plot(f"{self.verdict}{unit}", self.differences, digits=self._digits, signed=True)
+
+    @property
+    def _digits(self) -> int:
+        return 2 if self.percent else 4
+
     def __str__(self) -> str:
-        lines = [f"{'holds' if self.holds else 'does not hold'}: {self.text}"]
-        return "\n".join([*lines, *(f"    {name}: {found.text(4)}" for name, found in self.differences.items())])
+        unit = " percentage points" if self.percent else ""
+        lines = [f"    {name}: {found.text(self._digits)}{unit}" for name, found in self.differences.items()]
+        return "\n".join([self.verdict, *lines])
 
 
 def claims(runs: Mapping[str, Runs]) -> list[Claim]:
-    """The paper's four claims, and one of ours: perplexity of normalising over the words before.
+    """The paper's three claims, and two of ours: on error rates, which it does not report, and on normalising.
 
     A claim on schemes or metrics that are missing is left out; so are all for a single seed, which has no interval.
 
@@ -41,12 +59,17 @@ def claims(runs: Mapping[str, Runs]) -> list[Claim]:
         return []
     found: list[Claim] = []
 
-    def add(text: str, *pairs: tuple[str, tuple[str, str], tuple[str, str]], ours: bool = False) -> None:
+    def add(
+        text: str, *pairs: tuple[str, tuple[str, str], tuple[str, str]], ours: bool = False, percent: bool = False
+    ) -> None:
         if pairs and all(row in runs and metric in runs[row][0] for _, *both in pairs for row, metric in both):
+            factor = 100 if percent else 1
             values = {
-                name: [[metrics[metric] for metrics in runs[row]] for row, metric in both] for name, *both in pairs
+                name: [[factor * metrics[metric] for metrics in runs[row]] for row, metric in both]
+                for name, *both in pairs
             }
-            found.append(Claim(text, {name: paired_difference(*both) for name, both in values.items()}, ours))
+            differences = {name: paired_difference(*both) for name, both in values.items()}
+            found.append(Claim(text, differences, ours, percent))
 
     posterior = ("categorical_enum", "test_posterior_aer")
     ppl = ("marginal - soft", ("marginal", "test_ppl"), ("soft", "test_ppl"))
@@ -55,7 +78,8 @@ def claims(runs: Mapping[str, Runs]) -> list[Claim]:
         "the alignment error rate of categorical_enum's posterior is below its own prior's, and below soft's",
         ("posterior - prior", posterior, ("categorical_enum", "test_prior_aer")),
         ("posterior - soft", posterior, ("soft", "test_posterior_aer")),
-    )
+        ours=True, percent=True,
+    )  # fmt: skip
     hard, dirichlet = ("hard_enum", "test_entropy"), ("dirichlet", "test_entropy")
     below = [(f"hard_enum - {row}", hard, (row, hard[1])) for row in runs if row != hard[0]]
     above = [(f"{row} - dirichlet", (row, hard[1]), dirichlet) for row in runs if row != dirichlet[0]]
@@ -70,7 +94,12 @@ def claims(runs: Mapping[str, Runs]) -> list[Claim]:
 def claim_parts(runs: Mapping[str, Runs]) -> list[Part]:
     """Parts of a report: the paper's claims, and apart from them ours; none without claims."""
     text = "Mean differences over the seeds with 95 % confidence intervals; a claim holds where all are below 0."
-    titles = {False: "Claims of the paper (Deng et al., 2018)", True: "A claim of ours, not of the paper"}
+    titles = {False: "Claims of the paper (Deng et al., 2018)", True: "Claims of ours, not of the paper"}
     checked = claims(runs)
-    lines = {ours: [str(claim) for claim in checked if claim.ours == ours] for ours in titles}
-    return [Part(title, text, lines="\n".join(lines[ours])) for ours, title in titles.items() if lines[ours]]
+    parts = []
+    for ours, title in titles.items():
+        chosen = [claim for claim in checked if claim.ours == ours]
+        if chosen:
+            lines, plots = "\n".join(map(str, chosen)), [claim.plot for claim in chosen]
+            parts.append(Part(title, text, lines=lines, plots=plots))
+    return parts

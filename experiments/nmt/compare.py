@@ -5,6 +5,8 @@ python -m experiments.compare
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from experiments.harness.folder import exclusive
 from experiments.harness.options import options_of
 from experiments.harness.sweep import Sweep, Trainings
@@ -12,33 +14,39 @@ from experiments.nmt import train as nmt
 from experiments.nmt.claims import claim_parts
 from experiments.nmt.config import SCHEMES, CompareTranslations, NormalizerName, TranslationConfig, TranslationOptions
 from experiments.nmt.evaluation import DEFINITIONS
-from experiments.nmt.figures import agreement_figure, ibm_error_rates, sentence_figures
-from experiments.reporting.columns import Column, summary_rows
+from experiments.nmt.figures import ibm_error_rates, picture_parts
+from experiments.nmt.summary import summarised
+from experiments.reporting.columns import Column, Runs, best_cells, summary_rows
+from experiments.reporting.plots import column_plots
 from experiments.reporting.report import Part, Report
 from experiments.sequence.compare import protocol, scheme_config, train_schemes
 from guides.schemes import build_scheme
 
 __all__ = ["SCHEMES", "CompareTranslations", "run"]
 
+PERPLEXITY = Column("perplexity", "test_ppl", better="lower")
+ERRORS = Column("AER posterior %", "test_posterior_aer", 1, 100, better="lower")
 COLUMNS = (
-    Column("perplexity", "test_ppl"),
-    Column("K-max ppl", "test_ppl_k_max"),
-    Column("BLEU", "test_bleu", 1),
-    Column("K-max BLEU", "test_bleu_k_max", 1),
-    Column("AER prior %", "test_prior_aer", 1, 100),
-    Column("AER posterior %", "test_posterior_aer", 1, 100),
+    PERPLEXITY,
+    Column("K-max ppl", "test_ppl_k_max", better="lower"),
+    Column("BLEU", "test_bleu", 1, better="higher"),
+    Column("K-max BLEU", "test_bleu_k_max", 1, better="higher"),
+    Column("AER prior %", "test_prior_aer", 1, 100, better="lower"),
+    ERRORS,
     Column("entropy", "test_entropy"),
     Column("temporal share", "temporal_share", 2),
     Column("ms/step", "step_ms", 0),
     Column("parameters", "parameters", 0, spread=False),
 )
 LEGEND = (
-    "Inference networks start at q = p. Translations by beam search. "
-    "Perplexity: alignments summed out exactly; weibull and lognormal: predictive, over samples of q(W | x, prefix); "
-    "dirichlet: over samples of its prior. AER: alignment error rate against the gold links, of the prior p(z | x, "
-    "y_<j), which does not see the word, and of the posterior, which does: that of the inference network "
-    "(categorical, dirichlet), else exact (marginal, hard); the attention weights of soft, weibull and lognormal are "
-    "all they have. Entropy of the mean weights that predict, in nats."
+    "Perplexity: how well the network predicts the words of the test translations, 1 would be certainty. Alignments "
+    "are summed out exactly; for weibull and lognormal it averages over samples of q(W | x, prefix), for dirichlet "
+    "over samples of its prior. BLEU is that of beam search.",
+    "AER: alignment error rate against the gold links, in per cent. The prior p(z | x, y_<j) does not see the word "
+    "that it is to predict, the posterior does: it is that of the inference network (categorical, dirichlet), else "
+    "exact (marginal, hard). Soft, weibull and lognormal have attention weights alone, which stand in the column of "
+    "the posterior; the prior of weibull and lognormal sees the source alone and aligns nothing, hence the dash.",
+    "Entropy of the mean weights that predict, in nats. Inference networks start at q = p.",
 )
 NORMALIZERS = (
     "Rows temporal: weights normalised over the words before, then over the source. Double normalisation sums over the "
@@ -55,11 +63,11 @@ def run(config: CompareTranslations) -> dict[str, float]:
     sweep = Sweep("experiments.compare", config, f"compare/{name}", free=free).open()
     trainings = _train(config, sweep)
     runs, normalised = trainings.by_row(), config.normalizers != ("softmax",)
-    legend = f"{protocol(config)} {LEGEND}{f' {NORMALIZERS}' if normalised else ''}"
-    parts = [Part(text=legend, rows=summary_rows("scheme", runs, COLUMNS)), *claim_parts(runs)]
+    table = Part(rows=summary_rows("scheme", runs, COLUMNS), best=best_cells(runs, COLUMNS))
+    legend = Part("What the columns are", "\n\n".join([protocol(config), *LEGEND, *[NORMALIZERS] * normalised]))
     print("Drawing the pictures ...", flush=True)
     first, folder = {row: trainings.first(row) for row in runs}, sweep.folder / "figures"
-    parts += [*sentence_figures(first, folder), agreement_figure(first, folder)]
+    parts = [table, _plots(runs), *picture_parts(first, folder), *claim_parts(runs)]
     baselines = ibm_error_rates(next(iter(first.values())), models=range(1, config.ibm + 1)) if config.ibm else []
     if baselines:
         how = "NLTK's, trained on the same pairs."
@@ -67,10 +75,21 @@ def run(config: CompareTranslations) -> dict[str, float]:
     report = Report(
         f"Translation: {config.dataset}{', normalised over the words before' if normalised else ''}",
         f"{name}{'-normalizers' if normalised else ''}",
-        parts,
+        [*parts, legend],
+        summarised(runs, perplexity=PERPLEXITY, errors=ERRORS),
     )
     meanings = {name: f"{text}; mean over seeds" for name, text in DEFINITIONS.items()}
     return sweep.finish(report, trainings, definitions=meanings)
+
+
+def _plots(runs: Mapping[str, Runs]) -> Part:
+    text = (
+        "In the table the best mean of a column is in bold. Below are the means over the seeds with 95 % confidence "
+        "intervals by Student's t, which are wide with few seeds: where two of them overlap by far, the order of the "
+        "rows says little."
+    )
+    plots = column_plots(runs, COLUMNS)
+    return Part("How far do the rows differ?", text, plots=plots, terminal=False, page=False)
 
 
 def _train(config: CompareTranslations, sweep: Sweep) -> Trainings[TranslationConfig]:

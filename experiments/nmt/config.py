@@ -216,6 +216,8 @@ class AlignConfig(FileOptions):
         table: Also write probabilities.tsv: prior, posterior and 90 % credible interval of every likely link; with
             --reverse of both directions, the mean of their probabilities unless --symmetrise product is given.
         pictures: Sentence pairs to draw, from the first on.
+        html: Also write alignments.html, one page to look at the first 200 pairs with, by prior and posterior of RUN.
+        compare: Folders of other networks of the same languages, to stand beside RUN on that page.
         num_samples: Posterior samples of random attention weights.
     """
 
@@ -233,6 +235,8 @@ class AlignConfig(FileOptions):
     gold_order: GoldOrder = "source-target"
     table: bool = False
     pictures: NonNegativeInt = 5
+    html: bool = False
+    compare: tuple[Path, ...] = ()
     num_samples: PositiveInt = 100
 
 

@@ -42,7 +42,8 @@ DEFINITIONS = {
     "test_ppl_k_max": "the same with the k_max largest weights of each word, renormalised, input feed included",
     "test_bleu": "BLEU of beam search on the test text, lower-cased where the text is (word pieces joined)",
     "test_bleu_k_max": "the same with the k_max largest weights of each word",
-    "test_prior_aer": "alignment error rate of the weights that predict a word, between words",
+    "test_prior_aer": "alignment error rate of the prior alignment, which predicts a word, between words; none of "
+    "Bayesian attention, whose prior sees the source alone",
     "test_posterior_aer": "alignment error rate of the posterior: of the inference network where there is one, else "
     "exact, p(z | x, y_<=j)",
     "temporal_share": "mixing weight of attention that is normalised over the words before, as trained",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from experiments.files import UserError, user_errors
+from experiments.files import UserError, read_text, user_errors
 from experiments.nmt.config import GoldIndex, GoldOrder
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, read_naacl, read_pharaoh
 
@@ -74,11 +74,8 @@ def read_gold(
     """
     if not path.is_file():
         raise UserError(f"{path} is missing; expected gold links, a line for each sentence pair")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 ({error}); expected gold links in Pharaoh or NAACL format") from error
-    first_line = text.lstrip().partition("\n")[0]
+    text = read_text(path, "convert or replace it", expected="UTF-8: gold links in Pharaoh or NAACL format")
+    first_line = text.removeprefix("\ufeff").lstrip().partition("\n")[0]
     naacl = "-" not in first_line and "p" not in first_line
     with user_errors(ValueError):
         written = _naacl(path, len(sizes)) if naacl else _pharaoh(path, len(sizes))

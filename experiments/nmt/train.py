@@ -70,5 +70,6 @@ def run_and_show(config: TranslationConfig) -> None:
     links = text.gold
     for place, pair in enumerate(aligned_pairs(trained, text, num_samples=100)):
         gold = None if links is None else links[place]
-        print(save(pair_figure(pair, gold=gold), folder / "figures" / f"pair-{place + 1}.png"))
+        figure = pair_figure(pair, gold=gold, title=f"test pair {place + 1}", languages=text.languages)
+        print(save(figure, folder / "figures" / f"pair-{place + 1}.png"))
     print(f"\nsaved in {folder}")

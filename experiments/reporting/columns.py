@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import fmean
+from typing import Any, Literal
 
 from experiments.reporting.statistics import Difference, paired_difference, summarise
 
-__all__ = ["Column", "Row", "Runs", "columns_of", "summary_rows"]
+__all__ = ["Column", "Row", "Runs", "best_cells", "best_row", "columns_of", "summary_rows"]
 
 Row = dict[str, Any]  # cells of a table, by the heads of the columns
 Runs = Sequence[Mapping[str, float]]  # metrics of a row, one entry a seed
@@ -29,6 +30,7 @@ class Column:
     digits: int = 3  # behind the point
     factor: float = 1.0
     spread: bool = True  # not shown of what is the same for all seeds
+    better: Literal["lower", "higher"] | None = None  # which numbers are good; None where neither are
 
     def values(self, runs: Runs) -> list[float]:
         """One number a seed; seeds without the metric are left out."""
@@ -57,3 +59,22 @@ def summary_rows(head: str, runs: Mapping[str, Runs], columns: Sequence[Column])
     """A table with one row for each entry of ``runs``, named in the column ``head``; empty columns are left out."""
     shown = columns_of(runs, columns)
     return [{head: row} | {column.name: column.cell(found) for column in shown} for row, found in runs.items()]
+
+
+def best_row(runs: Mapping[str, Runs], column: Column) -> str | None:
+    """The row whose mean is best, the first of equals; None where the column says nothing of better, or has no number.
+
+    Example:
+        >>> best_row({"soft": [{"loss": 2.0}], "marginal": [{"loss": 1.0}]}, Column("loss", "loss", better="lower"))
+        'marginal'
+    """
+    means = {row: fmean(values) for row, found in runs.items() if (values := column.values(found))}
+    if column.better is None or not means:
+        return None
+    return (min if column.better == "lower" else max)(means, key=lambda row: means[row])
+
+
+def best_cells(runs: Mapping[str, Runs], columns: Sequence[Column]) -> frozenset[tuple[int, str]]:
+    """The cells of :func:`summary_rows` with the best mean of their column: number of the row, head of the column."""
+    best = {column.name: best_row(runs, column) for column in columns}
+    return frozenset((list(runs).index(row), name) for name, row in best.items() if row is not None)

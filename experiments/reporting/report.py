@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import base64
-import html
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import chain
 from pathlib import Path
 
 from experiments.files import write_atomic
 from experiments.reporting.columns import Row
 from experiments.reporting.page import update_section
-from experiments.reporting.tables import as_table, markdown_table
+from experiments.reporting.plots import Plot
+from experiments.reporting.tables import as_table, element, html_table, markdown_table
+from pyro_attention.viewer import View, document, fragment
 
 __all__ = ["Part", "Report"]
 
 _WIDTH = 100  # letters in a line on the terminal
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1f2937; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-pre { background: #f3f4f6; padding: .8rem 1rem; overflow-x: auto; font-size: .85rem; line-height: 1.35; }
-img { max-width: 100%; } p { max-width: 48rem; }
-"""
 
 
 @dataclass(frozen=True)
@@ -38,6 +34,10 @@ class Part:
     caption: str = ""  # of the picture; the title when omitted
     terminal: bool = True  # whether the terminal shows it; of a part with a picture it names the file, and no more
     page: bool = True  # whether RESULTS.md shows it; there a picture has to lie in the folder pictures/ beside the page
+    # of report.html alone
+    best: frozenset[tuple[int, str]] = frozenset()  # cells of the rows that are marked: number of the row, its head
+    plots: Sequence[Plot] = ()  # in place of the lines, which say the same
+    views: Sequence[View] = ()  # alignments to look at; one part of a report at most has them
 
     def _terminal(self) -> Iterator[str]:
         body = [as_table(self.rows) if self.rows else "", self.lines]
@@ -57,13 +57,21 @@ class Part:
             yield f"![{self.caption or self.title}](pictures/{self.picture.name})"
 
     def _html(self) -> Iterator[str]:
-        texts = [("h2", self.title), *(("p", paragraph) for paragraph in self.text.split("\n\n"))]
-        texts += [("pre", as_table(self.rows) if self.rows else ""), ("pre", self.lines)]
-        yield from (_element(tag, text) for tag, text in texts if text)
+        if self.title:
+            yield element("h2", self.title)
+        if self.rows:
+            yield html_table(self.rows, self.best)
+        yield from (element("p", paragraph) for paragraph in self.text.split("\n\n") if paragraph)
+        for plot in self.plots:
+            yield f"<figure>{element('figcaption', plot.title)}{plot.svg()}</figure>"
+        if self.lines and not self.plots:
+            yield element("pre", self.lines)
+        if self.views:
+            yield fragment(self.views)
         if self.picture is not None:
             data = base64.b64encode(self.picture.read_bytes()).decode()
-            yield f'<img alt="{html.escape(self.caption or self.title)}" src="data:image/png;base64,{data}">'
-            yield _element("p", self.caption) if self.caption else ""
+            image = f'<img alt="{escape(self.caption or self.title)}" src="data:image/png;base64,{data}">'
+            yield f"<figure>{image}{element('figcaption', self.caption) if self.caption else ''}</figure>"
 
 
 @dataclass(frozen=True)
@@ -73,26 +81,25 @@ class Report:
     title: str
     section: str  # its name in RESULTS.md
     parts: Sequence[Part]
+    summary: str = ""  # what was found, in one or two sentences; stands above everything
 
     def terminal(self) -> str:
         """The parts that the terminal shows, and the files of all pictures."""
         texts = [part._terminal() for part in self.parts if part.terminal and part.picture is None]
         pictures = "\n".join(str(part.picture) for part in self.parts if part.picture is not None)
-        return "\n\n".join(filter(None, [*chain.from_iterable(texts), pictures]))
+        summary = textwrap.fill(self.summary, _WIDTH)
+        return "\n\n".join(filter(None, [*chain.from_iterable(texts), summary, pictures]))
 
     def markdown(self, source: str) -> str:
         """The section of RESULTS.md, under a line on how it was made."""
         shown = [text for part in self.parts if part.page for text in part._markdown() if text]
-        return "\n\n".join([f"## {self.title}", source, *shown])
+        return "\n\n".join(filter(None, [f"## {self.title}", source, self.summary, *shown]))
 
-    def html(self, source: str, *, configuration: str) -> str:
-        """All parts as a page that needs no other file, and the configuration below."""
-        parts, title = [*self.parts, Part("Configuration", lines=configuration)], html.escape(self.title)
-        body = "".join([_element("p", source), *(text for part in parts for text in part._html())])
-        return (
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-            f"<style>{_STYLE}</style></head><body><h1>{title}</h1>{body}</body></html>"
-        )
+    def html(self, source: str, *, configuration: str) -> bytes:
+        """All parts as a page that needs no other file; how it was made stands at the end."""
+        parts = [*self.parts, Part("How this was made", source, lines=configuration)]
+        lead = f'<p class="lead">{escape(self.summary)}</p>' if self.summary else ""
+        return document(self.title, "\n".join([lead, *(text for part in parts for text in part._html())]))
 
     def publish(self, folder: Path, page: Path | None, *, source: str) -> None:
         """Write report.html into the script's folder, the section into a page if there is one, and print the rest.
@@ -100,12 +107,7 @@ class Report:
         ``source`` says how the results were made: the command, seeds and hardware.
         """
         path, text = folder / "report.html", self.html(source, configuration=(folder / "config.yaml").read_text())
-        write_atomic(path, lambda file: file.write(text.encode()))
+        write_atomic(path, lambda file: file.write(text))
         if page is not None:
             update_section(page, self.section, self.markdown(source))
         print("", self.terminal(), "", path, *([] if page is None else [page]), sep="\n", flush=True)
-
-
-def _element(tag: str, text: str) -> str:
-    """Plain text as a heading (h2), as a paragraph (p) or as it is (pre)."""
-    return f"<{tag}>{html.escape(text)}</{tag}>"

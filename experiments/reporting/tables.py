@@ -1,11 +1,12 @@
-"""Tables of text, for the terminal and for Markdown."""
+"""Tables of text, for the terminal, for Markdown and for HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from html import escape
 from typing import Any
 
-__all__ = ["as_table", "markdown_table", "metrics_table"]
+__all__ = ["as_table", "element", "html_table", "markdown_table", "metrics_table"]
 
 
 def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
@@ -31,12 +32,17 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
     return as_table([{"metric": name, "value": value} for name, value in metrics.items()])
 
 
+def _plain(text: str) -> str:
+    """Text that neither ends a cell or the row, nor begins an element of HTML or a comment that ends a section."""
+    return " ".join(text.splitlines()).replace("|", r"\|").replace("<", "&lt;")
+
+
 def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as a Markdown table; columns are those of the first row.
+    """Rows as a Markdown table; columns are those of the first row. What is markup in a cell shows as text.
 
     Example:
         >>> print(markdown_table([{"a": "x", "b": 1}]))
@@ -45,6 +51,41 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
         | x | 1 |
     """
     columns = list(rows[0])
-    lines = [columns, *([str(row[name]) for name in columns] for row in rows)]
+    lines = [
+        [_plain(str(cell)) for cell in line] for line in (columns, *([row[name] for name in columns] for row in rows))
+    ]
     head, *body = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([head, "|---" * len(columns) + "|", *body])
+
+
+def html_table(rows: Sequence[Mapping[str, Any]], marked: Collection[tuple[int, str]] = ()) -> str:
+    """Rows as a table of HTML, the first cell of each as its head; marked cells (row, column) are in bold.
+
+    Example:
+        >>> print(html_table([{"guide": "soft", "loss": "<1"}], {(0, "loss")}))
+        <div class="scroll"><table class="data"><thead><tr><th scope="col">guide</th><th scope="col">loss</th></tr>...
+        <tr><th scope="row">soft</th><td><strong>&lt;1</strong></td></tr>...
+    """
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    head = "".join(element("th", name, scope="col") for name in columns)
+    body = []
+    for number, row in enumerate(rows):
+        first, *others = [(name, _cell(row.get(name, ""))) for name in columns]
+        cells = [element("th", first[1], scope="row")]
+        for name, text in others:
+            cell = element("strong", text) if (number, name) in marked else escape(text)
+            cells.append(f"<td>{cell}</td>")
+        body.append(f"<tr>{''.join(cells)}</tr>")
+    lines = "\n".join([f"<thead><tr>{head}</tr></thead>", "<tbody>", *body, "</tbody>"])
+    return f'<div class="scroll"><table class="data">{lines}</table></div>'
+
+
+def element(tag: str, text: str, **attributes: str) -> str:
+    """An element of HTML with plain text inside.
+
+    Example:
+        >>> element("p", "1 < 2", id="first")
+        '<p id="first">1 &lt; 2</p>'
+    """
+    given = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
+    return f"<{tag}{given}>{escape(text)}</{tag}>"

@@ -179,7 +179,7 @@ class TableConfig(VQAOptions, SweepOptions):
 
     blocks: tuple[BlockName, ...] = ("bam", "va", "dn")
     rows: tuple[str, ...] | None = None
-    max_epochs: PositiveInt = 7
+    max_epochs: PositiveInt = 8
     seeds: PositiveInt = 3
 
 

@@ -56,13 +56,14 @@ def both_directions(edge_index: Tensor, num_nodes: int) -> Tensor:
     """Return both directions of every edge once, without self loops, ordered by source and target.
 
     Raises:
-        GraphDataError: an edge of a node that there is not.
+        GraphDataError: an edge of a node that there is not, or not two rows.
 
     Example:
         >>> both_directions(torch.tensor([[0, 1, 2, 0], [1, 0, 2, 1]]), 3)
         tensor([[0, 1],
                 [1, 0]])
     """
+    require(len(edge_index) == 2, "edge_index", f"{len(edge_index)} rows", "2, of sources and targets")
     check_range("edge_index", edge_index, num_nodes)
     source, target = edge_index[:, edge_index[0] != edge_index[1]]
     edges = torch.cat([source * num_nodes + target, target * num_nodes + source]).unique()

@@ -51,6 +51,8 @@ def read_karpathy(path: Path, folder: Path, split: str, *, skip: bool = False) -
                 f"{path}: image {number}: {clipped(repr(error))}; expected the keys 'split', 'filename' and "
                 f"'sentences'. {NEW_COPY}"
             ) from error
+    if not rows:
+        raise ValueError(f"{path}: no image of the split {split!r}; expected one at least. {NEW_COPY}")
     return complete(rows, expected="a sentence", name=name, split=split, skipped=Counter(), skip=skip)
 
 

@@ -1,9 +1,6 @@
 """Questions as files have them: their words, JSON files of any published size, and photographs that are held out."""
 
-import gzip
-import io
 import json
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +11,7 @@ import torch
 from experiments.datasets.images.caption_data import caption_words
 from experiments.datasets.places import NEW_COPY
 from experiments.datasets.questions.data import Questions, Regions
-from experiments.datasets.untrusted import MOST_BYTES, clipped, read_bytes, shown
+from experiments.datasets.untrusted import clipped, read_bytes, shown, unpacked
 
 __all__ = ["Entry", "as_questions", "held_out", "question_words", "read_json_file"]
 
@@ -54,12 +51,9 @@ def read_json_file(path: Path, object_hook: Callable[[dict[str, Any]], Any] | No
     content = read_bytes(path, expected="a JSON file")
     try:
         if path.suffix == ".gz":
-            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-                content = file.read(MOST_BYTES + 1)
-            if len(content) > MOST_BYTES:
-                raise ValueError(f"more than {MOST_BYTES} bytes when unpacked")
+            content = unpacked(content, path, expected="a packed JSON file")
         return json.loads(content, object_hook=object_hook)
-    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {clipped(str(error))}; expected an intact JSON file. {NEW_COPY}") from error
 
 

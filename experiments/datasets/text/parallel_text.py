@@ -73,8 +73,13 @@ class ParallelText:
 
     def first(self, count: int) -> "ParallelText":
         """The first pairs, as many as there are."""
-        alignments, possible = (None if links is None else links[:count] for links in (self.alignments, self.possible))
-        sides = self.source[:count], self.target[:count]
+        return self.chosen(range(min(count, len(self))))
+
+    def chosen(self, places: Sequence[int]) -> "ParallelText":
+        """The pairs at these places, in this order."""
+        sides = [self.source[place] for place in places], [self.target[place] for place in places]
+        links = (self.alignments, self.possible)
+        alignments, possible = (None if one is None else [one[place] for place in places] for one in links)
         return ParallelText(*sides, self.name, self.languages, alignments, possible=possible)
 
     def turned(self) -> "ParallelText":

@@ -85,7 +85,12 @@ def _names_in_files(source: str, config: Any) -> dict[str, Path]:
         return {}
     index, whole = local("model.safetensors.index.json"), local("model.safetensors")
     if index is not None:
-        shards: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        shards = json.loads(index.read_text())["weight_map"]
+        outside = next((shard for shard in shards.values() if Path(shard).name != shard), None)
+        if outside is not None:
+            raise ValueError(
+                f"'{index}' names the file '{outside}', expected names of files beside it; load an intact copy"
+            )
         return {name: index.parent / shard for name, shard in shards.items()}
     if whole is None:
         return {}

@@ -23,7 +23,8 @@ def from_pretrained(
 ) -> Any:
     """Load a Bayesian model with its priors, from a folder or a hub name.
 
-    Only safetensors files are read, never pickled weights.
+    Only safetensors files are read, never pickled weights, and no code that comes with a model is run unless
+    ``trust_remote_code=True`` is among the options.
 
     Args:
         cls: A class of transformers, such as ``AutoModelForSequenceClassification``.
@@ -44,7 +45,10 @@ def from_pretrained(
         >>> model = from_pretrained(AutoModelForSequenceClassification, "fine-tuned")  # doctest: +SKIP
     """
     transformers = load_transformers()
-    config = options.get("config") or transformers.AutoConfig.from_pretrained(path)
+    options.setdefault("trust_remote_code", False)  # else transformers asks on the terminal
+    config = options.get("config") or transformers.AutoConfig.from_pretrained(
+        path, trust_remote_code=options["trust_remote_code"]
+    )
     expected = getattr(getattr(cls, "config_class", None), "model_type", None)
     if expected is not None and expected != config.model_type:
         raise ValueError(

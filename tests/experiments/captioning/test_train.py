@@ -227,8 +227,9 @@ def test_pointing_of_known_weights(monkeypatch, finished):
 @pytest.mark.parametrize("guide", ["weibull", "soft", "hard_enum", "categorical_sample", "dirichlet"])
 def test_show(guide, tmp_path, finished, capsys):
     folder = finished(guide=guide, max_epochs=1)
-    assert command_line("show", str(folder), "--images", "[0, 2]", "--out", str(tmp_path / "pictures")) == 0
+    assert command_line("show", str(folder), "--images", "[0, 2]", "--html", "--out", str(tmp_path / "pictures")) == 0
     names = {f"{guide}-{image}-{kind}.png" for image in (0, 2) for kind in ("attention", "uncertainty")}
+    names |= {"captions.html"}
     assert {path.name for path in (tmp_path / "pictures").iterdir()} == names
     assert command_line("show", str(folder), "--images", "[99]") == 1
     assert "no test image 99" in capsys.readouterr().err

@@ -51,6 +51,14 @@ def flipped(data):
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
+def laughs():
+    """A few lists that hold 10 ** 9 entries."""
+    made = []
+    for _ in range(9):
+        made = [made] * 10
+    return made
+
+
 class Code:
     """Makes a folder when it is unpickled."""
 
@@ -85,6 +93,10 @@ RUN = {
     "loop a string": changed("loops", "fit_loop", to="text"),
     "no history": changed("callbacks", "History"),
     "a row is lost": changed("callbacks", "History", "rows", 0),
+    "history of text": changed("callbacks", "History", "rows", to="text"),
+    "a row of text": changed("callbacks", "History", "rows", 0, "loss", to="text"),
+    "a row without its time": changed("callbacks", "History", "rows", 0, "step_ms"),
+    "lists in lists": changed("loops", "fit_loop", to=laughs()),
     "no random state": changed("callbacks", "RandomState"),
     "random state a string": changed("callbacks", "RandomState", "torch", to="text"),
     "best a string": changed("callbacks", "EarlyStopping", "best", "val_loss", to="text"),

@@ -200,12 +200,12 @@ class Picky:
 
 
 def fail(config):
-    raise UserError("the disk\nis full")
+    raise UserError("the disk\nis full\x1b[2J")
 
 
 @pytest.mark.parametrize(
     ("config", "run", "code", "said"),
-    [(GraphConfig, fail, 1, "the disk is full"), (Picky, print, 2, "weight is 0.0, expected more")],
+    [(GraphConfig, fail, 1, "the disk is full\ufffd[2J"), (Picky, print, 2, "weight is 0.0, expected more")],
 )
 def test_an_error_of_the_command_or_of_its_options_is_one_line(config, run, code, said, capsys):
     assert run_script(config, run, name="script", arguments=[]) == code
@@ -269,6 +269,20 @@ def test_options_after_a_file_replace_its_own(tmp_path):
     seen = []
     assert graph_line("--config", str(path), "--seed", "5", run=seen.append) == 0
     assert seen == [GraphConfig(seed=5, kl_weight=1e-3, guide="gamma", out=Path("2024-01-01"))]
+
+
+def test_what_a_file_would_write_elsewhere_is_said_again_on_the_command_line(tmp_path, capsys):
+    path = tmp_path / "folder" / "config.yaml"
+    path.parent.mkdir()
+    path.write_text(f"out: {tmp_path / 'elsewhere'}\n")
+    seen = []
+    assert graph_line("--config", str(path), run=seen.append) == 2
+    assert f"out is {tmp_path / 'elsewhere'}, expected a place inside of" in the_error(capsys)
+    for word in (["--out", str(tmp_path / "mine")], [f"--out={tmp_path / 'mine'}"]):
+        assert graph_line("--config", str(path), *word, run=seen.append) == 0
+    path.write_text(f"out: {path.parent / 'beside'}\n")
+    assert graph_line("--config", str(path), run=seen.append) == 0
+    assert [config.out for config in seen] == [tmp_path / "mine"] * 2 + [path.parent / "beside"]
 
 
 # Ctrl-C

@@ -1,5 +1,6 @@
 """Aligning files: gold links in every order, both directions, prior and posterior, the table, and bad input."""
 
+import json
 import re
 import shutil
 
@@ -41,12 +42,12 @@ def links_of(folder):
 # what is there already
 
 
-@pytest.mark.parametrize("name", ["alignments.txt", "words.en", "pair-1.png", "probabilities.tsv"])
+@pytest.mark.parametrize("name", ["alignments.txt", "words.en", "pair-1.png", "probabilities.tsv", "alignments.html"])
 def test_nothing_is_replaced_unasked(align, tmp_path, name, capsys, monkeypatch):
     monkeypatch.setattr("experiments.nmt.align.aligned_pairs", None)  # refused before
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text("mine")
-    assert align("--pictures", "1", "--table") == 1
+    assert align("--pictures", "1", "--table", "--html") == 1
     error = capsys.readouterr().err
     assert name in error
     assert "--overwrite" in error
@@ -124,7 +125,7 @@ SIZES = [(2, 4), (3, 3)]
         ("x 1 1\n", {}, ["has a sentence x"]),
         ("0-0\nzwei\n", {}, ["line 2", "'zwei' is no link"]),
         ("\n\n", {}, ["holds no links"]),
-        (b"0-0\n\xff\n", {}, ["is not UTF-8"]),
+        (b"0-0\n\xff\n", {}, ["expected UTF-8"]),
     ],
 )
 def test_gold_links_that_do_not_fit(tmp_path, lines, options, parts):
@@ -201,6 +202,54 @@ def test_the_other_network_must_be_of_the_other_direction(
     part = "translates from de to en; expected a network from en to de" if run == translation_run else "--tokenize none"
     assert f"--reverse {run}" in error
     assert part in error
+
+
+# the page
+
+
+def test_a_page_with_two_networks(align, translation_run, text, tmp_path, capsys):
+    shutil.copytree(translation_run, tmp_path / "other")
+    assert align("--html", "--compare", f"[{tmp_path / 'other'}]", "--gold", text / "gold.txt") == 0
+    path = tmp_path / "out" / "alignments.html"
+    assert str(path) in capsys.readouterr().out
+    page = path.read_text()
+    index, view = (json.loads(re.search(f'id="viewer-{name}">(.*?)</script>', page)[1]) for name in ("index", "2"))
+    assert [one["title"] for one in index["views"]] == [f"Pair {number}" for number in range(1, 7)]
+    assert view["source"] == (text / "test.de").read_text().splitlines()[2].lower().split()
+    names = [(panel["group"], panel["name"]) for panel in view["panels"]]
+    assert names == [
+        (f"categorical_enum ({folder})", name) for folder in ("run", "other") for name in ("prior", "posterior")
+    ]
+    ours, theirs = view["panels"][1], view["panels"][3]
+    assert ours["mean"] == theirs["mean"]
+    assert view["gold"]
+
+
+@pytest.mark.parametrize("other", ["no page", "other direction", "other letters"])
+def test_networks_that_cannot_stand_on_one_page(
+    align, translation_run, reverse_run, other, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("experiments.nmt.align.aligned_pairs", None)  # refused before
+    run, html = reverse_run, () if other == "no page" else ("--html",)
+    if other == "other letters":
+        run = tmp_path / "other"
+        shutil.copytree(translation_run, run)
+        config = run / "config.yaml"
+        config.write_text(config.read_text().replace("lowercase: true", "lowercase: false"))
+    assert align(*html, "--compare", f"[{run}]") == 1
+    parts = {
+        "no page": "--compare is about the page of --html",
+        "other direction": "was trained with source en",
+        "other letters": "was trained with lowercase False",
+    }
+    assert parts[other] in capsys.readouterr().err
+
+
+def test_a_page_of_a_long_text_has_its_first_pairs(align, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("experiments.nmt.align.MOST_PAIRS", 4)
+    assert align("--html") == 0
+    assert "alignments.html has the first 4 of 6 pairs" in capsys.readouterr().out
+    assert (tmp_path / "out" / "alignments.html").read_text().count('type="application/json"') == 5
 
 
 # prior, posterior and the table

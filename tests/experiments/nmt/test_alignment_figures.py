@@ -28,7 +28,8 @@ def boxes(axis):
 @pytest.mark.parametrize("prior", [weights_of(5, 6), None], ids=["beside the prior", "weights alone"])
 def test_the_posterior(prior, tmp_path):
     posterior = weights_of(1, 5, 6, seed=1)
-    figure = pair_figure(PairAlignment(SOURCE, TARGET, prior, posterior), gold=GOLD, title="one")
+    pair = PairAlignment(SOURCE, TARGET, prior, posterior)
+    figure = pair_figure(pair, gold=GOLD, title="one", languages=("de", "en"))
     shown = [posterior[0]] if prior is None else [prior, posterior[0]]
     assert len(figure.axes) == 2 * len(shown)  # and the colour bars
     for axis, weights in zip(figure.axes, shown, strict=False):
@@ -37,6 +38,9 @@ def test_the_posterior(prior, tmp_path):
         assert labels(axis, "x") == ["Über", "Donaudampfschifff…", "kostet", r"\$5", "daß", "."]
         assert labels(axis, "y") == ["On", "{steam}", r"\$5", "_that^", "."]
         assert boxes(axis) == {(0, 0, "-"), (3, 2, "-"), (1, 1, ":")}
+        assert (axis.get_xlabel(), axis.get_ylabel()) == ("de", "en")
+        # half of the colours are of weights below a quarter, as most are in a long sentence
+        assert axis.images[0].norm(0.25) == pytest.approx(0.5)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["sure gold link", "possible gold link"]
     assert save(figure, tmp_path / "figure.png").stat().st_size > 10_000
 
@@ -53,7 +57,7 @@ def test_intervals():
     samples = weights_of(50, 5, 6)
     figure = pair_figure(PairAlignment(SOURCE, TARGET, None, samples))
     left, right = figure.axes[:2]
-    assert (left.get_xlabel(), right.get_xlabel()) == ("mean weight", "width of the 90% credible interval")
+    assert (left.get_title(), right.get_title()) == ("mean weight", "width of the 90% credible interval")
     expected = samples.quantile(0.95, dim=0) - samples.quantile(0.05, dim=0)
     torch.testing.assert_close(torch.tensor(right.images[0].get_array()), expected.float())
     assert not figure.legends

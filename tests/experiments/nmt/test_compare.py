@@ -1,17 +1,26 @@
 """The comparison on translation: end to end, its claims, and the choice of the task."""
 
+import json
 import math
+import re
 from functools import partial
 
 import pytest
+import torch
 
 from experiments.compare import main
 from experiments.datasets.text.readers import toy
 from experiments.datasets.text.toy_translation import toy_translation
+from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.files import UserError
 from experiments.harness.results import read_metrics
+from experiments.nmt.alignments import PairAlignment, alignment_summary
 from experiments.nmt.claims import claim_parts, claims
 from experiments.nmt.compare import COLUMNS, SCHEMES, CompareTranslations, run
+from experiments.nmt.config import TranslationConfig
+from experiments.nmt.evaluation import batches
+from experiments.nmt.figures import differing_places
+from experiments.nmt.model import build
 from experiments.reporting.columns import summary_rows
 
 TINY = {"seeds": 2, "base_epochs": 1, "hidden": 8, "vocabulary": 300, "num_samples": 2, "beam": 1, "workers": 1}
@@ -40,8 +49,37 @@ def test_compare_end_to_end(tmp_path, capsys):
     assert {path.stem for path in (tmp_path / "out" / "figures").glob("*.png")} == names
     report = (tmp_path / "out" / "report.html").read_text()
     assert report.count("data:image/png;base64,") == len(names)
+    # what was found comes first, and the best of every column is marked
+    assert report.index('<p class="lead">Of 8 rows, ') < report.index("<table") < report.index("<h2>")
+    best = min(SCHEMES, key=lambda scheme: metrics[f"{scheme}/test_ppl"])
+    assert re.search(rf'<th scope="row">{best}</th><td><strong>', report)
+    assert report.count('<svg class="plot"') >= 6
+    views = json.loads(re.search('id="viewer-index">(.*?)</script>', report)[1])["views"]
+    assert len(views) == 6
+    view = json.loads(re.search('id="viewer-0">(.*?)</script>', report)[1])
+    assert [panel["group"] for panel in view["panels"] if panel["name"] == "posterior"] == list(SCHEMES)
+    assert view["names"] == {"target": "en", "source": "de"}
     with pytest.raises(UserError, match="--resume"):
         run(config)
+
+
+@pytest.mark.parametrize(("scheme", "shown"), [("weibull", False), ("marginal", True)])
+def test_a_prior_that_sees_the_source_alone_has_no_error_rate(scheme, shown):
+    text = toy_translation(0, train=4, val=1, test=3)["test"]
+    vocabulary = train_tokenizer([*text.source, *text.target], size=260)
+    config = TranslationConfig(guide=scheme, hidden=8, embedding=8, layers=1, num_samples=2, device="cpu")
+    trained = build(config, vocabulary)
+    summary = alignment_summary(trained, text, batches(trained, text))
+    assert ("test_prior_aer" in summary) == shown
+    assert "test_posterior_aer" in summary
+
+
+def test_the_sentences_on_which_schemes_differ_come_first():
+    one, other = (torch.eye(5)[None], torch.eye(5).flip(0)[None])
+    words = list("abcde")
+    short = PairAlignment(words[:2], words[:2], None, torch.eye(2)[None])
+    same, differing = (PairAlignment(words, words, None, weights) for weights in (one, other))
+    assert differing_places({"soft": [short, same, same], "hard": [short, same, differing]}) == [2, 1, 0]
 
 
 def test_a_claim_of_ours_stands_apart_from_the_papers():
@@ -50,8 +88,9 @@ def test_a_claim_of_ours_stands_apart_from_the_papers():
     assert "paper" in paper.title
     assert "marginal perplexity" in paper.lines
     assert "words before" not in paper.lines
-    assert ours.title == "A claim of ours, not of the paper"
+    assert ours.title == "Claims of ours, not of the paper"
     assert ours.lines.startswith("holds: normalising over the words before")
+    assert [plot.title for plot in ours.plots] == [ours.lines.splitlines()[0]]
 
 
 @pytest.mark.usefixtures("small_corpus")
@@ -83,7 +122,8 @@ def test_claims_hold_where_the_whole_interval_is_on_the_right_side():
     )  # fmt: skip
     assert [claim.holds for claim in claims(runs)] == [True] * 4
     assert "    marginal - soft: -0.9900 [-1.0148, -0.9652]" in str(claims(runs)[0])
-    assert not any(claim.ours for claim in claims(runs))
+    assert [claim.ours for claim in claims(runs)] == [False, True, False, False]  # the paper has no error rates
+    assert "    posterior - soft: -20.00 [-23.73, -16.27] percentage points" in str(claims(runs)[1])
     runs["marginal"][0]["test_ppl"] = 9.0  # the interval now contains zero
     runs["weibull"] = rows(weibull=(7, 2.1, 0.3, 0.3))["weibull"]  # more entropy than dirichlet
     assert [claim.holds for claim in claims(runs)] == [False, True, True, False]

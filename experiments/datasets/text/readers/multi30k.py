@@ -4,13 +4,12 @@ Source:
     Elliott, Frank, Sima'an and Specia, Multi30K, 2016; https://github.com/multi30k/dataset/tree/master/data/task1/raw.
 """
 
-import gzip
-import zlib
 from pathlib import Path
 
 from experiments.datasets.fetch import complete_folder
 from experiments.datasets.places import OTHER_FOLDER
 from experiments.datasets.text.parallel_text import PARALLEL, ParallelReader, ParallelText, Rules, read_parallel
+from experiments.datasets.untrusted import unpacked
 
 ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/c9be912dc05a3ebf9ae5bb5f7f58c1791cda43ab/data/task1/raw"
 # Checksums of the unpacked files of Multi30k, computed from copies. The copies are the published files: packed again
@@ -39,10 +38,7 @@ def read_multi30k(root: Path, split: str, languages: tuple[str, str], rules: Rul
 
 
 def _unpacked(packed: bytes) -> bytes:
-    try:
-        return gzip.decompress(packed)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"it is no gzip archive: {error}") from error
+    return unpacked(packed, Path("it"), expected="text that is packed by gzip")
 
 
 PARALLEL.register("multi30k")(ParallelReader(read_multi30k, ("de", "en", "fr")))

@@ -42,7 +42,7 @@ def test_rest_is_fetched_to_go_with_published_files_only(monkeypatch, server, tm
     ("content", "message"),
     [
         (gzip.compress(b"other"), "has the SHA-256 checksum .*; expected .*Nothing of it was kept.*intact copy"),
-        (gzip.compress(b"eins\n" * 99)[:-9], "is no gzip archive: .*Nothing of it was kept"),
+        (gzip.compress(b"eins\n" * 99)[:-9], "is no gzip archive .*Nothing of it was kept"),
         (b"<html>", "is no gzip archive"),
         (gzip.compress(b"eins")[:12] + b"\xff" * 9, "is no gzip archive"),
     ],

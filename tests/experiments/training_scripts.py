@@ -1,0 +1,158 @@
+"""Every script that trains, at sizes that take a second, on data that are written into a folder."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from experiments.captioning import train as captioning
+from experiments.captioning.config import CaptioningConfig
+from experiments.datasets.text import masked_text
+from experiments.datasets.text.readers import toy
+from experiments.datasets.text.toy_translation import toy_translation
+from experiments.finetune import train as glue
+from experiments.finetune.config import GlueConfig
+from experiments.finetune.qa import train as qa
+from experiments.finetune.qa.config import QaConfig
+from experiments.graph import train as graph
+from experiments.graph.config import GraphConfig
+from experiments.headlines import train as headlines
+from experiments.headlines.config import HeadlineConfig
+from experiments.nmt import train as nmt
+from experiments.nmt.config import TranslationConfig
+from experiments.pretrain import finetune as sst2
+from experiments.pretrain import train as pretrain
+from experiments.pretrain.config import FinetuneConfig, PretrainConfig
+from experiments.vqa import train as vqa
+from experiments.vqa.config import VQAConfig
+from tests.experiments.captioning import tiny_captions
+from tests.experiments.finetune.tiny_glue import write_bert, write_glue
+from tests.experiments.finetune.tiny_squad import write_squad
+from tests.experiments.graph.tiny_graphs import write_citations
+from tests.experiments.headlines import tiny_headlines
+from tests.experiments.nmt import tiny_text
+from tests.experiments.pretrain.tiny_reviews import write_reviews
+from tests.experiments.vqa import tiny_questions
+
+__all__ = ["EPOCHS", "SCRIPTS", "Left", "Script", "assert_same", "left", "small_data"]
+
+EPOCHS = 3
+SIZES = {"batch_size": 8, "num_samples": 2}
+TEXT = SIZES | {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2}
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script that trains.
+
+    Args:
+        config_type: its options.
+        run: its function.
+        options: writes its data below a folder and returns options.
+    """
+
+    config_type: Callable[..., Any]
+    run: Callable[[Any], dict[str, float]]
+    options: Callable[[Path], dict[str, Any]]
+
+    def config(self, root: Path, out: Path, **changes: Any) -> Any:
+        """A tiny run in the folder ``out`` on data below ``root``."""
+        shared = {"out": out, "max_epochs": EPOCHS, "checkpoint_every": 1, "progress": False}
+        return self.config_type(**self.options(root) | shared | changes)
+
+
+def _graph(root: Path) -> dict[str, Any]:
+    if not (root / "cora.npz").exists():
+        write_citations(root)
+    return {"dataset": "cora", "data_root": root, "num_samples": 2, "learning_rate": 0.05, "guide": "weibull"}
+
+
+def _nmt(root: Path) -> dict[str, Any]:
+    return tiny_text.TINY | {"text": tiny_text.write_text(root / "text"), "guide": "weibull"}
+
+
+def _headlines(root: Path) -> dict[str, Any]:
+    data = root if (root / "headline").exists() else tiny_headlines.write_texts(root)
+    return tiny_headlines.TINY | {"data_root": data, "guide": "weibull", "normalizer": "hybrid"}
+
+
+def _sst2(root: Path) -> dict[str, Any]:
+    start = root / "pretrained"
+    if not start.exists():
+        pretrain.run(PretrainConfig(**TEXT, guide="weibull", max_epochs=1, progress=False, out=start))
+    return SIZES | {"init_from": start, "data_root": write_reviews(root)}
+
+
+def _model(root: Path) -> dict[str, Any]:
+    if not (root / "bert").exists():
+        write_bert(root / "bert")
+    return SIZES | {"model": str(root / "bert"), "data_root": root, "length": 20, "guide": "weibull"}
+
+
+def _glue(root: Path) -> dict[str, Any]:
+    if not (root / "glue" / "RTE").exists():
+        write_glue(root)
+    return _model(root) | {"task": "rte"}
+
+
+def _qa(root: Path) -> dict[str, Any]:
+    if not (root / "squad").exists():
+        write_squad(root)
+    return _model(root) | {"task": "v2", "stride": 8}
+
+
+SCRIPTS = {
+    "graph": Script(GraphConfig, graph.run, _graph),
+    "nmt": Script(TranslationConfig, nmt.run, _nmt),
+    "captioning": Script(CaptioningConfig, captioning.run, lambda _: tiny_captions.TINY | {"guide": "weibull"}),
+    "headlines": Script(HeadlineConfig, headlines.run, _headlines),
+    "vqa": Script(VQAConfig, vqa.run, lambda _: tiny_questions.TINY | {"guide": "weibull", "test_noise": (0.0,)}),
+    "pretrain": Script(PretrainConfig, pretrain.run, lambda _: TEXT | {"guide": "weibull", "normalizer": "hybrid"}),
+    "sst2": Script(FinetuneConfig, sst2.run, _sst2),
+    "glue": Script(GlueConfig, glue.run, _glue),
+    "qa": Script(QaConfig, qa.run, _qa),
+}
+
+
+@pytest.fixture
+def small_data(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let the data that no file holds be few."""
+    tiny_captions.small_scenes(monkeypatch)
+    tiny_questions.small_scenes(monkeypatch)
+    texts = toy_translation(0, train=24, val=8, test=8)
+    monkeypatch.setattr(toy, "toy_corpus", lambda: texts)
+    masked_text.english_side.cache_clear()
+    yield
+    masked_text.english_side.cache_clear()
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a finished run leaves, without what depends on the clock."""
+
+    metrics: dict[str, float]
+    history: list[dict[str, str]]
+    weights: dict[str, torch.Tensor]
+
+
+def left(folder: Path, metrics: dict[str, float]) -> Left:
+    """What the run in a folder has left."""
+    with (folder / "history.csv").open() as file:
+        history = [{name: value for name, value in row.items() if name != "step_ms"} for row in csv.DictReader(file)]
+    weights = torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    return Left({name: value for name, value in metrics.items() if name != "step_ms"}, history, weights)
+
+
+def assert_same(found: Left, expected: Left) -> None:
+    """The same numbers; those of the training to the last bit."""
+    assert found.history == expected.history
+    assert found.metrics == pytest.approx(expected.metrics, rel=1e-6, abs=1e-6)
+    assert found.weights.keys() == expected.weights.keys()
+    for name, value in found.weights.items():
+        torch.testing.assert_close(value, expected.weights[name], rtol=0, atol=0)

@@ -1,0 +1,213 @@
+"""The page in a real browser, without a window: pointing, toggling, the keyboard, markup, light and dark.
+
+Skipped where the package playwright or the system's chromium is missing. One test is part of the ordinary suite: to
+start a browser takes seconds.
+"""
+
+import shutil
+
+import pytest
+
+from pyro_attention.analysis import GoldAlignment
+from pyro_attention.viewer import heads_view, write_viewer
+from tests.viewer.samples import MARKUP, caption, draws, pair
+
+sync_api = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Write views and open the page; whatever goes wrong in it, or is asked of the network, fails the test."""
+    contexts, faults = [], []
+
+    def opened(*views, title="A title", **options):
+        write_viewer(tmp_path / "page.html", views, title=title)
+        contexts.append(browser.new_context(viewport={"width": 1440, "height": 900}, **options))
+        page = contexts[-1].new_page()
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda message: faults.append(message.text))
+        page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: faults.append(request.url) if request.url[:4] == "http" else None)
+        page.goto((tmp_path / "page.html").as_uri())
+        page.wait_for_selector(".viewer[data-ready]")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def word(page, text, *, line=".line.target"):
+    return page.locator(f"{line} .word", has_text=text).first
+
+
+def said(page):
+    return page.locator("[data-part=sentence]").text_content()
+
+
+def colours(page, line):
+    """Place on the scale of colours, 0 to 1, of each word of the source in a line."""
+    return [
+        float(one) for one in line.locator(".word").evaluate_all("all => all.map(e => e.style.getPropertyValue('--w'))")
+    ]
+
+
+def test_pointing_at_a_word_shows_its_links(opened):
+    view = pair(gold=GoldAlignment(frozenset({(2, 2)})))
+    page = opened(view)
+    word(page, "house").hover()
+    assert page.locator("[data-part=word]").text_content() == "house (English)"
+    mean = view.panels[1].samples.mean(0)[2]
+    assert f"weibull: Haus {100 * mean[2]:.0f} %" in said(page)
+    assert "In brackets the 90 % credible interval." in said(page)
+    table = page.locator("[data-part=table]")
+    assert table.locator("th[scope=rowgroup]").first.text_content() == "Haus gold link"
+    assert table.locator("svg").first.locator(".sample").count() == 30
+    first, _ = page.locator(".line.source").all()
+    assert colours(page, first) == pytest.approx(mean.sqrt().tolist(), abs=0.02)
+    assert page.locator(".matrix tr.current th").first.text_content() == "house"
+    # from the other side, and from a cell
+    word(page, "klein", line=".line.source").hover()
+    assert page.locator("[data-part=word]").text_content() == "kleine (German)"
+    assert "small" in said(page)
+    page.locator(".matrix tbody tr").nth(3).locator("td").nth(0).hover()
+    assert page.locator("[data-part=word]").text_content() == "stands (English)"
+    assert page.locator(".linktable tbody.current th").text_content() == "das"
+
+
+@pytest.mark.slow
+def test_prior_posterior_and_schemes_side_by_side(opened):
+    page = opened(pair())
+    shown = page.locator(".matrix caption")
+    assert shown.all_text_contents() == ["weibull", "soft"]
+    page.get_by_role("button", name="prior").click()
+    assert shown.all_text_contents() == ["weibull prior", "weibull posterior", "soft posterior"]
+    assert page.locator(".line.source").count() == 3
+    for name in ("prior", "posterior"):
+        page.get_by_role("button", name=name, exact=True).first.click()
+    assert shown.all_text_contents() == ["soft posterior"]
+    last = page.get_by_role("toolbar", name="soft", exact=True).get_by_role("button")
+    last.click()  # something is always shown
+    assert last.get_attribute("aria-pressed") == "true"
+    assert shown.count() == 1
+
+
+@pytest.mark.slow
+def test_by_keyboard_alone(opened):
+    page = opened(pair(), pair(1))
+    page.locator("[data-part=colours]").focus()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "the"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("[data-part=word]").text_content() == "house (English)"
+    page.keyboard.press("End")
+    assert page.locator("[data-part=word]").text_content() == ". (English)"
+    page.keyboard.press("Tab")
+    assert page.locator("[data-part=word]").text_content() == "das (German)"
+    page.keyboard.press("Escape")
+    assert "Point at a word" in said(page)
+    # the list: one stop of the Tab key, and the arrow keys from there
+    page.locator("[data-part=least]").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert page.locator("[data-part=title]").text_content() == "Pair 2"
+    assert page.locator("[data-part=items] [aria-current]").text_content().startswith("Pair 2")
+
+
+@pytest.mark.slow
+def test_markup_in_words_stays_text(opened):
+    page = opened(pair(source=f"das {MARKUP}", target=f"the {MARKUP}"), title=MARKUP)
+    for one in page.locator(".line.target .word").all():
+        one.hover()
+    assert page.locator("main img, main b").count() == 0
+    assert page.locator(".line.source").first.locator(".word").all_text_contents() == ["das", *MARKUP.split()]
+    assert page.title() == MARKUP
+
+
+@pytest.mark.slow
+def test_sorting_and_filtering_by_uncertainty(opened):
+    views = [pair(number) for number in range(4)]
+    page = opened(*views)
+    scores = lambda: [int(one.split()[1]) for one in page.locator("li:not([hidden]) .score").all_text_contents()]  # noqa: E731
+    given = scores()
+    page.locator("[data-part=order]").select_option("unsure")
+    assert scores() == sorted(given, reverse=True)
+    options = page.locator("[data-part=order] option").all_text_contents()
+    assert options[-1] == "where the schemes differ most"
+    page.locator("[data-part=least]").fill("95")
+    assert scores() == []
+    assert page.locator("[data-part=count]").text_content() == "0 of 4 have such words"
+    assert page.locator(".line.target .word:not(.dim)").count() == 0
+    page.locator("[data-part=colours]").select_option("width")
+    assert page.locator(".matrix tbody td").first.text_content() != ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["light", "dark"])
+def test_light_and_dark(opened, system):
+    page = opened(pair(), color_scheme=system)
+    paper = lambda: page.evaluate("getComputedStyle(document.body).backgroundColor")  # noqa: E731
+    first = paper()
+    button = page.get_by_role("button", name="Dark")
+    assert (first == "rgb(255, 255, 255)") == (system == "light")
+    assert button.get_attribute("aria-pressed") == str(system == "dark").lower()
+    button.click()
+    assert (paper() == "rgb(255, 255, 255)") == (system == "dark")
+
+
+@pytest.mark.slow
+def test_regions_of_a_picture(opened):
+    page = opened(caption())
+    assert page.locator(".regions img").evaluate("image => image.complete && image.naturalWidth") == 8
+    word(page, "dog").focus()
+    regions = page.locator(".veil .word")
+    assert regions.count() == 6
+    assert "row 2, column 1" in said(page)
+    regions.nth(3).focus()
+    assert page.locator("[data-part=word]").text_content() == "row 2, column 1 (region)"
+    page.keyboard.press("ArrowRight")
+    assert page.locator("[data-part=word]").text_content() == "row 2, column 2 (region)"
+
+
+@pytest.mark.slow
+def test_heads(opened):
+    drawn = draws(3, 3)[:, None, None].expand(-1, 1, 4, -1, -1)
+    samples = {"encoder.0": drawn, "encoder.1": drawn}
+    page = opened(heads_view(samples, ["[CLS]", "hi", "[SEP]"]))
+    assert page.locator(".toggle").count() == 8
+    assert page.locator(".matrix caption").all_text_contents() == ["head 0", "head 1"]
+    assert not page.locator("[data-part=list]").is_visible()
+
+
+@pytest.mark.slow
+def test_two_hundred_pairs_show_in_two_seconds(opened):
+    """By the page's own clock, from opening the file, the quickest of five times; long sentences are among them."""
+    text = "das kleine Haus steht seit vielen Jahren am Rand des Waldes , wo es still ist ."
+    views = [pair(number, source=text, target=text) for number in range(199)]
+    page = opened(*views, pair(199, source=f"{text} " * 3, target=f"{text} " * 3))
+    times = []
+    for _ in range(5):
+        page.reload()
+        page.wait_for_selector(".viewer[data-ready]")
+        times.append(int(page.locator(".viewer").get_attribute("data-ready")))
+    assert min(times) < 2000
+    assert page.locator("[data-part=items] li").count() == 200
+    assert page.locator(".matrix").count() == 2
+    page.get_by_role("button", name="Pair 200").click()
+    assert page.locator(".line.target .word").count() == 51
+    # long sentences stay inside of the page
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -1,0 +1,169 @@
+"""The page: its parts, what is kept of the samples, and that no word is read as markup."""
+
+import io
+import json
+import math
+from base64 import b64decode
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+import torch
+from PIL import Image
+
+from pyro_attention.analysis import GoldAlignment, credible_intervals
+from pyro_attention.viewer import MOST_SAMPLES, AlignmentView, HeadsView, RegionView, fragment, write_viewer
+from pyro_attention.viewer.payload import index_entry, payload
+from tests.viewer.samples import MARKUP, caption, draws, pair
+
+
+class Page(HTMLParser):
+    """The elements of a page with their attributes, and the text of each script by its id."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.data, self.open = [], {}, []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in ("meta", "img", "input"):
+            self.open.append((tag, dict(attributes).get("id")))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, text):
+        if self.open and self.open[-1][0] == "script" and self.open[-1][1]:
+            self.data[self.open[-1][1]] = self.data.get(self.open[-1][1], "") + text
+
+    def all(self, tag):
+        return [attributes for found, attributes in self.elements if found == tag]
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(*views, title="A title", **options):
+        write_viewer(tmp_path / "page.html", views, title=title, **options)
+        assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+        return Page((tmp_path / "page.html").read_text(encoding="utf-8"))
+
+    return write
+
+
+def test_a_page_is_whole_and_asks_nothing_of_the_network(written):
+    page = written(pair(), caption())
+    assert page.open == []
+    (policy,) = [found["content"] for found in page.all("meta") if "http-equiv" in found]
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    addresses = [value for _, found in page.elements for name, value in found.items() if name in ("src", "href")]
+    assert addresses == []
+    assert set(page.data) == {"viewer-index", "viewer-0", "viewer-1"}
+    parts = {found["data-part"] for _, found in page.elements if "data-part" in found}
+    assert {"items", "order", "least", "panels", "text", "matrices", "sentence", "table"} <= parts
+    (live,) = [found for found in page.all("p") if found.get("data-part") == "sentence"]
+    assert live["aria-live"] == "polite"
+
+
+def test_words_are_no_markup(written):
+    page = written(pair(source=f"das {MARKUP}", target=f"the {MARKUP}"), title=MARKUP, text=MARKUP)
+    assert page.open == []
+    assert page.all("img") == []
+    assert page.all("b") == []
+    assert json.loads(page.data["viewer-0"])["source"] == ["das", *MARKUP.split()]
+
+
+def test_odd_letters_come_through(written):
+    source = "שלום \u2028 \ud800 \x00 日本"
+    view = AlignmentView(source=source.split(" "), target=["&amp;"], posterior=draws(1, 5))
+    page = written(view, title="half \ud800")
+    assert json.loads(page.data["viewer-0"])["source"] == source.split(" ")
+    assert json.loads(page.data["viewer-0"])["target"] == ["&amp;"]
+
+
+def test_mean_and_interval_are_of_all_samples():
+    samples = draws(3, 4, 500)
+    (panel,) = payload(AlignmentView(source=list("abcd"), target=list("xyz"), posterior=samples))["panels"]
+    found = credible_intervals(samples, level=0.9)
+    assert torch.tensor(panel["mean"]).equal((1000 * found.mean).round().long())
+    for row, links in enumerate(panel["links"]):
+        for column, low, high, text in links:
+            assert [low, high] == [round(1000 * end[row, column].item()) for end in (found.low, found.high)]
+            assert len(text) == MOST_SAMPLES
+    kept = {(row, link[0]) for row, links in enumerate(panel["links"]) for link in links}
+    assert kept == {(row, column) for row, column in (found.high >= 0.01).nonzero().tolist()}
+
+
+@pytest.mark.parametrize("count", [2, 39, 40, 41, 1000])
+def test_samples_are_drawn_evenly(count):
+    ramp = torch.linspace(0, 1, count).view(-1, 1, 1)
+    view = AlignmentView(source=["a", "b"], target=["x"], posterior=torch.cat([ramp, 1 - ramp], -1))
+    digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    drawn = [digits.index(letter) for letter in payload(view)["panels"][0]["links"][0][0][3]]
+    assert len(drawn) == min(count, MOST_SAMPLES)
+    assert (drawn[0], drawn[-1]) == (0, 63)
+    assert drawn == sorted(drawn)
+    steps = [after - before for before, after in pairwise(drawn)]
+    assert max(steps) - min(steps) <= 2
+
+
+def test_numbers_of_the_list():
+    sure, unsure = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5, 0.5]])
+    words = {"source": ["a", "b"], "target": ["x"]}
+    view = AlignmentView(**words, posterior={"one": sure, "two": unsure}, prior={"one": unsure})
+    assert index_entry(view) == {
+        "title": "", "text": "x", "uncertainty": 0.5, "most": 0.5, "width": None, "difference": 0.5,
+    }  # fmt: skip
+    alone = index_entry(AlignmentView(**words, posterior=torch.stack([sure, unsure])))
+    assert alone["width"] == pytest.approx(0.45)
+    assert alone["difference"] is None
+    against_prior = index_entry(AlignmentView(**words, posterior=sure, prior=unsure))
+    assert (against_prior["uncertainty"], against_prior["difference"]) == (0, 0.5)
+
+
+def test_heads_and_a_single_key():
+    view = HeadsView(queries=["a", "b"], keys=["k"], posterior={"cross": torch.ones(3, 2, 2, 1)})
+    assert index_entry(view)["uncertainty"] == 0
+    assert index_entry(view)["difference"] is None
+    assert [panel["mean"] for panel in payload(view)["panels"]] == [[[1000], [1000]]] * 2
+
+
+def test_rows_that_lack_dropped_tokens():
+    view = AlignmentView(source=["a", "b"], target=["x", "y"], posterior=torch.tensor([[0.25, 0.25], [0.0, 0.0]]))
+    assert index_entry(view)["uncertainty"] == 0.5
+    assert math.isfinite(index_entry(view)["most"])
+
+
+def test_gold_links():
+    found = payload(pair(gold=GoldAlignment(frozenset({(1, 0)}), frozenset({(0, 0)}))))
+    assert found["gold"] == [[0, 0, False], [1, 0, True]]
+
+
+@pytest.mark.parametrize("channels", [(), (3,)], ids=["grey", "colour"])
+def test_pictures_are_kept_as_they_are(channels):
+    picture = torch.randint(0, 256, (*channels, 5, 7), dtype=torch.uint8)
+    view = RegionView(words=["a"], picture=picture, grid=(1, 2), posterior=draws(1, 2))
+    address = payload(view)["picture"]
+    with Image.open(io.BytesIO(b64decode(address.removeprefix("data:image/png;base64,")))) as image:
+        pixels = torch.tensor(list(image.tobytes()), dtype=torch.uint8)
+        assert image.size == (7, 5)
+    assert pixels.equal((picture.permute(1, 2, 0) if channels else picture).flatten())
+
+
+@pytest.mark.parametrize(
+    ("views", "error", "part"),
+    [([], ValueError, "views are empty"), (["x"], TypeError, "expected a sequence of views")],
+)
+def test_no_views(views, error, part):
+    with pytest.raises(error, match=part):
+        fragment(views)
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write_viewer(tmp_path / "missing" / "page.html", [pair()], title="x")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_viewer(tmp_path / "folder", [pair()], title="x")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
