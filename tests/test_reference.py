@@ -20,7 +20,7 @@ spec.loader.exec_module(api_pages)
 PAGES = api_pages.pages()
 LISTED = re.findall(r"^\.\. (?:autoclass|autofunction|py:data):: (\S+)", "\n".join(PAGES.values()), re.M)
 # What users import; the other modules hold what these are made of.
-FOR_USERS = ("", ".analysis", ".schedules", ".integrations.huggingface", ".integrations.torch_nn")
+FOR_USERS = ("", ".analysis", ".schedules", ".viewer", ".integrations.huggingface", ".integrations.torch_nn")
 # Bases of which one's own parts are derived: docs/how_to/own_family.md is their example.
 BASES = {
     "AttentionDistribution", "Family", "Layout", "LogWeights", "Normalizer", "OneParameterFamily", "Prior",
