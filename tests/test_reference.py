@@ -23,7 +23,7 @@ LISTED = re.findall(r"^\.\. (?:autoclass|autofunction|py:data):: (\S+)", "\n".jo
 FOR_USERS = ("", ".analysis", ".schedules", ".viewer", ".integrations.huggingface", ".integrations.torch_nn")
 # Bases of which one's own parts are derived: docs/how_to/own_family.md is their example.
 BASES = {
-    "AttentionDistribution", "Family", "Layout", "LogWeights", "Normalizer", "OneParameterFamily", "Prior",
+    "AttentionDistribution", "Family", "Layout", "LogWeights", "Normalizer", "OneParameterFamily", "Prior", "View",
 }  # fmt: skip
 
 

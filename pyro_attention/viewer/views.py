@@ -119,6 +119,7 @@ class AlignmentView(View):
 
     @cached_property
     def panels(self) -> list[Panel]:
+        """The matrices, in the order in which they are offered."""
         return _panels(self)
 
 
@@ -168,6 +169,7 @@ class RegionView(View):
 
     @cached_property
     def columns(self) -> Sequence[str]:
+        """Names of the regions, row by row."""
         rows, columns = self.grid
         return [f"row {row}, column {column}" for row in range(1, rows + 1) for column in range(1, columns + 1)]
 
@@ -177,6 +179,7 @@ class RegionView(View):
 
     @cached_property
     def panels(self) -> list[Panel]:
+        """The matrices, in the order in which they are offered."""
         return _panels(self)
 
 
@@ -219,6 +222,7 @@ class HeadsView(View):
 
     @cached_property
     def panels(self) -> list[Panel]:
+        """The matrices, in the order in which they are offered."""
         found = []
         for site, samples in self.posterior.items():
             if not isinstance(samples, Tensor) or samples.dim() != 4:
