@@ -58,7 +58,9 @@ def write_page(
     """Write a page on the captions of some images; UserError where it cannot be written or weights are negative."""
     with user_errors(ValueError, OSError):
         views = [region_view(trained, data, image, captions[image]) for image in images]
-        page = document(f"Captions by {trained.config.guide} attention", element("p", WHAT) + fragment(views))
+        page = document(
+            f"Captions by {trained.config.guide} attention", element("p", WHAT, **{"class": "lead"}) + fragment(views)
+        )
         write_atomic(path, lambda file: file.write(page))
     return path
 

@@ -37,7 +37,7 @@ _WEIGHTS = {"epoch": int, "state_dict": _TENSORS}
 _RUN = _WEIGHTS | {
     "global_step": int,
     "pytorch-lightning_version": str,
-    "loops": dict,
+    "loops": {"fit_loop": dict},
     "callbacks": {"EarlyStopping": {"weights": _TENSORS}, "History": dict, "RandomState": dict},
     "optimizer_states": list,
     "lr_schedulers": list,

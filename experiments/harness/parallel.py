@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
-from functools import partial
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
@@ -97,7 +96,9 @@ def _in_processes(
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
         try:
             # not all at once: workers fetch runs ahead, and would train these too after Ctrl-C
-            yield from _as_completed(partial(pool.submit, _run_in_worker, run), configs, running, workers, bar)
+            yield from _as_completed(
+                lambda config: pool.submit(_run_in_worker, run, config), configs, running, most=workers, bar=bar
+            )
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             started = [process for process in multiprocessing.active_children() if process not in others]
@@ -116,13 +117,14 @@ def _on_cluster(
     run: Callable[[Config], Metrics], configs: Mapping[Key, Config], cluster: Cluster, bar: Any
 ) -> Generator[tuple[Key, Metrics], None, None]:
     with trainings_on(cluster) as submit:
-        yield from _as_completed(partial(submit, run), configs, {}, len(configs), bar)
+        yield from _as_completed(lambda config: submit(run, config), configs, {}, most=len(configs), bar=bar)
 
 
 def _as_completed(
     submit: Callable[[Config], Future[Metrics]],
     configs: Mapping[Key, Config],
     running: dict[Future[Metrics], Key],
+    *,
     most: int,
     bar: Any,
 ) -> Generator[tuple[Key, Metrics], None, None]:

@@ -51,7 +51,7 @@ def what_is_shown(languages: tuple[str, str]) -> str:
 
 def write_page(path: Path, views: Sequence[AlignmentView], *, title: str) -> Path:
     """Write the page, one file that needs no other; UserError where it cannot be written."""
-    text = element("p", what_is_shown(views[0].languages))
+    text = element("p", what_is_shown(views[0].languages), **{"class": "lead"})
     with user_errors(OSError):
         write_atomic(path, lambda file: file.write(document(title, text + fragment(views))))
     return path

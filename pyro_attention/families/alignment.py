@@ -41,7 +41,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         validate_args: Check values.
 
     Raises:
-        ValueError: More than one head, or a layout with queries in the event or on a graph.
+        ValueError: More than one head, no key, or a layout with queries in the event or on a graph.
 
     Example:
         >>> prior = CategoricalAlignment(torch.zeros(2, 1, 3))
@@ -62,6 +62,8 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
             )
         if scores.dim() < 2 or scores.size(-2) != 1:
             raise ValueError(f"scores have shape {tuple(scores.shape)}, expected one head, [..., 1, keys]")
+        if not scores.size(-1):
+            raise ValueError(f"scores have shape {tuple(scores.shape)}, expected at least one key to be attended to")
         scores = as_float(scores)
         self.layout, self._proposal = layout, Proposal(scores, layout, normalize=False)
         mask = None if layout.mask is None else layout.mask.expand(scores.shape).squeeze(-2)

@@ -284,7 +284,7 @@
     paintMatrices();
     showActive();
   });
-  for (const tick of [0, 50, 100, 250, 500, 1000]) {
+  for (const tick of [0, 100, 250, 500, 1000]) {
     const mark = make("span", {}, percent(tick));
     mark.style.insetInlineStart = `${100 * shade(tick)}%`;
     part("ticks").append(mark);

@@ -80,7 +80,7 @@ def run_state() -> dict[str, object]:
         "epoch": 0,
         "global_step": 3,
         "pytorch-lightning_version": "2.0.0",
-        "loops": {},
+        "loops": {"fit_loop": {}},
         "state_dict": weights,
         "callbacks": {"EarlyStopping": stopping, "History": {"rows": [row]}, "RandomState": {}},
         "optimizer_states": [{"state": moments, "param_groups": []}],
