@@ -178,7 +178,7 @@
     part("note").textContent = [
       "The bar under a word shows how unsure the model is of its links: the entropy of their weights, over the largest possible.",
       drawn > index.samples ? `Of ${drawn} samples ${index.samples} are drawn.` : "",
-      state.view.picture ? "The clearer a region is, the larger its weight." : "",
+      state.view.picture ? "The clearer a region and the stronger its frame, the larger its weight." : "",
       state.view.gold ? "Frames are links that people have made, dotted where these are only possible." : "",
     ].join(" ");
     paintMatrices();

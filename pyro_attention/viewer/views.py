@@ -119,7 +119,7 @@ class AlignmentView(View):
 
     @cached_property
     def panels(self) -> list[Panel]:
-        """The matrices, in the order in which they are offered."""
+        """Prior and posterior of every scheme."""
         return _panels(self)
 
 
@@ -179,7 +179,7 @@ class RegionView(View):
 
     @cached_property
     def panels(self) -> list[Panel]:
-        """The matrices, in the order in which they are offered."""
+        """Prior and posterior of every scheme."""
         return _panels(self)
 
 
@@ -222,7 +222,7 @@ class HeadsView(View):
 
     @cached_property
     def panels(self) -> list[Panel]:
-        """The matrices, in the order in which they are offered."""
+        """Every head of every site."""
         found = []
         for site, samples in self.posterior.items():
             if not isinstance(samples, Tensor) or samples.dim() != 4:
