@@ -14,6 +14,8 @@ BIN := $(VENV)/bin
 PINNED := $(VENV)/constraints.txt
 # Named after the settings, so that asking for other versions installs them.
 STAMP := $(VENV)/.installed-$(shell printf '%s' '$(TORCH_SPEC) $(CONSTRAINTS)' | cksum | cut -d' ' -f1)
+# The site needs more packages than the demo and the tests.
+DOCS_STAMP := $(STAMP)-docs
 
 ifneq ($(shell command -v uv 2>/dev/null),)
 CREATE_VENV = uv venv --python "$$(command -v $(PYTHON))" $(VENV)
@@ -23,7 +25,7 @@ CREATE_VENV = $(PYTHON) -m venv $(VENV)
 PIP_INSTALL = $(BIN)/python -m pip install $(PIP_ARGS)
 endif
 
-.PHONY: help demo test test-all lint bench constraints clean
+.PHONY: help demo test test-all lint docs figures bench constraints clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -43,6 +45,13 @@ lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+docs: $(DOCS_STAMP) ## build the site into build/site: pages, reference, tutorials
+	$(BIN)/python -m sphinx -W --keep-going -q docs build/site
+	@echo "build/site/index.html"
+
+figures: $(STAMP) ## draw the figures of the README and of the site anew
+	$(BIN)/python docs/figures/draw.py
+
 bench: $(STAMP) ## run the benchmarks, or one: make bench NAME=graph_attention
 	$(BIN)/python -m experiments.benchmarks $(if $(NAME),--name $(NAME))
 
@@ -51,7 +60,7 @@ constraints: ## write constraints.txt anew: the newest versions, in an environme
 	rm -rf .venv-newest
 
 # The packages that come with one platform's torch stay out: torch itself asks for them by exact version.
-$(VENV)/.frozen: $(STAMP)
+$(VENV)/.frozen: $(DOCS_STAMP)
 	$(BIN)/python -m pip list --format=freeze --exclude-editable | \
 		grep -viE '^(pip|setuptools|wheel|triton|cuda-|nvidia-)' > constraints.new
 	{ sed '/^[^#]/d' constraints.txt; cat constraints.new; } > constraints.next
@@ -59,7 +68,7 @@ $(VENV)/.frozen: $(STAMP)
 	rm constraints.new
 
 clean: ## remove caches and build products; .venv stays
-	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist docs/api docs/gallery docs/sg_execution_times.rst .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torchvision pins one release of torch, so pip is told which torch is here already: it then chooses
@@ -73,6 +82,10 @@ $(STAMP): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >> $(PINNED)
 	$(PIP_INSTALL) -c $(PINNED) -e '.[experiments,dev]'
 	$(BIN)/python -c 'import torchvision' 2>/dev/null || $(BIN)/python -m pip uninstall -y torchvision
+	touch $@
+
+$(DOCS_STAMP): $(STAMP)
+	$(PIP_INSTALL) -c $(PINNED) -e '.[docs]'
 	touch $@
 
 $(BIN)/python:

@@ -42,7 +42,7 @@ from pyro_attention.output import AttentionOutput
 from pyro_attention.posterior.predictive import Prediction, predict, sample_posterior
 from pyro_attention.site_names import name_sites
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "FAMILIES",

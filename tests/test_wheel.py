@@ -12,6 +12,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import pyro_attention
+
 ROOT = Path(__file__).parents[1]
 
 # Runs outside of the repository: argv holds the modules to block.
@@ -73,6 +75,23 @@ def test_wheel_holds_only_the_library(wheel):
     assert {f"pyro_attention/viewer/{part}" for part in parts} <= set(names)
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"pyro_attention"}
+
+
+def test_the_version_is_said_once_and_the_same():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert project["version"] == pyro_attention.__version__
+    assert f"version: {project['version']}\n" in citation
+    assert f"## [{project['version']}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_package_index_would_take_wheel_and_source(wheel, tmp_path):
+    pytest.importorskip("twine")
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, ROOT)
+    (source,) = tmp_path.glob("*.tar.gz")
+    told = run(sys.executable, "-m", "twine", "check", "--strict", wheel, source)
+    assert told.count("PASSED") == 2
 
 
 def test_wheel_imports_without_extras(wheel, tmp_path):

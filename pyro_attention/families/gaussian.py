@@ -58,7 +58,7 @@ class GaussianWeights(NormalValue):
 def kl_gaussian(q: GaussianWeights, p: GaussianWeights) -> Tensor:
     r"""KL between Gaussian weights, summed over the unmasked entries of the event, in nats.
 
-    .. math:: \sum \log\frac{s_p}{s_q} + \frac{s_q^2 + (m_q - m_p)^2}{2 s_p^2} - \frac12
+    .. math:: \sum \log\frac{s_p}{s_q} + \frac{s_q^2 + (m_q - m_p)^2}{2 s_p^2} - \tfrac{1}{2}
 
     Args:
         q: Posterior.

@@ -35,7 +35,7 @@ __all__ = ["Implementation", "MultiheadAttention"]
 class MultiheadAttention(AttentionLayer):
     r"""Multi-head attention whose weights are one sample site with event (heads, queries, keys).
 
-    .. math:: \Phi_h = \frac{(X W^Q_h)(Z W^K_h)^\top}{\sqrt{d_h}}, \qquad O = [W_1 V_1, \dots, W_H V_H] W^O
+    .. math:: \Phi_h = \frac{(X W^Q_h)(Z W^K_h)^\top}{\sqrt{d_h}}, \qquad O = [W_1 V_1, \ldots, W_H V_H] W^O
 
     Stands where :class:`torch.nn.MultiheadAttention` with ``batch_first=True`` stood, such as in an
     ``nn.TransformerEncoder`` or a vision transformer: it is called in the same way and returns the same pair;

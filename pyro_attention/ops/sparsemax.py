@@ -21,7 +21,7 @@ def check_most_keys(k: Any) -> None:
 def sparsemax(scores: Tensor, *, mask: Tensor | None = None, k: int | None = None) -> Tensor:
     r"""The point of the simplex nearest to each row of scores, :math:`\arg\min_{p \in \Delta} \lVert p - z \rVert^2`.
 
-    .. math:: p_i = \max(z_i - \tau, 0), \qquad \tau = \Big(\sum_{j \in S} z_j - 1\Big) / |S|
+    .. math:: p_i = \max(z_i - \tau, 0), \qquad \tau = \left(\sum_{j \in S} z_j - 1\right) / |S|
 
     S are the keys with p > 0. The gradient is exact, that of the linear map on S (there the incoming gradient less its
     mean, elsewhere zero), and may be differentiated again. Top-k sparsemax is sparsemax over the k largest scores of a

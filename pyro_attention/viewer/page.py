@@ -84,9 +84,20 @@ def document(title: str, body: str) -> bytes:
 def fragment(views: Sequence[View]) -> str:
     """The viewer alone, HTML for the body of a :func:`document`: controls, data and script.
 
+    Args:
+        views: What is shown, as for :func:`write_viewer`.
+
     Raises:
         TypeError: Something else than views.
         ValueError: No views.
+
+    Example:
+        >>> import torch
+        >>> from pyro_attention.viewer import AlignmentView
+        >>> view = AlignmentView(source=["Haus"], target=["house"], posterior=torch.ones(1, 1))
+        >>> page = document("One word", f"<p>Some text of your own.</p>{fragment([view])}")
+        >>> page.count(b"</script>") > 2
+        True
     """
     if isinstance(views, View) or not all(isinstance(view, View) for view in views):
         raise TypeError(f"views are {views!r:.100}, expected a sequence of views, such as [AlignmentView(...)]")

@@ -1,4 +1,4 @@
-"""A new posterior family, complete in one file, as a user writes it: the worked example of the README."""
+"""A new posterior family, complete in one file, as a user writes it: the example of docs/how_to/own_family.md."""
 
 from typing import Any
 

@@ -53,10 +53,10 @@ class AlignmentScores:
 
     Attributes:
         num_sentences: Number of sentence pairs.
-        num_predicted: Predicted links, |A|.
-        num_sure: Sure links, |S|.
-        num_predicted_sure: Predicted links that are sure, |A n S|.
-        num_predicted_possible: Predicted links that are sure or possible, |A n P|.
+        num_predicted: Predicted links, ``|A|``.
+        num_sure: Sure links, ``|S|``.
+        num_predicted_sure: Predicted links that are sure, ``|A n S|``.
+        num_predicted_possible: Predicted links that are sure or possible, ``|A n P|``.
     """
 
     num_sentences: int

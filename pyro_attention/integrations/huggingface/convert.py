@@ -135,8 +135,17 @@ def deterministic(model: Any) -> Any:
 
     Its priors are gone; save the model before, to keep them.
 
+    Args:
+        model: A model of :func:`bayesian`.
+
+    Returns:
+        The same object.
+
     Raises:
         TypeError: The model is not Bayesian.
+
+    Example:
+        >>> original = deterministic(bayesian(model))  # doctest: +SKIP
     """
     if not isinstance(model, BayesianModel):
         raise TypeError(f"model is a {type(model).__name__} without latent attention, expected one of bayesian(model)")

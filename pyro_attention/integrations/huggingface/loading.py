@@ -39,6 +39,10 @@ def from_pretrained(
     Raises:
         ValueError: The checkpoint is of another architecture, has no safetensors file, or was not saved by a Bayesian
             model; prior parameters are missing.
+
+    Example:
+        >>> model.save_pretrained("fine-tuned")  # doctest: +SKIP
+        >>> model = from_pretrained(AutoModelForSequenceClassification, "fine-tuned")  # doctest: +SKIP
     """
     transformers = load_transformers()
     options.setdefault("trust_remote_code", False)  # else transformers asks on the terminal

@@ -1,0 +1,157 @@
+"""Every snippet, command and link of the README and of the site.
+
+A snippet that needs what no test has, such as a cluster, begins with "```python not-run".
+"""
+
+import re
+import runpy
+import shlex
+import sys
+from argparse import ArgumentError
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.files import UserError
+from experiments.harness import cli
+from experiments.harness.option_parser import parse
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+WRITTEN = [path for path in sorted(DOCS.rglob("*.md")) if "gallery" not in path.relative_to(DOCS).parts]
+READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *WRITTEN]
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in READ}
+REPOSITORY = "https://github.com/pyro-attention/pyro-attention/blob/main/"
+RAW = "https://raw.githubusercontent.com/pyro-attention/pyro-attention/main/"
+
+
+def blocks(text: str, *languages: str) -> list[str]:
+    """What stands in the fences of these languages, in their order; "" is that of a fence without one."""
+    return [code for language, code in re.findall(r"^```(.*?)\n(.*?)^```$", text, re.S | re.M) if language in languages]
+
+
+def run_snippets(name: str) -> dict[str, object]:
+    """The names that the Python code of a page leaves, all blocks run one after the other."""
+    namespace: dict[str, object] = {"__name__": "page"}
+    for snippet in blocks(PAGES[name], "python"):
+        exec(compile(snippet, name, "exec"), namespace)
+    return namespace
+
+
+def pages_with_code() -> list[str]:
+    return [name for name, text in PAGES.items() if blocks(text, "python") and name != "README.md"]
+
+
+@pytest.mark.parametrize("name", pages_with_code())
+def test_the_snippets_of_a_page_run(name, tmp_path, monkeypatch):
+    if "transformers" in PAGES[name]:
+        pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    run_snippets(name)
+
+
+def test_the_readme_is_short_and_so_is_its_model():
+    readme = PAGES["README.md"]
+    assert len(readme.splitlines()) <= 150
+    model = [line for line in blocks(readme, "python")[0].splitlines() if line.strip() and "import" not in line]
+    assert len(model) <= 10
+
+
+def test_the_readme_runs_and_its_predictions_are_uncertain():
+    names = run_snippets("README.md")
+    prediction, weights = names["prediction"], names["weights"]
+    assert prediction.mean.shape == (3, 2)
+    assert (prediction.quantiles[0.95] > prediction.quantiles[0.05]).all()
+    assert weights.shape == (100, 3, 2, 5, 5)
+    assert torch.allclose(weights.sum(-1), torch.ones(100, 3, 2, 5))
+
+
+def test_the_family_is_that_of_the_contract_tests():
+    (example,) = [code for code in blocks(PAGES["docs/how_to/own_family.md"], "python") if "OneParameterFamily" in code]
+    assert example.strip() in (ROOT / "tests" / "families" / "inverse_gamma.py").read_text()
+
+
+# Commands
+
+ALL_TEXT = "\n".join(PAGES.values())
+FENCED = "\n".join(block for text in PAGES.values() for block in blocks(text, "", "bash"))
+COMMANDS = {line.partition("  # ")[0].strip() for line in re.findall(r"^python -m experiments\..*", FENCED, re.M)}
+COMMANDS |= {" ".join(line.split()) for line in re.findall(r"`(python -m experiments\.\w[^`]*)`", ALL_TEXT)}
+
+
+def parse_alone(command: cli.Command, given: list[str], name: str) -> int:
+    """What a script does before it runs."""
+    config = cli._resolved(command.config)
+    try:
+        config(**parse(config, given, name=name))
+    except (ArgumentError, UserError) as error:
+        return cli.user_error(error, code=2)
+    return 0
+
+
+@pytest.mark.parametrize("line", sorted(COMMANDS))
+def test_every_command_is_understood(line, monkeypatch, capsys):
+    _, _, module, *given = shlex.split(line)
+    path = ROOT / module.replace(".", "/")
+    script = path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__main__.py"
+    monkeypatch.setattr(cli, "_run", parse_alone)
+    monkeypatch.setattr(sys, "argv", [str(script), *given])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(script), run_name="__main__")
+    assert end.value.code == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", sorted(set(re.findall(r"python -m ((?:experiments|tests)[\w.]*\w)", ALL_TEXT))))
+def test_every_module_named_exists(module):
+    path = ROOT / module.replace(".", "/")
+    assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:^|`)make ([a-z-]+)", ALL_TEXT, re.M))))
+def test_every_target_named_exists(target):
+    assert target in re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+
+
+# Files and links
+
+
+def linked_files() -> list[tuple[str, str]]:
+    """Page and target of every link to a file of the repository."""
+    found = []
+    for name, text in PAGES.items():
+        prose = re.sub(r"^```.*?\n.*?^```$", "", text, flags=re.S | re.M)
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose) + re.findall(r"^```{(?:image|include)} (\S+)", text, re.M):
+            for prefix in (REPOSITORY, RAW):
+                if target.startswith(prefix):
+                    found.append((name, str(ROOT / target.removeprefix(prefix))))
+            if "://" not in target and not target.startswith("#"):
+                found.append((name, str((ROOT / name).parent / target.partition("#")[0])))
+    return found
+
+
+@pytest.mark.parametrize(("name", "target"), linked_files())
+def test_every_file_linked_exists(name, target):
+    assert Path(target).exists()
+
+
+def test_links_of_the_readme_survive_the_package_index():
+    targets = re.findall(r"\]\(([^)\s]+)\)", PAGES["README.md"])
+    assert len(targets) > 10
+    assert [target for target in targets if not target.startswith("https://")] == []
+
+
+@pytest.mark.parametrize("name", re.findall(r"^     (\w[\w./]*(?:\.py|/))", PAGES["docs/architecture.md"], re.M))
+def test_every_file_of_the_architecture_exists(name):
+    assert (ROOT / "pyro_attention" / name).exists()
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "tutorials").glob("*.py")), ids=lambda path: path.stem)
+def test_a_tutorial_is_a_page(path):
+    """The site runs it whenever it is built; here, that it has a title and more text than one block."""
+    code = path.read_text()
+    title, line = code.splitlines()[1:3]
+    assert len(line) == len(title)
+    assert set(line) == {"="}
+    assert code.count("\n# %%\n") >= 4
+    compile(code, str(path), "exec")
