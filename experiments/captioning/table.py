@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,12 +55,10 @@ def run(config: TableConfig) -> dict[str, float]:
     sweep.train(captioning.run, {("base", seed): base for seed, base in bases.items()}, shown="val_ppl")
     tried = _tried(config, sweep, bases[0], rows)
     best = best_settings({key: -tried.runs(*key)[0]["val_ppl"] for key in tried.rows})
-    settings = {
-        row: next((one for one in GRIDS.get(FROM.get(row, row), ()) if (FROM.get(row, row), _text(one)) in best), {})
-        for row in rows
+    configs: dict[Key, CaptioningConfig] = {
+        (row, seed): _going_on(config, base, row, _chosen(row, best)) for seed, base in bases.items() for row in rows
     }
-    configs = {(row, seed): _going_on(config, base, row, settings[row]) for seed, base in bases.items() for row in rows}
-    trainings = train_schemes(sweep, captioning.run, {}, dict(configs))
+    trainings = train_schemes(sweep, captioning.run, {}, configs)
     parts = [*table_parts(config, trainings, tried, best, data), *_pictures(config, trainings, data, sweep.folder)]
     report = Report(f"Captions of photographs: {config.dataset}, {config.encoder}", name, parts)
     return sweep.finish(report, trainings, definitions="mean over seeds; see metrics.json of the runs")
@@ -87,6 +85,12 @@ def _tried(
     }
     print("Trying settings on the first seed:", flush=True)
     return sweep.train(captioning.run, configs, shown="val_ppl")
+
+
+def _chosen(row: RowName, best: Collection[Key]) -> Setting:
+    """The best setting of a row, none where it has nothing to choose."""
+    source = FROM.get(row, row)
+    return next((setting for setting in GRIDS.get(source, ()) if (source, _text(setting)) in best), {})
 
 
 def _going_on(config: TableConfig, base: CaptioningConfig, row: RowName, setting: Setting) -> CaptioningConfig:

@@ -1,5 +1,7 @@
 """The table of captions of photographs, end to end on tiny sizes."""
 
+from pathlib import Path
+
 import pytest
 
 from experiments.captioning import data as captioning_data
@@ -13,6 +15,10 @@ TINY = {"base_epochs": 1, "epochs": 1, "hidden": 8, "vocabulary": 300, "num_samp
 TINY |= {"workers": 1, "progress": False, "seeds": 2, "precision": "32", "pictures": 1}
 
 
+# an untrained network writes any character, and not every font has it
+pytestmark = pytest.mark.filterwarnings("ignore:Glyph")
+
+
 @pytest.fixture
 def options(tmp_path, monkeypatch):
     monkeypatch.setattr(captioning_data, "mobilenet_grid", colour_encoder)
@@ -21,28 +27,28 @@ def options(tmp_path, monkeypatch):
 
 
 def test_table_end_to_end(options, tmp_path, capsys):
-    metrics = run(TableConfig(rows=("soft", "hard", "WF"), **options))
+    options |= {"seeds": 1, "rows": ("soft", "WC")}
+    metrics = run(TableConfig(**options))
     printed = capsys.readouterr().out
-    for row in ("soft", "hard", "WF"):
+    for row in ("soft", "WC"):
         assert f"\n{row}  " in printed
         assert f"{row}/test_cider_d" in metrics
     assert "METEOR" in printed
     page = (tmp_path / "page.md").read_text()
     assert "python -m experiments.captioning table" in page
     assert "32.2 / 54.7 / 104.0" in page
-    assert page.count("| WC | kl weight") == len(GRIDS["WC"])  # WF takes the setting of WC
+    assert page.count("| WC | kl weight") == len(GRIDS["WC"])
     assert page.count("| best |\n") == 2  # the head, and one setting
     assert "temperature 0.5" in page
     assert "pictures/" not in page  # photographs are not for the page
     figures = {path.name for path in (tmp_path / "out" / "figures").glob("*.png")}
-    assert figures == {"hard-0-attention.png", "hard-0-uncertainty.png"}
+    assert figures == {"WC-0-attention.png", "WC-0-uncertainty.png"}
     runs = {path.name for path in (tmp_path / "out" / "runs").iterdir()}
-    assert {"base-0", "base-1", "soft-0", "soft-1", "hard-0", "hard-1"} < runs
-    # the setting that was tried on the first seed is not trained again
-    assert len([name for name in runs if name.startswith("WF")]) == 2
-    assert run(TableConfig(rows=("soft", "hard", "WF"), resume=True, **options)) == metrics
+    # the setting that is the best on the first seed is not trained again
+    assert len(runs) == len({"base-0", "soft-0"}) + len(GRIDS["WC"])
+    assert run(TableConfig(resume=True, **options)) == metrics
     with pytest.raises(UserError, match="--resume"):
-        run(TableConfig(rows=("soft",), **options))
+        run(TableConfig(**options))
 
 
 def test_the_best_setting_on_validation_is_taken(options, tmp_path, monkeypatch):
@@ -50,7 +56,7 @@ def test_the_best_setting_on_validation_is_taken(options, tmp_path, monkeypatch)
     found = {}
 
     def quick(config):
-        config.out.mkdir(parents=True)
+        config.out.mkdir(parents=True, exist_ok=True)
         found[config.out.name] = config
         perplexity = 5.0 + 100 * abs(config.kl_weight - 0.001) + (config.concentration - 2.5) ** 2
         return {"val_ppl": perplexity, "test_cider_d": 1.0 + config.seed, "floor_bleu_1": 1.0, "floor_cider_d": 1.0}
@@ -72,8 +78,8 @@ def test_the_best_setting_on_validation_is_taken(options, tmp_path, monkeypatch)
     ("changes", "message"),
     [
         ({"rows": ("WC",)}, "rows lack soft"),
-        ({"data_root": "nowhere"}, "Flickr8k.token.txt"),
-        ({"maps": "none.npz"}, "none.npz is missing"),
+        ({"data_root": Path("nowhere")}, "Flickr8k.token.txt"),
+        ({"maps": Path("none.npz")}, "none.npz is missing"),
     ],
 )
 def test_bad_options_of_the_table(changes, message, options, tmp_path):
