@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from experiments.captioning.model import Trained
@@ -98,17 +99,20 @@ def attention_figure(view: CaptionView, *, title: str = "") -> Figure:
         bottom = height - _HEAD - line * (high + _WORD) - _WORD - high
         return figure.add_axes((left / width, bottom / height, wide / width, high / height))
 
+    # prior and posterior on one scale, on which uniform weights are no darker than half
+    shown = [weights for _, colours, weights in view.kinds if colours != WIDTH]
+    most = max(2 / shown[0].size(-1), *(weights.max().item() for weights in shown))
     overlay(panel(0, _BETWEEN / 2), view.picture, view.grid, None, None, name="image")
     for kind, (label, colours, weights) in enumerate(view.kinds):
         for place, word in enumerate(view.words):
             left = place % across * group + _BETWEEN / 2 + kind * (wide + _GAP)
-            name, top = printable(word, 18) if kind == 0 else "", max(weights.max().item(), 1e-6)
+            name, top = printable(word, 18) if kind == 0 else "", weights.max().item() if colours == WIDTH else most
             axis = panel(1 + place // across, left)
             heat = overlay(axis, view.picture, view.grid, weights[place], colours, top=top, name=name)
         bar = (width / len(view.kinds) - _BETWEEN) / width
         left, bottom = kind / len(view.kinds) + _BETWEEN / 2 / width, 0.5 * _FOOT / height
         scale = figure.add_axes((left, bottom, bar, 0.1 / height))
-        figure.colorbar(heat, cax=scale, orientation="horizontal").ax.tick_params(labelsize=7)
+        figure.colorbar(heat, cax=scale, orientation="horizontal", ticks=MaxNLocator(4)).ax.tick_params(labelsize=7)
         figure.text(left, bottom + 0.14 / height, label, fontsize=8)
     figure.suptitle(printable(title), fontsize=11, y=1 - 0.12 / height, va="top")
     return figure
