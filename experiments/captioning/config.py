@@ -169,7 +169,7 @@ class TableConfig(CaptioningOptions, SweepOptions):
     hidden: PositiveInt = 256
     dropout: Dropout = 0.3
     batch_size: PositiveInt = 64
-    learning_rate: PositiveFloat = 1e-3
+    learning_rate: PositiveFloat = 2e-3
     num_samples: PositiveInt = 10
     no_repeat: PositiveInt | None = 2
     precision: Precision = "bf16-mixed"
