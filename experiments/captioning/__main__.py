@@ -3,6 +3,8 @@
 python -m experiments.captioning train --dataset digits --guide weibull --out RUN
 python -m experiments.captioning train --dataset flickr8k --guide weibull --data-root DIR --out RUN
 python -m experiments.captioning show RUN
+python -m experiments.captioning show RUN --photo my.jpg
+python -m experiments.captioning table --encoder-weights FILE
 """
 
 from __future__ import annotations

@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.captioning import train as captioning
-from experiments.captioning.config import SCHEMES, CaptioningConfig, CaptioningOptions, CompareCaptions
+from experiments.captioning.config import SCHEMES, CaptioningConfig, CompareCaptions
 from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import DEFINITIONS
 from experiments.captioning.figures import caption_sections
 from experiments.captioning.model import load_trained
+from experiments.captioning.rows import base_config, features_text, floor_text
 from experiments.datasets.images.region_captions import RegionCaptions
 from experiments.files import read_text, user_errors
 from experiments.harness.folder import exclusive
-from experiments.harness.options import options_of
 from experiments.harness.sweep import Sweep, Trainings
 from experiments.reporting.columns import Column, Runs, summary_rows
 from experiments.reporting.report import Part, Report
@@ -60,7 +60,7 @@ def run(config: CompareCaptions) -> dict[str, float]:
     """Train all rows, print the table, and write pictures and report.html; ``"<scheme>/<metric>"`` to its mean."""
     name, free = f"captioning-{config.dataset}", ("schemes", "pictures")
     sweep = Sweep("experiments.compare", config, f"compare/{name}", free=free, always=("task",))
-    first = _base(config, sweep.folder, 0)
+    first = base_config(config, sweep.folder, 0)
     with user_errors(ValueError, OSError, ImportError):
         # features are made here, once a seed, and not by several workers at a time
         for seed in range(config.seeds if config.dataset != "digits" else 1):
@@ -77,7 +77,7 @@ def run(config: CompareCaptions) -> dict[str, float]:
 
 
 def _train(config: CompareCaptions, sweep: Sweep) -> Trainings[CaptioningConfig]:
-    bases = {seed: _base(config, sweep.folder, seed) for seed in range(config.seeds)}
+    bases = {seed: base_config(config, sweep.folder, seed) for seed in range(config.seeds)}
     configs = {}
     for scheme in config.schemes:
         changes = {"patience": config.patience, "warm_start": config.epochs // 2 if scheme == "dirichlet" else 0}
@@ -87,25 +87,11 @@ def _train(config: CompareCaptions, sweep: Sweep) -> Trainings[CaptioningConfig]
     return train_schemes(sweep, captioning.run, first, configs)
 
 
-def _base(config: CompareCaptions, folder: Path, seed: int) -> CaptioningConfig:
-    """Soft attention, from the beginning."""
-    epochs = max(1, config.base_epochs)
-    return CaptioningConfig(
-        **config.for_runs(), **options_of(config, CaptioningOptions), guide="soft", seed=seed, max_epochs=epochs,
-        patience=epochs, embedding=max(8, config.hidden // 2), out=folder / "runs" / f"base-{seed}",
-    )  # fmt: skip
-
-
 def _legend(config: CompareCaptions, test: RegionCaptions, runs: Mapping[str, Runs]) -> str:
     """How the numbers came about, and what random captions score."""
     parts = [protocol(config)]
     encoder = test.encoder if config.dataset == "digits" or config.encoder != "own" else "content-encoder, one a seed"
-    rows, columns = test.grid
-    parts.append(f"Features: {encoder}, {rows} x {columns} regions; {len(test)} test images.")
-    floor = runs[config.schemes[0]][0]
-    parts.append(
-        f"Captions of random training images: BLEU-1 {floor['floor_bleu_1']:.1f}, CIDEr-D {floor['floor_cider_d']:.1f}."
-    )
+    parts += [features_text(encoder, test), floor_text(runs[config.schemes[0]][0])]
     return " ".join([*parts, LEGEND, POINTING] if test.scenes is not None else [*parts, LEGEND])
 
 

@@ -8,7 +8,7 @@ from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat,
 
 from experiments.datasets.names import CaptionsName
 from experiments.harness.cli import Command
-from experiments.harness.options import Device, Dropout, SweepOptions
+from experiments.harness.options import Device, Dropout, Precision, SweepOptions
 from experiments.sequence.config import CompareSequences, NetworkOptions, SequenceConfig
 from guides.names import AblationSchemeName, SchemeName
 from guides.options import PosteriorOptions
@@ -26,13 +26,16 @@ __all__ = [
     "GuideName",
     "ImagesName",
     "KLEstimator",
+    "RowName",
     "ShowConfig",
+    "TableConfig",
 ]
 
 ImagesName = Literal["digits", CaptionsName]
-EncoderName = Literal["own", "resnet50"]
+EncoderName = Literal["own", "resnet50", "mobilenet_v2"]
 KLEstimator = Literal["closed_form", "sampled"]
 GuideName = Literal[SchemeName, AblationSchemeName]
+RowName = Literal["soft", "hard", "LC", "LF", "WC", "WF"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +46,16 @@ class CaptioningOptions(NetworkOptions):
         dataset: The captioned images; digits are scenes of handwritten digits and need no file.
         images: Use so many images of every split, the first; all when omitted.
         encoder: What makes features of photographs: own is a small network, trained once for each seed to predict the
-            words of the captions and then frozen; resnet50 is torchvision's, of which torchvision fetches the weights.
-        size: Side in pixels that photographs are brought to; own needs a multiple of 16, and makes a region of 16 x 16.
+            words of the captions and then frozen; resnet50 and mobilenet_v2 are trained on ImageNet, and torchvision
+            fetches their weights.
+        encoder_weights: File of weights for mobilenet_v2, TensorFlow's as safetensors under torchvision's names;
+            torchvision's own when omitted.
+        size: Side in pixels that photographs are brought to; 192 for mobilenet_v2 and 96 for the others when omitted.
+            own needs a multiple of 16, and makes a region of 16 x 16; mobilenet_v2 makes one of 32 x 32.
         cache: Folder of pixels and features; "cache" in the data set's folder when omitted.
+        maps: File of segmentation maps of the test photographs (.npz), which tell whether the attention of a noun is
+            where its thing is; flickr8k-voc-maps/flickr8k_voc_maps.npz in the folder of the data sets when omitted,
+            and nothing is told of attention where there is none.
         skip_bad: Leave out, and count, bad images and images without a caption, instead of stopping.
         hidden: Width of embedded regions, decoder, attention and inference network.
         dropout: Dropout of word vectors, of embedded regions and before the output.
@@ -56,8 +66,10 @@ class CaptioningOptions(NetworkOptions):
     dataset: ImagesName = "digits"
     images: PositiveInt | None = None
     encoder: EncoderName = "own"
-    size: PositiveInt = 96
+    encoder_weights: Path | None = None
+    size: PositiveInt | None = None
     cache: Path | None = None
+    maps: Path | None = None
     skip_bad: bool = False
     dropout: Dropout = 0.1
     beam: PositiveInt = 3
@@ -96,6 +108,7 @@ class ShowConfig:
         out: Folder for the pictures; figures in that of the run when omitted.
         images: Places of the test images, counted from 0.
         html: Also write captions.html, one page to look at the attention of these captions with.
+        photo: A photograph of one's own to describe instead, after a training on photographs.
         device: Where to compute.
     """
 
@@ -103,13 +116,8 @@ class ShowConfig:
     out: Path | None = None
     images: tuple[NonNegativeInt, ...] = (0, 1, 2)
     html: bool = False
+    photo: Path | None = None
     device: Device = "auto"
-
-
-COMMANDS = {
-    "train": Command(CaptioningConfig, "experiments.captioning.train:run_and_show"),
-    "show": Command(ShowConfig, "experiments.captioning.train:show"),
-}
 
 
 SCHEMES: tuple[SchemeName, ...] = ("soft", "hard_sample", "hard_enum", "lognormal", "weibull")
@@ -135,6 +143,39 @@ class CompareCaptions(CaptioningOptions, CompareSequences):
     patience: PositiveInt = 5
     learning_rate: PositiveFloat = 2e-3
     pictures: PositiveInt = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableConfig(CaptioningOptions, SweepOptions):
+    """Train the rows of Table 3 of Bayesian Attention Modules, and write the table.
+
+    For each seed soft attention is trained first; every row, soft as a control too, goes on from its network at half
+    the learning rate. The settings of random attention are chosen on the validation photographs of the first seed.
+
+    Args:
+        rows: Rows of the table; all when omitted.
+        seeds: Trainings of every row.
+        base_epochs: Epochs of soft attention at first; an epoch has every photograph once, with one of its captions.
+        epochs: Epochs of every row after that.
+        precision: Arithmetic of the training; evaluation is in 32 bits.
+        pictures: Test photographs that are drawn, the first.
+    """
+
+    dataset: CaptionsName = "flickr8k"
+    encoder: EncoderName = "mobilenet_v2"
+    rows: tuple[RowName, ...] | None = None
+    seeds: PositiveInt = 3
+    base_epochs: PositiveInt = 40
+    epochs: PositiveInt = 4
+    vocabulary: PositiveInt = 2000
+    hidden: PositiveInt = 256
+    dropout: Dropout = 0.3
+    batch_size: PositiveInt = 64
+    learning_rate: PositiveFloat = 2e-3
+    num_samples: PositiveInt = 10
+    no_repeat: PositiveInt | None = 2
+    precision: Precision = "bf16-mixed"
+    pictures: PositiveInt = 2
 
 
 Guide = Literal["soft", "weibull", "lognormal", "gamma", "gaussian"]
@@ -170,3 +211,10 @@ class CompareEstimators(EstimatorOptions, SweepOptions):
     guides: tuple[Guide, ...] = ("soft", "weibull", "lognormal", "gaussian")
     seeds: PositiveInt = 3
     pairs: PositiveInt = 50
+
+
+COMMANDS = {
+    "train": Command(CaptioningConfig, "experiments.captioning.train:run_and_show"),
+    "show": Command(ShowConfig, "experiments.captioning.show:show"),
+    "table": Command(TableConfig, "experiments.captioning.table:run"),
+}

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from experiments.captioning import pointing
+from experiments.captioning import diversity, map_pointing, pointing, uncertainty
 from experiments.captioning import scores as caption_scores
+from experiments.captioning.diversity import LONGEST
+from experiments.captioning.map_pointing import MapPointing
 from experiments.captioning.model import Trained
 from experiments.captioning.scores import score_captions
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
+from experiments.datasets.images.segmentation import SegmentationMaps
 from experiments.datasets.text.batches import Batch, BucketSampler, batch_loader
 from experiments.harness.training import Fitted
 from experiments.sequence import evaluation as sequence
@@ -18,7 +21,6 @@ from experiments.sequence.model import perplexity
 
 __all__ = ["DEFINITIONS", "batches", "describe", "evaluate", "floor_scores"]
 
-_LONGEST = 40
 _REFERENCES = 5  # captions of a photograph that perplexity and entropies are of
 
 DEFINITIONS = {
@@ -29,6 +31,9 @@ DEFINITIONS = {
         for name in ("bleu_1", "cider_d")
     },
     **pointing.DEFINITIONS,
+    **map_pointing.DEFINITIONS,
+    **uncertainty.DEFINITIONS,
+    **diversity.DEFINITIONS,
     "test_true_captions": "share of the captions of beam search that are true of the scene, word for word",
     "test_ppl": f"perplexity per word piece of the first {_REFERENCES} captions of each test image (of a digit scene, "
     "the first): alignments summed out exactly; for Bayesian attention the predictive one, the mean probability over "
@@ -52,7 +57,7 @@ def describe(trained: Trained, data: RegionCaptions) -> list[str]:
     """A caption of every image by beam search."""
     found = []
     for regions, mask in data.sources(sequence.BATCH, trained.device):
-        best = sequence.search(trained, regions, mask, max_length=_LONGEST)
+        best = sequence.search(trained, regions, mask, max_length=LONGEST)
         found += [trained.vocabulary.decode(one.tokens) for one in best]
     return found
 
@@ -65,14 +70,15 @@ def floor_scores(train: RegionCaptions, test: RegionCaptions) -> dict[str, float
     return {f"floor_{name}": scores[name] for name in ("bleu_1", "cider_d")}
 
 
-def evaluate(trained: Trained, data: dict[str, RegionCaptions], fitted: Fitted) -> sequence.Evaluation:
-    """All metrics of a trained network on the test images."""
-    test, entropies = data["test"], EntropySums()
-    captions, references = describe(trained, test), _REFERENCES if test.scenes is None else 1
-    for batch in batches(trained, test, references=references):
-        entropies.add(trained, batch, align_batch(trained, batch, num_samples=trained.config.num_samples))
+def evaluate(
+    trained: Trained, data: dict[str, RegionCaptions], maps: SegmentationMaps | None, fitted: Fitted
+) -> sequence.Evaluation:
+    """All metrics of a trained network on the test images, with segmentation maps of photographs if there are any."""
+    test, photographs = data["test"], data["test"].scenes is None
+    captions, references = describe(trained, test), _REFERENCES if photographs else 1
     metrics = {f"test_{name}": score for name, score in score_captions(captions, test.captions).items()}
-    metrics |= floor_scores(data["train"], test) | pointing.pointing(trained, test, captions) | entropies.metrics
+    metrics |= floor_scores(data["train"], test) | pointing.pointing(trained, test, captions)
+    metrics |= _looking(trained, test, maps, references)
     if test.scenes is not None:
         true = [caption in texts for caption, texts in zip(captions, test.captions, strict=True)]
         metrics["test_true_captions"] = sum(true) / len(true)
@@ -82,6 +88,23 @@ def evaluate(trained: Trained, data: dict[str, RegionCaptions], fitted: Fitted) 
         "word_pieces": len(trained.vocabulary),
         "skipped": sum(sum(split.skipped.values()) for split in data.values()),
     }
+    if photographs:
+        doubts = uncertainty.caption_doubts(trained, test, captions)
+        metrics |= uncertainty.ranking(doubts, captions, test.captions) | diversity.diversity(trained, test)
     definitions = {name: DEFINITIONS[name] for name in metrics}
     definitions["parameters"] += f"; features: {test.encoder}"
     return sequence.Evaluation(metrics, definitions, captions)
+
+
+def _looking(
+    trained: Trained, test: RegionCaptions, maps: SegmentationMaps | None, references: int
+) -> dict[str, float]:
+    """How far the attention is from uniform in the first captions of each image, and whether it is where things are."""
+    entropies, pairs = EntropySums(), EncodedCaptions(test, trained.vocabulary, references=references)
+    game = None if maps is None else MapPointing(maps, test, pairs, trained.vocabulary)
+    for batch in batches(trained, test, references=references):
+        found = align_batch(trained, batch, num_samples=trained.config.num_samples)
+        entropies.add(trained, batch, found)
+        if game is not None:
+            game.add(batch, found)
+    return entropies.metrics | ({} if game is None else game.metrics)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from experiments.captioning.model import Trained
@@ -22,10 +23,12 @@ from pyro_attention.analysis import merge_pieces
 
 __all__ = ["CaptionView", "attention_figure", "caption_sections", "uncertainty_figure", "view_caption"]
 
-MEAN, DEVIATION, PRIOR = "Blues", "Purples", "Reds"
+MEAN, WIDTH, PRIOR = "Blues", "Purples", "Reds"
 WORD, ATTENTION = "#9ca3af", "#1b6ca8"
-_COLUMNS = 7  # panels side by side
-_PANEL, _STEP, _TITLE, _LEFT, _TOP = 1.3, 1.38, 0.2, 0.1, 0.45  # inches
+_LEVEL = 0.95  # of credible intervals
+_DPI = 150  # dots of a saved picture in an inch
+_LEAST, _WIDEST = 1.3, 14.0  # inches: of a panel's longer side, and of the panels of one line
+_GAP, _BETWEEN, _WORD, _HEAD, _FOOT = 0.08, 0.3, 0.24, 0.4, 0.75  # inches
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,9 @@ class CaptionView:
 
     Attributes:
         words: The words, M, and the end.
-        picture: What is looked at, as :class:`RegionCaptions` has it.
+        picture: What is looked at: ink ``[height, width]`` or a photograph ``[3, height, width]``.
         grid: Rows and columns of the regions.
-        before: Mean weights of the contextual prior ``[N]``, the same for all words; None where there is none.
-        rows: Name, colours and weights ``[M + 1, N]`` of the rows of panels.
+        kinds: Name, colours and weights ``[M + 1, N]`` of the panels of every word.
         word: Entropy of each word given the attention, ``[M + 1]``.
         attention: Mutual information of each word and the attention, ``[M + 1]``.
     """
@@ -45,8 +47,7 @@ class CaptionView:
     words: list[str]
     picture: Tensor
     grid: tuple[int, int]
-    before: Tensor | None
-    rows: list[tuple[str, str, Tensor]]
+    kinds: list[tuple[str, str, Tensor]]
     word: Tensor
     attention: Tensor
 
@@ -71,44 +72,48 @@ def view_caption(
     def sums(values: Tensor) -> Tensor:
         return torch.zeros(pieces[-1] + 1).index_add(0, torch.tensor(pieces), values[0].cpu())
 
-    posterior, before = of_words(found.posterior[:, 0]), None
-    rows = [("posterior mean", MEAN, posterior.mean(0))]
-    if predicts_by_posterior(trained):
-        before = None if found.prior is None else of_words(found.prior[0])[0]
-        if len(posterior) > 1:
-            rows.append(("posterior standard deviation", DEVIATION, posterior.std(0)))
-    elif found.prior is not None:
-        rows = [("prior, before the word", PRIOR, of_words(found.prior[0])), ("posterior, after it", MEAN, rows[0][2])]
-    words = [*caption.split(), "(end)"]
-    return CaptionView(words, data.pictures[image], data.grid, before, rows, sums(doubt.word), sums(doubt.attention))
+    posterior = of_words(found.posterior[:, 0])
+    early = predicts_by_posterior(trained)
+    names = ("prior", "posterior mean") if early else ("prior, before the word", "posterior, after it")
+    kinds = [] if found.prior is None else [(names[0], PRIOR, of_words(found.prior[0]))]
+    kinds.append((names[1], MEAN, posterior.mean(0)))
+    if early and len(posterior) > 1:
+        low, high = posterior.quantile(torch.tensor([(1 - _LEVEL) / 2, (1 + _LEVEL) / 2]), dim=0)
+        kinds.append((f"width of the {_LEVEL:.0%} credible interval", WIDTH, high - low))
+    return CaptionView(
+        [*caption.split(), "(end)"], data.shown(image), data.grid, kinds, sums(doubt.word), sums(doubt.attention)
+    )
 
 
 def attention_figure(view: CaptionView, *, title: str = "") -> Figure:
-    """The image, the contextual prior, and the attention at every word, laid over the image."""
-    first = [("image", None, None)] if view.before is None else [("image", None, None), ("prior", PRIOR, view.before)]
-    kinds = max(len(view.rows), len(first))
-    across = min(_COLUMNS, len(view.words) + 1)
-    lines = -(-(len(view.words) + 1) // across) * kinds
-    # in inches: every panel has its place, and long words take none of it
-    width, height = _LEFT + (across + 0.45) * _STEP, _TOP + lines * (_STEP + _TITLE) + 0.1
+    """The picture, and for every word panels side by side: its weights laid over the picture, in the picture's size."""
+    pixels = torch.tensor(view.picture.shape[-2:])
+    high, wide = (pixels / pixels.max() * max(_LEAST, pixels.max().item() / _DPI)).tolist()
+    group = len(view.kinds) * (wide + _GAP) + _BETWEEN
+    across = max(1, min(len(view.words), int(_WIDEST / group)))
+    lines = 1 + -(-len(view.words) // across)
+    width, height = max(6.0, across * group), _HEAD + lines * (high + _WORD) + _FOOT
     figure = Figure(figsize=(width, height))
 
-    def panel(line: int, column: float, wide: float = _PANEL) -> Axes:
-        left, bottom = _LEFT + column * _STEP, height - _TOP - line * (_STEP + _TITLE) - _TITLE - _PANEL
-        return figure.add_axes((left / width, bottom / height, wide / width, _PANEL / height))
+    def panel(line: int, left: float) -> Axes:
+        bottom = height - _HEAD - line * (high + _WORD) - _WORD - high
+        return figure.add_axes((left / width, bottom / height, wide / width, high / height))
 
-    for line, (name, colours, weights) in enumerate(first):
-        overlay(panel(line, 0), view.picture, view.grid, weights, colours, name=name)
-    for row, (label, colours, weights) in enumerate(view.rows):
-        top = max(weights.max().item(), 1e-6)
-        for place, word in enumerate(view.words, 1):
-            line, shown = place // across * kinds + row, printable(word, 18) if row == 0 else ""
-            axis, seen = panel(line, place % across), weights[place - 1]
-            heat = overlay(axis, view.picture, view.grid, seen, colours, top=top, name=shown)
-            if place == 1 or place % across == 0:  # once a line
-                bar = figure.colorbar(heat, cax=panel(line, across + 0.02, 0.1))
-                bar.set_label(label, fontsize=8)
-                bar.ax.tick_params(labelsize=7)
+    # prior and posterior on one scale, on which uniform weights are no darker than half
+    shown = [weights for _, colours, weights in view.kinds if colours != WIDTH]
+    most = max(2 / shown[0].size(-1), *(weights.max().item() for weights in shown))
+    overlay(panel(0, _BETWEEN / 2), view.picture, view.grid, None, None, name="image")
+    for kind, (label, colours, weights) in enumerate(view.kinds):
+        for place, word in enumerate(view.words):
+            left = place % across * group + _BETWEEN / 2 + kind * (wide + _GAP)
+            name, top = printable(word, 18) if kind == 0 else "", weights.max().item() if colours == WIDTH else most
+            axis = panel(1 + place // across, left)
+            heat = overlay(axis, view.picture, view.grid, weights[place], colours, top=top, name=name)
+        bar = (width / len(view.kinds) - _BETWEEN) / width
+        left, bottom = kind / len(view.kinds) + _BETWEEN / 2 / width, 0.5 * _FOOT / height
+        scale = figure.add_axes((left, bottom, bar, 0.1 / height))
+        figure.colorbar(heat, cax=scale, orientation="horizontal", ticks=MaxNLocator(4)).ax.tick_params(labelsize=7)
+        figure.text(left, bottom + 0.14 / height, label, fontsize=8)
     figure.suptitle(printable(title), fontsize=11, y=1 - 0.12 / height, va="top")
     return figure
 

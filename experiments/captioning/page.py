@@ -47,7 +47,7 @@ def region_view(
         return merge_pieces(weights.cpu(), source=list(range(weights.size(-1))), target=pieces)
 
     return RegionView(
-        title=f"image {image}", words=[*caption.split(), "(end)"], picture=_shown(data.pictures[image]), grid=data.grid,
+        title=f"image {image}", words=[*caption.split(), "(end)"], picture=_shown(data.shown(image)), grid=data.grid,
         posterior=of_words(found.posterior[:, 0]), prior=None if found.prior is None else of_words(found.prior[0]),
     )  # fmt: skip
 

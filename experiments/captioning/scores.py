@@ -17,7 +17,7 @@ from nltk.util import everygrams
 
 from experiments.datasets.images.caption_data import caption_words
 
-__all__ = ["DEFINITIONS", "cider_d", "corpus_bleu", "rouge_l", "score_captions"]
+__all__ = ["DEFINITIONS", "cider_d", "corpus_bleu", "rouge_l", "score_captions", "split_words"]
 
 Words: TypeAlias = Sequence[str]
 
@@ -51,9 +51,7 @@ def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]])
         >>> f"{scores['bleu_1']:.1f} {scores['rouge_l']:.1f} {scores['cider_d']:.1f}"
         '100.0 100.0 587.2'
     """
-    spoken = [caption_words(caption) for caption in captions]
-    written = [[caption_words(reference) for reference in texts] for texts in references]
-    _check(spoken, written)
+    spoken, written = split_words(captions, references)
     pairs = list(zip(spoken, written, strict=True))
     scores = {f"bleu_{n}": 100 * score for n, score in enumerate(corpus_bleu(spoken, written), 1)}
     scores["rouge_l"] = 100 * (sum(rouge_l(words, texts) for words, texts in pairs) / len(pairs))
@@ -64,6 +62,16 @@ def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]])
         return scores
     meteors = [meteor_score(texts, words, wordnet=wordnet) for words, texts in pairs]
     return scores | {"nltk_meteor": 100 * sum(meteors) / len(pairs)}
+
+
+def split_words(
+    captions: Sequence[str], references: Sequence[Sequence[str]]
+) -> tuple[list[list[str]], list[list[list[str]]]]:
+    """Words of captions and of their references; ValueError as of :func:`score_captions`."""
+    spoken = [caption_words(caption) for caption in captions]
+    written = [[caption_words(reference) for reference in texts] for texts in references]
+    _check(spoken, written)
+    return spoken, written
 
 
 def _check(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> None:

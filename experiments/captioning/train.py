@@ -1,25 +1,23 @@
-"""Captioning of images with a latent attention to regions: train a network, evaluate it, show where it looks."""
+"""Captioning of images with a latent attention to regions: train a network and evaluate it."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
 
-from experiments.captioning.config import CaptioningConfig, ShowConfig
-from experiments.captioning.data import load_images
+from experiments.captioning.config import CaptioningConfig
+from experiments.captioning.data import load_images, load_maps
 from experiments.captioning.evaluation import evaluate
-from experiments.captioning.figures import caption_sections
-from experiments.captioning.model import build, load_trained, load_vocabulary, read_config
-from experiments.captioning.page import write_page
+from experiments.captioning.model import build, load_vocabulary
 from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler
-from experiments.files import UserError, read_text, user_errors
+from experiments.files import user_errors
 from experiments.harness.extension import open_training
 from experiments.harness.folder import exclusive
 from experiments.reporting.tables import metrics_table
 from experiments.sequence.evaluation import train_and_save
 from experiments.sequence.learned import print_verdict
 
-__all__ = ["CaptioningConfig", "run", "run_and_show", "run_folder", "show"]
+__all__ = ["CaptioningConfig", "run", "run_and_show", "run_folder"]
 
 
 def run_folder(config: CaptioningConfig) -> Path:
@@ -38,7 +36,7 @@ def run(config: CaptioningConfig) -> dict[str, float]:
     folder = run_folder(config)
     with user_errors(ValueError, OSError, ImportError):
         # all splits, so that nothing is found bad or missing after the training
-        data = load_images(config, progress=config.progress)
+        data, maps = load_images(config, progress=config.progress), load_maps(config)
         metrics = open_training(folder, config)
         vocabulary = load_vocabulary(config, folder, data["train"])
         trained = build(config, vocabulary, features=data["train"].regions.size(2))
@@ -48,7 +46,7 @@ def run(config: CaptioningConfig) -> dict[str, float]:
     val_data = EncodedCaptions(data["val"], vocabulary, references=1)
     sampler = OneCaptionSampler(train_data, sentences=config.batch_size, seed=config.seed)
     return train_and_save(
-        trained, folder, train_data, val_data, sampler=sampler, evaluate=partial(evaluate, trained, data),
+        trained, folder, train_data, val_data, sampler=sampler, evaluate=partial(evaluate, trained, data, maps),
         file="captions.txt",
     )  # fmt: skip
 
@@ -59,25 +57,3 @@ def run_and_show(config: CaptioningConfig) -> None:
     print(metrics_table(metrics))
     print_verdict(metrics)
     print(f"\nsaved in {run_folder(config)}")
-
-
-def show(config: ShowConfig) -> list[Path]:
-    """Draw the pictures: their files.
-
-    Raises:
-        UserError: No such run or image.
-    """
-    with user_errors(ValueError, OSError, ImportError):
-        data = load_images(read_config(config.run, device=config.device))["test"]
-        captions = read_text(config.run / "captions.txt", "train the run again").splitlines()
-    trained = load_trained(config.run, data.regions.size(2), device=config.device)
-    for image in config.images:
-        if image >= len(data):
-            raise UserError(f"there is no test image {image}; expected numbers from 0 to {len(data) - 1}")
-    folder, name = config.out or config.run / "figures", trained.config.guide
-    sections = caption_sections(trained, data, captions, config.images, folder, name=name)
-    files = [section.picture for section in sections if section.picture is not None]
-    if config.html:
-        files.append(write_page(trained, data, captions, config.images, folder / "captions.html"))
-    print("\n".join(map(str, files)))
-    return files

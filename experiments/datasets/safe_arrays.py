@@ -120,7 +120,7 @@ def _header(head: bytes, size: int) -> _Header:
         shape, fortran, dtype = _READERS[version](file)
     if dtype.hasobject:
         raise ValueError("Python objects, which are stored as a pickle and could run anything")
-    if dtype.kind not in "biufU" or (dtype.kind == "f" and dtype.itemsize > 8) or dtype.itemsize == 0:
+    if dtype.kind not in "biufSU" or (dtype.kind == "f" and dtype.itemsize > 8) or dtype.itemsize == 0:
         raise ValueError(f"type {clipped(str(dtype))}, expected numbers, truth values or text")
     told = size - file.tell()
     if len(shape) > 32 or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != told:

@@ -152,8 +152,6 @@ def _opened(photo: Path, config: AskConfig) -> Image.Image:
             f"--place, or train on easy_vqa or daquar"
         )
     with user_errors(ValueError, OSError):
-        if photo.is_dir():
-            raise UserError(f"--photo {photo} is a folder; expected a photograph, such as one inside it")
         return open_photograph(photo)
 
 

@@ -24,14 +24,19 @@ __all__ = [
     "GridEncoder",
     "Scale",
     "encode",
+    "encode_photograph",
     "fingerprint",
     "grid_features",
     "pretrained",
     "resized_images",
     "resnet_grid",
+    "shown_pixels",
     "square",
     "torchvision_models",
 ]
+
+
+_SHOWN = 640  # pixels of the longer side of a photograph, in a figure
 
 
 class Scale(nn.Module):
@@ -115,6 +120,13 @@ def square(image: Image.Image, size: int) -> np.ndarray:
     return np.array(resized).transpose(2, 0, 1)
 
 
+def shown_pixels(image: Image.Image) -> Tensor:
+    """Return a picture in RGB in its own shape, for a figure: [3, height, width] uint8, 640 pixels at most."""
+    smaller = image.copy()
+    smaller.thumbnail((_SHOWN, _SHOWN))
+    return torch.from_numpy(np.array(smaller)).permute(2, 0, 1)
+
+
 def _files_fingerprint(images: Sequence[ImageFile]) -> str:
     files = {path: path.stat() for path in {image.path for image in images}}
     rows = [
@@ -178,6 +190,21 @@ def encode(encoder: GridEncoder, pixels: Tensor, *, device: torch.device | str =
     if not cells.isfinite().all():
         raise ValueError(f"{encoder.name}: features that 16 bits do not hold; expected them below 65504")
     return cells.cpu()
+
+
+def encode_photograph(
+    encoder: GridEncoder, image: Image.Image, size: int, *, device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor]:
+    """Return the features of one photograph, brought to a square of so many pixels as others were, and its picture.
+
+    Returns:
+        As of `encode` of one photograph, and as of `shown_pixels`.
+
+    Raises:
+        ValueError: as of `encode`.
+    """
+    pixels = torch.from_numpy(square(image, size))[None]
+    return encode(encoder, pixels, device=device), shown_pixels(image)
 
 
 def resnet_grid(name: str = "resnet50") -> GridEncoder:

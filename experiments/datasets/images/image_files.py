@@ -70,6 +70,8 @@ def open_photograph(path: Path) -> Image.Image:
         OSError: there is no such file, or it cannot be read.
         ValueError: as of `ImageFile.open`, or no file.
     """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; expected a photograph, such as one inside it")
     content = read_bytes(path, expected=_EXPECTED)
     return _picture(content, str(path), remedy="Name another file.", upright=True)
 

@@ -6,14 +6,17 @@ from itertools import accumulate
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from experiments.datasets.images.digit_scenes import DigitScenes
+from experiments.datasets.images.image_features import GridEncoder, encode_photograph, shown_pixels
+from experiments.datasets.images.image_files import ImageFile
 from experiments.datasets.text.batches import Batch, BucketSampler, teacher_forced
 from experiments.datasets.text.vocabulary import Vocabulary
 
-__all__ = ["EncodedCaptions", "OneCaptionSampler", "RegionCaptions"]
+__all__ = ["EncodedCaptions", "OneCaptionSampler", "RegionCaptions", "own_photograph"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +31,8 @@ class RegionCaptions:
             uint8.
         name: name of the data set.
         encoder: name of what made the features.
+        network: what made the features of photographs; None where they are no photographs.
+        files: the photographs as they were taken; none where they are no photographs.
         scenes: the digits of the images, where they are digit scenes.
         skipped: number of captions and images that were left out, by the reason.
 
@@ -41,6 +46,8 @@ class RegionCaptions:
     pictures: Tensor
     name: str
     encoder: str
+    network: GridEncoder | None = None
+    files: Sequence[ImageFile] = ()
     scenes: DigitScenes | None = None
     skipped: dict[str, int] = field(default_factory=dict)
 
@@ -52,6 +59,14 @@ class RegionCaptions:
     def __len__(self) -> int:
         return len(self.captions)
 
+    def shown(self, place: int) -> Tensor:
+        """Return the picture of an image: a photograph in the shape that it was taken in, scaled down if it is large.
+
+        Raises:
+            OSError, ValueError: as of `ImageFile.open`.
+        """
+        return shown_pixels(self.files[place].open()) if self.files else self.pictures[place]
+
     def with_captions(self, captions: Sequence[str]) -> "RegionCaptions":
         """Return the images with one caption each, such as a model has made."""
         return replace(self, captions=[[caption] for caption in captions])
@@ -60,6 +75,18 @@ class RegionCaptions:
         """Give regions [B, N, F] float32 and their mask [B, N] of so many images at a time."""
         for regions in self.regions.split(size):
             yield regions.float().to(device), torch.ones(regions.shape[:2], dtype=torch.bool, device=device)
+
+
+def own_photograph(image: Image.Image, like: RegionCaptions, *, device: torch.device | str = "cpu") -> RegionCaptions:
+    """Return one more photograph without captions, its regions made by what made those of others.
+
+    Raises:
+        ValueError: the others are no photographs.
+    """
+    if like.network is None:
+        raise ValueError(f"the images of {like.name} are no photographs, so a photograph cannot be one of them")
+    regions, picture = encode_photograph(like.network, image, like.pictures.size(-1), device=device)
+    return replace(like, regions=regions, captions=[[]], pictures=picture[None], files=(), skipped={})
 
 
 class EncodedCaptions(Dataset[Batch]):

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
 from experiments.datasets.images.content_encoder import content_encoder
-from experiments.datasets.images.image_features import GridEncoder, encode, grid_features, square
+from experiments.datasets.images.image_features import GridEncoder, encode_photograph, grid_features
 from experiments.datasets.images.mobilenet import mobilenet_grid
 from experiments.datasets.questions.data import Questions, Regions, cell_positions
 from experiments.datasets.questions.entries import Entry, as_questions, held_out
@@ -21,7 +20,6 @@ from pyro_attention.registry import Registry
 __all__ = ["QUESTIONS", "AskedPhotographs", "PhotographOptions", "encoded", "regions_of"]
 
 _VALIDATION = 0.1  # of the training photographs
-_SHOWN = 640  # pixels of the longer side of a photograph of one's own, in a figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +114,8 @@ def regions_of(image: Image.Image, like: Regions, *, device: torch.device | str 
     """
     if like.encoder is None or like.pictures is None:
         raise ValueError("the regions were not made here of photographs, so those of another one cannot be made either")
-    pixels = torch.from_numpy(square(image, like.pictures.size(-1)))[None]
-    shown = image.copy()
-    shown.thumbnail((_SHOWN, _SHOWN))
-    picture = torch.from_numpy(np.array(shown)).permute(2, 0, 1)[None]
-    return _cells(like.encoder, encode(like.encoder, pixels, device=device), picture)
+    features, picture = encode_photograph(like.encoder, image, like.pictures.size(-1), device=device)
+    return _cells(like.encoder, features, picture[None])
 
 
 def _cells(encoder: GridEncoder, features: Tensor, pictures: Tensor) -> Regions:

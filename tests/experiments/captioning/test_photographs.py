@@ -1,19 +1,32 @@
 """Captioning of photographs from files, and bad input, one line each."""
 
 import json
+import math
 
+import numpy as np
 import pytest
+import safetensors.torch
+import torch
+from PIL import Image
 
+from experiments.captioning import data
 from experiments.captioning.config import COMMANDS
 from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import describe
-from experiments.captioning.model import load_trained
+from experiments.captioning.model import load_trained, read_config
+from experiments.datasets.images.image_features import encode
+from experiments.datasets.images.region_captions import own_photograph
 from experiments.harness.cli import run_commands
-from tests.experiments.captioning.tiny_captions import small_scenes, tiny_options, write_flickr8k
+from tests.experiments.captioning.tiny_captions import colour_encoder, small_scenes, tiny_options, write_flickr8k
+from tests.experiments.datasets.hostile.pictures import png
 
 
 def command_line(*arguments):
     return run_commands(COMMANDS, name="experiments.captioning", arguments=arguments)
+
+
+# an untrained network writes any character, and not every font has it
+pytestmark = pytest.mark.filterwarnings("ignore:Glyph")
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +57,110 @@ def test_photographs(tmp_path):
     assert sorted(path.name for path in (tmp_path / "flickr8k" / "cache").iterdir()) == made
     trained = load_trained(tmp_path / "run", 256)
     assert len(describe(trained, load_images(trained.config)["test"])) == 3
+
+
+@pytest.fixture
+def described(tmp_path, monkeypatch):
+    """A finished run on photographs with maps of them: left a person, right a dog."""
+    monkeypatch.setattr(data, "mobilenet_grid", colour_encoder)
+    folder = write_flickr8k(tmp_path)
+    tokens = folder / "text" / "Flickr8k.token.txt"
+    tokens.write_text(tokens.read_text().replace("picture .", "man with a dog ."))
+    names = sorted(path.name for path in (folder / "Flicker8k_Dataset").iterdir())
+    points = np.zeros((len(names), 3, 4), np.uint8)
+    points[..., :2], points[..., 2:] = 1, 2
+    np.savez(tmp_path / "maps.npz", names=names, classes=["background", "person", "dog"], named=points)
+    options = [*photograph_options(tmp_path, tmp_path / "run"), "--encoder", "mobilenet_v2", "--size", "64"]
+    assert command_line("train", *options, "--maps", str(tmp_path / "maps.npz"), "--guide", "weibull") == 0
+    return tmp_path / "run"
+
+
+def test_a_pretrained_encoder_with_maps(described):
+    metrics = json.loads((described / "metrics.json").read_text())
+    assert metrics["definitions"]["parameters"].endswith("features: tiny")
+    assert metrics["test_map_nouns_person"] == metrics["test_map_nouns_dog"] == 3  # one of two captions names both
+    # the photograph is one half person, one half dog, in a grid of 2 x 2
+    assert metrics["test_map_mass_uniform"] == pytest.approx(0.5)
+    assert metrics["test_map_mass_centre"] == pytest.approx(0.5)
+    for name in ("mass", "mass_prior", "point"):
+        assert 0 <= metrics[f"test_map_{name}"] <= 1
+    # as both halves are named as often as each other, and the prior is the same for all words
+    assert metrics["test_map_mass_prior"] == pytest.approx(0.5)
+    assert metrics["test_distinct_1_posterior"] <= 1
+    assert all(math.isfinite(value) for value in metrics.values() if isinstance(value, float))
+
+
+def test_a_photograph_of_ones_own(described, tmp_path, capsys):
+    # one of the test photographs, so that its caption is known
+    photo = described.parent / "flickr8k" / "Flicker8k_Dataset" / "test1.jpg"
+    made = sorted((described.parent / "flickr8k" / "cache").iterdir())
+    capsys.readouterr()
+    assert command_line("show", str(described), "--photo", str(photo), "--out", str(tmp_path / "own")) == 0
+    said, *files = capsys.readouterr().out.splitlines()
+    assert said == (described / "captions.txt").read_text().splitlines()[1]
+    names = [f"weibull-photo-0-{kind}.png" for kind in ("attention", "uncertainty")]
+    assert [path.rpartition("/")[2] for path in files] == names
+    assert sorted((described.parent / "flickr8k" / "cache").iterdir()) == made
+
+
+def test_pictures_have_the_shape_of_the_photograph(described):
+    test = load_images(read_config(described))["test"]
+    assert test.pictures.shape == (3, 3, 64, 64)
+    assert test.shown(0).shape == (3, 40, 32)
+    own = own_photograph(Image.new("RGB", (1280, 320)), test)
+    assert own.shown(0).shape == (3, 160, 640)
+    torch.testing.assert_close(own.regions, encode(colour_encoder(None), torch.zeros(1, 3, 64, 64)))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "a.jpg is missing; expected a photograph that Pillow can read"),
+        ("folder", "a.jpg is a folder; expected a photograph, such as one inside it"),
+        (b"text", "a.jpg: no picture (4 bytes); expected a photograph"),
+        (png(100, 100), "a.jpg: damaged or too large"),
+        (png(13_000, 13_000), "13000 x 13000 pixels, more than 64000000"),
+        (png(2**31 - 1, 2**31 - 1), "a.jpg: damaged or too large"),
+    ],
+    ids=["missing", "folder", "text", "cut off", "large", "bomb"],
+)
+def test_bad_photographs_of_ones_own(content, message, tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("dataset: flickr8k\n")
+    photo = tmp_path / "a.jpg"
+    if content == "folder":
+        photo.mkdir()
+    elif content is not None:
+        photo.write_bytes(content)
+    assert command_line("show", str(tmp_path), "--photo", str(photo)) == 1
+    assert_one_line(capsys, message)
+
+
+def weights_of_another(path):
+    safetensors.torch.save_file({"conv1.weight": torch.zeros(64, 3, 7, 7)}, path)
+
+
+def overlapping_masks(path):
+    classes, masks = ["background", "person", "dog"], np.ones((1, 2, 3, 3), bool)
+    np.savez(path, names=["test1.jpg"], classes=classes, masks=masks)
+
+
+@pytest.mark.parametrize(
+    ("write", "arguments", "message"),
+    [
+        (weights_of_another, ["--encoder", "mobilenet_v2", "--encoder-weights"], "expected MobileNetV2's weights"),
+        (weights_of_another, ["--encoder-weights"], "encoder_weights are of mobilenet_v2, but encoder is own"),
+        (overlapping_masks, ["--maps"], "masks of person and dog overlap in test1.jpg at row 0, column 0"),
+        (lambda path: None, ["--maps"], "file.npz is missing"),
+    ],
+    ids=["architecture", "encoder", "masks", "missing"],
+)
+def test_bad_weights_and_maps_stop_the_run_before_it_starts(write, arguments, message, tmp_path, capsys):
+    write_flickr8k(tmp_path)
+    write(tmp_path / "file.npz")
+    options = photograph_options(tmp_path, tmp_path / "run")
+    assert command_line("train", *options, *arguments, str(tmp_path / "file.npz")) == 1
+    assert_one_line(capsys, message)
+    assert not (tmp_path / "run").exists()
 
 
 def assert_one_line(capsys, *parts):

@@ -158,7 +158,9 @@ def test_going_on_from_another_run_starts_with_its_network(tmp_path, finished):
 
 def digit_data(**sizes):
     scenes = digit_scenes(**({"train": 5, "val": 1, "test": 1} | sizes))["train"]
-    return RegionCaptions(scenes.regions, scenes.captions, scenes.grid, scenes.canvases, "digits", "pixels", scenes)
+    return RegionCaptions(
+        scenes.regions, scenes.captions, scenes.grid, scenes.canvases, "digits", "pixels", scenes=scenes
+    )
 
 
 def test_every_image_comes_once_an_epoch_with_a_caption_of_its_own():
@@ -231,6 +233,8 @@ def test_show(guide, tmp_path, finished, capsys):
     names = {f"{guide}-{image}-{kind}.png" for image in (0, 2) for kind in ("attention", "uncertainty")}
     names |= {"captions.html"}
     assert {path.name for path in (tmp_path / "pictures").iterdir()} == names
+    assert command_line("show", str(folder), "--photo", "my.jpg") == 1
+    assert "a photograph is not (dataset is digits)" in capsys.readouterr().err
     assert command_line("show", str(folder), "--images", "[99]") == 1
     assert "no test image 99" in capsys.readouterr().err
     assert command_line("show", str(tmp_path / "nothing")) == 1
@@ -241,13 +245,14 @@ def test_the_pictures_show_the_weights(finished):
     trained, data = trained_and_data(finished(guide="weibull", max_epochs=1))
     view = view_caption(trained, data, 1, "a seven left of a two", num_samples=20)
     assert view.words == ["a", "seven", "left", "of", "a", "two", "(end)"]
-    names = [name for name, _, _ in view.rows]
-    assert names == ["posterior mean", "posterior standard deviation"]
-    assert view.before.sum().item() == pytest.approx(1, abs=1e-5)
-    torch.testing.assert_close(view.rows[0][2].sum(-1), torch.ones(7))
+    assert [name for name, _, _ in view.kinds] == ["prior", "posterior mean", "width of the 95% credible interval"]
+    for _, _, weights in view.kinds[:2]:
+        torch.testing.assert_close(weights.sum(-1), torch.ones(7))
+    assert (view.kinds[2][2] < 1).all()
     figure = attention_figure(view)
     titles = [axis.get_title() for axis in figure.axes]
-    assert [title for title in titles if title] == ["image", "prior", *view.words]
+    assert [title for title in titles if title] == ["image", *view.words]
+    assert len(titles) == 1 + 3 * (len(view.words) + 1)  # the image, panels side by side, and their scales
     heights = [bar.get_height() for bar in uncertainty_figure(view).axes[0].patches]
     assert heights == pytest.approx([*view.word.tolist(), *view.attention.tolist()], abs=1e-6)
 

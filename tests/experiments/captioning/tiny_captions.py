@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from experiments.captioning import data as captioning_data
 from experiments.datasets.images.digit_scenes import digit_scenes
+from experiments.datasets.images.image_features import GridEncoder, Scale
 
 TINY = {"vocabulary": 300, "embedding": 8, "hidden": 8, "batch_size": 8, "beam": 2, "max_epochs": 2, "num_samples": 3}
 TINY |= {"progress": False}
@@ -20,6 +22,11 @@ COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220)}
 def small_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the digit scenes be few."""
     monkeypatch.setattr(captioning_data, "_digits", partial(digit_scenes, **SIZES))
+
+
+def colour_encoder(_: Path | None) -> GridEncoder:
+    """In the place of MobileNetV2: the mean colours of 32 x 32 pixels."""
+    return GridEncoder("tiny", torch.nn.AvgPool2d(32), Scale())
 
 
 def photograph(colour: tuple[int, int, int], *, mode: str = "RGB") -> bytes:
