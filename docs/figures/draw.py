@@ -1,13 +1,8 @@
 """Draw the figures of the README and of the concept pages, all from the library itself: ``make figures``."""
 
 import runpy
-import shutil
-import subprocess
 import sys
-import tempfile
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 
@@ -40,7 +35,6 @@ from pyro_attention import (  # noqa: E402
     sample_posterior,
 )
 from pyro_attention.analysis import credible_intervals  # noqa: E402
-from pyro_attention.viewer import AlignmentView, write_viewer  # noqa: E402
 
 BLUE, ORANGE, GREY, GREEN = "#2563eb", "#c2410c", "#64748b", "#15803d"
 SCORES = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0])
@@ -196,32 +190,9 @@ def objectives() -> None:
     save(figure, "objectives.svg")
 
 
-@cache
-def tutorial() -> dict[str, Any]:
-    """What the tutorial on aligning text finds."""
-    return runpy.run_path(str(HERE.parent / "tutorials" / "2_align_text.py"))
-
-
-def viewer() -> None:
-    """A picture of the page in which one looks at alignments, where there is a browser to draw it."""
-    browser, told = shutil.which("chromium"), tutorial()
-    if browser is None:
-        print("viewer.png stays as it is: there is no chromium")
-        return
-    source, target = told["source_words"], told["target_words"]
-    view = AlignmentView(
-        source=source, target=target, posterior=told["samples"][..., : len(source)], languages=("German", "English")
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "page.html"
-        write_viewer(page, [view], title="Which word belongs to which?")
-        look = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1000,900"]
-        subprocess.run([browser, *look, f"--screenshot={HERE / 'viewer.png'}", page.as_uri()], check=True)
-
-
 def alignment() -> None:
     """The picture of the README: what the tutorial on aligning text finds, with credible intervals."""
-    told = tutorial()
+    told = runpy.run_path(str(HERE.parent / "tutorials" / "2_align_text.py"))
     found, source, target = told["found"], told["source_words"], told["target_words"]
     count = len(source)
     figure = Figure(figsize=(9.2, 3.1), layout="constrained")
@@ -244,7 +215,7 @@ def alignment() -> None:
 
 
 if __name__ == "__main__":
-    for draw in (weights, normalizers, priors, guides, objectives, alignment, viewer):
+    for draw in (weights, normalizers, priors, guides, objectives, alignment):
         pyro.clear_param_store()
         pyro.set_rng_seed(0)
         draw()
