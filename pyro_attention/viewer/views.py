@@ -73,7 +73,34 @@ class View(ABC):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AlignmentView(View):
+class _SchemesView(View):
+    """Weights of one scheme, or of several by name, each with its prior where it has one."""
+
+    posterior: Weights
+    prior: Weights | None = None
+
+    @cached_property
+    def panels(self) -> list[Panel]:
+        """Prior and posterior of every scheme."""
+        prior = {} if self.prior is None else self.prior
+        if isinstance(self.posterior, Mapping) != isinstance(prior, Mapping) and self.prior is not None:
+            kinds = " and a ".join(type(weights).__name__ for weights in (self.posterior, prior))
+            raise TypeError(f"posterior and prior are a {kinds}; expected tensors, or mappings from names of schemes")
+        posteriors = self.posterior if isinstance(self.posterior, Mapping) else {"": self.posterior}
+        priors = prior if isinstance(prior, Mapping) else {"": prior}
+        if unknown := [scheme for scheme in priors if scheme not in posteriors]:
+            raise ValueError(f"prior has {unknown}, which posterior has not; expected some of {list(posteriors)}")
+        found = []
+        for scheme, posterior in posteriors.items():
+            of = f" of {scheme}" if scheme else ""
+            if scheme in priors:
+                found.append(Panel(scheme, "prior", _checked(self, f"prior{of}", priors[scheme])))
+            found.append(Panel(scheme, "posterior", _checked(self, f"posterior{of}", posterior)))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AlignmentView(_SchemesView):
     """A sentence and its translation.
 
     Args:
@@ -100,8 +127,6 @@ class AlignmentView(View):
 
     source: Sequence[str]
     target: Sequence[str]
-    posterior: Weights
-    prior: Weights | None = None
     languages: tuple[str, str] = ("source", "target")
     gold: GoldAlignment | None = None
 
@@ -117,14 +142,9 @@ class AlignmentView(View):
     def names(self) -> tuple[str, str]:
         return self.languages[1], self.languages[0]
 
-    @cached_property
-    def panels(self) -> list[Panel]:
-        """Prior and posterior of every scheme."""
-        return _panels(self)
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RegionView(View):
+class RegionView(_SchemesView):
     """The caption of a picture, each word with the regions that it was read from.
 
     Args:
@@ -149,8 +169,6 @@ class RegionView(View):
     words: Sequence[str]
     picture: Tensor
     grid: tuple[int, int]
-    posterior: Weights
-    prior: Weights | None = None
 
     def __post_init__(self) -> None:
         if min(self.grid) < 1:
@@ -176,11 +194,6 @@ class RegionView(View):
     @property
     def names(self) -> tuple[str, str]:
         return "caption", "region"
-
-    @cached_property
-    def panels(self) -> list[Panel]:
-        """Prior and posterior of every scheme."""
-        return _panels(self)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -271,25 +284,6 @@ def heads_view(
         chosen[site] = drawn[:, item].cpu()[..., keep, :][..., keep]
     kept = [token for token, shown in zip(tokens, keep.tolist(), strict=True) if shown]
     return HeadsView(queries=kept, posterior=chosen, title=title)
-
-
-def _panels(view: AlignmentView | RegionView) -> list[Panel]:
-    """Prior and posterior of every scheme."""
-    prior = {} if view.prior is None else view.prior
-    if isinstance(view.posterior, Mapping) != isinstance(prior, Mapping) and view.prior is not None:
-        kinds = " and a ".join(type(weights).__name__ for weights in (view.posterior, prior))
-        raise TypeError(f"posterior and prior are a {kinds}; expected tensors, or mappings from names of schemes")
-    posteriors = view.posterior if isinstance(view.posterior, Mapping) else {"": view.posterior}
-    priors = prior if isinstance(prior, Mapping) else {"": prior}
-    if unknown := [scheme for scheme in priors if scheme not in posteriors]:
-        raise ValueError(f"prior has {unknown}, which posterior has not; expected some of {list(posteriors)}")
-    found = []
-    for scheme, posterior in posteriors.items():
-        of = f" of {scheme}" if scheme else ""
-        if scheme in priors:
-            found.append(Panel(scheme, "prior", _checked(view, f"prior{of}", priors[scheme])))
-        found.append(Panel(scheme, "posterior", _checked(view, f"posterior{of}", posterior)))
-    return found
 
 
 def _checked(view: View, name: str, weights: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from experiments.datasets.images.image_features import encode
 from experiments.datasets.images.region_captions import own_photograph
 from experiments.harness.cli import run_commands
 from tests.experiments.captioning.tiny_captions import colour_encoder, small_scenes, tiny_options, write_flickr8k
-from tests.experiments.datasets.hostile.pictures import png
+from tests.experiments.datasets.hostile.pictures import BAD_PHOTOGRAPHS, write_photograph
 
 
 def command_line(*arguments):
@@ -112,25 +112,10 @@ def test_pictures_have_the_shape_of_the_photograph(described):
     torch.testing.assert_close(own.regions, encode(colour_encoder(None), torch.zeros(1, 3, 64, 64)))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "a.jpg is missing; expected a photograph that Pillow can read"),
-        ("folder", "a.jpg is a folder; expected a photograph, such as one inside it"),
-        (b"text", "a.jpg: no picture (4 bytes); expected a photograph"),
-        (png(100, 100), "a.jpg: damaged or too large"),
-        (png(13_000, 13_000), "13000 x 13000 pixels, more than 64000000"),
-        (png(2**31 - 1, 2**31 - 1), "a.jpg: damaged or too large"),
-    ],
-    ids=["missing", "folder", "text", "cut off", "large", "bomb"],
-)
+@pytest.mark.parametrize(("content", "message"), BAD_PHOTOGRAPHS.values(), ids=BAD_PHOTOGRAPHS)
 def test_bad_photographs_of_ones_own(content, message, tmp_path, capsys):
     (tmp_path / "config.yaml").write_text("dataset: flickr8k\n")
-    photo = tmp_path / "a.jpg"
-    if content == "folder":
-        photo.mkdir()
-    elif content is not None:
-        photo.write_bytes(content)
+    photo = write_photograph(tmp_path, content)
     assert command_line("show", str(tmp_path), "--photo", str(photo)) == 1
     assert_one_line(capsys, message)
 

@@ -1,6 +1,5 @@
 """Asking about a photograph of one's own: the run's encoder makes its regions, and bad input."""
 
-import io
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,7 @@ from experiments.vqa.ask import ask
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.data import load_questions, own_photograph
 from experiments.vqa.train import run
-from tests.experiments.datasets.hostile.pictures import png
+from tests.experiments.datasets.hostile.pictures import BAD_PHOTOGRAPHS, write_photograph
 from tests.experiments.datasets.questions.tiny_questions import write_daquar, write_easy_vqa
 from tests.experiments.vqa.tiny_questions import tiny_config
 
@@ -110,13 +109,6 @@ def test_photographs_are_turned_upright(tmp_path):
     assert ImageFile(tmp_path / "a.jpg").open().size == (20, 10)
 
 
-def with_notes(notes):
-    """A JPEG with notes of the camera."""
-    file = io.BytesIO()
-    Image.new("RGB", (20, 10)).save(file, "JPEG", exif=b"Exif\0\0" + notes)
-    return file.getvalue()
-
-
 def asked(folder, photo, capsys):
     """What is said of a photograph that cannot be asked about, in one line."""
     arguments = ["ask", str(folder), "Is there a shape?", "--photo", str(photo)]
@@ -125,25 +117,9 @@ def asked(folder, photo, capsys):
     return line
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "a.jpg is missing; expected a photograph that Pillow can read"),
-        ("folder", "a.jpg is a folder; expected a photograph, such as one inside it"),
-        (b"text", "a.jpg: no picture (4 bytes); expected a photograph"),
-        (png(100, 100), "a.jpg: damaged or too large"),
-        (with_notes(b"damaged"), "a.jpg: damaged or too large, not a TIFF file"),
-        (png(13_000, 13_000), "13000 x 13000 pixels, more than 64000000"),
-        (png(2**31 - 1, 2**31 - 1), "a.jpg: damaged or too large"),
-    ],
-    ids=["missing", "folder", "text", "cut off", "notes", "large", "bomb"],
-)
+@pytest.mark.parametrize(("content", "message"), BAD_PHOTOGRAPHS.values(), ids=BAD_PHOTOGRAPHS)
 def test_bad_photographs(content, message, easy, tmp_path, capsys):
-    photo = tmp_path / "a.jpg"
-    if content == "folder":
-        photo.mkdir()
-    elif content is not None:
-        photo.write_bytes(content)
+    photo = write_photograph(tmp_path, content)
     line = asked(easy, photo, capsys)
     assert message in line
     assert "--skip-bad" not in line

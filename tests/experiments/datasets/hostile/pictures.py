@@ -28,6 +28,35 @@ def png(width: int, height: int, *more: tuple[bytes, bytes]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
+def with_notes(notes: bytes) -> bytes:
+    """A JPEG with notes of the camera."""
+    file = io.BytesIO()
+    Image.new("RGB", (20, 10)).save(file, "JPEG", exif=b"Exif\0\0" + notes)
+    return file.getvalue()
+
+
+# What a.jpg holds, and what is said of it as a photograph of one's own.
+BAD_PHOTOGRAPHS = {
+    "missing": (None, "a.jpg is missing; expected a photograph that Pillow can read"),
+    "folder": ("folder", "a.jpg is a folder; expected a photograph, such as one inside it"),
+    "text": (b"text", "a.jpg: no picture (4 bytes); expected a photograph"),
+    "cut off": (png(100, 100), "a.jpg: damaged or too large"),
+    "notes": (with_notes(b"damaged"), "a.jpg: damaged or too large, not a TIFF file"),
+    "large": (png(13_000, 13_000), "13000 x 13000 pixels, more than 64000000"),
+    "bomb": (png(2**31 - 1, 2**31 - 1), "a.jpg: damaged or too large"),
+}
+
+
+def write_photograph(folder: Path, content: bytes | str | None) -> Path:
+    """a.jpg in the folder: with this content, as a folder, or not there."""
+    photo = folder / "a.jpg"
+    if isinstance(content, bytes):
+        photo.write_bytes(content)
+    elif content == "folder":
+        photo.mkdir()
+    return photo
+
+
 EPS = (
     b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n(canary) (w) file closefile\nshowpage\n%%EOF\n"
 )
