@@ -55,6 +55,7 @@ def columns(task: GlueName, kind: str) -> list[Column]:
     """What is shown of a task, the number that rows are compared by first."""
     begin = f"test_{kind}_"
     found = [Column(f"{_NAMES[name]} %", f"{begin}{name}", 2, 100) for name in METRICS[task]]
+    found.append(Column(f"{_NAMES[main_metric(task)]} % on validation", "val_score", 2, 100))
     if GLUE[task].regression:
         return [*found, Column("MSE", f"{begin}mse"), Column("NLL", f"{begin}nll"),
                 Column("NLL, scaled", f"{begin}scaled_nll")]  # fmt: skip
