@@ -6,6 +6,8 @@ its workers, whose trainings finish their epoch and leave a checkpoint. Workers 
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -195,6 +197,15 @@ def _run_in_worker(run: Callable[[Config], Metrics], config: Config) -> Metrics:
         return run(config)
     finally:
         _Worker.busy = False
+        _return_memory()
+
+
+def _return_memory() -> None:
+    """Give the memory of a finished run back to the system: blocks that are kept for one run do not fit the next."""
+    gc.collect()  # trainer, callbacks and network refer to each other
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:  # of glibc
+        trim(0)
 
 
 @contextmanager
