@@ -3,6 +3,7 @@
 ``tests/pages/commands.py`` holds the commands; the ordinary tests check that none of the pages is missing there.
 """
 
+import json
 import os
 import re
 import runpy
@@ -61,9 +62,9 @@ def test_what_runs_elsewhere_is_there(place):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """What the commands read; the page on graphs makes its file itself."""
+    """What the commands read; of photographs and a graph of one's own it is what the pages show."""
     folder = tmp_path_factory.mktemp("pages")
-    write_files(folder)
+    write_files(folder, json.loads(blocks(PAGES["docs/how_to/own_photographs.md"], "json")[0]))
     with chdir(folder):
         exec(blocks(PAGES["docs/how_to/own_graph.md"], "python")[0], {})
     return folder
@@ -89,7 +90,7 @@ def execute(line: str, monkeypatch: pytest.MonkeyPatch) -> object:
     if how == "-c":
         exec(what, {})
         return 0
-    if "--devices" in given:  # the others of its processes are started with the command of the first
+    if "--devices" in given:  # the command starts itself again for the other devices
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         return subprocess.run([sys.executable, how, what, *given], env=environment, check=False).returncode
     monkeypatch.setattr(sys, "argv", [str(script_of(what)), *given])

@@ -4,6 +4,7 @@ A command may stand here once for every chain that needs it. Its placeholders (R
 names of files and folders: an earlier command of its chain makes them, or ``tests/pages/data.py``.
 """
 
+import os
 from dataclasses import dataclass
 
 __all__ = ["CHAINS", "ELSEWHERE", "NOT_RUN", "Step"]
@@ -224,7 +225,7 @@ CHAINS: dict[str, list[Step]] = {
     # several devices
     "devices": [
         Step(f"{NMT} train --dataset multi30k --guide categorical_enum --data-root DIR --out RUN --devices 4",
-             f"{TEXT} --devices 2 --device cpu", drawn("RUN")),
+             f"{TEXT} --devices {min(2, os.cpu_count() or 1)} --device cpu", drawn("RUN")),
     ],
     # benchmarks
     "blocked attention": [

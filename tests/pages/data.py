@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from experiments.datasets.text.toy_translation import toy_translation
 from pyro_attention.analysis import write_pharaoh
@@ -16,9 +17,13 @@ from tests.experiments.nmt.tiny_text import write_text
 __all__ = ["write_files"]
 
 
-def write_files(folder: Path) -> None:
-    """Write everything below a folder, under the names that the pages give it."""
+def write_files(folder: Path, photographs: dict[str, Any]) -> None:
+    """Write everything below a folder, under the names that the pages give it.
+
+    ``photographs`` is the description of one's own that a page shows.
+    """
     write_data(folder / "DIR")
+    write_coco(folder / "DIR" / "coco", photographs)
     write_text(folder / "FOLDER")
     write_bert(folder / "FOLDER", positions=128)
     text = toy_translation(0, train=1, val=1, test=8)["test"]
@@ -40,9 +45,10 @@ def write_data(root: Path) -> None:
     write_tatoeba(root / "tatoeba-deu-eng")
     write_europarl(root / "europarl-de-en")
     write_flickr8k(root)
-    write_coco(root / "coco")
     write_easy_vqa(root)
-    write_daquar(root)
+    daquar = write_daquar(root)
+    for path in (daquar / "text").iterdir():  # where the page wants them
+        path.rename(daquar / path.name)
     write_glue(root)
     write_squad(root)
     write_texts(root)
@@ -75,14 +81,14 @@ def write_europarl(folder: Path) -> None:
     write_pharaoh(folder / "gold" / "de-en.wa", texts["test"].alignments)
 
 
-def write_coco(folder: Path) -> None:
-    """Photographs as the page on one's own describes them."""
-    images = []
-    folder.mkdir()
+def write_coco(folder: Path, described: dict[str, Any]) -> None:
+    """The photographs that are described, and more of them."""
+    images = list(described["images"])
     for split, number in (("train", 6), ("val", 3), ("test", 4)):
         for place in range(number):
-            name, colour = f"{split}{place}.jpg", list(COLOURS)[place % 3]
-            (folder / name).write_bytes(photograph(COLOURS[colour]))
-            sentences = [{"raw": f"A {colour} picture."}, {"raw": f"A {colour} square with a dark corner."}]
-            images.append({"filename": name, "split": split, "sentences": sentences})
-    (folder / "dataset_coco.json").write_text(json.dumps({"dataset": "coco", "images": images}))
+            sentences = [{"raw": f"A {list(COLOURS)[place % 3]} picture."}, {"raw": "A square with a dark corner."}]
+            images.append({"filename": f"{split}{place}.jpg", "split": split, "sentences": sentences})
+    folder.mkdir()
+    for place, image in enumerate(images):
+        (folder / image["filename"]).write_bytes(photograph(list(COLOURS.values())[place % 3]))
+    (folder / "dataset_coco.json").write_text(json.dumps(described | {"images": images}))
