@@ -90,11 +90,16 @@ def parse_alone(command: cli.Command, given: list[str], name: str) -> int:
     return 0
 
 
+def script_of(module: str) -> Path:
+    """The file that ``python -m`` runs."""
+    path = ROOT / module.replace(".", "/")
+    return path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__main__.py"
+
+
 @pytest.mark.parametrize("line", sorted(COMMANDS))
 def test_every_command_is_understood(line, monkeypatch, capsys):
     _, _, module, *given = shlex.split(line)
-    path = ROOT / module.replace(".", "/")
-    script = path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__main__.py"
+    script = script_of(module)
     monkeypatch.setattr(cli, "_run", parse_alone)
     monkeypatch.setattr(sys, "argv", [str(script), *given])
     with pytest.raises(SystemExit) as end:
@@ -104,8 +109,7 @@ def test_every_command_is_understood(line, monkeypatch, capsys):
 
 @pytest.mark.parametrize("module", sorted(set(re.findall(r"python -m ((?:experiments|tests)[\w.]*\w)", ALL_TEXT))))
 def test_every_module_named_exists(module):
-    path = ROOT / module.replace(".", "/")
-    assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
+    assert script_of(module).is_file()
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:^|`)make ([a-z-]+)", ALL_TEXT, re.M))))

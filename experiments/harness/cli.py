@@ -110,6 +110,7 @@ def _choose(commands: Mapping[str, Command], given: list[str], name: str) -> int
 def _run(command: Command, given: list[str], name: str) -> int:
     from experiments.files import UserError
     from experiments.harness.option_parser import parse
+    from experiments.harness.options import DeviceOptions
 
     config_type = _resolved(command.config)
     try:
@@ -123,7 +124,7 @@ def _run(command: Command, given: list[str], name: str) -> int:
             raise  # a mistake of ours
         return user_error(f"{error.name} is not installed; pip install -e '.[experiments,transformers]' has it", code=1)
     try:
-        if hasattr(config, "devices"):
+        if isinstance(config, DeviceOptions):
             from experiments.harness.devices import on_every_rank
 
             on_every_rank(run, config)

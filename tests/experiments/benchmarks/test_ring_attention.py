@@ -6,6 +6,7 @@ import torch
 from experiments.benchmarks.config import RingConfig
 from experiments.benchmarks.ring_attention import Ring, run, section
 from experiments.files import UserError
+from experiments.harness.cli import run_script
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
 
@@ -60,6 +61,11 @@ def test_the_page_shows_what_the_script_computes(tmp_path: Path, capsys: pytest.
     part = f"<!-- begin ring_attention -->\n{text}\n<!-- end ring_attention -->\n"
     assert page.read_text().endswith(part)
     assert part in PAGE.read_text(), f"python -m experiments.benchmarks.ring_attention --results {PAGE}"
+
+
+def test_the_devices_are_none_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_script(RingConfig, run, name="ring_attention", arguments=["--devices", "[2, 4]"]) == 0
+    assert "| of each device | 2 devices | 4 devices |" in capsys.readouterr().out
 
 
 def test_other_sizes() -> None:

@@ -61,7 +61,7 @@ def write_glue(root: Path, *, train: int = 40, test: int = 16) -> Path:
     return root
 
 
-def write_bert(folder: Path, *, vocabulary: int | None = None, safe: bool = True) -> Path:
+def write_bert(folder: Path, *, vocabulary: int | None = None, positions: int = 40, safe: bool = True) -> Path:
     """A BERT without an output layer, and a tokenizer of whole words, in a folder, which is returned."""
     ids = {word: place for place, word in enumerate((*SPECIAL, *WORDS))}
     words = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
@@ -75,7 +75,7 @@ def write_bert(folder: Path, *, vocabulary: int | None = None, safe: bool = True
     )  # fmt: skip
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
-    model = BertModel(BertConfig(vocab_size=vocabulary or len(ids), max_position_embeddings=40, **SIZES))
+    model = BertModel(BertConfig(vocab_size=vocabulary or len(ids), max_position_embeddings=positions, **SIZES))
     model.save_pretrained(folder)
     if not safe:
         torch.save(model.state_dict(), folder / "pytorch_model.bin")

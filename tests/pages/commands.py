@@ -1,0 +1,287 @@
+"""The commands of the README and of the site, with options that make them tiny, and what they promise to leave.
+
+A command may stand here once for every chain that needs it. Its placeholders (RUN, DIR, FOLDER, FILE, my.txt, ...) are
+names of files and folders: an earlier command of its chain makes them, or ``tests/pages/data.py``.
+"""
+
+import os
+from dataclasses import dataclass
+
+__all__ = ["CHAINS", "ELSEWHERE", "NOT_RUN", "Step"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command.
+
+    Args:
+        line: As it stands on a page.
+        more: Options behind it.
+        leaves: Patterns of files that are there afterwards.
+        prints: Parts of what it prints.
+    """
+
+    line: str
+    more: str = ""
+    leaves: tuple[str, ...] = ()
+    prints: tuple[str, ...] = ()
+
+
+def run_files(folder: str, *more: str) -> tuple[str, ...]:
+    """What a training leaves, as docs/commands.md says it."""
+    names = ("metrics.json", "config.yaml", "history.csv", "checkpoints/best.ckpt", *more)
+    return tuple(f"{folder}/{name}" for name in names)
+
+
+def drawn(folder: str) -> tuple[str, ...]:
+    """The same of one that draws pictures."""
+    return run_files(folder, "figures/*.png")
+
+
+def comparison_files(task: str) -> tuple[str, ...]:
+    """What a comparison leaves."""
+    return tuple(f"runs/compare/{task}/{name}" for name in ("metrics.json", "report.html", "figures/*.png"))
+
+
+# one training at a time, of the first seed; the section of RESULTS.md goes into a page of its own
+SWEEP = "--seeds 1 --workers 1 --no-progress --results page.md"
+PAGE = ("page.md", "runs/*/*/metrics.json", "runs/*/*/report.html")
+TRAINING = "--max-epochs 1 --num-samples 2 --no-progress"
+TEXT = f"{TRAINING} --vocabulary 300 --embedding 8 --hidden 8 --layers 1 --batch-size 8 --beam 2"
+CAPTIONS = f"{TRAINING} --vocabulary 300 --embedding 8 --hidden 8 --batch-size 8 --beam 2"
+PHOTOGRAPHS = f"{CAPTIONS} --size 32 --encoder-epochs 1"
+QUESTIONS = "--hidden 8 --heads 2 --batch-size 32 --max-epochs 1 --num-samples 2"
+GRAPHS = "--max-epochs 2"
+CORA = f"{GRAPHS} --graphs [cora] --num-samples 2"
+HEADLINES = f"{TRAINING} --vocabulary 280 --width 8 --heads 2 --length 40 --headline-length 12 --batch-size 8 --beam 2"
+PIECES = "--vocabulary 270 --width 8 --max-epochs 1 --num-samples 2"
+BERT = f"{TRAINING} --length 20 --batch-size 8"
+BENCHMARK = "--rounds 1 --out bench"
+COMPARE = f"{SWEEP} --base-epochs 1 --hidden 8 --vocabulary 300 --num-samples 2 --beam 1"
+COMPARE_CAPTIONS = f"{COMPARE} --epochs 1"
+
+NMT, CAPTIONING, VQA, FINETUNE = (f"python -m experiments.{name}" for name in ("nmt", "captioning", "vqa", "finetune"))
+QUESTIONS_TRAIN = f"{VQA} train --dataset digits --model mcan --guide weibull --out RUN"
+COMPARE_LINE = "python -m experiments.compare"
+BENCH = "python -m experiments.benchmarks"
+PRETRAINING = f"{SWEEP} {PIECES} --finetune-epochs 1 --normalizers [softmax,hybrid] --guides [soft]"
+PRETRAINING_FILES = ("page.md", "pictures/*.png", "runs/studies/*/metrics.json")
+
+
+def table(line: str, more: str, *leaves: str) -> Step:
+    """A script that trains many networks and writes a section of a page."""
+    return Step(line, f"{SWEEP} {more}", (*PAGE, *leaves))
+
+
+CHAINS: dict[str, list[Step]] = {
+    # comparisons
+    "make demo": [
+        Step(f"{COMPARE_LINE} --resume", COMPARE, comparison_files("translation-toy"), ("categorical_enum",)),
+    ],
+    "compare": [Step(COMPARE_LINE, f"{COMPARE} --schemes [soft]", comparison_files("translation-toy"))],
+    "compare multi30k": [
+        Step(f"{COMPARE_LINE} --dataset multi30k", f"{COMPARE} --schemes [soft,marginal]",
+             comparison_files("translation-multi30k")),
+    ],
+    "compare normalizers": [
+        Step(
+            f"""{COMPARE_LINE} --schemes '["soft", "marginal", "weibull"]' """
+            """--normalizers '["softmax", "temporal", "hybrid"]' --ibm 0""",
+            COMPARE, comparison_files("translation-toy"),
+        ),
+    ],
+    "compare captioning": [
+        Step(f"{COMPARE_LINE} --task captioning", COMPARE_CAPTIONS, comparison_files("captioning-digits")),
+    ],
+    "compare flickr8k": [
+        Step(f"{COMPARE_LINE} --task captioning --dataset flickr8k",
+             f"{COMPARE_CAPTIONS} --schemes [soft,weibull] --size 32", comparison_files("captioning-flickr8k")),
+    ],
+    "compare graph": [
+        Step(f"{COMPARE_LINE} --task graph", f"{SWEEP} --max-epochs 1 --num-samples 2", comparison_files("digits")),
+    ],
+    "compare vqa": [
+        Step(f"{COMPARE_LINE} --task vqa", f"{SWEEP} {QUESTIONS} --pictures 1", comparison_files("vqa-digits")),
+    ],
+    # translation
+    "own text": [
+        Step(f"{NMT} train --dataset own --text FOLDER --guide categorical_enum --hidden 256 --vocabulary 4000 "
+             "--out RUN", TEXT, drawn("RUN")),
+        Step(f"{NMT} align RUN some.de some.en --out alignments --table", "",
+             ("alignments/alignments.txt", "alignments/probabilities.tsv", "alignments/**/*.png")),
+        Step(f"{NMT} translate RUN new.de", "", ("new.en",)),
+        Step(f"{NMT} evaluate RUN --k-max 5", "", (), ("perplexity", "BLEU")),
+        Step(f"{NMT} evaluate RUN --source-file a.de --target-file a.en", "", (), ("perplexity", "BLEU")),
+    ],
+    "generated text": [
+        Step(f"{NMT} train --dataset toy --guide categorical_enum --out runs/toy", TEXT, drawn("runs/toy")),
+    ],
+    "alignments in a browser": [
+        Step(f"{NMT} train --dataset toy --guide marginal --out RUN", TEXT, drawn("RUN")),
+        Step(f"{NMT} align RUN some.de some.en --out alignments --html", "", ("alignments/alignments.html",)),
+    ],
+    "aligners": [
+        table(f"{NMT} align-table --dataset europarl_de_en --data-root DIR",
+              "--schemes [marginal] --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --max-epochs 1"),
+    ],
+    # captions
+    "own photographs": [
+        Step(f"{CAPTIONING} train --dataset coco --guide weibull --data-root DIR --out RUN", PHOTOGRAPHS,
+             run_files("RUN")),
+        Step(f"{CAPTIONING} show RUN --images '[3]'", "", ("RUN/figures/*-3-*.png",)),
+        Step(f"{CAPTIONING} show RUN --html", "", ("RUN/figures/captions.html",)),
+    ],
+    "flickr8k": [
+        Step(f"{CAPTIONING} train --dataset flickr8k --guide weibull --data-root DIR --out RUN", PHOTOGRAPHS,
+             run_files("RUN")),
+    ],
+    "kl estimators": [
+        table("python -m experiments.kl_estimators", "--guides [soft,weibull] --max-epochs 1 --hidden 8 --pairs 2"),
+    ],
+    "kl estimators, full weight": [
+        table("python -m experiments.kl_estimators --kl-weight 1.0",
+              "--guides [lognormal] --max-epochs 1 --hidden 8 --pairs 2"),
+    ],
+    # questions
+    "questions about digits": [
+        Step(QUESTIONS_TRAIN, f"{QUESTIONS} --no-progress", drawn("RUN")),
+        Step(f'{VQA} ask RUN "what digit is left of the seven" --place 3', "", ("RUN/figures/asked.png",),
+             ("probability",)),
+    ],
+    "questions about a photograph": [
+        Step(QUESTIONS_TRAIN, f"{QUESTIONS} --no-progress --dataset daquar --encoder-epochs 1", drawn("RUN")),
+        Step(f'{VQA} ask RUN "what is on the desk" --photo my.jpg', "", ("RUN/figures/asked.png",), ("probability",)),
+    ],
+    "vqa table": [table(f"{VQA} table", f"{QUESTIONS} --blocks [dn]")],
+    "vqa table digits": [table(f"{VQA} table --dataset digits", f"{QUESTIONS} --rows [soft,marginal,softmax]")],
+    "vqa table easy_vqa": [
+        table(f"""{VQA} table --dataset easy_vqa --blocks '["bam", "va"]'""",
+              f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
+    ],
+    "vqa table daquar": [
+        table(f"""{VQA} table --dataset daquar --blocks '["bam"]' --rows '["soft", "question only"]'""",
+              f"{QUESTIONS} --encoder-epochs 1"),
+    ],
+    "vqa search": [table(f"{VQA} search", QUESTIONS)],
+    "vqa studies": [table(f"{VQA} studies", f"{QUESTIONS} --shares [1.0]")],
+    # graphs
+    "cora": [
+        Step("python -m experiments.graph --dataset cora --guide weibull --prior contextual --out runs/cora",
+             f"{TRAINING}", drawn("runs/cora")),
+    ],
+    "own graph": [
+        Step("python -m experiments.graph --graph my_graph.npz --guide weibull --prior contextual --out runs/mine",
+             f"{TRAINING}", drawn("runs/mine")),
+    ],
+    "bam1": [table("python -m experiments.table bam1 --seeds 10", CORA, "pictures/bam1.png")],
+    "normalizers": [table("python -m experiments.table normalizers", CORA, "pictures/*.png")],
+    "normalizers, five seeds": [table("python -m experiments.table normalizers --seeds 5", CORA, "pictures/*.png")],
+    "search": [table("python -m experiments.search bam1", GRAPHS)],
+    "label rate": [
+        table("python -m experiments.studies label_rate", f"{GRAPHS} --num-samples 2", "pictures/label_rate-cora.png"),
+    ],
+    "edge noise": [
+        table("python -m experiments.studies edge_noise", f"{GRAPHS} --num-samples 2", "pictures/edge_noise-cora.png"),
+    ],
+    "uniformity": [table("python -m experiments.uniformity", f"{GRAPHS} --datasets [cora]", "pictures/uniformity.png")],
+    # pretraining and fine-tuning
+    "two clusters": [
+        Step("python -m experiments.mode_collapse", "--seeds 1 --steps 1 --results page.md",
+             ("page.md", "pictures/mode_collapse.png", "runs/**/metrics.json")),
+    ],
+    "pretraining": [
+        Step("python -m experiments.pretrain --normalizer hybrid",
+             f"{PIECES} --heads 2 --batch-size 8 --no-progress --out RUN", drawn("RUN")),
+        Step(f"{FINETUNE} sst2 --init-from RUN --data-root DIR", f"{TRAINING} --batch-size 8 --out sst2",
+             ("sst2/metrics.json", "sst2/history.csv")),
+    ],
+    "headlines": [
+        Step("python -m experiments.headlines train --normalizer hybrid --guide weibull --data-root DIR --out RUN",
+             HEADLINES, run_files("RUN")),
+        Step("python -m experiments.headlines summarize RUN FILE", "", ("FILE.headlines",)),
+    ],
+    "pretrain table": [Step("python -m experiments.pretrain_table", PRETRAINING, PRETRAINING_FILES)],
+    "pretrain table, as on the page": [
+        Step("python -m experiments.pretrain_table --dataset english --sentences 20000 --max-epochs 6 "
+             "--finetune-epochs 3", PRETRAINING, PRETRAINING_FILES),
+    ],
+    "glue": [
+        Step(f"{FINETUNE} glue rte --model FOLDER --guide weibull --data-root DIR --precision bf16-mixed --out RUN",
+             BERT, run_files("RUN")),
+        Step(f"{FINETUNE} predict RUN my.txt", "", ("my.txt.tsv",)),
+    ],
+    "glue table": [
+        table(f"{FINETUNE} table --model FOLDER", "--rows [soft,WC] --tasks [rte] --max-epochs 1 --num-samples 2"),
+    ],
+    "squad v1": [
+        Step(f"{FINETUNE} qa v1 --model FOLDER --data-root DIR --out RUN", f"{BERT} --stride 8", run_files("RUN")),
+    ],
+    "squad v2": [
+        Step(f"{FINETUNE} qa v2 --model FOLDER --data-root DIR --out RUN", f"{BERT} --stride 8", run_files("RUN")),
+    ],
+    "squad v2, default folders": [
+        Step(f"{FINETUNE} qa v2 --model FOLDER", f"{BERT} --stride 8", run_files("runs/**")),
+    ],
+    # several devices
+    "devices": [
+        Step(f"{NMT} train --dataset multi30k --guide categorical_enum --data-root DIR --out RUN --devices 4",
+             f"{TEXT} --devices {min(2, os.cpu_count() or 1)} --device cpu", drawn("RUN")),
+    ],
+    # benchmarks
+    "blocked attention": [
+        Step(f"{BENCH}.blocked_attention", f"{BENCHMARK} --lengths [8]", ("bench/metrics.json", "bench/*.png")),
+    ],
+    "enumeration": [
+        Step(f"{BENCH}.enumeration", f"{BENCHMARK} --sources [2] --vocabulary 10", ("bench/metrics.json",)),
+    ],
+    "mcan": [
+        Step(f"{BENCH}.mcan", f"{BENCHMARK} --batch 1 --words 3 --regions 2", ("bench/metrics.json",)),
+    ],
+    "transformer": [
+        Step(f"{BENCH}.transformer", f"{BENCHMARK} --batch 1 --length 4", ("bench/metrics.json",)),
+    ],
+    "ring attention": [Step(f"{BENCH}.ring_attention", "", (), ("kept from forward to backward",))],
+    # contributing
+    "versions": [
+        Step('python -c "import pyro_attention, pyro, torch; '
+             'print(pyro_attention.__version__, pyro.__version__, torch.__version__)"'),
+    ],
+    "architecture": [Step("python -m tests.test_architecture", "", (), ("boxes",))],
+}  # fmt: skip
+
+CLUSTER = "tests/experiments/harness/test_cluster.py::"
+TWO_PROCESSES = CLUSTER + "test_a_table_from_two_processes_is_that_of_one_machine"
+KILLED = CLUSTER + "test_a_killed_worker_costs_the_last_epochs_of_its_training"
+RANKS = "tests/experiments/harness/test_ranks.py::test_torchrun_and_slurm_start_the_same_training"
+INSTALLED = "tests/test_wheel.py::test_wheel_imports_without_extras"
+CI = ".github/workflows/ci.yml::make "
+
+ELSEWHERE: dict[str, str] = {
+    "make demo": "Makefile::$(BIN)/python -m experiments.compare --resume",  # which stands above
+    "make test": f"{CI}lint test",
+    "make lint": f"{CI}lint test",
+    "make docs": f"{CI}docs",
+    "make bench": "tests/experiments/benchmarks/test_suite.py::test_end_to_end",
+    "pip install .": INSTALLED,
+    "pip install": INSTALLED,
+    f"{BENCH}.fused_attention": "tests/experiments/benchmarks/test_fused_attention.py::test_on_a_gpu",
+    "python -m dask scheduler --host 127.0.0.1 --port 8786": TWO_PROCESSES,
+    "python -m dask worker tcp://127.0.0.1:8786 --nthreads 1 --nworkers 2": TWO_PROCESSES,
+    "python -m experiments.table bam1 --cluster tcp://127.0.0.1:8786": KILLED,
+    "python -m experiments.table bam1 --out /shared/bam1 --cluster tcp://sweep-scheduler:8786": KILLED,
+    "torchrun --standalone --nproc-per-node 2 -m experiments.nmt train --out RUN --devices 2": RANKS,
+    "srun --kill-on-bad-exit=1 python -m experiments.nmt train --out RUN --devices 4 --num-nodes 2 --resume": RANKS,
+}
+"""Commands that another test runs, or CI: its file, and what stands there."""
+
+NOT_RUN: dict[str, str] = {
+    "git clone https://github.com/pyro-attention/pyro-attention": "nothing is published there yet",
+    "cd pyro-attention": "the folder of the clone",
+    "pip install -e '.[experiments,cluster]'": "needs a network",
+    "make constraints": "needs a network",
+    "make test-all": "runs this",
+    "python -m experiments...": "stands for all of them",
+    "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m experiments.nmt train "
+    "--out RUN --devices 4 --num-nodes 2": "needs two machines, as its page says",
+}
+"""Commands that nothing runs, and why."""

@@ -1,0 +1,114 @@
+"""Every command of the README and of the site is executed, at a tiny size: what it promises is there afterwards.
+
+``tests/pages/commands.py`` holds the commands; the ordinary tests check that none of the pages is missing there.
+"""
+
+import json
+import os
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from contextlib import chdir
+from dataclasses import replace
+
+import pytest
+
+from experiments.benchmarks import memory
+from experiments.graph import search, studies
+from experiments.reporting.page import RESULTS
+from tests.experiments.training_scripts import small_data  # noqa: F401 (a fixture)
+from tests.pages.commands import CHAINS, ELSEWHERE, NOT_RUN
+from tests.pages.data import write_files
+from tests.test_pages import ALL_TEXT, PAGES, ROOT, blocks, script_of
+
+PROGRAMS = r"(?:python|pip|make|git|cd|torchrun|srun)\b"
+EXECUTED = {step.line for chain in CHAINS.values() for step in chain}
+LISTED = EXECUTED | ELSEWHERE.keys() | NOT_RUN.keys()
+TABLE = "tests/pages/commands.py"
+
+
+def commands() -> set[str]:
+    """All command lines of the pages; of ``make``, each target by itself."""
+    fenced = "\n".join(block for text in PAGES.values() for block in blocks(text, "", "bash")).replace("\\\n", " ")
+    found = {line.partition("  # ")[0] for line in re.findall(rf"^{PROGRAMS}.*", fenced, re.M)}
+    inline = re.findall(rf"`({PROGRAMS} [^`]*)`", re.sub(r"^```.*?^```$", "", ALL_TEXT, flags=re.S | re.M))
+    lines = {" ".join(line.split()) for line in [*found, *inline]}
+    targets = {word for line in lines if line.startswith("make ") for word in shlex.split(line)[1:] if "=" not in word}
+    return {line for line in lines if not line.startswith("make ")} | {f"make {target}" for target in targets}
+
+
+@pytest.mark.parametrize("line", sorted(commands()))
+def test_a_command_of_a_page_is_executed(line):
+    assert line in LISTED, f"a page has the command {line!r}; add it, with options that make it tiny, to {TABLE}"
+
+
+@pytest.mark.parametrize("line", sorted(LISTED))
+def test_what_is_executed_stands_on_a_page(line):
+    made = re.search(r"^demo:.*\n\t\$\(BIN\)/(.*)", (ROOT / "Makefile").read_text(), re.M)
+    assert line in {*commands(), made[1]}, f"no page has the command {line!r}; remove it from {TABLE}"
+
+
+@pytest.mark.parametrize("place", sorted(set(ELSEWHERE.values())))
+def test_what_runs_elsewhere_is_there(place):
+    name, _, part = place.partition("::")
+    assert (f"\ndef {part}(" if part.startswith("test_") else part) in (ROOT / name).read_text()
+
+
+# Execution
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """What the commands read; of photographs and a graph of one's own it is what the pages show."""
+    folder = tmp_path_factory.mktemp("pages")
+    write_files(folder, json.loads(blocks(PAGES["docs/how_to/own_photographs.md"], "json")[0]))
+    with chdir(folder):
+        exec(blocks(PAGES["docs/how_to/own_graph.md"], "python")[0], {})
+    return folder
+
+
+@pytest.fixture
+def place(files, tmp_path, monkeypatch, small_data):  # noqa: F811
+    """A folder to run commands in; what takes long and is no option is short."""
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYRO_ATTENTION_DATA", str(tmp_path / "DIR"))
+    monkeypatch.setattr(memory, "peak_memory", lambda *_, **__: 1.0)  # each of its processes imports torch again
+    monkeypatch.setattr(search, "GRIDS", {"soft": [{}], "WC": search.GRIDS["WC"][:2]})
+    monkeypatch.setitem(studies.STUDIES, "label_rate", replace(studies.STUDIES["label_rate"], levels=(1, 2)))
+    before = RESULTS.stat().st_mtime_ns
+    yield tmp_path
+    assert RESULTS.stat().st_mtime_ns == before, f"{RESULTS} was written; pass --results in {TABLE}"
+
+
+def execute(line: str, monkeypatch: pytest.MonkeyPatch) -> object:
+    """Run a command in this process, which has imported torch: its exit code."""
+    _, how, what, *given = shlex.split(line)
+    if how == "-c":
+        exec(what, {})
+        return 0
+    if "--devices" in given:  # the command starts itself again for the other devices
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        return subprocess.run([sys.executable, how, what, *given], env=environment, check=False).returncode
+    monkeypatch.setattr(sys, "argv", [str(script_of(what)), *given])
+    try:
+        runpy.run_path(str(script_of(what)), run_name="__main__")
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+@pytest.mark.slow
+# an untrained network writes any character, and not every font has it
+@pytest.mark.filterwarnings("ignore:Glyph")
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_commands_do_what_their_pages_say(chain, place, monkeypatch, capfd):
+    for step in chain:
+        code = execute(f"{step.line} {step.more}", monkeypatch)
+        printed, errors = capfd.readouterr()
+        assert code == 0, f"{step.line}\n{errors}"
+        assert [part for part in step.prints if part not in printed] == [], step.line
+        assert [pattern for pattern in step.leaves if not any(place.glob(pattern))] == [], step.line
