@@ -1,5 +1,6 @@
 """Many runs at once: what comes back, and how they are stopped."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from experiments.files import UserError
 from experiments.harness.parallel import run_all
@@ -43,6 +45,13 @@ class Folder:
 
 def square(number: float) -> dict[str, float]:
     return {"square": number**2}
+
+
+def resident(blocks: int) -> dict[str, float]:
+    """Megabytes that the process holds at the beginning; afterwards it takes and frees many small blocks."""
+    before = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    held = [torch.ones(100_000) for _ in range(blocks)]
+    return {"mb": before, "held": float(len(held))}
 
 
 def wait_to_be_stopped(path: Path) -> dict[str, float]:
@@ -86,6 +95,13 @@ def test_metrics_by_key_in_the_order_of_the_configurations(workers: int) -> None
     configs = {name: float(place) for place, name in enumerate("edcba")}
     found = run_all(square, configs, workers=workers, progress=False)
     assert list(found.items()) == [(name, {"square": number**2}) for name, number in configs.items()]
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="another allocator than glibc's")
+def test_a_worker_returns_the_memory_of_a_run() -> None:
+    found = run_all(resident, {i: blocks for i, blocks in enumerate((1, 1, 1000, 1, 1))}, workers=2, progress=False)
+    sizes = [metrics["mb"] for metrics in found.values()]
+    assert max(sizes[3:]) < sizes[1] + 200  # the run before took 400 MB
 
 
 def _lives(process: int) -> bool:
