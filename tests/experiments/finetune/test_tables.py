@@ -9,6 +9,7 @@ from experiments.finetune.search import run as search
 from experiments.finetune.studies import STUDIES
 from experiments.finetune.studies import run as study
 from experiments.finetune.table import run as table
+from experiments.finetune.table import table_name
 from tests.experiments.finetune.tiny_glue import write_bert, write_glue
 
 
@@ -31,6 +32,8 @@ def test_table(options, capsys):
     config = GlueTableConfig(**options, tasks=("cola", "stsb"), seeds=2)
     means = table(config)
     page = options["results"].read_text()
+    assert "<!-- begin glue-cola-stsb-bert -->" in page
+    assert "GLUE (CoLA, STS-B) with bert" in page
     assert 0 <= means["cola/WC/test_attention_accuracy"] <= 1
     assert -1 <= means["stsb/soft/test_mc_dropout_pearson"] <= 1
     for part in (
@@ -55,6 +58,19 @@ def test_table(options, capsys):
     with pytest.raises(UserError, match=r"predictions\.npz cannot be read"):
         table(GlueTableConfig(**options, tasks=("cola", "stsb"), seeds=2, resume=True))
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("tasks", "name"),
+    [
+        (("mrpc", "rte", "cola", "stsb"), "glue-bert"),
+        (("stsb", "cola", "rte", "mrpc"), "glue-bert"),
+        (("sst2",), "glue-sst2-bert"),
+        (("cola", "stsb"), "glue-cola-stsb-bert"),
+    ],
+)
+def test_tables_of_other_tasks_have_a_name_of_their_own(tasks, name):
+    assert table_name(GlueTableConfig(model="some/bert", tasks=tasks)) == name
 
 
 @pytest.mark.parametrize("name", STUDIES)
