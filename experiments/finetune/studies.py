@@ -93,10 +93,11 @@ def run(config: GlueStudyConfig) -> dict[str, float]:
     ).open()  # fmt: skip
     trainings = sweep.train(train.run, sweep.configs(GlueConfig, rows, range(config.seeds)), shown="val_score")
     one = next(iter(trainings.configs.values()))
+    share = f"trained on {config.sst2_share:.0%} of its examples, " if task == "sst2" else ""
     text = (
-        f"{study.text} {LEGEND} Settings as in the table on GLUE; {one.max_epochs} epochs, {one.num_samples} samples. "
-        f"Mean ± standard deviation over {config.seeds} seeds; differences to {BASELINE} of the same seed with their "
-        f"95 % intervals (Student's t), not corrected for the number of comparisons."
+        f"{study.text} {LEGEND} Settings as in the table on GLUE; {share}{one.max_epochs} epochs, {one.num_samples} "
+        f"samples. Mean ± standard deviation over {config.seeds} seeds; differences to {BASELINE} of the same seed with "
+        f"their 95 % intervals (Student's t), not corrected for the number of comparisons."
     )
     shown = shown_rows(config.rows)
     table = _rows(study, trainings, task, shown)

@@ -80,6 +80,7 @@ def test_studies(name, options, monkeypatch, capsys):
     means = study(GlueStudyConfig(**options, name=name, seeds=1))
     page = options["results"].read_text()
     assert "MC dropout" in page
+    assert ("trained on 50% of its examples" in page) == (name == "out_of_domain")  # that is SST-2
     if name == "out_of_domain":
         assert "CoLA: AUROC of mutual information minus soft" in page or "CoLA: AUROC of entropy minus soft" in page
         assert any(key.endswith("auroc_attention_rte_entropy") for key in means)
