@@ -96,8 +96,8 @@ def run(config: GlueStudyConfig) -> dict[str, float]:
     share = f"trained on {config.sst2_share:.0%} of its examples, " if task == "sst2" else ""
     text = (
         f"{study.text} {LEGEND} Settings as in the table on GLUE; {share}{one.max_epochs} epochs, {one.num_samples} "
-        f"samples. Mean ± standard deviation over {config.seeds} seeds; differences to {BASELINE} of the same seed with "
-        f"their 95 % intervals (Student's t), not corrected for the number of comparisons."
+        f"samples. Mean ± standard deviation over {config.seeds} seeds; differences to {BASELINE} of the same seed "
+        f"with their 95 % intervals (Student's t), not corrected for the number of comparisons."
     )
     shown = shown_rows(config.rows)
     table = _rows(study, trainings, task, shown)
