@@ -90,8 +90,9 @@ class DoublyNormalized(Normalizer):
 
     The weights a key gets from all queries sum to at least 1 / number of keys, if any query may attend to it.
 
-    What is the same for all queries cancels: where they see the same keys, the mean of a contextual prior says nothing
-    about the weights, which are uniform there whatever the keys are.
+    What is the same for all queries cancels: where they see the same keys, the mean of a contextual prior has uniform
+    weights, whatever the keys are, and under a contextual LogNormal prior all keys are alike. Under a contextual Gamma
+    prior they differ a little, by their spread.
 
     Causal attention is refused: where ``Dense(causal=True)`` says so, or where it says nothing and the mask looks like
     it (never because of padding alone). Edge lists are not checked: a graph of steps in time needs :class:`Softmax`.

@@ -3,49 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from experiments.reporting.claims import Claim, claims_part
 from experiments.reporting.columns import Runs
-from experiments.reporting.plots import Plot
 from experiments.reporting.report import Part
-from experiments.reporting.statistics import Difference, paired_difference
+from experiments.reporting.statistics import paired_difference
 
-__all__ = ["Claim", "claim_parts", "claims"]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """That some mean differences over seeds, by what they are, are below zero; ours, or of the paper."""
-
-    text: str
-    differences: dict[str, Difference]
-    ours: bool = False
-    percent: bool = False  # of error rates, whose differences are percentage points
-
-    @property
-    def holds(self) -> bool:
-        """Whether every confidence interval is below zero."""
-        return all(difference.high < 0 for difference in self.differences.values())
-
-    @property
-    def verdict(self) -> str:
-        """The claim, and whether it holds."""
-        return f"{'holds' if self.holds else 'does not hold'}: {self.text}"
-
-    @property
-    def plot(self) -> Plot:
-        """The differences, drawn."""
-        unit = ", percentage points" if self.percent else ""
-        return Plot(f"{self.verdict}{unit}", self.differences, digits=self._digits, signed=True)
-
-    @property
-    def _digits(self) -> int:
-        return 2 if self.percent else 4
-
-    def __str__(self) -> str:
-        unit = " percentage points" if self.percent else ""
-        lines = [f"    {name}: {found.text(self._digits)}{unit}" for name, found in self.differences.items()]
-        return "\n".join([self.verdict, *lines])
+__all__ = ["claim_parts", "claims"]
 
 
 def claims(runs: Mapping[str, Runs]) -> list[Claim]:
@@ -69,7 +33,7 @@ def claims(runs: Mapping[str, Runs]) -> list[Claim]:
                 for name, *both in pairs
             }
             differences = {name: paired_difference(*both) for name, both in values.items()}
-            found.append(Claim(text, differences, ours, percent))
+            found.append(Claim(text=text, differences=differences, expected="below", ours=ours, percent=percent))
 
     posterior = ("categorical_enum", "test_posterior_aer")
     ppl = ("marginal - soft", ("marginal", "test_ppl"), ("soft", "test_ppl"))
@@ -93,13 +57,7 @@ def claims(runs: Mapping[str, Runs]) -> list[Claim]:
 
 def claim_parts(runs: Mapping[str, Runs]) -> list[Part]:
     """Parts of a report: the paper's claims, and apart from them ours; none without claims."""
-    text = "Mean differences over the seeds with 95 % confidence intervals; a claim holds where all are below 0."
     titles = {False: "Claims of the paper (Deng et al., 2018)", True: "Claims of ours, not of the paper"}
     checked = claims(runs)
-    parts = []
-    for ours, title in titles.items():
-        chosen = [claim for claim in checked if claim.ours == ours]
-        if chosen:
-            lines, plots = "\n".join(map(str, chosen)), [claim.plot for claim in chosen]
-            parts.append(Part(title, text, lines=lines, plots=plots))
-    return parts
+    chosen = {title: [claim for claim in checked if claim.ours == ours] for ours, title in titles.items()}
+    return [claims_part(title, some) for title, some in chosen.items() if some]

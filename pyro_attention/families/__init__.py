@@ -1,7 +1,7 @@
 """Posterior families and priors of attention weights, one file a family, and what they share.
 
-Importing this package registers all families, all priors, and the closed-form KL of every pair. To add a family, write
-its file and import it here.
+Importing this package registers all families, all priors, and the closed-form KL of every pair that fits. To add a
+family, write its file and import it here.
 """
 
 from pyro_attention.families import alignment, amortised, dirichlet, gamma, gaussian, gumbel, lognormal, soft, weibull

@@ -1,6 +1,8 @@
 """Posterior families: from the prior of an attention site, with its scores, to the posterior.
 
-Every family has ``E[S] = exp(scores)``, so all of them share one deterministic limit: ordinary attention.
+The families of positive weights (Weibull, LogNormal, Gamma) have ``E[S] = exp(scores)``, so they share one
+deterministic limit: ordinary attention. For the other kinds the scores are log probabilities of keys (alignments),
+logarithms of concentrations (Dirichlet), or give the mean weights (Gaussian).
 
 **What the posterior depends on.** A family reads the scores of the layer, which the network computes from the inputs x,
 and a concentration or scale of its own. So q(W | x) does not see the observation y of the same call, unless by an
@@ -77,7 +79,7 @@ class Family(nn.Module):
         return prior
 
     def posterior(self, prior: Any) -> Distribution:
-        """Posterior of a site from its prior, whose ``proposal.scores`` hold ``log E[S]``."""
+        """Posterior of a site from its prior; ``proposal.scores`` hold ``log E[S]`` where weights are positive."""
         raise NotImplementedError
 
     def amortise(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:  # noqa: ARG002

@@ -17,8 +17,8 @@ __all__ = ["Proposal"]
 class Proposal:
     r"""What an attention layer proposes to its site: the scores :math:`\Phi`, from which a posterior family starts.
 
-    Every posterior family has ``E[S] = exp(scores)``. Change it by :func:`dataclasses.replace`: other scores enter in
-    the same way as those of the layer.
+    A posterior family of positive weights has ``E[S] = exp(scores)``. Change a proposal by :func:`dataclasses.replace`:
+    other scores enter in the same way as those of the layer.
 
     Args:
         scores: Attention scores of the shape of the weights. Kept as they enter the site: normalised if
