@@ -73,7 +73,7 @@ def check_finished(folder: Path) -> None:
 def restored(
     folder: Path, config_type: type[Config], build: Callable[[Config], AnyTuned], *, script: str, **changes: Any
 ) -> AnyTuned:
-    """The model of a finished run, at its best epoch; ``script`` makes such runs, with changes of its configuration.
+    """The model of a finished run; ``script`` makes such runs, with changes of its configuration.
 
     Raises:
         UserError: The folder holds no such run, or its pretrained model is not there any more.

@@ -32,7 +32,7 @@ _SHOWN, _WIDTH = 20, 50  # questions on the terminal, and letters of each text
 
 
 def load_trained(folder: Path, **changes: Any) -> QaTuned:
-    """The model of a finished run, at its best epoch, with changes of its configuration.
+    """The model of a finished run, with changes of its configuration.
 
     Raises:
         UserError: The folder holds no such run, or its pretrained model is not there any more.

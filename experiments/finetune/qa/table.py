@@ -78,7 +78,8 @@ def columns(kind: str) -> list[Column]:
     percent["NoAns"] = "no_answer_accuracy"
     areas = {"AUROC, entropy": "auroc_entropy", "AUROC, mutual information": "auroc_mutual_information"}
     found = [Column(f"{head} %", f"{begin}{metric}", 2, 100) for head, metric in percent.items()]
-    return found + [Column(head, f"{begin}{metric}") for head, metric in areas.items()]
+    found += [Column(head, f"{begin}{metric}") for head, metric in areas.items()]
+    return [*found, Column("F1 % on validation", "val_score", 2, 100)]
 
 
 def _scores(config: QaTableConfig, trainings: Trainings[QaConfig], shown: list[str]) -> list[Row]:
@@ -141,10 +142,10 @@ def _text(config: QaTableConfig, trainings: Trainings[QaConfig]) -> str:
         f"{one.prior_learning_rate:g}), linear warm-up over a tenth of the steps and linear decay, precision "
         f"{one.precision}, {one.num_samples} samples.{chosen}\n\n"
         f"Trained on {counts['train']}{share}; validation: {counts['val']}; tested on {counts['test']} of the "
-        f"development file. The parts have different articles. Validation alone chooses the epoch.{threshold} EM and "
-        f"F1 are those of the official evaluation. The paper fine-tuned ALBERT-base, a larger model, on all of SQuAD: "
-        f"compare the differences, not the numbers. AUROC: of telling answers that are not exactly right by their "
-        f"larger uncertainty, .5 being chance.\n\n"
+        f"development file. The parts have different articles; the network of the last epoch is kept.{threshold} EM "
+        f"and F1 are those of the official evaluation. The paper fine-tuned ALBERT-base, a larger model, on all of "
+        f"SQuAD: compare the differences, not the numbers. AUROC: of telling answers that are not exactly right by "
+        f"their larger uncertainty, .5 being chance.\n\n"
         f"Mean ± standard deviation over {config.seeds} seeds. Differences to {BASELINE} of the same seed have two "
         f"95 % intervals: Student's t over the seeds, and a bootstrap over the test questions for the networks that "
         f"there are, as if questions on one article were independent. Neither is corrected for the number of "
