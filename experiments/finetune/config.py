@@ -18,8 +18,21 @@ from experiments.harness.options import BatchOptions, Device, HalfOpenUnitInterv
 from guides.options import PosteriorOptions
 
 __all__ = [
-    "COMMANDS", "FineTuneOptions", "GlueConfig", "GlueName", "GlueSearchConfig", "GlueStudyConfig", "GlueTableConfig",
-    "GuideName", "ManyRuns", "Pooling", "PredictConfig", "RowName", "StudyName",
+    "COMMANDS",
+    "SMALL_TASKS",
+    "FineTuneOptions",
+    "GlueConfig",
+    "GlueName",
+    "GlueSearchConfig",
+    "GlueStudyConfig",
+    "GlueTableConfig",
+    "GuideName",
+    "ManyRuns",
+    "Pooling",
+    "PredictConfig",
+    "RowName",
+    "RowOptions",
+    "StudyName",
 ]  # fmt: skip
 
 Pooling = Literal["head", "mean", "pair"]
@@ -27,6 +40,7 @@ GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
 GuideName = Literal["soft", "weibull", "lognormal"]
 RowName = Literal["soft", "WF", "WC", "LF", "LC"]
 StudyName = Literal["label_noise", "train_share", "out_of_domain"]
+SMALL_TASKS: tuple[GlueName, ...] = ("mrpc", "rte", "cola", "stsb")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,15 +107,18 @@ class GlueConfig(FineTuneOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictConfig:
-    """Classify a text file, a sentence a line, or two with a tab between them: probabilities and uncertainty.
+    """Classify sentences, or answer questions, of a file: probabilities and uncertainty.
 
     Args:
-        run: Folder of a fine-tuned model.
-        file: The file, UTF-8.
-        out: Where to write the table, one line an example and tabs between the columns; FILE.tsv when omitted.
+        run: Folder of a fine-tuned model, of glue or of qa.
+        file: A text file, UTF-8: a sentence a line, or two with a tab between them, as the task has; for qa a context
+            and a question with a tab between them, or a JSON file in the format of SQuAD.
+        out: Where to write, one line an example; when omitted FILE.tsv, a table with tabs between its columns, and for
+            qa FILE.jsonl, a JSON object a line.
         overwrite: Replace that file if it is there already.
         num_samples: Posterior samples of the attention; of soft attention, dropout masks.
-        interval: Probability inside the interval of the top class's probability, or of the grade, over these samples.
+        interval: Probability inside the interval of the top class's probability, or of the grade, over these samples;
+            not for qa.
         device: Where to compute.
     """
 
@@ -115,7 +132,7 @@ class PredictConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManyRuns(SweepOptions):
+class RowOptions(SweepOptions):
     """What the scripts that fine-tune many times have in common.
 
     Args:
@@ -123,19 +140,28 @@ class ManyRuns(SweepOptions):
         rows: The rows: soft, and W (Weibull) or L (LogNormal) with F (fixed prior) or C (contextual prior).
         learning_rate: Largest learning rate of every training.
         max_epochs: Epochs of every training.
-        pooling: What an example is read from, in every training.
         num_samples: Posterior samples, or dropout masks, for scores.
         precision: Arithmetic of training and evaluation.
-        sst2_share: Share of the training part of SST-2, the largest one, to train on.
     """
 
     model: str = ""
     rows: tuple[RowName, ...] = ("soft", "WF", "WC", "LF", "LC")
     learning_rate: PositiveFloat = 1e-4
     max_epochs: PositiveInt = 4
-    pooling: Pooling = "head"
     num_samples: PositiveInt = 20
     precision: Precision = "32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyRuns(RowOptions):
+    """What the scripts that fine-tune many times on GLUE have in common.
+
+    Args:
+        pooling: What an example is read from, in every training.
+        sst2_share: Share of the training part of SST-2, the largest one, to train on.
+    """
+
+    pooling: Pooling = "head"
     sst2_share: ClosedUnitInterval = 0.15
 
 
@@ -144,11 +170,11 @@ class GlueTableConfig(ManyRuns):
     """Fine-tune a pretrained transformer on tasks of GLUE with every row and seed, and write the table.
 
     Args:
-        tasks: The tasks.
+        tasks: The tasks; others than the default ones have a folder and a section of their own.
         seeds: Number of seeds.
     """
 
-    tasks: tuple[GlueName, ...] = ("mrpc", "rte", "cola", "stsb")
+    tasks: tuple[GlueName, ...] = SMALL_TASKS
     seeds: PositiveInt = 3
 
 
@@ -187,6 +213,7 @@ class GlueStudyConfig(ManyRuns):
 COMMANDS = {
     "glue": Command(GlueConfig, "experiments.finetune.train:run_and_show"),
     "qa": Command("experiments.finetune.qa.config:QaConfig", "experiments.finetune.qa.train:run_and_show"),
+    "qa-table": Command("experiments.finetune.qa.config:QaTableConfig", "experiments.finetune.qa.table:run"),
     "predict": Command(PredictConfig, "experiments.finetune.predict:predict_file"),
     "table": Command(GlueTableConfig, "experiments.finetune.table:run"),
     "studies": Command(GlueStudyConfig, "experiments.finetune.studies:run"),

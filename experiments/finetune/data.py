@@ -70,10 +70,10 @@ class EncodedPairs(Dataset[PairBatch]):
             yield index[1], PairBatch({name: ids.to(device) for name, ids in inputs.items()}, labels.to(device))
 
 
-def share_of(text: LabelledPairs, share: float, *, seed: int) -> LabelledPairs:
-    """A share of the examples, two at least, drawn by a seed; a larger share holds a smaller one."""
-    order = torch.randperm(len(text), generator=torch.Generator().manual_seed(seed))
-    return text.select(order[: max(2, round(share * len(text)))].sort().values)
+def share_of(items: int, share: float, *, seed: int) -> Tensor:
+    """Places of a share of the items, two at least, drawn by a seed; a larger share holds a smaller one."""
+    order = torch.randperm(items, generator=torch.Generator().manual_seed(seed))
+    return order[: max(2, round(share * items))].sort().values
 
 
 def noisy_labels(labels: Tensor, share: float, *, classes: int, seed: int) -> Tensor:

@@ -1,27 +1,29 @@
-"""Predictions of a fine-tuned model for a text file, with their uncertainty."""
+"""Predictions of a fine-tuned model for a file of one's own, with their uncertainty."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from experiments.datasets.text.glue import GLUE, LabelledPairs
-from experiments.datasets.text.parallel_text import read_lines
+from experiments.datasets.text.squad import SquadName
+from experiments.datasets.untrusted import shown
 from experiments.files import UserError, user_errors, write_atomic
 from experiments.finetune.config import GlueConfig, PredictConfig
 from experiments.finetune.data import EncodedPairs
 from experiments.finetune.evaluation import kinds, outputs_of
 from experiments.finetune.model import FineTuned, build
-from experiments.harness.folder import saved_config
-from experiments.harness.training import load_best
+from experiments.finetune.own_files import output_file, read_columns
+from experiments.finetune.qa.predict import answer_file
+from experiments.finetune.training import check_finished, restored
+from experiments.harness.folder import saved_options
 from pyro_attention.analysis import decompose_uncertainty
 
 __all__ = ["PredictConfig", "load_trained", "predict_file"]
-
-_SCRIPT = "experiments.finetune glue"
 
 
 def load_trained(folder: Path, *, device: str = "auto") -> FineTuned:
@@ -30,24 +32,37 @@ def load_trained(folder: Path, *, device: str = "auto") -> FineTuned:
     Raises:
         UserError: The folder holds no such run, or its pretrained model is not there any more.
     """
-    for name in ("config.yaml", "checkpoints/best.ckpt"):
-        if not (folder / name).is_file():
-            raise UserError(
-                f"{folder} holds no finished run with its weights ({name} is missing); train one: python -m {_SCRIPT} "
-                f"TASK --model FOLDER --out {folder}"
-            )
-    with user_errors(ValueError, OSError, TypeError):
-        trained = build(saved_config(folder, GlueConfig, script=_SCRIPT, device=device))
-        load_best(trained.module, folder)
-    return trained
+    return restored(folder, GlueConfig, build, script="experiments.finetune glue", device=device)
 
 
 def predict_file(config: PredictConfig) -> Path:
+    """Write predictions for a file, as the task of the run asks, and return where they are.
+
+    Raises:
+        UserError: No such run, or a file that cannot be read or would be lost.
+    """
+    check_finished(config.run)
+    task = saved_options(config.run).get("task")
+    names = *GLUE, *get_args(SquadName)
+    if task in get_args(SquadName):
+        return answer_file(config)
+    if task not in names:
+        raise UserError(
+            f"{config.run / 'config.yaml'}: task is {shown(task)}, expected one of {', '.join(names)}; name the folder "
+            f"of a run of experiments.finetune glue or qa"
+        )
+    return classify_file(config)
+
+
+def classify_file(config: PredictConfig) -> Path:
     """Write one line of probabilities and uncertainty for each line of the file, and print where."""
-    out = config.out or config.file.with_name(f"{config.file.name}.tsv")
-    if out.exists() and not config.overwrite:
-        raise UserError(f"{out} is there already; pass --overwrite to replace it, or choose another --out")
+    out = output_file(config, ".tsv")
     trained = load_trained(config.run, device=config.device)
+    if config.file.suffix in (".json", ".gz"):
+        raise UserError(
+            f"{config.file} is no text file, and {config.run} ({trained.config.task}) reads sentences; questions in "
+            f"the format of SQuAD need a run of experiments.finetune qa"
+        )
     with user_errors(ValueError, OSError):
         text = read_examples(config.file, pairs=GLUE[trained.config.task].layout.second is not None)
     data = EncodedPairs(text, trained.tokenizer, length=trained.config.length)
@@ -68,21 +83,10 @@ def read_examples(path: Path, *, pairs: bool) -> LabelledPairs:
         FileNotFoundError: There is no such file.
         ValueError: A line is not what it should be, or there are none.
     """
-    expected = "two sentences with a tab between them" if pairs else "one sentence without a tab"
-    rows = list[list[str]]()
-    for number, line in enumerate(read_lines(path), 1):
-        try:
-            cells = [" ".join(cell.split()) for cell in line.decode().split("\t")]
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: line {number} is not UTF-8; save the file as UTF-8") from error
-        if len(cells) != 1 + pairs or not all(cells):
-            count = sum(map(bool, cells))
-            raise ValueError(
-                f"{path}: line {number} has {count} sentences in {len(cells)} columns; expected {expected}"
-            )
-        rows.append(cells)
-    if not rows:
-        raise ValueError(f"{path} is empty; expected {expected} a line")
+    if pairs:
+        rows = read_columns(path, ("first sentence", "second sentence"), "two sentences with a tab between them")
+    else:
+        rows = read_columns(path, ("sentence",), "one sentence without a tab")
     second = [row[1] for row in rows] if pairs else None
     return LabelledPairs([row[0] for row in rows], second, torch.zeros(len(rows), dtype=torch.int64))
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.datasets.text.squad import SquadName
 from experiments.files import UserError
 from experiments.finetune.config import GlueName
 from experiments.harness.words import expected_one_of
 
-__all__ = ["BASELINE", "DROPOUT", "GRIDS", "LEGEND", "PAPER", "ROWS", "SEARCHED", "check_rows", "kind_of"]
+__all__ = [
+    "BASELINE", "DROPOUT", "GRIDS", "LEGEND", "PAPER", "PAPER_ANSWERS", "ROWS", "SEARCHED", "check_rows", "kind_of",
+    "settings_text", "shown_rows", "trained_row",
+]  # fmt: skip
 
 Options = dict[str, Any]
 
@@ -50,10 +54,45 @@ PAPER: Mapping[str, Mapping[GlueName, float]] = {
 }
 """Fan et al. (2020), Bayesian Attention Modules, Table 5."""
 
+PAPER_ANSWERS: Mapping[str, Mapping[SquadName, tuple[float, float]]] = {
+    "ALBERT-base": {"v1": (80.86, 88.70), "v2": (78.80, 82.07)},
+    "ALBERT-base, WC": {"v1": (81.40, 88.82), "v2": (78.97, 82.23)},
+}
+"""Exact match and F1 of the same table."""
+
 
 def kind_of(row: str) -> str:
     """Kind of prediction that a row of the table shows."""
     return {BASELINE: "mean", DROPOUT: "mc_dropout"}.get(row, "attention")
+
+
+def shown_rows(rows: Sequence[str]) -> list[str]:
+    """The rows of a table, that of dropout masks after the baseline's.
+
+    Example:
+        >>> shown_rows(["soft", "WC"])
+        ['soft', 'MC dropout', 'WC']
+    """
+    return [row for one in rows for row in ((one, DROPOUT) if one == BASELINE else (one,))]
+
+
+def trained_row(row: str) -> str:
+    """The row whose trainings a row shows."""
+    return BASELINE if row == DROPOUT else row
+
+
+def settings_text(rows: Sequence[str]) -> str:
+    """The settings that were chosen for these rows, empty where there are none.
+
+    Example:
+        >>> settings_text(["soft", "LC"])
+        'LC: kl weight 1e-07, scale 0.1'
+    """
+    return "; ".join(
+        f"{row}: " + ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in SEARCHED[row].items())
+        for row in rows
+        if row in SEARCHED
+    )
 
 
 def check_rows(rows: Sequence[str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,13 @@ from numpy.typing import NDArray
 
 from experiments.datasets.safe_arrays import read_arrays
 from experiments.files import DamagedFileError, UserError
-from experiments.finetune.config import GlueConfig, GlueName, ManyRuns
+from experiments.finetune.config import GlueConfig, GlueName, ManyRuns, RowOptions
 from experiments.finetune.metrics import weighted_score
 from experiments.finetune.rows import ROWS, SEARCHED
 from experiments.harness.sweep import Trainings
 from experiments.reporting.statistics import Difference
 
-__all__ = ["example_difference", "run_options"]
+__all__ = ["example_difference", "resampled_difference", "resamples", "row_options", "run_options", "saved_predictions"]
 
 _RESAMPLES = 2000
 
@@ -28,12 +30,17 @@ def run_options(config: ManyRuns, task: GlueName, row: str, **changes: Any) -> d
     Raises:
         UserError: No model is given.
     """
+    share = {"train_share": config.sst2_share} if task == "sst2" else {}
+    return {**row_options(config, row), "pooling": config.pooling, **share, **changes, "task": task}
+
+
+def row_options(config: RowOptions, row: str) -> dict[str, Any]:
+    """Options of a training of one row, whatever its task; UserError if no model is given."""
     if not config.model:
         raise UserError("model is missing, expected --model FOLDER, of a pretrained model of Hugging Face")
-    names = ("model", "learning_rate", "max_epochs", "pooling", "num_samples", "precision")
+    names = ("model", "learning_rate", "max_epochs", "num_samples", "precision")
     shared = {name: getattr(config, name) for name in names}
-    share = {"train_share": config.sst2_share} if task == "sst2" else {}
-    return {**shared, **share, "keep_weights": False, **ROWS[row], **SEARCHED.get(row, {}), **changes, "task": task}
+    return {**shared, "keep_weights": False, **ROWS[row], **SEARCHED.get(row, {})}
 
 
 def example_difference(
@@ -45,7 +52,25 @@ def example_difference(
     *,
     factor: float = 1.0,
 ) -> Difference:
-    """Mean difference of a metric over seeds, with the interval of resampled test examples, the same ones for both.
+    """Mean difference of a metric of GLUE, for :func:`resampled_difference`, whose other arguments these are."""
+
+    def scores(path: Path, kind: str) -> NDArray[np.float64]:
+        outputs, labels = _read(path, kind)
+        return weighted_score(metric, _predicted(outputs), labels.astype(float), resamples(len(labels)))
+
+    return resampled_difference(trainings, row, other, scores, kinds, factor=factor)
+
+
+def resampled_difference(
+    trainings: Trainings[Any],
+    row: Sequence[Any],
+    other: Sequence[Any],
+    scores: Callable[[Path, str], NDArray[np.float64]],
+    kinds: tuple[str, str],
+    *,
+    factor: float = 1.0,
+) -> Difference:
+    """Mean difference of a score over seeds, with the interval of resampled test examples, the same ones for both.
 
     The seeds are those that are there, so the interval says how far the test part decides, not the training.
 
@@ -53,7 +78,7 @@ def example_difference(
         trainings: Trainings whose predictions are saved.
         row: Parts of the name of a row.
         other: Those of the row to compare it with, on the same task.
-        metric: Name of a metric of GLUE.
+        scores: Scores of :func:`resamples` of a training's predictions.npz and a kind of prediction.
         kinds: Kind of prediction of either row.
         factor: What the difference is multiplied with.
 
@@ -61,38 +86,42 @@ def example_difference(
         UserError: Predictions are missing or damaged.
     """
     found = list[NDArray[np.float64]]()
-    counts: NDArray[np.float64] | None = None
     for seed in trainings.seeds:
-        scores = []
-        for key, kind in zip((row, other), kinds, strict=True):
-            outputs, labels = _read(Path(str(trainings.configs[*key, seed].out)) / "predictions.npz", kind)
-            if counts is None:
-                counts = _counts(len(labels))
-            scores.append(weighted_score(metric, _predicted(outputs), labels.astype(float), counts))
-        found.append(factor * (scores[0] - scores[1]))
+        ours, others = (
+            scores(Path(str(trainings.configs[*key, seed].out)) / "predictions.npz", kind)
+            for key, kind in zip((row, other), kinds, strict=True)
+        )
+        found.append(factor * (ours - others))
     mean = np.mean(found, 0)
     low, high = np.quantile(mean[1:], (0.025, 0.975))
     return Difference(float(mean[0]), float(low), float(high), float("nan"))
 
 
-def _counts(items: int) -> NDArray[np.float64]:
-    """Every item once, and then resamples."""
+@lru_cache(maxsize=1)
+def resamples(items: int) -> NDArray[np.float64]:
+    """How often each item is there, ``[R, items]``: every item once, and then resamples, always the same."""
     drawn = np.random.default_rng(0).multinomial(items, np.full(items, 1 / items), size=_RESAMPLES)
     return np.vstack([np.ones((1, items)), drawn])
 
 
-def _read(path: Path, kind: str) -> tuple[NDArray[Any], NDArray[Any]]:
+@contextmanager
+def saved_predictions(path: Path) -> Iterator[dict[str, NDArray[Any]]]:
+    """The arrays that a training has saved; DamagedFileError where they cannot be read, or are not what is needed."""
     try:
-        arrays = read_arrays(path, remedy="")
-        outputs, labels = arrays[f"{kind}_test"], arrays["labels_test"]
-        if outputs.ndim != 3 or outputs.dtype.kind != "f" or labels.shape != outputs.shape[1:2]:
-            raise ValueError(f"predictions {list(outputs.shape)} of labels {list(labels.shape)}")
-        return outputs, labels
+        yield read_arrays(path, remedy="")
     except (OSError, ValueError, KeyError) as error:
         raise DamagedFileError(
             f"{path} cannot be read ({error}), expected the predictions of a training; remove its folder, and the same "
             f"command with --resume makes it again"
         ) from error
+
+
+def _read(path: Path, kind: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    with saved_predictions(path) as arrays:
+        outputs, labels = arrays[f"{kind}_test"], arrays["labels_test"]
+        if outputs.ndim != 3 or outputs.dtype.kind != "f" or labels.shape != outputs.shape[1:2]:
+            raise ValueError(f"predictions {list(outputs.shape)} of labels {list(labels.shape)}")
+        return outputs, labels
 
 
 def _predicted(outputs: NDArray[Any]) -> NDArray[np.float64]:

@@ -11,9 +11,9 @@ from experiments.datasets.text.glue import GLUE
 from experiments.finetune import train
 from experiments.finetune.config import GlueConfig, GlueName, GlueStudyConfig, StudyName
 from experiments.finetune.out_of_domain import MEASURES
-from experiments.finetune.rows import BASELINE, DROPOUT, LEGEND, check_rows, kind_of
+from experiments.finetune.rows import BASELINE, LEGEND, check_rows, kind_of, shown_rows, trained_row
 from experiments.finetune.runs import run_options
-from experiments.finetune.table import columns, trained_row
+from experiments.finetune.table import columns
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Sweep, Trainings
 from experiments.reporting.columns import Column, Row, columns_of
@@ -93,12 +93,13 @@ def run(config: GlueStudyConfig) -> dict[str, float]:
     ).open()  # fmt: skip
     trainings = sweep.train(train.run, sweep.configs(GlueConfig, rows, range(config.seeds)), shown="val_score")
     one = next(iter(trainings.configs.values()))
+    share = f"trained on {config.sst2_share:.0%} of its examples, " if task == "sst2" else ""
     text = (
-        f"{study.text} {LEGEND} Settings as in the table on GLUE; {one.max_epochs} epochs, {one.num_samples} samples. "
-        f"Mean ± standard deviation over {config.seeds} seeds; differences to {BASELINE} of the same seed with their "
-        f"95 % intervals (Student's t), not corrected for the number of comparisons."
+        f"{study.text} {LEGEND} Settings as in the table on GLUE; {share}{one.max_epochs} epochs, {one.num_samples} "
+        f"samples. Mean ± standard deviation over {config.seeds} seeds; differences to {BASELINE} of the same seed "
+        f"with their 95 % intervals (Student's t), not corrected for the number of comparisons."
     )
-    shown = [row for one in config.rows for row in ((one, DROPOUT) if one == BASELINE else (one,))]
+    shown = shown_rows(config.rows)
     table = _rows(study, trainings, task, shown)
     report = Report(f"{study.title}: {GLUE[task].title} with {Path(config.model).name}", name, [Part("", text, table)])
     return sweep.finish(report, trainings, definitions="mean over seeds; see metrics.json of the runs")

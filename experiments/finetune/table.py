@@ -6,10 +6,19 @@ from pathlib import Path
 
 from experiments.datasets.text.glue import GLUE
 from experiments.finetune import train
-from experiments.finetune.config import GlueConfig, GlueName, GlueTableConfig
+from experiments.finetune.config import SMALL_TASKS, GlueConfig, GlueName, GlueTableConfig
 from experiments.finetune.evaluation import RISKS
 from experiments.finetune.metrics import METRICS, main_metric
-from experiments.finetune.rows import BASELINE, DROPOUT, LEGEND, PAPER, SEARCHED, check_rows, kind_of
+from experiments.finetune.rows import (
+    BASELINE,
+    LEGEND,
+    PAPER,
+    check_rows,
+    kind_of,
+    settings_text,
+    shown_rows,
+    trained_row,
+)
 from experiments.finetune.runs import example_difference, run_options
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Sweep, Trainings
@@ -34,21 +43,33 @@ def run(config: GlueTableConfig) -> dict[str, float]:
         UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
     """
     check_rows(config.rows)
-    name = f"glue-{Path(config.model).name}"
+    name = table_name(config)
     rows = {(task, row): run_options(config, task, row) for task in config.tasks for row in config.rows}
     sweep = Sweep(
         "experiments.finetune table", config, f"table/{name}", RESULTS, free=("seeds", "tasks", "rows"),
         always=("tasks", "rows", "seeds"),
     ).open()  # fmt: skip
     trainings = sweep.train(train.run, sweep.configs(GlueConfig, rows, range(config.seeds)), shown="val_score")
-    shown = [row for one in config.rows for row in ((one, DROPOUT) if one == BASELINE else (one,))]
+    shown = shown_rows(config.rows)
     parts = [Part(text=_text(config, trainings)), _summary(config, trainings, shown)]
     parts += [_task_part(task, trainings, shown) for task in config.tasks]
     parts.append(_mean_part(config, trainings))
-    title = f"GLUE with {Path(config.model).name}, fine-tuned with latent attention"
+    titles = ", ".join(GLUE[task].title for task in config.tasks)
+    title = f"GLUE ({titles}) with {Path(config.model).name}, fine-tuned with latent attention"
     return sweep.finish(
         Report(title, name, parts), trainings, definitions="mean over seeds; see metrics.json of the runs"
     )
+
+
+def table_name(config: GlueTableConfig) -> str:
+    """Name of the folder and of the section; other tasks than the default ones have their own.
+
+    Example:
+        >>> table_name(GlueTableConfig(model="bert")), table_name(GlueTableConfig(model="bert", tasks=("sst2",)))
+        ('glue-bert', 'glue-sst2-bert')
+    """
+    small = set(config.tasks) == set(SMALL_TASKS)
+    return "-".join(["glue", *([] if small else config.tasks), Path(config.model).name])
 
 
 def columns(task: GlueName, kind: str) -> list[Column]:
@@ -62,11 +83,6 @@ def columns(task: GlueName, kind: str) -> list[Column]:
     scores = {"NLL": "nll", "ECE": "ece", "NLL, scaled": "scaled_nll", "ECE, scaled": "scaled_ece", "AURC": "aurc"}
     found += [Column(head, f"{begin}{name}") for head, name in scores.items()]
     return found + [Column(f"error at {percent} %", f"{begin}risk_{percent}", 2, 100) for percent in RISKS]
-
-
-def trained_row(row: str) -> str:
-    """The row whose trainings a row shows."""
-    return BASELINE if row == DROPOUT else row
 
 
 def difference(trainings: Trainings[GlueConfig], task: GlueName, row: str) -> Difference:
@@ -136,11 +152,7 @@ def _head(task: GlueName) -> str:
 
 def _text(config: GlueTableConfig, trainings: Trainings[GlueConfig]) -> str:
     one = next(iter(trainings.configs.values()))
-    searched = "; ".join(
-        f"{row}: " + ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in SEARCHED[row].items())
-        for row in config.rows
-        if row in SEARCHED
-    )
+    searched = settings_text(config.rows)
     settings = f" Chosen on validation parts: {searched}." if searched else ""
     share = f" SST-2 is trained on {config.sst2_share:.0%} of its examples." if "sst2" in config.tasks else ""
     comparisons = len(config.tasks) * len(config.rows)

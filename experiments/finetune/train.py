@@ -64,7 +64,8 @@ def run(config: GlueConfig) -> dict[str, float]:
 
 def training_part(config: GlueConfig, text: LabelledPairs) -> tuple[LabelledPairs, int]:
     """The examples to train on, with noise in their labels if there is to be any, and how many labels that changed."""
-    chosen = share_of(text, config.train_share, seed=config.seed) if config.train_share < 1 else text
+    share = config.train_share
+    chosen = text.select(share_of(len(text), share, seed=config.seed)) if share < 1 else text
     classes = len(GLUE[config.task].classes)
     labels = noisy_labels(chosen.labels, config.label_noise, classes=classes, seed=config.seed)
     changed = round(config.label_noise * len(chosen))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader
 
-from experiments.files import UserError
+from experiments.files import UserError, user_errors
 from experiments.finetune.config import FineTuneOptions
 from experiments.finetune.model import Tuned
-from experiments.harness.training import Fitted, fit_batches
+from experiments.harness.folder import saved_config
+from experiments.harness.training import Fitted, fit_batches, load_best
 
-__all__ = ["check_model", "drop_weights", "fit_scored", "run_name", "training_metrics"]
+__all__ = ["check_finished", "check_model", "drop_weights", "fit_scored", "restored", "run_name", "training_metrics"]
+
+Config = TypeVar("Config", bound=FineTuneOptions)
+AnyTuned = TypeVar("AnyTuned", bound=Tuned[Any, Any])
 
 
 def run_name(config: FineTuneOptions) -> str:
@@ -53,3 +58,28 @@ def drop_weights(config: FineTuneOptions, folder: Path) -> None:
     (folder / "checkpoints" / "last.ckpt").unlink(missing_ok=True)
     if not config.keep_weights:
         (folder / "checkpoints" / "best.ckpt").unlink(missing_ok=True)
+
+
+def check_finished(folder: Path) -> None:
+    """Raise UserError unless a folder holds a finished run with its weights."""
+    for name in ("config.yaml", "checkpoints/best.ckpt"):
+        if not (folder / name).is_file():
+            raise UserError(
+                f"{folder} holds no finished run with its weights ({name} is missing); train one: python -m "
+                f"experiments.finetune glue TASK --model FOLDER --out {folder} (for questions: qa v1 or v2)"
+            )
+
+
+def restored(
+    folder: Path, config_type: type[Config], build: Callable[[Config], AnyTuned], *, script: str, **changes: Any
+) -> AnyTuned:
+    """The model of a finished run; ``script`` makes such runs, with changes of its configuration.
+
+    Raises:
+        UserError: The folder holds no such run, or its pretrained model is not there any more.
+    """
+    check_finished(folder)
+    with user_errors(ValueError, OSError, TypeError):
+        trained = build(saved_config(folder, config_type, script=script, **changes))
+        load_best(trained.module, folder)
+    return trained

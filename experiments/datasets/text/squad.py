@@ -147,8 +147,12 @@ def _divided(questions: list[Question], shares: Sequence[int], path: Path) -> li
     return [[question for question in questions if part_of[question.title] == part] for part in range(len(shares))]
 
 
-def read_squad(path: Path) -> list[Question]:
+def read_squad(path: Path, *, answers: bool = True) -> list[Question]:
     """Read a file in the format of SQuAD 1.1 or 2.0; every answer must stand in its context where it says.
+
+    Args:
+        path: the file.
+        answers: read the answers; without, the questions have none, whatever the file says of them.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -162,7 +166,7 @@ def read_squad(path: Path) -> list[Question]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read ({error}); expected {_EXPECTED}. {NEW_COPY}") from error
     questions = dict[str, Question]()
-    for question in _questions(tree, path):
+    for question in _questions(tree, path, answers):
         if question.id in questions:
             raise ValueError(f"{path}: two questions have the id {shown(question.id)}; expected an id of its own each")
         questions[question.id] = question
@@ -171,7 +175,7 @@ def read_squad(path: Path) -> list[Question]:
     return list(questions.values())
 
 
-def _questions(tree: object, path: Path) -> Iterator[Question]:
+def _questions(tree: object, path: Path, with_answers: bool) -> Iterator[Question]:
     for place, article in enumerate(_take(tree, "data", list, path), 1):
         title = _take(article, "title", str, f"{path}: article {place}")
         for number, paragraph in enumerate(_take(article, "paragraphs", list, f"{path}: article {place}"), 1):
@@ -181,11 +185,14 @@ def _questions(tree: object, path: Path) -> Iterator[Question]:
                 key = _take(entry, "id", str, where)
                 where_asked = f"{path}: question {shown(key)}"
                 text = _take(entry, "question", str, where_asked)
-                answers = tuple(
-                    _answer(one, context, where_asked) for one in _take(entry, "answers", list, where_asked)
-                )
-                _check_possible(entry.get("is_impossible", False), answers, where_asked)
+                answers = _answers(entry, context, where_asked) if with_answers else ()
                 yield Question(key, title, context, text, answers)
+
+
+def _answers(entry: dict[str, Any], context: str, where: str) -> tuple[Answer, ...]:
+    answers = tuple(_answer(one, context, where) for one in _take(entry, "answers", list, where))
+    _check_possible(entry.get("is_impossible", False), answers, where)
+    return answers
 
 
 def _answer(entry: object, context: str, where: str) -> Answer:

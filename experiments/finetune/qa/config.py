@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 
-from experiments.finetune.config import FineTuneOptions
+from experiments.finetune.config import FineTuneOptions, RowOptions
 from experiments.harness.options import OptionError
 
-__all__ = ["QaConfig"]
+__all__ = ["QaConfig", "QaTableConfig"]
 
 _SHORTEST = 20  # a quarter for the question, then special tokens, and the rest for the context
 
@@ -28,6 +28,7 @@ class QaConfig(FineTuneOptions):
         stride: Tokens that a window of the context shares with the one before it.
         max_answer: Tokens of an answer at most.
         batch_size: Windows of a batch.
+        train_share: Share of the training questions to train on; the same ones for a seed, whatever the other options.
         train_file: File of one's own to train on; train-v1.1 or train-v2.0 in squad/ below the data root when omitted.
         test_file: File of one's own to test on; dev-v1.1 or dev-v2.0 there when omitted.
 
@@ -40,6 +41,7 @@ class QaConfig(FineTuneOptions):
     length: PositiveInt = 256
     stride: PositiveInt = 128
     max_answer: PositiveInt = 30
+    train_share: ClosedUnitInterval = 1.0
     train_file: Path | None = None
     test_file: Path | None = None
 
@@ -50,3 +52,19 @@ class QaConfig(FineTuneOptions):
                 f"length is {self.length} and stride {self.stride}, expected a length of {_SHORTEST} at least and a "
                 f"stride of half of it at most; pass --length 256 --stride 128"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QaTableConfig(RowOptions):
+    """Fine-tune a pretrained transformer to answer questions with every row and seed, and write the table.
+
+    Args:
+        task: v1, all questions have an answer in their paragraph; v2, some have none.
+        seeds: Number of seeds.
+        train_share: Share of the training questions to train on, in every training.
+    """
+
+    task: Literal["v1", "v2"]
+    max_epochs: PositiveInt = 3
+    seeds: PositiveInt = 3
+    train_share: ClosedUnitInterval = 1.0

@@ -72,15 +72,15 @@ def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
     return {name: texts[name] for name in metrics}
 
 
-def answers_of(trained: QaTuned, data: Windows, kind: str) -> Answered:
-    """The best answers by one kind of prediction."""
+def answers_of(trained: QaTuned, data: Windows, kind: str, *, spans: int = 1) -> Answered:
+    """The best answers by one kind of prediction, out of this number of spans of each window."""
     config, (noise, _) = trained.config, KINDS[kind]
     samples = 1 if noise == "none" else config.num_samples
     found = []
     with seeded(config.seed):
         for batch in batches_of(data, trained.device, sentences=_BATCH):
             logits = trained.module.outputs(batch.inputs, batch.allowed, num_samples=samples, noise=noise)
-            found.append(best_spans(logits, batch, longest=config.max_answer))
+            found.append(best_spans(logits, batch, longest=config.max_answer, count=spans))
     return best_answers(data, found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -14,16 +15,17 @@ __all__ = ["Answered", "BestSpans", "best_answers", "best_spans"]
 
 
 class BestSpans(NamedTuple):
-    """The best span of every window of a batch, ``[B]`` each.
+    """The K best spans of every window of a batch, best first.
 
     Attributes:
-        places: Places of the windows.
-        score: Log of the probability of its first token times that of its last one.
-        first: First token.
-        last: Last token.
-        nothing: The score of no answer.
-        entropy: Entropy of the first and the last token, sum of both, nats.
-        mutual_information: Of these two tokens and the noise, sum of both, nats.
+        places: Places of the windows ``[B]``.
+        score: Log of the probability of the first token of a span times that of its last one ``[B, K]``; minus infinity
+            where a window has fewer spans.
+        first: First token ``[B, K]``.
+        last: Last token ``[B, K]``.
+        nothing: The score of no answer ``[B]``.
+        entropy: Entropy of the first and the last token, sum of both, nats ``[B]``.
+        mutual_information: Of these two tokens and the noise, sum of both, nats ``[B]``.
     """
 
     places: Tensor
@@ -39,25 +41,33 @@ class Answered(NamedTuple):
     """The best answer to each of Q questions, whether there is one or not.
 
     Attributes:
-        texts: The answers.
-        no_answer: Score of no answer, the smallest one of all windows, less that of the answer ``[Q]``.
-        entropy: Of the window that holds the answer ``[Q]``.
+        ranked: Different answers, each with the log of its probability in the window where that is largest, best first.
+        nothing: Log of the probability of no answer, the smallest one of all windows ``[Q]``.
+        no_answer: The same less the log probability of the best answer ``[Q]``.
+        entropy: Of the window that holds the best answer ``[Q]``.
         mutual_information: The same.
     """
 
-    texts: list[str]
+    ranked: list[list[tuple[str, float]]]
+    nothing: Tensor
     no_answer: Tensor
     entropy: Tensor
     mutual_information: Tensor
 
+    @property
+    def texts(self) -> list[str]:
+        """The best answer to each question."""
+        return [ranked[0][0] for ranked in self.ranked]
 
-def best_spans(logits: Tensor, batch: WindowBatch, *, longest: int) -> BestSpans:
+
+def best_spans(logits: Tensor, batch: WindowBatch, *, longest: int, count: int = 1) -> BestSpans:
     """The best of all spans of the context in every window, by the mean of probabilities over samples.
 
     Args:
         logits: Of first and last token ``[S, B, 2, T]``.
         batch: The windows.
         longest: Tokens of a span at most.
+        count: Number of spans, K.
     """
     samples = logits.softmax(-1)
     mean = samples.mean(0)
@@ -72,7 +82,7 @@ def best_spans(logits: Tensor, batch: WindowBatch, *, longest: int) -> BestSpans
     length = place[None, :] - place[:, None] + 1
     possible = context[:, :, None] & context[:, None, :] & (length > 0) & (length <= longest)
     scores = (log_mean[:, 0, :, None] + log_mean[:, 1, None, :]).masked_fill(~possible, -torch.inf)
-    score, best = scores.flatten(1).max(-1)
+    score, best = scores.flatten(1).topk(count)
     nothing = log_mean[rows, :, batch.nothing].sum(-1)
     information = (entropy - expected).clamp_min(0)
     found = batch.places, score, best // width, best % width, nothing, entropy, information
@@ -80,7 +90,7 @@ def best_spans(logits: Tensor, batch: WindowBatch, *, longest: int) -> BestSpans
 
 
 def best_answers(data: Windows, found: Iterable[BestSpans]) -> Answered:
-    """The answer to every question, the best one of its windows.
+    """The best answers to every question, those of all its windows.
 
     Args:
         data: The windows.
@@ -90,14 +100,25 @@ def best_answers(data: Windows, found: Iterable[BestSpans]) -> Answered:
     spans = BestSpans(*(part[spans.places.argsort()] for part in spans))
     counts = torch.bincount(torch.tensor([window.question for window in data.windows]))
     windows_of = torch.arange(len(data)).split(counts.tolist())  # the windows of a question follow each other
-    chosen = torch.stack([windows[spans.score[windows].argmax()] for windows in windows_of])
+    chosen = torch.stack([windows[spans.score[windows, 0].argmax()] for windows in windows_of])
     nothing = torch.stack([spans.nothing[windows].min() for windows in windows_of])
-    texts = [_text(data, window, spans) for window in chosen.tolist()]
+    ranked = [_ranked(data, windows, spans) for windows in windows_of]
     of_chosen = spans.entropy[chosen], spans.mutual_information[chosen]
-    return Answered(texts, nothing - spans.score[chosen], *of_chosen)
+    return Answered(ranked, nothing, nothing - spans.score[chosen, 0], *of_chosen)
 
 
-def _text(data: Windows, place: int, spans: BestSpans) -> str:
+def _ranked(data: Windows, windows: Tensor, spans: BestSpans) -> list[tuple[str, float]]:
+    """The different texts of the best spans of a question's windows, each with its best score, best first."""
+    texts = dict[str, float]()
+    scores, order = spans.score[windows].flatten().sort(descending=True, stable=True)
+    for score, place in zip(scores.tolist(), order.tolist(), strict=True):
+        if math.isfinite(score):
+            window, rank = divmod(place, spans.score.size(1))
+            texts.setdefault(_text(data, int(windows[window]), rank, spans), score)
+    return list(texts.items())
+
+
+def _text(data: Windows, place: int, rank: int, spans: BestSpans) -> str:
     window = data.windows[place]
-    begin, end = window.spans[spans.first[place], 0], window.spans[spans.last[place], 1]
+    begin, end = window.spans[spans.first[place, rank], 0], window.spans[spans.last[place, rank], 1]
     return data.questions[window.question].context[int(begin) : int(end)]

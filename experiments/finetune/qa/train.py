@@ -6,6 +6,7 @@ from pathlib import Path
 
 from experiments.datasets.text.squad import load_squad
 from experiments.files import user_errors
+from experiments.finetune.data import share_of
 from experiments.finetune.pretrained import load_tokenizer
 from experiments.finetune.qa.config import QaConfig
 from experiments.finetune.qa.evaluation import definitions, evaluate
@@ -42,6 +43,8 @@ def run(config: QaConfig) -> dict[str, float]:
             config.task, data_root=config.data_root, train_file=config.train_file, test_file=config.test_file
         )
         open_run(folder, config)
+    places = share_of(len(questions["train"]), config.train_share, seed=config.seed)
+    questions["train"] = [questions["train"][place] for place in places.tolist()]
     metrics = read_metrics(folder)
     if metrics is not None:
         return metrics

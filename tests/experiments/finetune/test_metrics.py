@@ -6,7 +6,6 @@ import torch
 from scipy import stats
 from sklearn import metrics
 
-from experiments.datasets.text.glue import LabelledPairs
 from experiments.finetune.data import noisy_labels, share_of
 from experiments.finetune.metrics import METRICS, glue_scores, weighted_score
 
@@ -57,8 +56,8 @@ def test_noisy_labels(classes):
 
 
 def test_a_larger_share_holds_a_smaller_one():
-    text = LabelledPairs([str(place) for place in range(20)], None, torch.arange(20))
-    few, many = (set(share_of(text, share, seed=3).first) for share in (0.25, 0.5))
+    few, many = (set(share_of(20, share, seed=3).tolist()) for share in (0.25, 0.5))
     assert (len(few), len(many)) == (5, 10)
     assert few < many
-    assert set(share_of(text, 0.25, seed=4).first) != few
+    assert set(share_of(20, 0.25, seed=4).tolist()) != few
+    assert share_of(20, 1.0, seed=3).tolist() == list(range(20))

@@ -92,17 +92,20 @@ def test_the_best_span_is_the_best_of_all_that_are_allowed():
     nothing = torch.tensor([0, 0, 8])
     logits = logits.masked_fill(~allowed[:, None], -1e4)
     zeros = torch.zeros(3, dtype=torch.int64)
-    found = best_spans(logits, WindowBatch({}, allowed, zeros, zeros, nothing, torch.arange(3)), longest=longest)
+    batch = WindowBatch({}, allowed, zeros, zeros, nothing, torch.arange(3))
+    found = best_spans(logits, batch, longest=longest, count=4)
     mean = logits.softmax(-1).mean(0)
     for row in range(3):
         context = [place for place in range(9) if allowed[row, place] and place != nothing[row]]
         spans = {(i, j): mean[row, 0, i] * mean[row, 1, j] for i in context for j in context if 0 <= j - i < longest}
-        best = max(spans, key=spans.get)
-        assert (int(found.first[row]), int(found.last[row])) == best
-        torch.testing.assert_close(found.score[row].exp(), spans[best])
+        best = sorted(spans, key=spans.get, reverse=True)[:4]
+        scores = torch.stack([spans[span] for span in best] + [torch.zeros(())] * (4 - len(best)))
+        torch.testing.assert_close(found.score[row].exp(), scores)
+        assert list(zip(found.first[row].tolist(), found.last[row].tolist(), strict=True))[: len(best)] == best
         torch.testing.assert_close(found.nothing[row].exp(), mean[row, :, nothing[row]].prod())
         entropy = sum(torch.distributions.Categorical(side).entropy() for side in mean[row])
         torch.testing.assert_close(found.entropy[row], entropy)
     assert (found.mutual_information > 0).all()
-    single = best_spans(logits[:1], WindowBatch({}, allowed, zeros, zeros, nothing, torch.arange(3)), longest=longest)
+    single = best_spans(logits[:1], batch, longest=longest)
+    assert single.score.shape == (3, 1)
     assert single.mutual_information.max() < 1e-5

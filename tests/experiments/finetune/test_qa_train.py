@@ -74,7 +74,7 @@ def test_training_leaves_out_an_answer_that_is_in_no_window(data):
         {},
         {"guide": "weibull", "task": "v2", "concentration": 1.0},
         {"guide": "lognormal", "prior": "fixed", "precision": "bf16-mixed", "kl_warmup": 0.0, "keep_weights": False},
-        {"task": "v2", "max_epochs": 1},
+        {"task": "v2", "max_epochs": 1, "train_share": 0.25},
     ],
     ids=lambda options: "-".join(map(str, options.values())) or "soft",
 )
@@ -106,6 +106,7 @@ def test_training(data, tmp_path, options):
         share = metrics["test_without_answer"] / metrics["test_questions"]
         parts = metrics[f"test_{kind}_has_answer_f1"], metrics[f"test_{kind}_no_answer_accuracy"]
         assert (1 - share) * parts[0] + share * parts[1] == pytest.approx(metrics[f"test_{kind}_f1"])
+    assert metrics["train_questions"] == round(config.train_share * (24 if config.task == "v1" else 42))
     assert run(replace(config, resume=True)) == pytest.approx(metrics)
 
 

@@ -9,6 +9,7 @@ from experiments.finetune.search import run as search
 from experiments.finetune.studies import STUDIES
 from experiments.finetune.studies import run as study
 from experiments.finetune.table import run as table
+from experiments.finetune.table import table_name
 from tests.experiments.finetune.tiny_glue import write_bert, write_glue
 
 
@@ -31,6 +32,8 @@ def test_table(options, capsys):
     config = GlueTableConfig(**options, tasks=("cola", "stsb"), seeds=2)
     means = table(config)
     page = options["results"].read_text()
+    assert "<!-- begin glue-cola-stsb-bert -->" in page
+    assert "GLUE (CoLA, STS-B) with bert" in page
     assert 0 <= means["cola/WC/test_attention_accuracy"] <= 1
     assert -1 <= means["stsb/soft/test_mc_dropout_pearson"] <= 1
     for part in (
@@ -57,6 +60,19 @@ def test_table(options, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.parametrize(
+    ("tasks", "name"),
+    [
+        (("mrpc", "rte", "cola", "stsb"), "glue-bert"),
+        (("stsb", "cola", "rte", "mrpc"), "glue-bert"),
+        (("sst2",), "glue-sst2-bert"),
+        (("cola", "stsb"), "glue-cola-stsb-bert"),
+    ],
+)
+def test_tables_of_other_tasks_have_a_name_of_their_own(tasks, name):
+    assert table_name(GlueTableConfig(model="some/bert", tasks=tasks)) == name
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_studies(name, options, monkeypatch, capsys):
     few = dict(list(STUDIES[name].levels.items())[-2:])
@@ -64,6 +80,7 @@ def test_studies(name, options, monkeypatch, capsys):
     means = study(GlueStudyConfig(**options, name=name, seeds=1))
     page = options["results"].read_text()
     assert "MC dropout" in page
+    assert ("trained on 50% of its examples" in page) == (name == "out_of_domain")  # that is SST-2
     if name == "out_of_domain":
         assert "CoLA: AUROC of mutual information minus soft" in page or "CoLA: AUROC of entropy minus soft" in page
         assert any(key.endswith("auroc_attention_rte_entropy") for key in means)

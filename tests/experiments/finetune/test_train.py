@@ -165,10 +165,10 @@ def test_grades_for_a_file(data, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"one sentence\n", r"line 1 has 1 sentences in 1 columns; expected two sentences with a tab"),
-        (b"one\ttwo\none\t\n", r"line 2 has 1 sentences in 2 columns"),
+        (b"one sentence\n", r"line 1 has 0 tabs, expected 1: two sentences with a tab"),
+        (b"one\ttwo\none\t \n", r"line 2 has an empty second sentence"),
         (b"one\t\xff\n", "line 1 is not UTF-8"),
-        (b"", "is empty; expected two sentences"),
+        (b"", "is empty, expected two sentences"),
         (None, "is missing"),
     ],
 )
@@ -178,6 +178,20 @@ def test_bad_files_to_predict(finished, tmp_path, content, message):
         file.write_bytes(content)
     with pytest.raises(UserError, match=message):
         predict_file(PredictConfig(run=finished.out, file=file))
+
+
+def test_questions_for_a_run_that_reads_sentences(finished, tmp_path):
+    with pytest.raises(UserError, match=r"\(rte\) reads sentences; questions in the format of SQuAD need a run"):
+        predict_file(PredictConfig(run=finished.out, file=tmp_path / "mine.json"))
+
+
+@pytest.mark.parametrize(("task", "seen"), [("translation", "'translation'"), (["rte"], "list"), (None, "None")])
+def test_a_run_of_another_script(tmp_path, task, seen):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "best.ckpt").touch()
+    (tmp_path / "config.yaml").write_text(json.dumps({"task": task}))
+    with pytest.raises(UserError, match=rf"config\.yaml: task is {seen}, expected one of rte, .*, v1, v2; name"):
+        predict_file(PredictConfig(run=tmp_path, file=tmp_path / "mine.txt"))
 
 
 def test_no_run_to_predict_with(tmp_path):

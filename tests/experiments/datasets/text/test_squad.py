@@ -45,6 +45,9 @@ def test_reading(tmp_path):
     packed = tmp_path / "own.json.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert read_squad(packed) == [first, second]
+    # questions to answer say nothing of answers, or anything
+    asked = written(tmp_path, tree({"id": "q", "question": "who?"}, entry(id="r", answers=[])))
+    assert [question.answers for question in read_squad(asked, answers=False)] == [(), ()]
 
 
 def test_parts_of_version_1_have_whole_articles_and_answers(root):
