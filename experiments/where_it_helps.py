@@ -8,5 +8,7 @@ from experiments.harness.cli import launch
 
 if __name__ == "__main__":
     launch(
-        "experiments.where_it_helps", "experiments.reporting.config:WhereItHelps", "experiments.reporting.where_it_helps:run"
+        "experiments.where_it_helps",
+        "experiments.reporting.config:WhereItHelps",
+        "experiments.reporting.where_it_helps:run",
     )

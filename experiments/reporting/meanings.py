@@ -12,7 +12,18 @@ from experiments.files import UserError
 from experiments.reporting.comparisons import Comparison
 from guides.names import AblationSchemeName, AlignmentSchemeName, WeightsSchemeName
 
-__all__ = ["FAMILIES", "QUESTIONS", "Meaning", "group_of", "meaning_of", "task_of"]
+__all__ = [
+    "FAMILIES",
+    "GROUPS",
+    "QUESTIONS",
+    "REPEATED_CLAIMS",
+    "ROWS",
+    "Meaning",
+    "Task",
+    "group_of",
+    "meaning_of",
+    "task_of",
+]
 
 QUESTIONS = {
     "accuracy": "Is it more accurate?",
@@ -30,12 +41,13 @@ FAMILIES = ("graphs", "text", "pictures")
 
 
 class Task(NamedTuple):
-    """Sections of one task; the group of the pattern of their names, if there is one, is the data set."""
+    """A task: its sections, by a pattern of their names whose group, if there is one, is the data set."""
 
     pattern: str
     name: str
     family: str
     question: str
+    data: str = ""
 
 
 TASKS = (
@@ -86,6 +98,9 @@ REPEATED_CLAIMS = {
 }
 """Claims on differences that stand in a table too, or that are not between two kinds of attention."""
 
+ROWS = {"posterior": "categorical_enum's posterior", "prior": "its prior"}
+"""What the rows of claims are called elsewhere."""
+
 _WEIGHTS = {*get_args(WeightsSchemeName), *get_args(AblationSchemeName), "no KL", "LF", "LC", "WF", "WC"} - {"soft"}
 GROUPS = {
     "random weights": _WEIGHTS,
@@ -104,16 +119,17 @@ class Meaning(NamedTuple):
     condition: str
 
 
-def task_of(section: str) -> tuple[Task, str]:
-    """The task of a section and its data set, "" where the section has several.
+def task_of(section: str) -> Task | None:
+    """The task of a section, with its data set where there is one alone; None where no task has such sections.
 
-    Raises:
-        UserError: No task has such sections.
+    Example:
+        >>> task_of("label_rate-cora").data, task_of("benchmarks")
+        ('cora', None)
     """
     for task in TASKS:
         if found := re.fullmatch(task.pattern, section):
-            return task, next(iter(found.groups()), "")
-    raise UserError(f"section {section} has differences, and no task is known for it; add one to TASKS in {__name__}")
+            return task._replace(data=next(iter(found.groups()), ""))
+    return None
 
 
 def meaning_of(metric: str) -> Meaning:

@@ -16,7 +16,9 @@ from experiments.reporting.meanings import (
     GROUPS,
     QUESTIONS,
     REPEATED_CLAIMS,
+    ROWS,
     Meaning,
+    Task,
     group_of,
     meaning_of,
     task_of,
@@ -29,15 +31,15 @@ VERDICTS = ("better", "worse", "cannot be told")
 _COMMAND = "python -m experiments.where_it_helps"
 _HEAD = f"""# Where it helps
 
-Where does Bayesian attention help, where does it not, and where can nothing be told? `{_COMMAND}` writes this page out
-of the differences in [All tables and studies](all_results.md); no sentence about a result is written by hand, and a
-test fails where this page is older than those tables.
+Where does Bayesian attention help, where does it not, and where can nothing be told? `{_COMMAND}`
+writes this page out of the differences in [All tables and studies](all_results.md). No sentence about a result is
+written by hand, and a test fails where this page is older than those tables.
 
 A row is *better* or *worse* if the whole interval of the difference lies on one side of zero, and else it *cannot be
 told*. The intervals over seeds are Student's t. We widen them by Bonferroni's correction for the number of differences
 that the section has, which stands beside them, and by the rounding of the numbers. The intervals over resampled test
 sentences cannot be widened so; these are **not corrected**, and a dash stands beside them. A difference that cannot be
-told is not shown to be small: most sections have three seeds.
+told is not shown to be small: with three seeds and many differences, the corrected intervals are wide.
 """
 
 
@@ -46,6 +48,8 @@ class Finding:
     """A comparison with what it means."""
 
     comparison: Comparison
+    given: tuple[float, float]  # its interval on the page
+    task: Task
     meaning: Meaning
     group: str
     tests: int  # differences over seeds in the section
@@ -57,9 +61,7 @@ class Finding:
         Raises:
             UserError: The section does not say how many seeds it has.
         """
-        one = self.comparison
-        assert one.interval is not None  # else it is no finding
-        low, high = one.interval
+        one, (low, high) = self.comparison, self.given
         if one.over != "seeds":
             return low, high
         if one.section.seeds is None or one.section.seeds < 2:
@@ -72,7 +74,11 @@ class Finding:
     @property
     def verdict(self) -> str:
         """One of the verdicts."""
-        low, high = self.interval
+        return self.verdict_by(self.interval)
+
+    def verdict_by(self, interval: tuple[float, float]) -> str:
+        """The verdict that an interval gives."""
+        low, high = interval
         if low <= 0 <= high:
             return "cannot be told"
         return "better" if (low > 0) == (self.meaning.better == "higher") else "worse"
@@ -80,8 +86,7 @@ class Finding:
     @property
     def question(self) -> str:
         """The question that the comparison is listed under: the metric's own, else its section's."""
-        asked = task_of(self.comparison.section.name)[0].question
-        own = self.meaning.question
+        asked, own = self.task.question, self.meaning.question
         if own and (asked == "accuracy" or own != "calibration"):
             return own
         return "noise" if asked == "accuracy" and "noise" in self.meaning.condition else asked
@@ -90,19 +95,19 @@ class Finding:
     def where(self) -> str:
         """Data set and condition."""
         one = self.comparison
-        data = one.data or task_of(one.section.name)[1] or one.part
+        data = one.data or self.task.data or one.part
         return ", ".join(filter(None, (data, one.condition, self.meaning.condition)))
 
     def cells(self) -> dict[str, str]:
         """The row of a table."""
         one, seeds = self.comparison, self.comparison.over == "seeds"
         return {
-            "task": task_of(one.section.name)[0].name,
+            "task": self.task.name,
             "data": self.where,
-            "attention": one.row,
-            "minus": one.against,
+            "attention": ROWS.get(one.row, one.row),
+            "minus": ROWS.get(one.against, one.against),
             "number": f"{self.meaning.name} ({self.meaning.better} is better)",
-            "difference [95 %]": f"{one.mean:+.{one.digits}f} {_brackets(one.interval, one.digits)}",
+            "difference [95 %]": f"{one.mean:+.{one.digits}f} {_brackets(self.given, one.digits)}",
             "corrected": f"{_brackets(self.interval, one.digits)} for {self.tests}" if seeds else "-",
             "seeds": str(one.section.seeds) if seeds else "-",
             "verdict": self.verdict,
@@ -110,8 +115,8 @@ class Finding:
         }
 
 
-def _brackets(interval: tuple[float, float] | None, digits: int) -> str:
-    return "" if interval is None else f"[{interval[0]:+.{digits}f}, {interval[1]:+.{digits}f}]"
+def _brackets(interval: tuple[float, float], digits: int) -> str:
+    return f"[{interval[0]:+.{digits}f}, {interval[1]:+.{digits}f}]"
 
 
 def run(config: WhereItHelps) -> None:
@@ -141,8 +146,8 @@ def page_of(results: str) -> str:
     found, unread = list[Finding](), list[str]()
     for section in sections(results):
         found += _findings(section, unread)
-    # what stands in two sections counts once
-    found = list({tuple(map(str, (*one.cells().values(),)))[:6]: one for one in found}.values())
+    # what stands in two sections, which read the same runs, counts once
+    found = list({tuple(one.cells().values())[:6]: one for one in found}.values())
     parts = [_HEAD, "## In short", *(_in_short(family, found) for family in FAMILIES)]
     for question, title in QUESTIONS.items():
         rows = [one.cells() for one in found if one.question == question]
@@ -154,42 +159,37 @@ def page_of(results: str) -> str:
 
 def _findings(section: Section, unread: list[str]) -> Iterator[Finding]:
     """What a section finds; a line on what it leaves out is added to ``unread``."""
+    task = task_of(section.name)
     every = [one for one in comparisons(section) if one.metric not in REPEATED_CLAIMS]
     if not every:
-        if _is_of_a_task(section):
-            unread.append(f"* Section {section.name} has no differences.")
+        unread += [f"* Section {section.name} has no differences."] * (task is not None)
         return
-    with_interval = [one for one in every if one.interval is not None]
+    if task is None:
+        raise UserError(f"section {section.name} has differences, and no task is known for it; add one to TASKS")
+    with_interval = [(one, one.interval) for one in every if one.interval is not None]
     reasons = Counter({"without an interval": len(every) - len(with_interval)})
-    for one in with_interval:
+    for one, interval in with_interval:
         meaning, group = meaning_of(one.metric), group_of(one)
         if meaning.better is None:
             reasons[f"in {meaning.name}, of which neither more nor less is better"] += 1
         elif not group:
             reasons["between rows that have the same kind of attention"] += 1
         else:
-            yield Finding(one, meaning, group, sum(other.over == "seeds" for other in with_interval))
+            tests = sum(other.over == "seeds" for other, _ in with_interval)
+            yield Finding(one, interval, task, meaning, group, tests)
     counts = [f"{count} {reason}" for reason, count in reasons.items() if count]
     unread += [f"* Section {section.name}: differences {', '.join(counts)}."] * bool(counts)
 
 
-def _is_of_a_task(section: Section) -> bool:
-    try:
-        task_of(section.name)
-    except UserError:
-        return False
-    return True
-
-
 def _in_short(family: str, found: Sequence[Finding]) -> str:
     """A paragraph on the tasks of a family: how many comparisons have which verdict, and which can be told."""
-    ours = [one for one in found if task_of(one.comparison.section.name)[0].family == family]
-    if not ours:
-        return f"**{family.capitalize()}:** no comparisons."
-    texts = [f"**{family.capitalize()}:** {len(ours)} comparisons, {_counts(ours)}."]
+    ours = [one for one in found if one.task.family == family]
+    texts = [f"**{family.capitalize()}.** {_counts('Comparisons', ours)}"]
     for group in filter(None, GROUPS):
         some = [one for one in ours if one.group == group]
-        texts += [f"{group.capitalize()}: {len(some)}, {_counts(some)}."] * bool(some)
+        texts += [_counts(group.capitalize(), some)] * bool(some)
+    uncorrected = Counter(one.verdict_by(one.given) for one in ours)
+    texts.append(f"Not corrected, {uncorrected['better']} would be better and {uncorrected['worse']} worse.")
     for verdict in VERDICTS[:2]:
         told = [
             f"{one.comparison.row} than {one.comparison.against} ({one.where}: {one.meaning.name})"
@@ -200,6 +200,6 @@ def _in_short(family: str, found: Sequence[Finding]) -> str:
     return " ".join(texts)
 
 
-def _counts(found: Sequence[Finding]) -> str:
+def _counts(name: str, found: Sequence[Finding]) -> str:
     counts = Counter(one.verdict for one in found)
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+    return f"{name}: {len(found)}, of which {', '.join(f'{counts[verdict]} {verdict}' for verdict in VERDICTS)}."
