@@ -67,7 +67,7 @@ def test_what_is_better_depends_on_the_metric(metric: str, cell: str, verdict: s
 
 @pytest.mark.parametrize("count", [1, 2, 10])
 def test_intervals_are_corrected_for_their_number(count: int) -> None:
-    values, others = np.random.default_rng(count).normal(size=(2, 5)) + [[3.0], [0.0]]
+    values, others = np.random.default_rng(count).normal(loc=[[3.0], [0.0]], size=(2, 5))
     cell = paired_difference(values.tolist(), others.tolist()).text()
     rows = [{"attention": f"{name}", "Cora accuracy %": "1", "minus soft (Cora)": cell} for name in ["WC"] * count]
     (first, *_) = rows_of(page_of(section("bam1", markdown_table(rows), seeds="seeds 0 to 4")))
