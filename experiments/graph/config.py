@@ -194,7 +194,7 @@ class TableConfig(SweepOptions):
         name: The table.
         seeds: Number of seeds, shared by the rows; in the table heterophilous they are the numbers of the splits too.
         first_seed: The first of them.
-        graphs: Graphs of the table; all of them when omitted.
+        graphs: Graphs of the table, which then has a section of its own; all of them when omitted.
         rows: Rows of the table, those among them that others are compared with; all when omitted.
         architecture: Network of every row; the table's own when omitted.
         layers: Number of attention layers; the table's own when omitted.

@@ -46,8 +46,10 @@ def run(config: TableConfig) -> dict[str, float]:
     if table.splits:
         configs = {key: replace(one, split_seed=one.seed) for key, one in configs.items()}
     trainings = sweep.train(graph.run, configs)
-    picture = save(difference_figure(table, trainings), sweep.pictures / f"{name}.png")
-    report = Report(table.title, name, table_parts(table, trainings, picture))
+    section = "-".join((name, *config.graphs))  # tables of some graphs alone stand beside each other
+    title = ": ".join(filter(None, (table.title, ", ".join(table.datasets.values()) if config.graphs else "")))
+    picture = save(difference_figure(table, trainings), sweep.pictures / f"{section}.png")
+    report = Report(title, section, table_parts(table, trainings, picture))
     return sweep.finish(report, trainings, definitions="mean over seeds; see metrics.json of the runs")
 
 

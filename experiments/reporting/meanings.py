@@ -51,7 +51,7 @@ class Task(NamedTuple):
 
 
 TASKS = (
-    Task("bam1|normalizers|heterophilous.*", "node classification", "graphs", "accuracy"),
+    Task("(?:bam1|normalizers|heterophilous).*", "node classification", "graphs", "accuracy"),
     Task("label_rate-(.+)", "node classification", "graphs", "labels"),
     Task("(?:feature|edge)_noise-(.+)", "node classification", "graphs", "noise"),
     Task("translation-([^-]+).*", "translation", "text", "translation"),

@@ -50,11 +50,15 @@ def test_table_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "Deep ensemble" not in page  # of networks with other test nodes
     for shown in ("ROC AUC %, uniform", "attention to other classes", "relative entropy"):
         assert shown in page
-    assert (tmp_path / "pictures" / "heterophilous.png").is_file()
+    assert (tmp_path / "pictures" / "heterophilous-texas-minesweeper.png").is_file()
 
     # a graph less is read; the other network is trained in a folder of its own
     runs = {path: path.stat().st_mtime_ns for path in folders.glob("*/metrics.json")}
     again = table.run(config(tmp_path, graphs=("texas",), resume=True))
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert [line.rpartition(": ")[2] for line in page.splitlines() if line.startswith("## ")] == [
+        "Texas, Minesweeper", "Texas",
+    ]  # fmt: skip
     assert again["texas/WC/test_mean_accuracy"] == means["texas/WC/test_mean_accuracy"]
     assert {path: path.stat().st_mtime_ns for path in folders.glob("*/metrics.json")} == runs
     with pytest.raises(UserError, match="architecture None instead of gat"):
