@@ -137,7 +137,7 @@ def _of_table(section: Section, part: str, table: Sequence[tuple[int, list[str]]
     (first, head), *body = table
     if not body or set("".join(body[0][1])) != {"-"}:
         raise UserError(f"line {first} is the head of a table without a line of dashes below; write the section again")
-    columns = {place: found for place, name in enumerate(head) if (found := _column(head, place, name))}
+    columns = {place: column for place, name in enumerate(head) if (column := _column(head, place, name))}
     names = [place for place, name in enumerate(head) if name in _NAMES]
     for number, cells in body[1:]:
         if len(cells) != len(head):
