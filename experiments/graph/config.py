@@ -84,7 +84,7 @@ class GraphConfig(GraphOptions, TrainingOptions, SchemeOptions):
         kl_scale: What the weight multiplies: total, the KL summed over all attention weights; edge, its mean over
             them, times the number of labelled nodes.
         prior_nodes: Over which nodes the contextual prior's softmax runs: a node's neighbours, or all, as in the
-            released code of Bayesian Attention Modules.
+            released code of Bayesian Attention Modules; the latter is refused where there is no contextual prior.
         kl_schedule: How the weight develops over the training steps.
         kl_steps: Steps until the linear weight is full, or the period of the cyclical one.
         kl_rate: Rate of the sigmoid weight, which starts at a half.
@@ -94,7 +94,8 @@ class GraphConfig(GraphOptions, TrainingOptions, SchemeOptions):
         weight_decay: L2 penalty on every parameter.
         seed: Seed of the initial weights and of all noise.
         split_seed: Seed of the split of digits and dblp, or number of the split of graphs that have several.
-        labels_per_class: Training labels kept in each class, drawn by the seed; all when omitted.
+        labels_per_class: Training labels kept in each class, or all of a class that has fewer, drawn by the seed; all
+            when omitted.
         feature_noise: Fraction of the non-zero features that move to a random place in their row, drawn by the seed.
         edge_noise: Random edges added, as a fraction of the edges there are, drawn by the seed.
     """
@@ -151,13 +152,16 @@ class SearchConfig(EpochOptions, SweepOptions):
 
     Args:
         name: The table whose rows are searched.
-        dataset: The graph; the setting found on it is used on the others.
-        seeds: Number of seeds; they are those after the table's, so that no run serves both.
+        dataset: The graph; for the table bam1 the setting found on it is used on the others.
+        rows: Rows of the table; all that have settings to try when omitted.
+        seeds: Number of seeds; they are those after the table's, so that no run serves both. On a graph with fixed
+            splits the first seed has the first split, and so on.
         first_seed: The first of them.
     """
 
-    name: Literal["bam1"]
+    name: Literal["bam1", "heterophilous"]
     dataset: GraphName = "cora"
+    rows: tuple[str, ...] = ()
     seeds: PositiveInt = 3
     first_seed: PositiveInt = 1000
 
@@ -166,10 +170,13 @@ class SearchConfig(EpochOptions, SweepOptions):
 class StudyConfig(GraphOptions, SweepOptions):
     """Train some rows at several levels of one difficulty, and write a section of RESULTS.md with a picture.
 
+    A graph of the table heterophilous has that table's network and training, any other one that of bam1.
+
     Args:
         name: The study.
         rows: Rows of the tables on graphs.
-        seeds: Number of seeds, shared by rows and levels; they draw the labels or the noise too.
+        seeds: Number of seeds, shared by rows and levels; they draw the labels or the noise too, and choose the split
+            of a graph that has several.
     """
 
     name: StudyName
@@ -187,8 +194,10 @@ class TableConfig(SweepOptions):
         name: The table.
         seeds: Number of seeds, shared by the rows; in the table heterophilous they are the numbers of the splits too.
         first_seed: The first of them.
-        graphs: Graphs of the table; all of them when omitted.
+        graphs: Graphs of the table, which then has a section of its own; all of them when omitted.
+        rows: Rows of the table, those among them that others are compared with; all when omitted.
         architecture: Network of every row; the table's own when omitted.
+        layers: Number of attention layers; the table's own when omitted.
         max_epochs: Epochs at most; the table's own number when omitted.
         num_samples: Samples of a prediction; the table's own number when omitted.
     """
@@ -197,7 +206,9 @@ class TableConfig(SweepOptions):
     seeds: PositiveInt = 10
     first_seed: NonNegativeInt = 0
     graphs: tuple[GraphName, ...] = ()
+    rows: tuple[str, ...] = ()
     architecture: ArchitectureName | None = None
+    layers: PositiveInt | None = None
     max_epochs: PositiveInt | None = None
     num_samples: PositiveInt | None = None
 

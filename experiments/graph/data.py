@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
 from experiments.datasets.graphs.load import GraphData, load_graph
 from experiments.datasets.graphs.masked import read_own_graph
 from experiments.datasets.graphs.perturbations import add_edge_noise, add_feature_noise, limit_labels
+from experiments.files import UserError, read_json, write_atomic
 from experiments.graph.config import GraphConfig
 from pyro_attention import EdgeList
 
-__all__ = ["chosen_graph", "load_data", "noise_edges", "perturbed"]
+__all__ = ["check_same_graph", "chosen_graph", "load_data", "noise_edges", "perturbed"]
+
+_FIELDS = ("features", "labels", "edge_index", "train_mask", "val_mask", "test_mask")
 
 
 def chosen_graph(config: GraphConfig) -> GraphData:
@@ -35,6 +42,37 @@ def perturbed(data: GraphData, config: GraphConfig) -> GraphData:
 def load_data(config: GraphConfig) -> GraphData:
     """The graph as the options ask for it."""
     return perturbed(chosen_graph(config), config)
+
+
+def check_same_graph(graph: GraphData, folder: Path) -> None:
+    """Note in the folder of a run which graph it has, or check that it is the one that the run was begun with.
+
+    Raises:
+        UserError: The folder has another graph, or its graph.json is damaged.
+    """
+    path = folder / "graph.json"
+    found = {name: _digest(getattr(graph, name)) for name in _FIELDS} | {"metric": graph.metric}
+    if not path.is_file():
+        if (folder / "metrics.json").is_file():  # from before there were fingerprints, and maybe not to be written to
+            return
+        write_atomic(path, lambda file: file.write((json.dumps(found, indent=2) + "\n").encode()))
+        return
+    before = read_json(path, "pass --overwrite to train again")
+    differing = [name for name, digest in found.items() if before.get(name) != digest]
+    if differing:
+        raise UserError(
+            f"{folder} holds a run on another graph ({', '.join(differing)} differ), expected the one that it was "
+            f"begun with; choose another --out, or pass --overwrite to remove that run"
+        )
+
+
+def _digest(values: Tensor) -> str:
+    """SHA-256 of a tensor: its shape and its numbers; of a sparse one those that are stored, and their places."""
+    parts = (values.indices(), values.values()) if values.is_sparse else (values,)
+    found = sha256(str(list(values.shape)).encode())
+    for part in parts:
+        found.update(part.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
 
 
 def noise_edges(genuine: GraphData, graph: EdgeList) -> Tensor:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import fmean
 
+from experiments.files import UserError
 from experiments.graph import train as graph
 from experiments.graph.config import EpochOptions, SearchConfig
 from experiments.graph.rows import GRIDS, ROWS
+from experiments.graph.table import EVERY_TABLE
+from experiments.graph.tables import Table
 from experiments.harness.folder import exclusive
 from experiments.harness.options import options_of
 from experiments.harness.sweep import Key, Sweep, best_settings
-from experiments.reporting.columns import Row, Runs
+from experiments.harness.words import expected_one_of
+from experiments.reporting.columns import Column, Row, Runs
 from experiments.reporting.page import RESULTS
 from experiments.reporting.report import Part, Report
 
@@ -21,30 +26,53 @@ __all__ = ["SearchConfig", "run"]
 @exclusive
 def run(config: SearchConfig) -> dict[str, float]:
     """Train every setting, and print and save the table: ``"<row> <setting>"`` to its mean validation accuracy."""
-    name = f"{config.name}-{config.dataset}"
+    table, name = EVERY_TABLE[config.name], f"{config.name}-{config.dataset}"
+    if table.splits and config.dataset not in table.datasets:
+        raise UserError(f"dataset {config.dataset}: {expected_one_of(table.datasets, config.dataset)}")
+    unknown = next((row for row in config.rows if row not in _searched(table)), None)
+    if unknown is not None:
+        raise UserError(f"rows '{unknown}': {expected_one_of(_searched(table), unknown)}")
     sweep = Sweep(f"experiments.search {config.name}", config, f"search/{name}", RESULTS, free=("max_epochs",)).open()
-    shared = options_of(config, EpochOptions) | {"dataset": config.dataset, "num_samples": 2}
-    rows = {(row, _text(setting)): shared | ROWS[row] | setting for row in GRIDS for setting in GRIDS[row]}
-    seeds = range(config.first_seed, config.first_seed + config.seeds)
-    trainings = sweep.train(graph.run, sweep.configs(graph.GraphConfig, rows, seeds))
-    scores = {key: _score(trainings.runs(*key)) for key in trainings.rows}
+    shared = {**table.training, **table.graph_options.get(config.dataset, {}), **options_of(config, EpochOptions)}
+    shared |= {"dataset": config.dataset, "num_samples": 2}
+    rows = {
+        (row, _text(setting)): shared | ROWS[row] | setting
+        for row in config.rows or _searched(table)
+        for setting in GRIDS[row]
+    }
+    configs = sweep.configs(graph.GraphConfig, rows, range(config.first_seed, config.first_seed + config.seeds))
+    if table.splits:
+        configs = {key: replace(one, split_seed=one.seed - config.first_seed) for key, one in configs.items()}
+    trainings = sweep.train(graph.run, configs)
+    quality = table.main(config.dataset)
+    scores = {key: _score(trainings.runs(*key), quality) for key in trainings.rows}
     text = (
         f"Means over {config.seeds} seeds, which are none of the table's, on the validation nodes, at the epoch that "
-        f"early stopping kept. The best setting of a row (largest accuracy, then smallest NLL) is used in the tables "
-        f"and studies on all graphs."
+        f"early stopping kept. The best setting of a row (largest {_name(quality)}, then smallest NLL) is "
+        f"{'meant for this graph' if table.splits else 'used in the tables and studies on all graphs'}."
     )
-    parts = [Part(text=text, rows=_rows(scores))]
+    parts = [Part(text=text, rows=_rows(scores, quality))]
     report = Report(f"Settings tried ({config.name}, {config.dataset})", f"search-{name}", parts)
     means = {" ".join(filter(None, key)): accuracy / 100 for key, (accuracy, _) in scores.items()}
-    return sweep.finish(report, trainings, means, "validation accuracy at the best epoch, mean over seeds")
+    return sweep.finish(report, trainings, means, f"validation {_name(quality)} at the best epoch, mean over seeds")
 
 
-def _score(runs: Runs) -> tuple[float, float]:
-    """Mean accuracy in per cent, and mean loss."""
-    return 100 * fmean(found["val_accuracy"] for found in runs), fmean(found["val_loss"] for found in runs)
+def _searched(table: Table) -> list[str]:
+    """Rows of the table that there are settings for."""
+    return [row for row in GRIDS if row in table.rows]
 
 
-def _rows(scores: Mapping[Key, tuple[float, float]]) -> list[Row]:
+def _name(quality: Column) -> str:
+    return quality.name.removesuffix(" %")
+
+
+def _score(runs: Runs, quality: Column) -> tuple[float, float]:
+    """Mean accuracy (or what the graph asks for) in per cent, and mean loss."""
+    metric = quality.metric.replace("test_mean_", "val_")
+    return 100 * fmean(found[metric] for found in runs), fmean(found["val_loss"] for found in runs)
+
+
+def _rows(scores: Mapping[Key, tuple[float, float]], quality: Column) -> list[Row]:
     """One row a setting; of each row of the table the best is marked."""
     # accuracies are equal up to the rounding of a mean
     best = best_settings({key: (round(accuracy, 4), -loss) for key, (accuracy, loss) in scores.items()})
@@ -52,7 +80,7 @@ def _rows(scores: Mapping[Key, tuple[float, float]]) -> list[Row]:
         {
             "row": key[0],
             "setting": key[1] or "-",
-            "validation accuracy %": f"{accuracy:.2f}",
+            f"validation {quality.name}": f"{accuracy:.2f}",
             "validation NLL": f"{loss:.2f}",
             "best": "best" if key in best else "",
         }

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.graph import train as graph
 from experiments.graph.config import GraphOptions, StudyConfig, StudyName
+from experiments.graph.heterophilous import HETEROPHILOUS
 from experiments.graph.rows import LEGEND, settings
+from experiments.graph.tables import TABLES
 from experiments.harness.folder import exclusive
 from experiments.harness.options import options_of
 from experiments.harness.sweep import Sweep, Trainings
@@ -23,9 +26,7 @@ from experiments.reporting.statistics import summarise
 __all__ = ["STUDIES", "Study", "StudyConfig", "run"]
 
 _COLOURS = {"soft": "0.35", "LC": "#d1495b", "WC": "#1b6ca8"}
-_ACCURACY = Column("accuracy %", "test_mean_accuracy", 2, 100)
 _COLUMNS = (
-    _ACCURACY,
     Column("ECE", "test_mean_ece"),
     Column("ECE, scaled", "test_mean_scaled_ece"),
     Column("NLL, scaled", "test_mean_scaled_nll"),
@@ -41,13 +42,14 @@ class Study:
     option: str
     levels: tuple[float, ...]
     axis: str  # label of the levels
-    columns: tuple[Column, ...] = _COLUMNS
+    columns: tuple[Column, ...] = _COLUMNS  # beside the number that the rows are compared by
 
 
 STUDIES: dict[StudyName, Study] = {
     "label_rate": Study(
         title="Fewer labels",
-        text="This number of training labels of each class, drawn at random from the public 20 by the run's seed.",
+        text="This number of training labels of each class, or all of a class that has fewer, drawn at random by the "
+        "run's seed.",
         option="labels_per_class",
         levels=(2, 5, 10, 20),
         axis="labels per class",
@@ -75,7 +77,9 @@ STUDIES: dict[StudyName, Study] = {
 def run(config: StudyConfig) -> dict[str, float]:
     """Train what is missing, write the section, print its table: ``"<row>/<level>/<metric>"`` to means over seeds."""
     study, name = STUDIES[config.name], f"{config.name}-{config.dataset}"
-    chosen, shared = settings(config.rows), options_of(config, GraphOptions)
+    table = HETEROPHILOUS if config.dataset in HETEROPHILOUS.datasets else TABLES["bam1"]
+    chosen, main = settings(config.rows), table.main(config.dataset)
+    shared = {**table.training, **table.graph_options.get(config.dataset, {}), **options_of(config, GraphOptions)}
     free = ("seeds", "max_epochs")
     sweep = Sweep(f"experiments.studies {config.name}", config, f"studies/{name}", RESULTS, free=free).open()
     rows = {
@@ -83,35 +87,46 @@ def run(config: StudyConfig) -> dict[str, float]:
         for level in study.levels
         for row, options in chosen.items()
     }
-    trainings = sweep.train(graph.run, sweep.configs(graph.GraphConfig, rows, range(config.seeds)))
+    configs = sweep.configs(graph.GraphConfig, rows, range(config.seeds))
+    if table.splits:
+        configs = {key: replace(one, split_seed=one.seed) for key, one in configs.items()}
+    trainings = sweep.train(graph.run, configs)
+    graphs = "heterophilous graphs, each seed with a split of its own" if table.splits else "citation graphs"
     text = (
-        f"{study.text} {LEGEND} Settings as in the table on citation graphs; not searched again. Attention at its "
-        f"posterior mean. Mean ± standard deviation over {config.seeds} seeds; the difference to {config.rows[0]} in "
-        f"accuracy is taken seed by seed, with its 95 % confidence interval, not corrected for the number of "
-        f"comparisons."
+        f"{study.text} {LEGEND} Settings as in the table on {graphs}; not searched again. At most {config.max_epochs} "
+        f"epochs. Attention at its posterior mean. Mean ± standard deviation over {config.seeds} seeds; the difference "
+        f"to {config.rows[0]} in {_name(main)} is taken seed by seed, with its 95 % confidence interval (Student's t), "
+        f"not corrected for the number of comparisons."
     )
-    picture = save(_figure(study, trainings, config.rows), sweep.pictures / f"{name}.png")
-    table = Part(text=text, rows=_rows(study, trainings, config.rows[0]))
-    parts = [table, Part(picture=picture, caption=study.title)]
+    columns = (main, *study.columns)
+    picture = save(_figure(study, columns, trainings, config.rows), sweep.pictures / f"{name}.png")
+    compared = Part(text=text, rows=_rows(study, columns, trainings, config.rows[0]))
+    parts = [compared, Part(picture=picture, caption=study.title)]
     report = Report(f"{study.title} ({config.dataset})", name, parts)
     return sweep.finish(report, trainings, definitions="mean over seeds; see metrics.json of the runs")
 
 
-def _rows(study: Study, trainings: Trainings[graph.GraphConfig], first: str) -> list[Row]:
+def _name(main: Column) -> str:
+    return main.name.removesuffix(" %")
+
+
+def _rows(study: Study, columns: Sequence[Column], trainings: Trainings[graph.GraphConfig], first: str) -> list[Row]:
     rows = []
     for row, level in trainings.rows:
         runs, others = trainings.runs(row, level), trainings.runs(first, level)
         cells = {study.axis: f"{level:g}", "attention": row}
-        cells |= {column.name: column.cell(runs) for column in study.columns}
-        cells[f"accuracy minus {first}"] = "" if row == first else _ACCURACY.difference(runs, others).text()
+        cells |= {column.name: column.cell(runs) for column in columns}
+        cells[f"{_name(columns[0])} minus {first}"] = "" if row == first else columns[0].difference(runs, others).text()
         rows.append(cells)
     return rows
 
 
-def _figure(study: Study, trainings: Trainings[graph.GraphConfig], rows: tuple[str, ...]) -> Figure:
+def _figure(
+    study: Study, columns: Sequence[Column], trainings: Trainings[graph.GraphConfig], rows: tuple[str, ...]
+) -> Figure:
     """One panel a metric: mean over seeds with its standard error, against the level."""
-    figure, (axes,) = panels(1, len(study.columns), size=(3.4 * len(study.columns), 3.4))
-    for axis, column in zip(axes, study.columns, strict=True):
+    figure, (axes,) = panels(1, len(columns), size=(3.4 * len(columns), 3.4))
+    for axis, column in zip(axes, columns, strict=True):
         for place, row in enumerate(rows):
             values = [column.values(trainings.runs(row, level)) or [math.nan] for level in study.levels]
             found = [summarise(one) for one in values]

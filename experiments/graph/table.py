@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from experiments.files import UserError
 from experiments.graph import train as graph
 from experiments.graph.config import GraphOptions, TableConfig
 from experiments.graph.heterophilous import HETEROPHILOUS
 from experiments.graph.table_report import difference_figure, table_parts
-from experiments.graph.tables import TABLES, Table, TableName
+from experiments.graph.tables import BASELINE, TABLES, Table, TableName
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Sweep
 from experiments.harness.words import expected_one_of
@@ -25,17 +27,17 @@ EVERY_TABLE: dict[TableName, Table] = TABLES | {"heterophilous": HETEROPHILOUS}
 @exclusive
 def run(config: TableConfig) -> dict[str, float]:
     """Train what is missing, write section and picture: ``"<data set>/<row>/<metric>"`` to its mean over seeds."""
-    table, name = _chosen(config), "-".join(filter(None, (config.name, config.architecture)))
+    names = ("max_epochs", "num_samples", "architecture", "layers")
+    given = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
+    table, name = _chosen(config, given), "-".join(filter(None, (config.name, config.architecture)))
     sweep = Sweep(
         f"experiments.table {config.name}", config, f"table/{name}", RESULTS,
-        free=("seeds", "first_seed", "max_epochs", "graphs"), always=("seeds",),
+        free=("seeds", "first_seed", "max_epochs", "graphs", "rows"), always=("seeds",),
     ).open()  # fmt: skip
     default = GraphOptions()
     shared = {name: getattr(default, name) for name in ("max_epochs", "num_samples", "patience")} | dict(table.training)
-    given = {name: getattr(config, name) for name in ("max_epochs", "num_samples", "architecture")}
-    shared |= {name: value for name, value in given.items() if value is not None}
     rows = {
-        (dataset, row): {**shared, **table.graph_options.get(dataset, {}), **options, "dataset": dataset}
+        (dataset, row): {**shared, **table.graph_options.get(dataset, {}), **given, **options, "dataset": dataset}
         for dataset in table.datasets
         for row, options in table.rows.items()
     }
@@ -44,17 +46,24 @@ def run(config: TableConfig) -> dict[str, float]:
     if table.splits:
         configs = {key: replace(one, split_seed=one.seed) for key, one in configs.items()}
     trainings = sweep.train(graph.run, configs)
-    picture = save(difference_figure(table, trainings), sweep.pictures / f"{name}.png")
-    report = Report(table.title, name, table_parts(table, trainings, picture))
+    section = "-".join((name, *config.graphs))  # tables of some graphs alone stand beside each other
+    title = ": ".join(filter(None, (table.title, ", ".join(table.datasets.values()) if config.graphs else "")))
+    picture = save(difference_figure(table, trainings), sweep.pictures / f"{section}.png")
+    report = Report(title, section, table_parts(table, trainings, picture))
     return sweep.finish(report, trainings, definitions="mean over seeds; see metrics.json of the runs")
 
 
-def _chosen(config: TableConfig) -> Table:
-    """The table, on the graphs that are asked for."""
+def _chosen(config: TableConfig, given: Mapping[str, Any]) -> Table:
+    """The table with the graphs and rows that are asked for; its text says which options are others."""
     table = EVERY_TABLE[config.name]
-    if not config.graphs:
-        return table
-    unknown = next((name for name in config.graphs if name not in table.datasets), None)
-    if unknown is not None:
-        raise UserError(f"graphs '{unknown}': {expected_one_of(table.datasets, unknown)}")
-    return replace(table, datasets={name: table.datasets[name] for name in config.graphs})
+    for option, known in (("graphs", table.datasets), ("rows", table.rows)):
+        unknown = next((name for name in getattr(config, option) if name not in known), None)
+        if unknown is not None:
+            raise UserError(f"{option} '{unknown}': {expected_one_of(known, unknown)}")
+    rows = {name: table.rows[name] for name in config.rows or table.rows}
+    if lacking := {BASELINE, *map(table.reference, rows)} - set(rows):
+        raise UserError(f"rows are compared with '{lacking.pop()}', which has to be among them")
+    graphs = {name: table.datasets[name] for name in config.graphs or table.datasets}
+    changed = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items())
+    text = f"{table.text} Other than said here: {changed}." if changed else table.text
+    return replace(table, datasets=graphs, rows=rows, text=text)

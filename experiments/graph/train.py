@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from experiments.datasets.graphs.load import GraphData
 from experiments.files import user_errors, write_atomic
 from experiments.graph.config import GraphConfig
-from experiments.graph.data import chosen_graph
+from experiments.graph.data import check_same_graph, chosen_graph
 from experiments.graph.evaluation import definitions, evaluate, prediction_table
 from experiments.graph.figures import attention_figure, calibration_panels
 from experiments.graph.model import TrainedGraph, build, load_trained, run_folder
@@ -42,7 +42,7 @@ def fit(graph: GraphData, config: GraphConfig) -> GraphFit:
 
     The options ``graph``, ``dataset``, ``data_root`` and ``split_seed``, which choose a graph, are not used; all others
     are. What the folder ``config.out`` holds of this run already is read with ``resume``, and not trained again; the
-    folder does not remember the graph, which has to be the same then.
+    graph has to be the one that the run was begun with, of which graph.json in the folder has the checksums.
 
     Raises:
         UserError: Graph, options or folder are not right.
@@ -82,7 +82,9 @@ def _opened(graph: GraphData, config: GraphConfig, folder: Path) -> tuple[dict[s
     """What the folder, which is opened, has of the run's metrics, and the untrained network."""
     with user_errors(ValueError, OSError):
         trained = build(config, graph)
-        return open_training(folder, config), trained
+        metrics = open_training(folder, config)
+    check_same_graph(graph, folder)
+    return metrics, trained
 
 
 def _train(trained: TrainedGraph, folder: Path) -> dict[str, float]:

@@ -31,7 +31,8 @@ Result = TypeVar("Result")
 # What runs leave in their folder. Nothing else is ever removed from it, or written over.
 _FILES = (
     *("config.yaml", "metrics.json", "environment.json", "history.csv", "predictions.npz"),
-    *("translations.txt", "captions.txt", "summaries.txt", "answers.json", "vocabulary.json", "report.html"),
+    *("translations.txt", "captions.txt", "summaries.txt", "answers.json", "vocabulary.json", "graph.json"),
+    "report.html",
 )
 _CHECKPOINTS = ("checkpoints/best.ckpt", "checkpoints/last.ckpt")
 _FOLDERS = ("checkpoints", "figures")

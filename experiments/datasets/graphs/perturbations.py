@@ -17,19 +17,21 @@ _ROWS = 1024
 def limit_labels(data: GraphData, per_class: int, *, seed: int = 0) -> GraphData:
     """Keep some random training nodes of each class; with the same seed, fewer are a part of more.
 
+    A class that has fewer keeps all that it has: Texas has a class of one node.
+
     Raises:
-        ValueError: a class has fewer training nodes, or less than one is to be kept.
+        ValueError: every class has fewer training nodes, or less than one is to be kept.
     """
     if per_class < 1:
         raise ValueError(f"per_class={per_class}; expected at least 1")
     labels, nodes = data.labels.cpu(), data.train_mask.cpu().nonzero().flatten()
     nodes = nodes[torch.randperm(len(nodes), generator=torch.Generator().manual_seed(seed))]
     counts = labels[nodes].bincount(minlength=data.num_classes)
-    if counts.min() < per_class:
-        rarest = int(counts.argmin())
+    if counts.max() < per_class:
+        largest = int(counts.argmax())
         raise ValueError(
-            f"per_class={per_class}, but class {rarest} of {data.name!r} has {int(counts[rarest])} training nodes; "
-            f"expected at most as many as the rarest class has"
+            f"per_class={per_class}, but no class of {data.name!r} has more than the {int(counts[largest])} training "
+            f"nodes of class {largest}; expected at most as many"
         )
     kept = torch.cat([nodes[labels[nodes] == label][:per_class] for label in range(data.num_classes)])
     return replace(data, train_mask=to_mask(kept, data.num_nodes).to(data.train_mask.device))

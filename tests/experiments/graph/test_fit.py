@@ -58,6 +58,35 @@ def test_fit_is_what_run_does(tmp_path: Path, graph: GraphData, monkeypatch: pyt
     assert (tmp_path / "runs" / "graph" / "people-weibull-contextual-0" / "config.yaml").is_file()
 
 
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_run_goes_on_with_its_graph_alone(tmp_path: Path, graph: GraphData, finished: bool, sparse: bool) -> None:
+    if sparse:
+        graph = replace(graph, features=graph.features.to_sparse())
+    found = fit(graph, config(tmp_path / "run", guide="soft"))
+    if not finished:
+        (tmp_path / "run" / "metrics.json").unlink()
+    resumed = config(tmp_path / "run", guide="soft", resume=True)
+    others = {
+        "features": replace(graph, features=2 * graph.features),
+        "labels": replace(graph, labels=1 - graph.labels),
+        "edge_index": replace(graph, edge_index=graph.edge_index.flip(1)),
+        "train_mask, test_mask": replace(graph, train_mask=graph.test_mask, test_mask=graph.train_mask),
+        "metric": replace(graph, metric="roc_auc"),
+    }
+    for fields, other in others.items():
+        with pytest.raises(UserError, match=rf"run on another graph \({fields} differ\).*--overwrite"):
+            fit(other, resumed)
+    assert fit(replace(graph, name="another name"), resumed).metrics.keys() == found.metrics.keys()
+    (tmp_path / "run" / "graph.json").write_text("{")
+    with pytest.raises(UserError, match=r"graph\.json cannot be read .* pass --overwrite"):
+        fit(graph, resumed)
+    # another graph may take the place of the first one
+    fit(others["labels"], config(tmp_path / "run", guide="soft", overwrite=True))
+    with pytest.raises(UserError, match="labels differ"):
+        fit(graph, resumed)
+
+
 @pytest.mark.parametrize("architecture", ["gat", "residual_gat", "gat_sep"])
 @pytest.mark.parametrize("normalizer", ["softmax", "hybrid"])
 def test_two_classes_are_judged_by_roc_auc(
@@ -158,6 +187,17 @@ def test_prior_over_all_nodes(graph: GraphData, guide: Any) -> None:
     torch.testing.assert_close(loops.exp().sum(0), torch.ones(2))
     torch.testing.assert_close(everywhere.log_softmax(0), networks[0](keys, _one_query(near.graph)).log_softmax(0))
     assert "all_nodes=True" in repr(far.model)
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"), [({"guide": "soft"}, "guide soft, which has no prior"), ({"prior": "fixed"}, "prior fixed")]
+)
+def test_prior_nodes_need_a_contextual_prior(
+    tmp_path: Path, graph: GraphData, options: dict[str, Any], seen: str
+) -> None:
+    with pytest.raises(UserError, match=f"prior_nodes is all, with {seen}; expected a contextual prior"):
+        fit(graph, config(tmp_path / "run", prior_nodes="all", **options))
+    assert not (tmp_path / "run").exists()
 
 
 def _one_query(graph: EdgeList) -> EdgeList:

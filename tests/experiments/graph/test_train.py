@@ -69,7 +69,7 @@ def test_every_guide_and_prior_on_digits(guide, prior, tmp_path):
     assert saved == metrics
     assert [row["epoch"] for row in history(tmp_path)] == ["0", "1"]
     names = {path.name for path in tmp_path.iterdir() if path.name != ".lock"}
-    files = {"config.yaml", "metrics.json", "environment.json", "history.csv", "predictions.npz"}
+    files = {"config.yaml", "metrics.json", "environment.json", "history.csv", "predictions.npz", "graph.json"}
     assert names == files | {"checkpoints"}
 
 

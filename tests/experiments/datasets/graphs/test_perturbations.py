@@ -100,6 +100,16 @@ def test_labels_of_each_class_are_kept(per_class):
     assert not (mask & ~graph.train_mask).any()
 
 
+def test_a_class_with_fewer_labels_keeps_them_all():
+    graph = make_graph()
+    first, *others = (graph.train_mask & (graph.labels == 0)).nonzero().flatten().tolist()
+    rare = torch.isin(torch.arange(graph.num_nodes), torch.tensor(others))
+    graph = replace(graph, train_mask=graph.train_mask & ~rare, num_classes=4)  # one node of class 0, none of class 3
+    mask = limit_labels(graph, 3, seed=1).train_mask
+    assert graph.labels[mask].bincount(minlength=4).tolist() == [1, 3, 3, 0]
+    assert mask[first]
+
+
 def test_fewer_labels_are_a_part_of_more():
     graph = make_graph()
     masks = [limit_labels(graph, number, seed=1).train_mask for number in (1, 2, 3)]
@@ -119,9 +129,8 @@ NO_NUMBERS = [float("nan"), float("inf"), -0.1]
 @pytest.mark.parametrize(
     ("perturb", "changes", "amount", "message"),
     [
-        (limit_labels, {}, 5, r"per_class=5, but class 0 of 'ring' has 4 training nodes; expected at most"),
+        (limit_labels, {}, 5, r"=5, but no class of 'ring' has more than the 4 training nodes of class 0; expected at"),
         (limit_labels, {}, 0, "per_class=0; expected at least 1"),
-        (limit_labels, {"num_classes": 4}, 1, "class 3 of 'ring' has 0"),
         (add_feature_noise, {"features": torch.ones(30, 1)}, 0.5, r"=0\.5: row \d+ of the features of 'ring' has no z"),
         (add_edge_noise, {}, 14, "is 420 new ones, but only 405 pairs of nodes have none"),
         *(
