@@ -17,6 +17,7 @@ from experiments.finetune.evaluation import kinds, outputs_of
 from experiments.finetune.model import FineTuned, build
 from experiments.harness.folder import saved_config
 from experiments.harness.training import load_best
+from experiments.harness.weights import weights_file
 from pyro_attention.analysis import decompose_uncertainty
 
 __all__ = ["PredictConfig", "load_trained", "predict_file"]
@@ -30,11 +31,11 @@ def load_trained(folder: Path, *, device: str = "auto") -> FineTuned:
     Raises:
         UserError: The folder holds no such run, or its pretrained model is not there any more.
     """
-    for name in ("config.yaml", "checkpoints/best.ckpt"):
-        if not (folder / name).is_file():
+    for path in (folder / "config.yaml", weights_file(folder)):
+        if not path.is_file():
             raise UserError(
-                f"{folder} holds no finished run with its weights ({name} is missing); train one: python -m {_SCRIPT} "
-                f"TASK --model FOLDER --out {folder}"
+                f"{folder} holds no finished run with its weights ({path.name} is missing); train one: python -m "
+                f"{_SCRIPT} TASK --model FOLDER --out {folder}"
             )
     with user_errors(ValueError, OSError, TypeError):
         trained = build(saved_config(folder, GlueConfig, script=_SCRIPT, device=device))

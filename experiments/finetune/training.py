@@ -11,6 +11,7 @@ from experiments.files import UserError
 from experiments.finetune.config import FineTuneOptions
 from experiments.finetune.model import Tuned
 from experiments.harness.training import Fitted, fit_batches
+from experiments.harness.weights import remove_weights
 
 __all__ = ["check_model", "drop_weights", "fit_scored", "run_name", "training_metrics"]
 
@@ -47,4 +48,4 @@ def drop_weights(config: FineTuneOptions, folder: Path) -> None:
     """Remove the weights that nobody needs after a run; last.ckpt has three times the weights, and nothing goes on."""
     (folder / "checkpoints" / "last.ckpt").unlink(missing_ok=True)
     if not config.keep_weights:
-        (folder / "checkpoints" / "best.ckpt").unlink(missing_ok=True)
+        remove_weights(folder)

@@ -144,7 +144,7 @@ def _check(
         raise ValueError(f"coords label {unknown}, expected dimensions that dims name, {named}")
     for name, labels in coords.items():
         if len(labels) != sizes[name]:
-            raise ValueError(f"coords have {len(labels)} labels of '{name}', expected {sizes[name]}, one for each place")
+            raise ValueError(f"coords have {len(labels)} labels of '{name}', expected {sizes[name]}, its size")
 
 
 def _sizes(samples: Mapping[str, Tensor], dims: Mapping[str, Sequence[str]]) -> dict[str, int]:

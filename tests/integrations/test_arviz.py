@@ -75,7 +75,7 @@ def test_one_chain():
             {"a": torch.rand(3, 2)},
             {"dims": {"a": ["x"]}, "coords": {"x": ["one"]}},
             ValueError,
-            "coords have 1 labels of 'x', expected 2, one for each place",
+            "coords have 1 labels of 'x', expected 2, its size",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -208,6 +209,8 @@ def test_train_draws_the_first_sentences(guide, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert all(name in out for name in ("test_ppl", "val_ppl_unigram", "test_relative_entropy", "test_most_frequent"))
     assert "warning: the network predicts words hardly better than their frequencies do" in err  # three updates
+    saved = json.loads((tmp_path / "run" / "metrics.json").read_text())["test_posterior_aer"]
+    assert re.search(rf"test_posterior_aer +{100 * saved:.1f} %\n", out)
     assert len(list((tmp_path / "run" / "figures").glob("pair-*.png"))) == 3
 
 
@@ -294,8 +297,8 @@ def test_bad_files(trained_folder, tmp_path, capsys):
 def test_a_checkpoint_of_another_vocabulary(trained_folder, tmp_path, capsys):
     config = tiny_config(tmp_path, vocabulary=310)
     run(config)
-    before = (trained_folder / "checkpoints" / "best.ckpt").read_bytes()
-    (config.out / "checkpoints" / "best.ckpt").write_bytes(before)
+    before = (trained_folder / "checkpoints" / "best.safetensors").read_bytes()
+    (config.out / "checkpoints" / "best.safetensors").write_bytes(before)
     file = tmp_path / "new.de"
     file.write_text("gut\n")
     assert command_line("translate", str(config.out), str(file)) == 1
