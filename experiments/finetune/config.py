@@ -46,7 +46,7 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
         weight_decay: Weight decay of AdamW, not of biases and layer norms.
         gradient_clip: Largest norm of the gradient of the loss per example.
         num_samples: Posterior samples of random attention, or of dropout masks, for scores and predictions.
-        keep_weights: Keep the weights of the best epoch, for predictions; scores and predictions are always kept.
+        keep_weights: Keep the weights, for predictions; scores and predictions are always kept.
         seed: Seed of the output layer, the order of the batches, the choice of examples, and all noise.
     """
 
@@ -66,12 +66,12 @@ class GlueConfig(FineTuneOptions):
     """Fine-tune a pretrained transformer of Hugging Face on a task of GLUE.
 
     The test part is that of the publishers for MRPC, STS-B and SST-2 (test-labeled.tsv), and GLUE's development part
-    for RTE and CoLA, whose test labels are not public. Validation, which chooses the epoch and the temperature, is the
+    for RTE and CoLA, whose test labels are not public. Validation, which chooses the temperature, is the
     development part of SST-2 and STS-B, and a tenth of the training part, always the same, of the others.
 
     Args:
         task: The task, read from glue/ below the data root.
-        max_epochs: Number of epochs; the one with the best validation score is kept.
+        max_epochs: Number of epochs; the last one is kept, as the learning rate falls to zero in it.
         length: Tokens of an example at most; the rest is cut off, of the longer sentence of a pair first.
         train_share: Share of the training part to train on; the same examples for a seed, whatever the other options.
         label_noise: Share of the training labels to replace by another one at random.

@@ -52,8 +52,9 @@ _GRADES = {
     "scaled_nll": "the same with the standard deviation of least NLL on the validation part",
 }
 OTHERS = {
-    "val_score": "the task's first metric on the validation part at the best epoch, attention at its mean",
-    "val_loss": "cross-entropy, or mean squared error, on the validation part at the best epoch, attention at its mean",
+    "val_score": "the task's first metric on the validation part after the last epoch, attention at its mean",
+    "val_loss": "cross-entropy, or mean squared error, on the validation part after the last epoch, attention at its "
+    "mean",
     **FITTED,
     "train_examples": "number of training examples",
     "noisy_labels": "number of training labels that were replaced",

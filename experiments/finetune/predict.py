@@ -26,7 +26,7 @@ _SCRIPT = "experiments.finetune glue"
 
 
 def load_trained(folder: Path, *, device: str = "auto") -> FineTuned:
-    """The model of a finished run, at its best epoch.
+    """The model of a finished run.
 
     Raises:
         UserError: The folder holds no such run, or its pretrained model is not there any more.

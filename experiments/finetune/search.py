@@ -55,7 +55,7 @@ def run(config: GlueSearchConfig) -> dict[str, float]:
         for key in scores
     ]
     text = (
-        f"First metric of each task on its validation part at the best epoch, means over {config.seeds} seeds from "
+        f"First metric of each task on its validation part after the last epoch, means over {config.seeds} seeds from "
         f"{config.first_seed} on, which are none of the table's. The setting of a row with the best mean over the "
         f"tasks is meant for the table."
     )

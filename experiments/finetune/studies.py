@@ -49,7 +49,7 @@ STUDIES: Mapping[StudyName, Study] = {
     "label_noise": Study(
         "Noise in the labels",
         "This share of the training labels is replaced by another class at random (grades: by those of other "
-        "examples); the labels of the validation part, which chooses the epoch, are right.",
+        "examples); the labels of the validation part are right.",
         "rte", "labels replaced",
         {f"{share:.0%}": {"label_noise": share} for share in (0.0, 0.1, 0.2, 0.3)},
     ),

@@ -55,6 +55,7 @@ def columns(task: GlueName, kind: str) -> list[Column]:
     """What is shown of a task, the number that rows are compared by first."""
     begin = f"test_{kind}_"
     found = [Column(f"{_NAMES[name]} %", f"{begin}{name}", 2, 100) for name in METRICS[task]]
+    found.append(Column(f"{_NAMES[main_metric(task)]} % on validation", "val_score", 2, 100))
     if GLUE[task].regression:
         return [*found, Column("MSE", f"{begin}mse"), Column("NLL", f"{begin}nll"),
                 Column("NLL, scaled", f"{begin}scaled_nll")]  # fmt: skip
@@ -149,7 +150,7 @@ def _text(config: GlueTableConfig, trainings: Trainings[GlueConfig]) -> str:
         f"and linear decay, at most {one.length} tokens, pooling {one.pooling}, precision {one.precision}, "
         f"{one.num_samples} samples."
         f"{settings}{share} RTE and CoLA are tested on GLUE's development parts, as their test labels are not public, "
-        f"MRPC, STS-B and SST-2 on the test parts of their publishers; the epoch, the temperature and the settings are "
+        f"MRPC, STS-B and SST-2 on the test parts of their publishers; the temperature and the settings are "
         f"chosen on other examples, held out of the training part where the task has no other part.\n\n"
         f"Mean ± standard deviation over {config.seeds} seeds. Differences to {BASELINE} of the same seed have two "
         f"95 % intervals: Student's t over the seeds, and a bootstrap over the test examples for the networks that "

@@ -31,16 +31,21 @@ def check_model(config: FineTuneOptions) -> None:
 def fit_scored(
     config: FineTuneOptions, trained: Tuned[Any, Any], train: DataLoader[Any], val: DataLoader[Any], *, folder: Path
 ) -> Fitted:
-    """Train for all epochs, as the learning rate is planned over them, and keep the one with the best score."""
+    """Train for all epochs, as the learning rate is planned over them, and keep the last one.
+
+    The validation parts of small tasks have a few hundred examples: the best of their scores is often that of an epoch
+    in which the network still gave nearly all examples to the larger class.
+    """
     return fit_batches(
-        config, trained.module, train, val, folder=folder, patience=config.max_epochs, monitor={"val_score": "max"}
-    )
+        config, trained.module, train, val, folder=folder, patience=config.max_epochs, monitor={"val_score": "max"},
+        keep="last",
+    )  # fmt: skip
 
 
 def training_metrics(trained: Tuned[Any, Any], fitted: Fitted) -> dict[str, float]:
     """What metrics.json says of the training."""
-    best = fitted.history[fitted.best_epoch]
-    scores = {name: best[name] for name in ("val_score", "val_loss")}
+    last = fitted.history[fitted.best_epoch]
+    scores = {name: last[name] for name in ("val_score", "val_loss")}
     return scores | fitted.metrics | {"parameters": trained.parameters}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import random
 import sys
 import time
@@ -205,6 +206,9 @@ def _now(trainer: pl.Trainer) -> float:
     return time.perf_counter()
 
 
+Keep = Literal["best", "last"]  # the epoch whose weights a training leaves
+
+
 class EarlyStopping(pl.Callback):
     """Stop when no metric has come up to its best value for ``patience`` epochs; keep the best weights.
 
@@ -212,12 +216,15 @@ class EarlyStopping(pl.Callback):
     are. With one metric this is ordinary early stopping.
 
     ``monitor`` says of each metric whether a good one is small or large; the best values may be of different epochs.
+    With ``keep="last"`` the weights of every epoch with finite metrics are kept, so the last one's remain: the right
+    choice where the learning rate falls to zero by plan, and where few validation examples would choose by chance.
 
     Source: Velickovic et al. (2018), Graph attention networks, section 3.3, with accuracy and loss.
     """
 
-    def __init__(self, monitor: Mapping[str, Literal["min", "max"]], *, patience: int) -> None:
+    def __init__(self, monitor: Mapping[str, Literal["min", "max"]], *, patience: int, keep: Keep = "best") -> None:
         self.monitor = dict(monitor)
+        self.keep = keep
         self.patience = patience
         self.best = {name: float("inf" if mode == "min" else "-inf") for name, mode in monitor.items()}
         self.waited = 0
@@ -233,6 +240,8 @@ class EarlyStopping(pl.Callback):
             if holds[-1]:
                 self.best[name] = value
         self.waited = 0 if any(holds) else self.waited + 1
+        if self.keep == "last":
+            return all(math.isfinite(metrics[name]) for name in self.monitor)
         return all(holds)
 
     @property

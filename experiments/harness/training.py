@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from experiments.files import UserError, user_errors
 from experiments.harness import ranks
-from experiments.harness.callbacks import BatchBar, EarlyStopping, EpochBar, History, RandomState, SamplerEpoch
+from experiments.harness.callbacks import BatchBar, EarlyStopping, EpochBar, History, Keep, RandomState, SamplerEpoch
 from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints, read_weights
 from experiments.harness.network_size import bounded_network
 from experiments.harness.options import BatchOptions, Device, TrainingOptions
@@ -214,10 +214,11 @@ def fit(
     folder: Path,
     patience: int,
     monitor: Mapping[str, Literal["min", "max"]],
+    keep: Keep = "best",
     gradient_clip: float | None = None,
     callbacks: Sequence[pl.Callback] = (),
 ) -> Fitted:
-    """Train a module and leave it, on the device, with its best weights.
+    """Train a module and leave it, on the device, with its best weights, or with the last ones.
 
     With ``resume`` training goes on from the last checkpoint in the folder, if there is one; more epochs may be asked
     for than before. Of several ranks only the first comes back from here; data that are no loaders of
@@ -231,6 +232,7 @@ def fit(
         folder: Gets environment.json, history.csv, checkpoints/ and, if asked for, tensorboard/.
         patience: Epochs without a good metric before training stops.
         monitor: Metrics that decide on the best epoch; see :class:`EarlyStopping`.
+        keep: Whether the weights of the best epoch or of the last one are left, there called the best one too.
         gradient_clip: Largest norm of the gradient.
         callbacks: The task's own callbacks.
 
@@ -246,7 +248,8 @@ def fit(
         )
     require_logger(config)
     open_logger = partial(tensorboard_logger, folder) if config.logger == "tensorboard" else None
-    stopping, history = EarlyStopping(monitor, patience=patience), History(folder / "history.csv", open_logger)
+    history = History(folder / "history.csv", open_logger)
+    stopping = EarlyStopping(monitor, patience=patience, keep=keep)
     checkpoints = Checkpoints(folder, stopping, every=config.checkpoint_every)
     ours = [*callbacks, history, stopping, RandomState(), checkpoints]
     if config.progress:  # over epochs where an epoch is one batch, else over batches
@@ -297,6 +300,7 @@ def fit_batches(
     folder: Path,
     patience: int,
     monitor: Mapping[str, Literal["min", "max"]] | None = None,
+    keep: Keep = "best",
 ) -> Fitted:
     """:func:`fit` on loaders whose batches a :class:`BucketSampler` chooses, by the validation loss when not told.
 
@@ -307,7 +311,7 @@ def fit_batches(
         loader.sampler.share(ranks.rank(), ranks.count())  # type: ignore[attr-defined]
     return fit(
         config, module, train_data, val_data, folder=folder, patience=patience, monitor=monitor or {"val_loss": "min"},
-        gradient_clip=config.gradient_clip, callbacks=[SamplerEpoch(train_data.sampler)],
+        keep=keep, gradient_clip=config.gradient_clip, callbacks=[SamplerEpoch(train_data.sampler)],
     )  # fmt: skip
 
 

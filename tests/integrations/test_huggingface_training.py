@@ -1,5 +1,3 @@
-from importlib.util import find_spec
-
 import pytest
 import torch
 from torch.distributions import kl_divergence
@@ -141,7 +139,6 @@ def test_lightning_accumulates():
         torch.testing.assert_close(after[name], parameter, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.skipif(find_spec("accelerate") is None, reason="Trainer needs accelerate")
 def test_trainer_accumulates(tmp_path):
     model, batch = classifier(), examples()
     objective = ELBOModel(model, AttentionGuide(model, Weibull(1e8)))  # next to no noise

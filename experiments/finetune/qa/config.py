@@ -18,7 +18,7 @@ _SHORTEST = 20  # a quarter for the question, then special tokens, and the rest 
 class QaConfig(FineTuneOptions):
     """Fine-tune a pretrained transformer to answer questions by spans of a paragraph, as in SQuAD 1.1 and 2.0.
 
-    The test part is the development file; validation, which chooses the epoch and the no-answer threshold, has whole
+    The test part is the development file; validation, which chooses the no-answer threshold, has whole
     articles of its own. Where v2 has no training file with unanswerable questions, the articles of the development file
     are divided: 3/8 are trained on, 1/8 are for validation, and the others are the test part.
 

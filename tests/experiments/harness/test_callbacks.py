@@ -54,6 +54,12 @@ def test_any_metric_resets_the_counter_and_all_keep_the_weights(epochs, kept, wa
     assert rule.exhausted == (waited[-1] == 2)
 
 
+def test_the_last_epoch_is_kept_when_asked_for_unless_its_metrics_are_not_finite():
+    rule = EarlyStopping({"accuracy": "max"}, patience=3, keep="last")
+    assert [rule.update({"accuracy": value}) for value in (0.8, 0.5, float("nan"))] == [True, True, False]
+    assert (rule.best, rule.waited) == ({"accuracy": 0.8}, 2)
+
+
 def test_history_leaves_metrics_empty_that_an_epoch_does_not_have(tmp_path):
     history = History(tmp_path / "history.csv")
     history.rows = [{"epoch": 0, "loss": 1.0}, {"epoch": 1, "loss": 0.5, "kl": 2.0}]
