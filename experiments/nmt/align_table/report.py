@@ -94,9 +94,9 @@ def _percent(result: RowResult, metric: str, *, factor: float = 100, digits: int
 
 
 def _error_rates(found: Mapping[str, RowResult], kind: str) -> list[Row]:
-    rows = []
     if not any(f"{kind} aer, chosen" in result.metrics for result in found.values()):
-        return rows
+        return []
+    rows = []
     for name, result in found.items():
         cells = {way: _percent(result, f"{kind} aer, {way}") for way in (*COMBINATIONS, "chosen")}
         if kind == "posterior":
