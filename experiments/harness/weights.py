@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from zlib import crc32
@@ -52,8 +53,8 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         UserError: The file is missing or damaged, or is no such file.
     """
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise ValueError("it is a folder, a pipe or a device")
+        if os.path.lexists(path) and not path.is_file():  # a pipe would be waited for
+            raise ValueError("it is a folder, a pipe, a device or a link to nothing")
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
