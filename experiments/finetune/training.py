@@ -13,6 +13,7 @@ from experiments.finetune.config import FineTuneOptions
 from experiments.finetune.model import Tuned
 from experiments.harness.folder import saved_config
 from experiments.harness.training import Fitted, fit_batches, load_best
+from experiments.harness.weights import remove_weights, weights_file
 
 __all__ = ["check_finished", "check_model", "drop_weights", "fit_scored", "restored", "run_name", "training_metrics"]
 
@@ -57,15 +58,15 @@ def drop_weights(config: FineTuneOptions, folder: Path) -> None:
     """Remove the weights that nobody needs after a run; last.ckpt has three times the weights, and nothing goes on."""
     (folder / "checkpoints" / "last.ckpt").unlink(missing_ok=True)
     if not config.keep_weights:
-        (folder / "checkpoints" / "best.ckpt").unlink(missing_ok=True)
+        remove_weights(folder)
 
 
 def check_finished(folder: Path) -> None:
     """Raise UserError unless a folder holds a finished run with its weights."""
-    for name in ("config.yaml", "checkpoints/best.ckpt"):
-        if not (folder / name).is_file():
+    for path in (folder / "config.yaml", weights_file(folder)):
+        if not path.is_file():
             raise UserError(
-                f"{folder} holds no finished run with its weights ({name} is missing); train one: python -m "
+                f"{folder} holds no finished run with its weights ({path.name} is missing); train one: python -m "
                 f"experiments.finetune glue TASK --model FOLDER --out {folder} (for questions: qa v1 or v2)"
             )
 

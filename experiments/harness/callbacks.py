@@ -8,7 +8,8 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -17,6 +18,7 @@ import lightning.pytorch as pl
 import numpy as np
 import pyro
 import torch
+from lightning.fabric.loggers import Logger
 from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from torch import Tensor
 from tqdm import tqdm
@@ -98,11 +100,13 @@ class History(pl.Callback):
     """One row of metrics per epoch, in the checkpoint and in a CSV file, which gets its row when the epoch ends.
 
     A row has the metrics by name, ``epoch`` and the mean time of a training step, ``step_ms``. A resumed run writes the
-    file again with the rows of its checkpoint, and goes on from there.
+    file again with the rows of its checkpoint, and goes on from there. A logger of Lightning, which ``open_logger``
+    makes anew, gets the same rows at the same times.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, open_logger: Callable[[], Logger] | None = None) -> None:
+        self.path, self._open_logger = path, open_logger
+        self._logger: Logger | None = None
         self.rows: list[dict[str, float]] = []
         self._columns: list[str] = []
         self._start = 0.0
@@ -115,6 +119,9 @@ class History(pl.Callback):
             self.write()
         else:
             self.path.unlink(missing_ok=True)
+        if self._open_logger is not None:
+            self._logger = self._open_logger()
+        self._log(self.rows)
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         self._start = _now(trainer)
@@ -137,6 +144,34 @@ class History(pl.Callback):
                 raise unwritable(self.path, error) from error
         else:
             self.write()
+        self._log(self.rows[-1:])
+
+    def _log(self, rows: Iterable[Mapping[str, float]]) -> None:
+        if self._logger is None:
+            return
+        with self._writing():
+            for row in rows:
+                metrics = {name: value for name, value in row.items() if name != "epoch"}
+                self._logger.log_metrics(metrics, step=int(row["epoch"]))
+
+    def teardown(self, *_: Any, **__: Any) -> None:
+        logger, self._logger = self._logger, None
+        if logger is not None:
+            with self._writing():
+                logger.finalize("finished")
+
+    on_exception = teardown
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Name the folder where a logger's files cannot be written; Lightning puts a ValueError around that error."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(cause, OSError):
+                raise
+            raise unwritable(self.path.parent, cause) from error
 
     def write(self) -> None:
         """Write the CSV file; metrics that an epoch does not have are left empty."""

@@ -23,6 +23,7 @@ from experiments.files import UserError, write_atomic
 from experiments.harness.callbacks import EarlyStopping
 from experiments.harness.cluster import stop_asked
 from experiments.harness.ranks import is_first
+from experiments.harness.weights import bad_file, read_safetensors, write_weights
 
 __all__ = ["AtomicCheckpointIO", "Checkpoints", "read_run", "read_weights"]
 
@@ -56,17 +57,23 @@ def read_run(path: Path, *, map_location: Any = "cpu") -> dict[str, Any]:
     best = checkpoint["callbacks"]["EarlyStopping"]["weights"]
     # there are none as long as no epoch had finite metrics
     if best and best.keys() != checkpoint["state_dict"].keys():
-        raise _bad(path, "its best weights have other names than its last ones")
+        raise bad_file(path, "its best weights have other names than its last ones")
     if not checkpoint["optimizer_states"]:
-        raise _bad(path, "its optimizer_states are empty")
+        raise bad_file(path, "its optimizer_states are empty")
     for state in checkpoint["optimizer_states"]:
         _require(path, state, _OPTIMIZER, "optimizer_states")
     return checkpoint
 
 
-def read_weights(path: Path, *, map_location: Any = "cpu") -> dict[str, Tensor]:
-    """Read the weights in best.ckpt; it raises what :func:`read_run` raises."""
-    weights: dict[str, Tensor] = _read(path, map_location, _WEIGHTS)["state_dict"]
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read the weights in best.safetensors, or in best.ckpt of an earlier release.
+
+    Raises:
+        UserError: As of :func:`read_run`.
+    """
+    if path.suffix == ".safetensors":
+        return read_safetensors(path)
+    weights: dict[str, Tensor] = _read(path, "cpu", _WEIGHTS)["state_dict"]
     return weights
 
 
@@ -86,7 +93,7 @@ def _read(path: Path, map_location: Any, shape: Mapping[Any, Any]) -> dict[str, 
         raise UserError(f"{path} is missing; pass --overwrite to train again") from error
     except Exception as error:  # on damaged bytes the readers raise nearly anything
         seen = " ".join(str(error).split())[:_CITED]  # torch adds a page of advice
-        raise _bad(path, f"it cannot be read ({type(error).__name__}: {seen})") from error
+        raise bad_file(path, f"it cannot be read ({type(error).__name__}: {seen})") from error
     _require(path, checkpoint, shape, "checkpoint")
     return dict(checkpoint)
 
@@ -121,17 +128,13 @@ def _check_tensors(checkpoint: Any, size: int) -> None:
 def _require(path: Path, found: Any, shape: Any, name: object) -> None:
     kind: Any = shape if isinstance(shape, type) else dict
     if not isinstance(found, kind):
-        raise _bad(path, f"its {name} is a {type(found).__name__}, expected {kind.__name__}")
+        raise bad_file(path, f"its {name} is a {type(found).__name__}, expected {kind.__name__}")
     if kind is shape:
         return
     for part, inner in (dict.fromkeys(found, shape[...]) if ... in shape else shape).items():
         if part not in found:
-            raise _bad(path, f"its {name} has no {part}")
+            raise bad_file(path, f"its {name} has no {part}")
         _require(path, found[part], inner, part)
-
-
-def _bad(path: Path, problem: str) -> UserError:
-    return UserError(f"{path} is damaged or no checkpoint of this program: {problem}; pass --overwrite to train again")
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -145,7 +148,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class Checkpoints(Checkpoint):
-    """Writes last.ckpt (the whole run) and best.ckpt (weights only) as the training goes on, and at its end.
+    """Writes last.ckpt (the whole run) and best.safetensors (weights) as the training goes on, and at its end.
 
     At Ctrl-C or SIGTERM the epoch is finished and a checkpoint written; a second signal stops at once, and the run
     goes on from the checkpoint before. With no number of epochs between two checkpoints, one comes after the first
@@ -153,7 +156,8 @@ class Checkpoints(Checkpoint):
     """
 
     def __init__(self, folder: Path, stopping: EarlyStopping, *, every: int | None = None) -> None:
-        self.last, self.best, self.stopping, self.every = folder / "last.ckpt", folder / "best.ckpt", stopping, every
+        self.folder, self.last = folder, folder / "checkpoints" / "last.ckpt"
+        self.stopping, self.every = stopping, every
         self.epochs = 0  # in last.ckpt
         self.started = False  # the training has begun, everything is restored
         self._written = -float("inf")
@@ -219,8 +223,7 @@ class Checkpoints(Checkpoint):
     def _write(self, trainer: pl.Trainer) -> None:
         stopping = self.stopping
         if stopping.best_epoch > self._best_epoch and trainer.is_global_zero:
-            best = {"epoch": stopping.best_epoch, "state_dict": stopping.weights}
-            write_atomic(self.best, lambda file: torch.save(best, file))
+            write_weights(self.folder, stopping.weights, epoch=stopping.best_epoch)
             self._best_epoch = stopping.best_epoch
         trainer.save_checkpoint(self.last)
         self.epochs, self._written = trainer.current_epoch + 1, time.monotonic()

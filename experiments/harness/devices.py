@@ -19,6 +19,7 @@ from experiments.files import UserError, user_errors
 from experiments.harness import ranks
 from experiments.harness.options import DeviceOptions
 from experiments.harness.placement import placement, quiet
+from experiments.harness.tensorboard import require_logger
 from experiments.harness.training import resolve_device
 
 __all__ = ["on_every_rank"]
@@ -31,10 +32,12 @@ def on_every_rank(run: Callable[[Any], object], config: DeviceOptions) -> None:
     They come here too, wait until the first process is at its training, and end after it, within ``run``.
 
     Raises:
-        UserError: There are not so many devices, not so many processes were started, or another process has ended.
+        UserError: There are not so many devices, not so many processes were started, the logger is not installed, or
+            another process has ended.
     """
     target = resolve_device(config.device)
     _check(config, target)
+    require_logger(config)
     if config.processes == 1:
         run(config)
         return

@@ -21,6 +21,7 @@ from experiments.files import UserError, drawn_here, read_json, remove_partials,
 from experiments.harness.options import DeviceOptions, OptionError, RunOptions, SweepOptions, configuration
 from experiments.harness.ranks import is_first
 from experiments.harness.safe_yaml import read_yaml
+from experiments.harness.tensorboard import event_files
 
 __all__ = ["FolderInUseError", "exclusive", "holder", "open_results", "open_run", "saved_config", "saved_options"]
 
@@ -34,8 +35,8 @@ _FILES = (
     *("translations.txt", "captions.txt", "summaries.txt", "answers.json", "vocabulary.json", "graph.json"),
     "report.html",
 )
-_CHECKPOINTS = ("checkpoints/best.ckpt", "checkpoints/last.ckpt")
-_FOLDERS = ("checkpoints", "figures")
+_CHECKPOINTS = ("checkpoints/best.safetensors", "checkpoints/best.ckpt", "checkpoints/last.ckpt")
+_FOLDERS = ("checkpoints", "figures", "tensorboard")
 # What every config.yaml of ours has, of whichever script; a file of that name without them is somebody else's.
 _SIGNATURE = {"out", "data_root", "device", "checkpoint_every", "progress"}
 
@@ -222,6 +223,8 @@ def _written(folder: Path) -> Iterator[Path]:
     if not (folder / "figures").is_symlink():
         yield from (path for path in (folder / "figures").glob("*.png") if drawn_here(path))
         yield from (folder / "figures").glob(".*.png.*.partial")
+    if not (folder / "tensorboard").is_symlink():
+        yield from event_files(folder)
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ __all__ = [
     "DeviceOptions",
     "Dropout",
     "HalfOpenUnitInterval",
+    "LoggerName",
     "OptionError",
     "Precision",
     "RunOptions",
@@ -37,6 +38,7 @@ Config = TypeVar("Config")
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["32", "bf16-mixed"]
 Strategy = Literal["ddp", "fsdp"]
+LoggerName = Literal["csv", "tensorboard"]
 
 HalfOpenUnitInterval = restricted_number_type(
     "HalfOpenUnitInterval", float, [(">=", 0), ("<", 1)], docstring="from 0 to below 1"
@@ -98,18 +100,21 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions(RunOptions):
-    """On how many devices to train one network; what is computed on them is no other training.
+    """On how many devices to train one network, and how to follow that; what is computed is no other training.
 
     Args:
         devices: Devices of every machine: GPUs, or processes where it is computed on CPU cores. Each has batches of the
             batch size.
         num_nodes: Machines.
         strategy: How the devices work together: ddp, each with a copy of the network.
+        logger: Where the metrics of every epoch go: csv, into history.csv alone; tensorboard, also into files for
+            TensorBoard, which has to be installed.
     """
 
     devices: PositiveInt = 1
     num_nodes: PositiveInt = 1
     strategy: Strategy = "ddp"
+    logger: LoggerName = "csv"
 
     @property
     def processes(self) -> int:

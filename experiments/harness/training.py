@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Generic, Literal, TypeVar
@@ -23,6 +24,8 @@ from experiments.harness.network_size import bounded_network
 from experiments.harness.options import BatchOptions, Device, TrainingOptions
 from experiments.harness.placement import placement, quiet
 from experiments.harness.results import write_environment
+from experiments.harness.tensorboard import require_logger, tensorboard_logger
+from experiments.harness.weights import weights_file
 from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior, Prior
 from pyro_attention.analysis import hybrid_weights
 
@@ -226,7 +229,7 @@ def fit(
         module: What to train.
         train_data: Data loader, or any sized iterable over batches.
         val_data: The same for validation.
-        folder: Gets environment.json, history.csv and checkpoints/.
+        folder: Gets environment.json, history.csv, checkpoints/ and, if asked for, tensorboard/.
         patience: Epochs without a good metric before training stops.
         monitor: Metrics that decide on the best epoch; see :class:`EarlyStopping`.
         keep: Whether the weights of the best epoch or of the last one are left, there called the best one too.
@@ -235,16 +238,19 @@ def fit(
 
     Raises:
         KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; its text says which checkpoint there is.
-        UserError: No such device, a checkpoint that cannot be read or holds more epochs, no epoch with finite metrics,
-            or a batch that cannot be computed.
+        UserError: No such device or logger, a checkpoint that cannot be read or holds more epochs, no epoch with finite
+            metrics, or a batch that cannot be computed.
     """
     if config.processes != ranks.count():
         raise UserError(
             f"devices times num_nodes is {config.processes}, but there are {ranks.count()} processes; the commands "
             f"start them, and in a script of your own on_every_rank does"
         )
-    stopping, history = EarlyStopping(monitor, patience=patience, keep=keep), History(folder / "history.csv")
-    checkpoints = Checkpoints(folder / "checkpoints", stopping, every=config.checkpoint_every)
+    require_logger(config)
+    open_logger = partial(tensorboard_logger, folder) if config.logger == "tensorboard" else None
+    history = History(folder / "history.csv", open_logger)
+    stopping = EarlyStopping(monitor, patience=patience, keep=keep)
+    checkpoints = Checkpoints(folder, stopping, every=config.checkpoint_every)
     ours = [*callbacks, history, stopping, RandomState(), checkpoints]
     if config.progress:  # over epochs where an epoch is one batch, else over batches
         one_batch = isinstance(train_data, Sized) and len(train_data) == 1
@@ -311,8 +317,8 @@ def fit_batches(
 
 def load_best(module: ELBOTraining, folder: Path) -> None:
     """Give a module the best weights that a finished run left in its folder; UserError where they do not fit it."""
-    path = folder / "checkpoints" / "best.ckpt"
-    weights = read_weights(path, map_location=module.device)
+    path = weights_file(folder)
+    weights = read_weights(path)
     try:
         module.load_state_dict(weights)
     except (RuntimeError, KeyError, ValueError) as error:

@@ -73,7 +73,8 @@ def align_file(config: AlignConfig) -> Path:
         print(table)
     if gold is not None:
         scores = alignment_error_rate(links, gold.links)
-        print(f"AER {scores.aer:.3f}, precision {scores.precision:.3f}, recall {scores.recall:.3f}")
+        rates = {"AER": scores.aer, "precision": scores.precision, "recall": scores.recall}
+        print(", ".join(f"{name} {100 * rate:.1f} %" for name, rate in rates.items()))
         if (warning := better_reading(links, gold)) is not None:
             print(f"warning: {config.gold}: {warning}", file=sys.stderr)
     known = None if gold is None else gold.links

@@ -122,5 +122,5 @@ def better_reading(links: Sequence[Alignment], gold: GoldLinks) -> str | None:
     margin = max(0.1, 2 / max(chosen.num_predicted + chosen.num_sure, 1) ** 0.5)
     if others[options] > chosen.aer - margin:
         return None
-    rates = f"the AER would be {others[options]:.3f} instead of {chosen.aer:.3f}"
+    rates = f"the AER would be {100 * others[options]:.1f} % instead of {100 * chosen.aer:.1f} %"
     return f"with {options} {rates}; look how the gold file counts words and which side stands on the left"

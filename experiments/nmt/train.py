@@ -21,7 +21,7 @@ from experiments.reporting.tables import metrics_table
 from experiments.sequence.evaluation import train_and_save
 from experiments.sequence.learned import print_verdict
 
-__all__ = ["TranslationConfig", "run", "run_and_show", "run_folder"]
+__all__ = ["TranslationConfig", "run", "run_and_show", "run_folder", "with_percent"]
 
 
 def run_folder(config: TranslationConfig) -> Path:
@@ -54,6 +54,11 @@ def run(config: TranslationConfig) -> dict[str, float]:
     )  # fmt: skip
 
 
+def with_percent(metrics: dict[str, float]) -> dict[str, float | str]:
+    """Metrics for the terminal: alignment error rates in per cent, where metrics.json has fractions."""
+    return {name: f"{100 * value:.1f} %" if name.endswith("_aer") else value for name, value in metrics.items()}
+
+
 def run_and_show(config: TranslationConfig) -> None:
     """The script: table on the terminal, pictures of the first test sentences in the folder."""
     if config.dataset == "own":
@@ -63,7 +68,7 @@ def run_and_show(config: TranslationConfig) -> None:
             divided = f"punctuation split off words by {config.words} (--tokenize none for text that is tokenised)"
         print(f"{config.text}: {case}, {divided}")
     metrics, folder = run(config), run_folder(config)
-    print(metrics_table(metrics))
+    print(metrics_table(with_percent(metrics)))
     print_verdict(metrics)
     trained = load_trained(folder, device=config.device)
     text = load_text(config, "test").first(3)

@@ -14,6 +14,7 @@ from experiments.files import UserError, user_errors
 from experiments.harness.folder import saved_config
 from experiments.harness.one_cycle import OneCycleTraining
 from experiments.harness.training import Trained, load_best, resolve_device, seeded_build
+from experiments.harness.weights import weights_file
 from experiments.pretrain.config import PretrainConfig
 from experiments.sequence.encoder import text_encoder
 from experiments.sequence.model import run_vocabulary
@@ -75,11 +76,11 @@ def load_trained(folder: Path, *, device: str = "auto") -> TrainedEncoder:
     Raises:
         UserError: The folder holds no such run, or one of another network.
     """
-    for name in ("config.yaml", "vocabulary.json", "checkpoints/best.ckpt"):
-        if not (folder / name).is_file():
+    for path in (folder / "config.yaml", folder / "vocabulary.json", weights_file(folder)):
+        if not path.is_file():
             raise UserError(
-                f"{folder} holds no finished run ({name} is missing); pretrain first: python -m experiments.pretrain "
-                f"--out {folder}"
+                f"{folder} holds no finished run ({path.name} is missing); pretrain first: python -m "
+                f"experiments.pretrain --out {folder}"
             )
     with user_errors(ValueError, OSError, TypeError):
         config = saved_config(folder, PretrainConfig, script="experiments.pretrain", device=device)

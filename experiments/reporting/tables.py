@@ -27,7 +27,7 @@ def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = 
     return "\n".join("  ".join(line).rstrip() for line in zip(*aligned, strict=True))
 
 
-def metrics_table(metrics: Mapping[str, float]) -> str:
+def metrics_table(metrics: Mapping[str, float | str]) -> str:
     """Metrics as a plain text table, one a line."""
     return as_table([{"metric": name, "value": value} for name, value in metrics.items()])
 

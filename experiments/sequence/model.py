@@ -17,6 +17,7 @@ from experiments.files import UserError, user_errors
 from experiments.harness.checkpoints import read_weights
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import ELBOTraining, Trained, load_best, resolve_device
+from experiments.harness.weights import weights_file
 from experiments.sequence.config import SequenceConfig
 from guides.schemes import Scheme
 from models.decoder import AttentionDecoder
@@ -182,7 +183,7 @@ def run_vocabulary(folder: Path, start: Path | None, train: Callable[[], Vocabul
 
 def start_from(model: nn.Module, folder: Path, vocabulary: Vocabulary) -> None:
     """Give a model the weights of another run's network; only a prior network may be missing there."""
-    path, prefix = folder / "checkpoints" / "best.ckpt", "objective.model."
+    path, prefix = weights_file(folder), "objective.model."
     if not path.is_file():
         raise UserError(f"{path} is missing; init_from takes the folder of a finished run")
     state = read_weights(path)

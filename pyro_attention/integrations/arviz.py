@@ -6,9 +6,15 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch import Tensor
 
-__all__ = ["to_arviz"]
+from pyro_attention._guide_runs import is_attention_site
+from pyro_attention.guide import AttentionGuide, check_guide
+from pyro_attention.layout import Dense, EdgeList
+from pyro_attention.posterior.handlers import seeded
+
+__all__ = ["attention_dims", "to_arviz"]
 
 
 def to_arviz(
@@ -20,11 +26,12 @@ def to_arviz(
     """Hand samples to ArviZ as one chain of independent draws, the posterior group ``[1, S, ...]`` of each site.
 
     The draws of a guide are independent: an effective sample size of about S says nothing about the fit, and r-hat,
-    which compares chains, has none to compare.
+    which compares chains, has none to compare. The weights at padding are zero in all draws.
 
     Args:
         samples: ``[S, ...]`` of each site, as of ``sample_posterior``.
-        dims: Names of the dimensions after S by site, such as ``{"attention": ["head", "target", "source"]}``.
+        dims: Names of the dimensions after S by site, such as ``{"attention": ["head", "target", "source"]}``;
+            :func:`attention_dims` makes them for all sites of a model. Numbered names where omitted.
         coords: Labels by dimension, such as the words. ArviZ selects by label: make those that repeat unique.
 
     Returns:
@@ -33,8 +40,8 @@ def to_arviz(
     Raises:
         ImportError: ArviZ is not installed.
         TypeError: A site has no tensor.
-        ValueError: No sites, a site without samples, sites with different numbers of them, NaN, or dims or coords that
-            do not fit.
+        ValueError: No sites, a site without samples, sites with different numbers of them, NaN, dims or coords that do
+            not fit, one name for dimensions of different sizes, or a name that ArviZ has for something else.
 
     Example:
         >>> import torch
@@ -59,6 +66,55 @@ def to_arviz(
     return arviz.from_dict(posterior=posterior, **options)
 
 
+def attention_dims(guide: AttentionGuide, *args: Any, **kwargs: Any) -> dict[str, list[str]]:
+    """Names of the dimensions of all attention weights of a model, for :func:`to_arviz`; one pass of the model.
+
+    Dimensions in a plate have its name, which sites share. Heads, queries, keys and edges belong to one site each, as
+    sites may have different numbers of them: ``layers.0_head``, ``layers.0_query``, ``layers.0_key``.
+
+    Args:
+        guide: The guide; its model is run.
+        args: Arguments of the model.
+        kwargs: Keyword arguments of the model.
+
+    Returns:
+        By site the names of the dimensions of its weights after S. Sites of a layout of one's own are left out.
+
+    Raises:
+        TypeError: The guide is no AttentionGuide.
+
+    Example:
+        >>> import pyro
+        >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
+        >>> attention = LatentAttention("attention", FixedGammaPrior())
+        >>> def model(scores, values):
+        ...     with pyro.plate("sentences", len(scores)):
+        ...         return attention(scores, values).context
+        >>> guide = AttentionGuide(model, Weibull())
+        >>> attention_dims(guide, torch.zeros(2, 1, 3, 4), torch.ones(2, 1, 4, 5))
+        {'attention': ['sentences', 'attention_head', 'attention_query', 'attention_key']}
+    """
+    check_guide(guide)
+    with torch.no_grad(), seeded(0):
+        nodes = guide.run(*args, **kwargs).trace.nodes
+    sites = {name: site for name, site in nodes.items() if is_attention_site(site)}
+    return {name: found for name, site in sites.items() if (found := _site_dims(name, site)) is not None}
+
+
+def _site_dims(name: str, site: Any) -> list[str] | None:
+    prior = site["infer"]["prior"]
+    if isinstance(prior.layout, EdgeList):
+        event = ["edge", "head"]
+    elif isinstance(prior.layout, Dense):
+        event = ["head", "query", "key"] if prior.layout.event_dim == 3 else ["head", "key"]
+    else:
+        return None
+    plates = {frame.dim: frame.name for frame in site["cond_indep_stack"]}
+    batch = prior.weights(site["value"]).dim() - len(event)
+    outer = [plates.get(place - batch, f"{name}_dim_{place}") for place in range(batch)]
+    return outer + [f"{name}_{part}" for part in event]
+
+
 def _check(
     samples: Mapping[str, Tensor], dims: Mapping[str, Sequence[str]], coords: Mapping[str, Sequence[Any]]
 ) -> None:
@@ -79,8 +135,37 @@ def _check(
         raise ValueError(f"samples have {counts or 'no sites'}, expected the same number of samples in every site")
     if unknown := sorted(dims.keys() - samples.keys()):
         raise ValueError(f"dims name {unknown}, expected sites among {list(samples)}")
-    # ArviZ has names of its own for dimensions without one, and leaves out labels of those that it does not know
-    own = {f"{name}_dim_{place}" for name, tensor in samples.items() for place in range(tensor.dim() - 1)}
-    named = {name for names in dims.values() for name in names}
-    if unknown := sorted(coords.keys() - own - named - {"chain", "draw"}):
-        raise ValueError(f"coords label {unknown}, expected dimensions that dims name, {sorted(named)}")
+    sizes = {"chain": 1, "draw": next(iter(counts.values()))} | _sizes(samples, dims)
+    if taken := sorted(sizes.keys() & samples.keys()):
+        raise ValueError(f"{taken} are names of sites and of dimensions, expected different ones; rename one of them")
+    named = sorted({name for names in dims.values() for name in names})
+    if unknown := sorted(coords.keys() - sizes.keys()):
+        # ArviZ leaves out labels of dimensions that it does not know
+        raise ValueError(f"coords label {unknown}, expected dimensions that dims name, {named}")
+    for name, labels in coords.items():
+        if len(labels) != sizes[name]:
+            raise ValueError(f"coords have {len(labels)} labels of '{name}', expected {sizes[name]}, its size")
+
+
+def _sizes(samples: Mapping[str, Tensor], dims: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """The size of every dimension after the first, by name; those without one have names of ArviZ's own.
+
+    Raises:
+        ValueError: A name stands for two sizes, where ArviZ would fill up with NaN, twice in a site, or for the draws.
+    """
+    found: dict[str, tuple[int, str]] = {}
+    for site, tensor in samples.items():
+        names = dims.get(site, [f"{site}_dim_{place}" for place in range(tensor.dim() - 1)])
+        if len({"chain", "draw", *names}) != len(names) + 2:
+            raise ValueError(
+                f"site '{site}' has dims {list(names)}, expected each name once, and neither 'chain' nor 'draw', which "
+                f"are ArviZ's names for the samples"
+            )
+        for name, size in zip(names, tensor.shape[1:], strict=True):
+            before, other = found.setdefault(name, (size, site))
+            if before != size:
+                raise ValueError(
+                    f"dimension '{name}' has size {before} in site '{other}' and {size} in site '{site}', expected one "
+                    f"size a name; give them names of their own, as attention_dims does"
+                )
+    return {name: size for name, (size, _) in found.items()}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from experiments.captioning import train as captioning
 from experiments.captioning.config import CaptioningConfig
@@ -145,7 +146,7 @@ def left(folder: Path, metrics: dict[str, float]) -> Left:
     """What the run in a folder has left."""
     with (folder / "history.csv").open() as file:
         history = [{name: value for name, value in row.items() if name != "step_ms"} for row in csv.DictReader(file)]
-    weights = torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    weights = load_file(folder / "checkpoints" / "best.safetensors")
     return Left({name: value for name, value in metrics.items() if name != "step_ms"}, history, weights)
 
 

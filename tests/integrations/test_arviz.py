@@ -54,6 +54,29 @@ def test_one_chain():
             r"coords label \['y'\], expected dimensions that dims name, \['x'\]",
         ),
         ({"a": torch.rand(3, 2)}, {"dims": {"b": ["x"]}}, ValueError, r"dims name \['b'\], expected sites among"),
+        # what ArviZ would fill up with NaN, or leave out
+        (
+            {"a": torch.rand(3, 2), "b": torch.rand(3, 4)},
+            {"dims": {"a": ["x"], "b": ["x"]}},
+            ValueError,
+            "dimension 'x' has size 2 in site 'a' and 4 in site 'b', expected one size a name",
+        ),
+        (
+            {"a": torch.rand(3, 2), "b": torch.rand(3, 4)},
+            {"dims": {"b": ["a_dim_0"]}},
+            ValueError,
+            "dimension 'a_dim_0' has size 2 in site 'a' and 4 in site 'b'",
+        ),
+        ({"a": torch.rand(3, 2, 2)}, {"dims": {"a": ["x", "x"]}}, ValueError, "expected each name once"),
+        ({"a": torch.rand(3, 2)}, {"dims": {"a": ["draw"]}}, ValueError, "neither 'chain' nor 'draw'"),
+        ({"a": torch.rand(3, 2)}, {"dims": {"a": ["a"]}}, ValueError, r"\['a'\] are names of sites and of dimensions"),
+        ({"chain": torch.rand(3, 2)}, {}, ValueError, r"\['chain'\] are names of sites and of dimensions"),
+        (
+            {"a": torch.rand(3, 2)},
+            {"dims": {"a": ["x"]}, "coords": {"x": ["one"]}},
+            ValueError,
+            "coords have 1 labels of 'x', expected 2, its size",
+        ),
     ],
 )
 def test_wrong_input(samples, options, error, message):

@@ -29,7 +29,7 @@ class Step:
 
 def run_files(folder: str, *more: str) -> tuple[str, ...]:
     """What a training leaves, as docs/commands.md says it."""
-    names = ("metrics.json", "config.yaml", "history.csv", "checkpoints/best.ckpt", *more)
+    names = ("metrics.json", "config.yaml", "history.csv", "checkpoints/best.safetensors", *more)
     return tuple(f"{folder}/{name}" for name in names)
 
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from experiments.nmt.data import load_text
 from experiments.nmt.ibm_models import SentencePair
 from experiments.nmt.linking import combine_pairs
 from experiments.nmt.model import load_trained
+from experiments.sequence.alignments import predicts_by_posterior
 from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh
 
 __all__ = ["BASELINES", "Aligned", "align_by_baseline", "align_by_networks"]
@@ -75,11 +76,13 @@ class Aligned:
 
 
 def align_by_networks(forward: TranslationConfig, backward: TranslationConfig) -> Aligned:
-    """Align the test pairs by two finished runs."""
+    """Align the test pairs by two finished runs; without the prior of Bayesian attention, which aligns nothing."""
     found = []
     for config in (forward, backward):
         trained = load_trained(Path(str(config.out)), device=config.device)
-        found.append(aligned_pairs(trained, load_text(config, "test"), num_samples=config.num_samples))
+        pairs = aligned_pairs(trained, load_text(config, "test"), num_samples=config.num_samples)
+        # it sees the source alone, and is the same for every target word
+        found.append([replace(pair, prior=None) for pair in pairs] if predicts_by_posterior(trained) else pairs)
     return Aligned(*found)
 
 

@@ -27,6 +27,11 @@ _CERTAINTY = {
     "AUROC entropy of soft": "auroc_soft_entropy",
 }
 
+_PRIORS = (
+    "Soft attention has no prior. That of Bayesian attention (weibull, lognormal, gamma) sees the source alone, is the "
+    "same for every target word and aligns nothing. Hence the dashes."
+)
+
 
 def report_parts(
     config: AlignTable, found: Mapping[str, RowResult], folder: Path, *, sentences: int, pairs: int
@@ -36,7 +41,7 @@ def report_parts(
     baselines = {name: one for name, one in found.items() if not one.network}
     parts = [
         Part(text=_protocol(config, sentences, pairs), rows=_error_rates(found, "posterior")),
-        Part("Links by the prior, which does not see the word", rows=_error_rates(networks, "prior")),
+        Part("Links by the prior, which does not see the word", _PRIORS, rows=_error_rates(networks, "prior")),
         Part(
             "Against the baselines",
             "Chosen links; error rate in percent with its 95 % interval over resampled gold sentences, mean over "
@@ -89,10 +94,10 @@ def _percent(result: RowResult, metric: str, *, factor: float = 100, digits: int
 
 
 def _error_rates(found: Mapping[str, RowResult], kind: str) -> list[Row]:
+    if not any(f"{kind} aer, chosen" in result.metrics for result in found.values()):
+        return []
     rows = []
     for name, result in found.items():
-        if f"{kind} aer, chosen" not in result.metrics:
-            continue
         cells = {way: _percent(result, f"{kind} aer, {way}") for way in (*COMBINATIONS, "chosen")}
         if kind == "posterior":
             cells |= {part: _percent(result, part) for part in ("precision", "recall")}

@@ -84,7 +84,7 @@ def test_training(data, tmp_path, options):
     assert all(math.isfinite(value) for value in metrics.values())
     saved = json.loads((config.out / "metrics.json").read_text())
     assert saved["definitions"] == definitions(metrics)
-    assert (config.out / "checkpoints" / "best.ckpt").exists() == config.keep_weights
+    assert (config.out / "checkpoints" / "best.safetensors").exists() == config.keep_weights
     assert not (config.out / "checkpoints" / "last.ckpt").exists()
     kind = "mc_dropout" if config.guide == "soft" else "attention"
     shown = "mean" if config.guide == "soft" else "attention"

@@ -53,7 +53,7 @@ def test_table(options, capsys):
     assert lines[0].count("[") == 0
     # nothing is trained again; a run whose predictions are gone is told of
     folder = options["out"] / "runs" / "cola-WC-0"
-    assert not (folder / "checkpoints" / "best.ckpt").exists()
+    assert not (folder / "checkpoints" / "best.safetensors").exists()
     (folder / "predictions.npz").unlink()
     with pytest.raises(UserError, match=r"predictions\.npz cannot be read"):
         table(GlueTableConfig(**options, tasks=("cola", "stsb"), seeds=2, resume=True))

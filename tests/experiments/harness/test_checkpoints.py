@@ -6,12 +6,14 @@ import pickle
 import shutil
 
 import pytest
+import safetensors.torch
 import torch
 
 from experiments.files import UserError
 from experiments.harness.checkpoints import read_weights
 from experiments.harness.training import load_best
-from tests.experiments.harness.test_training import Training, train
+from experiments.harness.weights import write_weights
+from tests.experiments.harness.test_training import train
 
 
 @pytest.fixture(scope="module")
@@ -125,16 +127,94 @@ def test_a_run_does_not_go_on_from_a_bad_checkpoint(change, trained, tmp_path, m
     assert not (tmp_path / "unpickled").exists()
 
 
+# the best weights
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    """A network to load weights into."""
+    return train(tmp_path_factory.mktemp("fresh"), epochs=1)[0]
+
+
+def earlier_release(folder, trained):
+    """The folder of a training as earlier releases left it."""
+    shutil.copytree(trained, folder, dirs_exist_ok=True)
+    path = folder / "checkpoints" / "best.safetensors"
+    path.with_name("best.ckpt").write_bytes(saved({"epoch": 0, "state_dict": safetensors.torch.load_file(path)}))
+    path.unlink()
+    return path.with_name("best.ckpt")
+
+
 @pytest.mark.parametrize("change", BOTH.values(), ids=BOTH.keys())
-def test_bad_weights_are_not_loaded(change, trained, tmp_path, monkeypatch):
-    damage(tmp_path, trained, "best.ckpt", change)
+def test_bad_weights_of_an_earlier_release_are_not_loaded(change, trained, fresh, tmp_path, monkeypatch):
+    path = earlier_release(tmp_path, trained)
+    path.write_bytes(change(path.read_bytes()))
     monkeypatch.chdir(tmp_path)
-    module, _ = train(tmp_path / "other", Training, epochs=1)
     with pytest.raises(UserError, match=r"(?s)checkpoints/best\.ckpt .*pass --overwrite"):
-        load_best(module, tmp_path)
+        load_best(fresh, tmp_path)
     assert not (tmp_path / "unpickled").exists()
 
 
-def test_a_missing_checkpoint_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"best\.ckpt is missing"):
-        read_weights(tmp_path / "best.ckpt")
+@pytest.mark.parametrize("name", ["empty", "text", "truncated", "pickle", "code", "tensor", "no checksum", "flipped"])
+def test_a_bad_file_of_weights_is_not_loaded(name, trained, fresh, tmp_path, monkeypatch):
+    own = {
+        "no checksum": lambda data: safetensors.torch.save(safetensors.torch.load(data)),
+        "flipped": lambda data: data[:-1] + bytes([data[-1] ^ 1]),  # the numbers stand at the end
+    }
+    damage(tmp_path, trained, "best.safetensors", (BOTH | own)[name])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"(?s)checkpoints/best\.safetensors .*pass --overwrite"):
+        load_best(fresh, tmp_path)
+    assert not (tmp_path / "unpickled").exists()
+
+
+@pytest.mark.parametrize("shape", [None, (5,)])
+def test_weights_of_another_network_are_not_loaded(shape, trained, fresh, tmp_path):
+    weights = safetensors.torch.load_file(trained / "checkpoints" / "best.safetensors")
+    del weights[WEIGHT]
+    write_weights(tmp_path, weights if shape is None else weights | {WEIGHT: torch.zeros(shape)}, epoch=0)
+    with pytest.raises(UserError, match=r"(?s)best\.safetensors does not fit this network .*pass --overwrite"):
+        load_best(fresh, tmp_path)
+
+
+def test_weights_of_an_earlier_release_go_on_being_loaded_until_there_are_others(trained, tmp_path):
+    expected = safetensors.torch.load_file(trained / "checkpoints" / "best.safetensors")
+    older = earlier_release(tmp_path, trained)
+    module, _ = train(tmp_path / "other", epochs=1)
+    load_best(module, tmp_path)
+    torch.testing.assert_close(dict(module.state_dict()), expected)
+    train(tmp_path, epochs=3, resume=True)
+    assert not older.exists()
+    assert older.with_name("best.safetensors").exists()
+
+
+def test_weights_are_loaded_without_pickle_and_without_this_harness(trained):
+    from tests.experiments.harness.test_training import Model
+
+    weights = safetensors.torch.load_file(trained / "checkpoints" / "best.safetensors")
+    model, prefix = Model(), "objective.model."
+    of_model = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+    model.load_state_dict(of_model)
+    torch.testing.assert_close(dict(model.state_dict()), of_model)
+    assert {name.split(".")[1] for name in weights} <= {"model", "guide"}
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {"a": (one := torch.arange(6.0).reshape(2, 3)), "tied": one, "turned": one.mT, "part": one[0]},
+        {"scalar": torch.tensor(2), "empty": torch.zeros(0, 3), "half": torch.ones(2, dtype=torch.bfloat16)},
+        {"repeated": torch.ones(1).expand(3, 4), "true": torch.tensor([True, False])},
+    ],
+    ids=["shared", "kinds", "views"],
+)
+def test_weights_come_back_under_each_of_their_names(weights, tmp_path):
+    write_weights(tmp_path, weights, epoch=3)
+    found = read_weights(tmp_path / "checkpoints" / "best.safetensors")
+    torch.testing.assert_close(found, weights, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["best.safetensors", "best.ckpt"])
+def test_a_missing_checkpoint_is_named(name, tmp_path):
+    with pytest.raises(UserError, match=rf"{name} is missing"):
+        read_weights(tmp_path / name)

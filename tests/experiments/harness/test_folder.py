@@ -53,7 +53,8 @@ def finished(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     open_run(folder, Options())
     write_metrics(folder, {"a": 1.0}, {"a": "one"})
-    for name in ("history.csv", "report.html", "checkpoints/best.ckpt", "checkpoints/last.ckpt"):
+    names = ("history.csv", "report.html", "checkpoints/last.ckpt", "tensorboard/events.out.tfevents.1.host.2.0")
+    for name in (*names, "checkpoints/best.safetensors", "checkpoints/best.ckpt"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("ours")
     save(Figure((1, 1)), folder / "figures" / "ours.png")
@@ -68,10 +69,18 @@ def test_overwrite_removes_what_the_run_has_written(finished: Path) -> None:
     assert names(finished) == {"config.yaml"}
     assert not (finished / "figures").exists()
     assert not (finished / "checkpoints").exists()
+    assert not (finished / "tensorboard").exists()
     assert saved_options(finished)["weight"] == 2.0
 
 
-MINE = ("notes.txt", "figures/notes.png", "figures/ours-copy.png", "figures/more/picture.png", "checkpoints/mine.ckpt")
+MINE = (
+    "notes.txt",
+    "tensorboard/notes.txt",
+    "figures/notes.png",
+    "figures/ours-copy.png",
+    "figures/more/picture.png",
+    "checkpoints/mine.ckpt",
+)
 
 
 @pytest.mark.parametrize("name", MINE)
@@ -82,7 +91,7 @@ def test_overwrite_leaves_what_the_user_has_put_there(finished: Path, name: str)
     assert names(finished) == {"config.yaml", name}
 
 
-@pytest.mark.parametrize("name", ["figures/notes.png", "checkpoints/best.ckpt", "metrics.json", "report.html"])
+@pytest.mark.parametrize("name", ["figures/notes.png", "checkpoints/best.safetensors", "metrics.json", "report.html"])
 @pytest.mark.parametrize("config", [None, "weight: 1.0\n", "[1]", "a: [\n"])
 def test_overwrite_removes_nothing_where_there_is_no_run_of_ours(tmp_path: Path, name: str, config: str | None) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -96,7 +105,7 @@ def test_overwrite_removes_nothing_where_there_is_no_run_of_ours(tmp_path: Path,
     assert (tmp_path / name).read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["figures", "checkpoints", "checkpoints/last.ckpt", "metrics.json"])
+@pytest.mark.parametrize("name", ["figures", "checkpoints", "tensorboard", "checkpoints/last.ckpt", "metrics.json"])
 def test_overwrite_follows_no_symbolic_link(finished: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "elsewhere").mkdir()
     (finished / name).rename(tmp_path / "elsewhere" / "target")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 
 from experiments.captioning import train as captioning
 from experiments.files import UserError
@@ -91,7 +92,7 @@ class Left:
 def left(folder, metrics):
     with (folder / "history.csv").open() as file:
         history = [{name: value for name, value in row.items() if name != "step_ms"} for row in csv.DictReader(file)]
-    weights = torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    weights = load_file(folder / "checkpoints" / "best.safetensors")
     max_epochs = yaml.safe_load((folder / "config.yaml").read_text())["max_epochs"]
     return Left({name: value for name, value in metrics.items() if name != "step_ms"}, history, weights, max_epochs)
 

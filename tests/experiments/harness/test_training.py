@@ -9,6 +9,8 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from pyro.distributions import Normal
 from pyro.nn import PyroModule
+from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -165,7 +167,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(kind, at, error, message, sai
 def test_a_stop_in_the_first_epoch_says_that_there_is_no_checkpoint(tmp_path, uninterrupted):
     with pytest.raises(KeyboardInterrupt, match=r"no checkpoint.*--resume starts the training again"):
         train(tmp_path, at=(0, 1))
-    assert not list(tmp_path.rglob("*.ckpt"))
+    assert not (tmp_path / "checkpoints").exists()
     assert_same(train(tmp_path, resume=True), uninterrupted)
 
 
@@ -223,9 +225,10 @@ def test_the_best_weights_are_restored(tmp_path):
     losses = [row["val_loss"] for row in fitted.history]
     assert fitted.best_epoch == min(range(6), key=losses.__getitem__)
     # checkpoints are read without pickle
-    best, last = (torch.load(tmp_path / "checkpoints" / f"{name}.ckpt", weights_only=True) for name in ("best", "last"))
-    assert (best["epoch"], last["epoch"]) == (fitted.best_epoch, 5)
-    torch.testing.assert_close(dict(best["state_dict"]), dict(module.state_dict()))
+    last = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
+    with safe_open(tmp_path / "checkpoints" / "best.safetensors", "pt") as best:
+        assert (int(best.metadata()["epoch"]), last["epoch"]) == (fitted.best_epoch, 5)
+    torch.testing.assert_close(load_file(tmp_path / "checkpoints" / "best.safetensors"), dict(module.state_dict()))
 
 
 class Diverged(Training):
@@ -305,7 +308,7 @@ def test_nothing_is_written_elsewhere(tmp_path, monkeypatch):
     train(tmp_path / "out", epochs=1)
     assert list((tmp_path / "here").iterdir()) == []
     names = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert names == {"environment.json", "history.csv", "checkpoints/last.ckpt", "checkpoints/best.ckpt"}
+    assert names == {"environment.json", "history.csv", "checkpoints/last.ckpt", "checkpoints/best.safetensors"}
 
 
 def test_half_precision(tmp_path):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import safetensors.torch
@@ -29,6 +30,7 @@ from experiments.finetune import runs
 from experiments.harness.checkpoints import read_run, read_weights
 from experiments.harness.folder import saved_options
 from experiments.harness.results import read_metrics
+from experiments.harness.weights import weights_file, write_weights
 from experiments.nmt.gold import read_gold
 from experiments.pretrain import table
 from pyro_attention.analysis import read_naacl, read_pharaoh
@@ -127,6 +129,12 @@ def own_graph() -> bytes:
     return npz(y=np.arange(8) % 2, edge_index=ring, x=np.eye(8, 5, dtype=np.float32))
 
 
+def best_weights() -> bytes:
+    with TemporaryDirectory() as folder:
+        write_weights(Path(folder), WEIGHTS, epoch=0)
+        return weights_file(Path(folder)).read_bytes()
+
+
 WEIGHTS = {"features.weight": torch.arange(6.0).reshape(2, 3), "features.bias": torch.zeros(2)}
 OPTIONS = {"guide": "weibull", "hidden": 8, "out": "runs/a", "test_noise": [0.0, 0.5]}
 
@@ -163,5 +171,6 @@ FORMATS = {
     "history": Format("history.csv", lambda: b"epoch,loss\n0,1.5\n1,0.5\n", lambda path: table._history(path.parent)),
     "predictions": Format("predictions.npz", predictions, lambda path: runs._read(path, "mean")),
     "last checkpoint": Format("last.ckpt", lambda: saved(run_state()), read_run),
-    "best checkpoint": Format("best.ckpt", lambda: saved({"epoch": 0, "state_dict": WEIGHTS}), read_weights),
+    "best weights": Format("best.safetensors", best_weights, read_weights),
+    "older best weights": Format("best.ckpt", lambda: saved({"epoch": 0, "state_dict": WEIGHTS}), read_weights),
 }

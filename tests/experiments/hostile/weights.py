@@ -155,6 +155,49 @@ CHECKPOINTS += [
 CHECKPOINTS += [case._replace(seen="cannot be read") for case in anywhere("weights", read_best, "best.ckpt")]
 
 
+# safetensors
+
+
+def safetensors(header: object, content: bytes = b"", *, size: int | None = None) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if size is None else size) + text + content
+
+
+F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+SAFETENSORS = {
+    "header of 2 ** 60 bytes": safetensors(b"{}", size=2**60),
+    "header that is no JSON": safetensors(b"x" * 99),
+    "header that is a list": safetensors([1]),
+    "numbers that are not there": safetensors({"a": F32}),
+    "numbers over each other": safetensors({"a": F32, "b": F32}, bytes(8)),
+    "shape of exabytes": safetensors({"a": F32 | {"shape": [2**60]}}, bytes(8)),
+    "shape that overflows": safetensors({"a": F32 | {"shape": [2**32, 2**32]}}, bytes(8)),
+    "shape below zero": safetensors({"a": F32 | {"shape": [-2]}}, bytes(8)),
+    "type that there is not": safetensors({"a": F32 | {"dtype": "O"}}, bytes(8)),
+    "weights of another network": safetensors({"a": F32}, bytes(8)),
+    "empty weights": b"",
+    "weights cut off": bytes(7),
+}
+
+
+def read_best_safetensors(root: Path) -> object:
+    return read_weights(root / "best.safetensors")
+
+
+CHECKPOINTS += [
+    Case(f"best weights: {name}", read_best_safetensors, {"best.safetensors": content}, "best.safetensors", seen)
+    for content, name, seen in [
+        *((content, name, "cannot be read") for name, content in SAFETENSORS.items()),
+        (pickle.dumps(Run()), "command", "cannot be read"),
+        (saved({"epoch": 0, "state_dict": {}}), "of an earlier release", "cannot be read"),
+        (safetensors({"__metadata__": {"crc32": "0"}, "a": F32}, bytes(8)), "another checksum", "the checksum"),
+    ]
+]
+CHECKPOINTS += [
+    case._replace(seen="cannot be read") for case in anywhere("best weights", read_best_safetensors, "best.safetensors")
+]
+
+
 # folders of Hugging Face
 
 
@@ -201,18 +244,12 @@ def model_folder(changes: Changes) -> Content:
     return make
 
 
-def safetensors(header: object, content: bytes = b"", *, size: int | None = None) -> Changes:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return {"model.safetensors": struct.pack("<Q", len(text) if size is None else size) + text + content}
-
-
 CODE = b"open('canary', 'w')\nfrom transformers import BertForSequenceClassification as Model, BertConfig as Config\n"
 REMOTE = config(
     auto_map={"AutoConfig": "code.Config", "AutoModelForSequenceClassification": "code.Model"}, model_type="mine"
 )
 SHARDS = json.dumps({"metadata": {}, "weight_map": {"a": "../../outside/x.safetensors"}}).encode()
 TOKENIZER = json.dumps({"auto_map": {"AutoTokenizer": ["code.Tokenizer", None]}, "tokenizer_class": "Mine"}).encode()
-F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 MODELS = [
     (read_bert, "code beside the weights", REMOTE | {"code.py": CODE}),
     (read_bert, "pickled weights", {"model.safetensors": None, "pytorch_model.bin": pickle.dumps(Run())}),
@@ -233,18 +270,7 @@ MODELS = [
     (read_bert, "empty configuration", {"config.json": b""}),
     (read_bert, "configuration in another encoding", {"config.json": b"\xff\xfe{}"}),
     (read_bert, "no configuration", {"config.json": None}),
-    (read_bert, "header of 2 ** 60 bytes", safetensors(b"{}", size=2**60)),
-    (read_bert, "header that is no JSON", safetensors(b"x" * 99)),
-    (read_bert, "header that is a list", safetensors([1])),
-    (read_bert, "numbers that are not there", safetensors({"a": F32})),
-    (read_bert, "numbers over each other", safetensors({"a": F32, "b": F32}, bytes(8))),
-    (read_bert, "shape of exabytes", safetensors({"a": F32 | {"shape": [2**60]}}, bytes(8))),
-    (read_bert, "shape that overflows", safetensors({"a": F32 | {"shape": [2**32, 2**32]}}, bytes(8))),
-    (read_bert, "shape below zero", safetensors({"a": F32 | {"shape": [-2]}}, bytes(8))),
-    (read_bert, "type that there is not", safetensors({"a": F32 | {"dtype": "O"}}, bytes(8))),
-    (read_bert, "weights of another network", safetensors({"a": F32}, bytes(8))),
-    (read_bert, "empty weights", {"model.safetensors": b""}),
-    (read_bert, "weights cut off", {"model.safetensors": bytes(7)}),
+    *((read_bert, name, {"model.safetensors": content}) for name, content in SAFETENSORS.items()),
     (read_tokenizer, "tokenizer that is a list", {"tokenizer.json": b"[1]"}),
     (read_tokenizer, "nested tokenizer", {"tokenizer.json": b"[" * 10**5}),
     (read_tokenizer, "empty tokenizer", {"tokenizer.json": b""}),

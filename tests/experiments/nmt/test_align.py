@@ -85,7 +85,7 @@ def test_links_count_the_words_of_files_that_are_written_too_or_with_gold_links_
 
 
 def error_rate(capsys):
-    return re.search(r"AER \d\.\d+", capsys.readouterr().out)[0]
+    return re.search(r"AER \d+\.\d %, precision \d+\.\d %, recall \d+\.\d %\n", capsys.readouterr().out)[0]
 
 
 def rewritten(path, *, index=0, swapped=False, out):
@@ -156,7 +156,7 @@ def test_a_reading_that_agrees_much_better_is_named(swapped):
         links, GoldLinks(*((turned, {"--gold-order x": gold}) if swapped else (gold, {"x": turned})))
     )
     assert (warning is not None) == swapped
-    assert warning is None or "with --gold-order x the AER would be 0.000 instead of 1.000" in warning
+    assert warning is None or "with --gold-order x the AER would be 0.0 % instead of 100.0 %" in warning
 
 
 def test_the_command_warns_of_a_better_reading(align, tmp_path, capsys):
@@ -170,7 +170,7 @@ def test_the_command_warns_of_a_better_reading(align, tmp_path, capsys):
     gold = rewritten(tmp_path / "second" / "alignments.txt", swapped=True, out=tmp_path / "gold")
     capsys.readouterr()
     assert align("--gold", gold, **files, out=tmp_path / "third") == 0
-    assert "with --gold-order target-source the AER would be 0.000" in capsys.readouterr().err
+    assert "with --gold-order target-source the AER would be 0.0 % instead of " in capsys.readouterr().err
     assert align("--gold", gold, "--gold-order", "target-source", **files, out=tmp_path / "fourth") == 0
     assert "warning" not in capsys.readouterr().err
 

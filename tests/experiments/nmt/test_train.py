@@ -19,7 +19,7 @@ from experiments.nmt.config import COMMANDS
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import DEFINITIONS, batches, perplexity
 from experiments.nmt.model import load_trained
-from experiments.nmt.train import TranslationConfig, run
+from experiments.nmt.train import TranslationConfig, run, with_percent
 from experiments.sequence.model import SequenceTraining, model_arguments
 from guides.names import SchemeName
 from guides.schemes import build_scheme
@@ -201,6 +201,11 @@ def test_align_in_both_directions(trained_folder, tmp_path):
     assert counts["intersection"] < counts["union"]
 
 
+def test_error_rates_are_shown_in_per_cent():
+    shown = with_percent({"test_ppl": 2.0, "test_prior_aer": 0.2564, "test_posterior_aer": 0.0})
+    assert shown == {"test_ppl": 2.0, "test_prior_aer": "25.6 %", "test_posterior_aer": "0.0 %"}
+
+
 @pytest.mark.parametrize("guide", ["soft", "marginal", "weibull"])
 def test_train_draws_the_first_sentences(guide, tmp_path, capsys):
     options = [*tiny_options(write_text(tmp_path / "text")), "--max-epochs", "1", "--guide", guide, "--k-max", "null"]
@@ -294,8 +299,8 @@ def test_bad_files(trained_folder, tmp_path, capsys):
 def test_a_checkpoint_of_another_vocabulary(trained_folder, tmp_path, capsys):
     config = tiny_config(tmp_path, vocabulary=310)
     run(config)
-    before = (trained_folder / "checkpoints" / "best.ckpt").read_bytes()
-    (config.out / "checkpoints" / "best.ckpt").write_bytes(before)
+    before = (trained_folder / "checkpoints" / "best.safetensors").read_bytes()
+    (config.out / "checkpoints" / "best.safetensors").write_bytes(before)
     file = tmp_path / "new.de"
     file.write_text("gut\n")
     assert command_line("translate", str(config.out), str(file)) == 1

@@ -7,7 +7,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-import torch
+from safetensors.torch import load_file
 
 import experiments.pretrain.train
 from experiments.datasets.text import masked_text
@@ -203,7 +203,7 @@ def test_finetuning_begins_with_the_pretrained_encoder(pretrained, tmp_path):
             tmp_path, pretrained, scratch=scratch, learning_rate=1e-12, max_epochs=1, out=tmp_path / str(scratch)
         )
         finetune(config)
-        state = torch.load(config.out / "checkpoints" / "best.ckpt")["state_dict"]
+        state = load_file(config.out / "checkpoints" / "best.safetensors")
         changes[scratch] = max(
             (state[f"objective.model.encoder.{name}"] - value).abs().max().item() for name, value in expected.items()
         )
@@ -227,8 +227,8 @@ def test_finetuning_from_the_command_line(pretrained, tmp_path, capsys):
 def test_bad_start(pretrained, tmp_path):
     with pytest.raises(UserError, match=r"no finished run \(config\.yaml is missing\)"):
         finetune(finetune_config(tmp_path, tmp_path / "nowhere"))
-    (pretrained / "checkpoints" / "best.ckpt").unlink()
-    with pytest.raises(UserError, match=r"best\.ckpt is missing"):
+    (pretrained / "checkpoints" / "best.safetensors").unlink()
+    with pytest.raises(UserError, match=r"best\.safetensors is missing"):
         finetune(finetune_config(tmp_path, pretrained))
 
 

@@ -38,13 +38,19 @@ def test_end_to_end(tmp_path, capsys):
     names = {name.rpartition("/")[2] for name in metrics if name.startswith("weibull/")}
     assert {"posterior aer, chosen", "posterior aer, product, mbr", "ece_mean", "aer at 50%", "precision"} <= names
     priors = {row for row in schemes if f"{row}/prior aer, intersection" in metrics}
-    assert priors == {"marginal", "weibull"}  # soft attention has none
+    # soft attention has none, and that of weibull, which sees the source alone, aligns nothing
+    assert priors == {"marginal"}
+    part = printed.split("Links by the prior")[1].split("Against the baselines")[0]
+    cells = {line.split()[0]: line.split()[1:] for line in part.splitlines() if line.startswith(schemes)}
+    assert cells["soft"] == cells["weibull"] == ["-"] * 8
+    assert "-" not in cells["marginal"]
     assert all(0 <= value <= 1 for name, value in metrics.items() if "aer" in name or "ece" in name)
     pictures = sorted(path.name for path in (tmp_path / "out" / "figures").glob("*.png"))
     assert pictures == ["alignment-toy-aer.png", "alignment-toy-calibration.png"]
     assert "Word alignment: toy" in page.read_text()
     # rows are added to what is there, and nothing is trained again
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").glob("*/checkpoints/best.ckpt")}
+    runs = tmp_path / "out" / "runs"
+    before = {path: path.stat().st_mtime_ns for path in runs.glob("*/checkpoints/best.safetensors")}
     assert len(before) == 8
     again = run(AlignTable(schemes=("marginal",), baselines=("ibm1",), resume=True, **options))
     assert {path: path.stat().st_mtime_ns for path in before} == before
