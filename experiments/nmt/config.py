@@ -88,6 +88,8 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
             be explained by what it is aligned to; alignments are then far cheaper to sum out.
         encoder: What stands for a source word: lstm, which tells of the words around it, or words, a map of its own
             vector alone.
+        null_word: Words may be aligned to NULL, which stands for no source word: with a probability of .08 where there
+            is --diagonal, as in fast_align, else as often as is trained.
         posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from.
         learning_rate: Learning rate of Adam; halved after an epoch without a better validation loss.
     """
@@ -104,6 +106,7 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
     diagonal: bool = False
     words_from: Literal["both", "context"] = "both"
     encoder: Literal["lstm", "words"] = "lstm"
+    null_word: bool = False
     posterior_from_prior: bool = False
     dropout: Dropout = 0.3
     learning_rate: PositiveFloat = 3e-3
