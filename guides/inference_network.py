@@ -46,7 +46,10 @@ class _InferenceNetwork(nn.Module):
         target_out: Tensor | None = None,
         target_mask: Tensor | None = None,
     ) -> Tensor:
-        """Scores ``[B, M, 1, N]``, or ``1 + N`` with NULL, of every part of the source for every target word; arguments of the model's call."""
+        """Scores ``[B, M, 1, N]`` of every part of the source for every target word; ``1 + N`` with NULL.
+
+        Arguments are those of the model's call.
+        """
         if target_out is None or target_mask is None:
             raise ValueError("the inference network needs target_out and target_mask: it looks at the whole target")
         keys = self.keys(source, source_mask)

@@ -217,9 +217,7 @@ class AttentionDecoder(nn.Module):
             state = step.state
             yield step
 
-    def _decode_sampled(
-        self, state: DecoderState, target_in: Tensor, target_mask: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _decode_sampled(self, state: DecoderState, target_in: Tensor, target_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Queries ``[..., B, M, width]`` and contexts ``[..., B, M, memory]`` of drawn weights, each fed onwards."""
         queries, contexts = [], []
         for number, word in enumerate(self.embed(target_in).unbind(1)):

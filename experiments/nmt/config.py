@@ -27,6 +27,7 @@ __all__ = [
     "NormalizerName",
     "ProbabilityCombineName",
     "SearchOptions",
+    "SelectiveConfig",
     "TextName",
     "TranslateConfig",
     "TranslationConfig",
@@ -180,6 +181,21 @@ class EvaluateConfig(FileOptions, SearchOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SelectiveConfig(EvaluateConfig):
+    """BLEU and chrF of a trained network's most certain translations, and whether text from elsewhere is less certain.
+
+    Args:
+        pairs: Sentence pairs of each text, the first ones; all when omitted.
+        coverage: Shares of the translations to keep, the most certain ones.
+        out_of_domain: Data sets of the same languages, whose test sentences its uncertainty is to tell from its own.
+    """
+
+    pairs: PositiveInt | None = None
+    coverage: tuple[PositiveFloat, ...] = (0.25, 0.5, 0.75, 0.9)
+    out_of_domain: tuple[ParallelName, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class TranslateConfig(FileOptions, SearchOptions):
     """Translate a text file, a sentence a line; a line that is empty or too long gives an empty line.
 
@@ -246,6 +262,7 @@ class AlignConfig(FileOptions):
 COMMANDS = {
     "train": Command(TranslationConfig, "experiments.nmt.train:run_and_show"),
     "evaluate": Command(EvaluateConfig, "experiments.nmt.files:evaluate_run"),
+    "selective": Command(SelectiveConfig, "experiments.nmt.selective:selective_run"),
     "translate": Command(TranslateConfig, "experiments.nmt.files:translate_file"),
     "align": Command(AlignConfig, "experiments.nmt.align:align_file"),
     "align-table": Command("experiments.nmt.align_table.config:AlignTable", "experiments.nmt.align_table.run:run"),

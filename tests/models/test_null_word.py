@@ -1,4 +1,4 @@
-"""NULL, the source word of words that translate none: against sums over all alignments, in every scheme, in searches."""
+"""NULL, the source word of words that translate none: by sums over all alignments, in every scheme, in searches."""
 
 import math
 from itertools import product
@@ -74,6 +74,25 @@ def test_words_among_themselves_are_as_without_it():
              for one in (model, plain)]  # fmt: skip
     for with_null, without in zip(*found, strict=True):
         torch.testing.assert_close(with_null[:, 1:], without)
+
+
+def test_without_scores_of_content_it_is_model_2_with_the_prior_of_fast_align():
+    """Its posterior by the formulas of that model, with a table p(target word | source word) or, of NULL, alone."""
+    model, (source, mask, words, target, _) = make(**ALIGNER).eval(), batch()
+    nn.init.zeros_(model.score.out.weight)
+    posterior = target_alignments(model, model.start(model.encode(source, mask), mask), words, target)
+    with torch.no_grad():
+        vectors = torch.cat([model.null_word.vector[None], model.encoder(model.source_embedding.weight)])
+        table = model.output(model.from_context(vectors).tanh()).softmax(-1).tolist()  # NULL first
+    for row, count in enumerate((3, 2)):
+        for j in range(3):
+            places = [abs((i + 0.5) / count - min((j + 0.5) / count, 1.0)) for i in range(count)]
+            near = [math.exp(-3.0 * place) for place in places]
+            prior = [PROBABILITY, *((1 - PROBABILITY) * value / sum(near) for value in near)]
+            keys, word = [0, *(source[row, :count] + 1).tolist()], int(target[row, j])
+            joint = [p * table[key][word] for p, key in zip(prior, keys, strict=True)]
+            expected = [value / sum(joint) for value in joint]
+            assert posterior[row, j, : count + 1].tolist() == pytest.approx(expected, rel=1e-6)
 
 
 # sums over all alignments
