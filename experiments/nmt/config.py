@@ -38,7 +38,7 @@ GoldIndex = Literal[0, 1]
 GoldOrder = Literal["source-target", "target-source"]
 MethodName = Literal["argmax", "threshold", "mbr"]
 NormalizerName = Literal["softmax", "temporal", "hybrid"]
-ProbabilityCombineName = Literal["product", "mean"]
+ProbabilityCombineName = Literal["product", "geometric", "mean"]
 CombineName = Literal[
     "intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and", ProbabilityCombineName
 ]
@@ -223,8 +223,9 @@ class AlignConfig(FileOptions):
             network's text was divided into words, words.SOURCE and words.TARGET, which the links count.
         overwrite: Replace those files if they are there already.
         reverse: Folder of a network trained in the other direction, to combine both.
-        symmetrise: How to combine them: by their links, or by the product or the mean of their probabilities, with
-            --method mbr or threshold.
+        symmetrise: How to combine them: by their links, or by the product, the geometric mean (the product on the scale
+            of a probability, as --method mbr needs it) or the mean of their probabilities, with --method mbr or
+            threshold.
         weights: Choose links by the posterior, given the translation, or by the prior, which predicts it.
         method: argmax: the most probable source word of each target word; threshold: every link of at least
             --threshold; mbr: minimum Bayes risk under the alignment error rate.
@@ -233,7 +234,7 @@ class AlignConfig(FileOptions):
         gold_index: What its first word counts as; 0 for Pharaoh and 1 for NAACL when omitted.
         gold_order: Which side stands on the left of its links.
         table: Also write probabilities.tsv: prior, posterior and 90 % credible interval of every likely link; with
-            --reverse of both directions, the mean of their probabilities unless --symmetrise product is given.
+            --reverse of both directions, the mean of their probabilities unless --symmetrise names another.
         pictures: Sentence pairs to draw, from the first on.
         html: Also write alignments.html, one page to look at the first 200 pairs with, by prior and posterior of RUN.
         compare: Folders of other networks of the same languages, to stand beside RUN on that page.

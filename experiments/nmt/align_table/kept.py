@@ -7,6 +7,7 @@ import json
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ def kept(path: Path, key: str, test: ParallelText, make: Callable[[], Aligned]) 
 
 def _write(path: Path, key: str, aligned: Aligned) -> None:
     weights = zip(_SIDES, zip(*aligned.posterior, strict=True), strict=True)
-    arrays = {side: torch.cat([one.flatten() for one in found]).numpy() for side, found in weights}
+    arrays: dict[str, Any] = {side: torch.cat([one.flatten() for one in found]).numpy() for side, found in weights}
     write_atomic(path, lambda file: np.savez_compressed(file, key=np.array(key), **arrays))
 
 

@@ -67,7 +67,9 @@ def report_parts(
         )
     )
     pictures = {
-        "AER against coverage": coverage_figure({name: one.curve for name, one in found.items()}),
+        "AER against coverage": coverage_figure(
+            {name: one.curve for name, one in found.items()}, baselines=baselines, marked=config.coverage
+        ),
         "Calibration of the written links": reliability_figure({name: one.links for name, one in found.items()}),
     }
     for title, figure in pictures.items():
@@ -107,7 +109,7 @@ def _protocol(config: AlignTable, sentences: int, pairs: int) -> str:
         f"words.{baselines} Posterior: of the inference network "
         f"(categorical, dirichlet), else exact (marginal, hard), else the weights. Intersection, union and "
         f"grow-diag-final-and combine the most probable links of both directions; mbr are the links of minimum Bayes "
-        f"risk by mean or product of both posteriors. Chosen: the way, among these and thresholds, that was best on "
+        f"risk by mean or geometric mean of both posteriors. Chosen: the way, among these and thresholds, best on "
         f"the other half of the gold sentences. Precision and recall are of the chosen links. Agreement: F1 in percent "
         f"between the links of both directions on the validation text, by which a network can be chosen without gold "
         f"links."

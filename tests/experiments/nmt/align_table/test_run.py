@@ -44,7 +44,7 @@ def test_end_to_end(tmp_path, capsys):
     names = {name.rpartition("/")[2] for name in metrics if name.startswith("weibull/")}
     assert {
         "posterior aer, chosen",
-        "posterior aer, product, mbr",
+        "posterior aer, geometric, mbr",
         "ece_mean",
         "aer at 50%",
         "precision",
