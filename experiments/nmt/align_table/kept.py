@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.files import UserError, write_atomic
+from experiments.files import UserError, remove_partials, write_atomic
 from experiments.nmt.align_table.aligned import Aligned, aligned_words, word_pairs
 
 __all__ = ["fingerprint", "kept"]
@@ -36,6 +36,7 @@ def kept(path: Path, key: str, test: ParallelText, make: Callable[[], Aligned]) 
     """
     found = _read(path, key, test) if path.is_file() else None
     if found is None:
+        remove_partials(path)  # of a process that was killed; the table's folder is held by this one
         found = make()
         _write(path, key, found)
     return found
