@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import product
+from itertools import cycle, product
 from textwrap import fill
 
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from experiments.nmt.align_table.certainty import CoverageCurve, Links, calibration_error
@@ -14,6 +13,7 @@ from experiments.reporting.figures import panels, reliability_panels
 
 __all__ = ["coverage_figure", "reliability_figure"]
 
+_COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink")
 _WIDTH = 30  # letters in a line of a panel's title
 
 
@@ -29,10 +29,10 @@ def coverage_figure(
     """
     figure, axes = panels(1, 1, size=(8.2, 4.4))
     axis = axes[0, 0]
-    looks = product(("-", "--", ":"), colormaps["tab10"].colors[:7])  # without its grey
-    greys = product(("0.3", "0.65"), ("-", "--", "-.", ":"))
+    looks = cycle(product(("-", "--", ":"), _COLOURS))
+    greys = cycle(product(("-", "--", "-.", ":"), ("0.3",)))
     for name, curve in curves.items():
-        style, colour = next(greys)[::-1] if name in baselines else next(looks)
+        style, colour = next(greys) if name in baselines else next(looks)
         some = curve.coverage >= 0.1  # few words, and a jumpy line
         shares, rates = 100 * curve.coverage[some].numpy(), 100 * curve.aer[some].numpy()
         axis.plot(shares, rates, label=name, linewidth=1.4, color=colour, linestyle=style)
