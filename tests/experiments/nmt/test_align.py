@@ -3,22 +3,16 @@
 import json
 import re
 import shutil
-from dataclasses import replace
 
 import pytest
 import torch
 
-from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import UserError
 from experiments.harness.cli import run_commands
-from experiments.nmt.align import aligned_pairs
 from experiments.nmt.alignment_table import COLUMNS, table_lines
 from experiments.nmt.alignments import PairAlignment
 from experiments.nmt.config import COMMANDS
-from experiments.nmt.data import load_text
 from experiments.nmt.gold import GoldLinks, better_reading, read_gold
-from experiments.nmt.model import build, read_config
-from models.null_word import PROBABILITY
 from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh, write_pharaoh
 
 
@@ -43,22 +37,6 @@ def align(translation_run, text, tmp_path):
 
 def links_of(folder):
     return (folder / "alignments.txt").read_text()
-
-
-# words that translate none
-
-
-def test_null_has_no_link(translation_run):
-    config = replace(read_config(translation_run, device="cpu"), guide="marginal", null_word=True, diagonal=True)
-    trained = build(config, Vocabulary.load(translation_run / "vocabulary.json"))
-    text = load_text(config, "test")
-    for pair in aligned_pairs(trained, text, num_samples=1):
-        # an untrained network leaves to NULL what fast_align gives it, at every word piece
-        assert pair.prior.sum(-1).tolist() == pytest.approx([1 - PROBABILITY] * len(pair.target), rel=1e-4)
-        assert (pair.posterior.sum(-1) < 1).all()
-        assert pair.posterior.shape == (1, len(pair.target), len(pair.source))
-    trained.model.null_word.probability = 1 - 1e-9
-    assert [str(pair.links) for pair in aligned_pairs(trained, text, num_samples=1)] == [""] * len(text)
 
 
 # what is there already
