@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from models.decoder_state import DecoderState, InputFeed, Step
 from models.diagonal import DiagonalBias
+from models.null_word import NullWord
 from models.temporal import TemporalNormalizer
 from pyro_attention import Additive, Dense, LatentAttention, TokenLikelihood
 from pyro_attention.analysis.alignments.uncertainty import k_max as keep_largest
@@ -45,10 +46,14 @@ class AttentionDecoder(nn.Module):
     for Bayesian attention. With an ``init_range`` all initial weights are drawn from uniform(-init_range, init_range);
     with PyTorch's own, small networks learn to align much faster.
 
+    With a ``null_word`` there is one more thing to attend to, before all others: ``[B, N]`` is ``[B, 1 + N]`` then in
+    the state, its mask, the scores and all that is drawn or computed of them.
+
     Args:
         input_feed: Go on with the "expected" context, the "sampled" one or "none".
         normalizer: Normalises scores over the words before too; by default they are normalised over the source alone.
         diagonal: Added to the scores: a preference for source words at the place of the target word; none by default.
+        null_word: Stands for no source word; none by default.
 
     Attributes:
         attention: The attention, whose site is ``alignment``; a subclass sets it, and the next two.
@@ -73,12 +78,13 @@ class AttentionDecoder(nn.Module):
         input_feed: InputFeed = "expected",
         normalizer: TemporalNormalizer | None = None,
         diagonal: DiagonalBias | None = None,
+        null_word: NullWord | None = None,
     ) -> None:
         super().__init__()
         if input_feed not in self.feeds:
             raise ValueError(f"input_feed is '{input_feed}', expected one of {', '.join(self.feeds)}")
         self.input_feed: InputFeed = input_feed
-        self.normalizer, self.diagonal = normalizer, diagonal
+        self.normalizer, self.diagonal, self.null_word = normalizer, diagonal, null_word
 
     def check_source(self, source: Tensor) -> None:
         """Raise ValueError unless a source is of the right shape and type."""
@@ -94,6 +100,8 @@ class AttentionDecoder(nn.Module):
 
     def start(self, memory: Tensor, source_mask: Tensor) -> DecoderState:
         """State before the first word, of the output of :meth:`encode`."""
+        if self.null_word is not None:
+            memory, source_mask = self.null_word.prepend(memory, source_mask)
         zeros = memory.new_zeros(len(memory), self.output.in_features)
         cells = ((zeros, zeros),) * self.layers
         return DecoderState(memory, self.score.key(memory), source_mask, cells, torch.zeros_like(memory[:, 0]))
@@ -147,17 +155,17 @@ class AttentionDecoder(nn.Module):
         pyro.module(type(self).__name__.lower(), self)
         if target_mask is None:
             target_mask = torch.ones_like(target_in, dtype=torch.bool)
-        memory = self.encode(source, source_mask)
+        state = self.start(self.encode(source, source_mask), source_mask)
         sentences = pyro.plate("sentences", source.size(0), dim=-2)
         words = pyro.plate("words", target_in.size(1), dim=-1)
         if self.input_feed == "sampled":
             with sentences:
-                queries, context = self._decode_sampled(memory, source_mask, target_in, target_mask)
+                queries, context = self._decode_sampled(state, target_in, target_mask)
         else:
-            steps = list(self.steps(self.start(memory, source_mask), target_in))
+            steps = list(self.steps(state, target_in))
             queries = torch.stack([step.queries for step in steps], 1)
             with sentences, words, _masked(target_mask):
-                context = self._attend(torch.stack([step.scores for step in steps], 1), memory, source_mask)
+                context = self._attend(torch.stack([step.scores for step in steps], 1), state)
         with sentences, words, _masked(target_mask):
             likelihood = self.likelihood(queries, context)
             # padding counts nowhere, and the output layer is most of the work; of words that are read from the context
@@ -178,11 +186,15 @@ class AttentionDecoder(nn.Module):
         """
         step = self.advance(state, word)
         if self.diagonal is not None:
-            scores = step.scores + self.diagonal(step.state.mask, step.state.place)
+            first = 0 if self.null_word is None else 1  # NULL has no place
+            bias = self.diagonal(step.state.mask[..., first:], step.state.place)
+            scores = step.scores + nn.functional.pad(bias, (first, 0))
             step = replace(step, scores=scores, state=replace(step.state, place=step.state.place + 1))
         if self.normalizer is not None:
             scores, seen = self.normalizer(step.scores, step.state.seen, step.state.mask)
             step = replace(step, scores=scores, state=replace(step.state, seen=seen))
+        if self.null_word is not None:
+            step = replace(step, scores=self.null_word(step.scores, step.state.mask))
         if self.input_feed == "none":
             return step
         weights = self.attention.prior.soft_weights(step.scores.unsqueeze(-2), Dense(step.state.mask[:, None]))
@@ -205,25 +217,23 @@ class AttentionDecoder(nn.Module):
             state = step.state
             yield step
 
-    def _decode_sampled(
-        self, memory: Tensor, source_mask: Tensor, target_in: Tensor, target_mask: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _decode_sampled(self, state: DecoderState, target_in: Tensor, target_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Queries ``[..., B, M, width]`` and contexts ``[..., B, M, memory]`` of drawn weights, each fed onwards."""
-        state, queries, contexts = self.start(memory, source_mask), [], []
+        queries, contexts = [], []
         for number, word in enumerate(self.embed(target_in).unbind(1)):
             step = self.step(state, word)
             with _masked(target_mask[:, number : number + 1]), _Numbered(number):
-                context = self._attend(step.scores.unsqueeze(-2), memory, source_mask).squeeze(-2)
+                context = self._attend(step.scores.unsqueeze(-2), step.state).squeeze(-2)
             state = self.feed(step.state, step.queries, context)
             queries.append(step.queries)
             contexts.append(context)
         # before the first weights were drawn, all samples of one pass were the same
         return torch.stack(torch.broadcast_tensors(*queries), -2), torch.stack(contexts, -2)
 
-    def _attend(self, scores: Tensor, memory: Tensor, source_mask: Tensor) -> Tensor:
+    def _attend(self, scores: Tensor, state: DecoderState) -> Tensor:
         """Contexts ``[..., B, M, memory]`` of attention scores ``[..., B, M, N]``: the latent site."""
-        layout = Dense(source_mask[:, None, None], event_dim=2)
-        memory = memory[:, None, None]  # keys and values [B, 1, 1, N, D], to scores [B, M, 1, N]
+        layout = Dense(state.mask[:, None, None], event_dim=2)
+        memory = state.memory[:, None, None]  # keys and values [B, 1, 1, N, D], to scores [B, M, 1, N]
         return self.attention(scores.unsqueeze(-2), memory, keys=memory, layout=layout).context.squeeze(-2)
 
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from models.decoder import AttentionDecoder
 from models.decoder_state import DecoderSizes, DecoderState, InputFeed, Step
 from models.diagonal import DiagonalBias
+from models.null_word import PROBABILITY, NullWord
 from models.temporal import TemporalNormalizer
-from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, TokenLikelihood
+from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, SparseAlignmentPrior, TokenLikelihood
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.ops.sequence import encode_sequence
 
@@ -55,6 +56,9 @@ class Translation(AttentionDecoder):
             of logits instead of M N.
         encoder: What stands for a source word: "lstm", states of the bidirectional LSTM, which tell of the words around
             it, or "words", a map of its own vector, so that nothing is known of a word but at its own place.
+        null_word: Words may be aligned to NULL, which stands for no source word: with the probability of fast_align
+            where there is a ``diagonal``, else by a score as that of a word; so it is under a sparse prior, too, which
+            would never look at something so improbable.
 
     Raises:
         ValueError: An odd memory, or an unknown ``words_from`` or ``encoder``.
@@ -85,13 +89,16 @@ class Translation(AttentionDecoder):
         diagonal: DiagonalBias | None = None,
         words_from: WordsFrom = "both",
         encoder: EncoderName = "lstm",
+        null_word: bool = False,
     ) -> None:
-        super().__init__(input_feed, normalizer, diagonal)
+        sizes = TranslationSizes() if sizes is None else sizes
+        scored = diagonal is None or isinstance(prior, SparseAlignmentPrior)
+        null = NullWord(sizes.memory, None if scored else PROBABILITY) if null_word else None
+        super().__init__(input_feed, normalizer, diagonal, null)
         if words_from not in get_args(WordsFrom):
             raise ValueError(f"words_from is '{words_from}', expected 'both' or 'context'")
         if encoder not in get_args(EncoderName):
             raise ValueError(f"encoder is '{encoder}', expected 'lstm' or 'words'")
-        sizes = TranslationSizes() if sizes is None else sizes
         if sizes.memory % 2:
             raise ValueError(f"memory is {sizes.memory}, expected an even width: half for each direction")
         self.layers = sizes.layers

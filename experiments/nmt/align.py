@@ -60,8 +60,7 @@ def align_file(config: AlignConfig) -> Path:
         other = aligned_pairs(reverse, turned, num_samples=config.num_samples, progress=True)
         both = list(zip(pairs, other, strict=True))
         links = [_links_of_both(*pair, config) for pair in both]
-        how: ProbabilityCombineName = "product" if config.symmetrise == "product" else "mean"
-        shown = [combine_pairs(*pair, combine=how) for pair in both]
+        shown = [combine_pairs(*pair, combine=_probabilities(config)) for pair in both]
     else:
         links = [_links(pair, config) for pair in pairs]
     write_lines(path, links)
@@ -159,6 +158,13 @@ def aligned_pairs(
             found[index] = pair
             bar.update()
     return [found[index] for index in range(len(text))]
+
+
+def _probabilities(config: AlignConfig) -> ProbabilityCombineName:
+    """How the probabilities of both directions are shown: as they are combined, else their mean."""
+    if config.symmetrise == "product" or config.symmetrise == "geometric":
+        return config.symmetrise
+    return "mean"
 
 
 def _weights(pair: PairAlignment, config: AlignConfig, run: Path | None) -> Tensor:

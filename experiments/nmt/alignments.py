@@ -19,7 +19,7 @@ __all__ = ["PairAlignment", "align_pairs", "alignment_summary"]
 
 @dataclass(frozen=True)
 class PairAlignment:
-    """Weights between the words of one sentence pair; rows sum to one.
+    """Weights between the words of one sentence pair; what a row lacks to one is the probability of no link.
 
     Attributes:
         source: Words of the source, N.
@@ -35,7 +35,7 @@ class PairAlignment:
 
     @property
     def links(self) -> Alignment:
-        """Every target word with its most probable source word."""
+        """Every target word with its most probable source word; none where NULL is more probable."""
         return hard_alignment(self.posterior.mean(0))
 
 
@@ -48,6 +48,7 @@ def align_pairs(
     entropies: EntropySums | None = None,
 ) -> Iterator[tuple[int, PairAlignment]]:
     """Place in the text and word alignment of every sentence pair; entropies are summed where they are asked for."""
+    null = trained.model.null_word is not None
     for batch in batches:
         found = align_batch(trained, batch, num_samples=num_samples)
         if entropies is not None:
@@ -55,8 +56,10 @@ def align_pairs(
         for row, index in enumerate(batch.indices.tolist()):
             source = trained.vocabulary.words(batch.source[row][batch.source_mask[row]].tolist())
             target = trained.vocabulary.words(batch.target_out[row][batch.target_mask[row]].tolist())
+            if null:
+                source = [None, *source]
             cut = slice(len(target)), slice(len(source))
-            merge = partial(merge_pieces, source=source, target=target, renormalise=True)
+            merge = partial(merge_pieces, source=source, target=target, renormalise=not null)
             prior = None if found.prior is None else merge(found.prior[row][cut])
             posterior = merge(found.posterior[:, row][:, *cut])
             yield index, PairAlignment(text.source[index].split(), text.target[index].split(), prior, posterior)

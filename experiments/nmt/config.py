@@ -27,6 +27,7 @@ __all__ = [
     "NormalizerName",
     "ProbabilityCombineName",
     "SearchOptions",
+    "SelectiveConfig",
     "TextName",
     "TranslateConfig",
     "TranslationConfig",
@@ -37,7 +38,7 @@ GoldIndex = Literal[0, 1]
 GoldOrder = Literal["source-target", "target-source"]
 MethodName = Literal["argmax", "threshold", "mbr"]
 NormalizerName = Literal["softmax", "temporal", "hybrid"]
-ProbabilityCombineName = Literal["product", "mean"]
+ProbabilityCombineName = Literal["product", "geometric", "mean"]
 CombineName = Literal[
     "intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and", ProbabilityCombineName
 ]
@@ -88,6 +89,8 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
             be explained by what it is aligned to; alignments are then far cheaper to sum out.
         encoder: What stands for a source word: lstm, which tells of the words around it, or words, a map of its own
             vector alone.
+        null_word: Words may be aligned to NULL, which stands for no source word: with a probability of .08 where there
+            is --diagonal, as in fast_align, else as often as is trained.
         posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from.
         learning_rate: Learning rate of Adam; halved after an epoch without a better validation loss.
     """
@@ -104,6 +107,7 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
     diagonal: bool = False
     words_from: Literal["both", "context"] = "both"
     encoder: Literal["lstm", "words"] = "lstm"
+    null_word: bool = False
     posterior_from_prior: bool = False
     dropout: Dropout = 0.3
     learning_rate: PositiveFloat = 3e-3
@@ -177,6 +181,21 @@ class EvaluateConfig(FileOptions, SearchOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SelectiveConfig(EvaluateConfig):
+    """BLEU and chrF of a trained network's most certain translations, and whether text from elsewhere is less certain.
+
+    Args:
+        pairs: Sentence pairs of each text, the first ones; all when omitted.
+        coverage: Shares of the translations to keep, the most certain ones.
+        out_of_domain: Data sets of the same languages, whose test sentences its uncertainty is to tell from its own.
+    """
+
+    pairs: PositiveInt | None = None
+    coverage: tuple[PositiveFloat, ...] = (0.25, 0.5, 0.75, 0.9)
+    out_of_domain: tuple[ParallelName, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class TranslateConfig(FileOptions, SearchOptions):
     """Translate a text file, a sentence a line; a line that is empty or too long gives an empty line.
 
@@ -204,8 +223,9 @@ class AlignConfig(FileOptions):
             network's text was divided into words, words.SOURCE and words.TARGET, which the links count.
         overwrite: Replace those files if they are there already.
         reverse: Folder of a network trained in the other direction, to combine both.
-        symmetrise: How to combine them: by their links, or by the product or the mean of their probabilities, with
-            --method mbr or threshold.
+        symmetrise: How to combine them: by their links, or by the product, the geometric mean (the product on the scale
+            of a probability, as --method mbr needs it) or the mean of their probabilities, with --method mbr or
+            threshold.
         weights: Choose links by the posterior, given the translation, or by the prior, which predicts it.
         method: argmax: the most probable source word of each target word; threshold: every link of at least
             --threshold; mbr: minimum Bayes risk under the alignment error rate.
@@ -214,7 +234,7 @@ class AlignConfig(FileOptions):
         gold_index: What its first word counts as; 0 for Pharaoh and 1 for NAACL when omitted.
         gold_order: Which side stands on the left of its links.
         table: Also write probabilities.tsv: prior, posterior and 90 % credible interval of every likely link; with
-            --reverse of both directions, the mean of their probabilities unless --symmetrise product is given.
+            --reverse of both directions, the mean of their probabilities unless --symmetrise names another.
         pictures: Sentence pairs to draw, from the first on.
         html: Also write alignments.html, one page to look at the first 200 pairs with, by prior and posterior of RUN.
         compare: Folders of other networks of the same languages, to stand beside RUN on that page.
@@ -243,6 +263,7 @@ class AlignConfig(FileOptions):
 COMMANDS = {
     "train": Command(TranslationConfig, "experiments.nmt.train:run_and_show"),
     "evaluate": Command(EvaluateConfig, "experiments.nmt.files:evaluate_run"),
+    "selective": Command(SelectiveConfig, "experiments.nmt.selective:selective_run"),
     "translate": Command(TranslateConfig, "experiments.nmt.files:translate_file"),
     "align": Command(AlignConfig, "experiments.nmt.align:align_file"),
     "align-table": Command("experiments.nmt.align_table.config:AlignTable", "experiments.nmt.align_table.run:run"),

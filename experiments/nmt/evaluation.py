@@ -76,6 +76,7 @@ class Translated:
 
     text: str
     cut: bool  # it had not ended at the largest length
+    tokens: tuple[int, ...] = ()  # its word pieces, without the end of the sentence
 
 
 def translate(
@@ -92,7 +93,7 @@ def translate(
             best = sequence.search(trained, batch.source, batch.source_mask, max_length=options.max_length, **given)
             for index, one in zip(batch.indices.tolist(), best, strict=True):
                 joined = join_words(trained.vocabulary.decode(one.tokens), config.words)
-                found[index] = Translated(joined, cut=not one.finished)
+                found[index] = Translated(joined, cut=not one.finished, tokens=one.words)
             bar.update(len(batch))
     return [found[index] for index in range(len(text))]
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from experiments.datasets.text.parallel_text import ParallelText
 from experiments.files import UserError, user_errors
 from experiments.harness.results import write_numbers
 from experiments.nmt.config import EvaluateConfig, TranslateConfig
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import bleu, chrf, perplexity, translate
 from experiments.nmt.input import read_pairs, read_source
-from experiments.nmt.model import load_trained
+from experiments.nmt.model import Trained, load_trained
 from experiments.reporting.tables import metrics_table
 from experiments.sequence.own_text import refuse_to_replace, write_lines
 
-__all__ = ["EvaluateConfig", "TranslateConfig", "evaluate_run", "translate_file"]
+__all__ = ["EvaluateConfig", "TranslateConfig", "evaluate_run", "evaluated_text", "translate_file"]
 
 EVALUATED = {
     "perplexity": "perplexity per word piece: alignments summed out exactly (with --k-max, over so many largest); for "
@@ -47,18 +48,22 @@ def translate_file(config: TranslateConfig) -> Path:
     return out
 
 
+def evaluated_text(config: EvaluateConfig, trained: Trained) -> ParallelText:
+    """The sentence pairs of the two files, or of the test text; UserError where they cannot be had."""
+    if (config.source_file is None) != (config.target_file is None):
+        raise UserError("one of --source-file and --target-file is missing; expected both, or none for the test text")
+    if config.source_file is not None and config.target_file is not None:
+        return read_pairs((config.source_file, config.target_file), trained.config, max_words=config.max_words)
+    with user_errors(ValueError, OSError):
+        return load_text(trained.config, "test")
+
+
 def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
     """Print perplexity, BLEU and chrF, and write them where asked for."""
     if config.out is not None:
         refuse_to_replace([config.out], overwrite=config.overwrite)
-    if (config.source_file is None) != (config.target_file is None):
-        raise UserError("one of --source-file and --target-file is missing; expected both, or none for the test text")
     trained = load_trained(config.run, device=config.device)
-    if config.source_file is not None and config.target_file is not None:
-        text = read_pairs((config.source_file, config.target_file), trained.config, max_words=config.max_words)
-    else:
-        with user_errors(ValueError, OSError):
-            text = load_text(trained.config, "test")
+    text = evaluated_text(config, trained)
     with user_errors(ValueError):
         found = translate(trained, text, config, progress=True)
     scores = {"BLEU": bleu(found, text, trained.config), "chrF": chrf(found, text, trained.config)}

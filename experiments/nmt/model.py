@@ -45,7 +45,7 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
             len(vocabulary), len(vocabulary), sizes=sizes, dropout=config.dropout, init_range=config.init_range,
             input_feed=config.input_feed, prior=prior(sizes.memory, 1), normalizer=normalizer,
             diagonal=DiagonalBias() if config.diagonal else None, words_from=config.words_from,
-            encoder=config.encoder,
+            encoder=config.encoder, null_word=config.null_word,
         )  # fmt: skip
 
     model = seeded_build(make, scheme.prior, seed=config.seed)
@@ -53,7 +53,7 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
     if scheme.amortised:
         network = AlignmentNetwork(
             model.source_embedding, model.target_embedding, hidden=config.hidden, layers=config.layers,
-            dropout=config.dropout,
+            dropout=config.dropout, null_word=config.null_word,
         )  # fmt: skip
         if config.posterior_from_prior:
             nn.init.zeros_(network.score.projection.weight)

@@ -34,6 +34,8 @@ _MEMORY = 1e9  # bytes that the posterior samples of one pass may take
 class BatchAlignment:
     """Weights between the word pieces of a batch and what they attend to; zeros at the padding of the source.
 
+    In a model with a NULL word that is the first of N.
+
     Attributes:
         prior: Mean of the prior ``[B, M, N]``; None where it is the same for all keys, or under soft attention.
         posterior: Samples of the posterior ``[S, B, M, N]``, or its mean where that is exact, with S = 1.
@@ -131,16 +133,17 @@ class EntropySums:
         for place, weights in enumerate((predictive, posterior)):
             self.sums[place] += torch.special.entr(weights.double()).sum(-1)[batch.target_mask].sum().cpu()
         self.count += int(batch.target_mask.sum())
-        self._add_spread(posterior.double(), batch)
+        null = trained.model.null_word is not None
+        self._add_spread(posterior.double(), batch, places=batch.source_mask.sum(1) + int(null))
         # under a sparse prior the posterior has the prior's keys, though it may be too small there for a number
         sparse = found.prior if isinstance(trained.model.attention.prior, SparseAlignmentPrior) else None
         sparse = posterior if isinstance(trained.family, SparseCategorical) else sparse
         if sparse is not None:
             self.support += int((sparse > 0).sum(-1)[batch.target_mask].sum())
 
-    def _add_spread(self, weights: Tensor, batch: Batch) -> None:
-        """Of weights ``[B, M, N]``: how near to uniform they are, and how much they move from word to word."""
-        mask, places, words = batch.target_mask, batch.source_mask.sum(1), batch.target_mask.sum(1)
+    def _add_spread(self, weights: Tensor, batch: Batch, *, places: Tensor) -> None:
+        """Of weights ``[B, M, N]`` at so many places: how near to uniform they are, and how much they move."""
+        mask, words = batch.target_mask, batch.target_mask.sum(1)
         entropy = torch.special.entr(weights).sum(-1) / places.clamp(min=2).log().unsqueeze(1)
         self.relative.add(entropy[mask & (places > 1).unsqueeze(1)])
         mean = (weights * mask.unsqueeze(-1)).sum(1) / words.unsqueeze(1)

@@ -27,7 +27,8 @@ class Hypothesis:
         score: What it is ranked by, the log probability over the length penalty.
         finished: Whether it ends by the end token; else it was cut at the largest length.
         alignments: Rows on the simplex, one for each token, over the sentence's own words, ``[len(tokens), N]``: the
-            alignment given the token, or attention weights, see :func:`word_alignment`. None if not asked for.
+            alignment given the token, or attention weights, see :func:`word_alignment`. None if not asked for. What a
+            row lacks to one is the probability of NULL in a model that has it.
     """
 
     tokens: tuple[int, ...]
@@ -118,9 +119,9 @@ def align(
     tokens = torch.tensor(padded, device=device)
     state = start.select(torch.tensor([sentence for sentence, _ in pairs], device=device))
     rows = target_alignments(model, state, tokens[:, :-1], tokens[:, 1:], inference)
-    sizes = start.mask.sum(1).tolist()
+    sizes, first = start.mask.sum(1).tolist(), 0 if model.null_word is None else 1
     for (sentence, hypothesis), weights in zip(pairs, rows, strict=True):
-        own = weights[: len(hypothesis.tokens), : sizes[sentence]].clone()  # without the padding behind a view
+        own = weights[: len(hypothesis.tokens), first : sizes[sentence]].clone()  # without the padding behind a view
         aligned[sentence].append(replace(hypothesis, alignments=own))
     return aligned
 

@@ -25,9 +25,9 @@ from experiments.nmt.ibm_models import SentencePair
 from experiments.nmt.linking import combine_pairs
 from experiments.nmt.model import load_trained
 from experiments.sequence.alignments import predicts_by_posterior
-from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh
+from pyro_attention.analysis import Alignment, GoldAlignment, agreement, hard_alignment, read_pharaoh
 
-__all__ = ["BASELINES", "Aligned", "align_by_baseline", "align_by_networks"]
+__all__ = ["BASELINES", "Aligned", "align_by_baseline", "align_by_networks", "aligned_words", "word_pairs"]
 
 BASELINES: dict[BaselineName, str] = {
     "ibm1": "IBM Model 1",
@@ -65,6 +65,12 @@ class Aligned:
         """
         return [torch.special.entr(one.double()).sum(-1) for one, _ in self.posterior]
 
+    @property
+    def agreement(self) -> float:
+        """F1 between the links of one direction and of the other: every word with its most probable one."""
+        links = [[hard_alignment(part) for part in side] for side in zip(*self.posterior, strict=True)]
+        return agreement({"forward": links[0], "backward": [one.transposed() for one in links[1]]})[0, 1].item()
+
     @cached_property
     def combined(self) -> list[PairAlignment]:
         """The mean of both directions: the probability of each link, with samples where there are any."""
@@ -75,12 +81,12 @@ class Aligned:
         return list(zip(self.forward, self.backward, strict=True))
 
 
-def align_by_networks(forward: TranslationConfig, backward: TranslationConfig) -> Aligned:
-    """Align the test pairs by two finished runs; without the prior of Bayesian attention, which aligns nothing."""
+def align_by_networks(forward: TranslationConfig, backward: TranslationConfig, *, split: str = "test") -> Aligned:
+    """Align the pairs of a split by two finished runs; without the prior of Bayesian attention, which aligns nothing."""
     found = []
     for config in (forward, backward):
         trained = load_trained(Path(str(config.out)), device=config.device)
-        pairs = aligned_pairs(trained, load_text(config, "test"), num_samples=config.num_samples)
+        pairs = aligned_pairs(trained, load_text(config, split), num_samples=config.num_samples)
         # it sees the source alone, and is the same for every target word
         found.append([replace(pair, prior=None) for pair in pairs] if predicts_by_posterior(trained) else pairs)
     return Aligned(*found)
@@ -104,7 +110,7 @@ def align_by_baseline(name: BaselineName, train: ParallelText, test: ParallelTex
     text = [*pairs, *own] if with_test else pairs
     forward = train_em(text, model=name)
     backward = train_em([(target, source) for source, target in text], model=name)
-    return _aligned(
+    return aligned_words(
         own,
         [forward.link_probabilities(source, target) for source, target in own],
         [backward.link_probabilities(target, source) for source, target in own],
@@ -116,7 +122,8 @@ def word_pairs(text: ParallelText) -> list[SentencePair]:
     return [(source.split(), target.split()) for source, target in zip(text.source, text.target, strict=True)]
 
 
-def _aligned(pairs: Sequence[SentencePair], forward: Sequence[Tensor], backward: Sequence[Tensor]) -> Aligned:
+def aligned_words(pairs: Sequence[SentencePair], forward: Sequence[Tensor], backward: Sequence[Tensor]) -> Aligned:
+    """Weights ``[M, N]`` and ``[N, M]`` of every pair as alignments of its words."""
     found: tuple[list[PairAlignment], list[PairAlignment]] = ([], [])
     for (source, target), *weights in zip(pairs, forward, backward, strict=True):
         found[0].append(PairAlignment(list(source), list(target), None, weights[0].unsqueeze(0)))
@@ -143,7 +150,7 @@ def _eflomal(text: Sequence[SentencePair], own: Sequence[SentencePair]) -> Align
         with user_errors(ValueError):
             links = [list(read_pharaoh(folder / file).values())[-len(own) :] for file in ("forward", "backward")]
     weights = [[_ones(gold, *map(len, pair)) for gold, pair in zip(side, own, strict=True)] for side in links]
-    return _aligned(own, weights[0], [matrix.mT for matrix in weights[1]])
+    return aligned_words(own, weights[0], [matrix.mT for matrix in weights[1]])
 
 
 def _ones(gold: GoldAlignment, num_source: int, num_target: int) -> Tensor:

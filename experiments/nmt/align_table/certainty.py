@@ -15,7 +15,7 @@ from experiments.nmt.linking import combine_weights
 from pyro_attention.analysis import Alignment, GoldAlignment
 from pyro_attention.analysis.inputs import equal_tailed
 
-__all__ = ["DEFINITIONS", "CoverageCurve", "Links", "certainty", "coverage_curve", "linked_words"]
+__all__ = ["DEFINITIONS", "CoverageCurve", "Links", "calibration_error", "certainty", "coverage_curve", "linked_words"]
 
 BINS, LEVEL = 15, 0.9
 
@@ -88,7 +88,7 @@ def certainty(links: Links, soft_entropies: Sequence[Tensor] | None) -> dict[str
     if not len(links.right):
         return {}
     found = {
-        f"ece_{name}": _calibration_error(getattr(links, name), links.right) for name in ("mean", "product", "forward")
+        f"ece_{name}": calibration_error(getattr(links, name), links.right) for name in ("mean", "product", "forward")
     }
     uncertainty = {"probability": 1 - links.mean, "entropy": links.entropy}
     if links.width is not None:
@@ -104,7 +104,8 @@ def certainty(links: Links, soft_entropies: Sequence[Tensor] | None) -> dict[str
     }
 
 
-def _calibration_error(probabilities: Tensor, right: Tensor) -> float:
+def calibration_error(probabilities: Tensor, right: Tensor) -> float:
+    """Expected calibration error of links, of which there must be one."""
     return float(binary_calibration_error(probabilities.clamp(0, 1).float(), right.long(), n_bins=BINS))
 
 

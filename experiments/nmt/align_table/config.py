@@ -14,7 +14,7 @@ __all__ = ["AblationName", "AlignTable", "BaselineName"]
 
 BaselineName = Literal["ibm1", "ibm2", "diagonal", "eflomal"]
 AblationName = Literal[
-    "input_feed", "diagonal", "words_from", "encoder", "normalizer", "vocabulary", "posterior_from_prior"
+    "input_feed", "diagonal", "null_word", "words_from", "encoder", "normalizer", "vocabulary", "posterior_from_prior"
 ]  # fmt: skip
 
 
@@ -31,14 +31,15 @@ class AlignTable(TranslationOptions, SweepOptions):
         target: The other language.
         schemes: The schemes to train.
         ablations: Options of the scheme that is named by --ablated to change, one at a time: input_feed, diagonal,
-            words_from (where it is both, summing alignments out takes many times longer), encoder, normalizer
-            (temporal or softmax), vocabulary (a third of the word pieces) and posterior_from_prior.
+            null_word, words_from (where it is both, summing alignments out takes many times longer), encoder,
+            normalizer (temporal or softmax), vocabulary (a third of the word pieces) and posterior_from_prior.
         ablated: The scheme.
         baselines: Aligners beside them: ibm1 and ibm2, diagonal (as fast_align), and eflomal where it is installed.
         baselines_see_test: The baselines are trained on the test sentences too, without links, as is their custom.
         seeds: Number of seeds.
         input_feed: What the decoder goes on with: the expected context, or none, the words alone.
         diagonal: Attention prefers source words at the place of the target word, as far as a trained number says.
+        null_word: Words may be aligned to NULL, which stands for no source word; no link is written then.
         normalizer: What attention is normalised over, see the training.
         words_from: What a word is read from: both decoder state and context, or the context alone.
         encoder: What stands for a source word: lstm, which tells of the words around it, or words, a map of its own
@@ -70,6 +71,7 @@ class AlignTable(TranslationOptions, SweepOptions):
     seeds: PositiveInt = 3
     input_feed: Literal["expected", "none"] = "none"
     diagonal: bool = True
+    null_word: bool = False
     normalizer: NormalizerName = "softmax"
     words_from: Literal["both", "context"] = "context"
     encoder: Literal["lstm", "words"] = "lstm"

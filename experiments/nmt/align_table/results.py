@@ -17,7 +17,7 @@ from experiments.nmt.align_table.certainty import (
     coverage_curve,
     linked_words,
 )
-from experiments.nmt.align_table.scores import COMBINATIONS, Chosen, chosen_links, link_all, scores_of
+from experiments.nmt.align_table.scores import COMBINATIONS, FIXED, Chosen, chosen_links, link_all, scores_of
 from pyro_attention.analysis import GoldAlignment
 
 __all__ = ["KINDS", "RowResult", "row_result"]
@@ -31,15 +31,15 @@ class RowResult:
 
     Attributes:
         metrics: Means over seeds, by name.
-        counts: Counts of the posterior's chosen links, ``[seeds, sentences, 4]``.
-        ways: How these were chosen, each different way once.
+        counts: Counts of the posterior's links, ``[seeds, sentences, 4]``, by the way of FIXED, or "chosen".
+        ways: How the chosen ones were chosen, each different way once.
         links: The written links of the first seed.
         curve: The coverage curve of the first seed.
         network: Whether it is a network, and no baseline.
     """
 
     metrics: dict[str, float]
-    counts: Tensor
+    counts: dict[str, Tensor]
     ways: list[str]
     links: Links
     curve: CoverageCurve
@@ -64,6 +64,7 @@ def row_result(
         soft: Alignments of soft attention for each seed, whose entropy is compared.
     """
     seeds, chosen, links, curves = list[dict[str, float]](), list[Chosen](), list[Links](), list[CoverageCurve]()
+    counts: dict[str, list[Tensor]] = {}
     for number, one in enumerate(aligned):
         rates, best = _error_rates(one, gold)
         written = linked_words(one, best.links, gold)
@@ -72,13 +73,16 @@ def row_result(
         rates |= {f"aer at {share:.0%}": curve.aer_at(share) for share in coverage}
         seeds.append(rates)
         chosen.append(best)
+        for way in FIXED:
+            counts.setdefault(way, []).append(link_all(one.posterior, COMBINATIONS[way], gold).counts)
+        counts.setdefault("chosen", []).append(best.counts)
         links.append(written)
         curves.append(curve)
     names = dict.fromkeys(name for one in seeds for name in one)
     metrics = {name: fmean(one[name] for one in seeds if name in one) for name in names}
     ways = list(dict.fromkeys(way for best in chosen for way in best.ways))
-    counts = torch.stack([best.counts for best in chosen])
-    return RowResult(metrics, counts, ways, links[0], curves[0], network)
+    by_way = {way: torch.stack(rows) for way, rows in counts.items()}
+    return RowResult(metrics, by_way, ways, links[0], curves[0], network)
 
 
 def _error_rates(aligned: Aligned, gold: Sequence[GoldAlignment]) -> tuple[dict[str, float], Chosen]:

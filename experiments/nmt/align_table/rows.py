@@ -15,8 +15,8 @@ __all__ = ["DIRECTIONS", "Direction", "ablation_row", "row_options"]
 Direction = Literal["forward", "backward"]
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 _OWN = (
-    "input_feed", "diagonal", "words_from", "encoder", "normalizer", "posterior_from_prior", "embedding", "dropout",
-    "max_words", "max_epochs", "patience",
+    "input_feed", "diagonal", "null_word", "words_from", "encoder", "normalizer", "posterior_from_prior", "embedding",
+    "dropout", "max_words", "max_epochs", "patience",
 )  # fmt: skip
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from statistics import fmean
 
 from experiments.datasets.text.parallel_text import ParallelText
@@ -17,7 +19,8 @@ from experiments.nmt import train as nmt
 from experiments.nmt.align_table.aligned import BASELINES, Aligned, align_by_baseline, align_by_networks
 from experiments.nmt.align_table.certainty import DEFINITIONS
 from experiments.nmt.align_table.config import AlignTable
-from experiments.nmt.align_table.report import report_parts
+from experiments.nmt.align_table.kept import fingerprint, kept
+from experiments.nmt.align_table.report import report_parts, summarised
 from experiments.nmt.align_table.results import KINDS, RowResult, row_result
 from experiments.nmt.align_table.rows import DIRECTIONS, row_options
 from experiments.nmt.align_table.scores import COMBINATIONS
@@ -49,7 +52,7 @@ def run(config: AlignTable) -> dict[str, float]:
     configs = sweep.configs(TranslationConfig, rows, range(config.seeds))
     train, test, gold = _texts(next(iter(configs.values())))
     print("Training the baselines ...", flush=True)
-    found = _baselines(config, train, test, gold)
+    found = _baselines(config, sweep.folder / "baselines", train, test, gold)
     print("Training every scheme in both directions:", flush=True)
     trainings = sweep.train(nmt.run, configs, shown="val_ppl")
     print("Scoring ...", flush=True)
@@ -57,7 +60,7 @@ def run(config: AlignTable) -> dict[str, float]:
     with user_errors(ValueError):
         parts = report_parts(config, found, sweep.folder / "figures", sentences=len(gold), pairs=len(train))
     metrics = {f"{row}/{metric}": value for row, one in found.items() for metric, value in one.metrics.items()}
-    report = Report(f"Word alignment: {config.dataset}", name, parts)
+    report = Report(f"Word alignment: {config.dataset}", name, parts, summarised(found))
     return sweep.finish(report, trainings, metrics, _definitions(config))
 
 
@@ -73,11 +76,13 @@ def _texts(config: TranslationConfig) -> tuple[ParallelText, ParallelText, list[
 
 
 def _baselines(
-    config: AlignTable, train: ParallelText, test: ParallelText, gold: Sequence[GoldAlignment]
+    config: AlignTable, folder: Path, train: ParallelText, test: ParallelText, gold: Sequence[GoldAlignment]
 ) -> dict[str, RowResult]:
-    found = {}
+    found, with_test = {}, config.baselines_see_test
     for name in config.baselines:
-        aligned = align_by_baseline(name, train, test, with_test=config.baselines_see_test)
+        key = fingerprint(name, train, test, with_test=with_test)
+        make = partial(align_by_baseline, name, train, test, with_test=with_test)
+        aligned = kept(folder / f"{name}.npz", key, test, make)
         found[BASELINES[name]] = row_result([aligned], gold, coverage=config.coverage, network=False)
     return found
 
@@ -96,16 +101,17 @@ def _networks(
             values = [trainings.metrics[key][metric] for key in keys if metric in trainings.metrics[key]]
             if values:
                 result.metrics[metric] = fmean(values)
+        result.metrics["agreement"] = fmean(one.agreement for one in _aligned(trainings, row, split="val"))
         found[row] = result
     return found
 
 
-def _aligned(trainings: Trainings[TranslationConfig], row: str) -> list[Aligned]:
+def _aligned(trainings: Trainings[TranslationConfig], row: str, *, split: str = "test") -> list[Aligned]:
     """Alignments of every seed."""
     found = []
     for seed in trainings.seeds:
         forward, backward = (trainings.configs[row, direction, seed] for direction in DIRECTIONS)
-        found.append(align_by_networks(forward, backward))
+        found.append(align_by_networks(forward, backward, split=split))
     return found
 
 
@@ -122,6 +128,7 @@ def _definitions(config: AlignTable) -> Mapping[str, str]:
     texts |= {
         "precision": f"precision of the posterior, {chosen}; {how}",
         "recall": f"recall of the posterior, {chosen}; {how}",
+        "agreement": f"F1 between the most probable links of both directions on the validation text; {how}",
         "val_ppl": f"perplexity per word piece of the validation text, {how} and directions",
         "step_ms": f"milliseconds a training step, {how} and directions",
     }

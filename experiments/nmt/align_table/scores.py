@@ -14,7 +14,10 @@ from experiments.nmt.config import ProbabilityCombineName
 from experiments.nmt.linking import link_both
 from pyro_attention.analysis import Alignment, AlignmentScores, GoldAlignment, alignment_error_rate, hard_alignment
 
-__all__ = ["COMBINATIONS", "WAYS", "Chosen", "Interval", "Linked", "bootstrap", "chosen_links", "link_all", "scores_of"]
+__all__ = [
+    "COMBINATIONS", "FIXED", "WAYS", "Chosen", "Interval", "Linked", "bootstrap", "chosen_links", "link_all",
+    "scores_of",
+]  # fmt: skip
 
 Weights = tuple[Tensor, Tensor]  # of a pair in both directions, [M, N] and [N, M]
 Linker = Callable[[Tensor, Tensor], Alignment]
@@ -36,8 +39,9 @@ COMBINATIONS: dict[str, Linker] = {
     "union": partial(link_both, combine="union"),
     "grow-diag-final-and": partial(link_both, combine="grow-diag-final-and"),
     "mean, mbr": partial(link_both, combine="mean", method="mbr"),
-    "product, mbr": partial(link_both, combine="product", method="mbr"),
+    "geometric, mbr": partial(link_both, combine="geometric", method="mbr"),
 }
+FIXED = ("grow-diag-final-and", "geometric, mbr")  # ways that have nothing to be chosen by gold links
 _THRESHOLDS: dict[ProbabilityCombineName, tuple[float, ...]] = {
     "mean": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7),
     "product": (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5),

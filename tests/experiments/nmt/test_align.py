@@ -317,7 +317,7 @@ def test_probabilities_of_both_directions(align, reverse_run, tmp_path):
     assert links_of(tmp_path / "out").count("-") == sum(row["link"] == "1" for row in table)
 
 
-@pytest.mark.parametrize("combine", ["product", "mean"])
+@pytest.mark.parametrize("combine", ["product", "geometric", "mean"])
 def test_combined_probabilities_have_no_most_probable_link(align, reverse_run, combine, tmp_path, capsys):
     assert align("--reverse", reverse_run, "--symmetrise", combine) == 1
     assert (

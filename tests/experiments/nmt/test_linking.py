@@ -14,6 +14,7 @@ BACKWARD = torch.tensor([[0.8, 0.2], [0.1, 0.9], [0.6, 0.4]])
     ("combine", "expected"),
     [
         ("product", [[0.72, 0.01, 0.0], [0.04, 0.45, 0.12]]),
+        ("geometric", [[0.72**0.5, 0.1, 0.0], [0.2, 0.45**0.5, 0.12**0.5]]),
         ("mean", [[0.85, 0.1, 0.3], [0.2, 0.7, 0.35]]),
     ],
 )
@@ -30,6 +31,7 @@ def test_probabilities_of_both_directions(combine, expected):
         ("intersection", {"method": "threshold", "threshold": 0.25}, "0-0 1-1 2-1"),
         ("product", {"method": "threshold", "threshold": 0.1}, "0-0 1-1 2-1"),
         ("mean", {"method": "threshold", "threshold": 0.6}, "0-0 1-1"),
+        ("geometric", {"method": "threshold", "threshold": 0.1**0.5}, "0-0 1-1 2-1"),
         ("product", {"method": "mbr"}, "0-0 1-1"),  # 2 (.72 + .45) / (2 + 1.34), and with .12: less
     ],
 )

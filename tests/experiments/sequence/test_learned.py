@@ -94,9 +94,8 @@ def spread(weights):
     posterior = torch.rand(1, 2, 3, 4)  # at the padding anything
     posterior[0, 0] = torch.tensor(weights)
     posterior[0, 1, 0] = torch.tensor([1.0, 0, 0, 0])
-    trained = SimpleNamespace(
-        family=SimpleNamespace(kind="alignment"), model=SimpleNamespace(attention=SimpleNamespace(prior=None))
-    )
+    model = SimpleNamespace(attention=SimpleNamespace(prior=None), null_word=None)
+    trained = SimpleNamespace(family=SimpleNamespace(kind="alignment"), model=model)
     sums = EntropySums()
     sums.add(trained, batch, BatchAlignment(None, posterior))
     return sums.metrics["test_relative_entropy"], sums.metrics["test_attention_change"]

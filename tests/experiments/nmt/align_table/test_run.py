@@ -28,15 +28,29 @@ def test_end_to_end(tmp_path, capsys):
     page = tmp_path / "RESULTS.md"
     schemes = ("soft", "marginal", "weibull")
     options = TINY | {"out": tmp_path / "out", "results": page, "ablated": "marginal"}
-    metrics = run(AlignTable(schemes=schemes, ablations=("diagonal",), **options))
+    metrics = run(AlignTable(schemes=schemes, ablations=("diagonal", "null_word"), **options))
     printed = capsys.readouterr().out
-    for row in (*schemes, "marginal, diagonal False", "IBM Model 1", "Model 2 with a diagonal prior (as fast_align)"):
+    for row in (
+        *schemes,
+        "marginal, diagonal False",
+        "marginal, null_word True",
+        "IBM Model 1",
+        "Model 2 with a diagonal prior (as fast_align)",
+    ):
         assert f"\n{row}  " in printed
     for title in ("Links by the prior", "Against the baselines", "Ablations", "Is the uncertainty worth something?"):
         assert title in printed
     assert read_metrics(tmp_path / "out") == pytest.approx(metrics)
     names = {name.rpartition("/")[2] for name in metrics if name.startswith("weibull/")}
-    assert {"posterior aer, chosen", "posterior aer, product, mbr", "ece_mean", "aer at 50%", "precision"} <= names
+    assert {
+        "posterior aer, chosen",
+        "posterior aer, geometric, mbr",
+        "ece_mean",
+        "aer at 50%",
+        "precision",
+        "agreement",
+    } <= names
+    assert "has the largest agreement of both directions" in printed
     priors = {row for row in schemes if f"{row}/prior aer, intersection" in metrics}
     # soft attention has none, and that of weibull, which sees the source alone, aligns nothing
     assert priors == {"marginal"}
@@ -49,9 +63,9 @@ def test_end_to_end(tmp_path, capsys):
     assert pictures == ["alignment-toy-aer.png", "alignment-toy-calibration.png"]
     assert "Word alignment: toy" in page.read_text()
     # rows are added to what is there, and nothing is trained again
-    runs = tmp_path / "out" / "runs"
-    before = {path: path.stat().st_mtime_ns for path in runs.glob("*/checkpoints/best.safetensors")}
-    assert len(before) == 8
+    files = [*tmp_path.glob("out/runs/*/checkpoints/best.safetensors"), *tmp_path.glob("out/baselines/*.npz")]
+    before = {path: path.stat().st_mtime_ns for path in files}
+    assert len(before) == 10 + 3
     again = run(AlignTable(schemes=("marginal",), baselines=("ibm1",), resume=True, **options))
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert {name: again[name] for name in again if "aer" in name} == {
@@ -79,6 +93,7 @@ def test_rows_and_directions():
     [
         ("input_feed", "expected"),
         ("diagonal", False),
+        ("null_word", True),
         ("words_from", "both"),
         ("encoder", "words"),
         ("normalizer", "temporal"),

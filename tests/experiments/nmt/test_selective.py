@@ -1,0 +1,92 @@
+"""The most certain translations, and text from elsewhere."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from experiments.datasets.text.batches import EncodedText
+from experiments.harness.cli import run_commands
+from experiments.nmt.config import COMMANDS
+from experiments.nmt.data import load_text
+from experiments.nmt.evaluation import bleu, translate
+from experiments.nmt.model import load_trained
+from experiments.nmt.selective import MEASURES, translation_uncertainty
+from experiments.sequence.model import model_arguments
+from models.decoding.next_word import next_word_log_probs
+
+
+def command_line(*arguments):
+    return run_commands(COMMANDS, name="experiments.nmt", arguments=[str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def trained(translation_run):
+    return load_trained(translation_run, device="cpu")
+
+
+def test_uncertainty_of_a_translation_by_its_words(trained):
+    text = load_text(trained.config, "test")
+    translations = translate(trained, text)
+    found = translation_uncertainty(trained, text, translations)
+    assert list(found) == ["log probability", "entropy", "attention"]
+    data = EncodedText(text, trained.vocabulary)
+    data.targets = [torch.tensor(one.tokens, dtype=torch.int64) for one in translations]
+    for place in range(len(text)):
+        batch, parts = data[[place]], []
+        source, mask, target_in, target_out, _ = model_arguments(batch)
+        state = trained.model.start(trained.model.encode(source, mask), mask)
+        for step, wanted in zip(trained.model.steps(state, target_in), target_out[0].tolist(), strict=True):
+            log_probs = next_word_log_probs(trained.model, step)[0].double()
+            parts.append((-log_probs[wanted], torch.special.entr(log_probs.exp()).sum()))
+        expected = torch.tensor(parts).mean(0).tolist()
+        measured = [found["log probability"][place].item(), found["entropy"][place].item()]
+        assert measured == pytest.approx(expected, rel=1e-4)
+    assert (found["attention"] >= 0).all()
+    assert (found["attention"] <= found["entropy"] + 1e-6).all()
+
+
+def test_deterministic_attention_has_no_doubt_about_where_to_look(reverse_run):
+    soft = load_trained(reverse_run, device="cpu")
+    text = load_text(soft.config, "test").first(2)
+    assert list(translation_uncertainty(soft, text, translate(soft, text))) == ["log probability", "entropy"]
+
+
+def test_scores_at_coverage_and_text_from_elsewhere(trained, translation_run, tmp_path, capsys):
+    out = tmp_path / "selective.json"
+    options = ["--coverage", "[0.5]", "--out-of-domain", "[toy]", "--pairs", 4, "--sum-over", "all", "--out", out]
+    assert command_line("selective", translation_run, *options) == 0
+    printed = capsys.readouterr().out
+    assert "kept" in printed
+    assert "toy" in printed
+    numbers = json.loads(out.read_text())
+    text = load_text(trained.config, "test").first(4)
+    translations = translate(trained, text)
+    certain = translation_uncertainty(trained, text, translations)["entropy"].argsort()[:2].tolist()
+    half = bleu([translations[place] for place in certain], text.chosen(certain), trained.config).score
+    assert numbers["BLEU at 50% by entropy"] == pytest.approx(half)
+    whole = bleu(translations, text, trained.config).score
+    assert [numbers[f"BLEU at 100% by {measure}"] for measure in MEASURES] == pytest.approx([whole] * 3)
+    assert 0 <= numbers["auroc of toy by entropy"] <= 1
+    assert numbers["definitions"].keys() == numbers.keys() - {"definitions"}
+    assert not any(isinstance(value, float) and math.isnan(value) for value in numbers.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--coverage", "[1.5]"], "--coverage has 1.5, expected shares of the translations"),
+        (["--coverage", "[0]"], "coverage"),
+        (["--source-file", "new.de"], "one of --source-file and --target-file is missing"),
+        (["--out-of-domain", "[hansards_fr_en]"], "hansards"),
+    ],
+)
+def test_what_can_not_be(translation_run, options, message, capsys, monkeypatch):
+    monkeypatch.setattr("experiments.nmt.selective.translate", None)  # refused before
+    try:
+        code = command_line("selective", translation_run, *options)
+    except SystemExit as exit:  # options that the command line refuses
+        code = exit.code
+    assert code != 0
+    assert message in capsys.readouterr().err
