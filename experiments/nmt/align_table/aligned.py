@@ -82,7 +82,7 @@ class Aligned:
 
 
 def align_by_networks(forward: TranslationConfig, backward: TranslationConfig, *, split: str = "test") -> Aligned:
-    """Align the pairs of a split by two finished runs; without the prior of Bayesian attention, which aligns nothing."""
+    """Align the pairs of a split by two runs; without the prior of Bayesian attention, which aligns nothing."""
     found = []
     for config in (forward, backward):
         trained = load_trained(Path(str(config.out)), device=config.device)
