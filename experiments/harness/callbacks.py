@@ -18,7 +18,7 @@ import lightning.pytorch as pl
 import numpy as np
 import pyro
 import torch
-from lightning.fabric.loggers import Logger
+from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from torch import Tensor
 from tqdm import tqdm

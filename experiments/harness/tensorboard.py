@@ -9,7 +9,7 @@ from experiments.files import UserError, unwritable
 from experiments.harness.options import DeviceOptions
 
 if TYPE_CHECKING:
-    from lightning.fabric.loggers import Logger
+    from lightning.fabric.loggers.logger import Logger
 
 __all__ = ["event_files", "require_logger", "tensorboard_logger"]
 
@@ -36,7 +36,7 @@ def event_files(folder: Path) -> list[Path]:
 
 def tensorboard_logger(folder: Path) -> Logger:
     """Lightning's logger for the folder of a run, without the files that an earlier part of the run has left."""
-    from lightning.fabric.loggers import TensorBoardLogger
+    from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 
     for file in event_files(folder):
         try:

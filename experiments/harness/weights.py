@@ -76,5 +76,5 @@ def bad_file(path: Path, problem: str) -> UserError:
 def _checksum(weights: Mapping[str, Tensor]) -> str:
     found = 0
     for name in sorted(weights):
-        found = crc32(weights[name].reshape(-1).view(torch.uint8).numpy(), crc32(name.encode(), found))
+        found = crc32(weights[name].reshape(-1).view(torch.uint8).numpy().data, crc32(name.encode(), found))
     return f"{found:08x}"
