@@ -56,6 +56,7 @@ CORA = f"{GRAPHS} --graphs [cora] --num-samples 2"
 HEADLINES = f"{TRAINING} --vocabulary 280 --width 8 --heads 2 --length 40 --headline-length 12 --batch-size 8 --beam 2"
 PIECES = "--vocabulary 270 --width 8 --max-epochs 1 --num-samples 2"
 BERT = f"{TRAINING} --length 20 --batch-size 8"
+QUESTION_ROWS = "--rows [soft,WC] --max-epochs 1 --num-samples 2 --train-share 0.5"
 BENCHMARK = "--rounds 1 --out bench"
 COMPARE = f"{SWEEP} --base-epochs 1 --hidden 8 --vocabulary 300 --num-samples 2 --beam 1"
 COMPARE_CAPTIONS = f"{COMPARE} --epochs 1"
@@ -205,16 +206,33 @@ CHAINS: dict[str, list[Step]] = {
         Step("python -m experiments.pretrain_table --dataset english --sentences 20000 --max-epochs 6 "
              "--finetune-epochs 3", PRETRAINING, PRETRAINING_FILES),
     ],
+    "where it helps": [
+        Step("python -m experiments.where_it_helps", "--out where.md", ("where.md",)),
+    ],
     "glue": [
         Step(f"{FINETUNE} glue rte --model FOLDER --guide weibull --data-root DIR --precision bf16-mixed --out RUN",
              BERT, run_files("RUN")),
         Step(f"{FINETUNE} predict RUN my.txt", "", ("my.txt.tsv",)),
+    ],
+    "glue table, as in the results": [
+        table(
+            f"{FINETUNE} table --model all-MiniLM-L6-v2 --max-epochs 3 --num-samples 5 --precision bf16-mixed "
+            "--pooling pair --seeds 1",
+            "--model FOLDER --rows [soft,WC] --tasks [mrpc] --max-epochs 1 --num-samples 2 --precision 32",
+        ),
     ],
     "glue table": [
         table(f"{FINETUNE} table --model FOLDER", "--rows [soft,WC] --tasks [rte] --max-epochs 1 --num-samples 2"),
     ],
     "squad v1": [
         Step(f"{FINETUNE} qa v1 --model FOLDER --data-root DIR --out RUN", f"{BERT} --stride 8", run_files("RUN")),
+        Step(f"{FINETUNE} predict RUN questions.txt", "--num-samples 2", ("questions.txt.jsonl",)),
+    ],
+    "squad table": [
+        table(f"{FINETUNE} qa-table v1 --model FOLDER --data-root DIR", QUESTION_ROWS),
+    ],
+    "squad table, default folder": [
+        table(f"{FINETUNE} qa-table v1 --model FOLDER", QUESTION_ROWS),
     ],
     "squad v2": [
         Step(f"{FINETUNE} qa v2 --model FOLDER --data-root DIR --out RUN", f"{BERT} --stride 8", run_files("RUN")),
@@ -278,6 +296,9 @@ NOT_RUN: dict[str, str] = {
     "git clone https://github.com/pyro-attention/pyro-attention": "nothing is published there yet",
     "cd pyro-attention": "the folder of the clone",
     "pip install -e '.[experiments,cluster]'": "needs a network",
+    'pip install "accelerate>=1.1"': "needs a network",
+    "pip install arviz": "needs a network",
+    "pip install tensorboard": "needs a network",
     "make constraints": "needs a network",
     "make test-all": "runs this",
     "python -m experiments...": "stands for all of them",

@@ -32,6 +32,7 @@ def write_files(folder: Path, photographs: dict[str, Any]) -> None:
     for name in ("some.en", "a.en"):
         write_lines(folder / name, text.target)
     write_lines(folder / "my.txt", [f"{WORDS[place]} {WORDS[0]}\t{WORDS[1]}" for place in range(3)])
+    write_lines(folder / "questions.txt", [f"{' '.join(WORDS)}\t{WORDS[0]} {WORDS[1]}"])
     write_lines(folder / "FILE", ["Police met officials in Rome, they said.", "The president left town on June 12."])
     (folder / "my.jpg").write_bytes(photograph(COLOURS["red"]))
 
