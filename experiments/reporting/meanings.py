@@ -62,13 +62,14 @@ TASKS = (
     Task("label_noise-([^-]+)-.+", "GLUE", "text", "noise"),
     Task("train_share-([^-]+)-.+", "GLUE", "text", "labels"),
     Task("out_of_domain-([^-]+)-.+", "GLUE", "text", "doubt"),
+    Task("squad-([^-]+)-.+", "answers in texts", "text", "accuracy"),
     Task("caption(?:s|ing)-(.+)", "captions", "pictures", "captions"),
     Task("vqa-studies-(.+)", "questions about pictures", "pictures", "labels"),
     Task("vqa-(.+)", "questions about pictures", "pictures", "accuracy"),
 )
 
 Better = Literal["higher", "lower"]
-_PERCENT = ("accuracy", "ROC AUC", "F1", "Matthews", "Pearson", "Spearman")
+_PERCENT = ("accuracy", "EM", "ROC AUC", "F1", "Matthews", "Pearson", "Spearman")
 # Which numbers are better, and the question that a metric answers whatever its section asks. None: neither are.
 _METRICS: dict[str, tuple[Better | None, str]] = {
     **{name: ("higher", "") for metric in _PERCENT for name in (metric, f"{metric} %")},

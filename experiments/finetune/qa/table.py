@@ -106,8 +106,8 @@ def _differences(trainings: Trainings[QaConfig], row: str) -> Row:
         resampled = resampled_difference(
             trainings, keys[:1], keys[1:], partial(_resampled, metric=metric), kinds, factor=100
         )
-        cells[f"{head} %, by seeds"] = paired_difference(ours, baseline).text()
-        cells[f"{head} %, by questions"] = resampled.text()
+        cells[f"minus {BASELINE} ({head} %)"] = paired_difference(ours, baseline).text()
+        cells[f"minus {BASELINE} ({head} %), by questions"] = resampled.text()
     return cells
 
 
