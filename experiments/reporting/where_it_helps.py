@@ -152,7 +152,9 @@ def page_of(results: str) -> str:
     for question, title in QUESTIONS.items():
         rows = [one.cells() for one in found if one.question == question]
         parts += [f"## {title}", markdown_table(rows) if rows else "No section has a difference with an interval yet."]
-    columns = "\n".join(f"* A column `{pattern}` {reason}." for pattern, reason in LEFT_OUT.items())
+    columns = "\n".join(
+        f"* A column *{pattern.replace('.+', '...')}* {reason}." for pattern, reason in LEFT_OUT.items()
+    )
     parts += ["## Left out", "\n".join([*unread, columns])]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 

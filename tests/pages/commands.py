@@ -228,6 +228,13 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{FINETUNE} qa v1 --model FOLDER --data-root DIR --out RUN", f"{BERT} --stride 8", run_files("RUN")),
         Step(f"{FINETUNE} predict RUN questions.txt", "--num-samples 2", ("questions.txt.jsonl",)),
     ],
+    "squad table, as in the results": [
+        table(
+            f"{FINETUNE} qa-table v1 --model all-MiniLM-L6-v2 --rows '[\"soft\"]' --max-epochs 2 --num-samples 3 "
+            "--precision bf16-mixed --seeds 1 --train-share 0.25",
+            f"--model FOLDER {QUESTION_ROWS} --precision 32",
+        ),
+    ],
     "squad table": [
         table(f"{FINETUNE} qa-table v1 --model FOLDER --data-root DIR", QUESTION_ROWS),
     ],
