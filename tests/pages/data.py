@@ -25,7 +25,7 @@ def write_files(folder: Path, photographs: dict[str, Any]) -> None:
     write_data(folder / "DIR")
     write_coco(folder / "DIR" / "coco", photographs)
     write_text(folder / "FOLDER")
-    write_bert(folder / "FOLDER", positions=128)
+    write_bert(folder / "FOLDER", positions=256)
     text = toy_translation(0, train=1, val=1, test=8)["test"]
     for name in ("some.de", "new.de", "a.de"):
         write_lines(folder / name, text.source)
