@@ -72,6 +72,8 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
     _hold(folder)
     for name in (*_FILES, *_CHECKPOINTS):
         remove_partials(folder / name)
+    for partial in _drawn_partly(folder):
+        partial.unlink(missing_ok=True)
     present = _present(folder)
     _refuse_links(folder)
     if present and config.overwrite:
@@ -222,9 +224,15 @@ def _written(folder: Path) -> Iterator[Path]:
     yield from (folder / name for name in (*_FILES, *_CHECKPOINTS))
     if not (folder / "figures").is_symlink():
         yield from (path for path in (folder / "figures").glob("*.png") if drawn_here(path))
-        yield from (folder / "figures").glob(".*.png.*.partial")
+    yield from _drawn_partly(folder)
     if not (folder / "tensorboard").is_symlink():
         yield from event_files(folder)
+
+
+def _drawn_partly(folder: Path) -> list[Path]:
+    """Temporary files of pictures that a killed process has left."""
+    figures = folder / "figures"
+    return [] if figures.is_symlink() else [path for path in figures.glob(".*.png.*.partial") if not path.is_dir()]
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,6 +101,7 @@ def test_every_dimension_has_a_name_of_the_site_or_of_a_plate(drawn):
     for name, tensor in samples.items():
         assert len(set(dims[name])) == len(dims[name]) == tensor.dim() - 1
         own = {f"{name}_{part}" for part in ("head", "query", "key", "edge", "dim_0", "dim_1")}
+        own.add(f"{name}.batch")  # the plate of a site whose windows have a batch of their own
         assert set(dims[name]) <= own | PLATES
         for dim, size in zip(dims[name], tensor.shape[1:], strict=True):
             assert sizes.setdefault(dim, size) == size

@@ -174,7 +174,7 @@ CHAINS: dict[str, list[Step]] = {
         Step("python -m experiments.graph --graph my_graph.npz --guide weibull --prior contextual --out runs/mine",
              f"{TRAINING}", drawn("runs/mine")),
     ],
-    "bam1": [table("python -m experiments.table bam1 --seeds 10", CORA, "pictures/bam1.png")],
+    "bam1": [table("python -m experiments.table bam1 --seeds 10", CORA, "pictures/bam1*.png")],
     "normalizers": [table("python -m experiments.table normalizers", CORA, "pictures/*.png")],
     "normalizers, five seeds": [table("python -m experiments.table normalizers --seeds 5", CORA, "pictures/*.png")],
     "search": [table("python -m experiments.search bam1", GRAPHS)],

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from functools import partial
+from typing import get_args
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from experiments.nmt.config import TranslationConfig
 from experiments.nmt.evaluation import batches
 from experiments.nmt.figures import differing_places
 from experiments.nmt.model import build
+from experiments.reporting.claims import Verdict
 from experiments.reporting.columns import summary_rows
 
 TINY = {"seeds": 2, "base_epochs": 1, "hidden": 8, "vocabulary": 300, "num_samples": 2, "beam": 1, "workers": 1}
@@ -40,7 +42,7 @@ def test_compare_end_to_end(tmp_path, capsys):
     assert "warning: soft, seed 0: the network predicts words hardly better than their frequencies do" in warned
     for scheme in SCHEMES:
         assert f"\n{scheme}  " in printed
-    assert printed.count("holds: ") + printed.count("does not hold: ") == 4
+    assert sum(printed.count(f"\n{verdict}: ") for verdict in get_args(Verdict)) == 4
     assert "IBM Model 1" in printed
     assert "K-max BLEU" in page.read_text()
     assert "--seeds 2" in page.read_text()
