@@ -18,21 +18,8 @@ from experiments.harness.options import BatchOptions, Device, HalfOpenUnitInterv
 from guides.options import PosteriorOptions
 
 __all__ = [
-    "COMMANDS",
-    "SMALL_TASKS",
-    "FineTuneOptions",
-    "GlueConfig",
-    "GlueName",
-    "GlueSearchConfig",
-    "GlueStudyConfig",
-    "GlueTableConfig",
-    "GuideName",
-    "ManyRuns",
-    "Pooling",
-    "PredictConfig",
-    "RowName",
-    "RowOptions",
-    "StudyName",
+    "COMMANDS", "SMALL_TASKS", "FineTuneOptions", "GlueConfig", "GlueName", "GlueSearchConfig", "GlueStudyConfig",
+    "GlueTableConfig", "GuideName", "ManyRuns", "Pooling", "PredictConfig", "RowName", "RowOptions", "StudyName",
 ]  # fmt: skip
 
 Pooling = Literal["head", "mean", "pair"]

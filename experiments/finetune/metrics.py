@@ -21,7 +21,7 @@ METRICS: Mapping[GlueName, tuple[str, ...]] = {
     "sst2": ("accuracy",),
     "stsb": ("pearson", "spearman"),
 }
-"""Metrics of each task; the first one chooses the epoch."""
+"""Metrics of each task; tables compare the first one, and settings are chosen by it."""
 
 _TEXTS = {
     "accuracy": "fraction of correct classes",
@@ -33,7 +33,7 @@ _TEXTS = {
 
 
 def main_metric(task: GlueName) -> str:
-    """Name of the metric that chooses the epoch, and that tables compare."""
+    """Name of the metric that tables compare, and that settings are chosen by."""
     return METRICS[task][0]
 
 

@@ -32,8 +32,8 @@ _HAS_ANSWER = "; questions with an answer alone (HasAns)"
 _OWN = {
     "val_score": "mean F1 on the validation part after the last epoch, with the best no-answer threshold, attention at "
     "its mean",
-    "val_loss": "mean negative log probability of first and last token of a window on the validation part at the best "
-    "epoch, attention at its mean, nats",
+    "val_loss": "mean negative log probability of first and last token of a window on the validation part after the "
+    "last epoch, attention at its mean, nats",
     "left_out": "number of training questions left out, as no window holds their whole answer",
     **{
         f"{part}_{name}": f"number of {text} of the {part} part"
