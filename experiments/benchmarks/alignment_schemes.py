@@ -16,6 +16,7 @@ if __name__ == "__main__":  # ahead of the other imports, which --help does not 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal, get_args
 
 import torch
@@ -27,6 +28,7 @@ from experiments.benchmarks.memory import measure
 from experiments.benchmarks.timing import training_step
 from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive
+from experiments.harness.options import Precision
 from guides.inference_network import AlignmentNetwork
 from guides.schemes import build_scheme
 from models.nmt import Translation, TranslationSizes
@@ -41,9 +43,10 @@ QUANTITIES = report.quantities("that of soft attention", clock=" and Adam")
 
 @dataclass(frozen=True)
 class Sizes(enumeration.Sizes):
-    """Sizes of a batch, and the most keys of a sparse alignment: an untrained network has so many for every word."""
+    """Sizes of a batch, the most keys of a sparse alignment (an untrained network has so many), and the arithmetic."""
 
     top_k: int = 3
+    precision: Precision = "32"
 
 
 def make_step(contestant: Contestant, sizes: Sizes) -> Callable[[], Tensor]:
@@ -59,7 +62,9 @@ def make_step(contestant: Contestant, sizes: Sizes) -> Callable[[], Tensor]:
     target = torch.randint(sizes.vocabulary, (sizes.batch, sizes.targets))
     masks = [torch.ones_like(words, dtype=torch.bool) for words in (source, target)]
     loss = scheme.elbo(model, scheme.guide(model, network))
-    return training_step(loss, source, masks[0], target, target, masks[1], learning_rate=0.0)
+    step = training_step(loss, source, masks[0], target, target, masks[1], learning_rate=0.0)
+    mixed = torch.autocast(source.device.type, torch.bfloat16, enabled=sizes.precision == "bf16-mixed")
+    return mixed(step)
 
 
 @exclusive
@@ -68,16 +73,20 @@ def run(config: AlignmentSchemesConfig) -> dict[str, float]:
     report.open_folder(config.out, SCRIPT, config.threads)
     metrics: dict[str, float] = {}
     sizes = Sizes(0, vocabulary=config.vocabulary, top_k=config.top_k)
-    for sources in report.progress(config.sources, "size"):
-        measured = measure(make_step, CONTESTANTS, replace(sizes, sources=sources), rounds=config.rounds)
-        metrics |= report.sized_metrics(f"{sources}_sources", *measured)
-    rows = report.rows_by_size(metrics, "sources", {f"{n}_sources": str(n) for n in config.sources}, CONTESTANTS)
+    shown = dict[str, str]()
+    for sources, precision in report.progress(list(product(config.sources, config.precisions)), "size"):
+        size = replace(sizes, sources=sources, precision=precision)
+        measured = measure(make_step, CONTESTANTS, size, rounds=config.rounds)
+        metrics |= report.sized_metrics(name := f"{sources}_sources/{precision}", *measured)
+        shown[name] = f"{sources}, {precision}"
+    rows = report.rows_by_size(metrics, "sources, precision", shown, CONTESTANTS)
     text = (
         f"Training steps (forward, backward, Adam) of a translation model, untrained, by inference scheme: "
         f"{sizes.batch} sentences of {sizes.targets} words, width {sizes.width}, two layers, {sizes.vocabulary} "
-        f"tokens. Sparse alignments are top-k sparsemax with k = {sizes.top_k}, and have so many keys at every word "
-        f"before training; marginal and categorical_enum sum over all sources. Medians of {config.rounds} interleaved "
-        f"rounds, ratios to soft attention in the same round (10-90 %); memory at the peak beyond that before."
+        f"tokens; in 32 bits, and with matrix products in bfloat16. Sparse alignments are top-k sparsemax with "
+        f"k = {sizes.top_k}, and have so many keys at every word before training; marginal and categorical_enum sum "
+        f"over all sources. Medians of {config.rounds} interleaved rounds, ratios to soft attention of the same "
+        f"precision in the same round (10-90 %); memory at the peak beyond that before."
     )
     report.publish(
         SCRIPT, metrics, QUANTITIES, rows, out=config.out, page=config.results,

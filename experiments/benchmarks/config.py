@@ -6,7 +6,7 @@ from typing import Literal
 
 from jsonargparse.typing import PositiveFloat, PositiveInt
 
-from experiments.harness.options import Device
+from experiments.harness.options import Device, Precision
 
 __all__ = [
     "EDGES",
@@ -57,6 +57,7 @@ class AlignmentSchemesConfig:
 
     Args:
         sources: Numbers of source positions.
+        precisions: Arithmetic of the steps.
         vocabulary: Number of tokens.
         top_k: Most keys of a sparse alignment.
         out: Folder for metrics.json and environment.json.
@@ -66,6 +67,7 @@ class AlignmentSchemesConfig:
     """
 
     sources: tuple[PositiveInt, ...] = (10, 25)
+    precisions: tuple[Precision, ...] = ("32", "bf16-mixed")
     vocabulary: PositiveInt = 10_000
     top_k: PositiveInt = 3
     out: Path = Path("runs", "bench", "alignment_schemes")

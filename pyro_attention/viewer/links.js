@@ -3,12 +3,15 @@ const MOST_LINKS = 8;
 const DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const WIDTH = 124;
 
+// The last digit stands for the largest sample of the panel.
+const samplesOf = (panel, digits) => [...digits].map((digit) => (panel.largest * DIGITS.indexOf(digit)) / 63);
+
 // Mean, ends of the interval and samples of one link; without samples the mean alone.
 const linkOf = (panel, row, column) => {
   panel.found ??= panel.links.map((links) => new Map(links.map((link) => [link[0], link])));
   const mean = panel.mean[row][column];
   const link = panel.found[row]?.get(column);
-  return link ? { mean, low: link[1], high: link[2], samples: link[3] } : { mean };
+  return link ? { mean, low: link[1], high: link[2], samples: samplesOf(panel, link[3]) } : { mean };
 };
 
 const widthOf = (panel, row, column) => {
@@ -18,15 +21,15 @@ const widthOf = (panel, row, column) => {
 
 const intervalText = (link) => (link.samples ? `${percent(link.low).replace(" %", "")} to ${percent(link.high)}` : "");
 
-const strip = (link) => {
-  const at = (weight) => 4 + (weight / 1000) * (WIDTH - 8);
+const strip = (link, end) => {
+  const at = (weight) => 4 + (weight / end) * (WIDTH - 8);
   const found = draw("svg", { width: WIDTH, height: 20, class: "strip", "aria-hidden": "true" });
-  found.append(draw("line", { x1: at(0), x2: at(1000), y1: 10, y2: 10, class: "axis" }));
+  found.append(draw("line", { x1: at(0), x2: at(end), y1: 10, y2: 10, class: "axis" }));
   if (link.samples) {
     const width = Math.max(1, at(link.high) - at(link.low));
     found.append(draw("rect", { x: at(link.low), y: 5, width, height: 10, rx: 2, class: "interval" }));
-    for (const digit of link.samples) {
-      const x = at((1000 * DIGITS.indexOf(digit)) / 63);
+    for (const sample of link.samples) {
+      const x = at(sample);
       found.append(draw("line", { x1: x, x2: x, y1: 2, y2: 18, class: "sample" }));
     }
   }
@@ -60,8 +63,8 @@ const linksSentence = (panels, names, shown, level) =>
     return `${names[number]}: ${texts.join(", ") || "nothing above 1 %"}.`;
   }).join(" ") + (panels.some((panel) => panel.count > 1) ? ` In brackets the ${level} credible interval.` : "");
 
-const linksTable = (panels, names, { shown, left }, { caption, level, active, gold }) => {
-  const heads = ["weights", "0 to 100 %", "mean", `${level} interval`];
+const linksTable = (panels, names, { shown, left }, { caption, level, active, gold, end }) => {
+  const heads = ["weights", `0 to ${end / 10} %`, "mean", `${level} interval`];
   const head = make("tr", {}, ...heads.map((one) => make("th", { scope: "col" }, one)));
   const table = make("table", { class: "linktable" }, make("caption", {}, caption), make("thead", {}, head));
   for (const one of shown) {
@@ -69,7 +72,7 @@ const linksTable = (panels, names, { shown, left }, { caption, level, active, go
     const word = make("tr", {}, make("th", { scope: "rowgroup", colspan: 4, dir: "auto" }, one.word, mark));
     const rows = panels.map((panel, number) => {
       const link = one.links[number];
-      return make("tr", {}, make("td", { class: "name" }, names[number]), make("td", {}, strip(link)),
+      return make("tr", {}, make("td", { class: "name" }, names[number]), make("td", {}, strip(link, end)),
         make("td", {}, percent(link.mean)), make("td", {}, intervalText(link)));
     });
     table.append(make("tbody", { class: one.place === active.other ? "current" : "" }, word, ...rows));

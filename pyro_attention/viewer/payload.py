@@ -74,22 +74,28 @@ def payload(view: View) -> dict[str, Any]:
 
 
 def _panel(panel: Panel) -> dict[str, Any]:
-    mean = panel.samples.mean(0)
+    mean, largest = panel.samples.mean(0), math.ceil(1000 * panel.samples.max().item() - 1e-3)  # not 51 of .05
     return {
         "group": panel.group,
         "name": panel.name,
         "count": len(panel.samples),
         "mean": _per_mille(mean),
         "uncertainty": _per_mille(_uncertainty(mean)),
-        "links": _links(panel.samples) if len(panel.samples) > 1 else [],
+        "largest": largest,
+        "links": _links(panel.samples, max(1, largest)) if len(panel.samples) > 1 else [],
     }
 
 
-def _links(samples: Tensor) -> list[list[list[Any]]]:
-    """Of each row the links that may be at least LEAST: column, ends of the interval, and samples as digits to 63."""
+def _links(samples: Tensor, largest: int) -> list[list[list[Any]]]:
+    """Of each row the links that may be at least LEAST: column, ends of the interval, and samples as digits.
+
+    The digit 63 stands for the largest sample, so that small weights are as exact as large ones.
+    """
     mean, low, high = equal_tailed(samples, LEVEL)
     kept = torch.linspace(0, len(samples) - 1, min(len(samples), MOST_SAMPLES)).round().long()
-    digits = torch.tensor(list(_DIGITS), dtype=torch.uint8)[(63 * samples[kept]).round().long()]
+    digits = torch.tensor(list(_DIGITS), dtype=torch.uint8)[
+        (63_000 / largest * samples[kept]).round().clamp_max(63).long()
+    ]
     text, count = digits.permute(1, 2, 0).contiguous().numpy().tobytes().decode("ascii"), len(kept)
     ends, columns = torch.stack([_rounded(low), _rounded(high)], -1).tolist(), mean.size(1)
     found: list[list[list[Any]]] = [[] for _ in range(len(mean))]

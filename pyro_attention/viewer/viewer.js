@@ -4,7 +4,7 @@
   const part = (name) => root.querySelector(`[data-part="${name}"]`);
   const index = parsed("viewer-index");
   const level = percent(1000 * index.level);
-  const state = { view: null, number: -1, chosen: new Set(), active: null, least: 0, colours: "mean" };
+  const state = { view: null, number: -1, chosen: new Set(), active: null, least: 0, colours: "mean", end: 1000 };
   let lines = []; // {side, panel, buttons}
   let matrices = []; // {panel, rows, cells, heads}
 
@@ -185,11 +185,24 @@
     showActive();
   };
 
+  // All panels of a view have one scale, also those that are not shown: showing more changes no colour.
+  const showScale = () => {
+    const { panels, source, target } = state.view;
+    const values = panels.flatMap((panel) => target.flatMap((_, row) => source.map((_, column) => valueOf(panel, row, column))));
+    state.end = scaleEnd(values.reduce((a, b) => Math.max(a, b), 0));
+    part("ticks").replaceChildren(...[0, 0.1, 0.25, 0.5, 1].map((share) => {
+      const mark = make("span", {}, `${share * state.end / 10} %`);
+      mark.style.insetInlineStart = `${100 * Math.sqrt(share)}%`;
+      return mark;
+    }));
+  };
+
   const paintMatrices = () => {
+    showScale();
     for (const { panel, cells } of matrices) {
       cells.forEach((row, place) => row.forEach((cell, column) => {
         const value = valueOf(panel, place, column);
-        paint(cell, value);
+        paint(cell, value, state.end);
         cell.textContent = value < 10 ? "" : Math.round(value / 10);
       }));
     }
@@ -208,7 +221,7 @@
           const from = panel ?? (active.panel ? shownPanels().find((one) => panelKey(one) === active.panel) : null) ?? main;
           value = side === "source" ? valueOf(from, active.place, place) : valueOf(from, place, active.place);
         }
-        paint(button, value);
+        paint(button, value, state.end);
         button.classList.toggle("current", chosen);
         if (side === "target") {
           button.style.setProperty("--unsure", `${main.uncertainty[place] / 10}%`);
@@ -248,9 +261,10 @@
     const names = shortNames(panels);
     const caption = `${active.side === "target" ? "attends to" : "is attended to by"} (${view.names[other]})`;
     part("sentence").textContent = linksSentence(panels, names, found.shown, level);
+    const end = scaleEnd(Math.max(...view.panels.map((panel) => panel.largest)));
     const gold = (place) => (view.gold ?? []).some(([source, target]) =>
       (active.side === "target" ? target === active.place && source === place : source === active.place && target === place));
-    part("table").replaceChildren(...linksTable(panels, names, found, { caption, level, active, gold }));
+    part("table").replaceChildren(...linksTable(panels, names, found, { caption, level, active, gold, end }));
   };
 
   const point = (event) => {
@@ -284,11 +298,6 @@
     paintMatrices();
     showActive();
   });
-  for (const tick of [0, 100, 250, 500, 1000]) {
-    const mark = make("span", {}, percent(tick));
-    mark.style.insetInlineStart = `${100 * shade(tick)}%`;
-    part("ticks").append(mark);
-  }
 
   prepareList();
   choose(0);

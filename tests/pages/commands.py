@@ -130,6 +130,8 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{CAPTIONING} train --dataset coco --guide weibull --data-root DIR --out RUN", PHOTOGRAPHS,
              run_files("RUN")),
         Step(f"{CAPTIONING} show RUN --images '[3]'", "", ("RUN/figures/*-3-*.png",)),
+        Step(f"{CAPTIONING} show RUN --photo my.jpg --html", "",
+             ("RUN/figures/*-photo-0-attention.png", "RUN/figures/captions.html")),
         Step(f"{CAPTIONING} show RUN --html", "", ("RUN/figures/captions.html",)),
     ],
     "flickr8k": [

@@ -7,9 +7,10 @@ start a browser takes seconds.
 import shutil
 
 import pytest
+import torch
 
 from pyro_attention.analysis import GoldAlignment
-from pyro_attention.viewer import heads_view, write_viewer
+from pyro_attention.viewer import RegionView, heads_view, write_viewer
 from tests.viewer.samples import MARKUP, caption, draws, pair
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -84,6 +85,27 @@ def test_pointing_at_a_word_shows_its_links(opened):
     page.locator(".matrix tbody tr").nth(3).locator("td").nth(0).hover()
     assert page.locator("[data-part=word]").text_content() == "stands (English)"
     assert page.locator(".linktable tbody.current th").text_content() == "das"
+
+
+@pytest.mark.slow
+def test_small_weights_have_a_scale_of_their_own(opened):
+    """Over many regions all weights are small: neither colours nor intervals end at 100 %."""
+    samples = torch.full((30, 2, 36), 0.02)
+    samples[:, 0, 7], samples[:, 1] = torch.linspace(0.06, 0.08, 30), 1 / 36
+    picture = torch.zeros(12, 12, dtype=torch.uint8)
+    view = RegionView(words=["a", "dog"], picture=picture, grid=(6, 6), posterior=samples)
+    page = opened(view)
+    word(page, "a").hover()
+    ticks = page.locator("[data-part=ticks] span").all_text_contents()
+    assert ticks == ["0 %", "1 %", "2.5 %", "5 %", "10 %"]
+    assert colours(page, page.locator(".line.picture"))[7] == pytest.approx(0.7**0.5, abs=0.01)
+    table = page.locator("[data-part=table]")
+    assert table.locator("thead th").nth(1).text_content() == "0 to 10 %"
+    drawn = (
+        table.locator("svg").first.locator(".sample").evaluate_all("all => all.map(e => Number(e.getAttribute('x1')))")
+    )
+    assert len(set(drawn)) > 10
+    assert max(drawn) == pytest.approx(4 + 0.8 * 116, abs=1)
 
 
 @pytest.mark.slow

@@ -108,6 +108,14 @@ def test_samples_are_drawn_evenly(count):
     assert max(steps) - min(steps) <= 2
 
 
+def test_small_samples_are_as_exact_as_large_ones():
+    samples = torch.linspace(0.02, 0.05, 30).view(-1, 1, 1).expand(-1, 1, 20)
+    view = RegionView(words=["dog"], picture=torch.zeros(4, 5, dtype=torch.uint8), grid=(4, 5), posterior=samples)
+    (panel,) = payload(view)["panels"]
+    assert panel["largest"] == 50
+    assert len(set(panel["links"][0][0][3])) == 30
+
+
 def test_numbers_of_the_list():
     sure, unsure = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5, 0.5]])
     words = {"source": ["a", "b"], "target": ["x"]}

@@ -25,6 +25,6 @@ def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = run(config)
     assert "sparse_marginal ratio" in capsys.readouterr().out
     assert read_metrics(tmp_path) == pytest.approx(metrics)
-    assert metrics["3_sources/soft/ratio"] == 1
-    assert len(metrics) == len(CONTESTANTS) * len(QUANTITIES)
-    assert "| 3 |" in page.read_text()
+    assert metrics["3_sources/bf16-mixed/soft/ratio"] == 1
+    assert len(metrics) == 2 * len(CONTESTANTS) * len(QUANTITIES)
+    assert "| 3, 32 |" in page.read_text()
