@@ -25,11 +25,13 @@ CREATE_VENV = $(PYTHON) -m venv $(VENV)
 PIP_INSTALL = $(BIN)/python -m pip install $(PIP_ARGS)
 endif
 
-.PHONY: help demo test test-all lint docs figures bench constraints clean
+.PHONY: help install demo test test-all lint docs figures bench constraints clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## only install, into .venv
 
 demo: $(STAMP) ## compare the kinds of attention on a small task
 	$(BIN)/python -m experiments.compare --resume

@@ -286,6 +286,7 @@ CI = ".github/workflows/ci.yml::make "
 ELSEWHERE: dict[str, str] = {
     "make demo": "Makefile::$(BIN)/python -m experiments.compare --resume",  # which stands above
     "make test": f"{CI}lint test",
+    "make install": f"{CI}lint test",  # which begin with it
     "make lint": f"{CI}lint test",
     "make docs": f"{CI}docs",
     "make bench": "tests/experiments/benchmarks/test_suite.py::test_end_to_end",
