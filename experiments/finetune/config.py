@@ -37,8 +37,9 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
     Args:
         model: Folder of the pretrained model and its tokenizer, or its name on the hub; it has to be given.
         guide: Posterior of the attention; soft is ordinary deterministic attention.
-        kl_weight: Weight of the KL, which is summed over all attention weights of an example: hundreds of thousands of
-            them, or millions, against one label.
+        kl_weight: Weight of the KL of one attention weight: it multiplies the KL of an example, divided by the mean
+            number of attention weights of the training examples. Of the sum the same weight would suit one length
+            alone: a sentence of 10 tokens has some thousands of weights against its label, one of 128 over a million.
         kl_warmup: Share of the steps in which that weight rises from 0.
         learning_rate: Largest learning rate of AdamW; it rises for a tenth of the steps and then falls, linearly. The
             default suits small models such as MiniLM; 2e-5 to 5e-5 is usual for BERT and larger ones.
@@ -53,7 +54,7 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
 
     model: str = ""
     guide: GuideName = "soft"
-    kl_weight: NonNegativeFloat = 1e-7
+    kl_weight: NonNegativeFloat = 0.01
     kl_warmup: ClosedUnitInterval = 0.2
     learning_rate: PositiveFloat = 1e-4
     prior_learning_rate: PositiveFloat = 1e-3

@@ -57,6 +57,11 @@ class EncodedPairs(Dataset[PairBatch]):
         }
         return PairBatch(inputs, self.labels[list(places)])
 
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of every example."""
+        return [len(row["input_ids"]) for row in self.rows]
+
     def loader(self, **options: Any) -> DataLoader[PairBatch]:
         """Batches of similar lengths; options as of :class:`EpochSampler`."""
         sampler = EpochSampler([row["input_ids"] for row in self.rows], pool=_POOL, **options)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import Any, Generic, TypeVar
 
 import pyro
@@ -37,7 +38,8 @@ from pyro_attention.posterior.passes import Noise
 from pyro_attention.schedules import Constant, Linear
 
 __all__ = [
-    "FineTuned", "FineTuning", "PairModel", "PairTraining", "Tuned", "build", "no_guide", "predictions", "prepare",
+    "FineTuned", "FineTuning", "PairModel", "PairTraining", "Tuned", "attention_weights", "build", "no_guide",
+    "predictions", "prepare",
 ]  # fmt: skip
 
 Config = TypeVar("Config", bound=FineTuneOptions)
@@ -212,12 +214,12 @@ class FineTuned(Tuned[GlueConfig, PairTraining]):
     """A network that classifies or grades sentences."""
 
 
-def build(config: GlueConfig, *, examples: int = 1) -> FineTuned:
+def build(config: GlueConfig, *, lengths: Sequence[int] = (1,)) -> FineTuned:
     """Load the pretrained network and make it ready for training.
 
     Args:
         config: How.
-        examples: Number of training examples, which says how many steps the KL weight rises for.
+        lengths: Tokens of every training example, which say what the KL weight is and how many steps it rises for.
 
     Raises:
         UserError: There is no such model, or it cannot be used for this.
@@ -232,7 +234,7 @@ def build(config: GlueConfig, *, examples: int = 1) -> FineTuned:
         )
     parts = prepare(
         config, tokenizer, AutoModelForSequenceClassification, partial(PairModel, pooling=config.pooling),
-        examples=examples, id2label=labels, label2id=places,
+        lengths=lengths, id2label=labels, label2id=places,
     )  # fmt: skip
     return FineTuned(config, PairTraining(*parts, config).to(resolve_device(config.device)), tokenizer)
 
@@ -243,7 +245,7 @@ def prepare(
     head: Any,
     wrap: Callable[[nn.Module], Model],
     *,
-    examples: int,
+    lengths: Sequence[int],
     **options: Any,
 ) -> tuple[Model, Any, AttentionELBO]:
     """Load a pretrained network as a Pyro model, with its guide and objective.
@@ -253,7 +255,7 @@ def prepare(
         tokenizer: That of the network.
         head: One of the Auto classes of transformers.
         wrap: Makes a Pyro model of the network.
-        examples: Number of training examples of an epoch.
+        lengths: Tokens of every training example.
         options: Of the configuration of the output layer.
 
     Raises:
@@ -268,9 +270,10 @@ def prepare(
             network = bayesian(network, prior=_prior(config))
     model = wrap(network)
     guide: Any = no_guide if config.guide == "soft" else AttentionGuide(model, _family(config))
-    steps = math.ceil(examples / (config.batch_size * config.processes)) * config.max_epochs
+    steps = math.ceil(len(lengths) / (config.batch_size * config.processes)) * config.max_epochs
+    weight = config.kl_weight / attention_weights(network.config, lengths)
     pyro.set_rng_seed(config.seed)  # the noise of the first step does not depend on the prior
-    return model, guide, AttentionELBO(kl_weight=_kl_weight(config, steps))
+    return model, guide, AttentionELBO(kl_weight=_kl_weight(config, weight, steps))
 
 
 def no_guide(*_: Any) -> None:
@@ -290,6 +293,17 @@ def _prior(config: FineTuneOptions) -> partial[Prior]:
     return made
 
 
-def _kl_weight(config: FineTuneOptions, steps: int) -> Callable[[int], float]:
+def attention_weights(config: Any, lengths: Sequence[int]) -> float:
+    """Mean number of attention weights of an example, over examples of some lengths, in all layers and heads.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> attention_weights(BertConfig(num_hidden_layers=2, num_attention_heads=3), [1, 3])
+        30.0
+    """
+    return config.num_hidden_layers * config.num_attention_heads * fmean(length**2 for length in lengths)
+
+
+def _kl_weight(config: FineTuneOptions, weight: float, steps: int) -> Callable[[int], float]:
     warmup = round(config.kl_warmup * steps)
-    return Linear(warmup, config.kl_weight) if warmup else Constant(config.kl_weight)
+    return Linear(warmup, weight) if warmup else Constant(weight)

@@ -11,6 +11,7 @@ from experiments.finetune.data import EncodedPairs, noisy_labels, share_of
 from experiments.finetune.evaluation import definitions, evaluate, kinds, outputs_of, save_predictions
 from experiments.finetune.model import FineTuned, build
 from experiments.finetune.out_of_domain import foreign_parts
+from experiments.finetune.pretrained import load_tokenizer
 from experiments.finetune.training import check_model, drop_weights, fit_scored, run_name, training_metrics
 from experiments.harness.folder import exclusive, open_run
 from experiments.harness.results import read_metrics, write_metrics
@@ -47,10 +48,10 @@ def run(config: GlueConfig) -> dict[str, float]:
         return metrics
     with user_errors(ValueError, OSError):
         train, noisy = training_part(config, texts["train"])
-        trained = build(config, examples=len(train))
-        texts["train"] = train
-        texts.update(foreign)
-        data = {part: EncodedPairs(text, trained.tokenizer, length=config.length) for part, text in texts.items()}
+        texts = texts | {"train": train} | foreign
+        tokenizer = load_tokenizer(config.model)
+        data = {part: EncodedPairs(text, tokenizer, length=config.length) for part, text in texts.items()}
+        trained = build(config, lengths=data["train"].lengths)
     loaders = (
         data["train"].loader(sentences=config.batch_size, seed=config.seed),
         data["val"].loader(sentences=64, shuffle=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyro
@@ -89,16 +90,16 @@ class QaTuned(Tuned[QaConfig, SpanTraining]):
     """A network that answers questions."""
 
 
-def build(config: QaConfig, *, windows: int = 1) -> QaTuned:
+def build(config: QaConfig, *, lengths: Sequence[int] = (1,)) -> QaTuned:
     """Load the pretrained network and make it ready for training.
 
     Args:
         config: How.
-        windows: Number of training windows, which says how many steps the KL weight rises for.
+        lengths: Tokens of every training window, which say what the KL weight is and how many steps it rises for.
 
     Raises:
         UserError: There is no such model, or it cannot be used for this.
     """
     tokenizer = load_tokenizer(config.model)
-    parts = prepare(config, tokenizer, AutoModelForQuestionAnswering, SpanModel, examples=windows, num_labels=2)
+    parts = prepare(config, tokenizer, AutoModelForQuestionAnswering, SpanModel, lengths=lengths, num_labels=2)
     return QaTuned(config, SpanTraining(*parts, config).to(resolve_device(config.device)), tokenizer)

@@ -51,7 +51,7 @@ def run(config: QaConfig) -> dict[str, float]:
     with user_errors(ValueError, OSError):
         tokenizer = load_tokenizer(config.model)
         data = {part: Windows(asked, tokenizer, config, train=part == "train") for part, asked in questions.items()}
-        trained = build(config, windows=len(data["train"]))
+        trained = build(config, lengths=data["train"].lengths)
     trained.module.validation = data["val"]
     loaders = (
         loader_of(data["train"], sentences=config.batch_size, seed=config.seed),

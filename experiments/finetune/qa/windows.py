@@ -101,6 +101,11 @@ class Windows(Dataset[WindowBatch]):
     def __len__(self) -> int:
         return len(self.windows)
 
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of every window."""
+        return [len(window.inputs["input_ids"]) for window in self.windows]
+
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> WindowBatch:
         _, places = index
         chosen = [self.windows[place] for place in places]

@@ -11,8 +11,9 @@ from transformers import AutoModelForSequenceClassification
 
 from experiments.files import UserError
 from experiments.finetune.config import COMMANDS, GlueConfig, PredictConfig
+from experiments.finetune.data import PairBatch
 from experiments.finetune.evaluation import definitions, outputs_of
-from experiments.finetune.model import PairModel, build
+from experiments.finetune.model import PairModel, attention_weights, build
 from experiments.finetune.predict import load_trained, predict_file
 from experiments.finetune.train import run
 from experiments.harness.cli import run_commands
@@ -84,6 +85,20 @@ def test_prior_networks_train_and_the_guide_is_stochastic(finished, data):
     priors = [name for name in new if "latent_attention.prior" in name]
     assert priors
     assert all(not torch.equal(old[name], new[name]) for name in priors if name.endswith("weight"))
+
+
+def test_the_kl_of_long_texts_does_not_drown_their_labels(finished):
+    """Of one weight it grows with the logarithm of the length; summed over all, it would with the square as well."""
+    parts = []
+    for length in (8, 32):
+        module = build(replace(finished, kl_weight=0.01, kl_warmup=0.0), lengths=[length] * 4).module
+        inputs = {"input_ids": torch.randint(5, 20, (4, length)), "attention_mask": torch.ones(4, length).long()}
+        module.objective(*module.arguments(PairBatch(inputs, torch.tensor([0, 1, 1, 0]))))
+        kl = sum(module.objective.elbo.kl_record.values())
+        parts.append(float(module.objective.elbo.current_kl_weight() * kl / 4))
+        weights = 4 * attention_weights(module.objective.model.network.config, [length])
+        assert parts[-1] == pytest.approx(0.01 * float(kl) / weights)
+    assert 1 < parts[1] / parts[0] < 3
 
 
 def test_training_that_is_interrupted_goes_on_with_the_same_numbers(data, tmp_path, monkeypatch):
