@@ -79,7 +79,7 @@ TOPICS = {
     "posterior": Topic(
         "Posterior samples and predictions",
         "What one does with a trained guide.",
-        ("posterior.predictive", "check", "posterior"),
+        ("posterior.predictive", "posterior.exact", "check", "posterior"),
     ),
     "analysis": Topic(
         "Analysis of uncertainty",

@@ -39,6 +39,7 @@ from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO
 from pyro_attention.output import AttentionOutput
+from pyro_attention.posterior.exact import exact_alignments
 from pyro_attention.posterior.predictive import Prediction, predict, sample_posterior
 from pyro_attention.site_names import name_sites
 
@@ -114,6 +115,7 @@ __all__ = [
     "Weibull",
     "WeibullWeights",
     "check_model",
+    "exact_alignments",
     "name_sites",
     "predict",
     "sample_posterior",

@@ -1,0 +1,94 @@
+"""The exact posterior of alignments, by Bayes' rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+
+from pyro_attention._guide_runs import is_attention_site
+from pyro_attention.families.alignment import CategoricalAlignment, Marginal
+from pyro_attention.guide import AttentionGuide
+from pyro_attention.objectives.enumeration import AlignmentELBO
+
+__all__ = ["exact_alignments"]
+
+
+def exact_alignments(
+    model: Callable[..., Any], *args: Any, max_plate_nesting: float = float("inf"), **kwargs: Any
+) -> dict[str, Tensor]:
+    r"""Exact posterior of every alignment given what the model observes: no guide, no samples.
+
+    .. math:: p(z = n \mid x, y) = \frac{p(z = n \mid x)\, f(y \mid z = n)}{\sum_m p(z = m \mid x)\, f(y \mid z = m)}
+
+    It is read from the gradient of the log evidence. So it is also right where several alignments explain one
+    observation together, as those of several layers do: each has its marginal posterior then. The cost is that of a
+    training step under :class:`Marginal`. Dropout is as the training mode of the modules says.
+
+    Args:
+        model: A Pyro model whose attention sites all have an alignment prior (:class:`AlignmentPrior` or
+            :class:`SparseAlignmentPrior`), with the queries in plates.
+        args: Arguments of the model, with the observations.
+        max_plate_nesting: Number of nested plates; guessed by one more run of the model when omitted.
+        kwargs: Keyword arguments of the model.
+
+    Returns:
+        For every attention site its posterior probabilities, as rows of attention weights ``[..., 1, N]``. A query that
+        is masked out by ``poutine.mask`` has seen nothing, and keeps its prior.
+
+    Raises:
+        ValueError: An attention site has another prior, there is none, or the evidence is not finite.
+
+    Example:
+        >>> import pyro, torch
+        >>> from pyro_attention import AlignmentPrior, Dense, LatentAttention
+        >>> attention, values = LatentAttention("alignment", AlignmentPrior()), torch.tensor([[[0.0], [1.0], [2.0]]])
+        >>> def model(scores, y):
+        ...     with pyro.plate("queries", len(y)):
+        ...         mean = attention(scores, values, layout=Dense(event_dim=2)).context.squeeze(-1).squeeze(-1)
+        ...         pyro.sample("y", pyro.distributions.Normal(mean, 0.5), obs=y)
+        >>> exact_alignments(model, torch.zeros(2, 1, 3), torch.tensor([0.0, 2.0]))["alignment"].mul(100).round().int()
+        tensor([[[88, 12,  0]],
+        <BLANKLINE>
+                [[ 0, 12, 88]]], dtype=torch.int32)
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2.
+    """
+    guide, tilted = AttentionGuide(model, Marginal()), _Tilted()
+    elbo = AlignmentELBO(max_plate_nesting=max_plate_nesting)
+    with torch.enable_grad():
+        loss = elbo.differentiable_loss(model, tilted(guide), *args, **kwargs)
+    slopes = torch.autograd.grad(loss, [tilt for tilt, _ in tilted.sites.values()])
+    found = {}
+    for (name, (_, prior)), slope in zip(tilted.sites.items(), slopes, strict=True):
+        weights = (prior - slope).clamp_min(0)
+        found[name] = weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+    return found
+
+
+class _Tilted(Messenger):
+    r"""Multiplies the prior of every alignment by :math:`e^{\epsilon_n}`, normalised; stands around the guide.
+
+    At :math:`\epsilon = 0` the log evidence has the slope :math:`p(z = n \mid y) - p(z = n)`.
+
+    Attributes:
+        sites: The tilt, which is zero, and the prior probabilities of every site.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sites: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["is_observed"] or not is_attention_site(msg):
+            return
+        prior: CategoricalAlignment = msg["infer"]["prior"]
+        # the evidence of a minibatch counts each of its items scale times
+        tilt = torch.zeros_like(prior.mean_value, requires_grad=True)
+        scale = torch.as_tensor(msg["scale"])[..., None, None]
+        self.sites[msg["name"]] = tilt, prior.mean_value.detach()
+        scores = prior.logits.unsqueeze(-2) + tilt / scale
+        msg["infer"]["prior"] = CategoricalAlignment(scores, layout=prior.possible_layout)
