@@ -56,7 +56,8 @@ def run_commands(commands: Mapping[str, Command] | str, *, name: str, arguments:
 def command_line(script: str, config: Any, *, always: Sequence[str] = ()) -> str:
     """The command that repeats a run: the options that say what is computed, where they are not the script's defaults.
 
-    ``script`` is the module with what is given by position; the options in ``always`` are named in any case.
+    ``script`` is the module with what is given by position; the options in ``always`` are named in any case. Of a file
+    or folder that is among them the name is shown; the others say where something is, not what is computed.
     """
     from experiments.harness.options import SweepOptions
 
@@ -64,13 +65,15 @@ def command_line(script: str, config: Any, *, always: Sequence[str] = ()) -> str
     how = {field.name for field in fields(SweepOptions)}
     for field in fields(config):
         value = getattr(config, field.name)
-        if field.default is MISSING or field.name in how or isinstance(value, Path):
+        if field.default is MISSING or field.name in how or (isinstance(value, Path) and field.name not in always):
             continue
         if field.name in always or value != field.default:
             option = field.name.replace("_", "-")
             if isinstance(value, bool):  # a switch, without a value
                 parts.append(f"--{option}" if value else f"--no-{option}")
                 continue
+            if isinstance(value, Path):
+                value = value.name
             value = f"'{json.dumps(value)}'" if isinstance(value, tuple) else value
             parts.append(f"--{option} {value}")
     return " ".join(parts)

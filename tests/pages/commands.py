@@ -138,6 +138,11 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{CAPTIONING} train --dataset flickr8k --guide weibull --data-root DIR --out RUN", PHOTOGRAPHS,
              run_files("RUN")),
     ],
+    "captions of photographs": [
+        table(f"{CAPTIONING} table --dataset flickr8k --encoder-weights mobilenet_v2_imagenet.safetensors --seeds 3",
+              "--rows [soft,WC] --base-epochs 1 --epochs 1 --vocabulary 300 --hidden 8 --batch-size 8 --num-samples 2 "
+              "--size 64"),
+    ],
     "kl estimators": [
         table("python -m experiments.kl_estimators", "--guides [soft,weibull] --max-epochs 1 --hidden 8 --pairs 2"),
     ],

@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
+from torchvision.models import mobilenet_v2
+
 from experiments.datasets.text.toy_translation import toy_translation
 from pyro_attention.analysis import write_pharaoh
 from tests.experiments.captioning.tiny_captions import COLOURS, photograph, write_flickr8k
@@ -35,6 +38,8 @@ def write_files(folder: Path, photographs: dict[str, Any]) -> None:
     write_lines(folder / "questions.txt", [f"{' '.join(WORDS)}\t{WORDS[0]} {WORDS[1]}"])
     write_lines(folder / "FILE", ["Police met officials in Rome, they said.", "The president left town on June 12."])
     (folder / "my.jpg").write_bytes(photograph(COLOURS["red"]))
+    weights = mobilenet_v2(weights=None, num_classes=1001).state_dict()  # with one for "background"
+    safetensors.torch.save_file(weights, folder / "mobilenet_v2_imagenet.safetensors")
 
 
 def write_data(root: Path) -> None:

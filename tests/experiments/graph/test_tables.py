@@ -180,6 +180,8 @@ STUDY = studies.StudyConfig(name="label_rate", seeds=4, rows=("soft",), out=Path
         (STUDY, (), "--rows '[\"soft\"]' --seeds 4"),
         (replace(STUDY, seeds=3), ("seeds", "patience"), "--patience 100 --rows '[\"soft\"]' --seeds 3"),
         (GraphConfig(learnable=True, kl_weight=0.0), (), "--kl-weight 0.0 --learnable"),
+        (replace(STUDY, data_root=Path("data")), (), "--rows '[\"soft\"]' --seeds 4"),
+        (replace(STUDY, data_root=Path("where", "data")), ("data_root",), "--data-root data --rows '[\"soft\"]' --seeds 4"),
     ],
 )
 def test_command_line_names_what_differs_from_the_defaults(
