@@ -180,14 +180,14 @@ STUDY = studies.StudyConfig(name="label_rate", seeds=4, rows=("soft",), out=Path
         (STUDY, (), "--rows '[\"soft\"]' --seeds 4"),
         (replace(STUDY, seeds=3), ("seeds", "patience"), "--patience 100 --rows '[\"soft\"]' --seeds 3"),
         (GraphConfig(learnable=True, kl_weight=0.0), (), "--kl-weight 0.0 --learnable"),
-        (replace(STUDY, data_root=Path("data")), (), "--rows '[\"soft\"]' --seeds 4"),
-        (replace(STUDY, data_root=Path("where", "data")), ("data_root",), "--data-root data --rows '[\"soft\"]' --seeds 4"),
+        (GraphConfig(graph=Path("where", "mine.npz")), (), ""),
+        (GraphConfig(graph=Path("where", "mine.npz")), ("graph",), "--graph mine.npz"),
     ],
 )
 def test_command_line_names_what_differs_from_the_defaults(
     config: object, always: tuple[str, ...], options: str
 ) -> None:
-    assert command_line("script", config, always=always) == f"python -m script {options}"
+    assert command_line("script", config, always=always) == f"python -m script {options}".rstrip()
 
 
 @pytest.mark.parametrize(
