@@ -263,6 +263,9 @@ CHAINS: dict[str, list[Step]] = {
     "blocked attention": [
         Step(f"{BENCH}.blocked_attention", f"{BENCHMARK} --lengths [8]", ("bench/metrics.json", "bench/*.png")),
     ],
+    "alignment schemes": [
+        Step(f"{BENCH}.alignment_schemes", f"{BENCHMARK} --sources [3] --vocabulary 6", ("bench/metrics.json",)),
+    ],
     "enumeration": [
         Step(f"{BENCH}.enumeration", f"{BENCHMARK} --sources [2] --vocabulary 10", ("bench/metrics.json",)),
     ],
