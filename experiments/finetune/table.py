@@ -152,14 +152,14 @@ def _head(task: GlueName) -> str:
 
 def _text(config: GlueTableConfig, trainings: Trainings[GlueConfig]) -> str:
     one = next(iter(trainings.configs.values()))
-    settings = settings_text(config.rows)
+    settings = f" {settings_text(config.rows)}".rstrip()
     share = f" SST-2 is trained on {config.sst2_share:.0%} of its examples." if "sst2" in config.tasks else ""
     comparisons = len(config.tasks) * len(config.rows)
     return (
         f"{LEGEND} {one.max_epochs} epochs of batches of {one.batch_size}, AdamW with learning rate "
         f"{one.learning_rate:g} (prior networks {one.prior_learning_rate:g}), linear warm-up over a tenth of the steps "
         f"and linear decay, at most {one.length} tokens, pooling {one.pooling}, precision {one.precision}, "
-        f"{one.num_samples} samples. {settings}{share} RTE and CoLA are tested on GLUE's development parts, as their "
+        f"{one.num_samples} samples.{settings}{share} RTE and CoLA are tested on GLUE's development parts, as their "
         f"test labels are not public, MRPC, STS-B and SST-2 on the test parts of their publishers; the temperature is "
         f"chosen on other examples, held out of the training part where the task has no other part.\n\n"
         f"Mean ± standard deviation over {config.seeds} seeds. Differences to {BASELINE} of the same seed have two "

@@ -128,7 +128,7 @@ def _text(config: QaTableConfig, trainings: Trainings[QaConfig]) -> str:
         for part in ("train", "val", "test")
     }
     share = f", {config.train_share:.0%} of the training questions, drawn by the seed" if config.train_share < 1 else ""
-    settings = settings_text(config.rows)
+    settings = f" {settings_text(config.rows)}".rstrip()
     threshold = (
         " Whether a question gets no answer is decided by a threshold, that of the best F1 on the validation part."
         if config.task == "v2"
@@ -139,7 +139,7 @@ def _text(config: QaTableConfig, trainings: Trainings[QaConfig]) -> str:
         f"{LEGEND} {one.max_epochs} epochs of batches of {one.batch_size} windows of at most {one.length} tokens "
         f"(stride {one.stride}), AdamW with learning rate {one.learning_rate:g} (prior networks "
         f"{one.prior_learning_rate:g}), linear warm-up over a tenth of the steps and linear decay, precision "
-        f"{one.precision}, {one.num_samples} samples. {settings}\n\n"
+        f"{one.precision}, {one.num_samples} samples.{settings}\n\n"
         f"Trained on {counts['train']}{share}; validation: {counts['val']}; tested on {counts['test']} of the "
         f"development file. The parts have different articles; the network of the last epoch is kept.{threshold} EM "
         f"and F1 are those of the official evaluation. The paper fine-tuned ALBERT-base, a larger model, on all of "
