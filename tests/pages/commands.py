@@ -106,7 +106,7 @@ CHAINS: dict[str, list[Step]] = {
     ],
     # translation
     "own text": [
-        Step(f"{NMT} train --dataset own --text FOLDER --guide categorical_enum --hidden 256 --vocabulary 4000 "
+        Step(f"{NMT} train --dataset own --text FOLDER --guide categorical_enum --hidden 128 --vocabulary 2000 "
              "--out RUN", TEXT, drawn("RUN")),
         Step(f"{NMT} align RUN some.de some.en --out alignments --table", "",
              ("alignments/alignments.txt", "alignments/probabilities.tsv", "alignments/**/*.png")),
