@@ -43,7 +43,7 @@ def run(config: TableConfig) -> dict[str, float]:
     if "soft" not in rows:
         raise UserError("rows lack soft, which the others are compared with; add it")
     name, free = f"captioning-{config.dataset}-{config.encoder}", ("rows", "seeds", "pictures")
-    always = ("dataset", "seeds", *(() if config.encoder_weights is None else ("encoder_weights",)))
+    always = ("dataset", "seeds", "encoder_weights")
     sweep = Sweep("experiments.captioning table", config, f"table/{name}", RESULTS, free=free, always=always)
     bases = {
         seed: replace(base_config(config, sweep.folder, seed), precision=config.precision)

@@ -67,7 +67,7 @@ def command_line(script: str, config: Any, *, always: Sequence[str] = ()) -> str
         value = getattr(config, field.name)
         if field.default is MISSING or field.name in how or (isinstance(value, Path) and field.name not in always):
             continue
-        if field.name in always or value != field.default:
+        if (field.name in always and value is not None) or value != field.default:
             option = field.name.replace("_", "-")
             if isinstance(value, bool):  # a switch, without a value
                 parts.append(f"--{option}" if value else f"--no-{option}")

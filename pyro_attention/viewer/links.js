@@ -3,15 +3,12 @@ const MOST_LINKS = 8;
 const DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const WIDTH = 124;
 
-// The last digit stands for the largest sample of the panel.
-const samplesOf = (panel, digits) => [...digits].map((digit) => (panel.largest * DIGITS.indexOf(digit)) / 63);
-
 // Mean, ends of the interval and samples of one link; without samples the mean alone.
 const linkOf = (panel, row, column) => {
   panel.found ??= panel.links.map((links) => new Map(links.map((link) => [link[0], link])));
   const mean = panel.mean[row][column];
   const link = panel.found[row]?.get(column);
-  return link ? { mean, low: link[1], high: link[2], samples: samplesOf(panel, link[3]) } : { mean };
+  return link ? { mean, low: link[1], high: link[2], samples: link[3], largest: panel.largest } : { mean };
 };
 
 const widthOf = (panel, row, column) => {
@@ -28,8 +25,8 @@ const strip = (link, end) => {
   if (link.samples) {
     const width = Math.max(1, at(link.high) - at(link.low));
     found.append(draw("rect", { x: at(link.low), y: 5, width, height: 10, rx: 2, class: "interval" }));
-    for (const sample of link.samples) {
-      const x = at(sample);
+    for (const digit of link.samples) { // the last digit stands for the largest sample of the panel
+      const x = at((link.largest * DIGITS.indexOf(digit)) / 63);
       found.append(draw("line", { x1: x, x2: x, y1: 2, y2: 18, class: "sample" }));
     }
   }
