@@ -152,7 +152,7 @@ class SearchConfig(EpochOptions, SweepOptions):
 
     Args:
         name: The table whose rows are searched.
-        dataset: The graph; for the table bam1 the setting found on it is used on the others.
+        dataset: The graph; the setting found on it is used on the others of the table, too.
         rows: Rows of the table; all that have settings to try when omitted.
         seeds: Number of seeds; they are those after the table's, so that no run serves both. On a graph with fixed
             splits the first seed has the first split, and so on.

@@ -48,8 +48,8 @@ def run(config: SearchConfig) -> dict[str, float]:
     scores = {key: _score(trainings.runs(*key), quality) for key in trainings.rows}
     text = (
         f"Means over {config.seeds} seeds, which are none of the table's, on the validation nodes, at the epoch that "
-        f"early stopping kept. The best setting of a row (largest {_name(quality)}, then smallest NLL) is "
-        f"{'meant for this graph' if table.splits else 'used in the tables and studies on all graphs'}."
+        f"early stopping kept. The best setting of a row (largest {_name(quality)}, then smallest NLL) is used on all "
+        f"graphs of the table, and in the studies on them."
     )
     parts = [Part(text=text, rows=_rows(scores, quality))]
     report = Report(f"Settings tried ({config.name}, {config.dataset})", f"search-{name}", parts)

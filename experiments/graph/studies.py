@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from experiments.graph import train as graph
 from experiments.graph.config import GraphOptions, StudyConfig, StudyName
 from experiments.graph.heterophilous import HETEROPHILOUS
-from experiments.graph.rows import LEGEND, settings
+from experiments.graph.rows import LEGEND, SEARCHED, SEARCHED_HETEROPHILOUS, settings
 from experiments.graph.tables import TABLES
 from experiments.harness.folder import exclusive
 from experiments.harness.options import options_of
@@ -78,7 +78,8 @@ def run(config: StudyConfig) -> dict[str, float]:
     """Train what is missing, write the section, print its table: ``"<row>/<level>/<metric>"`` to means over seeds."""
     study, name = STUDIES[config.name], f"{config.name}-{config.dataset}"
     table = HETEROPHILOUS if config.dataset in HETEROPHILOUS.datasets else TABLES["bam1"]
-    chosen, main = settings(config.rows), table.main(config.dataset)
+    searched = SEARCHED_HETEROPHILOUS if table is HETEROPHILOUS else SEARCHED
+    chosen, main = settings(config.rows, searched), table.main(config.dataset)
     shared = {**table.training, **table.graph_options.get(config.dataset, {}), **options_of(config, GraphOptions)}
     free = ("seeds", "max_epochs")
     sweep = Sweep(f"experiments.studies {config.name}", config, f"studies/{name}", RESULTS, free=free).open()
