@@ -42,8 +42,10 @@ def table_parts(table: Table, trainings: Trainings[GraphConfig], picture: Path) 
     parts = [Part(text=text, rows=head), Part(picture=picture, caption=f"{main} of every row and seed")]
     members = "Mean probability of all runs of a row, one temperature for the mixture. One ensemble each, so no spread."
     ensemble = Block(f"Deep ensemble of the {len(seeds)} seeds", members, ENSEMBLE)
+    samples = next(iter(trainings.configs.values())).num_samples
     for block in table.blocks if table.splits else (*table.blocks, ensemble):
-        parts.append(Part(block.title, block.text, terminal=False))
+        title, described = (text.format(num_samples=samples) for text in (block.title, block.text))
+        parts.append(Part(title, described, terminal=False))
         for dataset, label in table.datasets.items():
             found = {row: trainings.runs(dataset, row) for row in table.rows}
             if block is ensemble:

@@ -35,7 +35,7 @@ AUC = Column("ROC AUC %", "test_mean_roc_auc", 2, 100)
 class Block:
     """Some columns with a title; rows without the first column's metric are left out."""
 
-    title: str
+    title: str  # {num_samples} is filled in, here and in the text
     text: str
     columns: Sequence[Column]
 
@@ -82,7 +82,7 @@ def scores(kind: str) -> list[Column]:
 def sampled(kind: str, noise: str) -> Block:
     """All scores of the mean probability over samples of some noise."""
     return Block(
-        f"Probabilities averaged over 50 samples of {noise}",
+        f"Probabilities averaged over {{num_samples}} samples of {noise}",
         "PAvPU by paired t-tests on the logits of these samples; it depends strongly on their number.",
         [
             Column("accuracy %", f"test_{kind}_accuracy", 2, 100),
@@ -131,7 +131,7 @@ _BAM1 = Table(
         sampled("both", "attention and dropout"),
         Block(
             "Where the variance comes from",
-            "Shares in the variance of the class probabilities of the test nodes, over 50 samples each.",
+            "Shares in the variance of the class probabilities of the test nodes, over {num_samples} samples each.",
             [
                 Column("attention noise", "variance_share_attention", 4),
                 Column("dropout", "variance_share_dropout", 4),

@@ -105,11 +105,15 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{COMPARE_LINE} --task vqa", f"{SWEEP} {QUESTIONS} --pictures 1", comparison_files("vqa-digits")),
     ],
     # translation
-    "own text": [
+    "own aligner": [
+        Step(f"{NMT} train --dataset own --text FOLDER --guide marginal --encoder words --words-from context "
+             "--input-feed none --diagonal --null-word --vocabulary 2000 --out ALIGNER", TEXT, drawn("ALIGNER")),
+        Step(f"{NMT} align ALIGNER some.de some.en --out alignments --table", "",
+             ("alignments/alignments.txt", "alignments/probabilities.tsv", "alignments/**/*.png")),
+    ],
+    "own translation": [
         Step(f"{NMT} train --dataset own --text FOLDER --guide categorical_enum --hidden 128 --vocabulary 2000 "
              "--out RUN", TEXT, drawn("RUN")),
-        Step(f"{NMT} align RUN some.de some.en --out alignments --table", "",
-             ("alignments/alignments.txt", "alignments/probabilities.tsv", "alignments/**/*.png")),
         Step(f"{NMT} translate RUN new.de", "", ("new.en",)),
         Step(f"{NMT} evaluate RUN --k-max 5", "", (), ("perplexity", "BLEU")),
         Step(f"{NMT} evaluate RUN --source-file a.de --target-file a.en", "", (), ("perplexity", "BLEU")),
