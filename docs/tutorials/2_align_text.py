@@ -218,8 +218,8 @@ axes[0].set_ylabel("weight")
 # The black lines are 90 % intervals. A short line means that the posterior is sure of the weight, whether the weight is
 # large or small.
 #
-# To store the links, choose one source word for each target word and write them in Pharaoh's format, which other
-# aligners read, too.
+# To store the links, choose one source word for each target word. ``pyro_attention.analysis.write_pharaoh`` writes them
+# in Pharaoh's format, which other aligners read, too.
 
 from pyro_attention.analysis import hard_alignment
 

@@ -121,6 +121,7 @@ axis.set(xlabel=f"weight of the edge to node {node}, with 90 % interval")
 axis.legend(loc="lower right")
 
 # %%
-# Here the network has learned to prefer some neighbours, and it is sure of that where an interval lies away from the
-# dotted line. This is not always so: on the citation graphs Cora and Citeseer learned attention is nearly uniform
-# (:doc:`/results`), and the intervals around uniform attention tell you.
+# Here the network has learned to prefer some neighbours: their intervals lie away from the dotted line. (How wide the
+# intervals are follows from the concentration, which we chose.) This is not always so. On the citation graphs Cora and
+# Citeseer learned attention is nearly uniform (:doc:`/results`): there the intervals lie around the dotted line, and
+# tell you that the network prefers no neighbour.

@@ -88,6 +88,10 @@ for text, mean, low, high in zip(
     print(f"{text!r}: positive with probability {mean:.2f} ({low:.2f} to {high:.2f})")
 
 # %%
+# The network is just as certain of the second sentence, which makes no sense. Attention noise says how much the weights
+# change a prediction; it does not say whether a sentence is unlike those that were trained on.
+
+# %%
 # Look at the attention of a head
 # -------------------------------
 #

@@ -158,7 +158,7 @@ axis.legend(loc="lower right")
 #   or the summed categorical scheme for a posterior that has seen the observation, as long as the number of keys is
 #   small enough to sum over. With many keys draw them.
 # * Is attention rather a weighted mean of many keys, as in transformers and on graphs? Then take ``Weibull`` or
-#   ``LogNormal``: they cost little more than soft attention, for any number of keys.
+#   ``LogNormal``: they cost at most half as much again as soft attention, for any number of keys.
 # * Do you only want predictions, and no uncertainty of the weights? Then soft attention is hard to beat, and it is the
 #   cheapest. Always train it as the comparison.
 #

@@ -16,6 +16,7 @@ __all__ = [
     "EnumerationConfig",
     "FusedConfig",
     "MCANConfig",
+    "MeasuringOptions",
     "Name",
     "RingConfig",
     "ScalingConfig",
@@ -52,7 +53,22 @@ class BenchmarkConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlignmentSchemesConfig:
+class MeasuringOptions:
+    """How a comparison is timed, and where it is written.
+
+    Args:
+        rounds: Rounds that count.
+        threads: Threads of torch; its own choice when omitted.
+        results: Page whose section on this is written; a picture goes into pictures/ beside it. None when omitted.
+    """
+
+    rounds: PositiveInt = 5
+    threads: PositiveInt | None = None
+    results: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentSchemesConfig(MeasuringOptions):
     """Time and memory of training steps of a translation model by inference scheme.
 
     Args:
@@ -61,9 +77,6 @@ class AlignmentSchemesConfig:
         vocabulary: Number of tokens.
         top_k: Most keys of a sparse alignment.
         out: Folder for metrics.json and environment.json.
-        rounds: Rounds that count.
-        threads: Threads of torch; its own choice when omitted.
-        results: Page whose section on this is written; none when omitted.
     """
 
     sources: tuple[PositiveInt, ...] = (10, 25)
@@ -71,51 +84,36 @@ class AlignmentSchemesConfig:
     vocabulary: PositiveInt = 10_000
     top_k: PositiveInt = 3
     out: Path = Path("runs", "bench", "alignment_schemes")
-    rounds: PositiveInt = 5
-    threads: PositiveInt | None = None
-    results: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockedConfig:
+class BlockedConfig(MeasuringOptions):
     """Time and memory of one layer of Bayesian attention with its KL, forward and backward.
 
     Args:
         lengths: Numbers of positions.
         dense_up_to: The longest length at which the dense contestants take part.
         out: Folder for metrics.json, environment.json and blocked_attention.png.
-        rounds: Rounds that count.
-        threads: Threads of torch; its own choice when omitted.
-        results: Page whose section on this is written, with the picture in pictures/ beside it; none when omitted.
     """
 
     lengths: tuple[PositiveInt, ...] = (1024, 2048, 4096, 8192)
     dense_up_to: PositiveInt = 8192
     out: Path = Path("runs", "bench", "blocked_attention")
-    rounds: PositiveInt = 5
-    threads: PositiveInt | None = None
-    results: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnumerationConfig:
+class EnumerationConfig(MeasuringOptions):
     """Time and memory of exact marginal likelihoods over alignments, forward and backward.
 
     Args:
         sources: Numbers of source positions, each of which is an alignment.
         vocabulary: Number of tokens.
         out: Folder for metrics.json and environment.json.
-        rounds: Rounds that count.
-        threads: Threads of torch; its own choice when omitted.
-        results: Page whose section on this is written; none when omitted.
     """
 
     sources: tuple[PositiveInt, ...] = (10, 25, 50)
     vocabulary: PositiveInt = 10_000
     out: Path = Path("runs", "bench", "enumeration")
-    rounds: PositiveInt = 5
-    threads: PositiveInt | None = None
-    results: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,28 +193,23 @@ class ScalingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
+class TransformerConfig(MeasuringOptions):
     """Time and memory of training steps of a BERT of MiniLM's size, with its own attention and with Bayesian attention.
 
     Args:
         batch: Sequences at a time.
         length: Tokens of the longest one.
         out: Folder for metrics.json and environment.json.
-        rounds: Rounds that count.
-        threads: Threads of torch; its own choice when omitted.
-        results: Page whose section on this is written; none when omitted.
     """
 
     batch: PositiveInt = 32
     length: PositiveInt = 64
     out: Path = Path("runs", "bench", "transformer")
     rounds: PositiveInt = 10
-    threads: PositiveInt | None = None
-    results: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class MCANConfig:
+class MCANConfig(MeasuringOptions):
     """Time and memory of training steps of MCAN at its published sizes, with soft and with Bayesian attention.
 
     Args:
@@ -224,9 +217,6 @@ class MCANConfig:
         words: Words of the longest one.
         regions: Regions of a photograph.
         out: Folder for metrics.json and environment.json.
-        rounds: Rounds that count.
-        threads: Threads of torch; its own choice when omitted.
-        results: Page whose section on this is written; none when omitted.
     """
 
     batch: PositiveInt = 16
@@ -234,5 +224,3 @@ class MCANConfig:
     regions: PositiveInt = 36
     out: Path = Path("runs", "bench", "mcan")
     rounds: PositiveInt = 10
-    threads: PositiveInt | None = None
-    results: Path | None = None

@@ -202,10 +202,14 @@ CHAINS: dict[str, list[Step]] = {
              ("page.md", "pictures/mode_collapse.png", "runs/**/metrics.json")),
     ],
     "pretraining": [
+        Step("python -m experiments.pretrain --dataset english --normalizer hybrid --data-root DIR --out PRETRAINED",
+             f"{PIECES} --heads 2 --batch-size 8 --no-progress", drawn("PRETRAINED")),
+        Step(f"{FINETUNE} sst2 --init-from PRETRAINED --data-root DIR", f"{TRAINING} --batch-size 8 --out sst2",
+             ("sst2/metrics.json", "sst2/history.csv")),
+    ],
+    "pretraining on generated sentences": [
         Step("python -m experiments.pretrain --normalizer hybrid",
              f"{PIECES} --heads 2 --batch-size 8 --no-progress --out RUN", drawn("RUN")),
-        Step(f"{FINETUNE} sst2 --init-from RUN --data-root DIR", f"{TRAINING} --batch-size 8 --out sst2",
-             ("sst2/metrics.json", "sst2/history.csv")),
     ],
     "headlines": [
         Step("python -m experiments.headlines train --normalizer hybrid --guide weibull --data-root DIR --out RUN",
