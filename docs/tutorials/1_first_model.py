@@ -167,5 +167,5 @@ for name, guide in guides.items():
     print(f"{name:10s} probability of class 1: {prediction.mean[0, 1]:.2f}, 90 % interval {low:.2f} to {high:.2f}")
 
 # %%
-# Ordinary attention is certain of one class, though the sentence is ambiguous. The other two guides choose the same class
-# and are less certain of it.
+# Ordinary attention is certain of one class, though the sentence is ambiguous. The other two guides choose the same
+# class, and are less certain of it.

@@ -100,9 +100,9 @@ for axis, samples, title in zip(
 axes[0].set_ylabel("attention weight")
 
 # %%
-# The guide that sees ``y`` comes close to the mean. Its shape is not quite that of the exact posterior, because it treats the
-# weights of a call as independent given the scores, and in truth they are not: they have to add up to a context near
-# 1.6. We can measure the difference by what the draws say of the context.
+# The guide that sees ``y`` comes close to the mean. Its shape is not quite that of the exact posterior, because it
+# treats the weights of a call as independent given the scores, and in truth they are not: they have to add up to a
+# context near 1.6. We can measure the difference by what the draws say of the context.
 
 for name, samples in (("exact", exact), ("guide that sees y", seeing), ("guide without y", blind)):
     context = samples @ values[0, :, 0]
