@@ -48,7 +48,8 @@ class LatentAttention(nn.Module):
     Called where Pyro does not run the model, the layer is ordinary attention: it gives the deterministic weights that
     the guide ``Soft()`` gives, and asks for no plates. Pyro runs the model where a handler is active, such as a guide,
     ``Predictive``, ``poutine.trace`` or ``poutine.condition``; without a guide the weights are then drawn from the
-    prior. Plates, ``poutine.mask``, ``poutine.scale`` and ``poutine.seed`` alone do not count.
+    prior. Plates, ``poutine.mask``, ``poutine.scale`` and ``poutine.seed`` alone do not count. Pyro's handlers are
+    those of the process: while one thread runs a model under a guide, no other thread may call it.
 
     Args:
         name: Name of the sample site.
@@ -107,10 +108,15 @@ class LatentAttention(nn.Module):
         """Sample the weights and aggregate the values; deterministic weights where Pyro does not run the model.
 
         Args:
-            scores: Attention scores, ``[..., H, M, N]`` dense or ``[..., E, H]`` on a graph.
+            scores: Attention scores, ``[..., H, M, N]`` dense, ``[..., H, N]`` under ``Dense(event_dim=2)``, where
+                queries lie in plates, or ``[..., E, H]`` on a graph.
             values: ``[..., H, N, D]`` dense, ``[..., N, H, D]`` on a graph.
             keys: Keys for a contextual prior, shaped like the values.
             layout: Mask and structure; dense without a mask by default.
+
+        Returns:
+            Weights, shaped like the scores, and the context: ``[..., H, M, D]`` dense, ``[..., H, D]`` where queries
+            lie in plates, ``[..., N, H, D]`` on a graph.
 
         Raises:
             TypeError: The scores are not floating point.

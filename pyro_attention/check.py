@@ -27,8 +27,8 @@ class SiteReport:
 
     Attributes:
         name: Site name.
-        family: Posterior family.
-        prior: Prior distribution.
+        family: Name of the posterior distribution, such as WeibullWeights.
+        prior: Name of the prior distribution.
         batch_shape: Plate dimensions.
         event_shape: (heads, queries, keys) or (edges, heads).
         masked: Fraction of masked entries.
@@ -91,7 +91,7 @@ def check_model(
     svi: bool = False,
     **kwargs: Any,
 ) -> ModelReport:
-    """Run one training step without updating anything, and report every attention site and every problem found.
+    """Run one training step without updating parameters, and report every attention site and every problem found.
 
     Args:
         model: The Pyro model.

@@ -9,6 +9,7 @@ from typing import Any
 from pyro import poutine
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn.module import PyroModule, pyro_method
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
@@ -96,7 +97,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             raise TypeError(f"rest is {rest!r}, expected a guide, or a class of guides such as AutoNormal")
         if rest is not None and isinstance(getattr(rest, "func", rest), type):
             # an autoguide would keep the output of its first call, with the graph behind it
-            rest = rest(poutine.block(_without_output(model), self._hidden_from_rest))
+            rest = rest(poutine.block(_Undrawn()(_without_output(model)), self._hidden_from_rest))
         self.rest: Callable[..., Any] | None = rest
 
     @pyro_method
@@ -249,6 +250,15 @@ def check_guide(guide: Any) -> None:
     """Raise TypeError unless a guide is an AttentionGuide."""
     if not isinstance(guide, AttentionGuide):
         raise TypeError(f"guide is a {type(guide).__name__}, expected an AttentionGuide(model, family)")
+
+
+class _Undrawn(Messenger):
+    """Gives blocked attention, whose prior cannot be drawn from, its deterministic weights; stands inside the model."""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        prior = msg["fn"]
+        if msg["value"] is None and isinstance(prior, AttentionDistribution) and prior.held_scores is None:
+            msg["value"] = prior.deterministic_value
 
 
 def _without_output(model: Callable[..., Any], keep: Callable[[Any], Any] = lambda _: None) -> Callable[..., None]:

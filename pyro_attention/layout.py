@@ -99,10 +99,10 @@ class Dense(Layout):
         causal: Whether queries are steps in time that may not know of later ones: a statement, which changes no mask.
             Normalizers over queries refuse such attention. None: they look at the mask, and refuse one that looks
             causal.
-        counted: Boolean ``[..., queries, 1]``, broadcastable to the scores, True for the queries whose weights count in
-            the KL. The others draw weights, too, but nothing may depend on them: padded queries of a model that reads
-            their output, and leaves it aside. Unlike a mask of these rows it keeps what is the same for all queries, a
-            contextual prior above all, small.
+        counted: Boolean ``[..., queries, 1]``, broadcastable to the scores in the dimensions ahead; True for queries
+            whose weights count in the KL. The others draw weights, too, but nothing may depend on them: padded queries
+            of a model that computes their output and does not use it. A mask of these rows would say the same, and
+            take more memory: what is the same for all queries, such as a contextual prior, is then held once a query.
 
     Raises:
         TypeError: The mask or ``counted`` is not boolean.
@@ -145,6 +145,11 @@ class Dense(Layout):
             raise ValueError(f"site '{site}': {seen}; expected {expected}")
         for mask in (self.mask, self.counted):
             check_mask_fits(mask, scores, site=site)
+        if self.counted is not None and self.counted.size(-2) != scores.size(-2):
+            raise ValueError(
+                f"site '{site}': counted has shape {tuple(self.counted.shape)} for {scores.size(-2)} queries, expected "
+                f"an entry for each of them, [..., {scores.size(-2)}, 1]"
+            )
 
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys
@@ -208,6 +213,10 @@ class EdgeList(Layout):
         num_input_edges: Edges given by the user, without added self loops.
         mask: True where an edge counts, boolean ``[E, 1]``.
 
+    Raises:
+        TypeError: The mask is not boolean.
+        ValueError: It has another shape.
+
     Example:
         >>> graph = EdgeList.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2, add_self_loops=True)
         >>> graph.sources.index.tolist(), graph.targets.index.tolist()
@@ -221,6 +230,12 @@ class EdgeList(Layout):
 
     event_dim = 2
     head_dim = -1
+
+    def __post_init__(self) -> None:
+        check_boolean_mask(self.mask)
+        edges = self.sources.index.numel()
+        if self.mask is not None and self.mask.shape != (edges, 1):
+            raise ValueError(f"mask has shape {tuple(self.mask.shape)}, expected [{edges}, 1], an entry for each edge")
 
     @classmethod
     def from_edge_index(

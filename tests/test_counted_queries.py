@@ -72,3 +72,13 @@ def test_another_number_of_queries():
         attention(
             torch.zeros(BATCH, HEADS, 4, LENGTH), torch.zeros(BATCH, HEADS, LENGTH, 2), layout=Dense(counted=QUERIES)
         )
+
+
+def test_one_entry_for_all_queries():
+    """It would count the queries as one."""
+    with pytest.raises(ValueError, match=r"counted has shape \(3, 1, 1, 1\) for 5 queries, expected an entry"):
+        LatentAttention("a", make_prior("gamma_fixed"))(
+            torch.zeros(BATCH, HEADS, LENGTH, LENGTH),
+            torch.zeros(BATCH, HEADS, LENGTH, 2),
+            layout=Dense(counted=torch.ones(BATCH, 1, 1, 1, dtype=torch.bool)),
+        )

@@ -14,7 +14,16 @@ from pyro.infer import SVI, Predictive
 from pyro.infer.autoguide import AutoNormal
 from pyro.optim import Adam
 
-from pyro_attention import AttentionELBO, AttentionGuide, PriorWarning, Weibull, check_model, predict, sample_posterior
+from pyro_attention import (
+    AttentionELBO,
+    AttentionGuide,
+    MultiheadAttention,
+    PriorWarning,
+    Weibull,
+    check_model,
+    predict,
+    sample_posterior,
+)
 from tests.rest_guides import OTHERS, RESTS, Shifted, written
 from tests.toy_models import SelfAttention, Sequences
 
@@ -115,6 +124,21 @@ def test_a_rest_that_does_not_fit(rest, message, data):
     for run in (guide, guide.run):
         with pytest.raises(ValueError, match=message):
             run(data.x, data.y)
+
+
+def test_an_autoguide_beside_blocked_attention(data):
+    """Its first pass runs the model without the guide, and a blocked prior cannot be drawn from."""
+    layer = MultiheadAttention(4, 2, implementation="blocked")
+
+    def model(x, y=None):
+        shift = pyro.sample("shift", dist.Normal(0.0, 1.0))
+        with pyro.plate("batch", len(x)):
+            mean = layer(x, x, x, need_weights=False)[0].mean((-1, -2)) + shift
+            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    guide = AttentionGuide(model, Weibull(), rest=AutoNormal)
+    assert AttentionELBO().loss(model, guide, data.x, data.y) > 0
+    assert {"attention", "shift"} <= guide(data.x, data.y).keys()
 
 
 def test_another_minibatch_in_rest(data):

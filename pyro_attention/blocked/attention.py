@@ -79,7 +79,7 @@ def blocked_obstacle(attention: LatentAttention, *, training: bool | None = None
 
     Args:
         attention: The layer.
-        training: The mode, on which dropout depends; the layer's own by default.
+        training: The mode of its dropout; the one it is in by default.
 
     Example:
         >>> from pyro_attention import DirichletPrior
@@ -91,6 +91,6 @@ def blocked_obstacle(attention: LatentAttention, *, training: bool | None = None
         return f"the normalizer {type(attention.normalizer).__name__}, only Softmax"
     if prior.kind != LogWeights.kind or prior.reads == "scores":  # there are no scores to read
         return f"the prior {type(prior).__name__}, only Gamma and LogNormal priors that do not read the scores"
-    if (attention.training if training is None else training) and p > 0:
+    if (attention.dropout.training if training is None else training) and p > 0:
         return f"dropout of the weights (here {p} in training mode)"
     return None

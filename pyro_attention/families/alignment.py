@@ -111,7 +111,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
             return torch.ones_like(value, dtype=torch.bool)
         mask = torch.atleast_2d(self.layout.mask).squeeze(-2)
         possible, shape = mask | ~mask.any(-1, keepdim=True), torch.broadcast_shapes(value.shape, mask.shape[:-1])
-        found: Tensor = possible.expand(*shape, -1).gather(-1, value.expand(shape).unsqueeze(-1))
+        found: Tensor = possible.expand(*shape, self._num_events).gather(-1, value.expand(shape).unsqueeze(-1))
         return found.squeeze(-1)
 
     def weights(self, value: Tensor) -> Tensor:

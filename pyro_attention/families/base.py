@@ -93,7 +93,8 @@ class OneParameterFamily(Family):
     Args:
         name: Name of the parameter.
         value: Its value, a number or ``[heads]``.
-        of: Name of the family, which becomes part of the name in a state dict: that of another family must not fit.
+        of: Name of the family. It becomes part of the name in a state dict, so that the state of another family is
+            refused.
         learnable: Train it (through its logarithm).
 
     Raises:

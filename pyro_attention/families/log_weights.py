@@ -30,8 +30,8 @@ class LogWeights(ContinuousWeights):
     :meth:`from_noise` and :meth:`shifted`; blocked attention makes such noise again instead of holding it.
 
     Args:
-        proposal: The attention layer's, where a posterior was made to have ``E[S] = exp(proposal.scores)``: that
-            need not be computed then.
+        proposal: The attention layer's, given where the posterior is known to have ``E[S] = exp(proposal.scores)``;
+            then the scores are taken for ``log E[S]``, and nothing is computed.
         options: The parameters, and what :class:`ContinuousWeights` takes.
 
     Attributes:

@@ -49,7 +49,8 @@ class Prior(nn.Module):
         """Prior over weights, or their logarithms, of the shape of ``scores``.
 
         Args:
-            scores: As they enter the site. The priors here read their shape only, except those of alignments.
+            scores: As they enter the site. Gamma, LogNormal and Gaussian priors read their shape only; those of
+                alignments and the Dirichlet prior read the values, too.
             keys: In the layout's own shape, ``[..., H, N, D]`` dense, ``[..., N, H, D]`` on graphs.
             layout: Where the weights live.
         """

@@ -110,7 +110,7 @@ def _site_dims(name: str, site: Any) -> list[str] | None:
     else:
         return None
     plates = {frame.dim: frame.name for frame in site["cond_indep_stack"]}
-    batch = prior.weights(site["value"]).dim() - len(event)
+    batch = len(prior.full_shape) - len(event)
     outer = [plates.get(place - batch, f"{name}_dim_{place}") for place in range(batch)]
     return outer + [f"{name}_{part}" for part in event]
 

@@ -38,7 +38,7 @@ class GraphAttention(AttentionLayer):
     .. math:: o_i = \sum_{j \in N(i)} W_{ij}\, \Theta x_j, \qquad
               \Phi_{ij} = \mathrm{LeakyReLU}(a_\mathrm{dst}\cdot\Theta x_i + a_\mathrm{src}\cdot\Theta x_j)
 
-    Those are the scores "gat"; of "gatv2", which can order the neighbours of each node otherwise, they are
+    These are the scores "gat", which rank the neighbours of all nodes alike. Those of "gatv2" need not:
 
     .. math:: \Phi_{ij} = a \cdot \mathrm{LeakyReLU}(\Theta_\mathrm{dst} x_i + \Theta x_j)
 

@@ -73,11 +73,11 @@ class MultiheadAttention(AttentionLayer):
         normalize_scores: See :class:`LatentAttention`.
         implementation: "dense" holds scores and weights; "blocked" makes them block by block and again in backward,
             in memory that grows as the lengths and not as their product, and returns no weights: calls need
-            ``need_weights=False``. "auto" is dense below 2**25 weights a call (34 million), and blocked from there on
-            where it can be: with ``need_weights=False`` (not the default), no ``attn_mask``, :class:`Softmax`, a Gamma
-            or LogNormal prior of this library, no dropout in training mode and, on a GPU, what the fused kernels take.
-            Elsewhere it stays dense, and warns once unless the weights were asked for; beyond 2**31 weights (8.6 GB in
-            float32) it raises instead, or, where nothing but the kernels is missing, is blocked with a warning.
+            ``need_weights=False``. "auto" is dense below 2**25 weights a call (34 million). From there on it is blocked
+            where it can be. That needs ``need_weights=False`` (not the default), no ``attn_mask``, :class:`Softmax`, a
+            Gamma or LogNormal prior of this library, no dropout in training mode, and on a GPU what the fused kernels
+            take. Elsewhere it stays dense, and warns once unless the weights were asked for. Beyond 2**31 weights
+            (8.6 GB in float32) it raises instead; if only the kernels are missing, it is blocked with a warning.
 
     Raises:
         ValueError: ``num_heads`` does not divide ``embed_dim``, the normalizer has another number of heads, the
@@ -215,10 +215,11 @@ class MultiheadAttention(AttentionLayer):
             query: ``[..., M, embed_dim]``.
             key: ``[..., N, kdim]``.
             value: ``[..., N, vdim]``.
-            key_padding_mask: ``[..., N]``; boolean with True = ignore, or float, added to the scores (-inf = ignore).
+            key_padding_mask: ``[..., N]``; boolean with True = ignore, or float, added to the scores; -10 000 and less,
+                such as -1e9 and -inf, ignores a key, too.
             need_weights: Whether to return the weights.
             attn_mask: ``[M, N]``, ``[batch * heads, M, N]`` (``[heads, M, N]`` without a batch) or
-                ``[..., heads, M, N]``; boolean with True = ignore, or float, added to the scores (-inf = ignore).
+                ``[..., heads, M, N]``; boolean with True = ignore, or float, as the ``key_padding_mask``.
             average_attn_weights: Average the returned weights over heads.
             is_causal: Let no query attend to later keys; adds to the other masks.
             query_padding_mask: ``[..., M]``; boolean with True = attends to nothing, or float, 0 or -inf; in

@@ -118,7 +118,7 @@ class GraphAdditive(nn.Module):
         scores = graph.sources.spread(source_term) + graph.targets.spread(target_term)
         if edges is not None and self.att_edge is not None:
             scores = scores + _head_products(edges, self.att_edge)[0]
-        return nn.functional.leaky_relu(scores, self.negative_slope, inplace=True)
+        return nn.functional.leaky_relu(scores, self.negative_slope, inplace=self.negative_slope >= 0)
 
     def extra_repr(self) -> str:
         _, heads, dim = self.att_src.shape
@@ -160,7 +160,7 @@ class GraphAdditiveV2(nn.Module):
         hidden = graph.sources.spread(sources.flatten(-2)) + graph.targets.spread(targets.flatten(-2))
         if edges is not None:
             hidden = hidden + edges.flatten(-2)
-        hidden = nn.functional.leaky_relu(hidden, self.negative_slope, inplace=True)
+        hidden = nn.functional.leaky_relu(hidden, self.negative_slope, inplace=self.negative_slope >= 0)
         return _head_products(torch.unflatten(hidden, -1, self.att.shape[1:]), self.att)[0]
 
     def extra_repr(self) -> str:

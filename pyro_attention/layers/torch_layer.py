@@ -14,6 +14,7 @@ from pyro_attention.ops.transforms import whole
 
 __all__ = ["Mask", "NoFastPath", "check_inputs", "check_layer", "projections", "read_attn_mask", "read_padding"]
 
+_IGNORED = -1e4  # and less is ignored: the softmax of such a score is zero
 _STATE = {"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"} | {f"{x}_proj_weight" for x in "qkv"}
 
 
@@ -102,7 +103,10 @@ class Mask:
 
     @classmethod
     def read(cls, name: str, mask: Tensor) -> Mask:
-        """From torch's mask: boolean with True = ignore, or numbers to add, of which -inf = ignore."""
+        """From torch's mask: boolean with True = ignore, or numbers to add, of which -1e4 and less = ignore.
+
+        People write -1e9, or the least number of a type, for -inf. As a score such a number would enter the KL.
+        """
         if isinstance(mask, Tensor) and mask.dtype == torch.bool:
             return cls(~mask)
         if not isinstance(mask, Tensor) or not mask.is_floating_point():
@@ -116,7 +120,7 @@ class Mask:
                 f"{name} is NaN or infinite in {wrong.sum().item()} of {wrong.numel()} entries, expected numbers to "
                 f"add to the scores, or -inf to ignore a key"
             )
-        allowed = mask != -torch.inf  # a NaN that was not looked for goes on into the scores
+        allowed = ~(mask <= _IGNORED)  # a NaN that was not looked for goes on into the scores
         return cls(allowed, mask.masked_fill(~allowed, 0))
 
     def __getitem__(self, index: object) -> Mask:

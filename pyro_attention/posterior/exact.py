@@ -40,7 +40,8 @@ def exact_alignments(
         is masked out by ``poutine.mask`` has seen nothing, and keeps its prior.
 
     Raises:
-        ValueError: An attention site has another prior, there is none, or the evidence is not finite.
+        ValueError: An attention site has another prior, there is none, or, while Pyro validates, the evidence is not
+            finite.
 
     Example:
         >>> import pyro, torch
@@ -88,7 +89,7 @@ class _Tilted(Messenger):
         prior: CategoricalAlignment = msg["infer"]["prior"]
         # the evidence of a minibatch counts each of its items scale times
         tilt = torch.zeros_like(prior.mean_value, requires_grad=True)
-        scale = torch.as_tensor(msg["scale"])[..., None, None]
+        scale = torch.as_tensor(msg["scale"], device=tilt.device)[..., None, None]
         self.sites[msg["name"]] = tilt, prior.mean_value.detach()
         scores = prior.logits.unsqueeze(-2) + tilt / scale
         msg["infer"]["prior"] = CategoricalAlignment(scores, layout=prior.possible_layout)

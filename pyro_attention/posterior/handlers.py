@@ -55,14 +55,16 @@ def stop_after(names: Collection[str]) -> Iterator[None]:
 def dropout_mode(active: bool) -> Iterator[None]:
     """Evaluation mode for every module that runs, except dropout when it is to be sampled.
 
-    A hook on all modules also reaches those that a plain model function holds in its closure.
+    A hook on all modules also reaches those that a plain model function holds in its closure. The first call of a
+    module sets what is inside it, too: blocked attention reads the mode of a dropout that it never calls.
     """
     before: dict[nn.Module, bool] = {}
 
     def set_mode(module: nn.Module, _: Any) -> None:
-        before.setdefault(module, module.training)
-        is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
-        module.training = active and (is_dropout or isinstance(getattr(module, "dropout", None), float))
+        for part in [module] if module in before else module.modules():
+            before.setdefault(part, part.training)
+            is_dropout = isinstance(part, nn.modules.dropout._DropoutNd)
+            part.training = active and (is_dropout or isinstance(getattr(part, "dropout", None), float))
 
     handle = register_module_forward_pre_hook(set_mode)
     try:

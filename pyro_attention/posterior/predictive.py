@@ -75,11 +75,13 @@ def sample_posterior(
         seed: Seed of this call alone; the global generator goes on as if nothing had happened.
         kwargs: Keyword arguments of the model.
 
-    Other latent sites are random under every ``noise``. Threads take turns, each with a guide of its own, and no other
-    thread may train or draw random numbers at the same time: a process has one stack of handlers and one generator.
+    Other latent sites are random under every ``noise``. Threads take turns, each with a guide of its own. At the same
+    time no other thread may run the model, train, or draw random numbers: a process has one stack of handlers, so that
+    a model that another thread calls would be random, too, and one generator.
 
     Returns:
-        For every attention site ``[S, ..., H, M, N]`` or ``[S, ..., E, H]``, in float32.
+        For every attention site ``[S, ..., H, M, N]`` or ``[S, ..., E, H]``; of alignments ``[S, ..., 1, N]``, or with
+        ``log_weights`` the chosen keys ``[S, ...]``, int64. Weights are in float32, or float64 where the scores are.
 
     Raises:
         TypeError: The guide is no AttentionGuide, or ``num_samples`` or ``chunk_size`` is no integer.
@@ -222,11 +224,17 @@ def _average(
 
 
 def _check_averageable(chunk: Any, *, transformed: bool) -> None:
-    """Raise TypeError unless outputs are numbers that have a mean."""
+    """Raise TypeError or ValueError unless outputs are numbers that have a mean."""
     if not isinstance(chunk, Tensor) or not chunk.is_floating_point():
         seen = f"{chunk.dtype} (labels, say)" if isinstance(chunk, Tensor) else type(chunk).__name__
         raise TypeError(
             f"{'transform' if transformed else 'the model'} returned {seen}, whose mean says nothing, expected "
             f"floating point such as logits; return those from the model, or pass transform=, for example "
             f"lambda labels: torch.nn.functional.one_hot(labels, classes).float()"
+        )
+    if not chunk.isfinite().all():
+        raise ValueError(
+            f"{'transform' if transformed else 'the model'} returned {int((~chunk.isfinite()).sum())} of "
+            f"{chunk.numel()} numbers NaN or infinite, which have no mean; where -inf stands for an impossible class, "
+            f"pass transform=lambda logits: logits.softmax(-1)"
         )

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from pyro_attention._checks import as_float
+
 __all__ = ["Moments", "OrderStatistics"]
 
 
@@ -18,6 +20,7 @@ class Moments:
 
     def update(self, chunk: Tensor) -> None:
         """Count samples ``[S, ...]``, by Chan's update of mean and sum of squared deviations."""
+        chunk = as_float(chunk)  # in half precision the sums would stop to grow
         size, mean = len(chunk), chunk.mean(0)
         shift, total = mean - self.mean, self.count + size
         self._squares = self._squares + (chunk - mean).square().sum(0) + shift.square() * (self.count * size / total)

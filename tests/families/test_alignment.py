@@ -217,6 +217,14 @@ def test_padding_changes_nothing(problem):
     assert elbo.loss(model, guide, *padded) == pytest.approx(loss, rel=1e-12)
 
 
+def test_a_mask_that_is_the_same_for_all_keys():
+    """One entry says whether a query attends at all."""
+    layout = Dense(torch.tensor([[[True]], [[False]]]), event_dim=2)
+    alignment = CategoricalAlignment(torch.zeros(2, 1, 3), layout=layout)
+    assert alignment.is_possible(torch.tensor([2, 1])).tolist() == [True, True]
+    assert alignment.mean_value[1].eq(0).all()
+
+
 def test_trains_by_svi(problem):
     model, network = Toy(), Network()
     guide = AttentionGuide(model, Amortised(network, Categorical()))

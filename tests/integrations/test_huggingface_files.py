@@ -53,6 +53,21 @@ def test_priors_and_sites_come_back(saved, auto):
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["BertForSequenceClassification"]
 
 
+def test_a_folder_inside_a_folder(saved):
+    model, folder = saved
+    model.save_pretrained(folder / "outer" / "inner")
+    assert_same(model, from_pretrained(AutoModelForSequenceClassification, folder / "outer", subfolder="inner"))
+
+
+def test_models_of_one_configuration():
+    config = transformers.BertConfig(**OPTIONS, num_labels=3)
+    models = [bayesian(transformers.BertForSequenceClassification(config)) for _ in range(2)]
+    assert not hasattr(config, "pyro_attention")
+    for model in models:
+        assert all(module.config is model.config for module in model.modules() if hasattr(module, "config"))
+    assert deterministic(models[1]).config._attn_implementation == "sdpa"
+
+
 def test_shards(saved):
     model, folder = saved
     (folder / "model.safetensors").unlink()

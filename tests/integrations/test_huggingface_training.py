@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from torch.distributions import kl_divergence
@@ -7,8 +9,9 @@ pytest.importorskip("transformers")
 
 import transformers
 
-from pyro_attention import AttentionELBO, AttentionGuide, Weibull
+from pyro_attention import AttentionELBO, AttentionGuide, Soft, Weibull
 from pyro_attention.integrations.huggingface import ELBOModel, bayesian
+from pyro_attention.integrations.huggingface.likelihoods import likelihood_of
 from pyro_attention.posterior.handlers import AtMean
 from tests.integrations.tiny_transformers import SUPPORTED
 
@@ -16,12 +19,12 @@ FAMILIES = {family.name: family for family in SUPPORTED}
 MICRO = 2
 
 
-def classifier():
+def classifier(**options):
     torch.manual_seed(0)
     config = transformers.BertConfig(
         **FAMILIES["bert"].options, num_labels=3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
-    return bayesian(transformers.BertForSequenceClassification(config).train())
+    return bayesian(transformers.BertForSequenceClassification(config).train(), **options)
 
 
 def examples(size=4):
@@ -167,6 +170,13 @@ def test_tokens_that_do_not_count_are_no_observations():
         loss = objective(input_ids=ids, labels=labels)["loss"]
     logits = model(input_ids=ids).logits[:, :-1]
     torch.testing.assert_close(loss, functional.cross_entropy(logits[0], labels[0, 1:]), atol=1e-4, rtol=1e-4)
+
+
+def test_a_likelihood_that_has_no_name():
+    """As a callable object, or functools.partial."""
+    models = classifier(), classifier(likelihood=partial(likelihood_of(classifier())))
+    losses = [ELBOModel(model, AttentionGuide(model, Soft()))(**examples())["loss"] for model in models]
+    torch.testing.assert_close(*losses)
 
 
 def test_a_batch_without_labels():

@@ -1,10 +1,12 @@
 """Which graphs and features GraphAttention refuses, and what it says."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 
-from pyro_attention import GraphAttention
+from pyro_attention import EdgeList, GraphAttention
 from tests.toy_models import GraphData
 
 FEATURES, WIDTH = 5, 4
@@ -119,6 +121,22 @@ def test_the_remedy_for_a_sparse_adjacency(data):
     edge_index = adj_t.to_sparse_coo().coalesce().indices().flip(0)
     expected = layer(data.features, torch.stack([source, target]))
     torch.testing.assert_close(layer(data.features, edge_index), expected)
+
+
+def test_a_mask_of_another_shape():
+    """One of [edges] would broadcast over the heads where there are as many of them."""
+    graph = EdgeList.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
+    with pytest.raises(ValueError, match=r"mask has shape \(2,\), expected \[2, 1\], an entry for each edge"):
+        replace(graph, mask=torch.tensor([True, False]))
+    with pytest.raises(TypeError, match=r"mask has dtype torch\.int64"):
+        replace(graph, mask=torch.tensor([[1], [0]]))
+
+
+@pytest.mark.parametrize("scores", ["gat", "gatv2"])
+def test_a_negative_slope_below_zero(data, scores):
+    layer = GraphAttention(FEATURES, WIDTH, negative_slope=-0.1, scores=scores)
+    layer(data.features, data.edge_index).sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters() if parameter.grad is not None)
 
 
 def test_self_loops_need_one_set_of_nodes():

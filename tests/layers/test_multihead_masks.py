@@ -4,7 +4,7 @@ import pyro
 import pytest
 import torch
 
-from pyro_attention import DoublyNormalized, MultiheadAttention
+from pyro_attention import AttentionELBO, AttentionGuide, DoublyNormalized, MultiheadAttention, Weibull
 from tests.layers.test_multihead import HEADS, WIDTH, boolean, inputs, pair, run
 
 QUERIES, KEYS = 4, 5
@@ -79,6 +79,26 @@ def test_float_masks_of_another_precision(dtype):
     tensors, mask = inputs((3,), QUERIES, KEYS), torch.randn(QUERIES, KEYS).to(dtype)
     expected = run(mine, *tensors, attn_mask=mask.float())[0]
     torch.testing.assert_close(run(mine, *tensors, attn_mask=mask)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("number", [-torch.inf, -1e9, torch.finfo(torch.float32).min, -1e4])
+def test_numbers_that_people_write_for_minus_infinity(number):
+    """As scores they would enter the KL."""
+    layer, x = MultiheadAttention(WIDTH, HEADS), torch.randn(2, 5, WIDTH)
+    ignored = torch.arange(5) >= torch.tensor([[5], [3]])
+
+    def kl(mask):
+        def model():
+            with pyro.plate("batch", 2):
+                layer(x, x, x, mask)
+
+        elbo = AttentionELBO()
+        elbo.loss(model, AttentionGuide(model, Weibull()))
+        return elbo.kl_record["attention"]
+
+    floats = torch.zeros(2, 5).masked_fill(ignored, number)
+    torch.testing.assert_close(kl(floats), kl(ignored))
+    assert torch.equal(layer(x, x, x, floats)[0], layer(x, x, x, ignored)[0])
 
 
 def test_masks_with_batch_and_heads_apart():

@@ -31,10 +31,10 @@ def double():
     torch.set_default_dtype(torch.float32)
 
 
-def aligner(prior, mask=None, *, scale=1.0, counted=True):
+def aligner(prior, mask=None, *, scale=1.0, counted=True, device="cpu"):
     """Queries ``[3, 2]`` with keys of their sentence; a token is read from the key alone."""
     attention = LatentAttention("alignment", prior)
-    output, layout = torch.randn(7, 5), Dense(mask, event_dim=2)
+    output, layout = torch.randn(7, 5).to(device), Dense(mask, event_dim=2)
 
     def model(scores, values, y=None):
         sentences, words = pyro.plate("sentences", 3, dim=-2), pyro.plate("words", 2, dim=-1)
@@ -130,3 +130,11 @@ def test_other_priors_and_no_attention():
         exact_alignments(lambda: attention(torch.zeros(1, 2, 3), torch.ones(1, 3, 4)))
     with pytest.raises(ValueError, match="no attention site matches"):
         exact_alignments(lambda: None)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu():
+    (model, _), (scores, values, y) = aligner(AlignmentPrior(), device="cuda"), data()
+    found = exact_alignments(model, scores.cuda(), values.cuda(), y.cuda())["alignment"]
+    assert found.is_cuda
+    torch.testing.assert_close(found.sum(-1), torch.ones_like(found[..., 0]))

@@ -1,10 +1,19 @@
 """Statistics of Monte Carlo predictions and their sources of noise, and what is refused."""
 
+import pyro
 import pytest
 import torch
 from torch import nn
 
-from pyro_attention import AttentionGuide, FixedGammaPrior, LatentAttention, Weibull, predict, sample_posterior
+from pyro_attention import (
+    AttentionGuide,
+    FixedGammaPrior,
+    LatentAttention,
+    MultiheadAttention,
+    Weibull,
+    predict,
+    sample_posterior,
+)
 from tests.helpers import assert_mean
 from tests.toy_models import FreeScores, SelfAttention, Sequences
 
@@ -81,6 +90,47 @@ def test_wrong_quantiles(level):
     guide, x = guided()
     with pytest.raises(ValueError, match=rf"quantile {level} lies outside \[0, 1\]"):
         predict(guide, x, num_samples=2, quantiles=[level])
+
+
+def test_half_precision_is_summed_in_32_bits():
+    guide = AttentionGuide(FreeScores(FixedGammaPrior()), Weibull())
+
+    def normal(output):
+        return torch.randn_like(output).bfloat16()
+
+    found = predict(guide, num_samples=2000, transform=normal, seed=0)
+    assert found.variance.dtype == torch.float32
+    assert found.variance.mean().item() == pytest.approx(1, abs=0.05)  # .65 where the sums stop to grow
+
+
+def test_impossible_classes_have_no_mean_logit():
+    guide = AttentionGuide(FreeScores(FixedGammaPrior()), Weibull())
+
+    def masked(output):
+        return output.index_fill(-1, torch.tensor([0]), -torch.inf)
+
+    with pytest.raises(ValueError, match=r"transform returned 3 of 12 numbers NaN or infinite.*logits.softmax\(-1\)"):
+        predict(guide, num_samples=2, transform=masked)
+    found = predict(guide, num_samples=2, transform=lambda output: masked(output).softmax(-1))
+    assert found.mean[..., 0].eq(0).all()
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_blocked_attention_knows_whether_its_dropout_is_drawn(training):
+    layer = MultiheadAttention(4, 2, dropout=0.5, implementation="blocked").train(training)
+    x = torch.randn(3, 5, 4)
+
+    def model():
+        with pyro.plate("batch", 3):
+            return layer(x, x, x, need_weights=False)[0]
+
+    guide = AttentionGuide(model, Weibull(2.0))
+    assert predict(guide, num_samples=3, noise="attention").variance.mean() > 0
+    assert predict(guide, num_samples=3, noise="none").variance.abs().max() == 0
+    for noise in ("dropout", "both"):
+        with pytest.raises(ValueError, match="does not support dropout of the weights"):
+            predict(guide, num_samples=3, noise=noise)
+    assert all(module.training is training for module in layer.modules())
 
 
 @pytest.mark.parametrize(

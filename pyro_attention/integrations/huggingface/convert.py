@@ -11,6 +11,7 @@ Gradient checkpointing is refused at the backward pass: it would draw the weight
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -27,7 +28,7 @@ from pyro_attention.integrations.huggingface.model import BayesianModel, bayesia
 from pyro_attention.integrations.huggingface.priors import prior_from_config, prior_to_config
 from pyro_attention.integrations.huggingface.probe import Call, difference, probe, probe_inputs
 
-__all__ = ["bayesian", "deterministic", "load_transformers"]
+__all__ = ["bayesian", "convert", "deterministic", "load_transformers"]
 
 
 def bayesian(
@@ -75,12 +76,26 @@ def bayesian(
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.4.
     """
+    return convert(model, prior=prior, sites=sites, likelihood=likelihood, example=example, where={})
+
+
+def convert(
+    model: Any,
+    *,
+    prior: PriorFactory | None,
+    sites: str | Sequence[str],
+    likelihood: Likelihood | None,
+    example: Mapping[str, Any] | None,
+    where: Mapping[str, Any],
+) -> Any:
+    """:func:`bayesian`, with what transformers has to be told to find the checkpoint again, such as a subfolder."""
     saved = _saved(model, sites)
     prior = _prior(prior, saved)
     inputs = probe_inputs(model) if example is None else example
+    _own_config(model)
     before = _implementations(model.config)
     try:
-        chosen = _attach(model, prior, sites, saved, inputs)
+        chosen = _attach(model, prior, sites, saved, inputs, where)
         _check_same(model, inputs, before)
     except Exception:
         _remove(model, before)
@@ -90,6 +105,14 @@ def bayesian(
     model.__class__ = bayesian_class(original)
     model.pyro_likelihood, model.pyro_before = likelihood, before
     return model
+
+
+def _own_config(model: nn.Module) -> None:
+    """Give a model a configuration of its own: transformers lets all models that are made of one share it."""
+    copies: dict[int, Any] = {}  # deepcopy's memory, so that modules go on sharing theirs
+    for module in model.modules():
+        if isinstance(getattr(module, "config", None), load_transformers().PreTrainedConfig):
+            module.config = copy.deepcopy(module.config, copies)
 
 
 def _saved(model: Any, sites: str | Sequence[str]) -> Any:
@@ -111,7 +134,12 @@ def _saved(model: Any, sites: str | Sequence[str]) -> Any:
 
 
 def _attach(
-    model: Any, prior: PriorFactory, sites: str | Sequence[str], saved: Any, inputs: Mapping[str, Any]
+    model: Any,
+    prior: PriorFactory,
+    sites: str | Sequence[str],
+    saved: Any,
+    inputs: Mapping[str, Any],
+    where: Mapping[str, Any],
 ) -> list[str]:
     """Give the attention modules their latent weights; the paths of those that have them."""
     model.set_attn_implementation(NAME)
@@ -126,7 +154,7 @@ def _attach(
         setattr(module, CHILD, latent.to(model.device, model.dtype).train(module.training))
     probe(model, inputs, training=[found[path] for path in paths])  # they note their dropout
     if saved is not None:
-        load_priors(model)
+        load_priors(model, where)
     return list(paths)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,19 @@ __all__ = ["load_priors", "site_paths"]
 _MARK = f".{CHILD}."
 
 
-def load_priors(model: Any) -> None:
+def load_priors(model: Any, where: Mapping[str, Any]) -> None:
     """Read the prior parameters from the checkpoint that a model was loaded from.
+
+    Args:
+        model: The model.
+        where: Options of transformers that lead to the checkpoint, such as a subfolder.
 
     Raises:
         ValueError: There is no such checkpoint, or it lacks parameters.
     """
     wanted = {name: tensor for name, tensor in model.state_dict().items() if _MARK in name}
     source = model.config._name_or_path
-    names = _names_in_files(source, model.config)
+    names = _names_in_files(source, model.config, where)
     prefix = f"{model.base_model_prefix}."
     found: dict[str, Tensor] = {}
     for name, tensor in wanted.items():
@@ -67,14 +71,14 @@ def site_paths(model: Any, saved: list[str], modules: Collection[str]) -> list[s
     return [candidates[0] for candidates in paths]
 
 
-def _names_in_files(source: str, config: Any) -> dict[str, Path]:
+def _names_in_files(source: str, config: Any, where: Mapping[str, Any]) -> dict[str, Path]:
     """Where every parameter of a checkpoint is, in a folder or in the local copy of one of the hub."""
     from transformers.utils.hub import cached_file
 
     def local(name: str) -> Path | None:
-        revision = getattr(config, "_commit_hash", None) or "main"
+        options = {**where, "revision": getattr(config, "_commit_hash", None) or where.get("revision", "main")}
         found = cached_file(
-            source, name, revision=revision, _raise_exceptions_for_missing_entries=False,
+            source, name, **options, _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )  # fmt: skip
         return None if found is None else Path(found)

@@ -31,7 +31,7 @@ def likelihood_of(model: Any) -> Likelihood:
     if name.endswith(("SequenceClassification", "ImageClassification", "AudioClassification")):
         return lambda output, labels: _classification(output, labels, model.config)
     if name.endswith("ForConditionalGeneration"):
-        return _tokens if model.config.is_encoder_decoder else _next_tokens
+        return _tokens if model.config.is_encoder_decoder else next_tokens
     for suffix, likelihood in _BY_SUFFIX.items():
         if name.endswith(suffix):
             return likelihood
@@ -89,7 +89,7 @@ def _tokens(output: Any, labels: Mapping[str, Tensor]) -> None:
     _positions(output.logits, labels["labels"])
 
 
-def _next_tokens(output: Any, labels: Mapping[str, Tensor]) -> None:
+def next_tokens(output: Any, labels: Mapping[str, Tensor]) -> None:
     """The next token of every position; those labelled -100 do not count."""
     _positions(output.logits[:, :-1], labels["labels"][:, 1:])
 
@@ -118,8 +118,8 @@ _BY_SUFFIX: dict[str, Likelihood] = {
     "NextSentencePrediction": _choice,
     "TokenClassification": _tokens,
     "MaskedLM": _tokens,
-    "CausalLM": _next_tokens,
-    "LMHeadModel": _next_tokens,
+    "CausalLM": next_tokens,
+    "LMHeadModel": next_tokens,
     "QuestionAnswering": _span,
 }
 

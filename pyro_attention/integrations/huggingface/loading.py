@@ -7,10 +7,13 @@ from typing import Any
 
 from pyro_attention.integrations._sites import PriorFactory
 from pyro_attention.integrations.huggingface.attention import NAME
-from pyro_attention.integrations.huggingface.convert import bayesian, load_transformers
+from pyro_attention.integrations.huggingface.convert import convert, load_transformers
 from pyro_attention.integrations.huggingface.likelihoods import Likelihood
 
 __all__ = ["from_pretrained"]
+
+# options that say where a checkpoint is, and how it may be had
+_WHERE = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
 
 
 def from_pretrained(
@@ -46,9 +49,8 @@ def from_pretrained(
     """
     transformers = load_transformers()
     options.setdefault("trust_remote_code", False)  # else transformers asks on the terminal
-    config = options.get("config") or transformers.AutoConfig.from_pretrained(
-        path, trust_remote_code=options["trust_remote_code"]
-    )
+    where = {name: options[name] for name in _WHERE if name in options}
+    config = options.get("config") or transformers.AutoConfig.from_pretrained(path, **where)
     expected = getattr(getattr(cls, "config_class", None), "model_type", None)
     if expected is not None and expected != config.model_type:
         raise ValueError(
@@ -77,4 +79,5 @@ def from_pretrained(
             f"are new and want training",
             stacklevel=2,
         )
-    return bayesian(model, prior=prior, likelihood=likelihood)
+    where.pop("trust_remote_code", None)
+    return convert(model, prior=prior, sites="*", likelihood=likelihood, example=None, where=where)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention.guide import AttentionGuide, check_guide
-from pyro_attention.integrations.huggingface.likelihoods import LABELS, likelihood_of, observations
+from pyro_attention.integrations.huggingface.likelihoods import LABELS, likelihood_of, next_tokens, observations
 from pyro_attention.objectives.elbo import AttentionELBO
 
 __all__ = ["ELBOModel"]
@@ -83,4 +83,4 @@ class ELBOModel(nn.Module):
 
 def _predicts_next(model: Any) -> bool:
     """Whether the first label is no target."""
-    return likelihood_of(model).__name__ == "_next_tokens"
+    return likelihood_of(model) is next_tokens
