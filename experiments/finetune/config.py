@@ -48,6 +48,7 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
         weight_decay: Weight decay of AdamW, not of biases and layer norms.
         gradient_clip: Largest norm of the gradient of the loss per example.
         num_samples: Posterior samples of random attention, or of dropout masks, for scores and predictions.
+        precision: Arithmetic of training and evaluation.
         keep_weights: Keep the weights, for predictions; scores and predictions are always kept.
         seed: Seed of the output layer, the order of the batches, the choice of examples, and all noise.
     """

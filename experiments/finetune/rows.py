@@ -97,7 +97,8 @@ def settings_text(rows: Sequence[str]) -> str:
     if not settings:
         return ""
     return (
-        f"Settings: {settings}. The spread is the better of two on the validation part of STS-B; the KL weight, of the "
+        f"Settings: {settings}. Scale and concentration of LC and WC are the better of two on the validation part of "
+        f"STS-B (one seed, under an earlier weighting of the KL), and LF and WF have the same; the KL weight, of the "
         f"mean KL of an attention weight, was not searched."
     )
 

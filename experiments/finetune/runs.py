@@ -30,8 +30,8 @@ def run_options(config: ManyRuns, task: GlueName, row: str, **changes: Any) -> d
     Raises:
         UserError: No model is given.
     """
-    share = {"train_share": config.sst2_share} if task == "sst2" else {}
-    return {**row_options(config, row), "pooling": config.pooling, **share, **changes, "task": task}
+    share = (config.sst2_share if task == "sst2" else 1.0) * changes.pop("train_share", 1.0)
+    return {**row_options(config, row), "pooling": config.pooling, "train_share": share, **changes, "task": task}
 
 
 def row_options(config: RowOptions, row: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.datasets.text.glue import GLUE
+from experiments.files import UserError
 from experiments.finetune import train
 from experiments.finetune.config import GlueConfig, GlueName, GlueStudyConfig, StudyName
 from experiments.finetune.out_of_domain import MEASURES
@@ -81,6 +82,8 @@ def run(config: GlueStudyConfig) -> dict[str, float]:
     check_rows(config.rows)
     study = STUDIES[config.name]
     task = config.task or study.task
+    if config.name == "out_of_domain" and task != study.task:
+        raise UserError(f"task is {task}, expected {study.task}, whose sentences the others are told from")
     name = f"{config.name}-{task}-{Path(config.model).name}"
     rows = {
         (row, level): run_options(config, task, row, **options)

@@ -66,8 +66,9 @@ def check_finished(folder: Path) -> None:
     for path in (folder / "config.yaml", weights_file(folder)):
         if not path.is_file():
             raise UserError(
-                f"{folder} holds no finished run with its weights ({path.name} is missing); train one: python -m "
-                f"experiments.finetune glue TASK --model FOLDER --out {folder} (for questions: qa v1 or v2)"
+                f"{folder} holds no finished run with its weights ({path.name} is missing; runs of tables keep none); "
+                f"train one: python -m experiments.finetune glue TASK --model FOLDER --out RUN (for questions: qa v1 "
+                f"or v2)"
             )
 
 

@@ -90,7 +90,8 @@ class GraphConfig(GraphOptions, TrainingOptions, SchemeOptions):
         kl_rate: Rate of the sigmoid weight, which starts at a half.
         hidden: Width of a hidden head.
         heads: Number of hidden heads.
-        dropout: Dropout of the inputs of both layers and of the attention weights.
+        dropout: In the architecture gat, dropout of the inputs of both layers and of the attention weights; in the
+            residual ones, behind the input layer and inside the network after each attention.
         weight_decay: L2 penalty on every parameter.
         seed: Seed of the initial weights and of all noise.
         split_seed: Seed of the split of digits and dblp, or number of the split of graphs that have several.
@@ -147,12 +148,14 @@ class CompareGraphs(GraphOptions, SweepOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchConfig(EpochOptions, SweepOptions):
+class SearchConfig(SweepOptions):
     """Try every setting of a table's rows and write which is best on the validation nodes into RESULTS.md.
 
     Args:
         name: The table whose rows are searched.
-        dataset: The graph; the setting found on it is used on the others of the table, too.
+        dataset: The graph; what is found on it is meant for the others of the table, too.
+        max_epochs: Epochs at most; the table's own number when omitted.
+        patience: Epochs without as good a validation accuracy or loss before training stops.
         rows: Rows of the table; all that have settings to try when omitted.
         seeds: Number of seeds; they are those after the table's, so that no run serves both. On a graph with fixed
             splits the first seed has the first split, and so on.
@@ -161,25 +164,35 @@ class SearchConfig(EpochOptions, SweepOptions):
 
     name: Literal["bam1", "heterophilous"]
     dataset: GraphName = "cora"
+    max_epochs: PositiveInt | None = None
+    patience: PositiveInt = 100
     rows: tuple[str, ...] = ()
     seeds: PositiveInt = 3
     first_seed: PositiveInt = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyConfig(GraphOptions, SweepOptions):
+class StudyConfig(SweepOptions):
     """Train some rows at several levels of one difficulty, and write a section of RESULTS.md with a picture.
 
     A graph of the table heterophilous has that table's network and training, any other one that of bam1.
 
     Args:
         name: The study.
+        dataset: The graph.
+        max_epochs: Epochs at most; the table's own number when omitted.
+        patience: Epochs without as good a validation accuracy or loss before training stops.
+        num_samples: Samples of a prediction.
         rows: Rows of the tables on graphs.
         seeds: Number of seeds, shared by rows and levels; they draw the labels or the noise too, and choose the split
             of a graph that has several.
     """
 
     name: StudyName
+    dataset: GraphName = "cora"
+    max_epochs: PositiveInt | None = None
+    patience: PositiveInt = 100
+    num_samples: PositiveInt = 50
     rows: tuple[str, ...] = ("soft", "WC")
     seeds: PositiveInt = 3
 

@@ -56,8 +56,9 @@ def attention_figure(trained: TrainedGraph) -> tuple[Figure, str]:
         title=f"Output layer's attention of test node {node} (class {labels[node].item()}), {_SAMPLES} samples",
     )
     text = (
-        f"Test node {node} of class {labels[node].item()}, the one with the most mixed neighbourhood among those with "
-        f"6 to 14 neighbours. Lines are as thick as the mean weight; bars show mean and 90 % credible interval."
+        f"Test node {node} of class {labels[node].item()}, with the most mixed neighbourhood (of those with about 6 to "
+        f"14 neighbours, where there are such nodes). Lines are as thick as the mean weight; bars show mean and 90 % "
+        f"credible interval."
     )
     return figure, text
 

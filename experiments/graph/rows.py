@@ -9,7 +9,7 @@ from typing import Any
 from experiments.files import UserError
 from experiments.harness.words import expected_one_of
 
-__all__ = ["GRIDS", "LEGEND", "ROWS", "SEARCHED", "SEARCHED_HETEROPHILOUS", "settings"]
+__all__ = ["GRIDS", "LEGEND", "ROWS", "SEARCHED", "SEARCHED_CHAMELEON", "SEARCHED_TEXAS", "settings"]
 
 Options = dict[str, Any]
 
@@ -45,12 +45,14 @@ SEARCHED: dict[str, Options] = {
     **{row: {"scale": 0.5} for row in ("LF", "LC")},
     **{row: {"concentration": 2.0} for row in ("no KL", "WF", "WC")},
 }
-# and on Chameleon (filtered).
-SEARCHED_HETEROPHILOUS: dict[str, Options] = {
+# on Chameleon (filtered),
+SEARCHED_CHAMELEON: dict[str, Options] = {
     "LF": {"scale": 0.5},
     "LC": {"scale": 0.1},
     **{row: {"concentration": 10.0} for row in ("WF", "WC")},
 }
+# and on Texas.
+SEARCHED_TEXAS: dict[str, Options] = SEARCHED_CHAMELEON | {"WC": {"concentration": 2.0}}
 
 
 def settings(rows: Sequence[str], searched: Mapping[str, Options] = SEARCHED) -> dict[str, Options]:

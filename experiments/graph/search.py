@@ -8,12 +8,11 @@ from statistics import fmean
 
 from experiments.files import UserError
 from experiments.graph import train as graph
-from experiments.graph.config import EpochOptions, SearchConfig
+from experiments.graph.config import SearchConfig
 from experiments.graph.rows import GRIDS, ROWS
 from experiments.graph.table import EVERY_TABLE
 from experiments.graph.tables import Table
 from experiments.harness.folder import exclusive
-from experiments.harness.options import options_of
 from experiments.harness.sweep import Key, Sweep, best_settings
 from experiments.harness.words import expected_one_of
 from experiments.reporting.columns import Column, Row, Runs
@@ -33,8 +32,7 @@ def run(config: SearchConfig) -> dict[str, float]:
     if unknown is not None:
         raise UserError(f"rows '{unknown}': {expected_one_of(_searched(table), unknown)}")
     sweep = Sweep(f"experiments.search {config.name}", config, f"search/{name}", RESULTS, free=("max_epochs",)).open()
-    shared = {**table.training, **table.graph_options.get(config.dataset, {}), **options_of(config, EpochOptions)}
-    shared |= {"dataset": config.dataset, "num_samples": 2}
+    shared = table.options(config.dataset, config.max_epochs) | {"patience": config.patience, "num_samples": 2}
     rows = {
         (row, _text(setting)): shared | ROWS[row] | setting
         for row in config.rows or _searched(table)
@@ -46,10 +44,11 @@ def run(config: SearchConfig) -> dict[str, float]:
     trainings = sweep.train(graph.run, configs)
     quality = table.main(config.dataset)
     scores = {key: _score(trainings.runs(*key), quality) for key in trainings.rows}
+    others = "the other graphs of the table, because nodes that validate in one split test in another"
     text = (
         f"Means over {config.seeds} seeds, which are none of the table's, on the validation nodes, at the epoch that "
-        f"early stopping kept. The best setting of a row (largest {_name(quality)}, then smallest NLL) is used on all "
-        f"graphs of the table, and in the studies on them."
+        f"early stopping kept. The best setting of a row (largest {_name(quality)}, then smallest NLL) is for "
+        f"{others if table.splits else 'all graphs of the table, and for the studies on them'}."
     )
     parts = [Part(text=text, rows=_rows(scores, quality))]
     report = Report(f"Settings tried ({config.name}, {config.dataset})", f"search-{name}", parts)

@@ -10,12 +10,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.graph import train as graph
-from experiments.graph.config import GraphOptions, StudyConfig, StudyName
+from experiments.graph.config import StudyConfig, StudyName
 from experiments.graph.heterophilous import HETEROPHILOUS
-from experiments.graph.rows import LEGEND, SEARCHED, SEARCHED_HETEROPHILOUS, settings
+from experiments.graph.rows import LEGEND, SEARCHED, SEARCHED_CHAMELEON, settings
 from experiments.graph.tables import TABLES
 from experiments.harness.folder import exclusive
-from experiments.harness.options import options_of
 from experiments.harness.sweep import Sweep, Trainings
 from experiments.reporting.columns import Column, Row
 from experiments.reporting.figures import panels, save
@@ -78,9 +77,11 @@ def run(config: StudyConfig) -> dict[str, float]:
     """Train what is missing, write the section, print its table: ``"<row>/<level>/<metric>"`` to means over seeds."""
     study, name = STUDIES[config.name], f"{config.name}-{config.dataset}"
     table = HETEROPHILOUS if config.dataset in HETEROPHILOUS.datasets else TABLES["bam1"]
-    searched = SEARCHED_HETEROPHILOUS if table is HETEROPHILOUS else SEARCHED
-    chosen, main = settings(config.rows, searched), table.main(config.dataset)
-    shared = {**table.training, **table.graph_options.get(config.dataset, {}), **options_of(config, GraphOptions)}
+    searched = SEARCHED_CHAMELEON if table is HETEROPHILOUS else SEARCHED
+    own, main = table.graph_rows.get(config.dataset, {}), table.main(config.dataset)
+    chosen = {row: {**options, **own.get(row, {})} for row, options in settings(config.rows, searched).items()}
+    shared = table.options(config.dataset, config.max_epochs)
+    shared |= {"patience": config.patience, "num_samples": config.num_samples}
     free = ("seeds", "max_epochs")
     sweep = Sweep(f"experiments.studies {config.name}", config, f"studies/{name}", RESULTS, free=free).open()
     rows = {
@@ -93,8 +94,9 @@ def run(config: StudyConfig) -> dict[str, float]:
         configs = {key: replace(one, split_seed=one.seed) for key, one in configs.items()}
     trainings = sweep.train(graph.run, configs)
     graphs = "heterophilous graphs, each seed with a split of its own" if table.splits else "citation graphs"
+    epochs = shared["max_epochs"]
     text = (
-        f"{study.text} {LEGEND} Settings as in the table on {graphs}; not searched again. At most {config.max_epochs} "
+        f"{study.text} {LEGEND} Settings as in the table on {graphs}; not searched again. At most {epochs} "
         f"epochs. Attention at its posterior mean. Mean ± standard deviation over {config.seeds} seeds; the difference "
         f"to {config.rows[0]} in {_name(main)} is taken seed by seed, with its 95 % confidence interval (Student's t), "
         f"not corrected for the number of comparisons."

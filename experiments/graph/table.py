@@ -37,8 +37,16 @@ def run(config: TableConfig) -> dict[str, float]:
     default = GraphOptions()
     shared = {name: getattr(default, name) for name in ("max_epochs", "num_samples", "patience")} | dict(table.training)
     rows = {
-        (dataset, row): {**shared, **table.graph_options.get(dataset, {}), **given, **options, "dataset": dataset}
+        (dataset, row): {
+            **shared,
+            **table.graph_options.get(dataset, {}),
+            **given,
+            **options,
+            **own.get(row, {}),
+            "dataset": dataset,
+        }
         for dataset in table.datasets
+        for own in [table.graph_rows.get(dataset, {})]
         for row, options in table.rows.items()
     }
     seeds = range(config.first_seed, config.first_seed + config.seeds)

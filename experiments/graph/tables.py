@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from experiments.graph.config import TableName
+from experiments.graph.config import GraphOptions, TableName
 from experiments.graph.rows import GRIDS, LEGEND, ROWS, SEARCHED, settings
 from experiments.reporting.columns import Column
 
@@ -53,8 +53,17 @@ class Table:
     datasets: Mapping[str, str] = field(default_factory=lambda: DATASETS)  # with the names shown
     training: Mapping[str, Any] = field(default_factory=dict)  # options of all rows, such as another number of epochs
     graph_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # and of one graph
+    graph_rows: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(
+        default_factory=dict
+    )  # rows that differ on a graph
     auc: Sequence[str] = ()  # graphs whose main number is ROC AUC
     splits: bool = False  # a seed is the number of a fixed split too, so that runs of a row have other test nodes
+
+    def options(self, dataset: str, max_epochs: int | None) -> dict[str, Any]:
+        """Options of every training on a graph, with the table's number of epochs where none is given."""
+        epochs = {} if max_epochs is None else {"max_epochs": max_epochs}
+        common = {"dataset": dataset, "max_epochs": GraphOptions().max_epochs}
+        return {**common, **self.training, **self.graph_options.get(dataset, {}), **epochs}
 
     def reference(self, row: str) -> str:
         """Row that this one is compared with."""

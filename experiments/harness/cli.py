@@ -74,7 +74,7 @@ def command_line(script: str, config: Any, *, always: Sequence[str] = ()) -> str
                 continue
             if isinstance(value, Path):
                 value = value.name
-            value = f"'{json.dumps(value)}'" if isinstance(value, tuple) else value
+            value = f"'{json.dumps(value)}'" if isinstance(value, tuple) else "null" if value is None else value
             parts.append(f"--{option} {value}")
     return " ".join(parts)
 
@@ -113,7 +113,7 @@ def _choose(commands: Mapping[str, Command], given: list[str], name: str) -> int
 def _run(command: Command, given: list[str], name: str) -> int:
     from experiments.files import UserError
     from experiments.harness.option_parser import parse
-    from experiments.harness.options import DeviceOptions
+    from experiments.harness.options import DeviceOptions, SweepOptions
 
     config_type = _resolved(command.config)
     try:
@@ -127,6 +127,8 @@ def _run(command: Command, given: list[str], name: str) -> int:
             raise  # a mistake of ours
         return user_error(f"{error.name} is not installed; pip install -e '.[experiments,transformers]' has it", code=1)
     try:
+        if isinstance(config, SweepOptions) and isinstance(config, DeviceOptions) and config.processes > 1:
+            raise UserError("devices times num_nodes is above 1, but every training of a table has one; use --workers")
         if isinstance(config, DeviceOptions):
             from experiments.harness.devices import on_every_rank
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import chdir, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,7 @@ from typing import Any
 import torch
 
 from experiments.files import UserError
-from experiments.harness.folder import FolderInUseError, exclusive, holder, open_run
-from experiments.harness.options import RunOptions
+from experiments.harness.folder import FolderInUseError, holder
 
 __all__ = ["Cluster", "stop_asked", "trainings_on"]
 
@@ -83,7 +82,7 @@ def trainings_on(cluster: Cluster) -> Iterator[Callable[..., Future[Any]]]:
             if not client.run(_check, needs):
                 print(f"{cluster.address} has no worker yet; the trainings begin when there is one", file=sys.stderr)
             submit = client.get_executor(pure=False).submit
-            yield lambda run, config: submit(_run, needs, run, _to_continue(config))
+            yield lambda run, config: submit(_run, needs, run, config)
         except KeyboardInterrupt:
             print("\nthe trainings in progress stop after these epochs, with checkpoints", file=sys.stderr)
             raise
@@ -99,14 +98,6 @@ def trainings_on(cluster: Cluster) -> Iterator[Callable[..., Future[Any]]]:
                 f"a worker of cluster {cluster.address} has another environment ({error}); start the workers in "
                 f"that of this process, with pyro-attention {needs.versions['pyro-attention']}"
             ) from error
-
-
-def _to_continue(config: Any) -> Any:
-    """The configuration of a run, removed here and once if it is to be: what a worker that dies leaves must stay."""
-    if not isinstance(config, RunOptions) or not config.overwrite:
-        return config
-    exclusive(open_run)(Path(str(config.out)), config)
-    return replace(config, overwrite=False, resume=True)
 
 
 def _versions() -> dict[str, str]:

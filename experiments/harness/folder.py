@@ -63,7 +63,9 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
     if not is_first():
         return
     if config.resume and config.overwrite:
-        raise UserError("resume and overwrite are both set, expected one of them at most")
+        raise UserError(
+            "resume and overwrite are both set, expected one of them at most; to go on leave --overwrite out"
+        )
     plain = _plain(asdict(config))
     # a saved configuration read again by --config must not remove anything
     del plain["resume"], plain["overwrite"]

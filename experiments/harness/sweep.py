@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from experiments.files import user_errors
 from experiments.harness.cli import command_line
 from experiments.harness.cluster import Cluster
-from experiments.harness.folder import open_run
+from experiments.harness.folder import exclusive, open_run
 from experiments.harness.options import RunOptions, SweepOptions
 from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
@@ -147,8 +147,9 @@ class Sweep:
             score = f": {shown} {metrics[shown]:.3f}" if shown in metrics else ""
             return f"{', '.join(map(str, key[:-1]))}, seed {key[-1]}{score}"
 
+        emptied = {key: _to_continue(config) for key, config in configs.items()}
         metrics = run_all(
-            run, configs, workers=self.config.workers, cluster=self.cluster, progress=self.config.progress,
+            run, emptied, workers=self.config.workers, cluster=self.cluster, progress=self.config.progress,
             describe=describe,
         )  # fmt: skip
         return Trainings(configs, metrics)
@@ -175,6 +176,17 @@ class Sweep:
         command = command_line(self.script, self.config, always=self.always)
         report.publish(self.folder, self.page, source=f"`{command}`; {seeds}; {hardware(trainings.folders)}.")
         return found
+
+
+def _to_continue(config: Config) -> Config:
+    """The configuration of a run, which is removed before the first training begins, if it is to be.
+
+    What an interrupted sweep or a worker that dies leaves can then be continued, and holds nothing that is older.
+    """
+    if not config.overwrite:
+        return config
+    exclusive(open_run)(Path(str(config.out)), config)
+    return replace(config, overwrite=False, resume=True)
 
 
 def _file_name(row: Key) -> str:

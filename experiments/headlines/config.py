@@ -38,7 +38,7 @@ class HeadlineOptions(BatchOptions, PosteriorOptions):
         lead_words: Number of these words; the baseline says as many.
         beam: Live hypotheses of the beam search; 1 is greedy.
         length_penalty: Exponent of the length penalty of the beam search.
-        no_repeat: The beam search repeats no so many word pieces in a row; it may when omitted.
+        no_repeat: The beam search repeats no so many word pieces in a row; null lets it.
         patience: Epochs without a better validation loss before training stops.
         kl_weight: Weight of the KL, which is summed over all attention weights of a text.
         batch_size: Texts of a batch.

@@ -56,7 +56,7 @@ def run(config: HeadlineTableConfig) -> dict[str, float]:
         test = load_texts(config)["test"]
     sweep = Sweep(
         "experiments.headlines table", config, "table/headlines", RESULTS, free=("normalizers", "guides", "seeds"),
-        always=("seeds", "max_epochs"),
+        always=("seeds", "max_epochs", "train_file", "val_file", "test_file"),
     ).open()  # fmt: skip
     where = {field.name for field in fields(RunOptions)} | {"seed"}
     shared = {name: value for name, value in options_of(config, HeadlineOptions).items() if name not in where}

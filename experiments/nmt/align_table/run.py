@@ -46,6 +46,9 @@ def run(config: AlignTable) -> dict[str, float]:
         UserError: The data have no gold links or are bad, options do not fit, or a baseline is not installed.
         KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.
     """
+    for share in config.coverage:
+        if not 0 < share <= 1:
+            raise UserError(f"--coverage has {share}, expected shares of the words, above 0 and up to 1")
     rows = row_options(config)
     name = f"alignment-{config.dataset}"
     sweep = Sweep("experiments.nmt align-table", config, f"align-table/{config.dataset}", free=_FREE).open()

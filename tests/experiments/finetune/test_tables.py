@@ -5,6 +5,7 @@ import pytest
 from experiments.files import UserError
 from experiments.finetune import rows as known
 from experiments.finetune.config import GlueSearchConfig, GlueStudyConfig, GlueTableConfig
+from experiments.finetune.runs import run_options
 from experiments.finetune.search import run as search
 from experiments.finetune.studies import STUDIES
 from experiments.finetune.studies import run as study
@@ -111,3 +112,14 @@ def test_search(options, monkeypatch, capsys):
 def test_bad_options(options, changes, message):
     with pytest.raises(UserError, match=message):
         table(GlueTableConfig(**(options | changes)))
+
+
+def test_only_sst2_has_sentences_from_elsewhere(options):
+    with pytest.raises(UserError, match="task is rte, expected sst2, whose sentences the others are told from"):
+        study(GlueStudyConfig(**options, name="out_of_domain", task="rte"))
+
+
+def test_shares_of_the_examples_multiply():
+    shares = [run_options(GlueTableConfig(model="m", sst2_share=0.3), task, "soft", train_share=0.5)["train_share"]
+              for task in ("sst2", "rte")]  # fmt: skip
+    assert shares == [0.15, 0.5]

@@ -18,6 +18,7 @@ from experiments.graph.tables import MAIN, TABLES
 from experiments.graph.train import GraphConfig, load_trained
 from experiments.graph.train import run as run_graph
 from experiments.harness.cli import command_line, run_script
+from experiments.headlines.config import HeadlineTableConfig
 from pyro_attention import EdgeList
 from tests.experiments.graph.tiny_graphs import write_citations
 
@@ -179,6 +180,11 @@ STUDY = studies.StudyConfig(name="label_rate", seeds=4, rows=("soft",), out=Path
     [
         (STUDY, (), "--rows '[\"soft\"]' --seeds 4"),
         (replace(STUDY, seeds=3), ("seeds", "patience"), "--patience 100 --rows '[\"soft\"]' --seeds 3"),
+        (
+            HeadlineTableConfig(no_repeat=None, train_file=Path("where", "mine.jsonl")),
+            ("train_file",),
+            "--train-file mine.jsonl --no-repeat null",
+        ),
         (GraphConfig(learnable=True, kl_weight=0.0), (), "--kl-weight 0.0 --learnable"),
         (GraphConfig(graph=Path("where", "mine.npz")), (), ""),
         (GraphConfig(graph=Path("where", "mine.npz")), ("graph",), "--graph mine.npz"),

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from experiments.files import UserError
-from experiments.harness.folder import exclusive
+from experiments.harness.folder import exclusive, open_run
 from experiments.harness.options import RunOptions, SweepOptions
-from experiments.harness.results import read_metrics, write_environment
+from experiments.harness.results import read_metrics, write_environment, write_metrics
 from experiments.harness.sweep import Sweep, Trainings
 from experiments.reporting.report import Part, Report
 
@@ -57,6 +57,38 @@ def test_a_sweep_from_the_folder_to_the_page(tmp_path, capsys):
     assert "some row" in capsys.readouterr().out
     with pytest.raises(UserError, match="--resume"):
         run(sweep_options(tmp_path))
+
+
+def test_an_interrupted_overwriting_leaves_no_older_run(tmp_path):
+    """Else resume would read those that had not begun again."""
+
+    def versions(number, **options):
+        config = sweep_options(tmp_path, **options)
+
+        @exclusive
+        def one(config):
+            open_run(config.out, config)
+            if (config.out / "metrics.json").is_file():
+                return read_metrics(config.out)
+            if number == 2 and config.seed == 1 and options.get("overwrite"):
+                raise KeyboardInterrupt
+            write_metrics(config.out, {"version": float(number)}, {"version": "of the code"})
+            return read_metrics(config.out)
+
+        @exclusive
+        def all_of_them():
+            sweep = Sweep("levels", config, "levels", free=("seeds",)).open()
+            found = sweep.train(one, sweep.configs(Training, {("row",): {}}, range(3)))
+            return [run["version"] for run in found.runs("row")]
+
+        return all_of_them()
+
+    assert versions(1) == [1, 1, 1]
+    with pytest.raises(KeyboardInterrupt):
+        versions(2, overwrite=True)
+    assert versions(2, resume=True) == [2, 2, 2]
+    with pytest.raises(UserError, match=r"resume and overwrite are both set.*to go on leave --overwrite out"):
+        versions(2, resume=True, overwrite=True)
 
 
 def test_rows_and_runs_by_seed():

@@ -122,6 +122,7 @@ def test_an_ablation_changes_one_option(name, value):
         ({"schemes": ("soft",), "test_pairs": 1}, "1 gold sentence; expected 2 at least"),
         ({"schemes": ("soft",), "baselines": ("eflomal",)}, "eflomal-align is not installed; pip install eflomal"),
         ({"schemes": ("soft",), "dataset": "iwslt14"}, "missing"),
+        ({"schemes": ("soft",), "coverage": (0.5, 0.0)}, r"--coverage has 0\.0, expected shares of the words, above 0"),
     ],
 )
 def test_what_can_not_be(tmp_path, monkeypatch, options, message):
