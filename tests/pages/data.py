@@ -14,6 +14,7 @@ from tests.experiments.datasets.questions.tiny_questions import write_daquar, wr
 from tests.experiments.finetune.tiny_glue import WORDS, write_bert, write_glue
 from tests.experiments.finetune.tiny_squad import write_squad
 from tests.experiments.graph.tiny_graphs import write_citations
+from tests.experiments.graph.tiny_splits import write_splits
 from tests.experiments.headlines.tiny_headlines import write_texts
 from tests.experiments.nmt.tiny_text import write_text
 
@@ -47,6 +48,14 @@ def write_data(root: Path) -> None:
     root.mkdir()
     write_citations(root)
     write_citations(root, name="citeseer", classes=6)
+    for name, classes in (
+        ("texas", 5),
+        ("chameleon_filtered", 5),
+        ("squirrel_filtered", 5),
+        ("actor", 5),
+        ("minesweeper", 2),
+    ):
+        write_splits(root / "heterophilous" / f"{name}.npz", classes=classes)
     write_multi30k(root / "multi30k" / "task1")
     write_tatoeba(root / "tatoeba-deu-eng")
     write_europarl(root / "europarl-de-en")
