@@ -197,6 +197,8 @@ CHAINS: dict[str, list[Step]] = {
               "runs/table/minesweeper", TWO_ROWS, "pictures/*-minesweeper.png"),
         table("python -m experiments.studies edge_noise --dataset minesweeper --num-samples 10",
               f"{GRAPHS} --num-samples 2", "pictures/edge_noise-minesweeper.png"),
+        table("python -m experiments.studies label_rate --dataset minesweeper --num-samples 10",
+              f"{GRAPHS} --num-samples 2", "pictures/label_rate-minesweeper.png"),
     ],
     "search": [table("python -m experiments.search bam1", GRAPHS)],
     "label rate": [
