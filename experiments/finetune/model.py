@@ -135,15 +135,6 @@ class FineTuning(ELBOTraining):
         schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: Any,  # noqa: ARG002
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,  # noqa: ARG002
-    ) -> None:
-        """Clip by norm; Lightning refuses fused optimizers, whose gradients may be scaled; bfloat16 does not scale."""
-        nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val or math.inf)
-
     def _groups(self) -> Iterator[dict[str, Any]]:
         """Parameters by weight decay and learning rate; prior networks are new, and learn as new networks do."""
         named = [(name, one) for name, one in self.named_parameters() if one.requires_grad]

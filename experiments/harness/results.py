@@ -12,10 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from experiments.files import UserError, read_json, write_atomic
+from pyro_attention.analysis import hybrid_weights
 
-__all__ = ["read_metrics", "write_environment", "write_metrics", "write_numbers"]
+__all__ = ["hybrid_metrics", "read_metrics", "write_environment", "write_metrics", "write_numbers"]
+
+
+def hybrid_metrics(model: nn.Module) -> dict[str, float]:
+    """Share of doubly normalised attention in every head of hybrid attention, as ``hybrid_SITE_HEAD``."""
+    found = hybrid_weights(model)
+    return {f"hybrid_{site}_{head}": share.item() for site, row in found.items() for head, share in enumerate(row)}
 
 
 def write_metrics(folder: Path, metrics: Mapping[str, float], definitions: Mapping[str, str]) -> None:

@@ -23,11 +23,10 @@ from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints, rea
 from experiments.harness.network_size import bounded_network
 from experiments.harness.options import BatchOptions, Device, TrainingOptions
 from experiments.harness.placement import placement, quiet
-from experiments.harness.results import write_environment
+from experiments.harness.results import hybrid_metrics, write_environment
 from experiments.harness.tensorboard import require_logger, tensorboard_logger
 from experiments.harness.weights import weights_file
 from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior, Prior
-from pyro_attention.analysis import hybrid_weights
 
 __all__ = [
     "FITTED",
@@ -36,7 +35,6 @@ __all__ = [
     "Trained",
     "fit",
     "fit_batches",
-    "hybrid_metrics",
     "load_best",
     "resolve_device",
     "seeded_build",
@@ -132,11 +130,15 @@ class ELBOTraining(pl.LightningModule):
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=self.plateau)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
 
-
-def hybrid_metrics(model: nn.Module) -> dict[str, float]:
-    """Share of doubly normalised attention in every head of hybrid attention, as ``hybrid_SITE_HEAD``."""
-    found = hybrid_weights(model)
-    return {f"hybrid_{site}_{head}": share.item() for site, row in found.items() for head, share in enumerate(row)}
+    def configure_gradient_clipping(
+        self,
+        optimizer: Any,  # noqa: ARG002
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,  # noqa: ARG002
+    ) -> None:
+        """Clip by norm; Lightning refuses fused optimizers, whose gradients may be scaled; bfloat16 does not scale."""
+        if gradient_clip_val is not None:
+            nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
 
 
 @dataclass(frozen=True)

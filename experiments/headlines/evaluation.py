@@ -14,7 +14,8 @@ from tqdm import tqdm
 from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, batch_loader
 from experiments.datasets.text.headlines import HeadlineText
 from experiments.datasets.text.vocabulary import BEGIN, END
-from experiments.harness.training import Fitted, hybrid_metrics
+from experiments.harness.results import hybrid_metrics
+from experiments.harness.training import Fitted
 from experiments.headlines import scores
 from experiments.headlines.data import encoded, first_headlines
 from experiments.headlines.model import TrainedWriter, target_log_probs

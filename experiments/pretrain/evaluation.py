@@ -11,7 +11,8 @@ from torch import Tensor
 
 from experiments.datasets.text.batches import batch_loader
 from experiments.datasets.text.masked_text import EpochSampler, MaskedBatch, MaskedText, encode_sentences, load_english
-from experiments.harness.training import FITTED, Fitted, Trained, hybrid_metrics
+from experiments.harness.results import hybrid_metrics
+from experiments.harness.training import FITTED, Fitted, Trained
 from experiments.pretrain.model import TrainedEncoder
 from pyro_attention import Dense, Soft, predict, sample_posterior
 from pyro_attention.analysis import explained_away

@@ -53,6 +53,7 @@ PHOTOGRAPHS = f"{CAPTIONS} --size 32 --encoder-epochs 1"
 QUESTIONS = "--hidden 8 --heads 2 --batch-size 32 --max-epochs 1 --num-samples 2"
 GRAPHS = "--max-epochs 2"
 TWO_ROWS = f"{GRAPHS} --num-samples 2 --rows [soft,WC]"
+FOUR_GRAPHS = '--graphs \'["texas", "chameleon_filtered", "squirrel_filtered", "actor"]\''
 CORA = f"{GRAPHS} --graphs [cora] --num-samples 2"
 HEADLINES = f"{TRAINING} --vocabulary 280 --width 8 --heads 2 --length 40 --headline-length 12 --batch-size 8 --beam 2"
 PIECES = "--vocabulary 270 --width 8 --max-epochs 1 --num-samples 2"
@@ -190,11 +191,12 @@ CHAINS: dict[str, list[Step]] = {
     "normalizers": [table("python -m experiments.table normalizers", CORA, "pictures/*.png")],
     "normalizers, five seeds": [table("python -m experiments.table normalizers --seeds 5", CORA, "pictures/*.png")],
     "graphs whose neighbours disagree": [
-        table("python -m experiments.table heterophilous --graphs '[\"texas\", \"chameleon_filtered\", "
-              "\"squirrel_filtered\", \"actor\"]' --seeds 10 --num-samples 10", TWO_ROWS,
+        table(f"python -m experiments.table heterophilous {FOUR_GRAPHS} --seeds 10 --num-samples 10", TWO_ROWS,
               "pictures/heterophilous-*.png"),
         table("python -m experiments.table heterophilous --graphs '[\"minesweeper\"]' --seeds 3 --num-samples 10 --out "
               "runs/table/minesweeper", TWO_ROWS, "pictures/*-minesweeper.png"),
+        table(f"python -m experiments.table heterophilous --architecture gat {FOUR_GRAPHS} --rows '[\"soft\", \"WC\"]' "
+              "--seeds 10 --num-samples 10", f"{GRAPHS} --num-samples 2", "pictures/heterophilous-gat-*.png"),
         table("python -m experiments.studies edge_noise --dataset minesweeper --num-samples 10",
               f"{GRAPHS} --num-samples 2", "pictures/edge_noise-minesweeper.png"),
         table("python -m experiments.studies label_rate --dataset minesweeper --num-samples 10",
