@@ -210,7 +210,7 @@ def test_a_run_of_another_script(tmp_path, task, seen):
 
 
 def test_no_run_to_predict_with(tmp_path):
-    with pytest.raises(UserError, match=r"no finished run with its weights \(config\.yaml is missing; runs of tables keep none\)"):
+    with pytest.raises(UserError, match=r"with its weights \(config\.yaml is missing; runs of tables keep none\)"):
         load_trained(tmp_path)
 
 
