@@ -246,7 +246,8 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
             if term.size(dim) > 1 and all(other.dim() < -dim or other.size(dim) == 1 for other in others)
         )
         if -2 in dims and self.layout.counted is not None:
-            term = self.layout.counted.mT.to(term.dtype) @ term  # the sum over the queries that count
+            with torch.autocast(term.device.type, enabled=False):
+                term = self.layout.counted.mT.to(term.dtype) @ term  # the sum over the queries that count
         if dims:
             term = term.sum(dims, keepdim=True)
         return self.sum_event(term * factor, summed=dims)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import reduce
 from math import isfinite
 from typing import Any
@@ -70,18 +71,44 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
         super().__init__(*args, **options)
         self.support_record: dict[str, Tensor] = {}
         self.cut_record: dict[str, Tensor] = {}
+        self._autocasts: list[torch.autocast] = []
 
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Negative ELBO in nats."""
-        loss: float = super().loss(model, guide, *args, **kwargs)
+        with self._autocast_of_the_model_alone():
+            loss: float = super().loss(model, guide, *args, **kwargs)
         self._check_finite(loss)
         return loss
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Negative ELBO in nats, a scalar tensor."""
-        loss: Tensor = super().differentiable_loss(model, guide, *args, **kwargs)
+        with self._autocast_of_the_model_alone():
+            loss: Tensor = super().differentiable_loss(model, guide, *args, **kwargs)
         self._check_finite(loss.item())
         return loss
+
+    @contextmanager
+    def _autocast_of_the_model_alone(self) -> Iterator[None]:
+        """Pyro's sums are products of matrices: in half precision their value is right, and their gradient is not."""
+        self._autocasts = [
+            torch.autocast(device, dtype=torch.get_autocast_dtype(device))
+            for device in ("cpu", "cuda")
+            if torch.is_autocast_enabled(device)
+        ]
+        with ExitStack() as stack:
+            for autocast in self._autocasts:
+                stack.enter_context(torch.autocast(autocast.device, enabled=False))
+            try:
+                yield
+            finally:
+                self._autocasts = []
+
+    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        with ExitStack() as stack:
+            for autocast in self._autocasts:
+                stack.enter_context(autocast)
+            traces: tuple[Any, Any] = super()._get_trace(model, guide, args, kwargs)
+        return traces
 
     def _check_finite(self, loss: float) -> None:
         """Raise ValueError when the loss is NaN or infinite, and name the sites whose terms are."""

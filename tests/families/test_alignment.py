@@ -235,6 +235,27 @@ def test_trains_by_svi(problem):
     assert not all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("family", [Marginal, Categorical])
+def test_sums_keep_their_precision_under_autocast(family):
+    """Pyro's sums are products of matrices, whose gradient half precision spoils where keys differ much."""
+    layout, labels = Dense(event_dim=2), torch.eye(6)
+    scores, factors = torch.randn(6, 1, 20), 4 * torch.randn(1, 20, 6)
+
+    def model(scores):
+        with pyro.plate("queries", 6, dim=-1):
+            context = LatentAttention("alignment", AlignmentPrior())(scores, factors, layout=layout).context
+            pyro.factor("y", (context.squeeze(-2).float() * labels).sum(-1))
+
+    gradients = []
+    for enabled in (False, True):
+        leaf = scores.clone().requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            loss = AlignmentELBO(max_plate_nesting=1)(model, AttentionGuide(model, family()))(leaf)
+            assert torch.is_autocast_enabled("cpu") == enabled
+        gradients.append(*torch.autograd.grad(loss, leaf))
+    torch.testing.assert_close(*gradients, rtol=0.05, atol=5e-3)
+
+
 def test_module_objective_and_guessed_nesting(problem):
     model = Toy()
     guide = AttentionGuide(model, Marginal())
