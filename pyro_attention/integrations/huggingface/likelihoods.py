@@ -11,7 +11,7 @@ from pyro import poutine
 from pyro.distributions import Bernoulli, Categorical, Normal
 from torch import Tensor
 
-__all__ = ["LABELS", "Likelihood", "likelihood_of", "logits_of", "observations"]
+__all__ = ["LABELS", "Likelihood", "likelihood_of", "logits_of", "next_tokens", "observations"]
 
 Likelihood = Callable[[Any, Mapping[str, Tensor]], None]
 

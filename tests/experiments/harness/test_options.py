@@ -12,7 +12,7 @@ from experiments.captioning.compare import CompareCaptions
 from experiments.captioning.config import CaptioningConfig, CaptioningOptions, CompareEstimators, EstimatorOptions
 from experiments.files import UserError
 from experiments.graph.compare import CompareGraphs
-from experiments.graph.config import GraphConfig, GraphOptions, StudyConfig
+from experiments.graph.config import GraphConfig, GraphOptions
 from experiments.harness.cli import run_script
 from experiments.harness.folder import open_run, saved_config
 from experiments.harness.options import OptionError, RunOptions, configuration, options_of
@@ -146,7 +146,6 @@ def test_the_current_folder_has_a_name() -> None:
     ("comparison", "run", "shared"),
     [
         (CompareGraphs(), GraphConfig, GraphOptions),
-        (StudyConfig(name="label_rate"), GraphConfig, GraphOptions),
         (CompareTranslations(), TranslationConfig, TranslationOptions),
         (CompareCaptions(), CaptioningConfig, CaptioningOptions),
         (CompareEstimators(), CaptioningConfig, EstimatorOptions),
