@@ -32,7 +32,7 @@ def run(config: SearchConfig) -> dict[str, float]:
     if unknown is not None:
         raise UserError(f"rows '{unknown}': {expected_one_of(_searched(table), unknown)}")
     sweep = Sweep(f"experiments.search {config.name}", config, f"search/{name}", RESULTS, free=("max_epochs",)).open()
-    shared = table.options(config.dataset, config.max_epochs) | {"patience": config.patience, "num_samples": 2}
+    shared = table.options(config.dataset, max_epochs=config.max_epochs, patience=config.patience, num_samples=2)
     rows = {
         (row, _text(setting)): shared | ROWS[row] | setting
         for row in config.rows or _searched(table)

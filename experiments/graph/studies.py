@@ -80,8 +80,9 @@ def run(config: StudyConfig) -> dict[str, float]:
     searched = SEARCHED_CHAMELEON if table is HETEROPHILOUS else SEARCHED
     own, main = table.graph_rows.get(config.dataset, {}), table.main(config.dataset)
     chosen = {row: {**options, **own.get(row, {})} for row, options in settings(config.rows, searched).items()}
-    shared = table.options(config.dataset, config.max_epochs)
-    shared |= {"patience": config.patience, "num_samples": config.num_samples}
+    shared = table.options(
+        config.dataset, max_epochs=config.max_epochs, patience=config.patience, num_samples=config.num_samples
+    )
     free = ("seeds", "max_epochs")
     sweep = Sweep(f"experiments.studies {config.name}", config, f"studies/{name}", RESULTS, free=free).open()
     rows = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.files import UserError
 from experiments.graph import train as graph
-from experiments.graph.config import GraphOptions, TableConfig
+from experiments.graph.config import TableConfig
 from experiments.graph.heterophilous import HETEROPHILOUS
 from experiments.graph.table_report import difference_figure, table_parts
 from experiments.graph.tables import BASELINE, TABLES, Table, TableName
@@ -34,17 +34,8 @@ def run(config: TableConfig) -> dict[str, float]:
         f"experiments.table {config.name}", config, f"table/{name}", RESULTS,
         free=("seeds", "first_seed", "max_epochs", "graphs", "rows"), always=("seeds",),
     ).open()  # fmt: skip
-    default = GraphOptions()
-    shared = {name: getattr(default, name) for name in ("max_epochs", "num_samples", "patience")} | dict(table.training)
     rows = {
-        (dataset, row): {
-            **shared,
-            **table.graph_options.get(dataset, {}),
-            **given,
-            **options,
-            **own.get(row, {}),
-            "dataset": dataset,
-        }
+        (dataset, row): {**table.options(dataset, **given), **options, **own.get(row, {})}
         for dataset in table.datasets
         for own in [table.graph_rows.get(dataset, {})]
         for row, options in table.rows.items()

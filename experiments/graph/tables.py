@@ -8,6 +8,7 @@ from typing import Any
 
 from experiments.graph.config import GraphOptions, TableName
 from experiments.graph.rows import GRIDS, LEGEND, ROWS, SEARCHED, settings
+from experiments.harness.options import options_of
 from experiments.reporting.columns import Column
 
 __all__ = [
@@ -53,17 +54,16 @@ class Table:
     datasets: Mapping[str, str] = field(default_factory=lambda: DATASETS)  # with the names shown
     training: Mapping[str, Any] = field(default_factory=dict)  # options of all rows, such as another number of epochs
     graph_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # and of one graph
-    graph_rows: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(
-        default_factory=dict
-    )  # rows that differ on a graph
+    # rows that differ on a graph
+    graph_rows: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     auc: Sequence[str] = ()  # graphs whose main number is ROC AUC
     splits: bool = False  # a seed is the number of a fixed split too, so that runs of a row have other test nodes
 
-    def options(self, dataset: str, max_epochs: int | None) -> dict[str, Any]:
-        """Options of every training on a graph, with the table's number of epochs where none is given."""
-        epochs = {} if max_epochs is None else {"max_epochs": max_epochs}
-        common = {"dataset": dataset, "max_epochs": GraphOptions().max_epochs}
-        return {**common, **self.training, **self.graph_options.get(dataset, {}), **epochs}
+    def options(self, dataset: str, **given: Any) -> dict[str, Any]:
+        """Options of every training on a graph: the defaults, the table's own, and what is given and not None."""
+        chosen = {name: value for name, value in given.items() if value is not None}
+        defaults = options_of(GraphOptions(), GraphOptions)
+        return {**defaults, **self.training, **self.graph_options.get(dataset, {}), **chosen, "dataset": dataset}
 
     def reference(self, row: str) -> str:
         """Row that this one is compared with."""
