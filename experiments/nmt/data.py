@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from experiments.datasets.text.parallel import PARALLEL, ParallelText, load_parallel, read_parallel
 from experiments.files import UserError
 from experiments.nmt.config import TranslationConfig
 
-__all__ = ["load_text", "tokenised"]
+__all__ = ["check_coverage", "load_text", "tokenised"]
 
 
 def load_text(config: TranslationConfig, split: str) -> ParallelText:
@@ -40,3 +41,10 @@ def _load_all(config: TranslationConfig, split: str) -> ParallelText:
 def tokenised(config: TranslationConfig) -> bool:
     """Whether punctuation stands between blanks in the files of the data set."""
     return config.dataset != "own" and PARALLEL[config.dataset].tokenised
+
+
+def check_coverage(shares: Sequence[float], *, of: str) -> None:
+    """Raise UserError unless every share of what is kept is above 0 and up to 1."""
+    for share in shares:
+        if not 0 < share <= 1:
+            raise UserError(f"--coverage has {share}, expected shares of the {of}, above 0 and up to 1")

@@ -15,7 +15,7 @@ from experiments.datasets.text.parallel_text import ParallelText
 from experiments.files import UserError, user_errors
 from experiments.harness.results import write_numbers
 from experiments.nmt.config import SelectiveConfig
-from experiments.nmt.data import load_text, tokenised
+from experiments.nmt.data import check_coverage, load_text, tokenised
 from experiments.nmt.evaluation import Translated, bleu, chrf, translate
 from experiments.nmt.files import evaluated_text
 from experiments.nmt.model import Trained, load_trained
@@ -42,9 +42,7 @@ _SCORES = {"BLEU": bleu, "chrF": chrf}
 
 def selective_run(config: SelectiveConfig) -> dict[str, float]:
     """Print BLEU and chrF of the most certain translations and, of other texts, how well uncertainty tells them."""
-    for share in config.coverage:
-        if not 0 < share <= 1:
-            raise UserError(f"--coverage has {share}, expected shares of the translations, above 0 and up to 1")
+    check_coverage(config.coverage, of="translations")
     if config.out is not None:
         refuse_to_replace([config.out], overwrite=config.overwrite)
     trained = load_trained(config.run, device=config.device)

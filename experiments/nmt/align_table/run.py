@@ -25,7 +25,7 @@ from experiments.nmt.align_table.results import KINDS, RowResult, row_result
 from experiments.nmt.align_table.rows import DIRECTIONS, row_options
 from experiments.nmt.align_table.scores import COMBINATIONS
 from experiments.nmt.config import TranslationConfig
-from experiments.nmt.data import load_text
+from experiments.nmt.data import check_coverage, load_text
 from experiments.reporting.report import Report
 from pyro_attention.analysis import GoldAlignment
 
@@ -46,9 +46,7 @@ def run(config: AlignTable) -> dict[str, float]:
         UserError: The data have no gold links or are bad, options do not fit, or a baseline is not installed.
         KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.
     """
-    for share in config.coverage:
-        if not 0 < share <= 1:
-            raise UserError(f"--coverage has {share}, expected shares of the words, above 0 and up to 1")
+    check_coverage(config.coverage, of="words")
     rows = row_options(config)
     name = f"alignment-{config.dataset}"
     sweep = Sweep("experiments.nmt align-table", config, f"align-table/{config.dataset}", free=_FREE).open()
