@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from inspect import signature
 from typing import TypeAlias
@@ -15,7 +16,7 @@ from pyro_attention.attention import LatentAttention
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.families.prior import PRIORS, Prior
 
-__all__ = ["PriorFactory", "RepeatedAttention", "fresh_name", "make_prior", "read_sites"]
+__all__ = ["PriorFactory", "RepeatedAttention", "fresh_name", "fresh_site", "make_prior", "read_sites"]
 
 PriorFactory: TypeAlias = str | Callable[..., Prior]
 
@@ -101,6 +102,17 @@ def fresh_name(name: str) -> str:
     return candidate
 
 
+@contextmanager
+def fresh_site(layer: LatentAttention) -> Iterator[None]:
+    """The layer, for one call in a run, with a site name that no trace has yet."""
+    name = layer.name
+    layer.name = fresh_name(name)
+    try:
+        yield
+    finally:
+        layer.name = name
+
+
 class RepeatedAttention(LatentAttention):
     """:class:`LatentAttention` with a site for each call in a run: ``name``, ``name.1``, ``name.2``, ...
 
@@ -109,9 +121,5 @@ class RepeatedAttention(LatentAttention):
 
     def sample(self, prior: AttentionDistribution) -> Tensor:
         """See :meth:`LatentAttention.sample`."""
-        name = self.name
-        self.name = fresh_name(name)
-        try:
+        with fresh_site(self):
             return super().sample(prior)
-        finally:
-            self.name = name

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from pyro_attention._checks import as_float
 from pyro_attention.attention import LatentAttention, pyro_runs_the_model
 from pyro_attention.families.prior import Prior
-from pyro_attention.integrations._sites import fresh_name
+from pyro_attention.integrations._sites import fresh_name, fresh_site
 from pyro_attention.layout import Dense
 from pyro_attention.output import AttentionOutput
 
@@ -133,19 +133,14 @@ def batch_plate(name: str, size: int) -> AbstractContextManager[Any]:
 
 def _sample(latent: SiteAttention, scores: Tensor, value: Tensor, *, keys: Tensor, layout: Dense) -> AttentionOutput:
     """Output of one call in a run, whose site has a name of its own."""
-    name = latent.name
-    latent.name = fresh_name(name)
-    try:
-        with batch_plate(f"{latent.name}.batch", len(scores)):
-            output: AttentionOutput = latent(scores, value, keys=keys, layout=_without_padding(layout, scores, latent))
+    with fresh_site(latent), batch_plate(f"{latent.name}.batch", len(scores)):
+        output: AttentionOutput = latent(scores, value, keys=keys, layout=_without_padding(layout, scores, latent))
         if output.context.dim() != value.dim():
             raise ValueError(
                 f"site '{latent.name}': one pass draws weights of shape {tuple(output.context.shape[:-1])}, but the "
                 f"models of transformers have no dimension for samples; use chunk_size=1, vectorize_particles=False"
             )
-    finally:
-        latent.name = name
-    return output
+        return output
 
 
 def _without_padding(layout: Dense, scores: Tensor, latent: SiteAttention) -> Dense:
