@@ -13,6 +13,7 @@ from torch.distributions import constraints
 
 from pyro_attention._checks import as_float, broadcasts_to, kind_of
 from pyro_attention.families.distribution import expand_shared
+from pyro_attention.ops.summed_token_log_prob import summed_token_log_prob
 from pyro_attention.ops.token_log_prob import sample_tokens, token_log_prob
 
 __all__ = ["TokenLikelihood"]
@@ -27,7 +28,8 @@ class TokenLikelihood(TorchDistribution):
 
     Equals ``Categorical(logits=features @ weight.T + bias)`` in value and gradients. The logits are computed in chunks
     of rows, and again in the backward pass (not for masked targets), so that memory does not grow with rows times
-    vocabulary. For observed sites, also below enumerated alignments, where features alone have one more dimension.
+    vocabulary. For observed sites, also below enumerated alignments, where features alone have one more dimension;
+    there :class:`AlignmentELBO` has the gradient computed with the value (:meth:`summed_over`), and no logits again.
 
     Under autocast, or for half-precision inputs, the matrix products are in half precision and all else in float32.
 
@@ -35,8 +37,8 @@ class TokenLikelihood(TorchDistribution):
         features: x, ``[..., D]``; the batch shape is ``[...]``.
         weight: W, ``[V, D]``, as in ``torch.nn.Linear(D, V).weight``.
         bias: b, ``[V]``; an entry of -inf forbids a token.
-        chunk_rows: Rows of features whose logits exist at a time; about 8 MB of them (40 on a GPU) when omitted. The
-            result does not depend on it.
+        chunk_rows: Rows of features whose logits exist at a time; about 8 MB of them (40 on a GPU) when omitted, twice
+            as much below alignments. The result does not depend on it.
         validate_args: Check tokens and results; on by default, as everywhere in torch.distributions.
 
     Raises:
@@ -69,6 +71,7 @@ class TokenLikelihood(TorchDistribution):
             raise ValueError(f"chunk_rows is {chunk_rows!r}, expected an integer of at least 1, or None")
         self.features, self.weight, self.bias, self.chunk_rows = features, weight, bias, chunk_rows
         self._rows: Tensor | None = None
+        self._summed: tuple[int, Tensor, bool] | None = None
         super().__init__(features.shape[:-1], validate_args=validate_args)
 
     def __repr__(self) -> str:
@@ -100,12 +103,44 @@ class TokenLikelihood(TorchDistribution):
             >>> likelihood.where(torch.tensor([True, False, True])).log_prob(torch.tensor(1)).exp()
             tensor([0.2500, 1.0000, 0.2500])
         """
-        if not broadcasts_to(rows.shape, self.batch_shape):
-            seen = f"rows have shape {tuple(rows.shape)}, which does not broadcast to the batch shape"
-            raise ValueError(f"TokenLikelihood: {seen} {tuple(self.batch_shape)}")
+        self._check_broadcasts("rows have", rows)
         new = copy.copy(self)
         new._rows = rows if self._rows is None else rows & self._rows
         return new
+
+    def summed_over(self, dim: int, log_weight: Tensor, *, evidence: bool) -> TokenLikelihood:
+        r"""Copy whose log probabilities have their gradient computed with them, for a sum over one dimension.
+
+        .. math:: \log \sum_n w_n\, p_n(t) \quad\text{or}\quad \sum_n w_n \log p_n(t)
+
+        is what the log probabilities are expected to be used for, as below alignments that are summed out: then a
+        training step computes the logits once. The results are the same, also where they are used otherwise, which
+        costs time.
+
+        Args:
+            dim: The dimension of n, below 0.
+            log_weight: log w, broadcastable to the batch shape; its gradient is not affected.
+            evidence: The first of the sums, else the second.
+
+        Raises:
+            ValueError: The weights do not broadcast to the batch shape, or there is no such dimension.
+
+        Example:
+            >>> likelihood = TokenLikelihood(torch.zeros(3, 2, 8), torch.zeros(4, 8))
+            >>> likelihood.summed_over(-2, torch.zeros(3, 1), evidence=True).log_prob(torch.tensor([1, 0])).exp()[0]
+            tensor([0.2500, 0.2500])
+        """
+        if not -len(self.batch_shape) <= dim < 0:
+            raise ValueError(f"TokenLikelihood: dim is {dim}, expected one of -1 to {-len(self.batch_shape)}")
+        self._check_broadcasts("log_weight has", log_weight)
+        new = copy.copy(self)
+        new._summed = dim, log_weight, evidence
+        return new
+
+    def _check_broadcasts(self, seen: str, tensor: Tensor) -> None:
+        if not broadcasts_to(tensor.shape, self.batch_shape):
+            seen = f"{seen} shape {tuple(tensor.shape)}, which does not broadcast to the batch shape"
+            raise ValueError(f"TokenLikelihood: {seen} {tuple(self.batch_shape)}")
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log probability of tokens, in the common shape of tokens and batch; once differentiable.
@@ -128,6 +163,8 @@ class TokenLikelihood(TorchDistribution):
 
     def _token_log_prob(self, token: Tensor, shape: torch.Size) -> Tensor:
         """Log probability of tokens, which broadcasts to a shape."""
+        if self._summed is not None:
+            return self._summed_log_prob(token, shape, *self._summed)
         features, rows = self.features, None
         if self._rows is not None:
             rows = self._rows.expand(shape).flatten().nonzero().squeeze(1)
@@ -135,6 +172,26 @@ class TokenLikelihood(TorchDistribution):
             token = token.expand(shape).flatten()[rows]
         found = token_log_prob(features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
         return found if rows is None else found.new_zeros(math.prod(shape)).index_copy(0, rows, found).view(shape)
+
+    def _summed_log_prob(
+        self, token: Tensor, shape: torch.Size, dim: int, log_weight: Tensor, evidence: bool
+    ) -> Tensor:
+        """As :meth:`_token_log_prob`; what is summed over stands last, as rows of one sum are computed together."""
+        wanted = torch.tensor(True, device=token.device) if self._rows is None else self._rows
+        wanted, token, log_weight = (x.expand(shape).movedim(dim, -1) for x in (wanted, token, log_weight))
+        slots = wanted.flatten().nonzero().squeeze(1)
+        rows = torch.arange(math.prod(shape), device=token.device).view(shape).movedim(dim, -1).flatten()[slots]
+        found = summed_token_log_prob(
+            self.features.expand(*shape, -1).flatten(0, -2).index_select(0, rows),
+            self.weight,
+            token.flatten()[slots],
+            self.bias,
+            slots=slots,
+            log_weight=log_weight.flatten(0, -2),
+            evidence=evidence,
+            chunk_rows=self.chunk_rows,
+        )
+        return found.new_zeros(math.prod(shape)).index_copy(0, rows, found).view(shape)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Independent ids, int64 of shape ``sample_shape + batch_shape``; logits in chunks here too."""

@@ -62,9 +62,9 @@ def make_step(contestant: Contestant, sizes: Sizes) -> Callable[[], Tensor]:
     target = torch.randint(sizes.vocabulary, (sizes.batch, sizes.targets))
     masks = [torch.ones_like(words, dtype=torch.bool) for words in (source, target)]
     loss = scheme.elbo(model, scheme.guide(model, network))
-    step = training_step(loss, source, masks[0], target, target, masks[1], learning_rate=0.0)
+    # without the backward pass, as in training
     mixed = torch.autocast(source.device.type, torch.bfloat16, enabled=sizes.precision == "bf16-mixed")
-    return mixed(step)
+    return training_step(loss, source, masks[0], target, target, masks[1], loss=mixed(loss), learning_rate=0.0)
 
 
 @exclusive

@@ -71,10 +71,12 @@ def backward_step(
     return step
 
 
-def training_step(loss: nn.Module, *arguments: Any, learning_rate: float = 1e-3) -> Callable[[], Tensor]:
-    """Forward, backward and Adam of a loss module, whose value the step returns; a rate of 0 keeps it untrained."""
-    optimiser = torch.optim.Adam(loss.parameters(), lr=learning_rate)
-    backward = backward_step(loss, *arguments)
+def training_step(
+    module: nn.Module, *arguments: Any, loss: Callable[..., Tensor] | None = None, learning_rate: float = 1e-3
+) -> Callable[[], Tensor]:
+    """As :func:`backward_step`, and Adam; a rate of 0 keeps the module untrained."""
+    optimiser = torch.optim.Adam(module.parameters(), lr=learning_rate)
+    backward = backward_step(module, *arguments, loss=loss)
 
     def step() -> Tensor:
         value = backward()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import reduce
 from math import isfinite
 from typing import Any
@@ -160,14 +161,18 @@ class _PossibleOnly(Messenger):
 
     def __init__(self) -> None:
         super().__init__()
-        self.possible: list[Tensor] = []
+        self.possible: list[_Enumerated] = []
         self.sizes: dict[str, Tensor] = {}
         self.cuts: dict[str, Tensor] = {}
 
     def _pyro_sample(self, msg: Any) -> None:
         fn, mask = msg["fn"], msg["mask"]
         if isinstance(fn, CategoricalAlignment) and "_enumerate_dim" in msg["infer"]:
-            self.possible.append(fn.is_possible(msg["value"]))
+            with torch.no_grad():
+                log_prob = fn.log_prob(msg["value"])
+            evidence = bool(msg["infer"].get("marginal"))
+            dim = msg["infer"]["_enumerate_dim"]
+            self.possible.append(_Enumerated(fn.is_possible(msg["value"]), dim, log_prob, evidence))
             if not isinstance(fn, SparseAlignment):
                 return
             counted = torch.as_tensor(True if mask is None else mask).to(fn.logits.device).expand(fn.batch_shape)
@@ -175,8 +180,24 @@ class _PossibleOnly(Messenger):
             self.sizes[msg["name"]] = fn.support_size.where(counted, 0).sum() / total
             self.cuts[msg["name"]] = (fn.is_cut & counted).sum() / total
         elif msg["is_observed"] and isinstance(fn, TokenLikelihood):
-            wanted = [rows for rows in self.possible if broadcasts_to(rows.shape, fn.batch_shape)]
-            if wanted:
-                if isinstance(mask, Tensor) and broadcasts_to(mask.shape, fn.batch_shape):
-                    wanted.append(mask)  # what does not count is not computed either
-                msg["fn"] = fn.where(reduce(torch.logical_and, wanted))
+            over = [found for found in self.possible if broadcasts_to(found.possible.shape, fn.batch_shape)]
+            if not over:
+                return
+            wanted = [found.possible for found in over]
+            if isinstance(mask, Tensor) and broadcasts_to(mask.shape, fn.batch_shape):
+                wanted.append(mask)  # what does not count is not computed either
+            fn = fn.where(reduce(torch.logical_and, wanted))
+            one = over[0]
+            if len(over) == 1 and broadcasts_to(one.log_prob.shape, fn.batch_shape):
+                fn = fn.summed_over(one.dim, one.log_prob, evidence=one.evidence)
+            msg["fn"] = fn
+
+
+@dataclass(frozen=True)
+class _Enumerated:
+    """An alignment whose keys are summed over along a dimension; shapes as of its value."""
+
+    possible: Tensor
+    dim: int
+    log_prob: Tensor
+    evidence: bool

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_attention.ops._output_layer import OutputLayer, add_product, once_differentiable, product_dtype
+
 __all__ = ["default_chunk_rows", "sample_tokens", "token_log_prob"]
 
 # on a CPU smaller chunks repeat too much work on the weights, and larger ones leave the cache; a GPU wants large ones
@@ -32,30 +34,16 @@ def default_chunk_rows(
     return max(1, size // (max(vocabulary, 1) * dtype.itemsize))
 
 
-def _product_dtype(features: Tensor, weight: Tensor) -> torch.dtype:
-    """Precision of the matrix products: autocast's where it is on (it leaves float64 alone), else the inputs'."""
-    device, dtype = features.device.type, torch.promote_types(features.dtype, weight.dtype)
-    autocast = torch.is_autocast_enabled(device) and dtype != torch.float64
-    return torch.get_autocast_dtype(device) if autocast else dtype
-
-
-class _Rows:
-    """The features as a matrix, and their logits, a chunk at a time in one buffer: float32 or float64."""
+class _Rows(OutputLayer):
+    """Logits a chunk of rows at a time, in one buffer."""
 
     def __init__(
         self, features: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, chunk_rows: int | None
     ) -> None:
-        self.exact = torch.float64 if dtype == torch.float64 else torch.float32
-        self.count = math.prod(features.shape[:-1])
+        super().__init__(features, weight, bias, dtype)
         default = default_chunk_rows(len(weight), self.exact, device=features.device)
         self.chunk = default if chunk_rows is None else chunk_rows
-        self.x = features.reshape(self.count, features.size(-1)).to(dtype)
-        self.weight = weight.to(dtype)
-        self.bias = None if bias is None else bias.to(self.exact)
         self._buffer = self.new(min(self.chunk, self.count), len(weight))
-
-    def new(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=self.exact, device=self.x.device)
 
     def chunks(self) -> tuple[Tensor, ...]:
         """Indices of the rows of each chunk."""
@@ -131,11 +119,7 @@ class _TokenLogProb(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # once_differentiable would take gradients of sums for constants, silently
-            raise RuntimeError(
-                "token_log_prob is differentiable once, but create_graph=True asks for a second derivative; use "
-                "Categorical(logits=...) on all logits, such as TokenLikelihood.logits"
-            )
+        once_differentiable()
         features, weight, bias, token, log_totals = ctx.saved_tensors
         inputs, needed = (features, weight, bias), ctx.needs_input_grad
         with torch.autocast(features.device.type, enabled=False):
@@ -156,20 +140,12 @@ class _TokenLogProb(torch.autograd.Function):
                 if for_features is not None:
                     for_features[chunk] = (logits @ rows.weight).to(rows.exact)
                 if for_weight is not None:
-                    _add_product(for_weight, logits.t(), rows.x[chunk])
+                    add_product(for_weight, logits.t(), rows.x[chunk])
         gradients = (
             None if gradient is None else gradient.view(tensor.shape).to(tensor.dtype)
             for gradient, tensor in zip((for_features, for_weight, for_bias), inputs, strict=True)
         )
         return (*gradients, None, None, None)
-
-
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """``total += left @ right``; sums over chunks are not rounded to half precision."""
-    if left.dtype == total.dtype:
-        total.addmm_(left, right)
-    else:
-        total.add_(left @ right)
 
 
 # torch leaves `apply` untyped in some releases
@@ -199,7 +175,7 @@ def token_log_prob(
         >>> token_log_prob(torch.zeros(2, 3), torch.zeros(4, 3), torch.tensor([0, 3])).exp().tolist()
         [0.25, 0.25]
     """
-    dtype = _product_dtype(features, weight)
+    dtype = product_dtype(features, weight)
     with torch.autocast(features.device.type, enabled=False):
         return _token_log_prob(features, weight, bias, token, dtype, chunk_rows)
 
@@ -229,7 +205,7 @@ def sample_tokens(
         >>> sample_tokens(torch.zeros(2, 3), torch.zeros(1, 3), shape=torch.Size([5, 2])).shape
         torch.Size([5, 2])
     """
-    rows = _Rows(features, weight, bias, _product_dtype(features, weight), chunk_rows)
+    rows = _Rows(features, weight, bias, product_dtype(features, weight), chunk_rows)
     layout = _Layout(features.shape[:-1], shape)
     tokens = torch.empty(layout.size, dtype=torch.int64, device=features.device)
     if tokens.numel() == 0:

@@ -5,6 +5,7 @@ from functools import partial
 import pyro
 import pytest
 import torch
+from pyro import poutine
 from torch import nn
 
 from guides.inference_network import AlignmentNetwork
@@ -28,7 +29,9 @@ from pyro_attention import (
     Weibull,
     sample_posterior,
 )
+from pyro_attention.ops import summed_token_log_prob as summed_token_log_prob_module
 from pyro_attention.ops.sparsemax import sparsemax
+from pyro_attention.ops.summed_token_log_prob import summed_token_log_prob
 from pyro_attention.ops.token_log_prob import token_log_prob
 
 SIZES = TranslationSizes(embedding=6, memory=8, decoder=10, attention=7)
@@ -117,11 +120,15 @@ def test_the_sparse_marginal_is_the_explicit_sum(k, more):
 def test_the_output_layer_is_computed_for_possible_alignments_of_real_words_alone(name, rows, monkeypatch):
     seen = []
 
-    def counted(features, *arguments, **options):
-        seen.append(features.shape[:-1].numel())
-        return token_log_prob(features, *arguments, **options)
+    def count(original):
+        def counted(features, *arguments, **options):
+            seen.append(features.shape[:-1].numel())
+            return original(features, *arguments, **options)
 
-    monkeypatch.setattr("pyro_attention.likelihoods.token_log_prob", counted)
+        return counted
+
+    for original in (token_log_prob, summed_token_log_prob):
+        monkeypatch.setattr(f"pyro_attention.likelihoods.{original.__name__}", count(original))
     scheme = build_scheme(name, top_k=3)
     model, arguments = make(prior=scheme.prior(SIZES.memory, 1)), batch(more=2)
     guide = scheme.guide(model, network(model) if scheme.amortised else None)
@@ -139,6 +146,27 @@ def test_the_output_layer_is_computed_for_possible_alignments_of_real_words_alon
     monkeypatch.setattr(TokenLikelihood, "where", lambda self, rows: self)
     torch.testing.assert_close(loss_and_gradients(), found)
     assert seen[-1] > rows
+
+
+@pytest.mark.parametrize("name", ["marginal", "hard_enum", "categorical_enum", "sparse_marginal", "sparse_enum"])
+def test_logits_of_an_exact_scheme_are_computed_once(name, monkeypatch):
+    again, original = [], summed_token_log_prob_module._gradients
+    monkeypatch.setattr(
+        summed_token_log_prob_module, "_gradients", lambda *tensors: again.append(1) or original(*tensors)
+    )
+    scheme = build_scheme(name, top_k=3)
+    model, arguments = make(prior=scheme.prior(SIZES.memory, 1)), batch(more=2)
+    weighted = poutine.scale(model, scale=0.25)
+    guide = scheme.guide(weighted, network(model) if scheme.amortised else None)
+
+    def gradients():
+        loss = scheme.elbo.differentiable_loss(weighted, guide, *arguments)
+        return torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
+
+    found = gradients()
+    assert not again
+    monkeypatch.setattr(TokenLikelihood, "summed_over", lambda self, *_, **__: self)
+    torch.testing.assert_close(found, gradients())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
