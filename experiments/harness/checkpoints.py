@@ -251,6 +251,9 @@ class Checkpoints(Checkpoint):
 
     def teardown(self, *_: Any, **__: Any) -> None:
         while self._handlers:
-            signal.signal(*self._handlers.popitem())
+            number, handler = self._handlers.popitem()
+            # unless Lightning has put back what was there before its own, which would keep the trainer in memory
+            if signal.getsignal(number) == self._interrupt:
+                signal.signal(number, handler)
 
     on_exception = teardown
