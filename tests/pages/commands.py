@@ -246,7 +246,7 @@ CHAINS: dict[str, list[Step]] = {
     "glue table, as in the results": [
         table(
             f"{FINETUNE} table --model all-MiniLM-L6-v2 --max-epochs 3 --num-samples 5 --precision bf16-mixed "
-            "--pooling pair --seeds 1",
+            "--pooling pair",
             "--model FOLDER --rows [soft,WC] --tasks [mrpc] --max-epochs 1 --num-samples 2 --precision 32",
         ),
     ],
