@@ -1,5 +1,4 @@
 import csv
-import gc
 import re
 import signal
 from functools import partial
@@ -160,19 +159,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one(kind, at, error, message, sai
     assert epochs_of(tmp_path) == [0, 1, 2]
     assert_same(train(tmp_path, resume=True), uninterrupted)
     assert epochs_of(tmp_path) == list(range(6))
-
-
-def test_nothing_is_left_of_a_finished_training(tmp_path):
-    """A sweep trains many networks in one process; a signal handler of Lightning's would hold each of them."""
-
-    def trainers():
-        gc.collect()
-        return sum(type(one) is Trainer for one in gc.get_objects())
-
-    handlers, before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)], trainers()
-    train(tmp_path)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-    assert trainers() == before
 
 
 def test_a_stop_in_the_first_epoch_says_that_there_is_no_checkpoint(tmp_path, uninterrupted):
