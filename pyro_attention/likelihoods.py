@@ -163,34 +163,24 @@ class TokenLikelihood(TorchDistribution):
 
     def _token_log_prob(self, token: Tensor, shape: torch.Size) -> Tensor:
         """Log probability of tokens, which broadcasts to a shape."""
-        if self._summed is not None:
-            return self._summed_log_prob(token, shape, *self._summed)
-        features, rows = self.features, None
-        if self._rows is not None:
-            rows = self._rows.expand(shape).flatten().nonzero().squeeze(1)
-            features = features.expand(*shape, -1).flatten(0, -2).index_select(0, rows)
-            token = token.expand(shape).flatten()[rows]
-        found = token_log_prob(features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
-        return found if rows is None else found.new_zeros(math.prod(shape)).index_copy(0, rows, found).view(shape)
-
-    def _summed_log_prob(
-        self, token: Tensor, shape: torch.Size, dim: int, log_weight: Tensor, evidence: bool
-    ) -> Tensor:
-        """As :meth:`_token_log_prob`; what is summed over stands last, as rows of one sum are computed together."""
+        if self._rows is None and self._summed is None:
+            return token_log_prob(self.features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
+        dim = -1 if self._summed is None else self._summed[0]
         wanted = torch.tensor(True, device=token.device) if self._rows is None else self._rows
-        wanted, token, log_weight = (x.expand(shape).movedim(dim, -1) for x in (wanted, token, log_weight))
-        slots = wanted.flatten().nonzero().squeeze(1)
+        # what is summed over stands last, as rows of one sum are computed together
+        slots = wanted.expand(shape).movedim(dim, -1).flatten().nonzero().squeeze(1)
         rows = torch.arange(math.prod(shape), device=token.device).view(shape).movedim(dim, -1).flatten()[slots]
-        found = summed_token_log_prob(
-            self.features.expand(*shape, -1).flatten(0, -2).index_select(0, rows),
-            self.weight,
-            token.flatten()[slots],
-            self.bias,
-            slots=slots,
-            log_weight=log_weight.flatten(0, -2),
-            evidence=evidence,
-            chunk_rows=self.chunk_rows,
-        )
+        features = self.features.expand(*shape, -1).flatten(0, -2).index_select(0, rows)
+        token = token.expand(shape).flatten()[rows]
+        if self._summed is None:
+            found = token_log_prob(features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
+        else:
+            _, log_weight, evidence = self._summed
+            log_weight = log_weight.expand(shape).movedim(dim, -1).flatten(0, -2)
+            found = summed_token_log_prob(
+                features, self.weight, token, self.bias, slots=slots, log_weight=log_weight, evidence=evidence,
+                chunk_rows=self.chunk_rows,
+            )  # fmt: skip
         return found.new_zeros(math.prod(shape)).index_copy(0, rows, found).view(shape)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
