@@ -170,7 +170,7 @@ class TokenLikelihood(TorchDistribution):
         # what is summed over stands last, as rows of one sum are computed together
         slots = wanted.expand(shape).movedim(dim, -1).flatten().nonzero().squeeze(1)
         rows = torch.arange(math.prod(shape), device=token.device).view(shape).movedim(dim, -1).flatten()[slots]
-        features = self.features.expand(*shape, -1).flatten(0, -2).index_select(0, rows)
+        features = self.features.expand(*shape, -1).reshape(-1, self.features.size(-1)).index_select(0, rows)
         token = token.expand(shape).flatten()[rows]
         if self._summed is None:
             found = token_log_prob(features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)

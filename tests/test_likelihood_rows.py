@@ -29,3 +29,11 @@ def test_no_row_at_all():
     assert likelihood.log_prob(torch.tensor([1, 2])).tolist() == [0, 0]
     with pytest.raises(ValueError, match=r"rows have shape \(3,\), .* the batch shape \(2,\)"):
         likelihood.where(torch.ones(3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_single_row(wanted):
+    likelihood, token = TokenLikelihood(torch.randn(layer().in_features), layer().weight), torch.tensor(1)
+    expected = likelihood.log_prob(token) if wanted else torch.tensor(0.0)
+    found = likelihood.where(torch.tensor(wanted)).log_prob(token)
+    torch.testing.assert_close(found, expected.to(found.dtype))
