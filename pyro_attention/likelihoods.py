@@ -169,6 +169,9 @@ class TokenLikelihood(TorchDistribution):
         wanted = torch.tensor(True, device=token.device) if self._rows is None else self._rows
         # what is summed over stands last, as rows of one sum are computed together
         slots = wanted.expand(shape).movedim(dim, -1).flatten().nonzero().squeeze(1)
+        if math.prod(self.features.shape[:-1]) < len(slots):  # one row of logits serves several tokens
+            found = token_log_prob(self.features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
+            return found.where(wanted, 0)
         rows = torch.arange(math.prod(shape), device=token.device).view(shape).movedim(dim, -1).flatten()[slots]
         features = self.features.expand(*shape, -1).reshape(-1, self.features.size(-1)).index_select(0, rows)
         token = token.expand(shape).flatten()[rows]

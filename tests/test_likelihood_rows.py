@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from pyro_attention import TokenLikelihood
 from tests.test_likelihoods import CLOSE, VOCABULARY, layer, random_features
@@ -37,3 +38,18 @@ def test_a_single_row(wanted):
     expected = likelihood.log_prob(token) if wanted else torch.tensor(0.0)
     found = likelihood.where(torch.tensor(wanted)).log_prob(token)
     torch.testing.assert_close(found, expected.to(found.dtype))
+
+
+@pytest.mark.parametrize("summed", [True, False])
+def test_a_row_of_features_for_many_tokens_is_computed_once(summed):
+    """Words that are read from the context alone: rows of logits for the source words, not for every pair of words."""
+    output, (target, source) = layer(), (6, 4)
+    likelihood = TokenLikelihood(random_features(source, 1), output.weight, output.bias).expand([source, target])
+    tokens, rows = torch.randint(VOCABULARY, (target,)), torch.rand(source, target) > 0.2
+    some = likelihood.where(rows)
+    if summed:
+        some = some.summed_over(-2, torch.zeros(source, target), evidence=True)
+    with FlopCounterMode(display=False) as counter:
+        found = some.log_prob(tokens)
+    torch.testing.assert_close(found, likelihood.log_prob(tokens).where(rows, 0), **CLOSE)
+    assert counter.get_total_flops() == 2 * source * output.weight.numel()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from experiments.harness.options import BatchOptions, Dropout, SweepOptions
+from experiments.harness.options import BatchOptions, Dropout, Precision, SweepOptions
 from guides.names import AlignmentSchemeName, SchemeName
 from guides.options import AlignmentSchemeOptions
 
@@ -27,6 +27,7 @@ class NetworkOptions:
         learning_rate: Learning rate of Adam.
         num_samples: Posterior samples of random attention weights.
         beam: Live hypotheses of the beam search; 1 is greedy.
+        precision: Arithmetic of the training; evaluation is in 32 bits.
     """
 
     vocabulary: PositiveInt = 4000
@@ -35,6 +36,7 @@ class NetworkOptions:
     learning_rate: PositiveFloat = 1e-3
     num_samples: PositiveInt = 20
     beam: PositiveInt = 5
+    precision: Precision = "32"
 
 
 @dataclass(frozen=True, kw_only=True)
