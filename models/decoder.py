@@ -60,6 +60,7 @@ class AttentionDecoder(nn.Module):
         score: The scores of the attention.
         output: The output layer, with a row for each word.
         layers: Recurrent layers.
+        reads_state: Whether a word depends on the decoder's state beside the context of its attention.
         feeds: The input feeds that a subclass has.
 
     Raises:
@@ -71,6 +72,7 @@ class AttentionDecoder(nn.Module):
     score: Additive
     output: nn.Linear
     layers = 1
+    reads_state = True
     feeds: tuple[InputFeed, ...] = get_args(InputFeed)
 
     def __init__(

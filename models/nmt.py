@@ -102,6 +102,7 @@ class Translation(AttentionDecoder):
         if sizes.memory % 2:
             raise ValueError(f"memory is {sizes.memory}, expected an even width: half for each direction")
         self.layers = sizes.layers
+        self.reads_state = words_from == "both"
         self.source_embedding = nn.Embedding(source_vocabulary, sizes.embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, sizes.embedding)
         between = dropout if sizes.layers > 1 else 0.0
@@ -116,7 +117,7 @@ class Translation(AttentionDecoder):
         self.score = Additive(sizes.decoder, sizes.memory, sizes.attention)
         self.attention = LatentAttention("alignment", AlignmentPrior() if prior is None else prior)
         # apart, so that an enumerated context is not repeated for every word
-        self.from_query = nn.Linear(sizes.decoder, sizes.decoder) if words_from == "both" else None
+        self.from_query = nn.Linear(sizes.decoder, sizes.decoder) if self.reads_state else None
         self.from_context = nn.Linear(sizes.memory, sizes.decoder, bias=False)
         self.output = nn.Linear(sizes.decoder, target_vocabulary)
         self.dropout = Dropout(dropout)

@@ -157,7 +157,6 @@ class TableConfig(CaptioningOptions, SweepOptions):
         seeds: Trainings of every row.
         base_epochs: Epochs of soft attention at first; an epoch has every photograph once, with one of its captions.
         epochs: Epochs of every row after that.
-        precision: Arithmetic of the training; evaluation is in 32 bits.
         pictures: Test photographs that are drawn, the first.
     """
 

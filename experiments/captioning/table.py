@@ -45,10 +45,7 @@ def run(config: TableConfig) -> dict[str, float]:
     name, free = f"captioning-{config.dataset}-{config.encoder}", ("rows", "seeds", "pictures")
     always = ("dataset", "seeds", "encoder_weights")
     sweep = Sweep("experiments.captioning table", config, f"table/{name}", RESULTS, free=free, always=always)
-    bases = {
-        seed: replace(base_config(config, sweep.folder, seed), precision=config.precision)
-        for seed in range(config.seeds)
-    }
+    bases = {seed: base_config(config, sweep.folder, seed) for seed in range(config.seeds)}
     data = _prepare(config, bases)
     sweep.open()
     print("Training soft attention, once a seed:", flush=True)

@@ -9,7 +9,36 @@ from experiments.reporting.columns import Runs
 from experiments.reporting.report import Part
 from experiments.reporting.statistics import paired_difference
 
-__all__ = ["claim_parts", "claims"]
+__all__ = ["claim_parts", "claims", "table_claims"]
+
+SMALL_LOSS = 0.5  # BLEU
+_TABLE: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
+    ("the exact marginal perplexity is below soft attention's", "test_ppl", (("marginal", "soft"),)),
+    (
+        "the perplexities of variational alignments are below the exact marginal one", "test_ppl",
+        (("categorical_enum", "marginal"), ("categorical_sample", "marginal")),
+    ),
+    ("enumeration has a lower perplexity than sampling", "test_ppl", (("categorical_enum", "categorical_sample"),)),
+    (
+        "soft attention has a lower perplexity than hard attention", "test_ppl",
+        (("soft", "hard_enum"), ("soft", "hard_sample")),
+    ),
+    ("soft attention has less BLEU than exact marginal alignments", "test_bleu", (("soft", "marginal"),)),
+    (
+        "soft attention has less BLEU than variational alignments", "test_bleu",
+        (("soft", "categorical_enum"), ("soft", "categorical_sample")),
+    ),
+    (
+        "hard attention has less BLEU than soft attention", "test_bleu",
+        (("hard_enum", "soft"), ("hard_sample", "soft")),
+    ),
+    ("soft attention has less BLEU than weibull", "test_bleu", (("soft", "weibull"),)),
+    (
+        "entropy falls from soft attention over marginal and variational alignments to hard ones", "test_entropy",
+        (("hard_enum", "categorical_enum"), ("categorical_enum", "marginal"), ("marginal", "soft")),
+    ),
+)  # fmt: skip
+"""Claims of the papers, the metric, and rows of which the first is said to be below the second."""
 
 
 def claims(runs: Mapping[str, Runs]) -> list[Claim]:
@@ -55,8 +84,48 @@ def claims(runs: Mapping[str, Runs]) -> list[Claim]:
     return found
 
 
-def claim_parts(runs: Mapping[str, Runs]) -> list[Part]:
-    """Parts of a report: the paper's claims, and apart from them ours; none without claims."""
+def table_claims(runs: Mapping[str, Runs]) -> list[Claim]:
+    """Ten claims on schemes that were all trained from the beginning, as those of the papers were.
+
+    A claim is checked on the rows that there are, and left out without any; so are all for a single seed.
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, tables 1 to 3; Fan et al. (2020), Bayesian
+    Attention Modules, table 4.
+    """
+    if len(next(iter(runs.values()))) == 1:
+        return []
+
+    def values(row: str, metric: str) -> list[float]:
+        return [metrics[metric] for metrics in runs[row]]
+
+    found = []
+    for text, metric, pairs in _TABLE:
+        both = [(one, other) for one, other in pairs if one in runs and other in runs]
+        differences = {
+            f"{one} - {other}": paired_difference(values(one, metric), values(other, metric)) for one, other in both
+        }
+        found += [Claim(text=text, differences=differences, expected="below")] * bool(differences)
+    losses = {
+        f"{row}: exact - K-max - {SMALL_LOSS}": paired_difference(
+            values(row, "test_bleu"), [loss + SMALL_LOSS for loss in values(row, "test_bleu_k_max")]
+        )
+        for row in runs
+        if "test_bleu_k_max" in runs[row][0] and row not in ("soft", "weibull", "lognormal")
+    }
+    text = f"translations lose less than {SMALL_LOSS} BLEU where each word keeps its largest weights alone (K-max)"
+    return found + [Claim(text=text, differences=losses, expected="below")] * bool(losses)
+
+
+def claim_parts(runs: Mapping[str, Runs], *, from_scratch: bool = False) -> list[Part]:
+    """Parts of a report: the paper's claims, and apart from them ours; none without claims.
+
+    Args:
+        runs: The metrics of every row.
+        from_scratch: Whether every scheme was trained from the beginning: then there are the ten claims alone.
+    """
+    if from_scratch:
+        found = table_claims(runs)
+        return [claims_part("Claims of the papers (Deng et al., 2018; Fan et al., 2020)", found)] if found else []
     titles = {False: "Claims of the paper (Deng et al., 2018)", True: "Claims of ours, not of the paper"}
     checked = claims(runs)
     chosen = {title: [claim for claim in checked if claim.ours == ours] for ours, title in titles.items()}

@@ -67,7 +67,12 @@ def run(config: CompareTranslations) -> dict[str, float]:
     legend = Part("What the columns are", "\n\n".join([protocol(config), *LEGEND, *[NORMALIZERS] * normalised]))
     print("Drawing the pictures ...", flush=True)
     first, folder = {row: trainings.first(row) for row in runs}, sweep.folder / "figures"
-    parts = [table, _plots(runs), *picture_parts(first, folder), *claim_parts(runs)]
+    parts = [
+        table,
+        _plots(runs),
+        *picture_parts(first, folder),
+        *claim_parts(runs, from_scratch=not config.base_epochs),
+    ]
     baselines = ibm_error_rates(next(iter(first.values())), models=range(1, config.ibm + 1)) if config.ibm else []
     if baselines:
         how = "NLTK's, trained on the same pairs."
@@ -99,7 +104,8 @@ def _train(config: CompareTranslations, sweep: Sweep) -> Trainings[TranslationCo
     bases = {
         (_name("base", normalizer), seed): TranslationConfig(
             **config.for_runs(), **shared, guide="soft", normalizer=normalizer, embedding=config.hidden, seed=seed,
-            max_epochs=config.base_epochs, patience=config.base_epochs,
+            dropout=config.dropout, max_epochs=config.base_epochs or config.epochs,
+            patience=config.base_epochs or config.patience,
             out=sweep.folder / "runs" / f"{_name('base', normalizer)}-{seed}",
         )
         for normalizer in config.normalizers
@@ -107,11 +113,14 @@ def _train(config: CompareTranslations, sweep: Sweep) -> Trainings[TranslationCo
     }  # fmt: skip
     configs = {}
     for scheme in config.schemes:
-        changes = {"patience": config.epochs, "posterior_from_prior": build_scheme(scheme).amortised}
+        if config.base_epochs:
+            changes = {"patience": config.epochs, "posterior_from_prior": build_scheme(scheme).amortised}
+        else:
+            changes = {"warm_start": config.epochs // 2 if scheme == "dirichlet" else 0}
         for (_, seed), base in bases.items():
             name = _name(scheme, base.normalizer)
             configs[name, seed] = scheme_config(config, base, name, scheme, **changes)
-    return train_schemes(sweep, nmt.run, bases, configs)
+    return train_schemes(sweep, nmt.run, bases if config.base_epochs else {}, configs)
 
 
 def _name(scheme: str, normalizer: NormalizerName) -> str:

@@ -280,7 +280,8 @@ class CompareTranslations(TranslationOptions, CompareSequences):
     """Compare inference schemes for the alignment of a translation model.
 
     For each seed soft attention is trained first; every scheme, and soft as a control, goes on from its network for a
-    common number of epochs, at half the learning rate.
+    common number of epochs, at half the learning rate. With --base-epochs 0 every scheme begins by itself, and ten
+    claims of the papers are checked.
 
     Args:
         task: The task; the others have other options.
@@ -288,6 +289,8 @@ class CompareTranslations(TranslationOptions, CompareSequences):
             then the source words; hybrid, a trained mixture. Soft attention is trained from the beginning with each.
         train_pairs: Sentence pairs to train on, the first ones; 3000 of toy, else all when omitted.
         test_pairs: Sentence pairs to test on, the first ones; 250 of toy, else all when omitted.
+        patience: Epochs without a better validation loss before a training from the beginning stops.
+        dropout: Dropout of word vectors, inside the networks and before the output.
         ibm: Also train IBM Models 1 up to this on the same text, as baselines for alignment; 0 for none.
     """
 
@@ -296,7 +299,9 @@ class CompareTranslations(TranslationOptions, CompareSequences):
     schemes: tuple[SchemeName, ...] = SCHEMES
     normalizers: tuple[NormalizerName, ...] = ("softmax",)
     seeds: PositiveInt = 3
-    base_epochs: PositiveInt = 6
+    base_epochs: NonNegativeInt = 6
+    patience: PositiveInt = 3
+    dropout: Dropout = 0.3
     layers: PositiveInt = 1
     learning_rate: PositiveFloat = 1e-2
     beam: PositiveInt = 1

@@ -89,7 +89,7 @@ class CompareSequences(SweepOptions):
     Args:
         schemes: The schemes to compare.
         seeds: Number of seeds.
-        base_epochs: Epochs of soft attention at first; none, in captioning: every scheme begins by itself.
+        base_epochs: Epochs of soft attention at first; with 0 every scheme begins by itself.
         epochs: Epochs of every scheme, at most.
         kl_weight: Weight of the KL in weibull, lognormal and gamma.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -103,6 +104,8 @@ def target_log_probs(
     inference.check(model)
     state, log_probs = model.start(model.encode(source, source_mask), source_mask), []
     steps = model.steps(state, target_in, k_max=inference.k_max)
+    if _serves_all_words(model, inference) and inference.terms is None:
+        return _joint(model, steps, target_out, inference).logsumexp(1).where(target_mask, 0)
     for step, wanted in zip(steps, target_out.unbind(1), strict=True):
         contexts, log_weights = _mixture(model, step, inference)
         log_f = model.likelihood(step.queries.unsqueeze(1), contexts).log_prob(wanted.unsqueeze(1))
@@ -146,8 +149,23 @@ def target_alignments(
         inference: How the attention is integrated out.
     """
     steps = model.steps(state, target_in, k_max=inference.k_max)
+    if _serves_all_words(model, inference):
+        return _joint(model, steps, target_out, inference).softmax(1).transpose(1, 2)
     pairs = zip(steps, target_out.unbind(1), strict=True)
     return torch.stack([word_alignment(model, step, words, inference) for step, words in pairs], 1)
+
+
+def _serves_all_words(model: AttentionDecoder, inference: Inference) -> bool:
+    """Whether the distribution of a word is the same at every step, once it is known what it is aligned to."""
+    return inference.sums_out(model) and not model.reads_state
+
+
+def _joint(model: AttentionDecoder, steps: Iterable[Step], words: Tensor, inference: Inference) -> Tensor:
+    """Log joint probability ``[B, N, M]`` of every word and its alignment, with one row of logits a source word."""
+    taken = list(steps)
+    queries, memory = taken[0].queries[:, None, None], taken[0].state.memory.unsqueeze(2)
+    log_prior = torch.stack([_log_prior(model, step, inference.k_max) for step in taken], 2)
+    return log_prior + model.likelihood(queries, memory).log_prob(words.unsqueeze(1))
 
 
 def _mixture(model: AttentionDecoder, step: Step, inference: Inference) -> tuple[Tensor, Tensor]:

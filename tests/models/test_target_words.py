@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from models.decoding import Inference
-from models.decoding.next_word import next_word_log_probs, target_log_probs
+from models.decoding.next_word import next_word_log_probs, target_alignments, target_log_probs, word_alignment
 from pyro_attention import Dirichlet, DirichletPrior, Soft, Weibull
 from pyro_attention.posterior.predictive import seeded
 from tests.models.test_nmt import ContextualGammaPrior, batch, evidence, make
@@ -21,9 +21,10 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("k_max", [None, 2])
-def test_words_one_by_one(case, k_max):
+@pytest.mark.parametrize("words_from", ["both", "context"])
+def test_words_one_by_one(case, k_max, words_from):
     prior, family, samples = CASES[case]
-    model = make(prior=prior).eval()
+    model = make(prior=prior, words_from=words_from).eval()
     source, source_mask, target_in, target_out, target_mask = arguments = batch()
     inference = Inference(k_max=k_max, family=family, samples=samples)
     with seeded(0):
@@ -35,6 +36,18 @@ def test_words_one_by_one(case, k_max):
             state, log_probs = step.state, next_word_log_probs(model, step, inference)
             expected = log_probs.gather(1, target_out[:, place, None]).squeeze(1).where(target_mask[:, place], 0)
             torch.testing.assert_close(found[:, place], expected)
+
+
+@pytest.mark.parametrize("terms", [None, 2])
+@pytest.mark.parametrize("words_from", ["both", "context"])
+def test_alignments_one_by_one(terms, words_from):
+    model, inference = make(words_from=words_from, null_word=True).eval(), Inference(terms=terms)
+    source, source_mask, target_in, target_out, _ = batch()
+    state = model.start(model.encode(source, source_mask), source_mask)
+    found = target_alignments(model, state, target_in, target_out, inference)
+    for place, step in enumerate(model.steps(state, target_in)):
+        expected = word_alignment(model, step, target_out[:, place], inference)
+        torch.testing.assert_close(found[:, place], expected)
 
 
 @pytest.mark.parametrize("more", [0, 2])
