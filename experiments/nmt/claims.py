@@ -100,7 +100,7 @@ def table_claims(runs: Mapping[str, Runs]) -> list[Claim]:
 
     found = []
     for text, metric, pairs in _TABLE:
-        both = [(one, other) for one, other in pairs if one in runs and other in runs]
+        both = [pair for pair in pairs if all(row in runs and metric in runs[row][0] for row in pair)]
         differences = {
             f"{one} - {other}": paired_difference(values(one, metric), values(other, metric)) for one, other in both
         }

@@ -46,8 +46,9 @@ LEGEND = (
     "that it is to predict, the posterior does: it is that of the inference network (categorical, dirichlet), else "
     "exact (marginal, hard). Soft, weibull and lognormal have attention weights alone, which stand in the column of "
     "the posterior; the prior of weibull and lognormal sees the source alone and aligns nothing, hence the dash.",
-    "Entropy of the mean weights that predict, in nats. Inference networks start at q = p.",
+    "Entropy of the mean weights that predict, in nats.",
 )
+PRIOR_FIRST = "Inference networks start at q = p."
 NORMALIZERS = (
     "Rows temporal: weights normalised over the words before, then over the source. Double normalisation sums over the "
     "words to come as well, which a decoder does not have yet; this is the rest of it. Rows hybrid: a trained mixture "
@@ -64,7 +65,8 @@ def run(config: CompareTranslations) -> dict[str, float]:
     trainings = _train(config, sweep)
     runs, normalised = trainings.by_row(), config.normalizers != ("softmax",)
     table = Part(rows=summary_rows("scheme", runs, COLUMNS), best=best_cells(runs, COLUMNS))
-    legend = Part("What the columns are", "\n\n".join([protocol(config), *LEGEND, *[NORMALIZERS] * normalised]))
+    texts = [protocol(config), *LEGEND, *[PRIOR_FIRST] * bool(config.base_epochs), *[NORMALIZERS] * normalised]
+    legend = Part("What the columns are", "\n\n".join(texts))
     print("Drawing the pictures ...", flush=True)
     first, folder = {row: trainings.first(row) for row in runs}, sweep.folder / "figures"
     parts = [

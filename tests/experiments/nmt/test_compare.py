@@ -14,9 +14,10 @@ from experiments.datasets.text.readers import toy
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.files import UserError
+from experiments.harness.folder import saved_options
 from experiments.harness.results import read_metrics
 from experiments.nmt.alignments import PairAlignment, alignment_summary
-from experiments.nmt.claims import claim_parts, claims
+from experiments.nmt.claims import claim_parts, claims, table_claims
 from experiments.nmt.compare import COLUMNS, SCHEMES, CompareTranslations, run
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.evaluation import batches
@@ -105,6 +106,58 @@ def test_schemes_can_be_added_later(tmp_path, capsys):
     assert "hold" not in capsys.readouterr().out  # one seed has no interval
 
 
+@pytest.mark.usefixtures("small_corpus")
+def test_every_scheme_from_the_beginning(tmp_path, capsys):
+    schemes = ("soft", "categorical_enum", "dirichlet")
+    options = TINY | {
+        "base_epochs": 0,
+        "epochs": 2,
+        "ibm": 0,
+        "k_max": 2,
+        "schemes": schemes,
+        "precision": "bf16-mixed",
+    }
+    run(CompareTranslations(out=tmp_path / "out", progress=False, **options))
+    printed = capsys.readouterr().out
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "Every scheme is trained from the beginning, for 2 epochs at most." in report
+    assert sum(printed.count(f"\n{verdict}: ") for verdict in get_args(Verdict)) == 2
+    folders = {path.name for path in (tmp_path / "out" / "runs").iterdir()}
+    assert folders == {f"{scheme}-{seed}" for scheme in schemes for seed in range(2)}
+    saved = {name[:-2]: saved_options(tmp_path / "out" / "runs" / name) for name in folders if name.endswith("-0")}
+    assert {options["precision"] for options in saved.values()} == {"bf16-mixed"}
+    assert [saved[scheme]["warm_start"] for scheme in schemes] == [0, 0, 1]
+    assert not any(options["init_from"] or options["posterior_from_prior"] for options in saved.values())
+
+
+def test_ten_claims_of_the_papers():
+    """In the order of the papers' own numbers they hold, and in the reverse one they do not."""
+    names = ("test_ppl", "test_bleu", "test_bleu_k_max", "test_entropy")
+    numbers = {
+        "soft": (7.03, 32.31, 32.31, 1.24), "marginal": (6.33, 33.08, 32.97, 0.82),
+        "hard_enum": (7.37, 31.4, 31.37, 0.05), "categorical_enum": (6.03, 33.1, 33.0, 0.54),
+        "categorical_sample": (6.13, 33.09, 33.01, 0.52), "weibull": (7.0, 33.81, 33.81, 1.3),
+    }  # fmt: skip
+
+    def found(sign):
+        runs = {
+            row: [
+                {name: sign * value + 1e-3 * place**2 * seed for name, value in zip(names, values, strict=True)}
+                for seed in range(3)
+            ]
+            for place, (row, values) in enumerate(numbers.items())
+        }
+        return table_claims(runs)
+
+    assert [claim.verdict for claim in found(1)] == ["holds"] * 10
+    assert [claim.verdict for claim in found(-1)] == ["does not hold"] * 9 + ["holds"]
+    assert list(found(1)[-1].differences) == [f"{row}: exact - K-max - 0.5" for row in list(numbers)[1:5]]
+    two = {"soft": [{"test_ppl": 7.0}, {"test_ppl": 8.0}], "marginal": [{"test_ppl": 5.0}, {"test_ppl": 7.0}]}
+    (part,) = claim_parts(two, from_scratch=True)
+    assert part.title == "Claims of the papers (Deng et al., 2018; Fan et al., 2020)"
+    assert claim_parts({"soft": [{"test_ppl": 1.0}]}, from_scratch=True) == []
+
+
 def rows(**values):
     """Runs of three seeds, which differ by a little, in every row by something else."""
     names = ("test_ppl", "test_entropy", "test_prior_aer", "test_posterior_aer")
@@ -163,7 +216,7 @@ def test_the_table_leaves_out_what_nobody_has():
         (["--task", "graph", "--beam", "3"], "beam"),
         (["--task=graph", "--dataset", "toy"], "dataset"),
         (["--kl-weight", "-1", "--out", "nowhere"], "kl"),
-        (["--base-epochs", "0", "--out", "nowhere"], "base-epochs"),
+        (["--base-epochs", "-1", "--out", "nowhere"], "base-epochs"),
         (["--task", "painting"], "painting"),
     ],
 )
