@@ -17,9 +17,10 @@ from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, Spa
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.ops.sequence import encode_sequence
 
-__all__ = ["PAPER", "EncoderName", "Translation", "TranslationSizes", "WordsFrom"]
+__all__ = ["PAPER", "EncoderName", "PriorFrom", "Translation", "TranslationSizes", "WordsFrom"]
 
 EncoderName = Literal["lstm", "words"]
+PriorFrom = Literal["words", "place"]
 WordsFrom = Literal["both", "context"]
 
 
@@ -56,12 +57,15 @@ class Translation(AttentionDecoder):
             of logits instead of M N.
         encoder: What stands for a source word: "lstm", states of the bidirectional LSTM, which tell of the words around
             it, or "words", a map of its own vector, so that nothing is known of a word but at its own place.
+        prior_from: What an alignment prior knows: the source and the "words" before, or the "place" of both words
+            alone, as in IBM's Model 2. Where words are read from the context alone, a prior that knows the words before
+            looks for the source word that goes best with them, and so tells of the target language, not of translation.
         null_word: Words may be aligned to NULL, which stands for no source word: with the probability of fast_align
             where there is a ``diagonal``, else by a score as that of a word; so it is under a sparse prior, too, which
             would never look at something so improbable.
 
     Raises:
-        ValueError: An odd memory, or an unknown ``words_from`` or ``encoder``.
+        ValueError: An odd memory, or an unknown ``words_from``, ``encoder`` or ``prior_from``.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -89,20 +93,25 @@ class Translation(AttentionDecoder):
         diagonal: DiagonalBias | None = None,
         words_from: WordsFrom = "both",
         encoder: EncoderName = "lstm",
+        prior_from: PriorFrom = "words",
         null_word: bool = False,
     ) -> None:
         sizes = TranslationSizes() if sizes is None else sizes
         scored = diagonal is None or isinstance(prior, SparseAlignmentPrior)
         null = NullWord(sizes.memory, None if scored else PROBABILITY) if null_word else None
         super().__init__(input_feed, normalizer, diagonal, null)
-        if words_from not in get_args(WordsFrom):
-            raise ValueError(f"words_from is '{words_from}', expected 'both' or 'context'")
-        if encoder not in get_args(EncoderName):
-            raise ValueError(f"encoder is '{encoder}', expected 'lstm' or 'words'")
+        for name, value, choices in (
+            ("words_from", words_from, WordsFrom), ("encoder", encoder, EncoderName),
+            ("prior_from", prior_from, PriorFrom),
+        ):  # fmt: skip
+            if value not in get_args(choices):
+                one, other = get_args(choices)
+                raise ValueError(f"{name} is '{value}', expected '{one}' or '{other}'")
         if sizes.memory % 2:
             raise ValueError(f"memory is {sizes.memory}, expected an even width: half for each direction")
-        self.layers = sizes.layers
-        self.reads_state = words_from == "both"
+        self.reads_state, self.prior_from = words_from == "both", prior_from
+        # nothing else goes through the recurrent network
+        self.layers = sizes.layers if self.reads_state or prior_from == "words" else 0
         self.source_embedding = nn.Embedding(source_vocabulary, sizes.embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, sizes.embedding)
         between = dropout if sizes.layers > 1 else 0.0
@@ -112,7 +121,7 @@ class Translation(AttentionDecoder):
             )
         else:
             self.encoder = nn.Sequential(nn.Linear(sizes.embedding, sizes.memory), nn.Tanh())
-        widths = [sizes.embedding + sizes.memory] + [sizes.decoder] * (sizes.layers - 1)
+        widths = ([sizes.embedding + sizes.memory] + [sizes.decoder] * (sizes.layers - 1))[: self.layers]
         self.decoder = nn.ModuleList([nn.LSTMCell(width, sizes.decoder) for width in widths])
         self.score = Additive(sizes.decoder, sizes.memory, sizes.attention)
         self.attention = LatentAttention("alignment", AlignmentPrior() if prior is None else prior)
@@ -151,6 +160,9 @@ class Translation(AttentionDecoder):
     def advance(self, state: DecoderState, word: Tensor) -> Step:
         """The decoder's outputs, which are fed with the last context, and their attention scores."""
         rows = state.context.shape[:-1]
+        if not self.layers:
+            queries = state.context.new_zeros(*rows, self.output.in_features)
+            return Step(state, queries, self.scores(state, queries))
         below, cells = torch.cat([word.expand(*rows, -1), state.context], -1), []
         for cell, (hidden, memory) in zip(self.decoder, state.cells, strict=True):
             # a cell takes matrices
@@ -158,6 +170,12 @@ class Translation(AttentionDecoder):
             cells.append(tuple(part.unflatten(0, rows) for part in after))
             below = self.dropout(cells[-1][0]) if len(cells) < len(self.decoder) else cells[-1][0]
         return Step(replace(state, cells=tuple(cells)), below, self.scores(state, below))
+
+    def scores(self, state: DecoderState, queries: Tensor) -> Tensor:
+        """Attention scores ``[..., N]``; zeros for a prior of the places alone, to which the diagonal is added."""
+        if self.prior_from == "place":
+            return queries.new_zeros(*queries.shape[:-1], state.mask.size(-1))
+        return super().scores(state, queries)
 
     def feed(self, state: DecoderState, queries: Tensor, context: Tensor) -> DecoderState:
         """The context is part of the next step's input."""

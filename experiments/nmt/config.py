@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -11,7 +11,10 @@ from experiments.datasets.text.word_rules import WordRule
 from experiments.harness.cli import Command
 from experiments.harness.options import Device, Dropout, HalfOpenUnitInterval
 from experiments.sequence.config import CompareSequences, NetworkOptions, SequenceConfig
-from guides.names import SchemeName
+from guides.names import SchemeName, WeightsSchemeName
+
+if TYPE_CHECKING:
+    from guides.schemes import Scheme
 
 __all__ = [
     "COMMANDS",
@@ -89,6 +92,8 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
             be explained by what it is aligned to; alignments are then far cheaper to sum out.
         encoder: What stands for a source word: lstm, which tells of the words around it, or words, a map of its own
             vector alone.
+        prior_from: What the prior of an alignment knows: words, those before and the source, or place, the places of
+            both words alone, as in IBM's Model 2, which aligns better; not for soft attention and its like.
         null_word: Words may be aligned to NULL, which stands for no source word: with a probability of .08 where there
             is --diagonal, as in fast_align, else as often as is trained.
         posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from.
@@ -107,6 +112,7 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
     diagonal: bool = False
     words_from: Literal["both", "context"] = "both"
     encoder: Literal["lstm", "words"] = "lstm"
+    prior_from: Literal["words", "place"] = "words"
     null_word: bool = False
     posterior_from_prior: bool = False
     dropout: Dropout = 0.3
@@ -118,6 +124,19 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
         # written out, so that a saved configuration says how its own text was divided
         if self.dataset == "own" and self.tokenize is None:
             object.__setattr__(self, "tokenize", "nltk")
+
+    def build_scheme(self, **changes: Any) -> "Scheme":
+        """The inference scheme; attention weights need a prior that knows the words.
+
+        Raises:
+            ValueError: Soft or Bayesian attention with a prior of the places alone, or as in :class:`SequenceConfig`.
+        """
+        if self.prior_from == "place" and self.guide in get_args(WeightsSchemeName):
+            raise ValueError(
+                f"guide {self.guide} does not go with prior_from place, under which its weights would be the same for "
+                f"all words; expected prior_from words, or a guide of alignments such as marginal"
+            )
+        return super().build_scheme(**changes)
 
     @property
     def words(self) -> WordRule:

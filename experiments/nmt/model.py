@@ -45,7 +45,7 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
             len(vocabulary), len(vocabulary), sizes=sizes, dropout=config.dropout, init_range=config.init_range,
             input_feed=config.input_feed, prior=prior(sizes.memory, 1), normalizer=normalizer,
             diagonal=DiagonalBias() if config.diagonal else None, words_from=config.words_from,
-            encoder=config.encoder, null_word=config.null_word,
+            encoder=config.encoder, prior_from=config.prior_from, null_word=config.null_word,
         )  # fmt: skip
 
     model = seeded_build(make, scheme.prior, seed=config.seed)

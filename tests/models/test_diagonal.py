@@ -63,6 +63,7 @@ def test_both_numbers_are_trained():
     [
         (lambda: DiagonalBias(0.0), "strength is 0.0, expected a positive"),
         (lambda: DiagonalBias(ratio=math.inf), "ratio is inf, expected a positive"),
+        (lambda: Translation(5, 5, prior_from="keys"), "prior_from is 'keys', expected 'words' or 'place'"),
         (lambda: Translation(5, 5, words_from="query"), "words_from is 'query', expected 'both' or 'context'"),
         (lambda: Translation(5, 5, encoder="gru"), "encoder is 'gru', expected 'lstm' or 'words'"),
         (lambda: Captioning(4, 5, input_feed="none"), "input_feed is 'none', expected one of expected, sampled"),
@@ -97,7 +98,9 @@ ALIGNERS = {
     "no feed": {"input_feed": "none"},
     "context": {"words_from": "context"},
     "words": {"encoder": "words"},
+    "place": {"diagonal": True, "prior_from": "place"},
     "all": {"diagonal": True, "input_feed": "none", "words_from": "context", "encoder": "words"},
+    "model 2": {"diagonal": True, "input_feed": "none", "words_from": "context", "prior_from": "place"},
 }
 
 
@@ -171,6 +174,35 @@ def test_alignments_share_their_logits_between_words(words_from, rows):
     model = make(words_from=words_from)
     likelihood = model.likelihood(torch.randn(3, 6, 5).double(), torch.randn(4, 3, 1, 4).double())
     assert tuple(likelihood.features.shape[:-1]) == rows
+
+
+def evidence(model, arguments):
+    return -AlignmentELBO(max_plate_nesting=2).loss(model, AttentionGuide(model, Marginal()), *arguments)
+
+
+def explicit_model_2(model, source, target_in, target_out):
+    """Log evidence of one sentence pair: a word table and fast_align's prior, one word at a time."""
+    table = model.output(model.from_context(model.encoder(model.source_embedding(source))).tanh()).log_softmax(-1)
+    strength, ratio = model.diagonal.log_strength.exp(), model.diagonal.log_ratio.exp()
+    places, total = (torch.arange(len(source)) + 0.5) / len(source), 0.0
+    for place, word in enumerate(target_out):
+        distance = (places - min((place + 0.5) / (len(source) * ratio), torch.tensor(1.0))).abs()
+        total += ((-strength * distance).softmax(0) * table[:, word].exp()).sum().log()
+    return total
+
+
+def test_a_prior_of_the_places_makes_model_2_of_fast_align():
+    """The words before change nothing, and the network has no weights for them."""
+    model = make(prior_from="place", words_from="context", encoder="words", input_feed="none", diagonal=DiagonalBias())
+    source, source_mask, words, target, target_mask = arguments = batch()
+    expected = sum(
+        explicit_model_2(model, source[b, source_mask[b]], words[b], target[b, target_mask[b]])
+        for b in range(len(source))
+    )
+    assert evidence(model, arguments) == pytest.approx(expected.item(), rel=1e-6)
+    others = source, source_mask, words.flip(1), target, target_mask
+    assert evidence(model, others) == evidence(model, arguments)
+    assert len(model.decoder) == 0
 
 
 def test_the_posterior_of_words_from_the_context():

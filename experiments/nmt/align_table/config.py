@@ -14,7 +14,8 @@ __all__ = ["AblationName", "AlignTable", "BaselineName"]
 
 BaselineName = Literal["ibm1", "ibm2", "diagonal", "eflomal"]
 AblationName = Literal[
-    "input_feed", "diagonal", "null_word", "words_from", "encoder", "normalizer", "vocabulary", "posterior_from_prior"
+    "input_feed", "diagonal", "null_word", "words_from", "encoder", "prior_from", "normalizer", "vocabulary",
+    "posterior_from_prior",
 ]  # fmt: skip
 
 
@@ -32,7 +33,8 @@ class AlignTable(TranslationOptions, SweepOptions):
         schemes: The schemes to train.
         ablations: Options of the scheme that is named by --ablated to change, one at a time: input_feed, diagonal,
             null_word, words_from (where it is both, summing alignments out takes many times longer), encoder,
-            normalizer (temporal or softmax), vocabulary (a third of the word pieces) and posterior_from_prior.
+            prior_from, normalizer (temporal or softmax), vocabulary (a third of the word pieces) and
+            posterior_from_prior.
         ablated: The scheme.
         baselines: Aligners beside them: ibm1 and ibm2, diagonal (as fast_align), and eflomal where it is installed.
         baselines_see_test: The baselines are trained on the test sentences too, without links, as is their custom.
@@ -44,6 +46,8 @@ class AlignTable(TranslationOptions, SweepOptions):
         words_from: What a word is read from: both decoder state and context, or the context alone.
         encoder: What stands for a source word: lstm, which tells of the words around it, or words, a map of its own
             vector alone.
+        prior_from: What the prior of an alignment knows: words, those before and the source, or place, the places of
+            both words alone; for soft attention and its like always words.
         posterior_from_prior: Inference networks start at q = p and learn what to add.
         embedding: Width of a word vector.
         dropout: Dropout of word vectors, inside the networks and before the output.
@@ -74,7 +78,8 @@ class AlignTable(TranslationOptions, SweepOptions):
     null_word: bool = False
     normalizer: NormalizerName = "softmax"
     words_from: Literal["both", "context"] = "context"
-    encoder: Literal["lstm", "words"] = "lstm"
+    encoder: Literal["lstm", "words"] = "words"
+    prior_from: Literal["words", "place"] = "place"
     posterior_from_prior: bool = False
     embedding: PositiveInt = 64
     dropout: Dropout = 0.1

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from experiments.files import UserError
 from experiments.harness.options import options_of
 from experiments.harness.sweep import Key
 from experiments.nmt.align_table.config import AblationName, AlignTable
 from experiments.nmt.config import TranslationOptions
+from guides.names import WeightsSchemeName
 
 __all__ = ["DIRECTIONS", "Direction", "ablation_row", "row_options"]
 
 Direction = Literal["forward", "backward"]
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 _OWN = (
-    "input_feed", "diagonal", "null_word", "words_from", "encoder", "normalizer", "posterior_from_prior", "embedding",
-    "dropout", "max_words", "max_epochs", "patience",
+    "input_feed", "diagonal", "null_word", "words_from", "encoder", "prior_from", "normalizer", "posterior_from_prior",
+    "embedding", "dropout", "max_words", "max_epochs", "patience",
 )  # fmt: skip
 
 
@@ -52,7 +53,9 @@ def _scheme_options(config: AlignTable, scheme: str) -> dict[str, Any]:
     shared = options_of(config, TranslationOptions) | {name: getattr(config, name) for name in _OWN}
     kl_weight = config.kl_weight if scheme in ("weibull", "lognormal", "gamma") else 1.0
     warm_start = config.warm_start if scheme == "dirichlet" else 0
-    return shared | {"guide": scheme, "kl_weight": kl_weight, "warm_start": warm_start}
+    options = shared | {"guide": scheme, "kl_weight": kl_weight, "warm_start": warm_start}
+    # such weights would be the same for all words
+    return options | {"prior_from": "words"} if scheme in get_args(WeightsSchemeName) else options
 
 
 def _other_value(name: AblationName, value: Any) -> Any:
@@ -60,6 +63,7 @@ def _other_value(name: AblationName, value: Any) -> Any:
         "input_feed": {"none": "expected", "expected": "none"},
         "words_from": {"both": "context", "context": "both"},
         "encoder": {"lstm": "words", "words": "lstm"},
+        "prior_from": {"words": "place", "place": "words"},
         "normalizer": {"softmax": "temporal", "temporal": "softmax", "hybrid": "softmax"},
     }
     if name == "vocabulary":

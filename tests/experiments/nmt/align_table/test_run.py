@@ -86,6 +86,7 @@ def test_rows_and_directions():
     ]
     assert [rows[row, "forward"]["kl_weight"] for row in config.schemes] == [1.0, 0.01, 1.0]
     assert [rows[row, "forward"]["warm_start"] for row in config.schemes] == [0, 0, 2]
+    assert [rows[row, "forward"]["prior_from"] for row in config.schemes] == ["words", "words", "place"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,8 @@ def test_rows_and_directions():
         ("diagonal", False),
         ("null_word", True),
         ("words_from", "both"),
-        ("encoder", "words"),
+        ("encoder", "lstm"),
+        ("prior_from", "words"),
         ("normalizer", "temporal"),
         ("vocabulary", 2000),
         ("posterior_from_prior", True),
