@@ -94,12 +94,12 @@ def test_rows_and_directions():
     [
         ("input_feed", "expected"),
         ("diagonal", False),
-        ("null_word", True),
+        ("null_word", False),
         ("words_from", "both"),
         ("encoder", "lstm"),
         ("prior_from", "words"),
         ("normalizer", "temporal"),
-        ("vocabulary", 2000),
+        ("vocabulary", 1333),
         ("posterior_from_prior", True),
     ],
 )
