@@ -197,7 +197,7 @@ class AttentionDecoder(nn.Module):
             step = replace(step, scores=scores, state=replace(step.state, seen=seen))
         if self.null_word is not None:
             step = replace(step, scores=self.null_word(step.scores, step.state.mask))
-        if self.input_feed == "none":
+        if self.input_feed == "none" or not self.layers:  # nothing goes on with a context
             return step
         weights = self.attention.prior.soft_weights(step.scores.unsqueeze(-2), Dense(step.state.mask[:, None]))
         if k_max is not None:

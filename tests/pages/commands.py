@@ -83,14 +83,13 @@ CHAINS: dict[str, list[Step]] = {
     ],
     "compare": [Step(COMPARE_LINE, f"{COMPARE} --schemes [soft]", comparison_files("translation-toy"))],
     "compare multi30k": [
-        Step(f"{COMPARE_LINE} --dataset multi30k", f"{COMPARE} --schemes [soft]", comparison_files("translation-multi30k")),
+        Step(f"{COMPARE_LINE} --dataset multi30k", f"{COMPARE} --schemes [soft,marginal]",
+             comparison_files("translation-multi30k")),
     ],
     "compare normalizers": [
-        Step(
-            f"""{COMPARE_LINE} --schemes '["soft", "marginal", "weibull"]' """
-            """--normalizers '["softmax", "temporal", "hybrid"]' --ibm 0""",
-            COMPARE, comparison_files("translation-toy"),
-        ),
+        Step(f"""{COMPARE_LINE} --schemes '["soft", "marginal", "weibull"]' """
+             """--normalizers '["softmax", "temporal", "hybrid"]' --ibm 0""",
+             COMPARE, comparison_files("translation-toy")),
     ],
     "compare captioning": [
         Step(f"{COMPARE_LINE} --task captioning", COMPARE_CAPTIONS, comparison_files("captioning-digits")),
