@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, get_args
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from models.decoder_state import DecoderState, InputFeed, Step
 from models.diagonal import DiagonalBias
+from models.jumps import Jumps
 from models.null_word import NullWord
 from models.temporal import TemporalNormalizer
 from pyro_attention import Additive, Dense, LatentAttention, TokenLikelihood
@@ -54,6 +56,7 @@ class AttentionDecoder(nn.Module):
         normalizer: Normalises scores over the words before too; by default they are normalised over the source alone.
         diagonal: Added to the scores: a preference for source words at the place of the target word; none by default.
         null_word: Stands for no source word; none by default.
+        jumps: Added to the scores: a preference for what is near the last word's alignment; none by default.
 
     Attributes:
         attention: The attention, whose site is ``alignment``; a subclass sets it, and the next two.
@@ -81,12 +84,15 @@ class AttentionDecoder(nn.Module):
         normalizer: TemporalNormalizer | None = None,
         diagonal: DiagonalBias | None = None,
         null_word: NullWord | None = None,
+        jumps: Jumps | None = None,
     ) -> None:
         super().__init__()
         if input_feed not in self.feeds:
             raise ValueError(f"input_feed is '{input_feed}', expected one of {', '.join(self.feeds)}")
         self.input_feed: InputFeed = input_feed
-        self.normalizer, self.diagonal, self.null_word = normalizer, diagonal, null_word
+        if jumps is not None and input_feed == "sampled":
+            raise ValueError("jumps do not go with input_feed='sampled'; expected 'expected' or 'none'")
+        self.normalizer, self.diagonal, self.null_word, self.jumps = normalizer, diagonal, null_word, jumps
 
     def check_source(self, source: Tensor) -> None:
         """Raise ValueError unless a source is of the right shape and type."""
@@ -176,7 +182,7 @@ class AttentionDecoder(nn.Module):
             pyro.sample("target", likelihood.where(target_mask) if each_word else likelihood, obs=target_out)
         return likelihood
 
-    def step(self, state: DecoderState, word: Tensor, *, k_max: int | None = None) -> Step:
+    def step(self, state: DecoderState, word: Tensor, *, k_max: int | None = None, log_f: Tensor | None = None) -> Step:
         """One step of the decoder, fed with the expected context unless there is no feed.
 
         Teacher forcing and decoding both go through it.
@@ -185,10 +191,17 @@ class AttentionDecoder(nn.Module):
             state: State after the words before.
             word: Vectors ``[B, embedding]`` of the last word, from :meth:`embed`.
             k_max: Go on with the context of so many largest attention weights; of all when omitted.
+            log_f: Where there are :class:`~models.jumps.Jumps`: log probabilities of the last word under each of its
+                alignments, ``[B, N]``, from :meth:`explained`. Not looked at before the first word.
         """
         step = self.advance(state, word)
+        first = 0 if self.null_word is None else 1  # NULL has no place
+        if self.jumps is not None:
+            mask = step.state.mask[..., first:]
+            belief = self.jumps.start(mask) if state.log_prior is None else self._belief(self.jumps, state, log_f)
+            scores = step.scores + nn.functional.pad(self.jumps(belief, mask), (first, 0))
+            step = replace(step, scores=scores, state=replace(step.state, belief=belief))
         if self.diagonal is not None:
-            first = 0 if self.null_word is None else 1  # NULL has no place
             bias = self.diagonal(step.state.mask[..., first:], step.state.place)
             scores = step.scores + nn.functional.pad(bias, (first, 0))
             step = replace(step, scores=scores, state=replace(step.state, place=step.state.place + 1))
@@ -197,6 +210,9 @@ class AttentionDecoder(nn.Module):
             step = replace(step, scores=scores, state=replace(step.state, seen=seen))
         if self.null_word is not None:
             step = replace(step, scores=self.null_word(step.scores, step.state.mask))
+        if self.jumps is not None:
+            log_prior = step.scores.masked_fill(~step.state.mask, -math.inf).log_softmax(-1)
+            step = replace(step, state=replace(step.state, log_prior=log_prior))
         if self.input_feed == "none" or not self.layers:  # nothing goes on with a context
             return step
         weights = self.attention.prior.soft_weights(step.scores.unsqueeze(-2), Dense(step.state.mask[:, None]))
@@ -214,10 +230,31 @@ class AttentionDecoder(nn.Module):
             k_max: As in :meth:`step`.
         """
         # all words at once: fast, and dropout's draws keep their order
-        for word in self.embed(words).unbind(1):
-            step = self.step(state, word, k_max=k_max)
+        log_f = self.explained(state, words)
+        explained = [None] * words.size(1) if log_f is None else log_f.unbind(2)
+        for word, of_word in zip(self.embed(words).unbind(1), explained, strict=True):
+            step = self.step(state, word, k_max=k_max, log_f=of_word)
             state = step.state
             yield step
+
+    def read(self, state: DecoderState, words: Tensor, *, k_max: int | None = None) -> Step:
+        """One :meth:`step` after words that are ids ``[B]``."""
+        log_f = self.explained(state, words.unsqueeze(1))
+        return self.step(state, self.embed(words), k_max=k_max, log_f=None if log_f is None else log_f.squeeze(2))
+
+    def explained(self, state: DecoderState, words: Tensor) -> Tensor | None:
+        """Log probabilities ``[B, N, M]`` of words ``[B, M]`` under each alignment, for jumps; None without them."""
+        if self.jumps is None:
+            return None
+        likelihood = self.likelihood(state.context[:, None, None], state.memory.unsqueeze(2))
+        return likelihood.log_prob(words.unsqueeze(1))
+
+    @staticmethod
+    def _belief(jumps: Jumps, state: DecoderState, log_f: Tensor | None) -> Tensor:
+        """Where the last word was aligned, by Bayes' rule."""
+        if log_f is None or state.belief is None or state.log_prior is None:
+            raise ValueError("log_f is missing, which jumps need after the first word; call read() with the words' ids")
+        return jumps.after(state.belief, (state.log_prior + log_f).softmax(-1))
 
     def _decode_sampled(self, state: DecoderState, target_in: Tensor, target_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Queries ``[..., B, M, width]`` and contexts ``[..., B, M, memory]`` of drawn weights, each fed onwards."""

@@ -41,6 +41,8 @@ class DecoderState:
         context: Context of the last word, ``[B, memory]``.
         seen: What a :class:`~models.temporal.TemporalNormalizer` remembers of the words before, ``[B, N]``; else None.
         place: Number of words before, counted for a :class:`~models.diagonal.DiagonalBias` alone.
+        belief: What :class:`~models.jumps.Jumps` remember of where the last but one word was aligned, and then
+        log_prior: log probabilities that the last word's alignment had before it was seen; else None.
     """
 
     memory: Tensor
@@ -50,12 +52,15 @@ class DecoderState:
     context: Tensor
     seen: Tensor | None = None
     place: int = 0
+    belief: Tensor | None = None
+    log_prior: Tensor | None = None
 
     def reorder(self, rows: Tensor) -> DecoderState:
         """Row ``rows[i]`` in the place of row i, which must belong to the same source."""
         cells = tuple((hidden[rows], cell[rows]) for hidden, cell in self.cells)
-        seen = None if self.seen is None else self.seen[rows]
-        return replace(self, cells=cells, context=self.context[rows], seen=seen)
+        kept = {name: getattr(self, name) for name in ("seen", "belief", "log_prior")}
+        kept = {name: tensor if tensor is None else tensor[rows] for name, tensor in kept.items()}
+        return replace(self, cells=cells, context=self.context[rows], **kept)
 
     def select(self, rows: Tensor) -> DecoderState:
         """These rows, source and all; a row may be left out or come many times."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from models.decoder import AttentionDecoder
 from models.decoder_state import DecoderSizes, DecoderState, InputFeed, Step
 from models.diagonal import DiagonalBias
+from models.jumps import Jumps
 from models.null_word import PROBABILITY, NullWord
 from models.temporal import TemporalNormalizer
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, SparseAlignmentPrior, TokenLikelihood
@@ -65,7 +66,8 @@ class Translation(AttentionDecoder):
             would never look at something so improbable.
 
     Raises:
-        ValueError: An odd memory, or an unknown ``words_from``, ``encoder`` or ``prior_from``.
+        ValueError: An odd memory, jumps where words are read from the state too, or an unknown ``words_from``,
+            ``encoder`` or ``prior_from``.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -95,11 +97,12 @@ class Translation(AttentionDecoder):
         encoder: EncoderName = "lstm",
         prior_from: PriorFrom = "words",
         null_word: bool = False,
+        jumps: Jumps | None = None,
     ) -> None:
         sizes = TranslationSizes() if sizes is None else sizes
         scored = diagonal is None or isinstance(prior, SparseAlignmentPrior)
         null = NullWord(sizes.memory, None if scored else PROBABILITY) if null_word else None
-        super().__init__(input_feed, normalizer, diagonal, null)
+        super().__init__(input_feed, normalizer, diagonal, null, jumps)
         for name, value, choices in (
             ("words_from", words_from, WordsFrom), ("encoder", encoder, EncoderName),
             ("prior_from", prior_from, PriorFrom),
@@ -109,6 +112,10 @@ class Translation(AttentionDecoder):
                 raise ValueError(f"{name} is '{value}', expected '{one}' or '{other}'")
         if sizes.memory % 2:
             raise ValueError(f"memory is {sizes.memory}, expected an even width: half for each direction")
+        if jumps is not None and words_from == "both":
+            raise ValueError(
+                "jumps do not go with words_from='both'; expected 'context', so that a word tells of its place"
+            )
         self.reads_state, self.prior_from = words_from == "both", prior_from
         # nothing else goes through the recurrent network
         self.layers = sizes.layers if self.reads_state or prior_from == "words" else 0

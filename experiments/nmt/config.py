@@ -94,6 +94,8 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
             vector alone.
         prior_from: What the prior of an alignment knows: words, those before and the source, or place, the places of
             both words alone, as in IBM's Model 2, which aligns better; not for soft attention and its like.
+        jumps: Attention prefers source words near that of the target word before, as trained weights of the jumps say
+            and as in the hidden Markov model of alignments; for --words-from context.
         null_word: Words may be aligned to NULL, which stands for no source word: with a probability of .08 where there
             is --diagonal, as in fast_align, else as often as is trained.
         posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from.
@@ -113,6 +115,7 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
     words_from: Literal["both", "context"] = "both"
     encoder: Literal["lstm", "words"] = "lstm"
     prior_from: Literal["words", "place"] = "words"
+    jumps: bool = False
     null_word: bool = False
     posterior_from_prior: bool = False
     dropout: Dropout = 0.3

@@ -15,6 +15,7 @@ from experiments.nmt.config import TranslationConfig
 from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
 from guides.inference_network import AlignmentNetwork
 from models.diagonal import DiagonalBias
+from models.jumps import Jumps
 from models.nmt import Translation, TranslationSizes
 from models.temporal import TemporalNormalizer
 
@@ -46,6 +47,7 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
             input_feed=config.input_feed, prior=prior(sizes.memory, 1), normalizer=normalizer,
             diagonal=DiagonalBias() if config.diagonal else None, words_from=config.words_from,
             encoder=config.encoder, prior_from=config.prior_from, null_word=config.null_word,
+            jumps=Jumps() if config.jumps else None,
         )  # fmt: skip
 
     model = seeded_build(make, scheme.prior, seed=config.seed)

@@ -106,7 +106,7 @@ def beam_search(
     check_request(model, source, source_mask, inference, ids=ids, counts=counts)
 
     def advance(state: DecoderState, words: Tensor) -> tuple[Tensor, DecoderState]:
-        step = model.step(state, model.embed(words), k_max=inference.k_max)
+        step = model.read(state, words, k_max=inference.k_max)
         return next_word_log_probs(model, step, inference), step.state
 
     with evaluation(model), seeded(seed):

@@ -63,7 +63,7 @@ def sample(
         drawn: list[tuple[Tensor, Tensor]] = []
         ended = torch.zeros_like(source_mask[:, 0])
         while len(drawn) < max_length and not ended.all():
-            step = model.step(state, model.embed(word), k_max=inference.k_max)
+            step = model.read(state, word, k_max=inference.k_max)
             state, words = step.state, next_word_log_probs(model, step, inference)
             largest(words, 1)  # names NaN
             word = (words / temperature).softmax(1).multinomial(1).squeeze(1)

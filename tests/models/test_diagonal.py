@@ -10,6 +10,7 @@ from models.captioning import Captioning
 from models.decoding import Inference, beam_search
 from models.decoding.next_word import next_word_log_probs, target_alignments, target_log_probs
 from models.diagonal import DiagonalBias
+from models.jumps import Jumps
 from models.nmt import Translation, TranslationSizes
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
 
@@ -100,6 +101,7 @@ ALIGNERS = {
     "words": {"encoder": "words"},
     "place": {"diagonal": True, "prior_from": "place"},
     "all": {"diagonal": True, "input_feed": "none", "words_from": "context", "encoder": "words"},
+    "hidden Markov": {"words_from": "context", "prior_from": "place", "jumps": Jumps(2).double(), "null_word": True},
     "model 2": {"diagonal": True, "input_feed": "none", "words_from": "context", "prior_from": "place"},
 }
 

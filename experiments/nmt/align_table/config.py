@@ -14,7 +14,7 @@ __all__ = ["AblationName", "AlignTable", "BaselineName"]
 
 BaselineName = Literal["ibm1", "ibm2", "diagonal", "eflomal"]
 AblationName = Literal[
-    "input_feed", "diagonal", "null_word", "words_from", "encoder", "prior_from", "normalizer", "vocabulary",
+    "input_feed", "diagonal", "null_word", "words_from", "encoder", "prior_from", "jumps", "normalizer", "vocabulary",
     "posterior_from_prior",
 ]  # fmt: skip
 
@@ -33,7 +33,7 @@ class AlignTable(TranslationOptions, SweepOptions):
         schemes: The schemes to train.
         ablations: Options of the scheme that is named by --ablated to change, one at a time: input_feed, diagonal,
             null_word, words_from (where it is both, summing alignments out takes many times longer), encoder,
-            prior_from, normalizer (temporal or softmax), vocabulary (a third of the word pieces) and
+            prior_from, jumps, normalizer (temporal or softmax), vocabulary (a third of the word pieces) and
             posterior_from_prior.
         ablated: The scheme.
         baselines: Aligners beside them: ibm1 and ibm2, diagonal (as fast_align), and eflomal where it is installed.
@@ -41,6 +41,7 @@ class AlignTable(TranslationOptions, SweepOptions):
         seeds: Number of seeds.
         input_feed: What the decoder goes on with: the expected context, or none, the words alone.
         diagonal: Attention prefers source words at the place of the target word, as far as a trained number says.
+        jumps: Attention prefers source words near that of the target word before, as in the hidden Markov model.
         null_word: Words may be aligned to NULL, which stands for no source word; no link is written then.
         normalizer: What attention is normalised over, see the training.
         words_from: What a word is read from: both decoder state and context, or the context alone.
@@ -80,6 +81,7 @@ class AlignTable(TranslationOptions, SweepOptions):
     words_from: Literal["both", "context"] = "context"
     encoder: Literal["lstm", "words"] = "words"
     prior_from: Literal["words", "place"] = "place"
+    jumps: bool = False
     posterior_from_prior: bool = False
     embedding: PositiveInt = 128
     hidden: PositiveInt = 128

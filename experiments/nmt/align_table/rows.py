@@ -16,8 +16,8 @@ __all__ = ["DIRECTIONS", "Direction", "ablation_row", "row_options"]
 Direction = Literal["forward", "backward"]
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 _OWN = (
-    "input_feed", "diagonal", "null_word", "words_from", "encoder", "prior_from", "normalizer", "posterior_from_prior",
-    "embedding", "dropout", "max_words", "max_epochs", "patience",
+    "input_feed", "diagonal", "null_word", "words_from", "encoder", "prior_from", "jumps", "normalizer",
+    "posterior_from_prior", "embedding", "dropout", "max_words", "max_epochs", "patience",
 )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def _scheme_options(config: AlignTable, scheme: str) -> dict[str, Any]:
     warm_start = config.warm_start if scheme == "dirichlet" else 0
     options = shared | {"guide": scheme, "kl_weight": kl_weight, "warm_start": warm_start}
     # such weights would be the same for all words
-    return options | {"prior_from": "words"} if scheme in get_args(WeightsSchemeName) else options
+    return options | {"prior_from": "words", "jumps": False} if scheme in get_args(WeightsSchemeName) else options
 
 
 def _other_value(name: AblationName, value: Any) -> Any:
