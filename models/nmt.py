@@ -66,8 +66,8 @@ class Translation(AttentionDecoder):
             would never look at something so improbable.
 
     Raises:
-        ValueError: An odd memory, jumps where words are read from the state too, or an unknown ``words_from``,
-            ``encoder`` or ``prior_from``.
+        ValueError: An odd memory, jumps with a sparse prior or where words are read from the state too, or an unknown
+            ``words_from``, ``encoder`` or ``prior_from``.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -115,6 +115,10 @@ class Translation(AttentionDecoder):
         if jumps is not None and words_from == "both":
             raise ValueError(
                 "jumps do not go with words_from='both'; expected 'context', so that a word tells of its place"
+            )
+        if jumps is not None and isinstance(prior, SparseAlignmentPrior):
+            raise ValueError(
+                "jumps do not go with a sparse prior, which they would tell nothing of; expected a dense one"
             )
         self.reads_state, self.prior_from = words_from == "both", prior_from
         # nothing else goes through the recurrent network

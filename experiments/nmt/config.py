@@ -129,15 +129,17 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
             object.__setattr__(self, "tokenize", "nltk")
 
     def build_scheme(self, **changes: Any) -> "Scheme":
-        """The inference scheme; attention weights need a prior that knows the words.
+        """The inference scheme; attention weights need a prior that knows the words, and have no last alignment.
 
         Raises:
-            ValueError: Soft or Bayesian attention with a prior of the places alone, or as in :class:`SequenceConfig`.
+            ValueError: Soft or Bayesian attention with a prior of the places or with jumps, or as in
+                :class:`SequenceConfig`.
         """
-        if self.prior_from == "place" and self.guide in get_args(WeightsSchemeName):
+        if (self.prior_from == "place" or self.jumps) and self.guide in get_args(WeightsSchemeName):
+            what = "jumps" if self.jumps else "prior_from place"
             raise ValueError(
-                f"guide {self.guide} does not go with prior_from place, under which its weights would be the same for "
-                f"all words; expected prior_from words, or a guide of alignments such as marginal"
+                f"guide {self.guide} does not go with {what}, which is for alignments, not for weights; "
+                f"leave it out, or take a guide of alignments such as marginal"
             )
         return super().build_scheme(**changes)
 

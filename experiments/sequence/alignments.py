@@ -10,7 +10,7 @@ from torch import Tensor
 
 from experiments.datasets.text.batches import Batch
 from experiments.sequence.model import AnyTrained, model_arguments
-from models.decoding import target_alignments
+from models.decoding import smoothed_alignments, target_alignments
 from pyro_attention import (
     Amortised,
     CategoricalAlignment,
@@ -53,7 +53,7 @@ def align_batch(trained: AnyTrained, batch: Batch, *, num_samples: int) -> Batch
     scheme                         posterior
     ============================== ==================================================================
     with an inference network      q(z | x, y); samples of it where its mean is no closed form
-    other alignments               exact, p(z | x, y_1..j)
+    other alignments               exact, p(z | x, y_1..j); p(z | x, y) with jumps, which tell of the past
     Bayesian attention             samples of q(W | x, y_1..j-1)
     soft                           its weights
     ============================== ==================================================================
@@ -87,7 +87,10 @@ def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int) -> BatchAl
             samples = sample_posterior(trained.guide, *arguments, num_samples=count, memory_budget=_MEMORY)
         return BatchAlignment(mean, samples["alignment"].squeeze(-2))
     state = model.start(model.encode(*arguments[:2]), batch.source_mask)
-    exact = target_alignments(model, state, batch.target_in, batch.target_out, trained.inference())
+    if model.jumps is not None:
+        exact = smoothed_alignments(model, state, batch.target_in, batch.target_out, batch.target_mask)
+    else:
+        exact = target_alignments(model, state, batch.target_in, batch.target_out, trained.inference())
     return BatchAlignment(mean, exact.unsqueeze(0))
 
 

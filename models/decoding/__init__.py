@@ -11,6 +11,7 @@ from models.decoding.next_word import (
     word_alignment,
 )
 from models.decoding.sampling import sample
+from models.decoding.smoothing import smoothed_alignments
 
 __all__ = [
     "Hypothesis",
@@ -20,6 +21,7 @@ __all__ = [
     "next_word_mixture",
     "sample",
     "search_words",
+    "smoothed_alignments",
     "target_alignments",
     "target_log_probs",
     "word_alignment",

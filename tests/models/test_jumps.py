@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from models.decoding.next_word import target_alignments
+from models.decoding import smoothed_alignments, target_alignments
 from models.diagonal import DiagonalBias
 from models.jumps import Jumps
 from models.nmt import Translation
 from models.null_word import PROBABILITY
-from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
+from pyro_attention import AlignmentELBO, AttentionGuide, Marginal, SparseAlignmentPrior
 from tests.models.test_diagonal import evidence, make
 
 MOST = 2
@@ -93,6 +93,23 @@ def test_the_posterior_of_a_word_is_that_given_the_words_up_to_it(null):
             assert found[b, j, len(expected) :].count_nonzero() == 0
 
 
+@pytest.mark.parametrize("null", [False, True])
+def test_the_words_to_come_tell_of_an_alignment_too(null):
+    model = hidden_markov(null=null).eval()
+    source, source_mask, words, target, target_mask = batch()
+    state = model.start(model.encode(source, source_mask), source_mask)
+    found = smoothed_alignments(model, state, words, target, target_mask)
+    for b in range(3):
+        own, length = source[b, source_mask[b]], int(target_mask[b].sum())
+        alignments, log_joint = joints(model, own, target[b, :length], null=null)
+        for j in range(length):
+            place = torch.tensor([alignment[j] for alignment in alignments]) + (1 if null else 0)
+            expected = torch.zeros(len(own) + (1 if null else 0)).double().index_add(0, place, log_joint.softmax(0))
+            torch.testing.assert_close(found[b, j, : len(expected)], expected)
+            assert found[b, j, len(expected) :].count_nonzero() == 0
+        assert found[b, length:].count_nonzero() == 0
+
+
 def test_the_diagonal_goes_with_them():
     """Their product is the prior, and the belief is that of the product."""
     model, arguments = hidden_markov(diagonal=DiagonalBias(1e-9)), batch()
@@ -119,6 +136,10 @@ def test_half_precision_around_them():
         (lambda: Jumps(0), "most is 0, expected at least 1"),
         (lambda: Translation(5, 5, jumps=Jumps()), "jumps do not go with words_from='both'"),
         (
+            lambda: Translation(5, 5, jumps=Jumps(), words_from="context", prior=SparseAlignmentPrior()),
+            "jumps do not go with a sparse prior",
+        ),
+        (
             lambda: Translation(5, 5, jumps=Jumps(), words_from="context", input_feed="sampled"),
             "jumps do not go with input_feed='sampled'",
         ),
@@ -127,6 +148,13 @@ def test_half_precision_around_them():
 def test_what_can_not_be(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_without_jumps_nothing_is_smoothed():
+    model, (source, mask, words, target, real) = make(**OPTIONS).eval(), batch()
+    state = model.start(model.encode(source, mask), mask)
+    with pytest.raises(ValueError, match="the model has no jumps"):
+        smoothed_alignments(model, state, words, target, real)
 
 
 def test_a_step_needs_the_last_word():

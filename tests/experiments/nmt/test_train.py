@@ -67,6 +67,28 @@ def test_every_scheme_trains_and_evaluates(guide, tmp_path):
     assert perplexity(trained, load_text(trained.config, "test")) == pytest.approx(metrics["test_ppl"], rel=1e-6)
 
 
+@pytest.mark.parametrize("guide", ["marginal", "categorical_sample", "dirichlet"])
+@pytest.mark.parametrize("jumps", [False, True])
+def test_a_prior_of_the_places(guide, jumps, tmp_path):
+    """As the table of aligners trains them."""
+    options = {"prior_from": "place", "words_from": "context", "encoder": "words", "diagonal": True, "null_word": True}
+    config = tiny_config(tmp_path, guide=guide, jumps=jumps, **options)
+    metrics = run(config)
+    assert 1 < metrics["test_ppl"] < 300
+    trained = load_trained(config.out)
+    text = load_text(config, "test")
+    assert perplexity(trained, text) == pytest.approx(metrics["test_ppl"], rel=1e-6)
+    for pair in aligned_pairs(trained, text, num_samples=2):
+        assert pair.posterior.sum(-1).max() <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("options", [{"prior_from": "place"}, {"jumps": True, "words_from": "context"}])
+@pytest.mark.parametrize("guide", ["soft", "weibull"])
+def test_attention_weights_need_a_prior_that_knows_the_words(guide, options, tmp_path):
+    with pytest.raises(UserError, match=f"guide {guide} does not go with"):
+        run(tiny_config(tmp_path, guide=guide, **options))
+
+
 @pytest.mark.parametrize("guide", ["sparse_marginal", "sparse_enum"])
 def test_sparse_alignments_say_how_many_keys_they_have(guide, tmp_path):
     config = tiny_config(tmp_path, guide=guide, top_k=2)
