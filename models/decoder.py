@@ -196,11 +196,6 @@ class AttentionDecoder(nn.Module):
         """
         step = self.advance(state, word)
         first = 0 if self.null_word is None else 1  # NULL has no place
-        if self.jumps is not None:
-            mask = step.state.mask[..., first:]
-            belief = self.jumps.start(mask) if state.log_prior is None else self._belief(self.jumps, state, log_f)
-            scores = step.scores + nn.functional.pad(self.jumps(belief, mask), (first, 0))
-            step = replace(step, scores=scores, state=replace(step.state, belief=belief))
         if self.diagonal is not None:
             bias = self.diagonal(step.state.mask[..., first:], step.state.place)
             scores = step.scores + nn.functional.pad(bias, (first, 0))
@@ -208,6 +203,13 @@ class AttentionDecoder(nn.Module):
         if self.normalizer is not None:
             scores, seen = self.normalizer(step.scores, step.state.seen, step.state.mask)
             step = replace(step, scores=scores, state=replace(step.state, seen=seen))
+        if self.jumps is not None:
+            mask = step.state.mask[..., first:]
+            belief = self.jumps.start(mask) if state.log_prior is None else self._belief(self.jumps, state, log_f)
+            of_null, scores = step.scores[..., :first], step.scores[..., first:]
+            total = scores.masked_fill(~mask, -math.inf).logsumexp(-1, keepdim=True)  # as before, beside that of NULL
+            scores = torch.cat([of_null, self.jumps(belief, scores, mask) + total], -1)
+            step = replace(step, scores=scores, state=replace(step.state, belief=belief))
         if self.null_word is not None:
             step = replace(step, scores=self.null_word(step.scores, step.state.mask))
         if self.jumps is not None:

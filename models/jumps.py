@@ -12,8 +12,9 @@ class Jumps(nn.Module):
     r"""Prior of the next alignment from a belief about the last one, as in the hidden Markov model of alignments.
 
     .. math:: p(z_j = i \mid y_{<j}) = \sum_{i'} p(i \mid i')\, p(z_{j-1} = i' \mid y_{<j}), \qquad
-              p(i \mid i') \propto e^{s_{i - i'}}
+              p(i \mid i') \propto e^{s_{i - i'} + \Phi_{ij}}
 
+    Scores :math:`\Phi`, such as a diagonal, may speak for some words more than for others.
     With the posterior of the last alignment as the belief, which Bayes' rule gives without any guess, the log evidence
     of a sentence is exactly that of the hidden Markov model. A belief has one more place than there are source words,
     in front: that the words have not begun yet. A word that is aligned to NULL does not move.
@@ -27,7 +28,7 @@ class Jumps(nn.Module):
     Example:
         >>> jumps = Jumps(most=2)
         >>> real = torch.ones(1, 4, dtype=torch.bool)
-        >>> jumps(jumps.start(real), real).exp().detach()
+        >>> jumps(jumps.start(real), torch.zeros(1, 4), real).exp().detach()
         tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
 
     Source: Vogel, Ney and Tillmann (1996), HMM-Based Word Alignment in Statistical Translation; Och and Ney (2003), A
@@ -57,26 +58,26 @@ class Jumps(nn.Module):
             return nn.functional.pad(posterior, (1, 0))
         return nn.functional.pad(posterior[:, 1:], (1, 0)) + posterior[:, :1] * belief
 
-    def forward(self, belief: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, belief: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
         """Log probabilities of the next alignment.
 
         Args:
             belief: That of the last one, ``[B, 1 + N]``.
+            scores: What else speaks for a source word, ``[B, N]``.
             mask: True at source words, ``[B, N]``.
 
         Returns:
             ``[B, N]``; what stands at the padding means nothing.
         """
         with torch.autocast(mask.device.type, enabled=False):
-            places = torch.arange(mask.size(1), device=mask.device)
-            jumps = (places - torch.arange(-1, mask.size(1), device=mask.device).unsqueeze(1)).clamp(
-                -self.most, self.most
-            )
-            weights = self.log_weight.exp()[jumps + self.most]  # [1 + N, N]
-            real = mask.to(weights.dtype)
-            totals = (real @ weights.mT).clamp_min(torch.finfo(weights.dtype).tiny)
-            probabilities = (belief.to(weights.dtype) / totals) @ weights
-            return probabilities.clamp_min(torch.finfo(weights.dtype).tiny).log()
+            to, past = (torch.arange(start, mask.size(1), device=mask.device) for start in (0, -1))
+            jumps = (to - past.unsqueeze(1)).clamp(-self.most, self.most)
+            dtype = torch.promote_types(belief.dtype, self.log_weight.dtype)
+            weights = self.log_weight.to(dtype).exp()[jumps + self.most]  # [1 + N, N]
+            own = scores.to(dtype).masked_fill(~mask, -torch.inf).softmax(-1)
+            tiny = torch.finfo(dtype).tiny
+            totals = (own @ weights.mT).clamp_min(tiny)
+            return ((belief / totals) @ weights * own).clamp_min(tiny).log()
 
     def extra_repr(self) -> str:
         return f"most={self.most}"

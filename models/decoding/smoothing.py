@@ -44,11 +44,11 @@ def smoothed_alignments(
     if log_f is None:
         raise ValueError("the model has no jumps, without which the words to come tell nothing; use target_alignments")
     with torch.enable_grad():
-        log_f = log_f.detach().requires_grad_()
+        log_f = log_f.double().requires_grad_()  # small probabilities are differences of larger numbers
         total, before = log_f.new_zeros(()), None
         for word, of_word, real in zip(words, log_f.unbind(2), target_mask.unbind(1), strict=True):
             step, before = model.step(state, word, log_f=before), of_word
             log_prior = step.scores.masked_fill(~step.state.mask, -math.inf).log_softmax(-1)
             total, state = total + (log_prior + of_word).logsumexp(-1).where(real, 0).sum(), step.state
         (posterior,) = torch.autograd.grad(total, log_f)
-    return posterior.transpose(1, 2)
+    return posterior.clamp(0, 1).to(words[0].dtype).transpose(1, 2)

@@ -81,7 +81,7 @@ class AlignTable(TranslationOptions, SweepOptions):
     words_from: Literal["both", "context"] = "context"
     encoder: Literal["lstm", "words"] = "words"
     prior_from: Literal["words", "place"] = "place"
-    jumps: bool = False
+    jumps: bool = True
     posterior_from_prior: bool = False
     embedding: PositiveInt = 128
     hidden: PositiveInt = 128

@@ -98,7 +98,7 @@ def test_rows_and_directions():
         ("words_from", "both"),
         ("encoder", "lstm"),
         ("prior_from", "words"),
-        ("jumps", True),
+        ("jumps", False),
         ("normalizer", "temporal"),
         ("vocabulary", 1333),
         ("posterior_from_prior", True),
