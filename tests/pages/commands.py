@@ -107,7 +107,7 @@ CHAINS: dict[str, list[Step]] = {
     # translation
     "own aligner": [
         Step(f"{NMT} train --dataset own --text FOLDER --guide marginal --encoder words --words-from context "
-             "--prior-from place --diagonal --null-word --learning-rate 0.01 --vocabulary 2000 "
+             "--prior-from place --diagonal --jumps --null-word --learning-rate 0.01 --vocabulary 2000 "
              "--out ALIGNER", TEXT, drawn("ALIGNER")),
         Step(f"{NMT} align ALIGNER some.de some.en --out alignments --table", "",
              ("alignments/alignments.txt", "alignments/probabilities.tsv", "alignments/**/*.png")),
