@@ -180,8 +180,10 @@ def _of_cell(
 ) -> Comparison:  # fmt: skip
     against = found[4] or column.get("against") or row.get("compared with") or "soft"
     over: Literal["seeds", "sentences"] = "sentences" if column.get("over") == "sentences" else "seeds"
-    numbers = _numbers(found[1], found[2], found[3])
-    return Comparison(section, part, column.get("data", ""), condition, name, against, column["metric"], *numbers, over)
+    numbers, metric = _numbers(found[1], found[2], found[3]), column["metric"]
+    if over == "sentences" and ": " in part:  # the same differences for several ways of linking
+        metric = f"{metric}, {part.partition(': ')[2]}"
+    return Comparison(section, part, column.get("data", ""), condition, name, against, metric, *numbers, over)
 
 
 def _of_claim(section: Section, part: str, claim: str, found: re.Match[str]) -> Comparison:

@@ -70,6 +70,7 @@ TASKS = (
 
 Better = Literal["higher", "lower"]
 _PERCENT = ("accuracy", "EM", "ROC AUC", "F1", "Matthews", "Pearson", "Spearman")
+_WAYS = ("links in the chosen way", "grow-diag-final-and", "geometric, mbr")
 # Which numbers are better, and the question that a metric answers whatever its section asks. None: neither are.
 _METRICS: dict[str, tuple[Better | None, str]] = {
     **{name: ("higher", "") for metric in _PERCENT for name in (metric, f"{metric} %")},
@@ -78,7 +79,7 @@ _METRICS: dict[str, tuple[Better | None, str]] = {
     **dict.fromkeys(("BLEU", *(f"BLEU-{order}" for order in range(1, 5))), ("higher", "")),
     **dict.fromkeys(("perplexity", "MSE"), ("lower", "")),
     **dict.fromkeys(("NLL", "NLL, scaled", "ECE", "ECE, scaled", "Brier"), ("lower", "calibration")),
-    "AER": ("lower", "alignment"),
+    **dict.fromkeys(("AER", *(f"AER, {way}" for way in _WAYS)), ("lower", "alignment")),
     **dict.fromkeys(("PAvPU", "AUROC of entropy", "AUROC of mutual information"), ("higher", "doubt")),
     "accuracy lost to noise": ("lower", "noise"),
     **dict.fromkeys(("entropy", "relative entropy"), (None, "")),
@@ -86,6 +87,24 @@ _METRICS: dict[str, tuple[Better | None, str]] = {
 _CLAIMS = {
     "the exact marginal perplexity is below soft attention's": "perplexity",
     "the alignment error rate of categorical_enum's posterior is below its own prior's, and below soft's": "AER",
+    **dict.fromkeys(
+        (
+            "the perplexities of variational alignments are below the exact marginal one",
+            "enumeration has a lower perplexity than sampling",
+            "soft attention has a lower perplexity than hard attention",
+        ),
+        "perplexity",
+    ),
+    **dict.fromkeys(
+        (
+            "soft attention has less BLEU than exact marginal alignments",
+            "soft attention has less BLEU than variational alignments",
+            "hard attention has less BLEU than soft attention",
+            "soft attention has less BLEU than weibull",
+        ),
+        "BLEU",
+    ),
+    "entropy falls from soft attention over marginal and variational alignments to hard ones": "entropy",
     "hard_enum has the lowest entropy": "entropy",
     "dirichlet has the highest entropy": "entropy",
     "normalising over the words before lowers the perplexity": "perplexity",
@@ -93,6 +112,7 @@ _CLAIMS = {
     "WC has a larger PAvPU (level .05) than soft with dropout": "PAvPU",
 }
 REPEATED_CLAIMS = {
+    "translations lose less than 0.5 BLEU where each word keeps its largest weights alone (K-max)",
     "the marginal likelihood has a smaller NLL than soft attention",
     "doubly normalised attention between views is more accurate",
     "hybrid attention moves from its beginning, .5, towards doubly normalised attention, 1",

@@ -98,3 +98,8 @@ class AlignTable(TranslationOptions, SweepOptions):
     k_max: PositiveInt | None = None
     beam: PositiveInt = 1
     coverage: tuple[NonNegativeFloat, ...] = (0.5, 0.7, 0.9)
+
+    @property
+    def section(self) -> str:
+        """Name of the table, and of its pictures; that of ablations is another."""
+        return f"alignment-{self.dataset}{'-ablations' if self.ablations else ''}"

@@ -78,8 +78,8 @@ def report_parts(
         "Calibration of the written links": reliability_figure({name: one.links for name, one in found.items()}),
     }
     for title, figure in pictures.items():
-        path = folder / f"alignment-{config.dataset}-{title.split()[0].lower()}.png"
-        parts.append(Part(title, "The first seed.", picture=save(figure, path), page=False))
+        path = folder / f"{config.section}-{title.split()[0].lower()}.png"
+        parts.append(Part(title, "The first seed.", picture=save(figure, path)))
     return [part for part in parts if part.rows or part.picture is not None]
 
 

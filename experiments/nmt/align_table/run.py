@@ -48,7 +48,6 @@ def run(config: AlignTable) -> dict[str, float]:
     """
     check_coverage(config.coverage, of="words")
     rows = row_options(config)
-    name = f"alignment-{config.dataset}{'-ablations' if config.ablations else ''}"
     sweep = Sweep("experiments.nmt align-table", config, f"align-table/{config.dataset}", free=_FREE).open()
     configs = sweep.configs(TranslationConfig, rows, range(config.seeds))
     train, test, gold = _texts(next(iter(configs.values())))
@@ -59,10 +58,10 @@ def run(config: AlignTable) -> dict[str, float]:
     print("Scoring ...", flush=True)
     found |= _networks(config, trainings, gold)
     with user_errors(ValueError):
-        parts = report_parts(config, found, sweep.folder / "figures", sentences=len(gold), pairs=len(train))
+        parts = report_parts(config, found, sweep.pictures, sentences=len(gold), pairs=len(train))
     metrics = {f"{row}/{metric}": value for row, one in found.items() for metric, value in one.metrics.items()}
     title = f"Word alignment: {config.dataset}{', one option changed at a time' if config.ablations else ''}"
-    report = Report(title, name, parts, summarised(found))
+    report = Report(title, config.section, parts, summarised(found))
     return sweep.finish(report, trainings, metrics, _definitions(config))
 
 

@@ -110,6 +110,7 @@ def test_columns_of_all_kinds_are_read() -> None:
     )
     page += section(
         "alignment-europarl",
+        "### Against the baselines: grow-diag-final-and",
         table("| aligner | AER | - IBM 2 |", "| marginal | 25.0 [20.0, 30.0] | -4.0 [-6.0, -2.0] |"),
         title="Aligners",
     )
@@ -125,7 +126,8 @@ def test_columns_of_all_kinds_are_read() -> None:
         (nodes, "Chameleon (filtered)", "WC doubly", "WC", "accuracy %", "+1.00 [-1.00, +3.00]", "3", "cannot be told"),
         (nodes, "texas, 5 labels per class", "WC", "soft", "accuracy", "-1.00 [-2.00, +0.00]", "3", "cannot be told"),
         ("GLUE", "RTE", "LC", "soft", "accuracy %", "+1.00 [-1.00, +3.00]", "3", "cannot be told"),
-        ("word alignment", "europarl", "marginal", "IBM 2", "AER", "-4.0 [-6.0, -2.0]", "-", "better"),
+        ("word alignment", "europarl", "marginal", "IBM 2", "AER, grow-diag-final-and", "-4.0 [-6.0, -2.0]", "-",
+         "better"),
         ("questions about pictures", "digits, noise .5", "WC", "soft", "accuracy lost to noise",
          "+0.2000 [-2.2000, +2.6000]", "3", "cannot be told"),
     }  # fmt: skip

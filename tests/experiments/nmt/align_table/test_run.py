@@ -33,7 +33,7 @@ def test_end_to_end(tmp_path, capsys):
     for row in (
         *schemes,
         "marginal, diagonal False",
-        "marginal, null_word True",
+        "marginal, null_word False",
         "IBM Model 1",
         "Model 2 with a diagonal prior (as fast_align)",
     ):
@@ -59,9 +59,10 @@ def test_end_to_end(tmp_path, capsys):
     assert cells["soft"] == cells["weibull"] == ["-"] * 8
     assert "-" not in cells["marginal"]
     assert all(0 <= value <= 1 for name, value in metrics.items() if "aer" in name or "ece" in name)
-    pictures = sorted(path.name for path in (tmp_path / "out" / "figures").glob("*.png"))
-    assert pictures == ["alignment-toy-aer.png", "alignment-toy-calibration.png"]
-    assert "Word alignment: toy" in page.read_text()
+    pictures = sorted(path.name for path in (tmp_path / "pictures").glob("*.png"))
+    assert pictures == ["alignment-toy-ablations-aer.png", "alignment-toy-ablations-calibration.png"]
+    assert "Word alignment: toy, one option changed at a time" in page.read_text()
+    assert all(f"(pictures/{name})" in page.read_text() for name in pictures)
     # rows are added to what is there, and nothing is trained again
     files = [*tmp_path.glob("out/runs/*/checkpoints/best.safetensors"), *tmp_path.glob("out/baselines/*.npz")]
     before = {path: path.stat().st_mtime_ns for path in files}
