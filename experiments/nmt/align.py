@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import get_args
 
 from torch import Tensor
 
@@ -29,7 +28,7 @@ __all__ = ["AlignConfig", "align_file", "aligned_pairs"]
 
 def align_file(config: AlignConfig) -> Path:
     """Write the alignments and the pictures, print where they are and, against gold links, the error rate."""
-    if config.symmetrise in get_args(ProbabilityCombineName) and config.method == "argmax":
+    if config.method == "argmax" and config.combines:
         raise UserError(f"--symmetrise {config.symmetrise} combines probabilities; expected --method mbr or threshold")
     if config.compare and not config.html:
         raise UserError("--compare is about the page of --html; pass both, or neither")
@@ -161,10 +160,11 @@ def aligned_pairs(
 
 
 def _probabilities(config: AlignConfig) -> ProbabilityCombineName:
-    """How the probabilities of both directions are shown: as they are combined, else their mean."""
-    if config.symmetrise == "product" or config.symmetrise == "geometric":
-        return config.symmetrise
-    return "mean"
+    """How the probabilities of both directions are shown: their product if links are chosen by it, else the mean.
+
+    The mean is what is calibrated best, by the results page.
+    """
+    return "product" if config.symmetrise == "product" else "mean"
 
 
 def _weights(pair: PairAlignment, config: AlignConfig, run: Path | None) -> Tensor:
@@ -178,10 +178,10 @@ def _weights(pair: PairAlignment, config: AlignConfig, run: Path | None) -> Tens
 
 def _links(pair: PairAlignment, config: AlignConfig) -> Alignment:
     with user_errors(ValueError):
-        return hard_alignment(_weights(pair, config, config.run), method=config.method, threshold=config.threshold)
+        return hard_alignment(_weights(pair, config, config.run), method=config.linking, threshold=config.threshold)
 
 
 def _links_of_both(forward: PairAlignment, backward: PairAlignment, config: AlignConfig) -> Alignment:
     weights = _weights(forward, config, config.run), _weights(backward, config, config.reverse)
     with user_errors(ValueError):
-        return link_both(*weights, combine=config.symmetrise, method=config.method, threshold=config.threshold)
+        return link_both(*weights, combine=config.symmetrise, method=config.linking, threshold=config.threshold)

@@ -249,16 +249,17 @@ class AlignConfig(FileOptions):
         reverse: Folder of a network trained in the other direction, to combine both.
         symmetrise: How to combine them: by their links, or by the product, the geometric mean (the product on the scale
             of a probability, as --method mbr needs it) or the mean of their probabilities, with --method mbr or
-            threshold.
+            threshold. Of all ways that choose nothing by gold links, geometric was best.
         weights: Choose links by the posterior, given the translation, or by the prior, which predicts it.
         method: argmax: the most probable source word of each target word; threshold: every link of at least
-            --threshold; mbr: minimum Bayes risk under the alignment error rate.
+            --threshold; mbr: minimum Bayes risk under the alignment error rate. When omitted, mbr for the combined
+            probabilities of both directions, else argmax.
         threshold: Smallest probability of a link.
         gold: File of gold links, Pharaoh (i-j sure, ipj possible) or NAACL format, to score against.
         gold_index: What its first word counts as; 0 for Pharaoh and 1 for NAACL when omitted.
         gold_order: Which side stands on the left of its links.
         table: Also write probabilities.tsv: prior, posterior and 90 % credible interval of every likely link; with
-            --reverse of both directions, the mean of their probabilities unless --symmetrise names another.
+            --reverse of both directions: the mean of their probabilities, or their product if links are chosen by it.
         pictures: Sentence pairs to draw, from the first on.
         html: Also write alignments.html, one page to look at the first 200 pairs with, by prior and posterior of RUN.
         compare: Folders of other networks of the same languages, to stand beside RUN on that page.
@@ -270,9 +271,9 @@ class AlignConfig(FileOptions):
     out: Path = Path("alignments")
     overwrite: bool = False
     reverse: Path | None = None
-    symmetrise: CombineName = "grow-diag-final-and"
+    symmetrise: CombineName = "geometric"
     weights: Literal["posterior", "prior"] = "posterior"
-    method: MethodName = "argmax"
+    method: MethodName | None = None
     threshold: HalfOpenUnitInterval = 0.5
     gold: Path | None = None
     gold_index: GoldIndex | None = None
@@ -282,6 +283,16 @@ class AlignConfig(FileOptions):
     html: bool = False
     compare: tuple[Path, ...] = ()
     num_samples: PositiveInt = 100
+
+    @property
+    def combines(self) -> bool:
+        """Whether the probabilities of both directions are combined, and not their links."""
+        return self.reverse is not None and self.symmetrise in get_args(ProbabilityCombineName)
+
+    @property
+    def linking(self) -> MethodName:
+        """How links are chosen."""
+        return self.method or ("mbr" if self.combines else "argmax")
 
 
 COMMANDS = {

@@ -317,9 +317,24 @@ def test_probabilities_of_both_directions(align, reverse_run, tmp_path):
     assert links_of(tmp_path / "out").count("-") == sum(row["link"] == "1" for row in table)
 
 
+def test_what_is_chosen_where_nothing_is_said(align, reverse_run, tmp_path):
+    """Of both directions minimum Bayes risk by the geometric mean, of one the most probable link."""
+    found = {}
+    for name, options in {
+        "both": ["--reverse", reverse_run],
+        "both, said": ["--reverse", reverse_run, "--symmetrise", "geometric", "--method", "mbr"],
+        "one": [],
+        "one, said": ["--method", "argmax"],
+    }.items():
+        assert align(*options, "--overwrite") == 0
+        found[name] = links_of(tmp_path / "out")
+    assert found["both"] == found["both, said"]
+    assert found["one"] == found["one, said"] != found["both"]
+
+
 @pytest.mark.parametrize("combine", ["product", "geometric", "mean"])
 def test_combined_probabilities_have_no_most_probable_link(align, reverse_run, combine, tmp_path, capsys):
-    assert align("--reverse", reverse_run, "--symmetrise", combine) == 1
+    assert align("--reverse", reverse_run, "--symmetrise", combine, "--method", "argmax") == 1
     assert (
         f"--symmetrise {combine} combines probabilities; expected --method mbr or threshold" in capsys.readouterr().err
     )
