@@ -128,7 +128,7 @@ def linked_files() -> list[tuple[str, str]]:
         for target in re.findall(r"\]\(([^)\s]+)\)", prose) + re.findall(r"^```{(?:image|include)} (\S+)", text, re.M):
             for prefix in (REPOSITORY, RAW):
                 if target.startswith(prefix):
-                    found.append((name, str(ROOT / target.removeprefix(prefix))))
+                    found.append((name, str(ROOT / target.removeprefix(prefix).partition("#")[0])))
             if "://" not in target and not target.startswith("#"):
                 found.append((name, str((ROOT / name).parent / target.partition("#")[0])))
     return found
