@@ -32,7 +32,7 @@ from pyro_attention.analysis import GoldAlignment
 __all__ = ["AlignTable", "run"]
 
 _LONGEST = 200  # words of a sentence that the baselines are trained on; Model 2 has a table for every length
-_FREE = ("schemes", "ablations", "baselines", "baselines_see_test", "seeds", "coverage")
+_FREE = ("schemes", "ablations", "ablated", "baselines", "baselines_see_test", "seeds", "coverage")
 
 
 @exclusive
