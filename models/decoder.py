@@ -115,9 +115,9 @@ class AttentionDecoder(nn.Module):
         return DecoderState(memory, self.score.key(memory), source_mask, cells, torch.zeros_like(memory[:, 0]))
 
     def init_uniform(self, init_range: float | None) -> None:
-        """Draw all weights but those of normalizer and diagonal from uniform(-init_range, init_range), unless None."""
+        """Draw weights from uniform(-init_range, init_range), but for normalizer, diagonal and jumps; none for None."""
         for name, parameter in self.named_parameters():
-            if init_range is not None and not name.startswith(("normalizer.", "diagonal.")):
+            if init_range is not None and not name.startswith(("normalizer.", "diagonal.", "jumps.")):
                 nn.init.uniform_(parameter, -init_range, init_range)
 
     def scores(self, state: DecoderState, queries: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ class Row:
     modules: int
     calls: int
     differences: tuple[float, float]
+    scale: float  # the largest number of the outputs
 
 
 def measure(family: Family) -> Row:
@@ -36,7 +37,8 @@ def measure(family: Family) -> Row:
     one, eight = (
         max((old[k] - new[k]).abs().max().item() for k in old) for old, new in zip(before, after, strict=True)
     )
-    return Row(len(calls), sum(call.count for call in calls.values()), (one, eight))
+    scale = max(tensor.abs().max().item() for old in before for tensor in old.values())
+    return Row(len(calls), sum(call.count for call in calls.values()), (one, eight), scale)
 
 
 def verdict(family: Family) -> str:

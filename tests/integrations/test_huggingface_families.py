@@ -21,7 +21,7 @@ def by_name(families: list[Family]) -> pytest.MarkDecorator:
 @by_name(SUPPORTED)
 def test_soft_equals_the_original(family):
     row = measure(family)
-    assert max(row.differences) <= 1e-5
+    assert max(row.differences) <= 1e-5 * max(1.0, row.scale)  # large numbers are rounded by more
     assert (row.modules, row.calls) == CALLS.get(family.name, CALLS.get(family.reads, (2, 2)))
 
 

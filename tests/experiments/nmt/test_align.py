@@ -296,16 +296,14 @@ def test_unlikely_links_are_left_out_of_the_table_unless_chosen(links, words):
 @pytest.mark.parametrize("threshold", ["1.5", "1", "-0.1"])
 def test_a_threshold_out_of_range(align, threshold, capsys):
     assert align("--method", "threshold", f"--threshold={threshold}") == 2
-    error = capsys.readouterr().err
-    assert "--threshold" in error
-    assert threshold in error
+    assert re.search(f"--threshold.*{threshold}", capsys.readouterr().err)
 
 
 # probabilities of both directions
 
 
 def test_probabilities_of_both_directions(align, reverse_run, tmp_path):
-    """The table has the product that the links were chosen by, and the links are those above the threshold."""
+    """The table has the product by which the links were chosen."""
     options = ["--reverse", reverse_run, "--symmetrise", "product", "--method", "threshold", "--threshold", "0.02"]
     assert align(*options, "--table") == 0
     rows = [line.split("\t") for line in (tmp_path / "out" / "probabilities.tsv").read_text().splitlines()[1:]]
@@ -318,18 +316,11 @@ def test_probabilities_of_both_directions(align, reverse_run, tmp_path):
 
 
 def test_what_is_chosen_where_nothing_is_said(align, reverse_run, tmp_path):
-    """Of both directions minimum Bayes risk by the geometric mean, of one the most probable link."""
-    found = {}
-    for name, options in {
-        "both": ["--reverse", reverse_run],
-        "both, said": ["--reverse", reverse_run, "--symmetrise", "geometric", "--method", "mbr"],
-        "one": [],
-        "one, said": ["--method", "argmax"],
-    }.items():
+    both, found = ["--reverse", reverse_run], []
+    for options in (both, [*both, "--symmetrise", "geometric", "--method", "mbr"], [], ["--method", "argmax"]):
         assert align(*options, "--overwrite") == 0
-        found[name] = links_of(tmp_path / "out")
-    assert found["both"] == found["both, said"]
-    assert found["one"] == found["one, said"] != found["both"]
+        found.append(links_of(tmp_path / "out"))
+    assert found[0] == found[1] != found[2] == found[3]
 
 
 @pytest.mark.parametrize("combine", ["product", "geometric", "mean"])
