@@ -213,8 +213,7 @@ class AttentionDecoder(nn.Module):
         if self.null_word is not None:
             step = replace(step, scores=self.null_word(step.scores, step.state.mask))
         if self.jumps is not None:
-            log_prior = step.scores.masked_fill(~step.state.mask, -math.inf).log_softmax(-1)
-            step = replace(step, state=replace(step.state, log_prior=log_prior))
+            step = replace(step, state=replace(step.state, log_prior=step.log_prior))
         if self.input_feed == "none" or not self.layers:  # nothing goes on with a context
             return step
         weights = self.attention.prior.soft_weights(step.scores.unsqueeze(-2), Dense(step.state.mask[:, None]))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 __all__ = ["DecoderSizes", "DecoderState", "InputFeed", "Step"]
@@ -81,3 +83,9 @@ class Step:
     state: DecoderState
     queries: Tensor
     scores: Tensor
+
+    @property
+    def log_prior(self) -> Tensor:
+        """Log probabilities ``[B, N]`` by a dense prior, in at least float32; -inf at the padding."""
+        scores = self.scores.to(torch.promote_types(self.scores.dtype, torch.float32))
+        return scores.masked_fill(~self.state.mask, -math.inf).log_softmax(-1)

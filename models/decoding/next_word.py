@@ -186,11 +186,9 @@ def _mixture(model: AttentionDecoder, step: Step, inference: Inference) -> tuple
 
 def _log_prior(model: AttentionDecoder, step: Step, k_max: int | None) -> Tensor:
     """Log probabilities of what is attended to, ``[B, N]``; -inf at the padding, and where they are zero."""
-    scores, prior = _as_float(step.scores), model.attention.prior
+    prior, log_prior = model.attention.prior, step.log_prior
     if isinstance(prior, SparseAlignmentPrior):
-        log_prior = prior.soft_weights(scores, Dense(step.state.mask)).log()
-    else:
-        log_prior = scores.masked_fill(~step.state.mask, -math.inf).log_softmax(-1)
+        log_prior = prior.soft_weights(_as_float(step.scores), Dense(step.state.mask)).log()
     if k_max is None:
         return log_prior
     dropped = keep_largest(log_prior.exp(), k_max) == 0

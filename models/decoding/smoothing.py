@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -48,7 +46,6 @@ def smoothed_alignments(
         total, before = log_f.new_zeros(()), None
         for word, of_word, real in zip(words, log_f.unbind(2), target_mask.unbind(1), strict=True):
             step, before = model.step(state, word, log_f=before), of_word
-            log_prior = step.scores.masked_fill(~step.state.mask, -math.inf).log_softmax(-1)
-            total, state = total + (log_prior + of_word).logsumexp(-1).where(real, 0).sum(), step.state
+            total, state = total + (step.log_prior + of_word).logsumexp(-1).where(real, 0).sum(), step.state
         (posterior,) = torch.autograd.grad(total, log_f)
     return posterior.clamp(0, 1).to(words[0].dtype).transpose(1, 2)

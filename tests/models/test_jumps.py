@@ -62,6 +62,13 @@ def joints(model, source, target, *, null):
     return list(found), torch.stack(list(found.values()))
 
 
+def posterior_of(word, model, source, target, *, null):
+    """Probability of every place of one word, NULL first, by a sum over all alignments."""
+    alignments, log_joint = joints(model, source, target, null=null)
+    places = torch.tensor([alignment[word] for alignment in alignments]) + (1 if null else 0)
+    return torch.zeros(len(source) + (1 if null else 0)).double().index_add(0, places, log_joint.softmax(0))
+
+
 @pytest.mark.parametrize("null", [False, True])
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_the_evidence_and_its_gradient_are_those_of_the_hidden_markov_model(null, diagonal):
@@ -90,9 +97,7 @@ def test_the_posterior_of_a_word_is_that_given_the_words_up_to_it(null, diagonal
     for b in range(3):
         for j in range(int(target_mask[b].sum())):
             own = source[b, source_mask[b]]
-            alignments, log_joint = joints(model, own, target[b, : j + 1], null=null)
-            last = torch.tensor([alignment[-1] for alignment in alignments]) + (1 if null else 0)
-            expected = torch.zeros(len(own) + (1 if null else 0)).double().index_add(0, last, log_joint.softmax(0))
+            expected = posterior_of(j, model, own, target[b, : j + 1], null=null)
             torch.testing.assert_close(found[b, j, : len(expected)], expected)
             assert found[b, j, len(expected) :].count_nonzero() == 0
 
@@ -106,10 +111,8 @@ def test_the_words_to_come_tell_of_an_alignment_too(null, diagonal):
     found = smoothed_alignments(model, state, words, target, target_mask)
     for b in range(3):
         own, length = source[b, source_mask[b]], int(target_mask[b].sum())
-        alignments, log_joint = joints(model, own, target[b, :length], null=null)
         for j in range(length):
-            place = torch.tensor([alignment[j] for alignment in alignments]) + (1 if null else 0)
-            expected = torch.zeros(len(own) + (1 if null else 0)).double().index_add(0, place, log_joint.softmax(0))
+            expected = posterior_of(j, model, own, target[b, :length], null=null)
             torch.testing.assert_close(found[b, j, : len(expected)], expected)
             assert found[b, j, len(expected) :].count_nonzero() == 0
         assert found[b, length:].count_nonzero() == 0
