@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from experiments.files import UserError
 from experiments.harness.folder import exclusive
 from experiments.harness.options import options_of
 from experiments.harness.sweep import Sweep, Trainings
@@ -15,6 +16,7 @@ from experiments.nmt.claims import claim_parts
 from experiments.nmt.config import SCHEMES, CompareTranslations, NormalizerName, TranslationConfig, TranslationOptions
 from experiments.nmt.evaluation import DEFINITIONS
 from experiments.nmt.figures import ibm_error_rates, picture_parts
+from experiments.nmt.selective_table import selective_parts, selective_runs
 from experiments.nmt.summary import summarised
 from experiments.reporting.columns import Column, Runs, best_cells, summary_rows
 from experiments.reporting.plots import column_plots
@@ -60,7 +62,9 @@ TOY_PAIRS = {"train_pairs": 3000, "test_pairs": 250}  # the demo is to take four
 @exclusive
 def run(config: CompareTranslations) -> dict[str, float]:
     """Train all rows, print table and claims, write pictures and report.html; ``"<scheme>/<metric>"`` to its mean."""
-    name, free = f"translation-{config.dataset}", ("schemes", "seeds", "ibm")
+    if config.out_of_domain and not config.selective:
+        raise UserError("out_of_domain is for selective; pass --selective too, or leave --out-of-domain out")
+    name, free = f"translation-{config.dataset}", ("schemes", "seeds", "ibm", "selective", "out_of_domain")
     sweep = Sweep("experiments.compare", config, f"compare/{name}", free=free).open()
     trainings = _train(config, sweep)
     runs, normalised = trainings.by_row(), config.normalizers != ("softmax",)
@@ -75,6 +79,8 @@ def run(config: CompareTranslations) -> dict[str, float]:
         *picture_parts(first, folder),
         *claim_parts(runs, from_scratch=not config.base_epochs),
     ]
+    if config.selective:
+        parts += selective_parts(selective_runs(config, sweep, trainings).by_row(), config.out_of_domain)
     baselines = ibm_error_rates(next(iter(first.values())), models=range(1, config.ibm + 1)) if config.ibm else []
     if baselines:
         how = "NLTK's, trained on the same pairs."

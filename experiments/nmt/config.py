@@ -30,7 +30,6 @@ __all__ = [
     "NormalizerName",
     "ProbabilityCombineName",
     "SearchOptions",
-    "SelectiveConfig",
     "TextName",
     "TranslateConfig",
     "TranslationConfig",
@@ -205,21 +204,6 @@ class EvaluateConfig(FileOptions, SearchOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectiveConfig(EvaluateConfig):
-    """BLEU and chrF of a trained network's most certain translations, and whether text from elsewhere is less certain.
-
-    Args:
-        pairs: Sentence pairs of each text, the first ones; all when omitted.
-        coverage: Shares of the translations to keep, the most certain ones.
-        out_of_domain: Data sets of the same languages, whose test sentences its uncertainty is to tell from its own.
-    """
-
-    pairs: PositiveInt | None = None
-    coverage: tuple[PositiveFloat, ...] = (0.25, 0.5, 0.75, 0.9)
-    out_of_domain: tuple[ParallelName, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class TranslateConfig(FileOptions, SearchOptions):
     """Translate a text file, a sentence a line; a line that is empty or too long gives an empty line.
 
@@ -298,7 +282,7 @@ class AlignConfig(FileOptions):
 COMMANDS = {
     "train": Command(TranslationConfig, "experiments.nmt.train:run_and_show"),
     "evaluate": Command(EvaluateConfig, "experiments.nmt.files:evaluate_run"),
-    "selective": Command(SelectiveConfig, "experiments.nmt.selective:selective_run"),
+    "selective": Command("experiments.nmt.selective_config:SelectiveConfig", "experiments.nmt.selective:selective_run"),
     "translate": Command(TranslateConfig, "experiments.nmt.files:translate_file"),
     "align": Command(AlignConfig, "experiments.nmt.align:align_file"),
     "align-table": Command("experiments.nmt.align_table.config:AlignTable", "experiments.nmt.align_table.run:run"),
@@ -327,6 +311,8 @@ class CompareTranslations(TranslationOptions, CompareSequences):
         patience: Epochs without a better validation loss before a training from the beginning stops.
         dropout: Dropout of word vectors, inside the networks and before the output.
         ibm: Also train IBM Models 1 up to this on the same text, as baselines for alignment; 0 for none.
+        selective: Also measure whether uncertainty tells good translations from bad ones.
+        out_of_domain: Data sets of the same languages: does uncertainty tell their test sentences? For --selective.
     """
 
     task: Literal["translation"] = "translation"
@@ -342,3 +328,5 @@ class CompareTranslations(TranslationOptions, CompareSequences):
     beam: PositiveInt = 1
     k_max: PositiveInt | None = None
     ibm: Literal[0, 1, 2] = 1
+    selective: bool = False
+    out_of_domain: tuple[ParallelName, ...] = ()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
+from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
@@ -14,11 +15,11 @@ from experiments.datasets.text.batches import BucketSampler, EncodedText
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.files import UserError, user_errors
 from experiments.harness.results import write_numbers
-from experiments.nmt.config import SelectiveConfig
 from experiments.nmt.data import check_coverage, load_text, tokenised
 from experiments.nmt.evaluation import Translated, bleu, chrf, translate
 from experiments.nmt.files import evaluated_text
 from experiments.nmt.model import Trained, load_trained
+from experiments.nmt.selective_config import SelectiveConfig, SelectiveOptions
 from experiments.reporting.columns import Row
 from experiments.reporting.tables import as_table
 from experiments.sequence import evaluation as sequence
@@ -28,16 +29,50 @@ from experiments.sequence.uncertainty import word_uncertainty
 from models.decoding import target_log_probs
 from pyro_attention.posterior.predictive import seeded
 
-__all__ = ["MEASURES", "SelectiveConfig", "selective_run", "translation_uncertainty"]
+__all__ = ["MEASURES", "Measured", "SelectiveConfig", "measured", "selective_run", "translation_uncertainty"]
 
-Scored = tuple[ParallelText, list[Translated], dict[str, Tensor]]  # a text, its translations and their uncertainty
-
+_MEAN = "mean over the word pieces of the translation"
 MEASURES = {
-    "log probability": "minus the log probability of a word piece of the translation, the attention integrated out",
-    "entropy": "entropy of the next word piece, the attention integrated out",
-    "attention": "mutual information of the next word piece and the attention: the doubt about where to look",
+    "log probability": f"minus the log probability of a word piece, the attention integrated out; {_MEAN}",
+    "entropy": f"entropy of the next word piece, the attention integrated out; {_MEAN}",
+    "attention": f"mutual information of the next word piece and the attention: the doubt where to look; {_MEAN}",
+    "length": "number of word pieces of the source sentence, for comparison",
 }
+"""What is measured of a translation, larger where it is more doubtful."""
+
 _SCORES = {"BLEU": bleu, "chrF": chrf}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the uncertainty of translations is worth.
+
+    Attributes:
+        numbers: Every number by its name.
+        definitions: What the names mean.
+        kept: Table of scores of the most certain translations.
+        ranks: Table of rank correlations.
+        elsewhere: Table of areas, a row for each text from elsewhere.
+    """
+
+    numbers: dict[str, float] = field(default_factory=dict)
+    definitions: dict[str, str] = field(default_factory=dict)
+    kept: list[Row] = field(default_factory=list)
+    ranks: list[Row] = field(default_factory=list)
+    elsewhere: list[Row] = field(default_factory=list)
+
+    def add(self, name: str, value: float, definition: str) -> None:
+        """Add a number."""
+        self.numbers[name], self.definitions[name] = value, definition
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """A text, its translations, and how uncertain they are: MEASURES, ``[sentences]`` each."""
+
+    text: ParallelText
+    translations: list[Translated]
+    uncertainty: dict[str, Tensor]
 
 
 def selective_run(config: SelectiveConfig) -> dict[str, float]:
@@ -46,36 +81,51 @@ def selective_run(config: SelectiveConfig) -> dict[str, float]:
     if config.out is not None:
         refuse_to_replace([config.out], overwrite=config.overwrite)
     trained = load_trained(config.run, device=config.device)
-    texts = {"": evaluated_text(config, trained)} | _foreign_texts(config, trained)
-    with user_errors(ValueError):
-        scored = {name: _scored(trained, text, config) for name, text in texts.items()}
-    own = scored[""]
-    numbers, definitions, rows = _at_coverage(trained, own, (*config.coverage, 1.0))
-    print(f"The most certain of {len(own[0])} translations, by the mean over their word pieces of three measures:")
-    print(as_table(rows))
-    if config.out_of_domain:
-        found, meanings, rows = _areas(own[2], {name: one[2] for name, one in scored.items() if name})
-        numbers, definitions = numbers | found, definitions | meanings
+    text = evaluated_text(config, trained)
+    found = measured(trained, text, config, progress=True)
+    print("The most certain translations, by several measures:")
+    print(as_table(found.kept))
+    print("\nRank correlation (Spearman's) of the certainty of a translation with its chrF:")
+    print(as_table(found.ranks))
+    if found.elsewhere:
         print("\nText from elsewhere, told by its larger uncertainty (area under the ROC curve; .5 is chance):")
-        print(as_table(rows))
+        print(as_table(found.elsewhere))
     if config.out is not None:
         with user_errors(OSError):
-            write_numbers(config.out, numbers, definitions)
+            write_numbers(config.out, found.numbers, found.definitions)
         print(config.out)
-    return numbers
+    return found.numbers
+
+
+def measured(trained: Trained, text: ParallelText, config: SelectiveOptions, *, progress: bool = False) -> Measured:
+    """What the uncertainty of a network's translations of a text is worth.
+
+    Raises:
+        UserError: A text from elsewhere is that of the training, or cannot be had.
+    """
+    elsewhere = _foreign_texts(config, trained)
+    with user_errors(ValueError):
+        own = _scored(trained, text, config, progress=progress)
+        foreign = {name: _scored(trained, one, config, progress=progress) for name, one in elsewhere.items()}
+    found = Measured()
+    _add_kept(found, trained, own, (*config.coverage, 1.0))
+    _add_ranks(found, trained, own)
+    for name, one in foreign.items():
+        _add_areas(found, name, own, one)
+    return found
 
 
 @torch.no_grad()
 def translation_uncertainty(
     trained: Trained, text: ParallelText, translations: Sequence[Translated]
 ) -> dict[str, Tensor]:
-    """MEASURES of every translation, ``[sentences]``: means over its word pieces, the end of the sentence included.
+    """MEASURES of every translation, ``[sentences]``, the end of the sentence being a word piece too.
 
     ``attention`` is not among them where the attention is deterministic and there is no such doubt.
     """
     data = EncodedText(text, trained.vocabulary)
     data.targets = [torch.tensor(one.tokens, dtype=torch.int64) for one in translations]
-    found = torch.zeros(len(MEASURES), len(text), dtype=torch.float64)
+    found = torch.zeros(len(MEASURES) - 1, len(text), dtype=torch.float64)
     inference = trained.inference(samples=None)
     for rows in BucketSampler(data.lengths, sentences=sequence.BATCH, shuffle=False):
         batch = data[rows].to(trained.device)
@@ -84,11 +134,13 @@ def translation_uncertainty(
             log_probs = target_log_probs(trained.model, *model_arguments(batch), inference=inference)
         parts = torch.stack([-log_probs, doubt.total, doubt.attention]).where(batch.target_mask, 0).double()
         found[:, rows] = (parts.sum(-1) / batch.target_mask.sum(-1)).cpu()
-    kept = [*MEASURES] if trained.is_random or inference.sums_out(trained.model) else [*MEASURES][:2]
-    return dict(zip(kept, found, strict=False))
+    by_name = dict(zip(MEASURES, found, strict=False))
+    if not (trained.is_random or inference.sums_out(trained.model)):
+        del by_name["attention"]
+    return by_name | {"length": torch.tensor([len(ids) for ids in data.sources], dtype=torch.float64)}
 
 
-def _foreign_texts(config: SelectiveConfig, trained: Trained) -> dict[str, ParallelText]:
+def _foreign_texts(config: SelectiveOptions, trained: Trained) -> dict[str, ParallelText]:
     """Test texts of the data sets that are out of domain, read as the network's own was."""
     texts: dict[str, ParallelText] = {}
     for name in config.out_of_domain:
@@ -102,53 +154,52 @@ def _foreign_texts(config: SelectiveConfig, trained: Trained) -> dict[str, Paral
     return texts
 
 
-def _scored(trained: Trained, text: ParallelText, config: SelectiveConfig) -> Scored:
+def _scored(trained: Trained, text: ParallelText, config: SelectiveOptions, *, progress: bool) -> _Scored:
     """Translations of the first pairs of a text, and how uncertain they are."""
     if config.pairs is not None:
         text = text.first(config.pairs)
-    translations = translate(trained, text, config, progress=True)
-    return text, translations, translation_uncertainty(trained, text, translations)
+    translations = translate(trained, text, config, progress=progress)
+    return _Scored(text, translations, translation_uncertainty(trained, text, translations))
 
 
-def _at_coverage(
-    trained: Trained, scored: Scored, coverage: Sequence[float]
-) -> tuple[dict[str, float], dict[str, str], list[Row]]:
-    """Numbers, their definitions and the rows of a table: scores of the most certain translations by every measure."""
-    text, translations, uncertainty = scored
-    numbers, definitions, rows = dict[str, float](), dict[str, str](), list[Row]()
+def _add_kept(found: Measured, trained: Trained, own: _Scored, coverage: Sequence[float]) -> None:
+    """Scores of the most certain translations by every measure."""
     for share in dict.fromkeys(sorted(coverage)):
         # 0.07 * 100 is 7.000000000000001, and means 7
-        count = math.ceil(share * len(text) * (1 - 1e-12))
+        count = math.ceil(share * len(own.text) * (1 - 1e-12))
         row: Row = {"kept": f"{share:.0%}", "sentences": count}
-        for measure, values in uncertainty.items():
+        for measure, values in own.uncertainty.items():
             places = values.argsort(stable=True)[:count].tolist()
-            chosen, some = [translations[place] for place in places], text.chosen(places)
+            chosen, some = [own.translations[place] for place in places], own.text.chosen(places)
             for score, function in _SCORES.items():
-                found, name = function(chosen, some, trained.config), f"{score} at {share:.0%} by {measure}"
-                row[f"{score} by {measure}"], numbers[name] = f"{found.score:.1f}", found.score
-                definitions[name] = (
-                    f"{score} of the {share:.0%} most certain translations, the least {MEASURES[measure]} (mean over "
-                    f"its word pieces); sacrebleu {found.signature}"
-                )
-        rows.append(row)
-    return numbers, definitions, rows
+                scored = function(chosen, some, trained.config)
+                row[f"{score} by {measure}"] = f"{scored.score:.1f}"
+                text = f"{score} of the {share:.0%} most certain translations, the least {MEASURES[measure]}"
+                found.add(f"{score} at {share:.0%} by {measure}", scored.score, f"{text}; sacrebleu {scored.signature}")
+        found.kept.append(row)
 
 
-def _areas(
-    own: Mapping[str, Tensor], foreign: Mapping[str, Mapping[str, Tensor]]
-) -> tuple[dict[str, float], dict[str, str], list[Row]]:
-    """Areas under the ROC curve of telling the sentences of other texts by their larger uncertainty."""
-    numbers, definitions, rows = dict[str, float](), dict[str, str](), list[Row]()
-    for text, found in foreign.items():
-        row: Row = {"text": text, "sentences": len(found["entropy"])}
-        for measure, values in own.items():
-            truth = torch.cat([torch.zeros(len(values)), torch.ones(len(found[measure]))])
-            area = float(roc_auc_score(truth.numpy(), torch.cat([values, found[measure]]).numpy()))
-            name = f"auroc of {text} by {measure}"
-            row[f"by {measure}"], numbers[name] = f"{area:.3f}", area
-            definitions[name] = (
-                f"area under the ROC curve of telling translations of {text} from those of the test text by the larger "
-                f"{MEASURES[measure]} (mean over the word pieces)"
-            )
-        rows.append(row)
-    return numbers, definitions, rows
+def _add_ranks(found: Measured, trained: Trained, own: _Scored) -> None:
+    """Rank correlations of certainty with the score of a sentence; none where all sentences are alike."""
+    places = range(len(own.text))
+    scores = [chrf([own.translations[place]], own.text.chosen([place]), trained.config).score for place in places]
+    row: Row = {}
+    for measure, values in own.uncertainty.items():
+        if len(set(scores)) > 1 and len(values.unique()) > 1:
+            correlation = float(-spearmanr(values.numpy(), scores).statistic)
+            row[f"by {measure}"] = f"{correlation:.3f}"
+            text = "Spearman's rank correlation of chrF of a translation with minus its uncertainty"
+            found.add(f"rank correlation by {measure}", correlation, f"{text}: {MEASURES[measure]}")
+    found.ranks.append(row)
+
+
+def _add_areas(found: Measured, name: str, own: _Scored, foreign: _Scored) -> None:
+    """Areas under the ROC curve of telling the sentences of another text by their larger uncertainty."""
+    row: Row = {"text": name, "sentences": len(foreign.text)}
+    truth = torch.cat([torch.zeros(len(own.text)), torch.ones(len(foreign.text))])
+    for measure, values in own.uncertainty.items():
+        area = float(roc_auc_score(truth.numpy(), torch.cat([values, foreign.uncertainty[measure]]).numpy()))
+        row[f"by {measure}"] = f"{area:.3f}"
+        text = f"area under the ROC curve of telling translations of {name} from those of the test text by the larger"
+        found.add(f"auroc of {name} by {measure}", area, f"{text} {MEASURES[measure]}")
+    found.elsewhere.append(row)

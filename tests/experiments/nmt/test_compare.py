@@ -23,6 +23,7 @@ from experiments.nmt.config import TranslationConfig
 from experiments.nmt.evaluation import batches
 from experiments.nmt.figures import differing_places
 from experiments.nmt.model import build
+from experiments.nmt.selective import MEASURES
 from experiments.reporting.claims import Verdict
 from experiments.reporting.columns import summary_rows
 
@@ -64,6 +65,33 @@ def test_compare_end_to_end(tmp_path, capsys):
     assert view["names"] == {"target": "en", "source": "de"}
     with pytest.raises(UserError, match="--resume"):
         run(config)
+
+
+@pytest.mark.usefixtures("small_corpus")
+def test_what_uncertainty_is_worth_is_measured_once_and_added_to_a_comparison(tmp_path, capsys, monkeypatch):
+    page = tmp_path / "RESULTS.md"
+    options = {"out": tmp_path / "out", "results": page, "schemes": ("soft", "marginal"), "ibm": 0, "progress": False}
+    run(CompareTranslations(**TINY | options | {"base_epochs": 0}))
+    assert "rank correlation" not in page.read_text().lower()
+    again = CompareTranslations(**TINY | options | {"base_epochs": 0}, selective=True, resume=True)
+    run(again)
+    text = page.read_text()
+    assert "--selective" in text
+    measured = read_metrics(tmp_path / "out" / "selective" / "marginal-1")
+    assert measured["BLEU at 100% by entropy"] == measured["BLEU at 100% by length"]
+    _, _, ranks = text.partition("Rank correlation (Spearman's)")
+    heads = ["scheme", *(f"by {measure}" for measure in MEASURES), "by log probability, minus soft"]
+    assert re.search(r"^\|.*\|$", ranks, re.MULTILINE)[0] == f"| {' | '.join(heads)} |"
+    assert re.search(r"^\| soft \|.*\|$", ranks, re.MULTILINE)[0].split(" | ")[3] == "-"
+    monkeypatch.setattr("experiments.nmt.selective_table.measured", None)  # not again
+    run(again)
+    assert page.read_text() == text
+    assert "marginal-1" not in capsys.readouterr().err
+
+
+def test_text_from_elsewhere_is_for_selective():
+    with pytest.raises(UserError, match="--selective"):
+        run(CompareTranslations(out_of_domain=("europarl_de_en",)))
 
 
 @pytest.mark.parametrize(("scheme", "shown"), [("weibull", False), ("marginal", True)])

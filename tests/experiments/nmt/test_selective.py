@@ -2,17 +2,20 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from experiments.datasets.text.batches import EncodedText
 from experiments.harness.cli import run_commands
+from experiments.nmt import selective
 from experiments.nmt.config import COMMANDS
 from experiments.nmt.data import load_text
-from experiments.nmt.evaluation import bleu, translate
+from experiments.nmt.evaluation import Translated, bleu, translate
 from experiments.nmt.model import load_trained
-from experiments.nmt.selective import MEASURES, translation_uncertainty
+from experiments.nmt.selective import MEASURES, measured, translation_uncertainty
+from experiments.nmt.selective_config import SelectiveOptions
 from experiments.sequence.model import model_arguments
 from models.decoding.next_word import next_word_log_probs
 
@@ -30,7 +33,7 @@ def test_uncertainty_of_a_translation_by_its_words(trained):
     text = load_text(trained.config, "test")
     translations = translate(trained, text)
     found = translation_uncertainty(trained, text, translations)
-    assert list(found) == ["log probability", "entropy", "attention"]
+    assert list(found) == [*MEASURES]
     data = EncodedText(text, trained.vocabulary)
     data.targets = [torch.tensor(one.tokens, dtype=torch.int64) for one in translations]
     for place in range(len(text)):
@@ -43,6 +46,7 @@ def test_uncertainty_of_a_translation_by_its_words(trained):
         expected = torch.tensor(parts).mean(0).tolist()
         measured = [found["log probability"][place].item(), found["entropy"][place].item()]
         assert measured == pytest.approx(expected, rel=1e-4)
+    assert found["length"].tolist() == [len(ids) for ids in EncodedText(text, trained.vocabulary).sources]
     assert (found["attention"] >= 0).all()
     assert (found["attention"] <= found["entropy"] + 1e-6).all()
 
@@ -50,7 +54,7 @@ def test_uncertainty_of_a_translation_by_its_words(trained):
 def test_deterministic_attention_has_no_doubt_about_where_to_look(reverse_run):
     soft = load_trained(reverse_run, device="cpu")
     text = load_text(soft.config, "test").first(2)
-    assert list(translation_uncertainty(soft, text, translate(soft, text))) == ["log probability", "entropy"]
+    assert list(translation_uncertainty(soft, text, translate(soft, text))) == ["log probability", "entropy", "length"]
 
 
 def test_scores_at_coverage_and_text_from_elsewhere(trained, translation_run, tmp_path, capsys):
@@ -67,10 +71,25 @@ def test_scores_at_coverage_and_text_from_elsewhere(trained, translation_run, tm
     half = bleu([translations[place] for place in certain], text.chosen(certain), trained.config).score
     assert numbers["BLEU at 50% by entropy"] == pytest.approx(half)
     whole = bleu(translations, text, trained.config).score
-    assert [numbers[f"BLEU at 100% by {measure}"] for measure in MEASURES] == pytest.approx([whole] * 3)
+    assert [numbers[f"BLEU at 100% by {measure}"] for measure in MEASURES] == pytest.approx([whole] * 4)
     assert 0 <= numbers["auroc of toy by entropy"] <= 1
+    assert "Rank correlation (Spearman's)" in printed
     assert numbers["definitions"].keys() == numbers.keys() - {"definitions"}
     assert not any(isinstance(value, float) and math.isnan(value) for value in numbers.values())
+
+
+def test_rank_correlation_is_1_where_certainty_and_score_agree(trained, monkeypatch):
+    text = load_text(trained.config, "test").first(3)
+    right = [Translated(sentence, cut=False, tokens=(5,)) for sentence in text.target]
+    worse = replace(right[1], text=right[1].text[: len(right[1].text) // 2])
+    monkeypatch.setattr(selective, "translate", lambda *args, **options: [right[0], worse, replace(worse, text="#")])
+    doubts = {"entropy": torch.tensor([0.0, 1.0, 5.0]), "length": torch.tensor([3.0, 2.0, 1.0])}
+    monkeypatch.setattr(selective, "translation_uncertainty", lambda *_: doubts | {"attention": torch.zeros(3)})
+    numbers = measured(trained, text, SelectiveOptions()).numbers
+    assert numbers["rank correlation by entropy"] == pytest.approx(1)
+    assert numbers["rank correlation by length"] == pytest.approx(-1)
+    assert "rank correlation by attention" not in numbers  # it is the same everywhere
+    assert numbers["chrF at 25% by entropy"] == pytest.approx(100)
 
 
 @pytest.mark.parametrize(
