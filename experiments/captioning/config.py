@@ -87,7 +87,8 @@ class CaptioningConfig(CaptioningOptions, SequenceConfig):
         guide: Inference scheme; soft is ordinary deterministic attention, gaussian has weights off the simplex.
         prior: fixed, or contextual (read off the regions); for weibull, lognormal, gamma and gaussian.
         kl: How the KL of weibull, lognormal, gamma, gaussian and dirichlet is computed; sampled is far noisier.
-        learning_rate: Learning rate of Adam; halved after three epochs without a better validation loss.
+        learning_rate: Learning rate of Adam, the largest one under the schedule one-cycle; on a plateau of three epochs
+            it is halved.
         max_epochs: Epochs at most; an epoch has every image once.
         seed: Seed of the own encoder, the initial weights, the order of the batches and all noise.
     """

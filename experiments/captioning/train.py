@@ -37,7 +37,7 @@ def run(config: CaptioningConfig) -> dict[str, float]:
     with user_errors(ValueError, OSError, ImportError):
         # all splits, so that nothing is found bad or missing after the training
         data, maps = load_images(config, progress=config.progress), load_maps(config)
-        metrics = open_training(folder, config)
+        metrics = open_training(folder, config, planned=config.planned)
         vocabulary = load_vocabulary(config, folder, data["train"])
         trained = build(config, vocabulary, features=data["train"].regions.size(2))
     if metrics is not None:

@@ -15,11 +15,11 @@ from experiments.harness.results import read_metrics
 __all__ = ["open_training"]
 
 
-def open_training(folder: Path, config: Any) -> dict[str, float] | None:
+def open_training(folder: Path, config: Any, *, planned: bool = False) -> dict[str, float] | None:
     """:func:`open_run` for a training whose ``max_epochs`` may be larger than before.
 
-    It ends with the same numbers as a training that was started with so many; not for trainings whose learning rate
-    is planned over all epochs, which would be others from the first step on.
+    It ends with the same numbers as a training that was started with so many. Not so one whose learning rate is
+    ``planned`` over all epochs, which would be another from the first step on: its number of epochs stays.
 
     Returns:
         The metrics of a run that has all epochs that are asked for or stopped early; None when there is something to
@@ -28,6 +28,9 @@ def open_training(folder: Path, config: Any) -> dict[str, float] | None:
     Raises:
         UserError: As :func:`open_run`, or the run has more epochs than are asked for.
     """
+    if planned:
+        open_run(folder, config)
+        return read_metrics(folder)
     metrics = read_metrics(folder) if config.resume else None
     epochs = None if metrics is None else metrics.get("epochs", 0.5)
     if epochs is not None and not (math.isfinite(epochs) and epochs == int(epochs)):

@@ -112,7 +112,7 @@ def _train(config: CompareTranslations, sweep: Sweep) -> Trainings[TranslationCo
     bases = {
         (_name("base", normalizer), seed): TranslationConfig(
             **config.for_runs(), **shared, guide="soft", normalizer=normalizer, embedding=config.hidden, seed=seed,
-            dropout=config.dropout, max_epochs=config.base_epochs or config.epochs,
+            dropout=config.dropout, schedule=config.schedule, max_epochs=config.base_epochs or config.epochs,
             patience=config.base_epochs or config.patience,
             out=sweep.folder / "runs" / f"{_name('base', normalizer)}-{seed}",
         )

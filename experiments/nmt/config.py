@@ -10,7 +10,7 @@ from experiments.datasets.names import ParallelName
 from experiments.datasets.text.word_rules import WordRule
 from experiments.harness.cli import Command
 from experiments.harness.options import Device, Dropout, HalfOpenUnitInterval
-from experiments.sequence.config import CompareSequences, NetworkOptions, SequenceConfig
+from experiments.sequence.config import CompareSequences, NetworkOptions, Schedule, SequenceConfig
 from guides.names import SchemeName, WeightsSchemeName
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
         null_word: Words may be aligned to NULL, which stands for no source word: with a probability of .08 where there
             is --diagonal, as in fast_align, else as often as is trained.
         posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from.
-        learning_rate: Learning rate of Adam; halved after an epoch without a better validation loss.
+        learning_rate: Learning rate of Adam, the largest one under the schedule one-cycle; on a plateau of one epoch it
+            is halved.
     """
 
     text: Path | None = None
@@ -309,6 +310,7 @@ class CompareTranslations(TranslationOptions, CompareSequences):
         train_pairs: Sentence pairs to train on, the first ones; 3000 of toy, else all when omitted.
         test_pairs: Sentence pairs to test on, the first ones; 250 of toy, else all when omitted.
         patience: Epochs without a better validation loss before a training from the beginning stops.
+        schedule: How the learning rate of a training from the beginning goes: halved on a plateau, or planned.
         dropout: Dropout of word vectors, inside the networks and before the output.
         ibm: Also train IBM Models 1 up to this on the same text, as baselines for alignment; 0 for none.
         selective: Also measure whether uncertainty tells good translations from bad ones.
@@ -322,6 +324,7 @@ class CompareTranslations(TranslationOptions, CompareSequences):
     seeds: PositiveInt = 3
     base_epochs: NonNegativeInt = 6
     patience: PositiveInt = 3
+    schedule: Schedule = "plateau"
     dropout: Dropout = 0.3
     layers: PositiveInt = 1
     learning_rate: PositiveFloat = 1e-2

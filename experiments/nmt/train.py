@@ -41,7 +41,7 @@ def run(config: TranslationConfig) -> dict[str, float]:
     with user_errors(ValueError, OSError):
         # the test text too, so that nothing is found missing after the training
         train_text, val_text, _ = (load_text(config, split) for split in SPLITS)
-        metrics = open_training(folder, config)
+        metrics = open_training(folder, config, planned=config.planned)
         vocabulary = load_vocabulary(config, folder, train_text)
         trained = build(config, vocabulary)
         train_data, val_data = EncodedText(train_text, vocabulary), EncodedText(val_text, vocabulary)

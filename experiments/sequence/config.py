@@ -13,7 +13,9 @@ from guides.options import AlignmentSchemeOptions
 if TYPE_CHECKING:
     from guides.schemes import Scheme
 
-__all__ = ["CompareSequences", "NetworkOptions", "SequenceConfig"]
+__all__ = ["CompareSequences", "NetworkOptions", "Schedule", "SequenceConfig"]
+
+Schedule = Literal["plateau", "one-cycle"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,8 @@ class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
         embedding: Width of a word vector.
         init_range: Initial weights are uniform up to so much, as in the paper (0.1); PyTorch's own when omitted.
         dropout: Dropout of word vectors, inside the networks and before the output.
+        schedule: How the learning rate goes: plateau halves it after epochs without a better validation loss; one-cycle
+            plans it over all epochs, up for a tenth of the steps and then down to zero, which takes fewer epochs.
         patience: Epochs without a better validation loss before training stops.
         length_penalty: Exponent of the length penalty of the beam search.
         no_repeat: The beam search repeats no so many word pieces in a row; it may when omitted.
@@ -63,10 +67,16 @@ class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
     embedding: PositiveInt = 64
     init_range: PositiveFloat | None = None
     dropout: Dropout = 0.1
+    schedule: Schedule = "plateau"
     patience: PositiveInt = 5
     length_penalty: NonNegativeFloat = 1.0
     no_repeat: PositiveInt | None = None
     fused_adam: bool = False
+
+    @property
+    def planned(self) -> bool:
+        """Whether the learning rate is planned over all epochs."""
+        return self.schedule == "one-cycle"
 
     def build_scheme(self, **changes: Any) -> "Scheme":
         """The inference scheme; a sampled input feed does not go with every one.

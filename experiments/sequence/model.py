@@ -15,6 +15,7 @@ from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import UserError, user_errors
 from experiments.harness.checkpoints import read_weights
+from experiments.harness.one_cycle import OneCycleTraining
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import ELBOTraining, Trained, load_best, resolve_device
 from experiments.harness.weights import weights_file
@@ -27,6 +28,7 @@ from pyro_attention.posterior.predictive import seeded
 
 __all__ = [
     "AnyTrained",
+    "PlannedSequenceTraining",
     "SequenceTraining",
     "TrainedSequences",
     "assembled",
@@ -52,7 +54,7 @@ class SequenceTraining(ELBOTraining):
     """Trains on batches of sequences; its checkpoints know the vocabulary they belong to."""
 
     def __init__(
-        self, *parts: Any, vocabulary: Vocabulary, warm_start: int = 0, plateau: int = 0, **options: Any
+        self, *parts: Any, vocabulary: Vocabulary, warm_start: int = 0, plateau: int | None = 0, **options: Any
     ) -> None:
         super().__init__(*parts, plateau=plateau, **options)
         self.vocabulary, self.warm_start = vocabulary, warm_start
@@ -94,6 +96,10 @@ class SequenceTraining(ELBOTraining):
         self.vocabulary.require(bytes(state.tolist()).hex(), "the checkpoint")
 
 
+class PlannedSequenceTraining(OneCycleTraining, SequenceTraining):
+    """Trains with a learning rate that is planned over all epochs."""
+
+
 def assembled(
     config: Config,
     scheme: Scheme,
@@ -107,9 +113,11 @@ def assembled(
     """Model, guide and objective on their device, with the weights of ``init_from`` where it is given."""
     if config.init_from is not None:
         start_from(model, config.init_from, vocabulary)
-    module = SequenceTraining(
+    training = PlannedSequenceTraining if config.planned else SequenceTraining
+    module = training(
         model, scheme.guide(model, network, from_prior=from_prior), scheme.elbo, vocabulary=vocabulary,
-        warm_start=config.warm_start, plateau=plateau, learning_rate=config.learning_rate, fused=config.fused_adam,
+        warm_start=config.warm_start, plateau=None if config.planned else plateau,
+        learning_rate=config.learning_rate, fused=config.fused_adam,
     )  # fmt: skip
     return TrainedSequences(config, module.to(resolve_device(config.device)), vocabulary)
 
