@@ -32,6 +32,7 @@ COLUMNS = (
     PERPLEXITY,
     Column("K-max ppl", "test_ppl_k_max", better="lower"),
     Column("BLEU", "test_bleu", 1, better="higher"),
+    Column("chrF", "test_chrf", 1, better="higher"),
     Column("K-max BLEU", "test_bleu_k_max", 1, better="higher"),
     Column("AER prior %", "test_prior_aer", 1, 100, better="lower"),
     ERRORS,
@@ -43,7 +44,7 @@ COLUMNS = (
 LEGEND = (
     "Perplexity: how well the network predicts the words of the test translations, 1 would be certainty. Alignments "
     "are summed out exactly; for weibull and lognormal it averages over samples of q(W | x, prefix), for dirichlet "
-    "over samples of its prior. BLEU is that of beam search.",
+    "over samples of its prior. BLEU and chrF are those of beam search.",
     "AER: alignment error rate against the gold links, in per cent. The prior p(z | x, y_<j) does not see the word "
     "that it is to predict, the posterior does: it is that of the inference network (categorical, dirichlet), else "
     "exact (marginal, hard). Soft, weibull and lognormal have attention weights alone, which stand in the column of "

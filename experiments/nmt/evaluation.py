@@ -42,6 +42,7 @@ DEFINITIONS = {
     "test_ppl_k_max": "the same with the k_max largest weights of each word, renormalised, input feed included",
     "test_bleu": "BLEU of beam search on the test text, lower-cased where the text is (word pieces joined)",
     "test_bleu_k_max": "the same with the k_max largest weights of each word",
+    "test_chrf": "F-score of runs of characters (chrF) of the translations that test_bleu judges",
     "test_prior_aer": "alignment error rate of the prior alignment, which predicts a word, between words; none of "
     "Bayesian attention, whose prior sees the source alone",
     "test_posterior_aer": "alignment error rate of the posterior: of the inference network where there is one, else "
@@ -128,8 +129,9 @@ def evaluate(trained: Trained, fitted: Fitted) -> sequence.Evaluation:
     """All metrics of a trained network on the test text."""
     text = load_text(trained.config, "test")
     translations = translate(trained, text)
-    scored = bleu(translations, text, trained.config)
-    metrics = {"test_ppl": perplexity(trained, text), "test_bleu": scored.score}
+    measures = {"test_bleu": bleu, "test_chrf": chrf}
+    scores = {name: measure(translations, text, trained.config) for name, measure in measures.items()}
+    metrics = {"test_ppl": perplexity(trained, text), **{name: scored.score for name, scored in scores.items()}}
     if (k_max := trained.config.k_max) is not None:
         metrics["test_ppl_k_max"] = perplexity(trained, text, k_max=k_max)
         metrics["test_bleu_k_max"] = bleu(
@@ -143,5 +145,5 @@ def evaluate(trained: Trained, fitted: Fitted) -> sequence.Evaluation:
     if trained.model.normalizer is not None:
         metrics["temporal_share"] = trained.model.normalizer.mixing_weight
     definitions = {name: DEFINITIONS[name] for name in metrics}
-    definitions["test_bleu"] += f"; sacrebleu {scored.signature}"
+    definitions |= {name: f"{definitions[name]}; sacrebleu {scored.signature}" for name, scored in scores.items()}
     return sequence.Evaluation(metrics, definitions, [translation.text for translation in translations])

@@ -117,7 +117,8 @@ def test_evaluation_on_files_is_that_of_the_same_text(translation_run, capsys):
 def test_an_exact_search_gives_the_bleu_of_the_training(translation_run, capsys):
     """By default it sums over the most probable alignments alone, and says so."""
     found = evaluate_run(EvaluateConfig(run=translation_run, sum_over="all"))
-    assert found["BLEU"] == json.loads((translation_run / "metrics.json").read_text())["test_bleu"]
+    trained = json.loads((translation_run / "metrics.json").read_text())
+    assert (found["BLEU"], found["chrF"]) == (trained["test_bleu"], trained["test_chrf"])
     assert "--sum-over" not in capsys.readouterr().out
     assert command_line("evaluate", translation_run, "--sum-over", "3") == 0
     assert "sums over the 3 most probable alignments" in capsys.readouterr().out

@@ -61,7 +61,7 @@ def test_every_scheme_trains_and_evaluates(guide, tmp_path):
     assert (metrics["parameters"] > metrics["network_parameters"]) == build_scheme(guide).amortised
     assert len((config.out / "translations.txt").read_text().splitlines()) == SIZES["test"]
     saved = json.loads((config.out / "metrics.json").read_text())
-    assert "sacrebleu" in saved["definitions"]["test_bleu"]
+    assert all("sacrebleu" in saved["definitions"][name] for name in ("test_bleu", "test_chrf"))
     # the same numbers from the checkpoint
     trained = load_trained(config.out)
     assert perplexity(trained, load_text(trained.config, "test")) == pytest.approx(metrics["test_ppl"], rel=1e-6)
