@@ -18,7 +18,7 @@ from experiments.nmt.evaluation import DEFINITIONS
 from experiments.nmt.figures import ibm_error_rates, picture_parts
 from experiments.nmt.selective_table import selective_parts, selective_runs
 from experiments.nmt.summary import summarised
-from experiments.reporting.columns import Column, Runs, best_cells, summary_rows
+from experiments.reporting.columns import Column, Runs, best_cells, columns_of, summary_rows
 from experiments.reporting.plots import column_plots
 from experiments.reporting.report import Part, Report
 from experiments.sequence.compare import protocol, scheme_config, train_schemes
@@ -45,11 +45,13 @@ LEGEND = (
     "Perplexity: how well the network predicts the words of the test translations, 1 would be certainty. Alignments "
     "are summed out exactly; for weibull and lognormal it averages over samples of q(W | x, prefix), for dirichlet "
     "over samples of its prior. BLEU and chrF are those of beam search.",
+    "Entropy of the mean weights that predict, in nats.",
+)
+GOLD = (
     "AER: alignment error rate against the gold links, in per cent. The prior p(z | x, y_<j) does not see the word "
     "that it is to predict, the posterior does: it is that of the inference network (categorical, dirichlet), else "
     "exact (marginal, hard). Soft, weibull and lognormal have attention weights alone, which stand in the column of "
-    "the posterior; the prior of weibull and lognormal sees the source alone and aligns nothing, hence the dash.",
-    "Entropy of the mean weights that predict, in nats.",
+    "the posterior; the prior of weibull and lognormal sees the source alone and aligns nothing, hence the dash."
 )
 PRIOR_FIRST = "Inference networks start at q = p."
 NORMALIZERS = (
@@ -70,7 +72,8 @@ def run(config: CompareTranslations) -> dict[str, float]:
     trainings = _train(config, sweep)
     runs, normalised = trainings.by_row(), config.normalizers != ("softmax",)
     table = Part(rows=summary_rows("scheme", runs, COLUMNS), best=best_cells(runs, COLUMNS))
-    texts = [protocol(config), *LEGEND, *[PRIOR_FIRST] * bool(config.base_epochs), *[NORMALIZERS] * normalised]
+    texts = [protocol(config), *LEGEND, *[GOLD] * bool(columns_of(runs, [ERRORS]))]
+    texts += [*[PRIOR_FIRST] * bool(config.base_epochs), *[NORMALIZERS] * normalised]
     legend = Part("What the columns are", "\n\n".join(texts))
     print("Drawing the pictures ...", flush=True)
     first, folder = {row: trainings.first(row) for row in runs}, sweep.folder / "figures"
