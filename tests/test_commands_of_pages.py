@@ -20,8 +20,9 @@ from experiments.benchmarks import memory
 from experiments.graph import search, studies
 from experiments.reporting.page import RESULTS
 from tests.experiments.training_scripts import small_data  # noqa: F401 (a fixture)
-from tests.pages.commands import CHAINS, ELSEWHERE, NOT_RUN
+from tests.pages.commands import CHAINS
 from tests.pages.data import write_files
+from tests.pages.elsewhere import ELSEWHERE, NOT_RUN
 from tests.test_pages import ALL_TEXT, PAGES, ROOT, blocks, script_of
 
 PROGRAMS = r"(?:python|pip|make|git|cd|torchrun|srun)\b"

@@ -7,7 +7,7 @@ names of files and folders: an earlier command of its chain makes them, or ``tes
 import os
 from dataclasses import dataclass
 
-__all__ = ["CHAINS", "ELSEWHERE", "NOT_RUN", "Step"]
+__all__ = ["CHAINS", "Step"]
 
 
 @dataclass(frozen=True)
@@ -229,6 +229,10 @@ CHAINS: dict[str, list[Step]] = {
              HEADLINES, run_files("RUN")),
         Step("python -m experiments.headlines summarize RUN FILE", "", ("FILE.headlines",)),
     ],
+    "headlines table": [
+        table("python -m experiments.headlines table --max-epochs 9 --precision bf16-mixed",
+              f"{HEADLINES} --normalizers [softmax,hybrid] --guides [soft]"),
+    ],
     "pretrain table": [Step("python -m experiments.pretrain_table", PRETRAINING, PRETRAINING_FILES)],
     "pretrain table, as on the page": [
         Step("python -m experiments.pretrain_table --dataset english --sentences 20000 --max-epochs 6 "
@@ -304,46 +308,3 @@ CHAINS: dict[str, list[Step]] = {
     ],
     "architecture": [Step("python -m tests.test_architecture", "", (), ("boxes",))],
 }  # fmt: skip
-
-CLUSTER = "tests/experiments/harness/test_cluster.py::"
-TWO_PROCESSES = CLUSTER + "test_a_table_from_two_processes_is_that_of_one_machine"
-KILLED = CLUSTER + "test_a_killed_worker_costs_the_last_epochs_of_its_training"
-RANKS = "tests/experiments/harness/test_ranks.py::test_torchrun_and_slurm_start_the_same_training"
-INSTALLED = "tests/test_wheel.py::test_wheel_imports_without_extras"
-CI = ".github/workflows/ci.yml::make "
-
-ELSEWHERE: dict[str, str] = {
-    "make demo": "Makefile::$(BIN)/python -m experiments.compare --resume",  # which stands above
-    "make test": f"{CI}lint test",
-    "make install": f"{CI}lint test",  # which begin with it
-    "make lint": f"{CI}lint test",
-    "make docs": f"{CI}docs",
-    "make bench": "tests/experiments/benchmarks/test_suite.py::test_end_to_end",
-    "pip install .": INSTALLED,
-    f"{BENCH}.fused_attention": "tests/experiments/benchmarks/test_fused_attention.py::test_on_a_gpu",
-    "python -m dask scheduler --host 127.0.0.1 --port 8786": TWO_PROCESSES,
-    "python -m dask worker tcp://127.0.0.1:8786 --nthreads 1 --nworkers 2": TWO_PROCESSES,
-    "python -m experiments.table bam1 --cluster tcp://127.0.0.1:8786": KILLED,
-    "python -m experiments.table bam1 --out /shared/bam1 --cluster tcp://sweep-scheduler:8786": KILLED,
-    "torchrun --standalone --nproc-per-node 2 -m experiments.nmt train --out RUN --devices 2": RANKS,
-    "srun --kill-on-bad-exit=1 python -m experiments.nmt train --out RUN --devices 4 --num-nodes 2 --resume": RANKS,
-}
-"""Commands that another test runs, or CI: its file, and what stands there."""
-
-NOT_RUN: dict[str, str] = {
-    "git clone https://github.com/pyro-attention/pyro-attention": "nothing is published there yet",
-    "cd pyro-attention": "the folder of the clone",
-    "pip install '.[analysis]'": "needs a network",
-    "pip install '.[transformers]'": "needs a network",
-    "pip install '.[triton]'": "needs a network",
-    "pip install -e '.[experiments,cluster]'": "needs a network",
-    'pip install "accelerate>=1.1"': "needs a network",
-    "pip install arviz": "needs a network",
-    "pip install tensorboard": "needs a network",
-    "make constraints": "needs a network",
-    "make test-all": "runs this",
-    "python -m experiments...": "stands for all of them",
-    "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m experiments.nmt train "
-    "--out RUN --devices 4 --num-nodes 2": "needs two machines, as its page says",
-}
-"""Commands that nothing runs, and why."""
