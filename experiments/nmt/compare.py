@@ -67,7 +67,8 @@ def run(config: CompareTranslations) -> dict[str, float]:
     """Train all rows, print table and claims, write pictures and report.html; ``"<scheme>/<metric>"`` to its mean."""
     if config.out_of_domain and not config.selective:
         raise UserError("out_of_domain is for selective; pass --selective too, or leave --out-of-domain out")
-    name, free = f"translation-{config.dataset}", ("schemes", "seeds", "ibm", "selective", "out_of_domain")
+    name = f"translation-{config.dataset}{'' if config.base_epochs else '-from-scratch'}"
+    free = ("schemes", "seeds", "ibm", "selective", "out_of_domain")
     sweep = Sweep("experiments.compare", config, f"compare/{name}", free=free).open()
     trainings = _train(config, sweep)
     runs, normalised = trainings.by_row(), config.normalizers != ("softmax",)
@@ -90,7 +91,8 @@ def run(config: CompareTranslations) -> dict[str, float]:
         how = "NLTK's, trained on the same pairs."
         parts.append(Part("IBM Models as baselines", how, rows=baselines, page=False))
     report = Report(
-        f"Translation: {config.dataset}{', normalised over the words before' if normalised else ''}",
+        f"Translation: {config.dataset}{'' if config.base_epochs else ', every scheme from the beginning'}"
+        f"{', normalised over the words before' if normalised else ''}",
         f"{name}{'-normalizers' if normalised else ''}",
         [*parts, legend],
         summarised(runs, perplexity=PERPLEXITY, errors=ERRORS),

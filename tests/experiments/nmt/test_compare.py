@@ -145,9 +145,12 @@ def test_every_scheme_from_the_beginning(tmp_path, capsys):
         "schemes": schemes,
         "precision": "bf16-mixed",
     }
-    run(CompareTranslations(out=tmp_path / "out", progress=False, **options))
+    page = tmp_path / "page.md"
+    run(CompareTranslations(out=tmp_path / "out", results=page, progress=False, **options))
+    assert "<!-- begin translation-toy-from-scratch -->" in page.read_text()
     printed = capsys.readouterr().out
     report = (tmp_path / "out" / "report.html").read_text()
+    assert "Translation: toy, every scheme from the beginning" in report
     assert "Every scheme is trained from the beginning, for 2 epochs at most." in report
     assert sum(printed.count(f"\n{verdict}: ") for verdict in get_args(Verdict)) == 2
     folders = {path.name for path in (tmp_path / "out" / "runs").iterdir()}
