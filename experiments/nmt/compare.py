@@ -46,8 +46,8 @@ LEGEND = (
     "Perplexity: how well the network predicts the words of the test translations, 1 would be certainty. Alignments "
     "are summed out exactly; for weibull and lognormal it averages over samples of q(W | x, prefix), for dirichlet "
     "over samples of its prior. BLEU and chrF are those of beam search.",
-    "Entropy of the mean weights that predict, in nats. Support, of sparse alignments: mean number of source pieces with "
-    "a positive probability.",
+    "Entropy of the mean weights that predict, in nats. Support, of sparse alignments: mean number of source "
+    "pieces with a positive probability.",
 )
 GOLD = (
     "AER: alignment error rate against the gold links, in per cent. The prior p(z | x, y_<j) does not see the word "
