@@ -99,6 +99,7 @@ def build_scheme(
     temperature: float = 0.5,
     particles: int = 5,
     top_k: int | None = None,
+    roulette: float = 0.0,
     plates: int = 2,
     all_nodes: bool = False,
 ) -> Scheme:
@@ -127,7 +128,8 @@ def build_scheme(
     if prior not in get_args(PriorName):
         raise ValueError(f"unknown prior '{prior}'; expected one of {', '.join(get_args(PriorName))}")
     if name in get_args(AlignmentSchemeName):
-        return _alignment_scheme(name, kl_weight, temperature, particles, top_k, plates)
+        exact = AlignmentELBO(roulette=roulette, max_plate_nesting=plates)
+        return _alignment_scheme(name, exact, kl_weight, temperature, particles, top_k)
     if name == "soft":
         return Scheme(_factory("gamma_fixed"), Soft(), AttentionELBO(kl_weight=kl_weight))
     family: Any = FAMILIES[name]
@@ -143,9 +145,9 @@ def build_scheme(
 
 
 def _alignment_scheme(
-    name: str, kl_weight: KLWeight, temperature: float, particles: int, top_k: int | None, plates: int
+    name: str, exact: AlignmentELBO, kl_weight: KLWeight, temperature: float, particles: int, top_k: int | None
 ) -> Scheme:
-    exact, weighted = AlignmentELBO(max_plate_nesting=plates), AttentionELBO(kl_weight=kl_weight)
+    weighted = AttentionELBO(kl_weight=kl_weight)
     drawn, score_function = Categorical(enumerate=False), ScoreFunctionELBO(kl_weight=kl_weight)
     parts: dict[str, Callable[[], tuple[Family, ELBO]]] = {
         "marginal": lambda: (Marginal(), exact),

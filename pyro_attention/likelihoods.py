@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -19,6 +19,15 @@ from pyro_attention.ops.token_log_prob import sample_tokens, token_log_prob
 __all__ = ["TokenLikelihood"]
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+class _Summed(NamedTuple):
+    """The sum that log probabilities are for."""
+
+    dim: int
+    log_weight: Tensor
+    evidence: bool
+    roulette: float
 
 
 class TokenLikelihood(TorchDistribution):
@@ -71,7 +80,7 @@ class TokenLikelihood(TorchDistribution):
             raise ValueError(f"chunk_rows is {chunk_rows!r}, expected an integer of at least 1, or None")
         self.features, self.weight, self.bias, self.chunk_rows = features, weight, bias, chunk_rows
         self._rows: Tensor | None = None
-        self._summed: tuple[int, Tensor, bool] | None = None
+        self._summed: _Summed | None = None
         super().__init__(features.shape[:-1], validate_args=validate_args)
 
     def __repr__(self) -> str:
@@ -108,7 +117,7 @@ class TokenLikelihood(TorchDistribution):
         new._rows = rows if self._rows is None else rows & self._rows
         return new
 
-    def summed_over(self, dim: int, log_weight: Tensor, *, evidence: bool) -> TokenLikelihood:
+    def summed_over(self, dim: int, log_weight: Tensor, *, evidence: bool, roulette: float = 0.0) -> TokenLikelihood:
         r"""Copy whose log probabilities have their gradient computed with them, for a sum over one dimension.
 
         .. math:: \log \sum_n w_n\, p_n(t) \quad\text{or}\quad \sum_n w_n \log p_n(t)
@@ -121,9 +130,12 @@ class TokenLikelihood(TorchDistribution):
             dim: The dimension of n, below 0.
             log_weight: log w, broadcastable to the batch shape; its gradient is not affected.
             evidence: The first of the sums, else the second.
+            roulette: Terms whose share of the gradient is below this are left out of it at random, and count for more
+                where they stay (Russian roulette): the gradient is unbiased, and less work. Values are exact.
 
         Raises:
-            ValueError: The weights do not broadcast to the batch shape, or there is no such dimension.
+            ValueError: The weights do not broadcast to the batch shape, there is no such dimension, or ``roulette`` is
+                not in [0, 1).
 
         Example:
             >>> likelihood = TokenLikelihood(torch.zeros(3, 2, 8), torch.zeros(4, 8))
@@ -132,9 +144,11 @@ class TokenLikelihood(TorchDistribution):
         """
         if not -len(self.batch_shape) <= dim < 0:
             raise ValueError(f"TokenLikelihood: dim is {dim}, expected one of -1 to {-len(self.batch_shape)}")
+        if not 0 <= roulette < 1:
+            raise ValueError(f"TokenLikelihood: roulette is {roulette}, expected a share in [0, 1), such as 0.001")
         self._check_broadcasts("log_weight has", log_weight)
         new = copy.copy(self)
-        new._summed = dim, log_weight, evidence
+        new._summed = _Summed(dim, log_weight, evidence, roulette)
         return new
 
     def _check_broadcasts(self, seen: str, tensor: Tensor) -> None:
@@ -165,7 +179,7 @@ class TokenLikelihood(TorchDistribution):
         """Log probability of tokens, which broadcasts to a shape."""
         if self._rows is None and self._summed is None:
             return token_log_prob(self.features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
-        dim = -1 if self._summed is None else self._summed[0]
+        dim = -1 if self._summed is None else self._summed.dim
         wanted = torch.tensor(True, device=token.device) if self._rows is None else self._rows
         # what is summed over stands last, as rows of one sum are computed together
         slots = wanted.expand(shape).movedim(dim, -1).flatten().nonzero().squeeze(1)
@@ -178,11 +192,10 @@ class TokenLikelihood(TorchDistribution):
         if self._summed is None:
             found = token_log_prob(features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
         else:
-            _, log_weight, evidence = self._summed
-            log_weight = log_weight.expand(shape).movedim(dim, -1).flatten(0, -2)
+            log_weight = self._summed.log_weight.expand(shape).movedim(dim, -1).flatten(0, -2)
             found = summed_token_log_prob(
-                features, self.weight, token, self.bias, slots=slots, log_weight=log_weight, evidence=evidence,
-                chunk_rows=self.chunk_rows,
+                features, self.weight, token, self.bias, slots=slots, log_weight=log_weight,
+                evidence=self._summed.evidence, roulette=self._summed.roulette, chunk_rows=self.chunk_rows,
             )  # fmt: skip
         return found.new_zeros(math.prod(shape)).index_copy(0, rows, found).view(shape)
 

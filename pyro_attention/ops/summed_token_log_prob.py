@@ -24,8 +24,8 @@ MOST_WORTH_LEAVING_OUT = 0.75  # to leave rows out of a product, the others are 
 class _Groups:
     """Rows that are summed over together, of groups in their order, and chunks of whole groups."""
 
-    def __init__(self, slots: Tensor, log_weight: Tensor, *, evidence: bool, chunk_rows: int) -> None:
-        self._slots, self._log_weight, self._evidence = slots, log_weight, evidence
+    def __init__(self, slots: Tensor, log_weight: Tensor, *, evidence: bool, roulette: float, chunk_rows: int) -> None:
+        self._slots, self._log_weight, self._evidence, self._roulette = slots, log_weight, evidence, roulette
         groups, self._size = log_weight.shape
         counts = torch.bincount(slots // self._size, minlength=groups)
         chunk = (counts.cumsum(0) - counts) // chunk_rows
@@ -48,6 +48,13 @@ class _Groups:
         joint = torch.full_like(log_weight, -torch.inf).flatten()
         joint[slots] = log_prob + log_weight.flatten()[slots]
         return joint.view_as(log_weight).softmax(-1).flatten()[slots].nan_to_num(0.0)
+
+    def rounded(self, shares: Tensor) -> Tensor:
+        """Shares whose small ones are zero or ``roulette``, at random, with the same expectation."""
+        if not self._roulette:
+            return shares
+        stays = torch.rand_like(shares) * self._roulette < shares
+        return shares.where(shares >= self._roulette, stays.to(shares.dtype) * self._roulette)
 
 
 class _SummedTokenLogProb(torch.autograd.Function):
@@ -72,6 +79,7 @@ class _SummedTokenLogProb(torch.autograd.Function):
             logits = torch.mm(x, layer.weight.t(), out=buffer[: len(x)])
             log_probs[chunk] = _to_residuals(logits, layer, token[chunk].unsqueeze(1))
             shares = all_shares[chunk] = groups.shares(chunk_groups, chunk, log_probs[chunk]).to(layer.exact)
+            shares = groups.rounded(shares)
             rows: slice | Tensor = chunk
             kept = (shares > torch.finfo(shares.dtype).eps).nonzero().squeeze(1)  # less is lost in a sum
             if len(kept) < MOST_WORTH_LEAVING_OUT * len(x):
@@ -149,6 +157,7 @@ def summed_token_log_prob(
     slots: Tensor,
     log_weight: Tensor,
     evidence: bool,
+    roulette: float = 0.0,
     chunk_rows: int | None = None,
 ) -> Tensor:
     r"""As :func:`token_log_prob`, computed faster with its gradient if a sum over alignments is what it is for.
@@ -166,6 +175,8 @@ def summed_token_log_prob(
         slots: Where each row stands in ``log_weight``, flattened; increasing, ``[R]``.
         log_weight: log w, prior or posterior of each alignment of each group: ``[G, N]``, without gradient.
         evidence: The first of the sums, else the second.
+        roulette: Rows whose share of a group's gradient is below this have a gradient with the probability share /
+            roulette alone, and then that of so large a share: unbiased, and less work. The value is exact.
         chunk_rows: As for :func:`token_log_prob`; a chunk has whole groups.
 
     Returns:
@@ -183,5 +194,5 @@ def summed_token_log_prob(
     if chunk_rows is None:  # 16 MB on a CPU: the gradient of the weights, as large, is added to once a chunk
         chunk_rows = default_chunk_rows(len(weight), dtype, device=features.device) * 2
     with torch.autocast(features.device.type, enabled=False):
-        groups = _Groups(slots, log_weight.detach(), evidence=evidence, chunk_rows=chunk_rows)
+        groups = _Groups(slots, log_weight.detach(), evidence=evidence, roulette=roulette, chunk_rows=chunk_rows)
         return _summed_token_log_prob(features, weight, bias, token, groups, dtype)

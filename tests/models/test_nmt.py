@@ -169,6 +169,22 @@ def test_logits_of_an_exact_scheme_are_computed_once(name, monkeypatch):
     torch.testing.assert_close(found, gradients())
 
 
+@pytest.mark.parametrize("name", ["marginal", "hard_enum", "categorical_enum"])
+def test_roulette_reaches_the_gradient_of_the_words_alone(name):
+    losses, gradients = [], []
+    for roulette in (0.0, 0.5):
+        torch.manual_seed(0)
+        scheme = build_scheme(name, roulette=roulette)
+        model, arguments = make(prior=scheme.prior(SIZES.memory, 1), input_feed="none"), batch(more=2)
+        guide = scheme.guide(model, network(model) if scheme.amortised else None)
+        losses.append(scheme.elbo.differentiable_loss(model, guide, *arguments))
+        gradients.append(torch.autograd.grad(losses[-1], [model.score.out.weight, model.output.weight]))
+    torch.testing.assert_close(*losses)
+    # the scores of the prior have the whole gradient
+    torch.testing.assert_close(gradients[0][0], gradients[1][0])
+    assert not torch.allclose(gradients[0][1], gradients[1][1])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_batches_and_padding_change_nothing(dtype):
     model, tolerance = make().to(dtype), 1e-5 if dtype == torch.float32 else 1e-10

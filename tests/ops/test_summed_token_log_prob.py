@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import linear
 
-from pyro_attention import TokenLikelihood
+from pyro_attention import AlignmentELBO, TokenLikelihood
 from pyro_attention.ops import summed_token_log_prob as module
 from pyro_attention.ops.summed_token_log_prob import summed_token_log_prob
 
@@ -165,3 +165,54 @@ def test_bad_sums(dim, shape, message):
     likelihood = TokenLikelihood(torch.zeros(2, 4, 3), torch.zeros(5, 3))
     with pytest.raises(ValueError, match=message):
         likelihood.summed_over(dim, torch.zeros(shape), evidence=True)
+
+
+@pytest.fixture
+def roulette_shares(monkeypatch):
+    """Shares of the rows before and after those that are small were left out at random."""
+    seen = []
+
+    def rounded(groups, shares, original=module._Groups.rounded):
+        seen.append((shares, original(groups, shares)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(module._Groups, "rounded", rounded)
+    return seen
+
+
+@pytest.mark.parametrize("evidence", [True, False])
+def test_roulette_changes_the_shares_of_the_gradient_alone(evidence, roulette_shares, fallbacks):
+    inputs = problem(6, 8)
+    x, w, b, token, slots, log_weight = inputs
+    log_weight = (3 * log_weight).log_softmax(-1)
+    options = {"slots": slots, "log_weight": log_weight, "evidence": evidence, "roulette": 0.1}
+    found, expected = summed_token_log_prob(x, w, token, b, **options), reference(x, w, b, token)
+    torch.testing.assert_close(found, expected, **CLOSE)
+    ((shares, rounded),) = roulette_shares
+    gradients = (
+        torch.autograd.grad(loss.sum(), (x, w, b))
+        for loss in (summed(found, slots, log_weight, evidence=evidence), rounded * expected)
+    )
+    torch.testing.assert_close(*gradients, **CLOSE)
+    assert not fallbacks
+    assert rounded.count_nonzero() < 0.7 * len(slots)
+    assert torch.equal(rounded[shares >= 0.1], shares[shares >= 0.1])
+
+
+def test_roulette_is_unbiased():
+    groups = module._Groups(torch.arange(4), torch.zeros(1, 4), evidence=True, roulette=0.01, chunk_rows=4)
+    shares, draws = torch.tensor([0.0, 0.001, 0.004, 0.995], dtype=torch.float64), 20_000
+    torch.manual_seed(0)
+    rounded = torch.stack([groups.rounded(shares) for _ in range(draws)])
+    assert set(rounded[:, :3].unique().tolist()) == {0.0, 0.01}
+    error = (shares * (0.01 - shares)).clamp(min=0).div(draws).sqrt()
+    assert ((rounded.mean(0) - shares).abs() <= 4 * error + 1e-12).all()
+
+
+@pytest.mark.parametrize("roulette", [-0.1, 1.0, float("nan")])
+def test_bad_roulette(roulette):
+    likelihood = TokenLikelihood(torch.zeros(2, 4, 3), torch.zeros(5, 3))
+    with pytest.raises(ValueError, match=r"roulette is .*, expected a share in \[0, 1\)"):
+        likelihood.summed_over(-1, torch.zeros(4), evidence=True, roulette=roulette)
+    with pytest.raises(ValueError, match=r"roulette is .*, expected a probability in \[0, 1\)"):
+        AlignmentELBO(roulette=roulette)
