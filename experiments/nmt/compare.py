@@ -56,6 +56,9 @@ GOLD = (
     "the posterior; the prior of weibull and lognormal sees the source alone and aligns nothing, hence the dash."
 )
 PRIOR_FIRST = "Inference networks start at q = p."
+WARM_START = (
+    "Dirichlet is trained without its inference network for the first half of the epochs, which then starts at q = p."
+)
 NORMALIZERS = (
     "Rows temporal: weights normalised over the words before, then over the source. Double normalisation sums over the "
     "words to come as well, which a decoder does not have yet; this is the rest of it. Rows hybrid: a trained mixture "
@@ -76,7 +79,8 @@ def run(config: CompareTranslations) -> dict[str, float]:
     runs, normalised = trainings.by_row(), config.normalizers != ("softmax",)
     table = Part(rows=summary_rows("scheme", runs, COLUMNS), best=best_cells(runs, COLUMNS))
     texts = [protocol(config), *LEGEND, *[GOLD] * bool(columns_of(runs, [ERRORS]))]
-    texts += [*[PRIOR_FIRST] * bool(config.base_epochs), *[NORMALIZERS] * normalised]
+    started = [PRIOR_FIRST] if config.base_epochs else [WARM_START] * ("dirichlet" in config.schemes)
+    texts += [*started, *[NORMALIZERS] * normalised]
     legend = Part("What the columns are", "\n\n".join(texts))
     print("Drawing the pictures ...", flush=True)
     first, folder = {row: trainings.first(row) for row in runs}, sweep.folder / "figures"
@@ -132,7 +136,9 @@ def _train(config: CompareTranslations, sweep: Sweep) -> Trainings[TranslationCo
         if config.base_epochs:
             changes = {"patience": config.epochs, "posterior_from_prior": build_scheme(scheme).amortised}
         else:
-            changes = {"warm_start": config.epochs // 2 if scheme == "dirichlet" else 0}
+            # after its warm start, an untrained q that does not start at q = p would pull the trained model away
+            warm = scheme == "dirichlet"
+            changes = {"warm_start": config.epochs // 2 if warm else 0, "posterior_from_prior": warm}
         for (_, seed), base in bases.items():
             name = _name(scheme, base.normalizer)
             configs[name, seed] = scheme_config(config, base, name, scheme, **changes)

@@ -48,7 +48,8 @@ class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
     Args:
         input_feed: What the decoder goes on with: the expected context, or that of the drawn alignment (not for schemes
             with an inference network or that sum alignments out), or none, the words alone.
-        warm_start: Epochs at first without the inference network: q = p, Jensen's bound; for dirichlet.
+        warm_start: Epochs at first without the inference network: q = p, Jensen's bound; for dirichlet. In translation
+            give posterior_from_prior too, or the network, which is untrained then, pulls the model away.
         init_from: Folder of a finished run whose network (not its guide) to start from, and whose vocabulary to use.
         embedding: Width of a word vector.
         init_range: Initial weights are uniform up to so much, as in the paper (0.1); PyTorch's own when omitted.

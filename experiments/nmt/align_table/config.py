@@ -59,7 +59,7 @@ class AlignTable(TranslationOptions, SweepOptions):
         max_epochs: Epochs at most.
         patience: Epochs without a better validation loss before training stops.
         kl_weight: Weight of the KL in weibull, lognormal and gamma.
-        warm_start: Epochs of dirichlet at first without the inference network.
+        warm_start: Epochs of dirichlet at first without the inference network, which starts at q = p after them.
         coverage: Shares of the target words, the most certain ones, whose links are scored alone.
     """
 

@@ -158,7 +158,9 @@ def test_every_scheme_from_the_beginning(tmp_path, capsys):
     saved = {name[:-2]: saved_options(tmp_path / "out" / "runs" / name) for name in folders if name.endswith("-0")}
     assert {options["precision"] for options in saved.values()} == {"bf16-mixed"}
     assert [saved[scheme]["warm_start"] for scheme in schemes] == [0, 0, 1]
-    assert not any(options["init_from"] or options["posterior_from_prior"] for options in saved.values())
+    assert [saved[scheme]["posterior_from_prior"] for scheme in schemes] == [False, False, True]
+    assert not any(options["init_from"] for options in saved.values())
+    assert "which then starts at q = p" in report
 
 
 def test_ten_claims_of_the_papers():
