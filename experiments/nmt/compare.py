@@ -70,10 +70,12 @@ TOY_PAIRS = {"train_pairs": 3000, "test_pairs": 250}  # the demo is to take four
 @exclusive
 def run(config: CompareTranslations) -> dict[str, float]:
     """Train all rows, print table and claims, write pictures and report.html; ``"<scheme>/<metric>"`` to its mean."""
-    if config.out_of_domain and not config.selective:
-        raise UserError("out_of_domain is for selective; pass --selective too, or leave --out-of-domain out")
+    for name in ("out_of_domain", "selective_pairs"):
+        if getattr(config, name) and not config.selective:
+            option = name.replace("_", "-")
+            raise UserError(f"{name} is for selective; pass --selective too, or leave --{option} out")
     name = f"translation-{config.dataset}{'' if config.base_epochs else '-from-scratch'}"
-    free = ("schemes", "seeds", "ibm", "selective", "out_of_domain")
+    free = ("schemes", "seeds", "ibm", "selective", "selective_pairs", "out_of_domain")
     sweep = Sweep("experiments.compare", config, f"compare/{name}", free=free).open()
     trainings = _train(config, sweep)
     runs, normalised = trainings.by_row(), config.normalizers != ("softmax",)
@@ -91,7 +93,7 @@ def run(config: CompareTranslations) -> dict[str, float]:
         *claim_parts(runs, from_scratch=not config.base_epochs),
     ]
     if config.selective:
-        parts += selective_parts(selective_runs(config, sweep, trainings).by_row(), config.out_of_domain)
+        parts += selective_parts(selective_runs(config, sweep, trainings).by_row(), config)
     baselines = ibm_error_rates(next(iter(first.values())), models=range(1, config.ibm + 1)) if config.ibm else []
     if baselines:
         how = "NLTK's, trained on the same pairs."

@@ -314,6 +314,7 @@ class CompareTranslations(TranslationOptions, CompareSequences):
         dropout: Dropout of word vectors, inside the networks and before the output.
         ibm: Also train IBM Models 1 up to this on the same text, as baselines for alignment; 0 for none.
         selective: Also measure whether uncertainty tells good translations from bad ones.
+        selective_pairs: Sentence pairs of each text to measure that on, the first ones; all when omitted.
         out_of_domain: Data sets of the same languages: does uncertainty tell their test sentences? For --selective.
     """
 
@@ -332,4 +333,5 @@ class CompareTranslations(TranslationOptions, CompareSequences):
     k_max: PositiveInt | None = None
     ibm: Literal[0, 1, 2] = 1
     selective: bool = False
+    selective_pairs: PositiveInt | None = None
     out_of_domain: tuple[ParallelName, ...] = ()

@@ -28,8 +28,8 @@ def selective_runs(
     """Measure every network that is not measured yet, in folders beside those of the trainings."""
     configs = {
         (row, seed): SelectiveRun(
-            **config.for_runs(), run=Path(str(training.out)), seed=seed, out_of_domain=config.out_of_domain,
-            out=sweep.folder / "selective" / f"{row}-{seed}",
+            **config.for_runs(), run=Path(str(training.out)), seed=seed, pairs=config.selective_pairs,
+            out_of_domain=config.out_of_domain, out=sweep.folder / "selective" / f"{row}-{seed}",
         )
         for (row, seed), training in trainings.configs.items()
     }  # fmt: skip
@@ -51,7 +51,7 @@ def measure_run(config: SelectiveRun) -> dict[str, float]:
     return found.numbers
 
 
-def selective_parts(runs: Mapping[str, Runs], out_of_domain: tuple[str, ...]) -> list[Part]:
+def selective_parts(runs: Mapping[str, Runs], config: CompareTranslations) -> list[Part]:
     """Tables of what the uncertainty of the translations is worth, a row a scheme."""
     quality = {measure: f"BLEU at 50% by {measure}" for measure in MEASURES}
     whole = [Column("all", f"BLEU at 100% by {_COMPARED}", 1)]
@@ -59,10 +59,12 @@ def selective_parts(runs: Mapping[str, Runs], out_of_domain: tuple[str, ...]) ->
     ranks = [Column(f"by {measure}", f"rank correlation by {measure}") for measure in MEASURES]
     areas = [
         (text, [Column(f"by {measure}", f"auroc of {text} by {measure}") for measure in MEASURES])
-        for text in out_of_domain
+        for text in config.out_of_domain
     ]
     words = "; ".join(f"{name}: {text}" for name, text in MEASURES.items())
     about = "Beam search here sums over the 5 most probable alignments of a word where they are summed out."
+    if config.selective_pairs is not None:
+        about += f" Of each text the first {config.selective_pairs} sentence pairs."
     parts = [Part(_TITLE, f"Measures, larger where a translation is more doubtful. {words}. {about}")]
     tables = [
         ("BLEU of all translations, and of the surest half of them", half),

@@ -73,10 +73,11 @@ def test_what_uncertainty_is_worth_is_measured_once_and_added_to_a_comparison(tm
     options = {"out": tmp_path / "out", "results": page, "schemes": ("soft", "marginal"), "ibm": 0, "progress": False}
     run(CompareTranslations(**TINY | options | {"base_epochs": 0}))
     assert "rank correlation" not in page.read_text().lower()
-    again = CompareTranslations(**TINY | options | {"base_epochs": 0}, selective=True, resume=True)
+    again = CompareTranslations(**TINY | options | {"base_epochs": 0}, selective=True, selective_pairs=5, resume=True)
     run(again)
     text = page.read_text()
     assert "--selective" in text
+    assert "the first 5 sentence pairs" in text
     measured = read_metrics(tmp_path / "out" / "selective" / "marginal-1")
     assert measured["BLEU at 100% by entropy"] == measured["BLEU at 100% by length"]
     _, _, ranks = text.partition("Rank correlation (Spearman's)")
@@ -89,9 +90,10 @@ def test_what_uncertainty_is_worth_is_measured_once_and_added_to_a_comparison(tm
     assert "marginal-1" not in capsys.readouterr().err
 
 
-def test_text_from_elsewhere_is_for_selective():
-    with pytest.raises(UserError, match="--selective"):
-        run(CompareTranslations(out_of_domain=("europarl_de_en",)))
+@pytest.mark.parametrize("option", [{"out_of_domain": ("europarl_de_en",)}, {"selective_pairs": 5}])
+def test_options_of_selective_without_it(option):
+    with pytest.raises(UserError, match=f"{next(iter(option))} is for selective; pass --selective"):
+        run(CompareTranslations(**option))
 
 
 @pytest.mark.parametrize(("scheme", "shown"), [("weibull", False), ("marginal", True)])
