@@ -16,6 +16,6 @@ GraphName = Literal[
     "squirrel_filtered",
     "minesweeper",
 ]
-ParallelName = Literal["toy", "multi30k", "iwslt14", "tatoeba", "europarl_de_en", "hansards_fr_en"]
+ParallelName = Literal["toy", "multi30k", "iwslt14", "ted", "tatoeba", "europarl_de_en", "hansards_fr_en"]
 CaptionsName = Literal["flickr8k", "coco"]
 PhotoQuestionsName = Literal["easy_vqa", "daquar", "vqa_v2"]

@@ -10,7 +10,7 @@ from experiments.datasets.text.plain_words import divide, plain
 from experiments.datasets.untrusted import is_there, read_bytes, unpacked
 from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh, read_sentences
 
-__all__ = ["joined", "packed_or_plain", "read_divided", "read_gold_text"]
+__all__ = ["joined", "packed_or_plain", "read_divided", "read_gold_text", "read_packed_lines"]
 
 _TEXT = "a plain text file (UTF-8) of one sentence a line"
 
@@ -20,13 +20,17 @@ def packed_or_plain(path: Path) -> Path | None:
     return next((found for found in (path, path.with_name(f"{path.name}.gz")) if is_there(found)), None)
 
 
-def read_divided(path: Path, language: str, *, accents: bool) -> list[bytes]:
-    """Return the lines of a raw text, which may be packed, with a blank between words; see `divide` and `plain`."""
+def read_packed_lines(path: Path) -> list[bytes]:
+    """Return the lines of a text, which may be packed (.gz), without their ends."""
     content = read_bytes(path, expected=_TEXT)
     if path.suffix == ".gz":
         content = unpacked(content, path, expected=f"{_TEXT}, packed. {NEW_COPY}")
-    lines = split_lines(content)
-    return [_divided(line, language, accents) for line in lines]
+    return split_lines(content)
+
+
+def read_divided(path: Path, language: str, *, accents: bool) -> list[bytes]:
+    """Return the lines of a raw text, which may be packed, with a blank between words; see `divide` and `plain`."""
+    return [_divided(line, language, accents) for line in read_packed_lines(path)]
 
 
 def _divided(line: bytes, language: str, accents: bool) -> bytes:

@@ -22,6 +22,8 @@ from experiments.datasets.text.parallel_text import (
 )
 from experiments.datasets.untrusted import is_there
 
+__all__ = ["distinct", "read_iwslt14"]
+
 
 def read_iwslt14(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
     """Read a split, or of the training text its samples."""
@@ -43,9 +45,11 @@ def read_iwslt14(root: Path, split: str, languages: tuple[str, str], rules: Rule
     if there(stem):
         return read(stem)
     if split == "train" and samples:
-        return _distinct(
-            [read(sample) for sample in samples], [read(other) for other in ("valid", "test") if there(other)]
+        texts, others = (
+            [read(sample) for sample in samples],
+            [read(other) for other in ("valid", "test") if there(other)],
         )
+        return distinct(texts, others, name="iwslt14-lowres")
     expected = (
         "both files of these names, as fairseq's examples/translation/prepare-iwslt14.sh writes them "
         "(https://github.com/facebookresearch/fairseq)"
@@ -53,7 +57,7 @@ def read_iwslt14(root: Path, split: str, languages: tuple[str, str], rules: Rule
     raise missing(" or ".join(map(str, files(stem))), expected, "iwslt14-de-en")
 
 
-def _distinct(samples: list[ParallelText], held_out: list[ParallelText]) -> ParallelText:
+def distinct(samples: list[ParallelText], held_out: list[ParallelText], *, name: str) -> ParallelText:
     """Join samples without repeated pairs and without pairs that have a side in common with texts held out."""
     sources = {sentence for text in held_out for sentence in text.source}
     targets = {sentence for text in held_out for sentence in text.target}
@@ -69,7 +73,7 @@ def _distinct(samples: list[ParallelText], held_out: list[ParallelText]) -> Para
             else:
                 kept[pair] = None
     first, second = ([pair[side] for pair in kept] for side in (0, 1))
-    return ParallelText(first, second, "iwslt14-lowres", samples[0].languages, skipped=dict(skipped))
+    return ParallelText(first, second, name, samples[0].languages, skipped=dict(skipped))
 
 
 PARALLEL.register("iwslt14")(ParallelReader(read_iwslt14, ("de", "en"), tokenised=True))

@@ -180,6 +180,7 @@ def test_iwslt14_samples(write, tmp_path):
         ("iwslt14", "val", "iwslt14-de-en/valid.de", "prepare-iwslt14.sh"),
         ("iwslt14", "test", "iwslt14-de-en/test.de", "prepare-iwslt14.sh"),
         ("tatoeba", "train", "tatoeba-deu-eng/deu.txt is missing", "manythings.org"),
+        ("ted", "test", "iwslt14-de-en/valid.de", "prepare-iwslt14.sh"),
     ],
 )
 def test_data_set_that_is_missing(tmp_path, name, split, file, source):
