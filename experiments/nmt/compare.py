@@ -56,7 +56,7 @@ GOLD = (
     "the posterior; the prior of weibull and lognormal sees the source alone and aligns nothing, hence the dash."
 )
 PRIOR_FIRST = "Inference networks start at q = p."
-WARM_START = "In the first half of the epochs dirichlet is trained without its inference network, which starts at q = p after it."
+WARM_START = "First, for half of the epochs, dirichlet has no inference network, which starts at q = p after that."
 NORMALIZERS = (
     "Rows temporal: weights normalised over the words before, then over the source. Double normalisation sums over the "
     "words to come as well, which a decoder does not have yet; this is the rest of it. Rows hybrid: a trained mixture "

@@ -162,7 +162,7 @@ def test_every_scheme_from_the_beginning(tmp_path, capsys):
     assert [saved[scheme]["warm_start"] for scheme in schemes] == [0, 0, 1]
     assert [saved[scheme]["posterior_from_prior"] for scheme in schemes] == [False, False, True]
     assert not any(options["init_from"] for options in saved.values())
-    assert "without its inference network, which starts at q = p" in report
+    assert "which starts at q = p after that" in report
 
 
 def test_ten_claims_of_the_papers():
