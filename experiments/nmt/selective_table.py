@@ -66,22 +66,23 @@ def selective_parts(runs: Mapping[str, Runs], config: CompareTranslations) -> li
     if config.selective_pairs is not None:
         about += f" Of each text the first {config.selective_pairs} sentence pairs."
     parts = [Part(_TITLE, f"Measures, larger where a translation is more doubtful. {words}. {about}")]
+    told = "told from those of the test text, area under the ROC curve"
     tables = [
-        ("BLEU of all translations, and of the surest half of them", half),
-        ("Rank correlation (Spearman's) of the certainty of a translation with its chrF", ranks),
-        *((f"Sentences of {text} told from those of the test text, area under the ROC curve", x) for text, x in areas),
+        ("BLEU of all translations, and of the surest half of them", "BLEU of the surest half", half),
+        ("Rank correlation (Spearman's) of the certainty of a translation with its chrF", "rank correlation", ranks),
+        *((f"Sentences of {text} {told}", f"{text}: AUROC of text from elsewhere", columns) for text, columns in areas),
     ]
-    for title, columns in tables:
-        parts.append(Part(text=f"{title}:", rows=_rows(runs, columns)))
+    for title, metric, columns in tables:
+        parts.append(Part(text=f"{title}:", rows=_rows(runs, columns, metric)))
     return parts
 
 
-def _rows(runs: Mapping[str, Runs], columns: list[Column]) -> list[Row]:
-    """A row a scheme, and its difference to soft attention where there are seeds of both."""
+def _rows(runs: Mapping[str, Runs], columns: list[Column], metric: str) -> list[Row]:
+    """A row a scheme, and its difference to soft attention, by log probability, where there are seeds of both."""
     rows, compared, soft = summary_rows("scheme", runs, columns), f"by {_COMPARED}", runs.get("soft", [])
     one = next(column for column in columns if column.name == compared)
     if len(soft) > 1 and one.values(soft):
         for row in rows:
             other = row["scheme"] != "soft"
-            row[f"{compared}, minus soft"] = one.difference(runs[row["scheme"]], soft).text(one.digits) if other else ""
+            row[f"{metric} minus soft"] = one.difference(runs[row["scheme"]], soft).text(one.digits) if other else ""
     return rows

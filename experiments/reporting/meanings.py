@@ -81,6 +81,9 @@ _METRICS: dict[str, tuple[Better | None, str]] = {
     **dict.fromkeys(("NLL", "NLL, scaled", "ECE", "ECE, scaled", "Brier"), ("lower", "calibration")),
     **dict.fromkeys(("AER", *(f"AER, {way}" for way in _WAYS)), ("lower", "alignment")),
     **dict.fromkeys(("PAvPU", "AUROC of entropy", "AUROC of mutual information"), ("higher", "doubt")),
+    **dict.fromkeys(
+        ("BLEU of the surest half", "rank correlation", "AUROC of text from elsewhere"), ("higher", "doubt")
+    ),
     "accuracy lost to noise": ("lower", "noise"),
     **dict.fromkeys(("entropy", "relative entropy"), (None, "")),
 }

@@ -81,7 +81,7 @@ def test_what_uncertainty_is_worth_is_measured_once_and_added_to_a_comparison(tm
     measured = read_metrics(tmp_path / "out" / "selective" / "marginal-1")
     assert measured["BLEU at 100% by entropy"] == measured["BLEU at 100% by length"]
     _, _, ranks = text.partition("Rank correlation (Spearman's)")
-    heads = ["scheme", *(f"by {measure}" for measure in MEASURES), "by log probability, minus soft"]
+    heads = ["scheme", *(f"by {measure}" for measure in MEASURES), "rank correlation minus soft"]
     assert re.search(r"^\|.*\|$", ranks, re.MULTILINE)[0] == f"| {' | '.join(heads)} |"
     assert re.search(r"^\| soft \|.*\|$", ranks, re.MULTILINE)[0].split(" | ")[3] == "-"
     monkeypatch.setattr("experiments.nmt.selective_table.measured", None)  # not again
