@@ -62,7 +62,10 @@ def selective_parts(runs: Mapping[str, Runs], config: CompareTranslations) -> li
         for text in config.out_of_domain
     ]
     words = "; ".join(f"{name}: {text}" for name, text in MEASURES.items())
-    about = "Beam search here sums over the 5 most probable alignments of a word where they are summed out."
+    about = (
+        "Beam search here sums over the 5 most probable alignments of a word where they are summed out. Differences to "
+        f"soft attention are those by {_COMPARED}."
+    )
     if config.selective_pairs is not None:
         about += f" Of each text the first {config.selective_pairs} sentence pairs."
     parts = [Part(_TITLE, f"Measures, larger where a translation is more doubtful. {words}. {about}")]
