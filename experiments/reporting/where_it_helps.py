@@ -161,6 +161,9 @@ def page_of(results: str) -> str:
 
 def _findings(section: Section, unread: list[str]) -> Iterator[Finding]:
     """What a section finds; a line on what it leaves out is added to ``unread``."""
+    if section.name.endswith("-ablations"):
+        unread.append(f"* Section {section.name} changes one option at a time, which makes no other kind of attention.")
+        return
     task = task_of(section.name)
     every = [one for one in comparisons(section) if one.metric not in REPEATED_CLAIMS]
     if not every:

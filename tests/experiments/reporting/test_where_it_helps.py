@@ -206,3 +206,9 @@ def test_the_check_fails_where_the_page_is_older(tmp_path: Path, capsys: pytest.
     assert script("--check") == 1
     assert "is older than" in capsys.readouterr().err
     assert "+1.00 [" in out.read_text()
+
+
+def test_ablations_are_left_out_with_a_word() -> None:
+    page = page_of(section("alignment-x-ablations", GOOD.replace("WC", "marginal, jumps False")))
+    assert "* Section alignment-x-ablations changes one option at a time" in page
+    assert not rows_of(page)
