@@ -44,7 +44,8 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
     any alignment.
 
     Args:
-        *args, **options: Those of Pyro's ``TraceEnum_ELBO``.
+        args: Those of Pyro's ``TraceEnum_ELBO``.
+        options: Its options.
         roulette: Alignments of a :class:`TokenLikelihood` whose posterior probability is below this are left out of its
             gradient at random, and count for more where they stay (Russian roulette). The ELBO is exact and its
             gradient unbiased, and the steps of a trained network are faster; 0.001 is a good value. 0 leaves out none.
