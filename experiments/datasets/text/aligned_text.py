@@ -4,20 +4,38 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.datasets.places import NEW_COPY
+from experiments.datasets.places import NEW_COPY, missing
 from experiments.datasets.text.parallel_text import ParallelText, Rules, clean_pairs, split_lines
 from experiments.datasets.text.plain_words import divide, plain
 from experiments.datasets.untrusted import is_there, read_bytes, unpacked
 from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh, read_sentences
 
-__all__ = ["joined", "packed_or_plain", "read_divided", "read_gold_text", "read_packed_lines"]
+__all__ = ["joined", "packed_pair", "read_divided", "read_gold_text", "read_packed_lines"]
 
 _TEXT = "a plain text file (UTF-8) of one sentence a line"
 
 
-def packed_or_plain(path: Path) -> Path | None:
-    """Return a file, or else the same one packed (.gz); None where there is neither."""
-    return next((found for found in (path, path.with_name(f"{path.name}.gz")) if is_there(found)), None)
+def packed_pair(folder: Path, stem: str, languages: tuple[str, str], *, of: str) -> tuple[Path, Path]:
+    """Return the files of both languages, each plain or else packed (.gz).
+
+    Args:
+        folder: folder of the data set.
+        stem: name of the files before the languages.
+        languages: their endings.
+        of: whose sentences they hold, for the error.
+
+    Raises:
+        FileNotFoundError: there is neither; the message names the first file that is missing.
+    """
+    paths = []
+    for language in languages:
+        path = folder / f"{stem}.{language}"
+        found = next((file for file in (path, path.with_name(f"{path.name}.gz")) if is_there(file)), None)
+        if found is None:
+            expected = f"sentences of {of}, a line each, and the same for the other language, perhaps packed as .gz"
+            raise missing(path, expected, folder.name)
+        paths.append(found)
+    return paths[0], paths[1]
 
 
 def read_packed_lines(path: Path) -> list[bytes]:

@@ -52,10 +52,10 @@ def ablation_row(config: AlignTable, name: AblationName) -> str:
 def _scheme_options(config: AlignTable, scheme: str) -> dict[str, Any]:
     shared = options_of(config, TranslationOptions) | {name: getattr(config, name) for name in _OWN}
     kl_weight = config.kl_weight if scheme in ("weibull", "lognormal", "gamma") else 1.0
-    options = shared | {"guide": scheme, "kl_weight": kl_weight}
-    if scheme == "dirichlet":  # after a warm start an untrained q would pull the trained model away
-        from_prior = config.posterior_from_prior or config.warm_start > 0
-        options |= {"warm_start": config.warm_start, "posterior_from_prior": from_prior}
+    warm_start = config.warm_start if scheme == "dirichlet" else 0
+    options = shared | {"guide": scheme, "kl_weight": kl_weight, "warm_start": warm_start}
+    if warm_start:  # an untrained q would pull the trained model away
+        options["posterior_from_prior"] = True
     # such weights would be the same for all words
     return options | {"prior_from": "words", "jumps": False} if scheme in get_args(WeightsSchemeName) else options
 

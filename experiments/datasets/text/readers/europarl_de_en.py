@@ -10,8 +10,7 @@ Source:
 
 from pathlib import Path
 
-from experiments.datasets.places import missing
-from experiments.datasets.text.aligned_text import packed_or_plain, read_divided, read_gold_text
+from experiments.datasets.text.aligned_text import packed_pair, read_divided, read_gold_text
 from experiments.datasets.text.parallel_text import (
     PARALLEL,
     ParallelReader,
@@ -34,11 +33,7 @@ def read_europarl(root: Path, split: str, languages: tuple[str, str], rules: Rul
             files, folder / "gold" / "de-en.wa", languages=("de", "en"), name=_FOLDER, rules=rules, accents=True
         )
         return text if languages == ("de", "en") else text.turned()
-    found = [packed_or_plain(folder / f"train.{language}") for language in languages]
-    if found[0] is None or found[1] is None:
-        expected = "sentences of Europarl, a line each, and the same for the other language, perhaps packed as .gz"
-        raise missing(folder / f"train.{languages[found.index(None)]}", expected, _FOLDER)
-    paths = found[0], found[1]
+    paths = packed_pair(folder, "train", languages, of="Europarl")
     sides = [read_divided(path, language, accents=True) for path, language in zip(paths, languages, strict=True)]
     check_pairing(sides, paths)
     count = len(sides[0])

@@ -11,8 +11,7 @@ Source:
 
 from pathlib import Path
 
-from experiments.datasets.places import missing
-from experiments.datasets.text.aligned_text import joined, packed_or_plain, read_divided, read_gold_text
+from experiments.datasets.text.aligned_text import joined, packed_pair, read_divided, read_gold_text
 from experiments.datasets.text.parallel_text import PARALLEL, ParallelReader, ParallelText, Rules, clean_pairs
 
 _TEXT, _GOLD = "hansards-fr-en", "word-alignment/alibi-fr-en"
@@ -31,11 +30,7 @@ def read_hansards(root: Path, split: str, languages: tuple[str, str], rules: Rul
         text = joined([_novel(root / _GOLD / novel, names, rules) for novel, names in NOVELS.items()])
         return text if languages == ("fr", "en") else text.turned()
     stem = "dev" if split == "val" else split
-    found = [packed_or_plain(root / _TEXT / f"{stem}.{language}") for language in languages]
-    if found[0] is None or found[1] is None:
-        expected = "sentences of the Hansards, a line each, and the same for the other language, perhaps packed as .gz"
-        raise missing(root / _TEXT / f"{stem}.{languages[found.index(None)]}", expected, _TEXT)
-    paths = found[0], found[1]
+    paths = packed_pair(root / _TEXT, stem, languages, of="the Hansards")
     sides = [read_divided(path, language, accents=False) for path, language in zip(paths, languages, strict=True)]
     return clean_pairs(sides, paths, rules, name=_TEXT, languages=languages)
 

@@ -45,11 +45,8 @@ def read_iwslt14(root: Path, split: str, languages: tuple[str, str], rules: Rule
     if there(stem):
         return read(stem)
     if split == "train" and samples:
-        texts, others = (
-            [read(sample) for sample in samples],
-            [read(other) for other in ("valid", "test") if there(other)],
-        )
-        return distinct(texts, others, name="iwslt14-lowres")
+        held_out = [read(other) for other in ("valid", "test") if there(other)]
+        return distinct([read(sample) for sample in samples], held_out, name="iwslt14-lowres")
     expected = (
         "both files of these names, as fairseq's examples/translation/prepare-iwslt14.sh writes them "
         "(https://github.com/facebookresearch/fairseq)"

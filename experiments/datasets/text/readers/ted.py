@@ -12,8 +12,7 @@ Source:
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.datasets.places import missing
-from experiments.datasets.text.aligned_text import packed_or_plain, read_packed_lines
+from experiments.datasets.text.aligned_text import packed_pair, read_packed_lines
 from experiments.datasets.text.parallel_text import PARALLEL, ParallelReader, ParallelText, Rules, clean_pairs
 from experiments.datasets.text.readers.iwslt14 import distinct, read_iwslt14
 
@@ -34,11 +33,7 @@ def read_ted(root: Path, split: str, languages: tuple[str, str], rules: Rules) -
 
 def _extra(folder: Path, languages: tuple[str, str], rules: Rules) -> ParallelText:
     """The further pairs."""
-    found = [packed_or_plain(folder / f"train.{language}") for language in languages]
-    if found[0] is None or found[1] is None:
-        expected = "sentences of TED talks, a line each, and the same for the other language, perhaps packed as .gz"
-        raise missing(folder / f"train.{languages[found.index(None)]}", expected, _FOLDER)
-    paths = found[0], found[1]
+    paths = packed_pair(folder, "train", languages, of="TED talks")
     return clean_pairs([read_packed_lines(path) for path in paths], paths, rules, name=_FOLDER, languages=languages)
 
 

@@ -86,8 +86,7 @@ def test_rows_and_directions():
         ("en", "de"),
     ]
     assert [rows[row, "forward"]["kl_weight"] for row in config.schemes] == [1.0, 0.01, 1.0]
-    assert "warm_start" not in rows["soft", "forward"]
-    assert rows["dirichlet", "forward"]["warm_start"] == 2
+    assert [rows[row, "forward"]["warm_start"] for row in config.schemes] == [0, 0, 2]
     assert rows["dirichlet", "forward"]["posterior_from_prior"]
     no_warm_start = row_options(AlignTable(schemes=("dirichlet",), warm_start=0))
     assert not no_warm_start["dirichlet", "forward"]["posterior_from_prior"]
