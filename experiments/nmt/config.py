@@ -55,6 +55,7 @@ class TranslationOptions(NetworkOptions):
         dataset: The sentence pairs: toy is a generated corpus of German-like and English-like sentences.
         train_pairs: Sentence pairs to train on, the first ones; all when omitted.
         test_pairs: Sentence pairs to test on, the first ones; all when omitted.
+        max_words: Most words of a training sentence; longer pairs are left out and counted.
         vocabulary: Word pieces at most, both languages together.
         hidden: Width of encoder, decoder, attention and inference network.
         layers: Layers of encoder, decoder and inference network.
@@ -64,6 +65,7 @@ class TranslationOptions(NetworkOptions):
     dataset: TextName = "toy"
     train_pairs: PositiveInt | None = None
     test_pairs: PositiveInt | None = None
+    max_words: PositiveInt = 80
     vocabulary: PositiveInt = 1000
     hidden: PositiveInt = 64
     layers: PositiveInt = 2
@@ -82,7 +84,6 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
         lowercase: Make all letters small, in translations too.
         tokenize: How sentences are divided into words: none takes what stands between blanks, nltk splits punctuation
             off (and joins it again in translations); nltk for own text when omitted, none for the others.
-        max_words: Most words of a training sentence; longer pairs are left out and counted.
         skip_bad: Leave out, and count, lines that are empty or not UTF-8, instead of stopping.
         normalizer: What attention is normalised over: softmax, the source words; temporal, the target words before and
             then the source words; hybrid, a trained mixture of both.
@@ -107,7 +108,6 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
     target: str = "en"
     lowercase: bool = True
     tokenize: WordRule | None = None
-    max_words: PositiveInt = 80
     skip_bad: bool = False
     guide: SchemeName = "categorical_enum"
     normalizer: NormalizerName = "softmax"

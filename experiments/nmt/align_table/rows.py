@@ -17,7 +17,7 @@ Direction = Literal["forward", "backward"]
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 _OWN = (
     "input_feed", "diagonal", "null_word", "words_from", "encoder", "prior_from", "jumps", "normalizer",
-    "posterior_from_prior", "embedding", "dropout", "max_words", "max_epochs", "patience",
+    "posterior_from_prior", "embedding", "dropout", "max_epochs", "patience",
 )  # fmt: skip
 
 

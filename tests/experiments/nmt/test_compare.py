@@ -146,6 +146,7 @@ def test_every_scheme_from_the_beginning(tmp_path, capsys):
         "k_max": 2,
         "schemes": schemes,
         "precision": "bf16-mixed",
+        "max_words": 20,
     }
     page = tmp_path / "page.md"
     run(CompareTranslations(out=tmp_path / "out", results=page, progress=False, **options))
@@ -158,7 +159,7 @@ def test_every_scheme_from_the_beginning(tmp_path, capsys):
     folders = {path.name for path in (tmp_path / "out" / "runs").iterdir()}
     assert folders == {f"{scheme}-{seed}" for scheme in schemes for seed in range(2)}
     saved = {name[:-2]: saved_options(tmp_path / "out" / "runs" / name) for name in folders if name.endswith("-0")}
-    assert {options["precision"] for options in saved.values()} == {"bf16-mixed"}
+    assert {(options["precision"], options["max_words"]) for options in saved.values()} == {("bf16-mixed", 20)}
     assert [saved[scheme]["warm_start"] for scheme in schemes] == [0, 0, 1]
     assert [saved[scheme]["posterior_from_prior"] for scheme in schemes] == [False, False, True]
     assert not any(options["init_from"] for options in saved.values())
