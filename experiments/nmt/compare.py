@@ -37,6 +37,7 @@ COLUMNS = (
     Column("AER prior %", "test_prior_aer", 1, 100, better="lower"),
     ERRORS,
     Column("entropy", "test_entropy"),
+    Column("posterior gap", "test_posterior_gap"),
     Column("support", "test_support", 1),
     Column("temporal share", "temporal_share", 2),
     Column("ms/step", "step_ms", 0),
@@ -46,8 +47,9 @@ LEGEND = (
     "Perplexity: how well the network predicts the words of the test translations, 1 would be certainty. Alignments "
     "are summed out exactly; for weibull and lognormal it averages over samples of q(W | x, prefix), for dirichlet "
     "over samples of its prior. BLEU and chrF are those of beam search.",
-    "Entropy of the mean weights that predict, in nats. Support, of sparse alignments: mean number of source "
-    "pieces with a positive probability.",
+    "Entropy of the mean weights that predict, in nats. Posterior gap: KL in nats from the "
+    "posterior of an inference network to the exact one; so far is the bound that it trains below the log evidence of "
+    "a word piece. Support, of sparse alignments: mean number of source pieces with a positive probability.",
 )
 GOLD = (
     "AER: alignment error rate against the gold links, in per cent. The prior p(z | x, y_<j) does not see the word "

@@ -86,12 +86,33 @@ def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int) -> BatchAl
         with seeded(trained.config.seed):
             samples = sample_posterior(trained.guide, *arguments, num_samples=count, memory_budget=_MEMORY)
         return BatchAlignment(mean, samples["alignment"].squeeze(-2))
-    state = model.start(model.encode(*arguments[:2]), batch.source_mask)
+    return BatchAlignment(mean, _exact_alignment(trained, batch).unsqueeze(0))
+
+
+def _exact_alignment(trained: AnyTrained, batch: Batch) -> Tensor:
+    """The exact posterior ``[B, M, N]`` of alignments that can be summed out."""
+    model = trained.model
+    state = model.start(model.encode(batch.source, batch.source_mask), batch.source_mask)
     if model.jumps is not None:
-        exact = smoothed_alignments(model, state, batch.target_in, batch.target_out, batch.target_mask)
-    else:
-        exact = target_alignments(model, state, batch.target_in, batch.target_out, trained.inference())
-    return BatchAlignment(mean, exact.unsqueeze(0))
+        return smoothed_alignments(model, state, batch.target_in, batch.target_out, batch.target_mask)
+    return target_alignments(model, state, batch.target_in, batch.target_out, trained.inference())
+
+
+@torch.no_grad()
+def _posterior_gap(trained: AnyTrained, batch: Batch, posterior: Tensor) -> Tensor | None:
+    r"""What an inference network costs at each word: :math:`\mathrm{KL}(q \,\|\, p(z_j \mid x, y_{\le j}))` ``[B, M]``.
+
+    None where there is no such network, and where the exact posterior is not a product over words (with jumps) or
+    leaves keys out.
+    """
+    if not isinstance(trained.guide.family("alignment"), Amortised) or trained.model.jumps is not None:
+        return None
+    sparse = isinstance(trained.model.attention.prior, SparseAlignmentPrior)
+    if sparse or trained.family.kind != CategoricalAlignment.kind:
+        return None
+    # a key that is too improbable for a float counts as the least probable one, which can only make the gap smaller
+    exact = _exact_alignment(trained, batch).clamp(min=torch.finfo(torch.float32).tiny).double()
+    return (torch.xlogy(posterior, posterior) - posterior * exact.log()).sum(-1)
 
 
 def predicts_by_posterior(trained: AnyTrained) -> bool:
@@ -118,13 +139,14 @@ class Mean:
 class EntropySums:
     """Mean entropy of predictive and of posterior weights over the word pieces of many batches, and their movement.
 
-    Of sparse alignments also the mean number of keys with a positive probability.
+    Of sparse alignments also the mean number of keys with a positive probability, of inference networks how far they
+    are from the exact posterior.
     """
 
     def __init__(self) -> None:
         self.sums, self.count = torch.zeros(2, dtype=torch.float64), 0
         self.support = 0
-        self.relative, self.change = Mean(), Mean()
+        self.relative, self.change, self.gap = Mean(), Mean(), Mean()
 
     def add(self, trained: AnyTrained, batch: Batch, found: BatchAlignment) -> None:
         """Count a batch, unless its weights are Gaussian: negative ones have no entropy."""
@@ -138,6 +160,8 @@ class EntropySums:
         self.count += int(batch.target_mask.sum())
         null = trained.model.null_word is not None
         self._add_spread(posterior.double(), batch, places=batch.source_mask.sum(1) + int(null))
+        if (gap := _posterior_gap(trained, batch, posterior.double())) is not None:
+            self.gap.add(gap[batch.target_mask])
         # under a sparse prior the posterior has the prior's keys, though it may be too small there for a number
         sparse = found.prior if isinstance(trained.model.attention.prior, SparseAlignmentPrior) else None
         sparse = posterior if isinstance(trained.family, SparseCategorical) else sparse
@@ -157,13 +181,18 @@ class EntropySums:
     def metrics(self) -> dict[str, float]:
         """``test_entropy`` and ``test_posterior_entropy`` in nats, and ``test_support`` where alignments are sparse.
 
-        Besides, how near to uniform the posterior is, and how much it moves; see :mod:`experiments.sequence.learned`.
-        Nothing where no batch was counted.
+        Of inference networks of categorical alignments ``test_posterior_gap``, in nats. Besides, how near to uniform
+        the posterior is, and how much it moves; see :mod:`experiments.sequence.learned`. Nothing where no batch was
+        counted.
         """
         if self.count == 0:
             return {}
         predictive, posterior = (self.sums / self.count).tolist()
         support = {"test_support": self.support / self.count} if self.support else {}
-        spread = {"test_relative_entropy": self.relative, "test_attention_change": self.change}
+        spread = {
+            "test_relative_entropy": self.relative,
+            "test_attention_change": self.change,
+            "test_posterior_gap": self.gap,
+        }
         found = {name: mean.value for name, mean in spread.items() if mean.count}
         return {"test_entropy": predictive, "test_posterior_entropy": posterior, **support, **found}

@@ -28,6 +28,8 @@ DEFINITIONS = {
     "test_entropy": "entropy in nats of the mean weights that predict a word piece (prior of an alignment, posterior "
     "mean of Bayesian attention), mean over word pieces",
     "test_posterior_entropy": "entropy in nats of the mean posterior weights, mean over word pieces",
+    "test_posterior_gap": "KL in nats from the posterior of an inference network to the exact one, mean over word "
+    "pieces: so far is the bound that is trained below the log evidence",
     "test_support": "number of keys with a positive probability in a sparse alignment (in the prior of "
     "sparse_marginal, in the posterior of sparse_enum), mean over word pieces",
     **learned.DEFINITIONS,

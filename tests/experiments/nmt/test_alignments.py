@@ -1,13 +1,17 @@
 """Alignments between words: target words that translate none."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.nmt.align import aligned_pairs
+from experiments.nmt.alignments import alignment_summary
 from experiments.nmt.data import load_text
+from experiments.nmt.evaluation import batches, perplexity
 from experiments.nmt.model import build, read_config
+from experiments.sequence.model import model_arguments
 from models.null_word import PROBABILITY
 
 
@@ -22,3 +26,22 @@ def test_null_has_no_link(translation_run):
         assert pair.posterior.shape == (1, len(pair.target), len(pair.source))
     trained.model.null_word.probability = 1 - 1e-9
     assert [str(pair.links) for pair in aligned_pairs(trained, text, num_samples=1)] == [""] * len(text)
+
+
+@pytest.mark.parametrize("scheme", ["categorical_enum", "marginal", "sparse_enum", "dirichlet"])
+def test_the_posterior_gap_is_what_the_bound_leaves_of_the_evidence(translation_run, scheme):
+    config = replace(read_config(translation_run, device="cpu"), guide=scheme, hidden=8)
+    trained = build(config, Vocabulary.load(translation_run / "vocabulary.json"))
+    for parameter in trained.module.parameters():  # as far from the prior as from the posterior
+        parameter.data.normal_(std=0.5)
+    text = load_text(config, "test")
+    summary = alignment_summary(trained, text, batches(trained, text))
+    if scheme in ("marginal", "dirichlet"):
+        assert "test_posterior_gap" not in summary
+        return
+    pairs = list(batches(trained, text))
+    loss = sum(trained.module.objective(*model_arguments(batch)).item() for batch in pairs)
+    words = sum(int(batch.target_mask.sum()) for batch in pairs)
+    gap = loss / words - math.log(perplexity(trained, text))
+    assert gap > 0.05
+    assert summary["test_posterior_gap"] == pytest.approx(gap, rel=1e-3)

@@ -95,7 +95,8 @@ def spread(weights):
     posterior[0, 0] = torch.tensor(weights)
     posterior[0, 1, 0] = torch.tensor([1.0, 0, 0, 0])
     model = SimpleNamespace(attention=SimpleNamespace(prior=None), null_word=None)
-    trained = SimpleNamespace(family=SimpleNamespace(kind="alignment"), model=model)
+    guide = SimpleNamespace(family=lambda site: None)
+    trained = SimpleNamespace(family=SimpleNamespace(kind="alignment"), model=model, guide=guide)
     sums = EntropySums()
     sums.add(trained, batch, BatchAlignment(None, posterior))
     return sums.metrics["test_relative_entropy"], sums.metrics["test_attention_change"]
