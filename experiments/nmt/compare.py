@@ -21,7 +21,7 @@ from experiments.nmt.summary import summarised
 from experiments.reporting.columns import Column, Runs, best_cells, columns_of, summary_rows
 from experiments.reporting.plots import column_plots
 from experiments.reporting.report import Part, Report
-from experiments.sequence.compare import protocol, scheme_config, train_schemes
+from experiments.sequence.compare import protocol, scheme_config, train_schemes, warm_start_options
 from guides.schemes import build_scheme
 
 __all__ = ["SCHEMES", "CompareTranslations", "run"]
@@ -138,9 +138,7 @@ def _train(config: CompareTranslations, sweep: Sweep) -> Trainings[TranslationCo
         if config.base_epochs:
             changes = {"patience": config.epochs, "posterior_from_prior": build_scheme(scheme).amortised}
         else:
-            # after its warm start, an untrained q that does not start at q = p would pull the trained model away
-            warm = scheme == "dirichlet"
-            changes = {"warm_start": config.epochs // 2 if warm else 0, "posterior_from_prior": warm}
+            changes = warm_start_options(scheme, config.epochs // 2)
         for (_, seed), base in bases.items():
             name = _name(scheme, base.normalizer)
             configs[name, seed] = scheme_config(config, base, name, scheme, **changes)

@@ -98,7 +98,6 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
             and as in the hidden Markov model of alignments; for --words-from context.
         null_word: Words may be aligned to NULL, which stands for no source word: with a probability of .08 where there
             is --diagonal, as in fast_align, else as often as is trained.
-        posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from.
         learning_rate: Learning rate of Adam, the largest one under the schedule one-cycle; on a plateau of one epoch it
             is halved.
     """
@@ -117,7 +116,6 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
     prior_from: Literal["words", "place"] = "words"
     jumps: bool = False
     null_word: bool = False
-    posterior_from_prior: bool = False
     dropout: Dropout = 0.3
     learning_rate: PositiveFloat = 3e-3
     max_epochs: PositiveInt = 15

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.harness.folder import saved_config
@@ -57,10 +55,7 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
             model.source_embedding, model.target_embedding, hidden=config.hidden, layers=config.layers,
             dropout=config.dropout, null_word=config.null_word,
         )  # fmt: skip
-        if config.posterior_from_prior:
-            nn.init.zeros_(network.score.projection.weight)
-    from_prior = config.posterior_from_prior
-    return assembled(config, scheme, model, network, vocabulary, plateau=0, from_prior=from_prior)
+    return assembled(config, scheme, model, network, vocabulary, plateau=0)
 
 
 def load_trained(folder: Path, *, device: str = "auto") -> Trained:

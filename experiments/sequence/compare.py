@@ -13,7 +13,7 @@ from experiments.sequence.config import CompareSequences, SequenceConfig
 from experiments.sequence.learned import warnings_of
 from guides.names import SchemeName
 
-__all__ = ["protocol", "scheme_config", "train_schemes"]
+__all__ = ["protocol", "scheme_config", "train_schemes", "warm_start_options"]
 
 Config = TypeVar("Config", bound=SequenceConfig)
 
@@ -25,6 +25,12 @@ def scheme_config(config: CompareSequences, base: Config, name: str, scheme: Sch
     kl_weight = config.kl_weight if scheme in ("weibull", "lognormal", "gamma") else 1.0
     out = Path(str(base.out)).with_name(f"{name}-{base.seed}")
     return replace(base, guide=scheme, kl_weight=kl_weight, max_epochs=config.epochs, out=out, **changes)
+
+
+def warm_start_options(scheme: str, epochs: int) -> dict[str, Any]:
+    """Dirichlet's first epochs, without its inference network; then that starts at q = p, as it is untrained."""
+    warm = epochs if scheme == "dirichlet" else 0
+    return {"warm_start": warm, "posterior_from_prior": warm > 0}
 
 
 def train_schemes(

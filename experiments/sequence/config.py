@@ -48,8 +48,10 @@ class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
     Args:
         input_feed: What the decoder goes on with: the expected context, or that of the drawn alignment (not for schemes
             with an inference network or that sum alignments out), or none, the words alone.
-        warm_start: Epochs at first without the inference network: q = p, Jensen's bound; for dirichlet. In translation
-            give posterior_from_prior too, or the network, which is untrained then, pulls the model away.
+        warm_start: Epochs at first without the inference network: q = p, Jensen's bound; for dirichlet. Give
+            posterior_from_prior too, or the network, which is untrained then, pulls the model away.
+        posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from, and for
+            warm_start.
         init_from: Folder of a finished run whose network (not its guide) to start from, and whose vocabulary to use.
         embedding: Width of a word vector.
         init_range: Initial weights are uniform up to so much, as in the paper (0.1); PyTorch's own when omitted.
@@ -64,6 +66,7 @@ class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
 
     input_feed: Literal["expected", "sampled", "none"] = "expected"
     warm_start: NonNegativeInt = 0
+    posterior_from_prior: bool = False
     init_from: Path | None = None
     embedding: PositiveInt = 64
     init_range: PositiveFloat | None = None

@@ -20,6 +20,7 @@ from experiments.harness.options import TrainingOptions
 from experiments.harness.training import ELBOTraining, Trained, load_best, resolve_device
 from experiments.harness.weights import weights_file
 from experiments.sequence.config import SequenceConfig
+from guides.inference_network import AlignmentNetwork, RegionNetwork
 from guides.schemes import Scheme
 from models.decoder import AttentionDecoder
 from models.decoding import Inference, target_log_probs
@@ -104,15 +105,17 @@ def assembled(
     config: Config,
     scheme: Scheme,
     model: Network,
-    network: nn.Module | None,
+    network: AlignmentNetwork | RegionNetwork | None,
     vocabulary: Vocabulary,
     *,
     plateau: int,
-    from_prior: bool = False,
 ) -> TrainedSequences[Config, Network]:
     """Model, guide and objective on their device, with the weights of ``init_from`` where it is given."""
     if config.init_from is not None:
         start_from(model, config.init_from, vocabulary)
+    from_prior = config.posterior_from_prior
+    if network is not None and from_prior:
+        nn.init.zeros_(network.score.projection.weight)
     training = PlannedSequenceTraining if config.planned else SequenceTraining
     module = training(
         model, scheme.guide(model, network, from_prior=from_prior), scheme.elbo, vocabulary=vocabulary,

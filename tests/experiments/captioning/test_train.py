@@ -14,7 +14,7 @@ from experiments.captioning.config import COMMANDS
 from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import DEFINITIONS, batches
 from experiments.captioning.figures import attention_figure, uncertainty_figure, view_caption
-from experiments.captioning.model import load_trained
+from experiments.captioning.model import build, load_trained
 from experiments.captioning.pointing import pointing
 from experiments.captioning.train import CaptioningConfig, run
 from experiments.datasets.images.digit_scenes import digit_scenes
@@ -23,7 +23,7 @@ from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.files import UserError
 from experiments.harness.cli import run_commands
-from experiments.sequence.alignments import BatchAlignment
+from experiments.sequence.alignments import BatchAlignment, align_batch
 from experiments.sequence.model import SequenceTraining, perplexity
 from experiments.sequence.uncertainty import word_uncertainty
 from guides.names import SchemeName
@@ -84,6 +84,18 @@ def test_every_scheme_trains_and_evaluates(guide, tmp_path):
     )
     # the same numbers from the checkpoint
     assert perplexity(trained, batches(trained, data, references=1)) == pytest.approx(metrics["test_ppl"], rel=1e-5)
+
+
+@pytest.mark.parametrize("from_prior", [False, True])
+def test_an_inference_network_may_start_at_the_prior(from_prior, tmp_path):
+    config = tiny_config(tmp_path, guide="categorical_enum", posterior_from_prior=from_prior)
+    data = load_images(config)["test"]
+    words = train_tokenizer([captions[0] for captions in data.captions], size=260)
+    trained = build(config, words, data.regions.size(2))
+    batch = next(iter(batches(trained, data, references=1)))
+    found = align_batch(trained, batch, num_samples=1)
+    difference = (found.prior - found.posterior[0])[batch.target_mask].abs().max()
+    assert (difference < 1e-6) == from_prior
 
 
 @pytest.mark.parametrize("guide", ["soft", "weibull", "hard_sample"])

@@ -11,6 +11,7 @@ from experiments.nmt.alignments import alignment_summary
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import batches, perplexity
 from experiments.nmt.model import build, read_config
+from experiments.sequence.alignments import align_batch
 from experiments.sequence.model import model_arguments
 from models.null_word import PROBABILITY
 
@@ -45,3 +46,14 @@ def test_the_posterior_gap_is_what_the_bound_leaves_of_the_evidence(translation_
     gap = loss / words - math.log(perplexity(trained, text))
     assert gap > 0.05
     assert summary["test_posterior_gap"] == pytest.approx(gap, rel=1e-3)
+
+
+@pytest.mark.parametrize("from_prior", [False, True])
+def test_an_inference_network_may_start_at_the_prior(translation_run, from_prior):
+    options = {"guide": "categorical_enum", "posterior_from_prior": from_prior}
+    config = replace(read_config(translation_run, device="cpu"), **options)
+    trained = build(config, Vocabulary.load(translation_run / "vocabulary.json"))
+    batch = next(batches(trained, load_text(config, "test")))
+    found = align_batch(trained, batch, num_samples=1)
+    difference = (found.prior - found.posterior[0])[batch.target_mask].abs().max()
+    assert (difference < 1e-6) == from_prior
