@@ -23,7 +23,7 @@ from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Sweep, Trainings
 from experiments.reporting.columns import Column, Runs, summary_rows
 from experiments.reporting.report import Part, Report
-from experiments.sequence.compare import protocol, scheme_config, train_schemes, warm_start_options
+from experiments.sequence.compare import protocol, scheme_config, train_schemes
 
 __all__ = ["SCHEMES", "CompareCaptions", "run"]
 
@@ -79,8 +79,8 @@ def run(config: CompareCaptions) -> dict[str, float]:
 def _train(config: CompareCaptions, sweep: Sweep) -> Trainings[CaptioningConfig]:
     bases = {seed: base_config(config, sweep.folder, seed) for seed in range(config.seeds)}
     configs = {}
+    changes = {"warm_start": config.epochs // 2, "patience": config.patience}
     for scheme in config.schemes:
-        changes = {"patience": config.patience, **warm_start_options(scheme, config.epochs // 2)}
         for seed, base in bases.items():
             configs[scheme, seed] = scheme_config(config, base, scheme, scheme, **changes)
     first = {("soft at first", seed): base for seed, base in bases.items()} if config.base_epochs else {}

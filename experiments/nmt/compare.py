@@ -21,7 +21,7 @@ from experiments.nmt.summary import summarised
 from experiments.reporting.columns import Column, Runs, best_cells, columns_of, summary_rows
 from experiments.reporting.plots import column_plots
 from experiments.reporting.report import Part, Report
-from experiments.sequence.compare import protocol, scheme_config, train_schemes, warm_start_options
+from experiments.sequence.compare import protocol, scheme_config, train_schemes
 from guides.schemes import build_scheme
 
 __all__ = ["SCHEMES", "CompareTranslations", "run"]
@@ -138,7 +138,7 @@ def _train(config: CompareTranslations, sweep: Sweep) -> Trainings[TranslationCo
         if config.base_epochs:
             changes = {"patience": config.epochs, "posterior_from_prior": build_scheme(scheme).amortised}
         else:
-            changes = warm_start_options(scheme, config.epochs // 2)
+            changes = {"warm_start": config.epochs // 2}
         for (_, seed), base in bases.items():
             name = _name(scheme, base.normalizer)
             configs[name, seed] = scheme_config(config, base, name, scheme, **changes)

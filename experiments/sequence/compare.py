@@ -13,24 +13,31 @@ from experiments.sequence.config import CompareSequences, SequenceConfig
 from experiments.sequence.learned import warnings_of
 from guides.names import SchemeName
 
-__all__ = ["protocol", "scheme_config", "train_schemes", "warm_start_options"]
+__all__ = ["protocol", "scheme_config", "scheme_options", "train_schemes"]
 
 Config = TypeVar("Config", bound=SequenceConfig)
 
 
-def scheme_config(config: CompareSequences, base: Config, name: str, scheme: SchemeName, **changes: Any) -> Config:
+def scheme_config(
+    config: CompareSequences, base: Config, name: str, scheme: SchemeName, *, warm_start: int = 0, **changes: Any
+) -> Config:
     """A row of the comparison, from soft attention's network (``base``) at half the learning rate, or by itself."""
+    options = scheme_options(scheme, kl_weight=config.kl_weight, warm_start=warm_start)
     if config.base_epochs:
-        changes |= {"init_from": base.out, "learning_rate": base.learning_rate / 2}
-    kl_weight = config.kl_weight if scheme in ("weibull", "lognormal", "gamma") else 1.0
+        options |= {"init_from": base.out, "learning_rate": base.learning_rate / 2}
     out = Path(str(base.out)).with_name(f"{name}-{base.seed}")
-    return replace(base, guide=scheme, kl_weight=kl_weight, max_epochs=config.epochs, out=out, **changes)
+    return replace(base, max_epochs=config.epochs, out=out, **(options | changes))
 
 
-def warm_start_options(scheme: str, epochs: int) -> dict[str, Any]:
-    """Dirichlet's first epochs, without its inference network; then that starts at q = p, as it is untrained."""
-    warm = epochs if scheme == "dirichlet" else 0
-    return {"warm_start": warm, "posterior_from_prior": warm > 0}
+def scheme_options(scheme: str, *, kl_weight: float, warm_start: int) -> dict[str, Any]:
+    """What a scheme changes in the options of a training.
+
+    The weight of the KL is for unnormalised weights alone, and the first epochs without an inference network for
+    dirichlet alone, whose network then starts at q = p, as it is untrained.
+    """
+    warm = warm_start if scheme == "dirichlet" else 0
+    weight = kl_weight if scheme in ("weibull", "lognormal", "gamma") else 1.0
+    return {"guide": scheme, "kl_weight": weight, "warm_start": warm, "posterior_from_prior": warm > 0}
 
 
 def train_schemes(

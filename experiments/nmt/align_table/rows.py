@@ -9,7 +9,7 @@ from experiments.harness.options import options_of
 from experiments.harness.sweep import Key
 from experiments.nmt.align_table.config import AblationName, AlignTable
 from experiments.nmt.config import TranslationOptions
-from experiments.sequence.compare import warm_start_options
+from experiments.sequence.compare import scheme_options
 from guides.names import WeightsSchemeName
 
 __all__ = ["DIRECTIONS", "Direction", "ablation_row", "row_options"]
@@ -52,10 +52,9 @@ def ablation_row(config: AlignTable, name: AblationName) -> str:
 
 def _scheme_options(config: AlignTable, scheme: str) -> dict[str, Any]:
     shared = options_of(config, TranslationOptions) | {name: getattr(config, name) for name in _OWN}
-    kl_weight = config.kl_weight if scheme in ("weibull", "lognormal", "gamma") else 1.0
-    started = warm_start_options(scheme, config.warm_start)
-    started["posterior_from_prior"] |= config.posterior_from_prior
-    options = shared | {"guide": scheme, "kl_weight": kl_weight} | started
+    options = shared | scheme_options(scheme, kl_weight=config.kl_weight, warm_start=config.warm_start)
+    if config.posterior_from_prior:
+        options["posterior_from_prior"] = True
     # such weights would be the same for all words
     return options | {"prior_from": "words", "jumps": False} if scheme in get_args(WeightsSchemeName) else options
 

@@ -1,4 +1,4 @@
-"""Alignments between words: target words that translate none."""
+"""Alignments of a trained network: NULL, jumps, and how far the inference network is from the exact posterior."""
 
 import math
 from dataclasses import replace
