@@ -123,5 +123,5 @@ axis.legend(loc="lower right")
 # %%
 # Here the network has learned to prefer some neighbours: their intervals lie away from the dotted line. (How wide the
 # intervals are follows from the concentration, which we chose.) This is not always so. On the citation graphs Cora and
-# Citeseer learned attention is nearly uniform (:doc:`/results`): there the intervals lie around the dotted line, and
-# tell you that the network prefers no neighbour.
+# Citeseer learned attention is nearly uniform (:doc:`/results/graphs`): there the intervals lie around the dotted line,
+# and tell you that the network prefers no neighbour.
