@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -21,6 +22,7 @@ from experiments.nmt.linking import combine_pairs, link_both
 from experiments.nmt.model import Trained, load_trained
 from experiments.reporting.figures import save
 from experiments.sequence.own_text import refuse_to_replace, write_lines
+from pyro_attention import CategoricalAlignment
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment
 
 __all__ = ["AlignConfig", "align_file", "aligned_pairs"]
@@ -35,6 +37,7 @@ def align_file(config: AlignConfig) -> Path:
     trained = load_trained(config.run, device=config.device)
     networks = _compared(config, trained)
     reverse = None if config.reverse is None else _load_reverse(config, trained)
+    _check_weights(config, trained, reverse)
     text = _read(config, trained, (config.source, config.target))
     check_divided(text, (config.source, config.target))
     turned = None if reverse is None else _read(config, reverse, (config.target, config.source))
@@ -53,11 +56,10 @@ def align_file(config: AlignConfig) -> Path:
         pairs_of_lines = zip(text.source, text.target, strict=True)
         sizes = [(len(source.split()), len(target.split())) for source, target in pairs_of_lines]
         gold = read_gold(config.gold, sizes, index=config.gold_index, order=config.gold_order)
-    pairs = aligned_pairs(trained, text, num_samples=config.num_samples, progress=True)
+    pairs = _pairs(config, trained, text)
     shown = pairs
     if reverse is not None and turned is not None:
-        other = aligned_pairs(reverse, turned, num_samples=config.num_samples, progress=True)
-        both = list(zip(pairs, other, strict=True))
+        both = list(zip(pairs, _pairs(config, reverse, turned), strict=True))
         links = [_links_of_both(*pair, config) for pair in both]
         shown = [combine_pairs(*pair, combine=_probabilities(config)) for pair in both]
     else:
@@ -125,6 +127,15 @@ def _load_reverse(config: AlignConfig, trained: Trained) -> Trained:
     return other
 
 
+def _check_weights(config: AlignConfig, *networks: Trained | None) -> None:
+    for folder, trained in zip((config.run, config.reverse), networks, strict=True):
+        if config.weights == "exact" and trained is not None and trained.family.kind != CategoricalAlignment.kind:
+            raise UserError(
+                f"--weights exact: {folder} was trained with guide {trained.config.guide}, whose weights cannot be "
+                f"summed out; expected --weights posterior, or a network of marginal, hard or categorical alignments"
+            )
+
+
 def _compared(config: AlignConfig, trained: Trained) -> dict[str, Trained]:
     """The network and those to compare it with, by their guide, and their folder where two have the same one."""
     found = [trained, *(load_trained(folder, device=config.device) for folder in config.compare)]
@@ -159,6 +170,14 @@ def aligned_pairs(
     return [found[index] for index in range(len(text))]
 
 
+def _pairs(config: AlignConfig, trained: Trained, text: ParallelText) -> list[PairAlignment]:
+    """Alignments of the text, with the exact posterior in place of an inference network's where that is asked for."""
+    found = aligned_pairs(trained, text, num_samples=config.num_samples, progress=True)
+    if config.weights != "exact":
+        return found
+    return [pair if pair.exact is None else replace(pair, posterior=pair.exact.unsqueeze(0)) for pair in found]
+
+
 def _probabilities(config: AlignConfig) -> ProbabilityCombineName:
     """How the probabilities of both directions are shown: their product if links are chosen by it, else the mean.
 
@@ -169,7 +188,7 @@ def _probabilities(config: AlignConfig) -> ProbabilityCombineName:
 
 def _weights(pair: PairAlignment, config: AlignConfig, run: Path | None) -> Tensor:
     """The weights ``[M, N]`` by which links are chosen."""
-    if config.weights == "posterior":
+    if config.weights != "prior":
         return pair.posterior.mean(0)
     if pair.prior is None:
         raise UserError(f"{run} is soft or has a fixed prior, which knows no words; expected --weights posterior")

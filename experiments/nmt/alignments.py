@@ -26,12 +26,14 @@ class PairAlignment:
         target: Words of the target, M.
         prior: Mean of the prior ``[M, N]``; None where it is the same for all words, or under soft attention.
         posterior: ``[S, M, N]``.
+        exact: The exact posterior ``[M, N]``, where ``posterior`` is that of an inference network.
     """
 
     source: list[str]
     target: list[str]
     prior: Tensor | None
     posterior: Tensor
+    exact: Tensor | None = None
 
     @property
     def links(self) -> Alignment:
@@ -62,7 +64,9 @@ def align_pairs(
             merge = partial(merge_pieces, source=source, target=target, renormalise=not null)
             prior = None if found.prior is None else merge(found.prior[row][cut])
             posterior = merge(found.posterior[:, row][:, *cut])
-            yield index, PairAlignment(text.source[index].split(), text.target[index].split(), prior, posterior)
+            exact = None if found.exact is None else merge(found.exact[row][cut])
+            words = text.source[index].split(), text.target[index].split()
+            yield index, PairAlignment(*words, prior, posterior, exact)
 
 
 def alignment_summary(trained: Trained, text: ParallelText, batches: Iterable[Batch]) -> dict[str, float]:

@@ -233,7 +233,9 @@ class AlignConfig(FileOptions):
         symmetrise: How to combine them: by their links, or by the product, the geometric mean (the product on the scale
             of a probability, as --method mbr needs it) or the mean of their probabilities, with --method mbr or
             threshold. Of all ways that choose nothing by gold links, geometric was best.
-        weights: Choose links by the posterior, given the translation, or by the prior, which predicts it.
+        weights: Choose links by the posterior, given the translation, or by the prior, which predicts it. exact: by the
+            exact posterior instead of that of an inference network, also in table and pictures; for marginal, hard_enum
+            and categorical alignments.
         method: argmax: the most probable source word of each target word; threshold: every link of at least
             --threshold; mbr: minimum Bayes risk under the alignment error rate. When omitted, mbr for the combined
             probabilities of both directions, else argmax.
@@ -255,7 +257,7 @@ class AlignConfig(FileOptions):
     overwrite: bool = False
     reverse: Path | None = None
     symmetrise: CombineName = "geometric"
-    weights: Literal["posterior", "prior"] = "posterior"
+    weights: Literal["posterior", "prior", "exact"] = "posterior"
     method: MethodName | None = None
     threshold: HalfOpenUnitInterval = 0.5
     gold: Path | None = None

@@ -39,10 +39,12 @@ class BatchAlignment:
     Attributes:
         prior: Mean of the prior ``[B, M, N]``; None where it is the same for all keys, or under soft attention.
         posterior: Samples of the posterior ``[S, B, M, N]``, or its mean where that is exact, with S = 1.
+        exact: The exact posterior ``[B, M, N]``, where an inference network's stands in its place.
     """
 
     prior: Tensor | None
     posterior: Tensor
+    exact: Tensor | None = None
 
 
 @torch.no_grad()
@@ -52,7 +54,8 @@ def align_batch(trained: AnyTrained, batch: Batch, *, num_samples: int) -> Batch
     ============================== ==================================================================
     scheme                         posterior
     ============================== ==================================================================
-    with an inference network      q(z | x, y); samples of it where its mean is no closed form
+    with an inference network      q(z | x, y); samples of it where its mean is no closed form; of alignments that
+                                   can be summed out also the exact one, as in the next row
     other alignments               exact, p(z | x, y_1..j); p(z | x, y) with jumps, which tell of the past
     Bayesian attention             samples of q(W | x, y_1..j-1)
     soft                           its weights
@@ -80,7 +83,7 @@ def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int) -> BatchAl
     shown = not isinstance(model.attention.prior, FixedGammaPrior | FixedLogNormalPrior | FixedGaussianPrior)
     mean = prior.mean_weights.squeeze(-2) if shown else None
     if isinstance(family, Amortised) and prior.kind == CategoricalAlignment.kind:
-        return BatchAlignment(mean, posterior.mean_weights.squeeze(-2).unsqueeze(0))
+        return BatchAlignment(mean, posterior.mean_weights.squeeze(-2).unsqueeze(0), _exact_alignment(trained, batch))
     if prior.kind != CategoricalAlignment.kind:
         count = 1 if isinstance(family, Soft) else num_samples
         with seeded(trained.config.seed):
@@ -98,20 +101,18 @@ def _exact_alignment(trained: AnyTrained, batch: Batch) -> Tensor:
     return target_alignments(model, state, batch.target_in, batch.target_out, trained.inference())
 
 
-@torch.no_grad()
-def _posterior_gap(trained: AnyTrained, batch: Batch, posterior: Tensor) -> Tensor | None:
+def _posterior_gap(trained: AnyTrained, found: BatchAlignment) -> Tensor | None:
     r"""What an inference network costs at each word: :math:`\mathrm{KL}(q \,\|\, p(z_j \mid x, y_{\le j}))` ``[B, M]``.
 
     None where there is no such network, and where the exact posterior is not a product over words (with jumps) or
     leaves keys out.
     """
-    if not isinstance(trained.guide.family("alignment"), Amortised) or trained.model.jumps is not None:
-        return None
     sparse = isinstance(trained.model.attention.prior, SparseAlignmentPrior)
-    if sparse or trained.family.kind != CategoricalAlignment.kind:
+    if found.exact is None or sparse or trained.model.jumps is not None:
         return None
     # a key that is too improbable for a float counts as the least probable one, which can only make the gap smaller
-    exact = _exact_alignment(trained, batch).clamp(min=torch.finfo(torch.float32).tiny).double()
+    exact = found.exact.clamp(min=torch.finfo(torch.float32).tiny).double()
+    posterior = found.posterior.squeeze(0).double()
     return (torch.xlogy(posterior, posterior) - posterior * exact.log()).sum(-1)
 
 
@@ -160,7 +161,7 @@ class EntropySums:
         self.count += int(batch.target_mask.sum())
         null = trained.model.null_word is not None
         self._add_spread(posterior.double(), batch, places=batch.source_mask.sum(1) + int(null))
-        if (gap := _posterior_gap(trained, batch, posterior.double())) is not None:
+        if (gap := _posterior_gap(trained, found)) is not None:
             self.gap.add(gap[batch.target_mask])
         # under a sparse prior the posterior has the prior's keys, though it may be too small there for a number
         sparse = found.prior if isinstance(trained.model.attention.prior, SparseAlignmentPrior) else None

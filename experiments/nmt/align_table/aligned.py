@@ -45,12 +45,12 @@ class Aligned:
     backward: list[PairAlignment]
 
     def weights(self, kind: str) -> list[tuple[Tensor, Tensor]] | None:
-        """Mean weights ``[M, N]`` and ``[N, M]`` of each pair, "posterior" or "prior"; None where there is no prior."""
+        """Mean weights ``[M, N]`` and ``[N, M]`` of each pair: "posterior", "prior" or "exact"; None without them."""
         if kind == "posterior":
             return self.posterior
-        priors = [(one.prior, other.prior) for one, other in self._pairs]
-        found = [(one, other) for one, other in priors if one is not None and other is not None]
-        return found if len(found) == len(priors) else None
+        all_pairs = [(getattr(one, kind), getattr(other, kind)) for one, other in self._pairs]
+        found = [(one, other) for one, other in all_pairs if one is not None and other is not None]
+        return found if len(found) == len(all_pairs) else None
 
     @property
     def posterior(self) -> list[tuple[Tensor, Tensor]]:

@@ -35,6 +35,10 @@ _PRIORS = (
     "Soft attention has no prior. That of Bayesian attention (weibull, lognormal, gamma) sees the source alone, is the "
     "same for every target word and aligns nothing. Hence the dashes."
 )
+_EXACT = (
+    "The same networks as above: the posterior of the model is summed out exactly, instead of asking the inference "
+    "network that it was trained with. Difference: of the links in the chosen way, to those by the inference network."
+)
 
 
 def report_parts(
@@ -46,6 +50,7 @@ def report_parts(
     parts = [
         Part(text=_protocol(config, sentences, pairs), rows=_error_rates(found, "posterior")),
         Part("Links by the prior, which does not see the word", _PRIORS, rows=_error_rates(networks, "prior")),
+        Part("Links by the exact posterior", _EXACT, rows=_by_exact(networks)),
         *(
             Part(
                 f"Against the baselines: {'links in the chosen way' if way == 'chosen' else way}",
@@ -139,6 +144,14 @@ def _error_rates(found: Mapping[str, RowResult], kind: str) -> list[Row]:
             cells |= {"way": "; ".join(result.ways)}
         rows.append({"aligner": name} | cells)
     return rows
+
+
+def _by_exact(networks: Mapping[str, RowResult]) -> list[Row]:
+    found = {name: one for name, one in networks.items() if "exact" in one.counts}
+    differences = {
+        name: bootstrap(one.counts["exact"], one.counts["chosen"]).text(sign=True) for name, one in found.items()
+    }
+    return [row | {"difference": differences[str(row["aligner"])]} for row in _error_rates(found, "exact")]
 
 
 def _differences(rows: Mapping[str, RowResult], baselines: Mapping[str, RowResult], way: str) -> list[Row]:

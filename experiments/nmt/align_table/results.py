@@ -22,7 +22,7 @@ from pyro_attention.analysis import GoldAlignment
 
 __all__ = ["KINDS", "RowResult", "row_result"]
 
-KINDS = ("posterior", "prior")
+KINDS = ("posterior", "prior", "exact")  # exact: where the posterior is of an inference network
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class RowResult:
 
     Attributes:
         metrics: Means over seeds, by name.
-        counts: Counts of the posterior's links, ``[seeds, sentences, 4]``, by the way of FIXED, or "chosen".
+        counts: Counts of the posterior's links, ``[seeds, sentences, 4]``, by the way of FIXED, or "chosen"; "exact"
+            are those of the chosen links by the exact posterior.
         ways: How the chosen ones were chosen, each different way once.
         links: The written links of the first seed.
         curve: The coverage curve of the first seed.
@@ -66,7 +67,8 @@ def row_result(
     seeds, chosen, links, curves = list[dict[str, float]](), list[Chosen](), list[Links](), list[CoverageCurve]()
     counts: dict[str, list[Tensor]] = {}
     for number, one in enumerate(aligned):
-        rates, best = _error_rates(one, gold)
+        rates, by_kind = _error_rates(one, gold)
+        best = by_kind["posterior"]
         written = linked_words(one, best.links, gold)
         curve = coverage_curve(one, best.links, gold)
         rates |= certainty(written, None if soft is None else soft[number].entropies)
@@ -76,6 +78,8 @@ def row_result(
         for way in FIXED:
             counts.setdefault(way, []).append(link_all(one.posterior, COMBINATIONS[way], gold).counts)
         counts.setdefault("chosen", []).append(best.counts)
+        if "exact" in by_kind:
+            counts.setdefault("exact", []).append(by_kind["exact"].counts)
         links.append(written)
         curves.append(curve)
     names = dict.fromkeys(name for one in seeds for name in one)
@@ -85,8 +89,8 @@ def row_result(
     return RowResult(metrics, by_way, ways, links[0], curves[0], network)
 
 
-def _error_rates(aligned: Aligned, gold: Sequence[GoldAlignment]) -> tuple[dict[str, float], Chosen]:
-    """Error rates of prior and posterior in every way, and the chosen links of the posterior."""
+def _error_rates(aligned: Aligned, gold: Sequence[GoldAlignment]) -> tuple[dict[str, float], dict[str, Chosen]]:
+    """Error rates of prior and posterior in every way, and their chosen links."""
     rates: dict[str, float] = {}
     best: dict[str, Chosen] = {}
     for kind in KINDS:
@@ -98,4 +102,4 @@ def _error_rates(aligned: Aligned, gold: Sequence[GoldAlignment]) -> tuple[dict[
         best[kind] = chosen_links(weights, gold)
         rates[f"{kind} aer, chosen"] = scores_of(best[kind].counts).aer
     scores = scores_of(best["posterior"].counts)
-    return rates | {"precision": scores.precision, "recall": scores.recall}, best["posterior"]
+    return rates | {"precision": scores.precision, "recall": scores.recall}, best

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.nmt.align import aligned_pairs
@@ -46,6 +47,20 @@ def test_the_posterior_gap_is_what_the_bound_leaves_of_the_evidence(translation_
     gap = loss / words - math.log(perplexity(trained, text))
     assert gap > 0.05
     assert summary["test_posterior_gap"] == pytest.approx(gap, rel=1e-3)
+
+
+@pytest.mark.parametrize("jumps", [False, True])
+def test_the_exact_posterior_is_that_of_a_network_without_inference_network(translation_run, jumps):
+    options = {"jumps": True, "input_feed": "none", "words_from": "context"} if jumps else {}
+    config = replace(read_config(translation_run, device="cpu"), **options)
+    vocabulary = Vocabulary.load(translation_run / "vocabulary.json")
+    inferring, summing = (build(replace(config, guide=guide), vocabulary) for guide in ("categorical_enum", "marginal"))
+    summing.model.load_state_dict(inferring.model.state_dict())
+    batch = next(batches(inferring, load_text(config, "test")))
+    found, expected = (align_batch(trained, batch, num_samples=1) for trained in (inferring, summing))
+    torch.testing.assert_close(found.exact, expected.posterior[0])
+    assert (found.exact - found.posterior[0]).abs().max() > 0.01
+    assert expected.exact is None
 
 
 @pytest.mark.parametrize("from_prior", [False, True])

@@ -26,7 +26,7 @@ def small_corpus(monkeypatch):
 
 def test_end_to_end(tmp_path, capsys):
     page = tmp_path / "RESULTS.md"
-    schemes = ("soft", "marginal", "weibull")
+    schemes = ("soft", "marginal", "weibull", "categorical_enum")
     options = TINY | {"out": tmp_path / "out", "results": page, "ablated": "marginal"}
     metrics = run(AlignTable(schemes=schemes, ablations=("diagonal", "null_word"), **options))
     printed = capsys.readouterr().out
@@ -53,11 +53,15 @@ def test_end_to_end(tmp_path, capsys):
     assert "has the largest agreement of both directions" in printed
     priors = {row for row in schemes if f"{row}/prior aer, intersection" in metrics}
     # soft attention has none, and that of weibull, which sees the source alone, aligns nothing
-    assert priors == {"marginal"}
-    part = printed.split("Links by the prior")[1].split("Against the baselines")[0]
+    assert priors == {"marginal", "categorical_enum"}
+    part, exact = (
+        printed.split("Links by the prior")[1].split("Against the baselines")[0].split("by the exact posterior")
+    )
     cells = {line.split()[0]: line.split()[1:] for line in part.splitlines() if line.startswith(schemes)}
     assert cells["soft"] == cells["weibull"] == ["-"] * 8
     assert "-" not in cells["marginal"]
+    # where there is no inference network, the posterior is exact already, or cannot be summed out
+    assert [line.split()[0] for line in exact.splitlines() if line.startswith(schemes)] == ["categorical_enum"]
     assert all(0 <= value <= 1 for name, value in metrics.items() if "aer" in name or "ece" in name)
     pictures = sorted(path.name for path in (tmp_path / "pictures").glob("*.png"))
     assert pictures == ["alignment-toy-ablations-aer.png", "alignment-toy-ablations-calibration.png"]
@@ -66,7 +70,7 @@ def test_end_to_end(tmp_path, capsys):
     # rows are added to what is there, and nothing is trained again
     files = [*tmp_path.glob("out/runs/*/checkpoints/best.safetensors"), *tmp_path.glob("out/baselines/*.npz")]
     before = {path: path.stat().st_mtime_ns for path in files}
-    assert len(before) == 10 + 3
+    assert len(before) == 12 + 3
     again = run(AlignTable(schemes=("marginal",), baselines=("ibm1",), resume=True, **options))
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert {name: again[name] for name in again if "aer" in name} == {
