@@ -9,14 +9,11 @@ import torch
 
 from experiments.files import UserError
 from experiments.harness.cli import run_commands
-from experiments.nmt.align import aligned_pairs
 from experiments.nmt.alignment_table import COLUMNS, table_lines
 from experiments.nmt.alignments import PairAlignment
 from experiments.nmt.config import COMMANDS
-from experiments.nmt.data import load_text
 from experiments.nmt.gold import GoldLinks, better_reading, read_gold
-from experiments.nmt.model import load_trained
-from pyro_attention.analysis import Alignment, GoldAlignment, hard_alignment, read_pharaoh, write_pharaoh
+from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh, write_pharaoh
 
 
 def command_line(*arguments):
@@ -278,24 +275,6 @@ def test_links_by_the_prior(align, reverse_run, text, tmp_path, capsys):
     files = {"source": text / "test.en", "target": text / "test.de", "run": reverse_run, "out": tmp_path / "soft"}
     assert align("--weights", "prior", **files) == 1
     assert "--weights posterior" in capsys.readouterr().err
-    assert not (tmp_path / "soft").exists()
-
-
-def test_links_by_the_exact_posterior(align, translation_run, reverse_run, text, tmp_path, capsys):
-    trained = load_trained(translation_run, device="cpu")
-    pairs = aligned_pairs(trained, load_text(trained.config, "test"), num_samples=1)
-    assert align("--weights", "exact", "--table") == 0
-    write_pharaoh(tmp_path / "expected.txt", [hard_alignment(pair.exact) for pair in pairs])
-    assert links_of(tmp_path / "out") == (tmp_path / "expected.txt").read_text()
-    rows = [line.split("\t") for line in (tmp_path / "out" / "probabilities.tsv").read_text().splitlines()[1:]]
-    for row in (dict(zip(COLUMNS, row, strict=True)) for row in rows):
-        exact = pairs[int(row["line"]) - 1].exact[int(row["target"]), int(row["source"])].item()
-        assert float(row["posterior"]) == pytest.approx(exact, abs=1e-4)
-    # not the inference network's
-    assert max((pair.exact - pair.posterior[0]).abs().max() for pair in pairs) > 0.01
-    files = {"source": text / "test.en", "target": text / "test.de", "run": reverse_run, "out": tmp_path / "soft"}
-    assert align("--weights", "exact", **files) == 1
-    assert "was trained with guide soft, whose weights cannot be summed out" in capsys.readouterr().err
     assert not (tmp_path / "soft").exists()
 
 

@@ -7,14 +7,18 @@ import pytest
 import torch
 
 from experiments.datasets.text.vocabulary import Vocabulary
+from experiments.harness.cli import run_commands
 from experiments.nmt.align import aligned_pairs
+from experiments.nmt.alignment_table import COLUMNS
 from experiments.nmt.alignments import alignment_summary
+from experiments.nmt.config import COMMANDS
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import batches, perplexity
-from experiments.nmt.model import build, read_config
+from experiments.nmt.model import build, load_trained, read_config
 from experiments.sequence.alignments import align_batch
 from experiments.sequence.model import model_arguments
 from models.null_word import PROBABILITY
+from pyro_attention.analysis import hard_alignment, write_pharaoh
 
 
 def test_null_has_no_link(translation_run):
@@ -61,6 +65,30 @@ def test_the_exact_posterior_is_that_of_a_network_without_inference_network(tran
     torch.testing.assert_close(found.exact, expected.posterior[0])
     assert (found.exact - found.posterior[0]).abs().max() > 0.01
     assert expected.exact is None
+
+
+def test_links_by_the_exact_posterior(translation_run, reverse_run, tmp_path, capsys):
+    text = translation_run.parent / "text"
+    trained = load_trained(translation_run, device="cpu")
+    pairs = aligned_pairs(trained, load_text(trained.config, "test"), num_samples=1)
+
+    def align(run, *sides, out):
+        files = [str(text / f"test.{side}") for side in sides]
+        options = ["--weights", "exact", "--table", "--pictures", "0", "--out", str(out)]
+        return run_commands(COMMANDS, name="experiments.nmt", arguments=["align", str(run), *files, *options])
+
+    assert align(translation_run, "de", "en", out=tmp_path) == 0
+    write_pharaoh(tmp_path / "expected.txt", [hard_alignment(pair.exact) for pair in pairs])
+    assert (tmp_path / "alignments.txt").read_text() == (tmp_path / "expected.txt").read_text()
+    rows = [line.split("\t") for line in (tmp_path / "probabilities.tsv").read_text().splitlines()[1:]]
+    for row in (dict(zip(COLUMNS, row, strict=True)) for row in rows):
+        exact = pairs[int(row["line"]) - 1].exact[int(row["target"]), int(row["source"])].item()
+        assert float(row["posterior"]) == pytest.approx(exact, abs=1e-4)
+    # not the inference network's
+    assert max((pair.exact - pair.posterior[0]).abs().max() for pair in pairs) > 0.01
+    assert align(reverse_run, "en", "de", out=tmp_path / "soft") == 1
+    assert "was trained with guide soft, whose weights cannot be summed out" in capsys.readouterr().err
+    assert not (tmp_path / "soft").exists()
 
 
 @pytest.mark.parametrize("from_prior", [False, True])
