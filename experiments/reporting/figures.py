@@ -124,6 +124,8 @@ def reliability_panels(found: Mapping[str, tuple[Tensor, Tensor]], *, confidence
     for axis, (name, items) in zip(axes.flat, found.items(), strict=False):
         _reliability(axis, *items, label=right)
         axis.set_title(name, fontsize=10)
+    for axis in axes.flat[len(found) - columns : len(found)]:
+        axis.tick_params(labelbottom=True)  # also above a place that is left empty
     axes[0, 0].legend(fontsize=7, loc="upper left", frameon=False)
     figure.supxlabel(confidence)
     figure.supylabel(right)
