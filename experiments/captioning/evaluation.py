@@ -16,7 +16,7 @@ from experiments.datasets.images.segmentation import SegmentationMaps
 from experiments.datasets.text.batches import Batch, BucketSampler, batch_loader
 from experiments.harness.training import Fitted
 from experiments.sequence import evaluation as sequence
-from experiments.sequence.alignments import EntropySums, align_batch
+from experiments.sequence.alignments import EntropySums, align_batch, has_posterior_gap
 from experiments.sequence.model import perplexity
 
 __all__ = ["DEFINITIONS", "batches", "describe", "evaluate", "floor_scores"]
@@ -101,9 +101,10 @@ def _looking(
 ) -> dict[str, float]:
     """How far the attention is from uniform in the first captions of each image, and whether it is where things are."""
     entropies, pairs = EntropySums(), EncodedCaptions(test, trained.vocabulary, references=references)
+    count, exact = trained.config.num_samples, has_posterior_gap(trained)
     game = None if maps is None else MapPointing(maps, test, pairs, trained.vocabulary)
     for batch in batches(trained, test, references=references):
-        found = align_batch(trained, batch, num_samples=trained.config.num_samples)
+        found = align_batch(trained, batch, num_samples=count, exact=exact)
         entropies.add(trained, batch, found)
         if game is not None:
             game.add(batch, found)

@@ -159,12 +159,12 @@ def _compared(config: AlignConfig, trained: Trained) -> dict[str, Trained]:
 
 
 def aligned_pairs(
-    trained: Trained, text: ParallelText, *, num_samples: int, progress: bool = False
+    trained: Trained, text: ParallelText, *, num_samples: int, exact: bool = False, progress: bool = False
 ) -> list[PairAlignment]:
-    """Alignments of all sentence pairs, in the order of the text."""
+    """Alignments of all sentence pairs, in the order of the text; ``exact`` as of a batch."""
     found: dict[int, PairAlignment] = {}
     with progress_bar(len(text), "aligning", shown=progress) as bar:
-        for index, pair in align_pairs(trained, text, batches(trained, text), num_samples=num_samples):
+        for index, pair in align_pairs(trained, text, batches(trained, text), num_samples=num_samples, exact=exact):
             found[index] = pair
             bar.update()
     return [found[index] for index in range(len(text))]
@@ -172,9 +172,8 @@ def aligned_pairs(
 
 def _pairs(config: AlignConfig, trained: Trained, text: ParallelText) -> list[PairAlignment]:
     """Alignments of the text, with the exact posterior in place of an inference network's where that is asked for."""
-    found = aligned_pairs(trained, text, num_samples=config.num_samples, progress=True)
-    if config.weights != "exact":
-        return found
+    exact = config.weights == "exact"
+    found = aligned_pairs(trained, text, num_samples=config.num_samples, exact=exact, progress=True)
     return [pair if pair.exact is None else replace(pair, posterior=pair.exact.unsqueeze(0)) for pair in found]
 
 

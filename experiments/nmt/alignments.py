@@ -11,7 +11,7 @@ from torch import Tensor
 from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.nmt.model import Trained
-from experiments.sequence.alignments import EntropySums, align_batch, predicts_by_posterior
+from experiments.sequence.alignments import EntropySums, align_batch, has_posterior_gap, predicts_by_posterior
 from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment, merge_pieces
 
 __all__ = ["PairAlignment", "align_pairs", "alignment_summary"]
@@ -26,7 +26,7 @@ class PairAlignment:
         target: Words of the target, M.
         prior: Mean of the prior ``[M, N]``; None where it is the same for all words, or under soft attention.
         posterior: ``[S, M, N]``.
-        exact: The exact posterior ``[M, N]``, where ``posterior`` is that of an inference network.
+        exact: The exact posterior ``[M, N]``, where it was asked for and ``posterior`` is that of an inference network.
     """
 
     source: list[str]
@@ -47,12 +47,16 @@ def align_pairs(
     batches: Iterable[Batch],
     *,
     num_samples: int,
+    exact: bool = False,
     entropies: EntropySums | None = None,
 ) -> Iterator[tuple[int, PairAlignment]]:
-    """Place in the text and word alignment of every sentence pair; entropies are summed where they are asked for."""
+    """Place in the text and word alignment of every sentence pair; entropies are summed where they are asked for.
+
+    ``exact`` as in :func:`experiments.sequence.alignments.align_batch`.
+    """
     null = trained.model.null_word is not None
     for batch in batches:
-        found = align_batch(trained, batch, num_samples=num_samples)
+        found = align_batch(trained, batch, num_samples=num_samples, exact=exact)
         if entropies is not None:
             entropies.add(trained, batch, found)
         for row, index in enumerate(batch.indices.tolist()):
@@ -64,15 +68,15 @@ def align_pairs(
             merge = partial(merge_pieces, source=source, target=target, renormalise=not null)
             prior = None if found.prior is None else merge(found.prior[row][cut])
             posterior = merge(found.posterior[:, row][:, *cut])
-            exact = None if found.exact is None else merge(found.exact[row][cut])
+            summed = None if found.exact is None else merge(found.exact[row][cut])
             words = text.source[index].split(), text.target[index].split()
-            yield index, PairAlignment(*words, prior, posterior, exact)
+            yield index, PairAlignment(*words, prior, posterior, summed)
 
 
 def alignment_summary(trained: Trained, text: ParallelText, batches: Iterable[Batch]) -> dict[str, float]:
     """Entropies, and alignment error rates where the text has gold links; see the DEFINITIONS of the evaluation."""
-    count, entropies = trained.config.num_samples, EntropySums()
-    pairs = dict(align_pairs(trained, text, batches, num_samples=count, entropies=entropies))
+    count, exact, entropies = trained.config.num_samples, has_posterior_gap(trained), EntropySums()
+    pairs = dict(align_pairs(trained, text, batches, num_samples=count, exact=exact, entropies=entropies))
     summary = entropies.metrics
     gold = text.gold
     if gold is None:

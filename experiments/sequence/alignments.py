@@ -25,7 +25,7 @@ from pyro_attention import (
 from pyro_attention.families.gaussian import FixedGaussianPrior, GaussianWeights
 from pyro_attention.posterior.predictive import seeded
 
-__all__ = ["BatchAlignment", "EntropySums", "align_batch", "predicts_by_posterior"]
+__all__ = ["BatchAlignment", "EntropySums", "align_batch", "has_posterior_gap", "predicts_by_posterior"]
 
 _MEMORY = 1e9  # bytes that the posterior samples of one pass may take
 
@@ -39,7 +39,7 @@ class BatchAlignment:
     Attributes:
         prior: Mean of the prior ``[B, M, N]``; None where it is the same for all keys, or under soft attention.
         posterior: Samples of the posterior ``[S, B, M, N]``, or its mean where that is exact, with S = 1.
-        exact: The exact posterior ``[B, M, N]``, where an inference network's stands in its place.
+        exact: The exact posterior ``[B, M, N]``, where it was asked for and an inference network's stands in its place.
     """
 
     prior: Tensor | None
@@ -48,14 +48,13 @@ class BatchAlignment:
 
 
 @torch.no_grad()
-def align_batch(trained: AnyTrained, batch: Batch, *, num_samples: int) -> BatchAlignment:
+def align_batch(trained: AnyTrained, batch: Batch, *, num_samples: int, exact: bool = False) -> BatchAlignment:
     """Prior and posterior alignment of the pieces of a batch, given its target sentences.
 
     ============================== ==================================================================
     scheme                         posterior
     ============================== ==================================================================
-    with an inference network      q(z | x, y); samples of it where its mean is no closed form; of alignments that
-                                   can be summed out also the exact one, as in the next row
+    with an inference network      q(z | x, y); samples of it where its mean is no closed form
     other alignments               exact, p(z | x, y_1..j); p(z | x, y) with jumps, which tell of the past
     Bayesian attention             samples of q(W | x, y_1..j-1)
     soft                           its weights
@@ -63,18 +62,25 @@ def align_batch(trained: AnyTrained, batch: Batch, *, num_samples: int) -> Batch
 
     Where the decoder is fed with sampled contexts, it is fed with the expected one here, as for perplexity and
     decoding.
+
+    Args:
+        trained: The network.
+        batch: Its sentences.
+        num_samples: Samples of the posterior, where its mean is no closed form.
+        exact: Whether to compute also the posterior of the second row where there is an inference network of
+            alignments that can be summed out. It takes a pass over the output layer for every key.
     """
     trained.module.eval()
     trained_with = trained.model.input_feed
     if trained_with == "sampled":
         trained.model.input_feed = "expected"
     try:
-        return _align_batch(trained, batch, num_samples)
+        return _align_batch(trained, batch, num_samples, exact=exact)
     finally:
         trained.model.input_feed = trained_with
 
 
-def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int) -> BatchAlignment:
+def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int, *, exact: bool) -> BatchAlignment:
     arguments = model_arguments(batch)
     nodes: Any = trained.guide.run(*arguments).trace.nodes
     site = nodes["alignment"]
@@ -83,7 +89,8 @@ def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int) -> BatchAl
     shown = not isinstance(model.attention.prior, FixedGammaPrior | FixedLogNormalPrior | FixedGaussianPrior)
     mean = prior.mean_weights.squeeze(-2) if shown else None
     if isinstance(family, Amortised) and prior.kind == CategoricalAlignment.kind:
-        return BatchAlignment(mean, posterior.mean_weights.squeeze(-2).unsqueeze(0), _exact_alignment(trained, batch))
+        summed = _exact_alignment(trained, batch) if exact else None
+        return BatchAlignment(mean, posterior.mean_weights.squeeze(-2).unsqueeze(0), summed)
     if prior.kind != CategoricalAlignment.kind:
         count = 1 if isinstance(family, Soft) else num_samples
         with seeded(trained.config.seed):
@@ -101,14 +108,19 @@ def _exact_alignment(trained: AnyTrained, batch: Batch) -> Tensor:
     return target_alignments(model, state, batch.target_in, batch.target_out, trained.inference())
 
 
-def _posterior_gap(trained: AnyTrained, found: BatchAlignment) -> Tensor | None:
-    r"""What an inference network costs at each word: :math:`\mathrm{KL}(q \,\|\, p(z_j \mid x, y_{\le j}))` ``[B, M]``.
+def has_posterior_gap(trained: AnyTrained) -> bool:
+    """Whether the posterior is of an inference network, and the exact one a product over words with all keys.
 
-    None where there is no such network, and where the exact posterior is not a product over words (with jumps) or
-    leaves keys out.
+    With jumps it is no product, and under a sparse prior it leaves keys out, to which a network may give probability.
     """
-    sparse = isinstance(trained.model.attention.prior, SparseAlignmentPrior)
-    if found.exact is None or sparse or trained.model.jumps is not None:
+    family, prior = trained.guide.family("alignment"), trained.model.attention.prior
+    amortised = isinstance(family, Amortised) and trained.family.kind == CategoricalAlignment.kind
+    return amortised and trained.model.jumps is None and not isinstance(prior, SparseAlignmentPrior)
+
+
+def _posterior_gap(trained: AnyTrained, found: BatchAlignment) -> Tensor | None:
+    r"""Cost of an inference network at each word: :math:`\mathrm{KL}(q \,\|\, p(z_j \mid x, y_{\le j}))` ``[B, M]``."""
+    if found.exact is None or not has_posterior_gap(trained):
         return None
     # a key that is too improbable for a float counts as the least probable one, which can only make the gap smaller
     exact = found.exact.clamp(min=torch.finfo(torch.float32).tiny).double()
@@ -140,8 +152,8 @@ class Mean:
 class EntropySums:
     """Mean entropy of predictive and of posterior weights over the word pieces of many batches, and their movement.
 
-    Of sparse alignments also the mean number of keys with a positive probability, of inference networks how far they
-    are from the exact posterior.
+    Of sparse alignments also the mean number of keys with a positive probability; of inference networks how far they
+    are from the exact posterior, where that was asked for of :func:`align_batch`.
     """
 
     def __init__(self) -> None:

@@ -81,12 +81,14 @@ class Aligned:
         return list(zip(self.forward, self.backward, strict=True))
 
 
-def align_by_networks(forward: TranslationConfig, backward: TranslationConfig, *, split: str = "test") -> Aligned:
+def align_by_networks(
+    forward: TranslationConfig, backward: TranslationConfig, *, split: str, exact: bool = False
+) -> Aligned:
     """Align the pairs of a split by two runs; without the prior of Bayesian attention, which aligns nothing."""
     found = []
     for config in (forward, backward):
         trained = load_trained(Path(str(config.out)), device=config.device)
-        pairs = aligned_pairs(trained, load_text(config, split), num_samples=config.num_samples)
+        pairs = aligned_pairs(trained, load_text(config, split), num_samples=config.num_samples, exact=exact)
         # it sees the source alone, and is the same for every target word
         found.append([replace(pair, prior=None) for pair in pairs] if predicts_by_posterior(trained) else pairs)
     return Aligned(*found)

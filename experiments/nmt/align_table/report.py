@@ -147,11 +147,12 @@ def _error_rates(found: Mapping[str, RowResult], kind: str) -> list[Row]:
 
 
 def _by_exact(networks: Mapping[str, RowResult]) -> list[Row]:
-    found = {name: one for name, one in networks.items() if "exact" in one.counts}
-    differences = {
-        name: bootstrap(one.counts["exact"], one.counts["chosen"]).text(sign=True) for name, one in found.items()
-    }
-    return [row | {"difference": differences[str(row["aligner"])]} for row in _error_rates(found, "exact")]
+    rows = []
+    for name, one in networks.items():
+        if one.exact is not None:
+            difference = bootstrap(one.exact, one.counts["chosen"]).text(sign=True)
+            rows += [row | {"difference": difference} for row in _error_rates({name: one}, "exact")]
+    return rows
 
 
 def _differences(rows: Mapping[str, RowResult], baselines: Mapping[str, RowResult], way: str) -> list[Row]:

@@ -31,8 +31,8 @@ class RowResult:
 
     Attributes:
         metrics: Means over seeds, by name.
-        counts: Counts of the posterior's links, ``[seeds, sentences, 4]``, by the way of FIXED, or "chosen"; "exact"
-            are those of the chosen links by the exact posterior.
+        counts: Counts of the posterior's links, ``[seeds, sentences, 4]``, by the way of FIXED, or "chosen".
+        exact: Counts of the chosen links by the exact posterior, where the posterior is of an inference network.
         ways: How the chosen ones were chosen, each different way once.
         links: The written links of the first seed.
         curve: The coverage curve of the first seed.
@@ -41,6 +41,7 @@ class RowResult:
 
     metrics: dict[str, float]
     counts: dict[str, Tensor]
+    exact: Tensor | None
     ways: list[str]
     links: Links
     curve: CoverageCurve
@@ -65,7 +66,7 @@ def row_result(
         soft: Alignments of soft attention for each seed, whose entropy is compared.
     """
     seeds, chosen, links, curves = list[dict[str, float]](), list[Chosen](), list[Links](), list[CoverageCurve]()
-    counts: dict[str, list[Tensor]] = {}
+    counts, exact = dict[str, list[Tensor]](), list[Tensor]()
     for number, one in enumerate(aligned):
         rates, by_kind = _error_rates(one, gold)
         best = by_kind["posterior"]
@@ -79,14 +80,14 @@ def row_result(
             counts.setdefault(way, []).append(link_all(one.posterior, COMBINATIONS[way], gold).counts)
         counts.setdefault("chosen", []).append(best.counts)
         if "exact" in by_kind:
-            counts.setdefault("exact", []).append(by_kind["exact"].counts)
+            exact.append(by_kind["exact"].counts)
         links.append(written)
         curves.append(curve)
     names = dict.fromkeys(name for one in seeds for name in one)
     metrics = {name: fmean(one[name] for one in seeds if name in one) for name in names}
     ways = list(dict.fromkeys(way for best in chosen for way in best.ways))
     by_way = {way: torch.stack(rows) for way, rows in counts.items()}
-    return RowResult(metrics, by_way, ways, links[0], curves[0], network)
+    return RowResult(metrics, by_way, torch.stack(exact) if exact else None, ways, links[0], curves[0], network)
 
 
 def _error_rates(aligned: Aligned, gold: Sequence[GoldAlignment]) -> tuple[dict[str, float], dict[str, Chosen]]:

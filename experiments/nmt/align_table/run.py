@@ -108,11 +108,11 @@ def _networks(
 
 
 def _aligned(trainings: Trainings[TranslationConfig], row: str, *, split: str = "test") -> list[Aligned]:
-    """Alignments of every seed."""
+    """Alignments of every seed; of the test text also the exact ones."""
     found = []
     for seed in trainings.seeds:
         forward, backward = (trainings.configs[row, direction, seed] for direction in DIRECTIONS)
-        found.append(align_by_networks(forward, backward, split=split))
+        found.append(align_by_networks(forward, backward, split=split, exact=split == "test"))
     return found
 
 

@@ -8,31 +8,10 @@ import pytest
 import torch
 
 from experiments.files import UserError
-from experiments.harness.cli import run_commands
 from experiments.nmt.alignment_table import COLUMNS, table_lines
 from experiments.nmt.alignments import PairAlignment
-from experiments.nmt.config import COMMANDS
 from experiments.nmt.gold import GoldLinks, better_reading, read_gold
 from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh, write_pharaoh
-
-
-def command_line(*arguments):
-    return run_commands(COMMANDS, name="experiments.nmt", arguments=[str(argument) for argument in arguments])
-
-
-@pytest.fixture
-def text(translation_run):
-    return translation_run.parent / "text"
-
-
-@pytest.fixture
-def align(translation_run, text, tmp_path):
-    """Align the test text without pictures; the exit code."""
-
-    def align(*options, run=translation_run, source=text / "test.de", target=text / "test.en", out=tmp_path / "out"):
-        return command_line("align", run, source, target, "--out", out, "--pictures", "0", *options)
-
-    return align
 
 
 def links_of(folder):

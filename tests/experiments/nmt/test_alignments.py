@@ -7,15 +7,13 @@ import pytest
 import torch
 
 from experiments.datasets.text.vocabulary import Vocabulary
-from experiments.harness.cli import run_commands
 from experiments.nmt.align import aligned_pairs
 from experiments.nmt.alignment_table import COLUMNS
 from experiments.nmt.alignments import alignment_summary
-from experiments.nmt.config import COMMANDS
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import batches, perplexity
 from experiments.nmt.model import build, load_trained, read_config
-from experiments.sequence.alignments import align_batch
+from experiments.sequence.alignments import align_batch, has_posterior_gap
 from experiments.sequence.model import model_arguments
 from models.null_word import PROBABILITY
 from pyro_attention.analysis import hard_alignment, write_pharaoh
@@ -61,32 +59,29 @@ def test_the_exact_posterior_is_that_of_a_network_without_inference_network(tran
     inferring, summing = (build(replace(config, guide=guide), vocabulary) for guide in ("categorical_enum", "marginal"))
     summing.model.load_state_dict(inferring.model.state_dict())
     batch = next(batches(inferring, load_text(config, "test")))
-    found, expected = (align_batch(trained, batch, num_samples=1) for trained in (inferring, summing))
+    found, expected = (align_batch(trained, batch, num_samples=1, exact=True) for trained in (inferring, summing))
     torch.testing.assert_close(found.exact, expected.posterior[0])
     assert (found.exact - found.posterior[0]).abs().max() > 0.01
     assert expected.exact is None
+    assert align_batch(inferring, batch, num_samples=1).exact is None  # only where it is asked for
+    assert has_posterior_gap(inferring) != jumps
+    assert not has_posterior_gap(summing)
 
 
-def test_links_by_the_exact_posterior(translation_run, reverse_run, tmp_path, capsys):
-    text = translation_run.parent / "text"
+def test_links_by_the_exact_posterior(align, text, translation_run, reverse_run, tmp_path, capsys):
     trained = load_trained(translation_run, device="cpu")
-    pairs = aligned_pairs(trained, load_text(trained.config, "test"), num_samples=1)
-
-    def align(run, *sides, out):
-        files = [str(text / f"test.{side}") for side in sides]
-        options = ["--weights", "exact", "--table", "--pictures", "0", "--out", str(out)]
-        return run_commands(COMMANDS, name="experiments.nmt", arguments=["align", str(run), *files, *options])
-
-    assert align(translation_run, "de", "en", out=tmp_path) == 0
+    pairs = aligned_pairs(trained, load_text(trained.config, "test"), num_samples=1, exact=True)
+    assert align("--weights", "exact", "--table") == 0
     write_pharaoh(tmp_path / "expected.txt", [hard_alignment(pair.exact) for pair in pairs])
-    assert (tmp_path / "alignments.txt").read_text() == (tmp_path / "expected.txt").read_text()
-    rows = [line.split("\t") for line in (tmp_path / "probabilities.tsv").read_text().splitlines()[1:]]
+    assert (tmp_path / "out" / "alignments.txt").read_text() == (tmp_path / "expected.txt").read_text()
+    rows = [line.split("\t") for line in (tmp_path / "out" / "probabilities.tsv").read_text().splitlines()[1:]]
     for row in (dict(zip(COLUMNS, row, strict=True)) for row in rows):
         exact = pairs[int(row["line"]) - 1].exact[int(row["target"]), int(row["source"])].item()
         assert float(row["posterior"]) == pytest.approx(exact, abs=1e-4)
     # not the inference network's
     assert max((pair.exact - pair.posterior[0]).abs().max() for pair in pairs) > 0.01
-    assert align(reverse_run, "en", "de", out=tmp_path / "soft") == 1
+    sides = {"source": text / "test.en", "target": text / "test.de"}
+    assert align("--weights", "exact", run=reverse_run, **sides, out=tmp_path / "soft") == 1
     assert "was trained with guide soft, whose weights cannot be summed out" in capsys.readouterr().err
     assert not (tmp_path / "soft").exists()
 

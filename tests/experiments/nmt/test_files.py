@@ -10,20 +10,15 @@ from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.datasets.text.word_rules import divide_words, join_words
 from experiments.files import UserError
-from experiments.harness.cli import run_commands
-from experiments.nmt.config import COMMANDS, TranslationConfig
+from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import Translated, bleu, chrf
 from experiments.nmt.files import EvaluateConfig, evaluate_run
 from experiments.nmt.model import read_config
 from experiments.sequence import evaluation as sequence_evaluation
-from tests.experiments.nmt.tiny_text import tiny_options, write_text
+from tests.experiments.nmt.tiny_text import command_line, tiny_options, write_text
 
 SENTENCES = ["die Frau lacht .", "ein Hund ruft ."]
-
-
-def command_line(*arguments):
-    return run_commands(COMMANDS, name="experiments.nmt", arguments=[str(argument) for argument in arguments])
 
 
 @pytest.fixture

@@ -13,9 +13,7 @@ import torch
 
 import experiments.sequence.evaluation
 from experiments.files import UserError
-from experiments.harness.cli import run_commands
 from experiments.nmt.align import aligned_pairs
-from experiments.nmt.config import COMMANDS
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import DEFINITIONS, batches, perplexity
 from experiments.nmt.model import load_trained
@@ -24,13 +22,9 @@ from experiments.sequence.model import SequenceTraining, model_arguments
 from guides.names import SchemeName
 from guides.schemes import build_scheme
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
-from tests.experiments.nmt.tiny_text import SIZES, TINY, tiny_options, write_text
+from tests.experiments.nmt.tiny_text import SIZES, TINY, command_line, tiny_options, write_text
 
 ROOT = Path(__file__).parents[3]
-
-
-def command_line(*arguments):
-    return run_commands(COMMANDS, name="experiments.nmt", arguments=arguments)
 
 
 def tiny_config(tmp_path, **options):

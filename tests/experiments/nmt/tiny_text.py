@@ -1,8 +1,10 @@
-"""A tiny parallel text on disk, for end-to-end runs of the translation scripts."""
+"""A tiny parallel text on disk and the command line, for end-to-end runs of the translation scripts."""
 
 from pathlib import Path
 
 from experiments.datasets.text.toy_translation import toy_translation
+from experiments.harness.cli import run_commands
+from experiments.nmt.config import COMMANDS
 from pyro_attention.analysis import write_pharaoh
 
 SIZES = {"train": 24, "val": 6, "test": 6}
@@ -19,6 +21,11 @@ def write_text(folder: Path) -> Path:
             (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in sentences))
     write_pharaoh(folder / "gold.txt", texts["test"].alignments)
     return folder
+
+
+def command_line(*arguments: object) -> int:
+    """``python -m experiments.nmt`` with these arguments; its exit code."""
+    return run_commands(COMMANDS, name="experiments.nmt", arguments=[str(argument) for argument in arguments])
 
 
 def tiny_options(folder: Path) -> list[str]:
