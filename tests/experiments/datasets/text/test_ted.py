@@ -38,6 +38,19 @@ def test_training_text(ted):
     assert pairs(ted("train", source="en", target="de"))[0] == ("en sample", "de sample")
 
 
+def test_pairs_with_gaps_are_left_out(ted, write):
+    """As in ted-de-en-extra, where half of the pairs have them; errors still name the line of the file."""
+    lines = "{0} one\n<{1}_1> is\ntwo <{1}_0> three\n{0} four\n"
+    write("ted-de-en-extra/train.de", lines.format("de", "S"))
+    write("ted-de-en-extra/train.en.gz", gzip.compress(lines.format("en", "T").encode()))
+    text = ted("train")
+    assert pairs(text)[2:] == [("de one", "en one"), ("de four", "en four")]
+    assert text.skipped == {"gaps": 2}
+    write("ted-de-en-extra/train.de", lines.format("de", "S").replace("de four", " "))
+    with pytest.raises(ValueError, match=r"train\.de: line 4 is empty"):
+        ted("train")
+
+
 def test_a_rule_for_training_pairs_does_not_free_held_out_ones(ted, write):
     write("iwslt14-de-en/valid.de", "de 0\nde new\n")
     write("iwslt14-de-en/valid.en", "en 0\nen that is too long\n")
@@ -58,6 +71,8 @@ def test_missing_pairs(ted, tmp_path):
 @pytest.mark.skipif(not os.environ.get("PYRO_ATTENTION_DATA"), reason="PYRO_ATTENTION_DATA is not set")
 def test_real_ted():
     train, val, test = (load_parallel("ted", split) for split in ("train", "val", "test"))
-    assert [len(train), len(val), len(test)] == [27106, 1821, 5461]
+    assert [len(train), len(val), len(test)] == [17266, 1821, 5461]
+    assert train.skipped["gaps"] == 9840
+    assert not any("<" in line for line in train.target)
     held_out = {*val.source, *val.target, *test.source, *test.target}
     assert not held_out & {*train.source, *train.target}
