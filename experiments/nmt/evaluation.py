@@ -50,6 +50,9 @@ DEFINITIONS = {
     "temporal_share": "mixing weight of attention that is normalised over the words before, as trained",
     "val_ppl": "perplexity per word piece of the validation text at the best epoch, Bayesian attention at its mean",
     "network_parameters": "number of parameters that predict",
+    "train_pairs": "number of training pairs",
+    "train_left_out": "number of pairs that were left out in reading the training text: too long, repeated, held out, "
+    "with gaps in place of words, or bad",
 }
 
 
@@ -125,8 +128,8 @@ def _score(metric: Any, translations: Sequence[Translated], text: ParallelText, 
     return Score(score, str(metric.get_signature()))
 
 
-def evaluate(trained: Trained, fitted: Fitted) -> sequence.Evaluation:
-    """All metrics of a trained network on the test text."""
+def evaluate(trained: Trained, train_text: ParallelText, fitted: Fitted) -> sequence.Evaluation:
+    """All metrics of a trained network on the test text, and how much text it was trained on."""
     text = load_text(trained.config, "test")
     translations = translate(trained, text)
     measures = {"test_bleu": bleu, "test_chrf": chrf}
@@ -141,6 +144,8 @@ def evaluate(trained: Trained, fitted: Fitted) -> sequence.Evaluation:
         **alignment_summary(trained, text, batches(trained, text)),
         **sequence.shared_metrics(trained, fitted),
         "network_parameters": sum(parameter.numel() for parameter in trained.model.parameters()),
+        "train_pairs": len(train_text),
+        "train_left_out": sum(train_text.skipped.values()),
     }
     if trained.model.normalizer is not None:
         metrics["temporal_share"] = trained.model.normalizer.mixing_weight

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -47,9 +48,12 @@ def run(config: TranslationConfig) -> dict[str, float]:
         train_data, val_data = EncodedText(train_text, vocabulary), EncodedText(val_text, vocabulary)
     if metrics is not None:
         return metrics
+    if config.progress and train_text.skipped:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in train_text.skipped.items())
+        print(f"training text: {len(train_text)} pairs; left out in reading: {reasons}", file=sys.stderr)
     sampler = BucketSampler(train_data.lengths, sentences=config.batch_size, seed=config.seed)
     return train_and_save(
-        trained, folder, train_data, val_data, sampler=sampler, evaluate=partial(evaluate, trained),
+        trained, folder, train_data, val_data, sampler=sampler, evaluate=partial(evaluate, trained, train_text),
         file="translations.txt",
     )  # fmt: skip
 

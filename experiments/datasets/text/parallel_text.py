@@ -38,7 +38,7 @@ class ParallelText:
         name: name of the data set.
         languages: languages of source and target.
         alignments: sure gold links between the words of each pair, where there are any.
-        skipped: number of pairs that were left out, by the reason.
+        skipped: number of pairs that were left out in reading, by the reason.
         possible: gold links that may be as well, the sure ones among them; none but these when omitted.
 
     Raises:
@@ -80,7 +80,7 @@ class ParallelText:
         sides = [self.source[place] for place in places], [self.target[place] for place in places]
         links = (self.alignments, self.possible)
         alignments, possible = (None if one is None else [one[place] for place in places] for one in links)
-        return ParallelText(*sides, self.name, self.languages, alignments, possible=possible)
+        return ParallelText(*sides, self.name, self.languages, alignments, self.skipped, possible)
 
     def turned(self) -> "ParallelText":
         """The same pairs with source and target swapped."""

@@ -217,6 +217,15 @@ def test_align_in_both_directions(trained_folder, tmp_path):
     assert counts["intersection"] < counts["union"]
 
 
+def test_what_is_left_out_of_the_training_text_is_told(tmp_path, capsys):
+    config = tiny_config(tmp_path, max_epochs=1, progress=True, skip_bad=True)
+    train = config.text / "train.de"
+    train.write_text("zu viele Wörter " * 30 + "\n \n" + "".join(train.read_text().splitlines(keepends=True)[2:]))
+    metrics = run(config)
+    assert (metrics["train_pairs"], metrics["train_left_out"]) == (SIZES["train"] - 2, 2)
+    assert "training text: 22 pairs; left out in reading: 1 long, 1 empty\n" in capsys.readouterr().err
+
+
 def test_error_rates_are_shown_in_per_cent():
     shown = with_percent({"test_ppl": 2.0, "test_prior_aer": 0.2564, "test_posterior_aer": 0.0})
     assert shown == {"test_ppl": 2.0, "test_prior_aer": "25.6 %", "test_posterior_aer": "0.0 %"}
