@@ -176,14 +176,16 @@ def clean_pairs(
     *,
     name: str,
     languages: tuple[str, str],
-    numbers: Iterable[int] | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> ParallelText:
-    """Check and clean the lines of both sides; `paths` and `numbers` (counted from 0) name lines in errors.
+    """Check and clean the lines of both sides, of all or of these numbers (counted from 0); errors name path and line.
 
     Raises:
         ValueError: see `read_parallel`.
     """
     check_pairing(sides, paths)
+    if numbers is not None:
+        sides = [[side[number] for number in numbers] for side in sides]
     pairs: list[list[str]] = []
     skipped: Counter[str] = Counter()
     for texts, fault in checked_lines(sides, paths, rules, numbers=numbers):

@@ -11,14 +11,7 @@ Source:
 from pathlib import Path
 
 from experiments.datasets.text.aligned_text import packed_pair, read_divided, read_gold_text
-from experiments.datasets.text.parallel_text import (
-    PARALLEL,
-    ParallelReader,
-    ParallelText,
-    Rules,
-    check_pairing,
-    clean_pairs,
-)
+from experiments.datasets.text.parallel_text import PARALLEL, ParallelReader, ParallelText, Rules, clean_pairs
 
 HELD_OUT = 500  # pairs to validate on
 _FOLDER = "europarl-de-en"
@@ -35,12 +28,10 @@ def read_europarl(root: Path, split: str, languages: tuple[str, str], rules: Rul
         return text if languages == ("de", "en") else text.turned()
     paths = packed_pair(folder, "train", languages, of="Europarl")
     sides = [read_divided(path, language, accents=True) for path, language in zip(paths, languages, strict=True)]
-    check_pairing(sides, paths)
     count = len(sides[0])
     first = max(count - HELD_OUT, count // 2)
     numbers = range(first, count) if split == "val" else range(first)
-    part = [[side[number] for number in numbers] for side in sides]
-    return clean_pairs(part, paths, rules, name=_FOLDER, languages=languages, numbers=numbers)
+    return clean_pairs(sides, paths, rules, name=_FOLDER, languages=languages, numbers=numbers)
 
 
 PARALLEL.register("europarl_de_en")(ParallelReader(read_europarl, ("de", "en"), tokenised=True))

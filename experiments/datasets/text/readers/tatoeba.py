@@ -45,7 +45,7 @@ def read_tatoeba(root: Path, split: str, languages: tuple[str, str], rules: Rule
     # The split is that of the lines as they are: options that leave out pairs do not move others to another split.
     numbers = _tatoeba_split(rows)[split]
     columns = [("en", "de").index(language) for language in languages]
-    sides = [[rows[number][column] for number in numbers] for column in columns]
+    sides = [[row[column] for row in rows] for column in columns]
     return clean_pairs(sides, (path, path), rules, name="tatoeba", languages=languages, numbers=numbers)
 
 

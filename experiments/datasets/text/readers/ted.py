@@ -17,14 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.datasets.text.aligned_text import packed_pair, read_packed_lines
-from experiments.datasets.text.parallel_text import (
-    PARALLEL,
-    ParallelReader,
-    ParallelText,
-    Rules,
-    check_pairing,
-    clean_pairs,
-)
+from experiments.datasets.text.parallel_text import PARALLEL, ParallelReader, ParallelText, Rules, clean_pairs
 from experiments.datasets.text.readers.iwslt14 import distinct, read_iwslt14
 
 EVERY = 4  # of so many held-out pairs one is for validation
@@ -47,11 +40,9 @@ def _extra(folder: Path, languages: tuple[str, str], rules: Rules) -> ParallelTe
     """The further pairs that are whole."""
     paths = packed_pair(folder, "train", languages, of="TED talks")
     sides = [read_packed_lines(path) for path in paths]
-    check_pairing(sides, paths)
-    pairs = zip(*sides, strict=True)
+    pairs = zip(*sides, strict=False)  # sides that differ in length are refused below
     whole = [number for number, pair in enumerate(pairs) if not any(_GAP.search(line) for line in pair)]
-    kept = [[side[number] for number in whole] for side in sides]
-    text = clean_pairs(kept, paths, rules, name=_FOLDER, languages=languages, numbers=whole)
+    text = clean_pairs(sides, paths, rules, name=_FOLDER, languages=languages, numbers=whole)
     gaps = len(sides[0]) - len(whole)
     return replace(text, skipped=text.skipped | ({"gaps": gaps} if gaps else {}))
 
