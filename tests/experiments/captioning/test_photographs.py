@@ -10,20 +10,19 @@ import torch
 from PIL import Image
 
 from experiments.captioning import data
-from experiments.captioning.config import COMMANDS
 from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import describe
 from experiments.captioning.model import load_trained, read_config
 from experiments.datasets.images.image_features import encode
 from experiments.datasets.images.region_captions import own_photograph
-from experiments.harness.cli import run_commands
-from tests.experiments.captioning.tiny_captions import colour_encoder, small_scenes, tiny_options, write_flickr8k
+from tests.experiments.captioning.tiny_captions import (
+    colour_encoder,
+    command_line,
+    small_scenes,
+    tiny_options,
+    write_flickr8k,
+)
 from tests.experiments.datasets.hostile.pictures import BAD_PHOTOGRAPHS, write_photograph
-
-
-def command_line(*arguments):
-    return run_commands(COMMANDS, name="experiments.captioning", arguments=arguments)
-
 
 # an untrained network writes any character, and not every font has it
 pytestmark = pytest.mark.filterwarnings("ignore:Glyph")

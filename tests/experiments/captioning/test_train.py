@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import experiments.sequence.evaluation
-from experiments.captioning.config import COMMANDS
 from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import DEFINITIONS, batches
 from experiments.captioning.figures import attention_figure, uncertainty_figure, view_caption
@@ -22,7 +21,6 @@ from experiments.datasets.images.region_captions import EncodedCaptions, OneCapt
 from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.files import UserError
-from experiments.harness.cli import run_commands
 from experiments.sequence.alignments import BatchAlignment, align_batch
 from experiments.sequence.model import SequenceTraining, perplexity
 from experiments.sequence.uncertainty import word_uncertainty
@@ -32,11 +30,7 @@ from models.decoding import Inference
 from models.decoding.next_word import next_word_mixture
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
 from pyro_attention.analysis import decompose_uncertainty
-from tests.experiments.captioning.tiny_captions import SIZES, TINY, small_scenes, tiny_options
-
-
-def command_line(*arguments):
-    return run_commands(COMMANDS, name="experiments.captioning", arguments=arguments)
+from tests.experiments.captioning.tiny_captions import SIZES, TINY, command_line, small_scenes, tiny_options
 
 
 @pytest.fixture(autouse=True)

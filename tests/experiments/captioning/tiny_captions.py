@@ -10,8 +10,10 @@ import torch
 from PIL import Image
 
 from experiments.captioning import data as captioning_data
+from experiments.captioning.config import COMMANDS
 from experiments.datasets.images.digit_scenes import digit_scenes
 from experiments.datasets.images.image_features import GridEncoder, Scale
+from experiments.harness.cli import run_commands
 
 TINY = {"vocabulary": 300, "embedding": 8, "hidden": 8, "batch_size": 8, "beam": 2, "max_epochs": 2, "num_samples": 3}
 TINY |= {"progress": False}
@@ -22,6 +24,11 @@ COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220)}
 def small_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the digit scenes be few."""
     monkeypatch.setattr(captioning_data, "_digits", partial(digit_scenes, **SIZES))
+
+
+def command_line(*arguments: object) -> int:
+    """``python -m experiments.captioning`` with these arguments; its exit code."""
+    return run_commands(COMMANDS, name="experiments.captioning", arguments=[str(argument) for argument in arguments])
 
 
 def colour_encoder(_: Path | None) -> GridEncoder:

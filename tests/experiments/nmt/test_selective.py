@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from experiments.datasets.text.batches import EncodedText
-from experiments.harness.cli import run_commands
 from experiments.nmt import selective
-from experiments.nmt.config import COMMANDS
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import Translated, bleu, translate
 from experiments.nmt.model import load_trained
@@ -18,10 +16,7 @@ from experiments.nmt.selective import MEASURES, measured, translation_uncertaint
 from experiments.nmt.selective_config import SelectiveOptions
 from experiments.sequence.model import model_arguments
 from models.decoding.next_word import next_word_log_probs
-
-
-def command_line(*arguments):
-    return run_commands(COMMANDS, name="experiments.nmt", arguments=[str(argument) for argument in arguments])
+from tests.experiments.nmt.tiny_text import command_line
 
 
 @pytest.fixture(scope="module")

@@ -182,19 +182,19 @@ def test_a_finished_run_is_not_trained_again(tmp_path, monkeypatch):
 def test_translate_a_file(trained_folder, tmp_path):
     file = tmp_path / "new.de"
     file.write_text("die Frau lacht .\nein völlig neues Wort 漢字\n")
-    assert command_line("translate", str(trained_folder), str(file)) == 0
+    assert command_line("translate", trained_folder, file) == 0
     assert len((tmp_path / "new.en").read_text().splitlines()) == 2
     # the order of the lines is that of the file
     first = (tmp_path / "new.en").read_text().splitlines()
     file.write_text("ein völlig neues Wort 漢字\ndie Frau lacht .\n")
-    command_line("translate", str(trained_folder), str(file), "--out", str(tmp_path / "turned"))
+    command_line("translate", trained_folder, file, "--out", tmp_path / "turned")
     assert (tmp_path / "turned").read_text().splitlines() == first[::-1]
 
 
 def test_align_a_file(trained_folder, tmp_path, capsys):
     text, out = trained_folder.parent / "text", tmp_path / "out"
     files = [str(text / "test.de"), str(text / "test.en"), "--gold", str(text / "gold.txt")]
-    assert command_line("align", str(trained_folder), *files, "--out", str(out), "--pictures", "2") == 0
+    assert command_line("align", trained_folder, *files, "--out", out, "--pictures", "2") == 0
     assert "AER" in capsys.readouterr().out
     lines = (out / "alignments.txt").read_text().splitlines()
     words = (text / "test.en").read_text().splitlines()
@@ -212,7 +212,7 @@ def test_align_in_both_directions(trained_folder, tmp_path):
     counts = {}
     for method in ("intersection", "union"):
         options = ["--reverse", str(reverse.out), "--symmetrise", method, "--out", str(tmp_path / method)]
-        assert command_line("align", str(trained_folder), *files, *options) == 0
+        assert command_line("align", trained_folder, *files, *options) == 0
         counts[method] = len((tmp_path / method / "alignments.txt").read_text().split())
     assert counts["intersection"] < counts["union"]
 
@@ -234,7 +234,7 @@ def test_error_rates_are_shown_in_per_cent():
 @pytest.mark.parametrize("guide", ["soft", "marginal", "weibull"])
 def test_train_draws_the_first_sentences(guide, tmp_path, capsys):
     options = [*tiny_options(write_text(tmp_path / "text")), "--max-epochs", "1", "--guide", guide, "--k-max", "null"]
-    assert command_line("train", *options, "--out", str(tmp_path / "run")) == 0
+    assert command_line("train", *options, "--out", tmp_path / "run") == 0
     out, err = capsys.readouterr()
     assert all(name in out for name in ("test_ppl", "val_ppl_unigram", "test_relative_entropy", "test_most_frequent"))
     assert "warning: the network predicts words hardly better than their frequencies do" in err  # three updates
@@ -249,7 +249,7 @@ def test_train_draws_the_first_sentences(guide, tmp_path, capsys):
     ],
 )
 def test_evaluate_with_other_options(trained_folder, capsys, options, code, part):
-    assert command_line("evaluate", str(trained_folder), *options) == code
+    assert command_line("evaluate", trained_folder, *options) == code
     assert part in "".join(capsys.readouterr())
 
 
@@ -258,7 +258,7 @@ def test_translate_by_posterior_samples(tmp_path):
     run(config)
     file = tmp_path / "new.de"
     file.write_text("die Frau lacht .\n")
-    assert command_line("translate", str(config.out), str(file), "--samples", "4") == 0
+    assert command_line("translate", config.out, file, "--samples", "4") == 0
     assert len((tmp_path / "new.en").read_text().splitlines()) == 1
 
 
@@ -284,7 +284,7 @@ def assert_one_line(capsys, *parts):
 def test_bad_text(spoil, parts, tmp_path, capsys):
     text = write_text(tmp_path / "text")
     spoil(text)
-    assert command_line("train", *tiny_options(text), "--out", str(tmp_path / "run")) == 1
+    assert command_line("train", *tiny_options(text), "--out", tmp_path / "run") == 1
     assert_one_line(capsys, *parts)
     assert not (tmp_path / "run").exists()
 
@@ -301,23 +301,23 @@ def test_bad_text(spoil, parts, tmp_path, capsys):
     ],
 )
 def test_bad_options(arguments, part, tmp_path, capsys):
-    assert command_line("train", *arguments, "--out", str(tmp_path / "run")) in (1, 2)
+    assert command_line("train", *arguments, "--out", tmp_path / "run") in (1, 2)
     assert_one_line(capsys, part)
 
 
 def test_bad_files(trained_folder, tmp_path, capsys):
     folder, file = str(trained_folder), tmp_path / "new.de"
     file.write_text("gut\n")
-    assert command_line("translate", folder, str(file), "--out", str(file)) == 1
+    assert command_line("translate", folder, file, "--out", file) == 1
     assert_one_line(capsys, "--out")
     assert file.read_text() == "gut\n"
     (tmp_path / "new.en").write_text("good\n")
     gold = tmp_path / "gold.txt"
     gold.write_text("0-5\n")
     files = [str(file), str(tmp_path / "new.en"), "--out", str(tmp_path / "out")]
-    assert command_line("align", folder, *files, "--gold", str(gold)) == 1
+    assert command_line("align", folder, *files, "--gold", gold) == 1
     assert_one_line(capsys, "gold.txt", "line 1", "0-5")
-    assert command_line("translate", str(tmp_path), str(file)) == 1
+    assert command_line("translate", tmp_path, file) == 1
     assert_one_line(capsys, "config.yaml")
 
 
@@ -328,7 +328,7 @@ def test_a_checkpoint_of_another_vocabulary(trained_folder, tmp_path, capsys):
     (config.out / "checkpoints" / "best.safetensors").write_bytes(before)
     file = tmp_path / "new.de"
     file.write_text("gut\n")
-    assert command_line("translate", str(config.out), str(file)) == 1
+    assert command_line("translate", config.out, file) == 1
     assert_one_line(capsys, "vocabulary")
 
 
