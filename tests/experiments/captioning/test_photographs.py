@@ -49,7 +49,7 @@ def test_photographs(tmp_path):
     assert saved["skipped"] == 0
     assert "test_pointing" not in saved
     made = sorted(path.name for path in (tmp_path / "flickr8k" / "cache").iterdir())
-    assert command_line("show", str(tmp_path / "run"), "--images", "[1]") == 0
+    assert command_line("show", tmp_path / "run", "--images", "[1]") == 0
     # another row takes the same features
     other = photograph_options(tmp_path, tmp_path / "soft")
     assert command_line("train", *other, "--guide", "soft") == 0
@@ -70,7 +70,7 @@ def described(tmp_path, monkeypatch):
     points[..., :2], points[..., 2:] = 1, 2
     np.savez(tmp_path / "maps.npz", names=names, classes=["background", "person", "dog"], named=points)
     options = [*photograph_options(tmp_path, tmp_path / "run"), "--encoder", "mobilenet_v2", "--size", "64"]
-    assert command_line("train", *options, "--maps", str(tmp_path / "maps.npz"), "--guide", "weibull") == 0
+    assert command_line("train", *options, "--maps", tmp_path / "maps.npz", "--guide", "weibull") == 0
     return tmp_path / "run"
 
 
@@ -94,7 +94,7 @@ def test_a_photograph_of_ones_own(described, tmp_path, capsys):
     photo = described.parent / "flickr8k" / "Flicker8k_Dataset" / "test1.jpg"
     made = sorted((described.parent / "flickr8k" / "cache").iterdir())
     capsys.readouterr()
-    assert command_line("show", str(described), "--photo", str(photo), "--out", str(tmp_path / "own")) == 0
+    assert command_line("show", described, "--photo", photo, "--out", tmp_path / "own") == 0
     said, *files = capsys.readouterr().out.splitlines()
     assert said == (described / "captions.txt").read_text().splitlines()[1]
     names = [f"weibull-photo-0-{kind}.png" for kind in ("attention", "uncertainty")]
@@ -115,7 +115,7 @@ def test_pictures_have_the_shape_of_the_photograph(described):
 def test_bad_photographs_of_ones_own(content, message, tmp_path, capsys):
     (tmp_path / "config.yaml").write_text("dataset: flickr8k\n")
     photo = write_photograph(tmp_path, content)
-    assert command_line("show", str(tmp_path), "--photo", str(photo)) == 1
+    assert command_line("show", tmp_path, "--photo", photo) == 1
     assert_one_line(capsys, message)
 
 
@@ -142,7 +142,7 @@ def test_bad_weights_and_maps_stop_the_run_before_it_starts(write, arguments, me
     write_flickr8k(tmp_path)
     write(tmp_path / "file.npz")
     options = photograph_options(tmp_path, tmp_path / "run")
-    assert command_line("train", *options, *arguments, str(tmp_path / "file.npz")) == 1
+    assert command_line("train", *options, *arguments, tmp_path / "file.npz") == 1
     assert_one_line(capsys, message)
     assert not (tmp_path / "run").exists()
 
@@ -214,5 +214,5 @@ def test_a_features_cache_of_another_encoder(tmp_path, capsys):
     ],
 )
 def test_bad_options(arguments, part, tmp_path, capsys):
-    assert command_line("train", *arguments, "--no-progress", "--out", str(tmp_path / "run")) in (1, 2)
+    assert command_line("train", *arguments, "--no-progress", "--out", tmp_path / "run") in (1, 2)
     assert_one_line(capsys, part)

@@ -126,12 +126,12 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys
         return step(self, batch, batch_idx)
 
     monkeypatch.setattr(SequenceTraining, "training_step", interrupted)
-    assert command_line("train", *options, "--out", str(tmp_path / "stopped")) == 130
+    assert command_line("train", *options, "--out", tmp_path / "stopped") == 130
     assert "--resume" in capsys.readouterr().err
     monkeypatch.setattr(SequenceTraining, "training_step", step)
     assert not (tmp_path / "stopped" / "metrics.json").exists()
-    assert command_line("train", *options, "--out", str(tmp_path / "stopped"), "--resume") == 0
-    assert command_line("train", *options, "--out", str(tmp_path / "whole")) == 0
+    assert command_line("train", *options, "--out", tmp_path / "stopped", "--resume") == 0
+    assert command_line("train", *options, "--out", tmp_path / "whole") == 0
     resumed, expected = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("stopped", "whole"))
     for metrics in (resumed, expected):
         del metrics["step_ms"], metrics["definitions"]
@@ -235,15 +235,15 @@ def test_pointing_of_known_weights(monkeypatch, finished):
 @pytest.mark.parametrize("guide", ["weibull", "soft", "hard_enum", "categorical_sample", "dirichlet"])
 def test_show(guide, tmp_path, finished, capsys):
     folder = finished(guide=guide, max_epochs=1)
-    assert command_line("show", str(folder), "--images", "[0, 2]", "--html", "--out", str(tmp_path / "pictures")) == 0
+    assert command_line("show", folder, "--images", "[0, 2]", "--html", "--out", tmp_path / "pictures") == 0
     names = {f"{guide}-{image}-{kind}.png" for image in (0, 2) for kind in ("attention", "uncertainty")}
     names |= {"captions.html"}
     assert {path.name for path in (tmp_path / "pictures").iterdir()} == names
-    assert command_line("show", str(folder), "--photo", "my.jpg") == 1
+    assert command_line("show", folder, "--photo", "my.jpg") == 1
     assert "a photograph is not (dataset is digits)" in capsys.readouterr().err
-    assert command_line("show", str(folder), "--images", "[99]") == 1
+    assert command_line("show", folder, "--images", "[99]") == 1
     assert "no test image 99" in capsys.readouterr().err
-    assert command_line("show", str(tmp_path / "nothing")) == 1
+    assert command_line("show", tmp_path / "nothing") == 1
     assert "config.yaml" in capsys.readouterr().err
 
 
