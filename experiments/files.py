@@ -29,6 +29,7 @@ __all__ = [
     "unwritable",
     "user_errors",
     "write_atomic",
+    "write_text",
 ]
 
 MOST_JSON_BYTES = 2**28  # JSON takes many times its size in memory; COCO's captions have 144 MB
@@ -90,6 +91,11 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     finally:
         with suppress(OSError):
             partial.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8 as :func:`write_atomic` does."""
+    write_atomic(path, lambda file: file.write(text.encode()))
 
 
 def remove_partials(path: Path) -> None:

@@ -1,7 +1,7 @@
 """Two ablations of Bayesian attention: a KL that is sampled, and attention weights that are plain Gaussians.
 
 python -m experiments.kl_estimators
-python -m experiments.kl_estimators --kl-weight 0.01 --results experiments/RESULTS.md
+python -m experiments.kl_estimators --kl-weight 0.01 --results experiments/results
 """
 
 from experiments.harness.cli import launch

@@ -1,4 +1,4 @@
-"""Normalisers of attention, deterministic and Bayesian: pretraining, then fine-tuning, as a section of RESULTS.md.
+"""Normalisers of attention, deterministic and Bayesian: pretraining, then fine-tuning.
 
 python -m experiments.pretrain_table --dataset english --data-root DIR
 """

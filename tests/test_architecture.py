@@ -19,11 +19,11 @@ LONGEST_LAUNCHER = 40  # of a command beside the packages of experiments
 # A box is one of these packages, a package inside experiments, or "commands": the modules beside those packages.
 LIBRARY = {"pyro_attention": set(), "models": {"pyro_attention"}, "guides": {"pyro_attention"}}
 TASKS = {"graph", "nmt", "captioning", "pretrain", "finetune", "mode_collapse", "vqa", "headlines"}
-TASK = {*LIBRARY, "files", "harness", "reporting", "datasets"}
+TASK = {*LIBRARY, "files", "harness", "report", "datasets"}
 ALLOWED = LIBRARY | {
     "files": {*LIBRARY},
-    "reporting": {*LIBRARY, "files"},
-    "harness": {*LIBRARY, "files", "reporting"},
+    "report": {*LIBRARY, "files"},
+    "harness": {*LIBRARY, "files", "report"},
     "datasets": {*LIBRARY, "files"},
     "sequence": TASK,
     "graph": TASK,

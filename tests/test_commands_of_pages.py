@@ -15,10 +15,10 @@ from contextlib import chdir
 from dataclasses import replace
 
 import pytest
+from experiments.report.page import RESULTS
 
 from experiments.benchmarks import memory
 from experiments.graph import search, studies
-from experiments.reporting.page import RESULTS
 from tests.experiments.training_scripts import small_data  # noqa: F401 (a fixture)
 from tests.pages.commands import CHAINS
 from tests.pages.data import write_files

@@ -10,7 +10,7 @@ if __name__ == "__main__":  # ahead of the other imports, which --help does not 
     )
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
@@ -26,8 +26,11 @@ from experiments.benchmarks.timing import Timing, threads_text
 from experiments.files import UserError, write_atomic
 from experiments.harness.folder import exclusive, open_results
 from experiments.harness.results import write_environment
-from experiments.reporting.page import hardware, update_section
-from experiments.reporting.tables import as_table, markdown_table
+from experiments.report.columns import Row
+from experiments.report.report import Part, Report
+from experiments.report.results import source_of, write_results
+from experiments.report.statistics import Estimate
+from experiments.report.tables import as_table
 
 SCRIPT = "experiments.benchmarks"
 Results = dict[Name, dict[str, Timing]]
@@ -69,8 +72,9 @@ def _run_on(device: torch.device, config: BenchmarkConfig) -> None:
     _guard(results, environment, update=config.update)
     if config.results is not None:
         threads = f"-{environment['threads']}-threads" if config.threads is not None else ""
-        section = f"benchmarks{threads}" if device.type == "cpu" else "benchmarks-gpu"
-        update_section(config.results, section, _section(results, config, hardware([path.parent])))
+        study = f"benchmarks{threads}" if device.type == "cpu" else "benchmarks-gpu"
+        source = source_of([path.parent], _command(config), threads_text())
+        print(write_results(config.results, Report("Benchmarks", study, list(_parts(results, config))), source))
 
 
 def _guard(results: Results, environment: Mapping[str, Any], *, update: bool) -> None:
@@ -83,30 +87,33 @@ def _guard(results: Results, environment: Mapping[str, Any], *, update: bool) ->
         print(f"{RATIOS} updated")
 
 
-def _rows(timings: Mapping[str, Timing], *, head: str = "contestant") -> list[dict[str, str]]:
+def _rows(timings: Mapping[str, Timing], *, head: str = "contestant") -> list[Row]:
     return [
         {
             head: contestant,
-            "ratio": f"{timing.ratio:.2f}",
+            "ratio": Estimate(timing.ratio),
             "10-90 % of the ratio": f"{timing.ratio_low:.2f} - {timing.ratio_high:.2f}",
-            "median ms": f"{timing.median:.2f}",
+            "median ms": Estimate(timing.median),
         }
         for contestant, timing in timings.items()
     ]
 
 
-def _section(results: Results, config: BenchmarkConfig, machine: str) -> str:
-    """Markdown of the section: a table for each benchmark."""
+def _command(config: BenchmarkConfig) -> str:
     options = {"rounds": config.rounds, "threads": config.threads}
     given = "".join(f" --{option} {value}" for option, value in options.items() if value is not None)
-    parts = [
-        f"## Benchmarks\n\n`python -m experiments.benchmarks{given}`, on {machine}, {threads_text()}."
-        f"\n\nTimes are medians over interleaved rounds, ratios medians of the "
-        f"ratio to the reference in the same round: the first row, or the last row before whose ratio is 1."
-    ]
-    if not torch.cuda.is_available():
-        parts.append("No GPU was at hand; `python -m experiments.benchmarks.fused_attention` times the kernels on one.")
+    return f"python -m experiments.benchmarks{given}"
+
+
+def _parts(results: Results, config: BenchmarkConfig) -> Iterator[Part]:
+    """A table for each benchmark."""
+    gpu = "" if torch.cuda.is_available() else (
+        "\n\nNo GPU was at hand; `python -m experiments.benchmarks.fused_attention` times the kernels on one."
+    )  # fmt: skip
+    yield Part(
+        text="Times are medians over interleaved rounds, ratios medians of the ratio to the reference in the same "
+        f"round: the first row, or the last row before whose ratio is 1.{gpu}"
+    )
     for name, timings in results.items():
         rounds = config.rounds or BENCHMARKS[name].rounds
-        parts.append(f"### {name}\n\n{BENCHMARKS[name].text} {rounds} rounds.\n\n{markdown_table(_rows(timings))}")
-    return "\n\n".join(parts)
+        yield Part(name, f"{BENCHMARKS[name].text} {rounds} rounds.", rows=_rows(timings))

@@ -89,8 +89,8 @@ def run(config: AlignmentSchemesConfig) -> dict[str, float]:
         f"precision in the same round (10-90 %); memory at the peak beyond that before."
     )
     report.publish(
-        SCRIPT, metrics, QUANTITIES, rows, out=config.out, page=config.results,
-        section="alignment-schemes", title="Training steps by inference scheme", text=text,
+        SCRIPT, metrics, QUANTITIES, rows, out=config.out, results=config.results,
+        name="alignment-schemes", title="Training steps by inference scheme", text=text,
         command=command_line(SCRIPT, config, always=("rounds",)),
     )  # fmt: skip
     return metrics

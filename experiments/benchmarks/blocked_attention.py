@@ -71,8 +71,8 @@ Beside them torch's softmax attention of the same shapes, without anything Bayes
 interleaved rounds, ratios to torch's softmax attention in the same round; memory at the peak beyond that before, each
 in a fresh process."""
     report.publish(
-        SCRIPT, metrics, QUANTITIES, _rows(metrics, config.lengths), out=config.out, page=config.results,
-        section="blocked_attention", title="Blocked attention", text=text,
+        SCRIPT, metrics, QUANTITIES, _rows(metrics, config.lengths), out=config.out, results=config.results,
+        name="blocked_attention", title="Blocked attention", text=text,
         command=command_line(SCRIPT, config, always=("rounds",)),
         figure=_figure(metrics, config.lengths), caption="Time and peak memory against the number of positions",
     )  # fmt: skip

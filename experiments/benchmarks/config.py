@@ -40,7 +40,7 @@ class BenchmarkConfig:
         device: Where to compute; auto takes the CPU, and then a GPU where there is one.
         out: Folder for benchmarks.json and environment.json, in a folder for each device.
         update: Make these the committed ratios, experiments/benchmarks/ratios.json, that later runs are compared with.
-        results: Page whose section on this is written; none when omitted.
+        results: Folder for the published numbers; none when omitted.
     """
 
     name: Name | None = None
@@ -59,7 +59,7 @@ class MeasuringOptions:
     Args:
         rounds: Rounds that count.
         threads: Threads of torch; its own choice when omitted.
-        results: Page whose section on this is written; a picture goes into pictures/ beside it. None when omitted.
+        results: Folder for the published numbers and, in pictures/, the picture; none when omitted.
     """
 
     rounds: PositiveInt = 5
@@ -129,7 +129,7 @@ class FusedConfig:
         causal: Let no position attend to later ones.
         rounds: Rounds that count.
         out: Folder for metrics.json and environment.json.
-        results: Page whose section on this is written; none when omitted.
+        results: Folder for the published numbers; none when omitted.
     """
 
     lengths: tuple[PositiveInt, ...] = (4096, 16384)
@@ -153,7 +153,6 @@ class RingConfig:
         heads: Number of heads.
         width: Width of a head.
         half: Whether queries, keys and values are in half precision, else in float32.
-        results: Page whose section on this is written; none when omitted.
     """
 
     positions: PositiveInt = 2**20
@@ -161,7 +160,6 @@ class RingConfig:
     heads: PositiveInt = 16
     width: PositiveInt = 64
     half: bool = True
-    results: Path | None = None
 
 
 EDGES = (20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000)
@@ -175,8 +173,7 @@ class ScalingConfig:
         data_root: Folder of the data sets, for planetoid/pubmed_topology.npz; $PYRO_ATTENTION_DATA, else
             ~/.cache/pyro_attention when omitted. Without that file a random graph of PubMed's size is measured.
         out: Folder for metrics.json, environment.json and graph_scaling.png.
-        results: Page with the section graph-scaling, experiments/RESULTS.md when omitted; its picture is written to
-            pictures/ beside the page.
+        results: Folder for the published numbers and, in pictures/, the picture; experiments/results when omitted.
         max_edges: Edges of the largest random graph.
         max_memory: GB that one measurement may take; layers that would need more are left out.
         rounds: Rounds that count; large graphs get fewer.

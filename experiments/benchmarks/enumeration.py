@@ -115,8 +115,8 @@ def run(config: EnumerationConfig) -> dict[str, float]:
         f"round (10-90 %); memory at the peak beyond that before, median of three processes."
     )
     report.publish(
-        SCRIPT, metrics, QUANTITIES, rows, out=config.out, page=config.results,
-        section="enumeration", title="Exact enumeration of alignments", text=text,
+        SCRIPT, metrics, QUANTITIES, rows, out=config.out, results=config.results,
+        name="enumeration", title="Exact enumeration of alignments", text=text,
         command=command_line(SCRIPT, config, always=("rounds",)),
     )  # fmt: skip
     return metrics

@@ -73,8 +73,8 @@ def run(config: FusedConfig) -> dict[str, float]:
         f"CUDA events, ratios to softmax attention in the same round (10-90 %); memory at the peak beyond that before."
     )
     report.publish(
-        SCRIPT, metrics, QUANTITIES, rows, out=config.out, page=config.results, device="cuda",
-        section="fused_attention", title="Fused attention", text=text,
+        SCRIPT, metrics, QUANTITIES, rows, out=config.out, results=config.results, device="cuda",
+        name="fused_attention", title="Fused attention", text=text,
         command=command_line(SCRIPT, config, always=("lengths", "width", "dtype", "heads", "batch", "rounds")),
     )  # fmt: skip
     return metrics

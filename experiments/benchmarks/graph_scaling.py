@@ -28,7 +28,7 @@ from experiments.benchmarks.timing import with_spread
 from experiments.files import UserError
 from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive
-from experiments.reporting.page import RESULTS
+from experiments.report.results import RESULTS
 
 __all__ = ["findings", "rows", "run", "topology"]
 
@@ -67,7 +67,7 @@ def run(config: ScalingConfig) -> dict[str, float]:
     text, notes = _texts(at_pubmed, growing)
     report.publish(
         SCRIPT, metrics, QUANTITIES | SLOPES, rows(metrics, at_pubmed, growing),
-        out=config.out, page=config.results or RESULTS, section="graph-scaling",
+        out=config.out, results=config.results or RESULTS, name="graph-scaling",
         title="Graph attention against the size of the graph", text=text,
         command=f"{command_line(SCRIPT, config)} --data-root DIR",
         figure=_figure(metrics, at_pubmed, growing), caption="Time and peak memory against the number of edges",

@@ -90,7 +90,7 @@ memory at the peak beyond that before, each in a fresh process."""
     told = finding(metrics[f"{size}/Weibull/ratio"])
     print(told)
     report.publish(
-        SCRIPT, metrics, QUANTITIES, rows, out=config.out, page=config.results, section="mcan", title="MCAN", text=text,
+        SCRIPT, metrics, QUANTITIES, rows, out=config.out, results=config.results, name="mcan", title="MCAN", text=text,
         command=command_line(SCRIPT, config, always=("rounds",)), notes=told,
     )  # fmt: skip
     return metrics

@@ -14,9 +14,11 @@ from tqdm import tqdm
 from experiments.benchmarks.timing import Timing, threads_text, with_spread
 from experiments.harness.folder import open_results
 from experiments.harness.results import write_environment, write_metrics
-from experiments.reporting.figures import save
-from experiments.reporting.page import hardware, update_section
-from experiments.reporting.tables import as_table, markdown_table
+from experiments.report.columns import Row
+from experiments.report.figures import save
+from experiments.report.report import Part, Report
+from experiments.report.results import source_of, write_results
+from experiments.report.tables import as_table
 
 __all__ = ["growth_figure", "open_folder", "progress", "publish", "quantities", "rows_by_size", "sized_metrics"]
 
@@ -58,14 +60,14 @@ def sized_metrics(size: str, times: Mapping[Name, Timing], peaks: Mapping[Name, 
 
 def rows_by_size(
     metrics: Mapping[str, float], head: str, sizes: Mapping[str, str], contestants: Sequence[str], *, digits: int = 0
-) -> list[dict[str, str]]:
+) -> list[Row]:
     """A row for each size, as metrics name it, with what the first column shows; "-" where a contestant was left out.
 
     The first contestant is the reference, whose ratio is not shown.
     """
-    rows = []
+    rows = list[Row]()
     for size, shown in sizes.items():
-        row = {head: shown}
+        row: Row = {head: shown}
         for name in contestants:
             ms, ratio, memory = (f"{size}/{name}/{quantity}" for quantity in ("ms", "ratio", "peak_mb"))
             row[f"{name} ms"] = f"{metrics[ms]:.{digits}f}" if ms in metrics else "-"
@@ -114,11 +116,11 @@ def publish(
     script: str,
     metrics: Mapping[str, float],
     definitions: Mapping[str, str],
-    rows: Sequence[Mapping[str, str]],
+    rows: Sequence[Row],
     *,
     out: Path,
-    page: Path | None,
-    section: str,
+    results: Path | None,
+    name: str,
     title: str,
     command: str,
     text: str,
@@ -127,21 +129,22 @@ def publish(
     caption: str = "",
     notes: str = "",
 ) -> None:
-    """Write metrics.json, environment.json and the picture into a folder, print the table, and write the section.
+    """Write metrics.json, environment.json and the picture into a folder, print the table, and publish both if asked.
 
-    The definitions are by the last part of the names of the metrics. The section has a heading, the command that
-    repeats the run, the text, the table, the picture (in pictures/ beside the page) with its caption, and notes.
+    The definitions are by the last part of the names of the metrics. Published are the command that repeats the run,
+    the text, the table, the picture with its caption, and notes.
     """
     write_environment(out, torch.device(device), script=script)
     write_metrics(out, metrics, {name: definitions[name.rpartition("/")[2]] for name in metrics})
     print(as_table(rows), out / "metrics.json", sep="\n")
-    picture = Path("pictures", f"{script.rpartition('.')[2]}.png")
-    if figure is not None:
-        for path in (out / picture.name, *([page.parent / picture] if page is not None else [])):
-            print(save(figure, path))
-    if page is not None:
-        machine = hardware([out]) + (f", {threads_text()}" if device == "cpu" else "")
-        shown = "" if figure is None else f"![{caption}]({picture.as_posix()})"
-        parts = f"## {title}", f"`{command}`, on {machine}.", text, markdown_table(rows), shown, notes
-        update_section(page, section, "\n\n".join(part for part in parts if part))
-        print(page)
+    picture = f"{script.rpartition('.')[2]}.png"
+    for folder in (out, *([] if results is None else [results / "pictures"])):
+        if figure is not None:
+            print(save(figure, folder / picture))
+    if results is not None:
+        parts = [Part(text=text, rows=rows)]
+        if figure is not None:
+            parts.append(Part(picture=results / "pictures" / picture, caption=caption))
+        parts += [Part(text=notes)] * bool(notes)
+        source = source_of([out], command, threads_text() if device == "cpu" else "")
+        print(write_results(results, Report(title, name, parts), source))

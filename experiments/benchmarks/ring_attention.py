@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from experiments.benchmarks.config import RingConfig
 from experiments.files import UserError
 from experiments.harness.cli import command_line
-from experiments.reporting.page import update_section
-from experiments.reporting.tables import markdown_table
+from experiments.report.tables import markdown_table
 
 __all__ = ["Ring", "run", "section"]
 
@@ -108,11 +107,8 @@ class Ring:
 
 
 def run(config: RingConfig) -> None:
-    """Print the table, and write it into a page if one is given."""
-    text = section(config)
-    print(text)
-    if config.results is not None:
-        update_section(config.results, "ring_attention", text)
+    """Print the table."""
+    print(section(config))
 
 
 def section(config: RingConfig) -> str:

@@ -141,7 +141,7 @@ model under Soft, the original with eager and with fused (sdpa) attention, and t
 priors. Medians of {config.rounds} interleaved rounds, ratios to soft attention in the same round; memory at the peak
 beyond that before, each in a fresh process."""
     report.publish(
-        SCRIPT, metrics, QUANTITIES, _rows(metrics), out=config.out, page=config.results, section="transformer",
+        SCRIPT, metrics, QUANTITIES, _rows(metrics), out=config.out, results=config.results, name="transformer",
         title="A pretrained transformer", command=command_line(SCRIPT, config, always=("rounds",)), text=text,
     )  # fmt: skip
     return metrics

@@ -1,7 +1,7 @@
 """Compare inference schemes for the attention of a captioning model: a table, pictures and a report.
 
 python -m experiments.compare --task captioning
-python -m experiments.compare --task captioning --dataset flickr8k --results experiments/RESULTS.md
+python -m experiments.compare --task captioning --dataset flickr8k --results experiments/results
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from experiments.datasets.images.region_captions import RegionCaptions
 from experiments.files import read_text, user_errors
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Sweep, Trainings
-from experiments.reporting.columns import Column, Runs, summary_rows
-from experiments.reporting.report import Part, Report
+from experiments.report.columns import Column, Runs, summary_rows
+from experiments.report.report import Part, Report
 from experiments.sequence.compare import protocol, scheme_config, train_schemes
 
 __all__ = ["SCHEMES", "CompareCaptions", "run"]

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from experiments.captioning.model import Trained
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
-from experiments.reporting.figures import overlay, printable, save
-from experiments.reporting.report import Part
+from experiments.report.figures import overlay, printable, save
+from experiments.report.report import Part
 from experiments.sequence.alignments import align_batch, predicts_by_posterior
 from experiments.sequence.uncertainty import word_uncertainty
 from pyro_attention.analysis import merge_pieces
@@ -148,5 +148,5 @@ def caption_sections(
         view = view_caption(trained, data, image, captions[image])
         for kind, draw in (("attention", attention_figure), ("uncertainty", uncertainty_figure)):
             path = save(draw(view, title=f"{name}: {captions[image]}"), folder / f"{name}-{image}-{kind}.png")
-            parts.append(Part(f"{name}, image {image}: {kind}", captions[image], picture=path, page=False))
+            parts.append(Part(f"{name}, image {image}: {kind}", captions[image], picture=path, published=False))
     return parts

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from experiments.datasets.text.batches import Batch
-from experiments.reporting.statistics import summarise
+from experiments.report.statistics import summarize
 from experiments.sequence.model import AnyTrained
 from pyro_attention.posterior.predictive import seeded
 
@@ -81,7 +81,7 @@ def gradient_noise(trained: AnyTrained, batch: Batch, *, kl_weight: float, pairs
             found.setdefault("gradient_square", []).append(product.item())
     metrics: dict[str, float] = {}
     for name, values in found.items():
-        summary = summarise(values)
+        summary = summarize(values)
         metrics |= {name: summary.mean, f"{name}_error": summary.standard_error}
     ratio, error = _ratio(found["loss_variance_sampled"], found["loss_variance_closed_form"])
     return metrics | {"loss_variance_ratio": ratio, "loss_variance_ratio_error": error}
@@ -97,9 +97,9 @@ def _flat_gradient(term: Tensor, parameters: Sequence[Tensor]) -> Tensor:
 
 def _ratio(above: list[float], below: list[float]) -> tuple[float, float]:
     """Ratio of two means over the same pairs, and its standard error by the delta method."""
-    mean = summarise(below).mean
+    mean = summarize(below).mean
     if mean == 0:
         return math.nan, math.nan
-    ratio = summarise(above).mean / mean
+    ratio = summarize(above).mean / mean
     rest = [a - ratio * b for a, b in zip(above, below, strict=True)]
-    return ratio, summarise(rest).standard_error / mean
+    return ratio, summarize(rest).standard_error / mean

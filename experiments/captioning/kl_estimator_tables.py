@@ -7,7 +7,7 @@ from statistics import fmean
 
 from experiments.captioning import evaluation as captioning_evaluation
 from experiments.captioning import gradient_noise
-from experiments.reporting.columns import Column, Row, Runs
+from experiments.report.columns import Column, Row, Runs
 
 __all__ = ["DEFINITIONS", "Noise", "RunsByEstimator", "flat_metrics", "noise_rows", "training_rows"]
 

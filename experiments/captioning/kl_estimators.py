@@ -19,7 +19,7 @@ from experiments.harness.folder import exclusive
 from experiments.harness.options import options_of
 from experiments.harness.parallel import run_all
 from experiments.harness.sweep import Key, Sweep
-from experiments.reporting.report import Part, Report
+from experiments.report.report import Part, Report
 
 __all__ = ["CompareEstimators", "run"]
 

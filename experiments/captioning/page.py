@@ -11,7 +11,7 @@ from torch import Tensor
 from experiments.captioning.model import Trained
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
 from experiments.files import user_errors, write_atomic
-from experiments.reporting.tables import element
+from experiments.report.tables import element
 from experiments.sequence.alignments import align_batch
 from pyro_attention.analysis import merge_pieces
 from pyro_attention.viewer import RegionView, document, fragment

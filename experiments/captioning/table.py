@@ -1,4 +1,4 @@
-"""Train the rows of the paper's table of captions on photographs, and write a section of RESULTS.md."""
+"""Train the rows of the paper's table of captions on photographs, and write results/."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from experiments.datasets.images.region_captions import RegionCaptions
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Key, Sweep, Trainings, best_settings
-from experiments.reporting.page import RESULTS
-from experiments.reporting.report import Part, Report
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS
 from experiments.sequence.compare import train_schemes
 
 __all__ = ["run"]
@@ -31,7 +31,7 @@ Setting = Mapping[str, float]
 
 @exclusive
 def run(config: TableConfig) -> dict[str, float]:
-    """Train what is not trained yet, print the table and the pictures, and write a section of RESULTS.md.
+    """Train what is not trained yet, print the table and the pictures, and write results/.
 
     Returns:
         ``"<row>/<metric>"`` to its mean over seeds.

@@ -11,8 +11,8 @@ from experiments.captioning.rows import LEGEND, PAPER, features_text, floor_text
 from experiments.captioning.uncertainty import DOUBTS
 from experiments.datasets.images.region_captions import RegionCaptions
 from experiments.harness.sweep import Key, Trainings
-from experiments.reporting.columns import Column, Row, Runs, columns_of, summary_rows
-from experiments.reporting.report import Part
+from experiments.report.columns import Column, Row, Runs, columns_of, summary_rows
+from experiments.report.report import Part
 
 __all__ = ["table_parts"]
 
@@ -116,7 +116,7 @@ def _compared(runs: Mapping[str, Runs]) -> list[Row]:
         cells: Row = {"row": row}
         for column in shown:
             cells[column.name] = column.cell(found)
-            difference = column.difference(found, runs["soft"]).text(column.digits)
+            difference = column.difference(found, runs["soft"], "soft")
             cells[f"{column.name}: difference"] = "" if row == "soft" else difference
         rows.append(cells | {"paper": PAPER.get(row, "")})
     return rows

@@ -13,7 +13,7 @@ from experiments.datasets.images.region_captions import EncodedCaptions, OneCapt
 from experiments.files import user_errors
 from experiments.harness.extension import open_training
 from experiments.harness.folder import exclusive
-from experiments.reporting.tables import metrics_table
+from experiments.report.tables import metrics_table
 from experiments.sequence.evaluation import train_and_save
 from experiments.sequence.learned import print_verdict
 

@@ -20,7 +20,7 @@ from experiments.finetune.metrics import METRICS, definition, glue_scores
 from experiments.finetune.model import FineTuned, predictions
 from experiments.finetune.out_of_domain import MEASURES, auroc_scores
 from experiments.harness.training import FITTED
-from experiments.reporting.classification import SCALED_SCORES, SCORES, score, score_scaled
+from experiments.report.classification import SCALED_SCORES, SCORES, score, score_scaled
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, max_probability, selective_accuracy
 from pyro_attention.posterior.predictive import Noise, seeded
 

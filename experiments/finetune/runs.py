@@ -17,7 +17,7 @@ from experiments.finetune.config import GlueConfig, GlueName, ManyRuns, RowOptio
 from experiments.finetune.metrics import weighted_score
 from experiments.finetune.rows import ROWS, SEARCHED
 from experiments.harness.sweep import Trainings
-from experiments.reporting.statistics import Difference
+from experiments.report.statistics import Difference
 
 __all__ = ["example_difference", "resampled_difference", "resamples", "row_options", "run_options", "saved_predictions"]
 
@@ -94,7 +94,7 @@ def resampled_difference(
         found.append(factor * (ours - others))
     mean = np.mean(found, 0)
     low, high = np.quantile(mean[1:], (0.025, 0.975))
-    return Difference(float(mean[0]), float(low), float(high), float("nan"))
+    return Difference(float(mean[0]), float(low), float(high), over="items")
 
 
 @lru_cache(maxsize=1)

@@ -12,9 +12,9 @@ from experiments.finetune.rows import GRIDS, check_rows
 from experiments.finetune.runs import run_options
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Sweep, best_settings
-from experiments.reporting.columns import Row
-from experiments.reporting.page import RESULTS
-from experiments.reporting.report import Part, Report
+from experiments.report.columns import Row
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS
 
 __all__ = ["GlueSearchConfig", "run"]
 

@@ -17,10 +17,9 @@ from experiments.finetune.runs import run_options
 from experiments.finetune.table import columns
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Sweep, Trainings
-from experiments.reporting.columns import Column, Row, columns_of
-from experiments.reporting.page import RESULTS
-from experiments.reporting.report import Part, Report
-from experiments.reporting.statistics import paired_difference
+from experiments.report.columns import Cell, Column, Row, columns_of
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS
 
 __all__ = ["STUDIES", "GlueStudyConfig", "Study", "run"]
 
@@ -118,16 +117,16 @@ def _rows(study: Study, trainings: Trainings[GlueConfig], task: GlueName, shown:
             runs = trainings.runs(trained_row(row), level)
             all_columns = [*_areas(row), *columns(task, kind_of(row))]
             column = next(one for one in all_columns if one.name == first.name)
-            difference = "" if row == BASELINE else _difference(column, runs, first, trainings.runs(BASELINE, level))
+            difference: Cell = (
+                ""
+                if row == BASELINE
+                else column.difference(runs, trainings.runs(BASELINE, level), BASELINE, other=first)
+            )
             cells: Row = ({study.axis: level} if level else {}) | {"row": row}
             cells |= {one.name: one.cell(runs) for one in columns_of({row: runs}, all_columns)}
             rows.append(cells | {f"{first.name} minus {BASELINE}": difference})
     heads = dict.fromkeys(head for row in rows for head in row)
     return [{head: row.get(head, "-") for head in heads} for row in rows]
-
-
-def _difference(column: Column, runs: Any, other: Column, others: Any) -> str:
-    return paired_difference(column.values(runs), other.values(others)).text(column.digits)
 
 
 def _areas(row: str) -> list[Column]:

@@ -22,10 +22,10 @@ from experiments.finetune.rows import (
 from experiments.finetune.runs import example_difference, run_options
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Sweep, Trainings
-from experiments.reporting.columns import Column, Row, columns_of
-from experiments.reporting.page import RESULTS
-from experiments.reporting.report import Part, Report
-from experiments.reporting.statistics import Difference, paired_difference
+from experiments.report.columns import Column, Row, columns_of
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS
+from experiments.report.statistics import Difference
 
 __all__ = ["GlueTableConfig", "run"]
 
@@ -87,10 +87,9 @@ def columns(task: GlueName, kind: str) -> list[Column]:
 
 def difference(trainings: Trainings[GlueConfig], task: GlueName, row: str) -> Difference:
     """Difference of a row to the baseline in the first metric, seed by seed."""
-    ours, baseline = (
-        columns(task, kind_of(name))[0].values(trainings.runs(task, trained_row(name))) for name in (row, BASELINE)
-    )
-    return paired_difference(ours, baseline)
+    ours, baseline = (columns(task, kind_of(name))[0] for name in (row, BASELINE))
+    runs, others = (trainings.runs(task, trained_row(name)) for name in (row, BASELINE))
+    return ours.difference(runs, others, BASELINE, other=baseline)
 
 
 def _summary(config: GlueTableConfig, trainings: Trainings[GlueConfig], shown: list[str]) -> Part:
@@ -134,7 +133,7 @@ def _differences(trainings: Trainings[GlueConfig], task: GlueName, row: str, met
         return dict.fromkeys(heads, "")
     keys = (task, trained_row(row)), (task, BASELINE)
     resampled = example_difference(trainings, *keys, metric, (kind_of(row), kind_of(BASELINE)), factor=100)
-    return dict(zip(heads, (difference(trainings, task, row).text(), resampled.text()), strict=True))
+    return dict(zip(heads, (difference(trainings, task, row), resampled), strict=True))
 
 
 def _mean_part(config: GlueTableConfig, trainings: Trainings[GlueConfig]) -> Part:

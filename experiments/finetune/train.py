@@ -16,7 +16,7 @@ from experiments.finetune.training import check_model, drop_weights, fit_scored,
 from experiments.harness.folder import exclusive, open_run
 from experiments.harness.results import read_metrics, write_metrics
 from experiments.harness.training import Fitted
-from experiments.reporting.tables import metrics_table
+from experiments.report.tables import metrics_table
 
 __all__ = ["GlueConfig", "run", "run_and_show", "run_folder"]
 

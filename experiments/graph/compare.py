@@ -18,9 +18,9 @@ from experiments.graph.rows import ROWS
 from experiments.harness.folder import exclusive
 from experiments.harness.options import options_of
 from experiments.harness.sweep import Sweep, Trainings
-from experiments.reporting.columns import Column, Row, Runs
-from experiments.reporting.figures import reliability_diagram, save
-from experiments.reporting.report import Part, Report
+from experiments.report.columns import Column, Row, Runs
+from experiments.report.figures import reliability_diagram, save
+from experiments.report.report import Part, Report
 
 __all__ = ["CompareGraphs", "run"]
 
@@ -75,10 +75,10 @@ def _pictures(trainings: Trainings[graph.GraphConfig], folder: Path) -> list[Par
         Part(
             "Is the confidence honest?",
             "Seed 0, test nodes, bins of at least ten; above the diagonal a network is less sure than it could be.",
-            picture=save(reliability_diagram(panels), folder / "reliability.png"), page=False,
+            picture=save(reliability_diagram(panels), folder / "reliability.png"), published=False,
         ),
         Part(
             "Whom does a node attend to, and how sure is the posterior?", caption,
-            picture=save(figure, folder / "neighbourhood.png"), page=False,
+            picture=save(figure, folder / "neighbourhood.png"), published=False,
         ),
     ]  # fmt: skip

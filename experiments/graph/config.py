@@ -149,7 +149,7 @@ class CompareGraphs(GraphOptions, SweepOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig(SweepOptions):
-    """Try every setting of a table's rows and write which is best on the validation nodes into RESULTS.md.
+    """Try every setting of a table's rows and publish which is best on the validation nodes.
 
     Args:
         name: The table whose rows are searched.
@@ -173,7 +173,7 @@ class SearchConfig(SweepOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class StudyConfig(SweepOptions):
-    """Train some rows at several levels of one difficulty, and write a section of RESULTS.md with a picture.
+    """Train some rows at several levels of one difficulty, and publish numbers and a picture.
 
     A graph of the table heterophilous has that table's network and training, any other one that of bam1.
 
@@ -199,7 +199,7 @@ class StudyConfig(SweepOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TableConfig(SweepOptions):
-    """Train the rows of a table and write it into RESULTS.md, with a picture.
+    """Train the rows of a table and publish it, with a picture.
 
     Runs that are complete in the folder are read, not repeated, so seeds can be added later.
 

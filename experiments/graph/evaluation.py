@@ -18,8 +18,8 @@ from experiments.graph.attention import (
 )
 from experiments.graph.model import TrainedGraph
 from experiments.harness.training import FITTED, Fitted
-from experiments.reporting.classification import SCALED_SCORES, SCORES, roc_auc, score, score_scaled
-from experiments.reporting.tables import as_table, metrics_table
+from experiments.report.classification import SCALED_SCORES, SCORES, roc_auc, score, score_scaled
+from experiments.report.tables import as_table, metrics_table
 from pyro_attention import AttentionELBO, Prediction, Soft, predict, sample_posterior
 from pyro_attention.analysis import (
     decompose_uncertainty,

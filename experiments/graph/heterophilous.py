@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from experiments.graph.rows import LEGEND, SEARCHED_CHAMELEON, SEARCHED_TEXAS, settings
 from experiments.graph.tables import AUC, MAIN, Block, Table, sampled, scores
-from experiments.reporting.columns import Column
+from experiments.report.columns import Column
 
 __all__ = ["HETEROPHILOUS"]
 

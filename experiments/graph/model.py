@@ -17,7 +17,7 @@ from experiments.files import user_errors
 from experiments.graph.config import GraphConfig
 from experiments.graph.data import chosen_graph, noise_edges, perturbed
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, load_best, resolve_device, seeded_build
-from experiments.reporting.classification import roc_auc
+from experiments.report.classification import roc_auc
 from guides.schemes import build_normalizer
 from models.gat import GAT
 from models.residual_gat import ResidualGAT

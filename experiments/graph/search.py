@@ -15,9 +15,9 @@ from experiments.graph.tables import Table
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Key, Sweep, best_settings
 from experiments.harness.words import expected_one_of
-from experiments.reporting.columns import Column, Row, Runs
-from experiments.reporting.page import RESULTS
-from experiments.reporting.report import Part, Report
+from experiments.report.columns import Column, Row, Runs
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS
 
 __all__ = ["SearchConfig", "run"]
 

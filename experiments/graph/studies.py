@@ -16,11 +16,11 @@ from experiments.graph.rows import LEGEND, SEARCHED, SEARCHED_CHAMELEON, setting
 from experiments.graph.tables import TABLES
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Sweep, Trainings
-from experiments.reporting.columns import Column, Row
-from experiments.reporting.figures import panels, save
-from experiments.reporting.page import RESULTS
-from experiments.reporting.report import Part, Report
-from experiments.reporting.statistics import summarise
+from experiments.report.columns import Column, Row
+from experiments.report.figures import panels, save
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS
+from experiments.report.statistics import summarize
 
 __all__ = ["STUDIES", "Study", "StudyConfig", "run"]
 
@@ -115,12 +115,12 @@ def _name(main: Column) -> str:
 
 
 def _rows(study: Study, columns: Sequence[Column], trainings: Trainings[graph.GraphConfig], first: str) -> list[Row]:
-    rows = []
+    rows = list[Row]()
     for row, level in trainings.rows:
         runs, others = trainings.runs(row, level), trainings.runs(first, level)
-        cells = {study.axis: f"{level:g}", "attention": row}
+        cells: Row = {study.axis: f"{level:g}", "attention": row}
         cells |= {column.name: column.cell(runs) for column in columns}
-        cells[f"{_name(columns[0])} minus {first}"] = "" if row == first else columns[0].difference(runs, others).text()
+        cells[f"{_name(columns[0])} minus {first}"] = "" if row == first else columns[0].difference(runs, others, first)
         rows.append(cells)
     return rows
 
@@ -133,7 +133,7 @@ def _figure(
     for axis, column in zip(axes, columns, strict=True):
         for place, row in enumerate(rows):
             values = [column.values(trainings.runs(row, level)) or [math.nan] for level in study.levels]
-            found = [summarise(one) for one in values]
+            found = [summarize(one) for one in values]
             axis.errorbar(
                 np.arange(len(found)) + 0.06 * (place - (len(rows) - 1) / 2), [one.mean for one in found],
                 yerr=[0 if math.isnan(one.standard_error) else one.standard_error for one in found],

@@ -15,9 +15,9 @@ from experiments.graph.tables import BASELINE, TABLES, Table, TableName
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Sweep
 from experiments.harness.words import expected_one_of
-from experiments.reporting.figures import save
-from experiments.reporting.page import RESULTS
-from experiments.reporting.report import Report
+from experiments.report.figures import save
+from experiments.report.report import Report
+from experiments.report.results import RESULTS
 
 __all__ = ["EVERY_TABLE", "TableConfig", "run"]
 

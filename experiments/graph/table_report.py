@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from experiments.graph.evaluation import prediction_scores
 from experiments.graph.model import run_folder
 from experiments.graph.tables import BASELINE, ENSEMBLE, Block, Table
 from experiments.harness.sweep import Trainings
-from experiments.reporting.columns import Row, summary_rows
-from experiments.reporting.figures import panels
-from experiments.reporting.report import Part
-from experiments.reporting.statistics import paired_difference, summarise
+from experiments.report.columns import Cell, Row, summary_rows
+from experiments.report.figures import panels
+from experiments.report.report import Part
+from experiments.report.statistics import paired_difference, summarize
 
 __all__ = ["difference_figure", "graph_ensemble", "table_parts"]
 
@@ -38,8 +39,17 @@ def table_parts(table: Table, trainings: Trainings[GraphConfig], picture: Path) 
         f"Bold: distinguishable from zero at 5 % after Bonferroni's correction for the {_comparisons(table)} "
         f"comparisons."
     )
-    head: list[Row] = [{"attention": row} | dict(_main_cells(table, trainings, row)) for row in table.rows]
-    parts = [Part(text=text, rows=head), Part(picture=picture, caption=f"{main} of every row and seed")]
+    compared_with = {
+        row: {"compared with": "" if row == BASELINE else table.reference(row)} if table.references else {}
+        for row in table.rows
+    }
+    head: list[Row] = [
+        {"attention": row, **compared_with[row], **dict(_main_cells(table, trainings, row))} for row in table.rows
+    ]
+    parts = [
+        Part(text=text, rows=head, labels=2 if table.references else 1),
+        Part(picture=picture, caption=f"{main} of every row and seed"),
+    ]
     members = "Mean probability of all runs of a row, one temperature for the mixture. One ensemble each, so no spread."
     ensemble = Block(f"Deep ensemble of the {len(seeds)} seeds", members, ENSEMBLE)
     samples = next(iter(trainings.configs.values())).num_samples
@@ -82,20 +92,16 @@ def _comparisons(table: Table) -> int:
     return (len(table.rows) - 1) * len(table.datasets)
 
 
-def _main_cells(table: Table, trainings: Trainings[GraphConfig], row: str) -> Iterator[tuple[str, str]]:
+def _main_cells(table: Table, trainings: Trainings[GraphConfig], row: str) -> Iterator[tuple[str, Cell]]:
     """Cells of a row of the main table, a few a data set."""
     for dataset, label in table.datasets.items():
         runs, reference, main = trainings.runs(dataset, row), table.reference(row), table.main(dataset)
         yield f"{label} {main.name}", main.cell(runs, error=True)
-        text = ""
+        difference: Cell = ""
         if row != BASELINE:
-            difference = main.difference(runs, trainings.runs(dataset, reference))
-            sign = "**" if difference.p_value * _comparisons(table) < 0.05 else ""
-            text = f"{sign}{difference.text()}{sign}"
-        if table.references:
-            yield f"difference ({label})", f"{text} to {reference}" if text else ""
-        else:
-            yield f"minus {BASELINE} ({label})", text
+            found = main.difference(runs, trainings.runs(dataset, reference), reference)
+            difference = replace(found, data=label, bold=found.p_value * _comparisons(table) < 0.05)
+        yield f"difference ({label})" if table.references else f"minus {BASELINE} ({label})", difference
         if table.paper:
             paper = table.paper.get(row, {}).get(dataset)
             yield f"paper ({label})", "" if paper is None else f"{paper:.{main.digits}f}"
@@ -117,7 +123,7 @@ def difference_figure(table: Table, trainings: Trainings[GraphConfig]) -> Figure
 
 
 def _panel(axis: Axes, table: Table, trainings: Trainings[GraphConfig], dataset: str) -> None:
-    baseline = summarise(table.main(dataset).values(trainings.runs(dataset, BASELINE))).mean
+    baseline = summarize(table.main(dataset).values(trainings.runs(dataset, BASELINE))).mean
     axis.axvline(baseline, color="0.6", linewidth=1, linestyle=":", label=f"mean of {BASELINE}")
     for place, row in enumerate(table.rows):
         values = table.main(dataset).values(trainings.runs(dataset, row))

@@ -9,7 +9,7 @@ from typing import Any
 from experiments.graph.config import GraphOptions, TableName
 from experiments.graph.rows import GRIDS, LEGEND, ROWS, SEARCHED, settings
 from experiments.harness.options import options_of
-from experiments.reporting.columns import Column
+from experiments.report.columns import Column
 
 __all__ = [
     "AUC",

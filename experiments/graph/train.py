@@ -22,7 +22,7 @@ from experiments.harness.folder import exclusive
 from experiments.harness.results import write_metrics
 from experiments.harness.training import fit as fit_module
 from experiments.harness.training import load_best
-from experiments.reporting.figures import reliability_diagram, save
+from experiments.report.figures import reliability_diagram, save
 
 __all__ = ["GraphConfig", "GraphFit", "fit", "load_trained", "run", "run_and_show", "run_folder"]
 

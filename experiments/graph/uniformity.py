@@ -17,11 +17,11 @@ from experiments.graph.rows import LEGEND, settings
 from experiments.harness.folder import exclusive
 from experiments.harness.options import options_of
 from experiments.harness.sweep import Key, Sweep, Trainings
-from experiments.reporting.columns import Column
-from experiments.reporting.figures import panels, save
-from experiments.reporting.page import RESULTS
-from experiments.reporting.report import Part, Report
-from experiments.reporting.statistics import paired_difference
+from experiments.report.columns import Column
+from experiments.report.figures import panels, save
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS
+from experiments.report.statistics import paired_difference
 from pyro_attention import sample_posterior
 
 __all__ = ["UniformityConfig", "run"]
@@ -56,7 +56,7 @@ def run(config: UniformityConfig) -> dict[str, float]:
     table = [
         {"graph": dataset, "attention": row}
         | {column.name: column.cell(runs) for column in _COLUMNS}
-        | {"uniform minus learned": paired_difference(_UNIFORM.values(runs), _LEARNED.values(runs)).text()}
+        | {"uniform minus learned": paired_difference(_UNIFORM.values(runs), _LEARNED.values(runs))}
         for dataset, row in rows
         for runs in (measured.runs(dataset, row),)
     ]

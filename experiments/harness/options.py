@@ -162,8 +162,8 @@ class SweepOptions(RunOptions):
         workers: Trainings at a time on this machine, each on one thread.
         cluster: Address of a Dask scheduler, such as tcp://host:8786, whose workers train instead, as many as there
             are; they must have this program and see its files, data and results, under the same names.
-        results: The page whose section is written; when omitted experiments/RESULTS.md by tables and studies, none by
-            comparisons. Pictures go into the folder pictures/ beside it.
+        results: Folder for the numbers that are published; when omitted experiments/results by tables and studies,
+            none by comparisons. Pictures go into the folder pictures/ there.
     """
 
     workers: PositiveInt = 2

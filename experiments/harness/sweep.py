@@ -16,9 +16,9 @@ from experiments.harness.folder import exclusive, open_run
 from experiments.harness.options import RunOptions, SweepOptions
 from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
-from experiments.reporting.columns import Runs
-from experiments.reporting.page import hardware
-from experiments.reporting.report import Report
+from experiments.report.columns import Runs
+from experiments.report.report import Report
+from experiments.report.results import source_of, write_results
 
 __all__ = ["Key", "Metrics", "Sweep", "Trainings", "best_settings"]
 
@@ -89,7 +89,7 @@ class Sweep:
     script: str  # the module, with what is given by position: what the command line begins with
     config: SweepOptions
     name: str  # folder below runs/ when config.out is omitted
-    default_page: Path | None = None  # gets a section when config.results is omitted
+    default_results: Path | None = None  # where the numbers are written when config.results is omitted
     free: Sequence[str] = ()  # options that may differ when the sweep is continued, such as the number of seeds
     always: Sequence[str] = ()  # options that the repeated command names even where they have their default
 
@@ -99,14 +99,14 @@ class Sweep:
         return self.config.out or Path("runs", self.name)
 
     @property
-    def page(self) -> Path | None:
-        """The page that gets a section, if one does."""
-        return self.config.results or self.default_page
+    def results(self) -> Path | None:
+        """The folder of published numbers, if they are published."""
+        return self.config.results or self.default_results
 
     @property
     def pictures(self) -> Path:
-        """Folder of the pictures: beside the page, where the section shows them, else in the sweep's own."""
-        return self.folder / "figures" if self.page is None else self.page.parent / "pictures"
+        """Folder of the pictures: beside the published numbers, else in the sweep's own."""
+        return self.folder / "figures" if self.results is None else self.results / "pictures"
 
     @property
     def cluster(self) -> Cluster | None:
@@ -161,7 +161,7 @@ class Sweep:
         metrics: Metrics | None = None,
         definitions: str | Mapping[str, str] = "mean over seeds",
     ) -> dict[str, float]:
-        """Write metrics.json, report.html and the section of the page, print the tables, and return the metrics.
+        """Write metrics.json, report.html and the published numbers, print the tables, and return the metrics.
 
         The metrics are the trainings' means when omitted. The definitions say what they mean, by what their names have
         after the last slash, or in one text for all.
@@ -174,7 +174,10 @@ class Sweep:
         write_metrics(self.folder, found, texts)
         seeds = f"seeds {trainings.seeds[0]} to {trainings.seeds[-1]}"
         command = command_line(self.script, self.config, always=self.always)
-        report.publish(self.folder, self.page, source=f"`{command}`; {seeds}; {hardware(trainings.folders)}.")
+        source = source_of(trainings.folders, command, seeds)
+        report.write(self.folder, source)
+        if self.results is not None:
+            print(write_results(self.results, report, source))
         return found
 
 

@@ -17,11 +17,11 @@ from experiments.headlines import train as headlines
 from experiments.headlines.config import HeadlineConfig, HeadlineOptions, HeadlineTableConfig
 from experiments.headlines.data import load_texts
 from experiments.headlines.scores import lead_baseline, rouge
-from experiments.reporting.attention_rows import compared_rows, hybrid_rows
-from experiments.reporting.columns import Column, Row
-from experiments.reporting.page import RESULTS
-from experiments.reporting.report import Part, Report
-from experiments.reporting.statistics import Difference, paired_difference
+from experiments.report.attention_rows import compared_rows, hybrid_rows
+from experiments.report.columns import Column, Row
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS
+from experiments.report.statistics import Estimate, paired_difference
 
 __all__ = ["HeadlineTableConfig", "run"]
 
@@ -42,7 +42,7 @@ PAPER = {
 
 @exclusive
 def run(config: HeadlineTableConfig) -> dict[str, float]:
-    """Train what is not trained yet, print the table, and write a section of RESULTS.md.
+    """Train what is not trained yet, print the table, and write results/.
 
     Returns:
         ``"<normaliser>, <guide>/<metric>"`` to its mean over seeds.
@@ -88,7 +88,7 @@ def _rows(config: HeadlineTableConfig, trainings: Trainings[HeadlineConfig], tes
         by_text = _scores_by_text(trainings, row["attention"], test)
         for column in SCORES:
             name = column.metric.removeprefix("test_")
-            row[f"{column.name}: beyond the first words"] = paired_difference(by_text[name], baseline[name]).text()
+            row[f"{column.name}: beyond the first words"] = paired_difference(by_text[name], baseline[name])
         row["paper"] = PAPER.get(row["attention"], "")
     first: Row = dict.fromkeys(rows[0], "") | {"attention": f"the first {config.lead_words} words"}
     for column in SCORES:
@@ -96,10 +96,10 @@ def _rows(config: HeadlineTableConfig, trainings: Trainings[HeadlineConfig], tes
     return [first, *rows]
 
 
-def _interval(values: list[float]) -> str:
+def _interval(values: list[float]) -> Estimate:
     """Mean over texts with its 95 % interval."""
-    found: Difference = paired_difference(values, [0.0] * len(values))
-    return f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    found = paired_difference(values, [0.0] * len(values))
+    return Estimate(found.mean, low=found.low, high=found.high)
 
 
 def _scores_by_text(trainings: Trainings[HeadlineConfig], row: str, test: HeadlineText) -> Mapping[str, list[float]]:

@@ -12,7 +12,7 @@ from experiments.headlines.config import HeadlineConfig
 from experiments.headlines.data import LeadSampler, TrainingPairs, first_headlines, load_texts
 from experiments.headlines.evaluation import evaluate
 from experiments.headlines.model import build, load_vocabulary
-from experiments.reporting.tables import metrics_table
+from experiments.report.tables import metrics_table
 from experiments.sequence.evaluation import train_and_save
 from experiments.sequence.learned import print_verdict
 

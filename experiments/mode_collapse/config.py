@@ -20,8 +20,8 @@ class ModeCollapseConfig(RunOptions):
         steps: Steps of attention.
         concentration: Of the Weibull posterior; the smaller, the wider.
         seeds: Seeds of the sampled weights; the points are the same.
-        results: The page whose section is written, experiments/RESULTS.md when omitted; the picture goes into the
-            folder pictures/ beside it.
+        results: Folder for the published numbers, experiments/results when omitted; the picture goes into
+            pictures/ there.
     """
 
     distance: PositiveFloat = 3.0

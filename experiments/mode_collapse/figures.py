@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.mode_collapse.clusters import centre_distances, next_distance
-from experiments.reporting.figures import panels
+from experiments.report.figures import panels
 
 __all__ = ["distance_curves", "one_update", "trajectory_panels"]
 

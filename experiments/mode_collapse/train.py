@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from experiments.harness.results import write_environment, write_metrics
 from experiments.mode_collapse.clusters import ATTENTIONS, centre_distances, clusters, next_distance, trajectory
 from experiments.mode_collapse.config import ModeCollapseConfig
 from experiments.mode_collapse.figures import RATIOS, distance_curves, one_update, trajectory_panels
-from experiments.reporting.columns import Row
-from experiments.reporting.figures import save
-from experiments.reporting.page import RESULTS, hardware
-from experiments.reporting.report import Part, Report
-from experiments.reporting.statistics import Summary, summarise
+from experiments.report.columns import Row
+from experiments.report.figures import save
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS, source_of, write_results
+from experiments.report.statistics import Estimate, summarize
 
 __all__ = ["ModeCollapseConfig", "run"]
 
@@ -49,25 +50,26 @@ class _Setting:
         """Distance of the centres at each step, one list a seed."""
         return [centre_distances(points, self.first).tolist() for points in self.trajectories[attention]]
 
-    def steps(self, attention: str) -> list[Summary]:
+    def steps(self, attention: str) -> list[Estimate]:
         """Mean and spread of that distance over seeds, at each step."""
-        return [summarise(values) for values in zip(*self.distances(attention), strict=True)]
+        return [summarize(values, 3) for values in zip(*self.distances(attention), strict=True)]
 
 
 @exclusive
 def run(config: ModeCollapseConfig) -> dict[str, float]:
-    """Follow the clusters, print the table, and write metrics, pictures, report and a section of RESULTS.md."""
-    page, folder = config.results or RESULTS, config.out or Path("runs", "mode_collapse")
+    """Follow the clusters, print the table, and write metrics, pictures, report and results/."""
+    results, folder = config.results or RESULTS, config.out or Path("runs", "mode_collapse")
     open_run(folder, config, free=("results",))
     settings = [_follow(config, dim, case) for dim in DIMS for case in CASES]
     metrics, definitions = _metrics(settings)
     write_metrics(folder, metrics, definitions)
     write_environment(folder, torch.device("cpu"))
     table = Part(text=_text(config, metrics), rows=[_row(setting, name) for setting in settings for name in ATTENTIONS])
-    parts = [table, *_pictures(settings, folder / "figures", page.parent / "pictures" / "mode_collapse.png")]
+    parts = [table, *_pictures(settings, folder / "figures", results / "pictures" / "mode_collapse.png")]
     report = Report("Mode collapse: two clusters under repeated attention", "mode-collapse", parts)
-    source = f"`{command_line('experiments.mode_collapse', config)}`; {hardware([folder])}."
-    report.publish(folder, page, source=source)
+    source = source_of([folder], command_line("experiments.mode_collapse", config))
+    report.write(folder, source)
+    print(write_results(results, report, source))
     return metrics
 
 
@@ -107,8 +109,11 @@ def _metrics(settings: list[_Setting]) -> tuple[dict[str, float], dict[str, str]
 
 def _row(setting: _Setting, name: str) -> Row:
     # every seed starts from the same points
-    steps = {f"step {i}" if i else "start": found.text(3, spread=i > 0) for i, found in enumerate(setting.steps(name))}
-    return {"clusters": setting.name, "attention": name} | steps
+    steps = {
+        f"step {i}" if i else "start": found if i else replace(found, spread=math.nan)
+        for i, found in enumerate(setting.steps(name))
+    }
+    return {"clusters": setting.name, "attention": name, **steps}
 
 
 def _text(config: ModeCollapseConfig, metrics: Mapping[str, float]) -> str:
@@ -127,14 +132,14 @@ def _pictures(settings: list[_Setting], folder: Path, shown: Path) -> list[Part]
     """All pictures, in a folder; that of the last setting is shown on the page too, from a file beside it."""
     distances = {setting.name: {name: setting.distances(name) for name in ATTENTIONS} for setting in settings}
     path = save(distance_curves(distances), folder / "distances.png")
-    parts = [Part("Distance of the centres", picture=path, page=False)]
+    parts = [Part("Distance of the centres", picture=path, published=False)]
     for setting in settings:
         path = save(_panels(setting), folder / f"points-{setting.dim}d-{setting.case.replace(' + ', '-')}.png")
-        parts.append(Part(f"Points: {setting.name}", picture=path, page=False))
+        parts.append(Part(f"Points: {setting.name}", picture=path, published=False))
     caption = f"points of {settings[-1].case} in two dimensions, step by step"
     parts[-1] = Part(picture=save(_panels(settings[-1]), shown), caption=caption)
     path = save(one_update(_one_update()), folder / "one_update.png")
-    return [*parts, Part("One update of clusters without extent", picture=path, page=False)]
+    return [*parts, Part("One update of clusters without extent", picture=path, published=False)]
 
 
 def _panels(setting: _Setting) -> Figure:

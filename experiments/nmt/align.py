@@ -20,7 +20,7 @@ from experiments.nmt.gold import better_reading, read_gold
 from experiments.nmt.input import check_divided, read_pairs
 from experiments.nmt.linking import combine_pairs, link_both
 from experiments.nmt.model import Trained, load_trained
-from experiments.reporting.figures import save
+from experiments.report.figures import save
 from experiments.sequence.own_text import refuse_to_replace, write_lines
 from pyro_attention import CategoricalAlignment
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment

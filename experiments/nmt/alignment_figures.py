@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from experiments.nmt.alignments import PairAlignment
-from experiments.reporting.figures import printable
+from experiments.report.figures import printable
 from pyro_attention.analysis import Alignment, GoldAlignment, agreement, credible_intervals
 
 __all__ = ["agreement_heatmap", "pair_figure"]

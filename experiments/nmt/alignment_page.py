@@ -7,7 +7,7 @@ from pathlib import Path
 
 from experiments.files import user_errors, write_atomic
 from experiments.nmt.alignments import PairAlignment
-from experiments.reporting.tables import element
+from experiments.report.tables import element
 from pyro_attention.analysis import GoldAlignment
 from pyro_attention.viewer import AlignmentView, document, fragment
 

@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from experiments.reporting.claims import Claim, claims_part
-from experiments.reporting.columns import Runs
-from experiments.reporting.report import Part
-from experiments.reporting.statistics import paired_difference
+from experiments.report.claims import Claim, claims_part
+from experiments.report.columns import Column, Runs
+from experiments.report.report import Part
+from experiments.report.statistics import paired_difference
 
 __all__ = ["claim_parts", "claims", "table_claims"]
 
 SMALL_LOSS = 0.5  # BLEU
-_TABLE: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
-    ("the exact marginal perplexity is below soft attention's", "test_ppl", (("marginal", "soft"),)),
+PERPLEXITY = Column("perplexity", "test_ppl", 4, better="lower")
+BLEU = Column("BLEU", "test_bleu", 4, better="higher")
+ENTROPY = Column("entropy", "test_entropy", 4)
+POSTERIOR, PRIOR = (Column("AER", f"test_{kind}_aer", 2, 100, better="lower") for kind in ("posterior", "prior"))
+_TABLE: tuple[tuple[str, Column, tuple[tuple[str, str], ...]], ...] = (
+    ("the exact marginal perplexity is below soft attention's", PERPLEXITY, (("marginal", "soft"),)),
     (
-        "the perplexities of variational alignments are below the exact marginal one", "test_ppl",
+        "the perplexities of variational alignments are below the exact marginal one", PERPLEXITY,
         (("categorical_enum", "marginal"), ("categorical_sample", "marginal")),
     ),
-    ("enumeration has a lower perplexity than sampling", "test_ppl", (("categorical_enum", "categorical_sample"),)),
+    ("enumeration has a lower perplexity than sampling", PERPLEXITY, (("categorical_enum", "categorical_sample"),)),
     (
-        "soft attention has a lower perplexity than hard attention", "test_ppl",
+        "soft attention has a lower perplexity than hard attention", PERPLEXITY,
         (("soft", "hard_enum"), ("soft", "hard_sample")),
     ),
-    ("soft attention has less BLEU than exact marginal alignments", "test_bleu", (("soft", "marginal"),)),
+    ("soft attention has less BLEU than exact marginal alignments", BLEU, (("soft", "marginal"),)),
     (
-        "soft attention has less BLEU than variational alignments", "test_bleu",
+        "soft attention has less BLEU than variational alignments", BLEU,
         (("soft", "categorical_enum"), ("soft", "categorical_sample")),
     ),
+    ("hard attention has less BLEU than soft attention", BLEU, (("hard_enum", "soft"), ("hard_sample", "soft"))),
+    ("soft attention has less BLEU than weibull", BLEU, (("soft", "weibull"),)),
     (
-        "hard attention has less BLEU than soft attention", "test_bleu",
-        (("hard_enum", "soft"), ("hard_sample", "soft")),
-    ),
-    ("soft attention has less BLEU than weibull", "test_bleu", (("soft", "weibull"),)),
-    (
-        "entropy falls from soft attention over marginal and variational alignments to hard ones", "test_entropy",
+        "entropy falls from soft attention over marginal and variational alignments to hard ones", ENTROPY,
         (("hard_enum", "categorical_enum"), ("categorical_enum", "marginal"), ("marginal", "soft")),
     ),
 )  # fmt: skip
-"""Claims of the papers, the metric, and rows of which the first is said to be below the second."""
+"""Claims of the papers, the number, and rows of which the first is said to be below the second."""
 
 
 def claims(runs: Mapping[str, Runs]) -> list[Claim]:
@@ -50,38 +52,46 @@ def claims(runs: Mapping[str, Runs]) -> list[Claim]:
     """
     if len(next(iter(runs.values()))) == 1:
         return []
-    found: list[Claim] = []
+    hard = [("hard_enum", row) for row in runs if row != "hard_enum"]
+    dirichlet = [(row, "dirichlet") for row in runs if row != "dirichlet"]
+    normalized = [(row, row.rpartition("-")[0]) for row in runs if row.endswith(("-temporal", "-hybrid"))]
+    found = [
+        _claim(runs, _TABLE[0][0], PERPLEXITY, [("marginal", "soft")], whole=True),
+        _links(runs),
+        _claim(runs, "hard_enum has the lowest entropy", ENTROPY, hard, whole=True),
+        _claim(runs, "dirichlet has the highest entropy", ENTROPY, dirichlet, whole=True),
+        _claim(runs, "normalising over the words before lowers the perplexity", PERPLEXITY, normalized, whole=True),
+    ]
+    if found[-1] is not None:
+        found[-1] = replace(found[-1], ours=True)
+    return [claim for claim in found if claim is not None]
 
-    def add(
-        text: str, *pairs: tuple[str, tuple[str, str], tuple[str, str]], ours: bool = False, percent: bool = False
-    ) -> None:
-        if pairs and all(row in runs and metric in runs[row][0] for _, *both in pairs for row, metric in both):
-            factor = 100 if percent else 1
-            values = {
-                name: [[factor * metrics[metric] for metrics in runs[row]] for row, metric in both]
-                for name, *both in pairs
-            }
-            differences = {name: paired_difference(*both) for name, both in values.items()}
-            found.append(Claim(text=text, differences=differences, expected="below", ours=ours, percent=percent))
 
-    posterior = ("categorical_enum", "test_posterior_aer")
-    ppl = ("marginal - soft", ("marginal", "test_ppl"), ("soft", "test_ppl"))
-    add("the exact marginal perplexity is below soft attention's", ppl)
-    add(
-        "the alignment error rate of categorical_enum's posterior is below its own prior's, and below soft's",
-        ("posterior - prior", posterior, ("categorical_enum", "test_prior_aer")),
-        ("posterior - soft", posterior, ("soft", "test_posterior_aer")),
-        ours=True, percent=True,
+def _claim(
+    runs: Mapping[str, Runs], text: str, column: Column, pairs: Iterable[tuple[str, str]], *, whole: bool = False
+) -> Claim | None:
+    """The claim on the pairs that there are; None without any, and of a ``whole`` one where a pair is missing."""
+    pairs = list(pairs)
+    there = [pair for pair in pairs if all(row in runs and column.values(runs[row]) for row in pair)]
+    if not there or (whole and len(there) < len(pairs)):
+        return None
+    differences = {f"{one} - {other}": column.difference(runs[one], runs[other], other) for one, other in there}
+    return Claim(text=text, differences=differences, expected="below")
+
+
+def _links(runs: Mapping[str, Runs]) -> Claim | None:
+    """The claim on the links of the inference network; None where there are no gold links or rows."""
+    ours, soft = runs.get("categorical_enum", []), runs.get("soft", [])
+    if not (PRIOR.values(ours) and POSTERIOR.values(soft)):
+        return None
+    return Claim(
+        text="the alignment error rate of categorical_enum's posterior is below its own prior's, and below soft's",
+        differences={
+            "posterior - prior": POSTERIOR.difference(ours, ours, "prior", other=PRIOR),
+            "posterior - soft": POSTERIOR.difference(ours, soft, "soft"),
+        },
+        expected="below", ours=True, percent=True,
     )  # fmt: skip
-    hard, dirichlet = ("hard_enum", "test_entropy"), ("dirichlet", "test_entropy")
-    below = [(f"hard_enum - {row}", hard, (row, hard[1])) for row in runs if row != hard[0]]
-    above = [(f"{row} - dirichlet", (row, hard[1]), dirichlet) for row in runs if row != dirichlet[0]]
-    add("hard_enum has the lowest entropy", *below)
-    add("dirichlet has the highest entropy", *above)
-    normalised = [(row, row.rpartition("-")[0]) for row in runs if row.endswith(("-temporal", "-hybrid"))]
-    lower = [(f"{row} - {plain}", (row, "test_ppl"), (plain, "test_ppl")) for row, plain in normalised]
-    add("normalising over the words before lowers the perplexity", *lower, ours=True)
-    return found
 
 
 def table_claims(runs: Mapping[str, Runs]) -> list[Claim]:
@@ -94,23 +104,13 @@ def table_claims(runs: Mapping[str, Runs]) -> list[Claim]:
     """
     if len(next(iter(runs.values()))) == 1:
         return []
-
-    def values(row: str, metric: str) -> list[float]:
-        return [metrics[metric] for metrics in runs[row]]
-
-    found = []
-    for text, metric, pairs in _TABLE:
-        both = [pair for pair in pairs if all(row in runs and metric in runs[row][0] for row in pair)]
-        differences = {
-            f"{one} - {other}": paired_difference(values(one, metric), values(other, metric)) for one, other in both
-        }
-        found += [Claim(text=text, differences=differences, expected="below")] * bool(differences)
+    found = [claim for entry in _TABLE if (claim := _claim(runs, *entry)) is not None]
     losses = {
-        f"{row}: exact - K-max - {SMALL_LOSS}": paired_difference(
-            values(row, "test_bleu"), [loss + SMALL_LOSS for loss in values(row, "test_bleu_k_max")]
+        f"{row}: exact - K-max - {SMALL_LOSS}": replace(
+            paired_difference(BLEU.values(metrics), [one["test_bleu_k_max"] + SMALL_LOSS for one in metrics]), digits=4
         )
-        for row in runs
-        if "test_bleu_k_max" in runs[row][0] and row not in ("soft", "weibull", "lognormal")
+        for row, metrics in runs.items()
+        if "test_bleu_k_max" in metrics[0] and row not in ("soft", "weibull", "lognormal")
     }
     text = f"translations lose less than {SMALL_LOSS} BLEU where each word keeps its largest weights alone (K-max)"
     return found + [Claim(text=text, differences=losses, expected="below")] * bool(losses)

@@ -18,9 +18,9 @@ from experiments.nmt.evaluation import DEFINITIONS
 from experiments.nmt.figures import ibm_error_rates, picture_parts
 from experiments.nmt.selective_table import selective_parts, selective_runs
 from experiments.nmt.summary import summarised
-from experiments.reporting.columns import Column, Runs, best_cells, columns_of, summary_rows
-from experiments.reporting.plots import column_plots
-from experiments.reporting.report import Part, Report
+from experiments.report.columns import Column, Runs, best_cells, columns_of, summary_rows
+from experiments.report.plots import column_plots
+from experiments.report.report import Part, Report
 from experiments.sequence.compare import protocol, scheme_config, train_schemes
 from guides.schemes import build_scheme
 
@@ -97,7 +97,7 @@ def run(config: CompareTranslations) -> dict[str, float]:
     baselines = ibm_error_rates(next(iter(first.values())), models=range(1, config.ibm + 1)) if config.ibm else []
     if baselines:
         how = "NLTK's, trained on the same pairs."
-        parts.append(Part("IBM Models as baselines", how, rows=baselines, page=False))
+        parts.append(Part("IBM Models as baselines", how, rows=baselines, published=False))
     report = Report(
         f"Translation: {config.dataset}{'' if config.base_epochs else ', every scheme from the beginning'}"
         f"{', normalised over the words before' if normalised else ''}",
@@ -116,7 +116,7 @@ def _plots(runs: Mapping[str, Runs]) -> Part:
         "rows says little."
     )
     plots = column_plots(runs, COLUMNS)
-    return Part("How far do the rows differ?", text, plots=plots, terminal=False, page=False)
+    return Part("How far do the rows differ?", text, plots=plots, terminal=False, published=False)
 
 
 def _train(config: CompareTranslations, sweep: Sweep) -> Trainings[TranslationConfig]:

@@ -16,8 +16,8 @@ from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text
 from experiments.nmt.ibm_models import train_ibm
 from experiments.nmt.model import load_trained
-from experiments.reporting.figures import save
-from experiments.reporting.report import Part
+from experiments.report.figures import save
+from experiments.report.report import Part
 from pyro_attention.analysis import Alignment, agreement, alignment_error_rate
 
 __all__ = ["differing_places", "ibm_error_rates", "picture_parts"]
@@ -51,7 +51,7 @@ def sentence_part(runs: Mapping[str, TranslationConfig], text: ParallelText) -> 
         f"Of the first {_SHOWN} test sentences these are the {len(text)} on which the schemes agree least. "
         f"{what_is_shown(text.languages)}"
     )
-    return Part("Where do the schemes differ?", words, views=views, terminal=False, page=False)
+    return Part("Where do the schemes differ?", words, views=views, terminal=False, published=False)
 
 
 def sentence_figures(runs: Mapping[str, TranslationConfig], text: ParallelText, folder: Path) -> list[Part]:
@@ -69,7 +69,7 @@ def sentence_figures(runs: Mapping[str, TranslationConfig], text: ParallelText, 
             pair = replace(pair, posterior=pair.posterior.mean(0, keepdim=True))
             name, shown = "Prior and posterior", "where the next word is expected to come from, and where it came from"
         figure = pair_figure(pair, gold=gold, title=f"{row}: {shown}", languages=text.languages)
-        parts.append(Part(f"{name}: {row}", picture=save(figure, folder / f"{row}.png"), page=False))
+        parts.append(Part(f"{name}: {row}", picture=save(figure, folder / f"{row}.png"), published=False))
     return parts
 
 
@@ -80,7 +80,7 @@ def agreement_figure(pairs: Mapping[str, Sequence[PairAlignment]], text: Paralle
         links["gold"] = text.alignments
     figure = agreement_heatmap(links, title=f"agreement of the alignments of {len(text)} test sentences")
     words = "F1 between the links of every two schemes, each target word linked to its most probable source word."
-    return Part("Do the schemes agree?", words, picture=save(figure, folder / "agreement.png"), page=False)
+    return Part("Do the schemes agree?", words, picture=save(figure, folder / "agreement.png"), published=False)
 
 
 def picture_parts(runs: Mapping[str, TranslationConfig], folder: Path) -> list[Part]:

@@ -13,7 +13,7 @@ from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import bleu, chrf, perplexity, translate
 from experiments.nmt.input import read_pairs, read_source
 from experiments.nmt.model import Trained, load_trained
-from experiments.reporting.tables import metrics_table
+from experiments.report.tables import metrics_table
 from experiments.sequence.own_text import refuse_to_replace, write_lines
 
 __all__ = ["EvaluateConfig", "TranslateConfig", "evaluate_run", "evaluated_text", "translate_file"]

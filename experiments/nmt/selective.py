@@ -20,8 +20,8 @@ from experiments.nmt.evaluation import Translated, bleu, chrf, translate
 from experiments.nmt.files import evaluated_text
 from experiments.nmt.model import Trained, load_trained
 from experiments.nmt.selective_config import SelectiveConfig, SelectiveOptions
-from experiments.reporting.columns import Row
-from experiments.reporting.tables import as_table
+from experiments.report.columns import Row
+from experiments.report.tables import as_table
 from experiments.sequence import evaluation as sequence
 from experiments.sequence.model import model_arguments
 from experiments.sequence.own_text import refuse_to_replace

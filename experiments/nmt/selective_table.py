@@ -13,8 +13,8 @@ from experiments.nmt.data import load_text
 from experiments.nmt.model import load_trained
 from experiments.nmt.selective import MEASURES, measured
 from experiments.nmt.selective_config import SelectiveRun
-from experiments.reporting.columns import Column, Row, Runs, summary_rows
-from experiments.reporting.report import Part
+from experiments.report.columns import Column, Row, Runs, summary_rows
+from experiments.report.report import Part
 
 __all__ = ["measure_run", "selective_parts", "selective_runs"]
 
@@ -87,5 +87,5 @@ def _rows(runs: Mapping[str, Runs], columns: list[Column], metric: str) -> list[
     if len(soft) > 1 and one.values(soft):
         for row in rows:
             other = row["scheme"] != "soft"
-            row[f"{metric} minus soft"] = one.difference(runs[row["scheme"]], soft).text(one.digits) if other else ""
+            row[f"{metric} minus soft"] = one.difference(runs[str(row["scheme"])], soft, "soft") if other else ""
     return rows

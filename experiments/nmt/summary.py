@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from experiments.reporting.columns import Column, Runs, best_row
+from experiments.report.columns import Column, Runs, best_row
 
 __all__ = ["summarised"]
 

@@ -17,8 +17,8 @@ from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import evaluate
 from experiments.nmt.model import build, load_trained, load_vocabulary
-from experiments.reporting.figures import save
-from experiments.reporting.tables import metrics_table
+from experiments.report.figures import save
+from experiments.report.tables import metrics_table
 from experiments.sequence.evaluation import train_and_save
 from experiments.sequence.learned import print_verdict
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from experiments.reporting.figures import panels
+from experiments.report.figures import panels
 
 __all__ = ["History", "hybrid_curves", "loss_curves", "mass_histogram", "scores_figure"]
 

@@ -17,8 +17,8 @@ from experiments.pretrain.config import FinetuneConfig
 from experiments.pretrain.data import LabelledBatch, LabelledSentences
 from experiments.pretrain.evaluation import mean_probabilities
 from experiments.pretrain.model import TrainedEncoder, load_trained
-from experiments.reporting.classification import SCORES, score
-from experiments.reporting.tables import metrics_table
+from experiments.report.classification import SCORES, score
+from experiments.report.tables import metrics_table
 from experiments.sequence.encoder import text_encoder
 from models.text import TextClassifier
 from pyro_attention import predict

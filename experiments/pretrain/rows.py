@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from experiments.reporting.attention_rows import compared_rows
-from experiments.reporting.columns import Column, Row, Runs
+from experiments.report.attention_rows import compared_rows
+from experiments.report.columns import Column, Row, Runs
 
 __all__ = ["ACCURACY", "COLUMNS", "COMPARED", "CONTROL", "PERPLEXITY", "score_rows"]
 

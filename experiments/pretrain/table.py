@@ -1,4 +1,4 @@
-"""Normalisers of attention, deterministic and Bayesian: pretraining, then fine-tuning, as a section of RESULTS.md."""
+"""Normalisers of attention, deterministic and Bayesian: pretraining, then fine-tuning."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from experiments.pretrain.evaluation import key_masses
 from experiments.pretrain.figures import History, hybrid_curves, loss_curves, mass_histogram, scores_figure
 from experiments.pretrain.model import load_trained
 from experiments.pretrain.rows import ACCURACY, COMPARED, CONTROL, PERPLEXITY, score_rows
-from experiments.reporting.attention_rows import hybrid_rows
-from experiments.reporting.figures import save
-from experiments.reporting.page import RESULTS
-from experiments.reporting.report import Part, Report
+from experiments.report.attention_rows import hybrid_rows
+from experiments.report.figures import save
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS
 
 __all__ = ["PretrainTableConfig", "run"]
 
 
 @exclusive
 def run(config: PretrainTableConfig) -> dict[str, float]:
-    """Train what is not trained yet, print the table, and write a section of RESULTS.md with pictures.
+    """Train what is not trained yet, print the table, and write results/ with pictures.
 
     Returns:
         ``"<normaliser>, <guide>/<metric>"`` to its mean over seeds.

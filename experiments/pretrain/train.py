@@ -14,8 +14,8 @@ from experiments.pretrain.config import PretrainConfig
 from experiments.pretrain.evaluation import definitions, evaluate
 from experiments.pretrain.figures import hybrid_curves, loss_curves, mass_histogram
 from experiments.pretrain.model import build, load_vocabulary
-from experiments.reporting.figures import save
-from experiments.reporting.tables import metrics_table
+from experiments.report.figures import save
+from experiments.report.tables import metrics_table
 
 __all__ = ["PretrainConfig", "run", "run_and_show", "run_folder"]
 

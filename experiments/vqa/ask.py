@@ -17,9 +17,9 @@ from experiments.datasets.questions.data import Questions, Regions
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import saved_config
 from experiments.harness.options import Device
-from experiments.reporting.columns import Row
-from experiments.reporting.figures import save
-from experiments.reporting.tables import as_table, metrics_table
+from experiments.report.columns import Row
+from experiments.report.figures import save
+from experiments.report.tables import as_table, metrics_table
 from experiments.vqa.config import AskConfig, EvaluateConfig, VQAConfig
 from experiments.vqa.data import Answered, load_questions, own_photograph
 from experiments.vqa.evaluation import LOOKING, Outputs, evaluate, looked_at

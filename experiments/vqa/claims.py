@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from experiments.reporting.claims import Claim, claims_part
-from experiments.reporting.columns import Column, Runs
-from experiments.reporting.report import Part
-from experiments.reporting.statistics import Difference, paired_difference
+from experiments.report.claims import Claim, claims_part
+from experiments.report.columns import Column, Runs
+from experiments.report.report import Part
+from experiments.report.statistics import Difference, paired_difference
 from experiments.vqa.config import BlockName
 from experiments.vqa.rows import ACCURACY, BLOCKS, IMAGES, NLL, in_noise
 
@@ -32,23 +33,30 @@ def claims(blocks: Blocks) -> list[Claim]:
         soft, weibull = blocks["bam"]["soft"], blocks["bam"]["WC"]
         noisy = [images for images in IMAGES if IMAGES[images]]
         lost = {
-            f"soft - WC, {images}": paired_difference(_lost(soft, images), _lost(weibull, images)) for images in noisy
+            f"soft - WC, {images}": replace(
+                paired_difference(_lost(soft, images), _lost(weibull, images)),
+                digits=4,
+                metric="accuracy lost to noise",
+                against="WC",
+                better="lower",
+            )
+            for images in noisy
         }
         add("WC loses less accuracy than soft to noise on the regions", lost)
         # the noise of soft attention is dropout alone; that of WC is both, as in the paper
         more = {
-            f"WC - soft, {images}": paired_difference(
-                _pavpu("both", images).values(weibull), _pavpu("mc_dropout", images).values(soft)
+            f"WC - soft, {images}": _pavpu("both", images).difference(
+                weibull, soft, "soft", other=_pavpu("mc_dropout", images)
             )
             for images in IMAGES
         }
         add("WC has a larger PAvPU (level .05) than soft with dropout", more)
     if "va" in blocks and "marginal" in blocks["va"]:
-        difference = NLL.difference(blocks["va"]["soft"], blocks["va"]["marginal"])
+        difference = NLL.difference(blocks["va"]["soft"], blocks["va"]["marginal"], "marginal")
         add("the marginal likelihood has a smaller NLL than soft attention", {"soft - marginal": difference})
     if "dn" in blocks and len(blocks["dn"]) == len(BLOCKS["dn"].rows):
         rows = blocks["dn"]
-        difference = ACCURACY.difference(rows["doubly_normalized"], rows["softmax"])
+        difference = ACCURACY.difference(rows["doubly_normalized"], rows["softmax"], "softmax")
         add("doubly normalised attention between views is more accurate", {"doubly - softmax": difference})
         sites = [name for name in rows["hybrid"][0] if name.startswith("hybrid_")]
         shares = {site: [metrics[site] for metrics in rows["hybrid"]] for site in sites}
@@ -67,7 +75,7 @@ def _lost(runs: Runs, images: str) -> list[float]:
 
 
 def _pavpu(kind: str, images: str) -> Column:
-    return Column("PAvPU", f"test_pavpu_05/{kind}{IMAGES[images]}", 4, 100)
+    return Column("PAvPU", f"test_pavpu_05/{kind}{IMAGES[images]}", 4, 100, better="higher")
 
 
 def claim_parts(blocks: Blocks) -> list[Part]:

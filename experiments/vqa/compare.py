@@ -11,8 +11,8 @@ from typing import Any
 from experiments.files import UserError
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Key, Sweep, Trainings
-from experiments.reporting.columns import Column, summary_rows
-from experiments.reporting.report import Part, Report
+from experiments.report.columns import Column, summary_rows
+from experiments.report.report import Part, Report
 from experiments.vqa import train as vqa
 from experiments.vqa.ask import draw_questions
 from experiments.vqa.config import CompareQuestions, VQAConfig
@@ -67,5 +67,5 @@ def _pictures(config: CompareQuestions, trainings: Trainings[VQAConfig], folder:
     for scheme in config.schemes:
         run_folder = vqa.run_folder(trainings.first(scheme))
         paths = draw_questions(run_folder, config.pictures, device=config.device, out=folder, name=scheme)
-        parts += [Part(f"Where {scheme} attention looks", picture=path, page=False) for path in paths]
+        parts += [Part(f"Where {scheme} attention looks", picture=path, published=False) for path in paths]
     return parts

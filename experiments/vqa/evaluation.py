@@ -13,7 +13,7 @@ from torch import Tensor
 
 from experiments.files import write_atomic
 from experiments.harness.training import FITTED
-from experiments.reporting.classification import SCALED_SCORES, SCORES, score, score_scaled
+from experiments.report.classification import SCALED_SCORES, SCORES, score, score_scaled
 from experiments.vqa.accuracy import vqa_accuracy
 from experiments.vqa.data import Answered, QuestionBatch
 from experiments.vqa.model import TrainedAnswers

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.datasets.questions.data import Regions
-from experiments.reporting.figures import overlay, panels, printable
+from experiments.report.figures import overlay, panels, printable
 from pyro_attention.analysis import CredibleIntervals, credible_intervals
 
 __all__ = ["looking_figure"]

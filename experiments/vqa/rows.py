@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from experiments.reporting.columns import Column
+from experiments.report.columns import Column
 from experiments.vqa.config import BlockName
 
 __all__ = ["ACCURACY", "BLOCKS", "GRIDS", "IMAGES", "NLL", "POSTERIORS", "Block", "in_noise", "scores"]

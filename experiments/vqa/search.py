@@ -7,9 +7,9 @@ from typing import Any
 
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Key, Sweep, best_settings
-from experiments.reporting.columns import Column, Row
-from experiments.reporting.page import RESULTS
-from experiments.reporting.report import Part, Report
+from experiments.report.columns import Column, Row
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS
 from experiments.vqa import train as vqa
 from experiments.vqa.config import SearchConfig, VQAConfig
 from experiments.vqa.rows import GRIDS, POSTERIORS
@@ -22,7 +22,7 @@ _COLUMNS = (Column("validation loss", "val_loss", 4), Column("validation accurac
 
 @exclusive
 def run(config: SearchConfig) -> dict[str, float]:
-    """Train every setting, print the table and write a section of RESULTS.md.
+    """Train every setting, print the table and write results/.
 
     Returns:
         ``"<row> <setting>"`` to its validation loss, a mean over seeds.

@@ -13,9 +13,9 @@ from experiments.datasets.safe_arrays import read_arrays
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Key, Sweep, Trainings
-from experiments.reporting.columns import Column, Row, columns_of
-from experiments.reporting.page import RESULTS
-from experiments.reporting.report import Part, Report
+from experiments.report.columns import Column, Row, columns_of
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS
 from experiments.vqa import train as vqa
 from experiments.vqa.config import StudiesConfig, VQAConfig
 from experiments.vqa.data import Answered, load_questions, load_words
@@ -34,7 +34,7 @@ _NAMES = {"mc_dropout": "dropout", "attention": "attention", "both": "attention 
 
 @exclusive
 def run(config: StudiesConfig) -> dict[str, float]:
-    """Train what is not trained yet, print the tables, and write a section of RESULTS.md.
+    """Train what is not trained yet, print the tables, and write results/.
 
     Returns:
         ``"<row>/<share>/<metric>"`` to its mean over seeds.
@@ -93,7 +93,7 @@ def _share_rows(trainings: Trainings[VQAConfig]) -> list[Row]:
         cells: Row = {"questions": f"{share:.0%}", "row": row} | {column.name: column.cell(runs) for column in shown}
         cells["number"] = f"{runs[0]['train_questions']:.0f}"
         soft = by_row[ROWS[0], share]
-        cells["accuracy minus soft"] = "" if row == ROWS[0] else ACCURACY.difference(runs, soft).text()
+        cells["accuracy minus soft"] = "" if row == ROWS[0] else ACCURACY.difference(runs, soft, ROWS[0])
         rows.append(cells)
     return rows
 
@@ -105,7 +105,7 @@ def _absent_rows(trainings: Trainings[VQAConfig]) -> list[Row]:
         for kind, noise in _NAMES.items():
             columns = [Column(name.replace("_", " "), f"test_absent_auroc_{name}/{kind}") for name in UNCERTAINTIES]
             if columns[0].values(runs):
-                rows.append({"row": f"{row}: {noise}"} | {column.name: column.cell(runs) for column in columns})
+                rows.append({"row": f"{row}: {noise}", **{column.name: column.cell(runs) for column in columns}})
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Train the rows of the papers' tables on questions about photographs, and write a section of RESULTS.md."""
+"""Train the rows of the papers' tables on questions about photographs, and write results/."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from experiments.harness.folder import exclusive
 from experiments.harness.options import RunOptions, options_of
 from experiments.harness.sweep import Key, Sweep, Trainings
 from experiments.harness.words import expected_one_of
-from experiments.reporting.columns import Column, Row, Runs, columns_of, summary_rows
-from experiments.reporting.page import RESULTS
-from experiments.reporting.report import Part, Report
+from experiments.report.columns import Column, Row, Runs, columns_of, summary_rows
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS
 from experiments.vqa import train as vqa
 from experiments.vqa.baselines import baselines
 from experiments.vqa.claims import claim_parts
@@ -56,7 +56,7 @@ def _questions(config: VQAOptions) -> dict[str, Questions]:
 
 @exclusive
 def run(config: TableConfig) -> dict[str, float]:
-    """Train what is not trained yet, print the table and the claims, and write a section of RESULTS.md.
+    """Train what is not trained yet, print the table and the claims, and write results/.
 
     Returns:
         ``"<block>/<row>/<metric>"`` to its mean over seeds.
@@ -156,15 +156,13 @@ def _block_parts(block: Block, runs: Mapping[str, Runs]) -> list[Part]:
 
 def _rows(block: Block, runs: Mapping[str, Runs]) -> list[Row]:
     """The main numbers with their differences, and the paper's."""
-    rows = []
+    rows = list[Row]()
     for row, found in runs.items():
-        reference, cells = block.reference(row), {"row": row}
+        reference, cells = block.reference(row), Row(row=row)
         for column in block.columns:
             cells[column.name] = column.cell(found)
             same = row == reference
-            cells[f"{column.name}: difference"] = (
-                "" if same else column.difference(found, runs[reference]).text(column.digits)
-            )
+            cells[f"{column.name}: difference"] = "" if same else column.difference(found, runs[reference], reference)
         cells["compared with"] = "" if row == reference else reference
         rows.append(cells | {"paper": block.paper.get(row, "")})
     return rows

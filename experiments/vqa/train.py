@@ -9,7 +9,7 @@ from experiments.harness.extension import open_training
 from experiments.harness.folder import exclusive
 from experiments.harness.results import write_metrics
 from experiments.harness.training import fit_batches
-from experiments.reporting.tables import metrics_table
+from experiments.report.tables import metrics_table
 from experiments.vqa.ask import draw_questions
 from experiments.vqa.config import VQAConfig
 from experiments.vqa.data import Answered, load_questions, load_words

@@ -20,8 +20,8 @@ from experiments.finetune.qa.spans import Answered
 from experiments.finetune.qa.windows import Windows
 from experiments.finetune.training import restored
 from experiments.harness.results import read_metrics
-from experiments.reporting.columns import Row
-from experiments.reporting.tables import as_table
+from experiments.report.columns import Row
+from experiments.report.tables import as_table
 
 __all__ = ["answer_file", "load_trained", "read_questions"]
 

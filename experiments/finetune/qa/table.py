@@ -23,10 +23,9 @@ from experiments.finetune.rows import (
 from experiments.finetune.runs import resampled_difference, resamples, row_options, saved_predictions
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Sweep, Trainings
-from experiments.reporting.columns import Column, Row
-from experiments.reporting.page import RESULTS
-from experiments.reporting.report import Part, Report
-from experiments.reporting.statistics import paired_difference
+from experiments.report.columns import Column, Row
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS
 
 __all__ = ["QaTableConfig", "run"]
 
@@ -100,14 +99,13 @@ def _differences(trainings: Trainings[QaConfig], row: str) -> Row:
     cells: Row = {"row": row}
     keys, kinds = (trained_row(row), BASELINE), (kind_of(row), kind_of(BASELINE))
     for place, (head, metric) in enumerate(_METRICS.items()):
-        ours, baseline = (
-            columns(kind)[place].values(trainings.runs(key)) for key, kind in zip(keys, kinds, strict=True)
-        )
+        ours, baseline = (columns(kind)[place] for kind in kinds)
         resampled = resampled_difference(
             trainings, keys[:1], keys[1:], partial(_resampled, metric=metric), kinds, factor=100
         )
-        cells[f"minus {BASELINE} ({head} %)"] = paired_difference(ours, baseline).text()
-        cells[f"minus {BASELINE} ({head} %), by questions"] = resampled.text()
+        runs, others = map(trainings.runs, keys)
+        cells[f"minus {BASELINE} ({head} %)"] = ours.difference(runs, others, BASELINE, other=baseline)
+        cells[f"minus {BASELINE} ({head} %), by questions"] = resampled
     return cells
 
 

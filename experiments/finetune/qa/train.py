@@ -15,7 +15,7 @@ from experiments.finetune.qa.windows import Windows, loader_of
 from experiments.finetune.training import check_model, drop_weights, fit_scored, run_name, training_metrics
 from experiments.harness.folder import exclusive, open_run
 from experiments.harness.results import read_metrics, write_metrics
-from experiments.reporting.tables import metrics_table
+from experiments.report.tables import metrics_table
 
 __all__ = ["QaConfig", "run", "run_and_show", "run_folder"]
 

@@ -9,7 +9,7 @@ from textwrap import fill
 from matplotlib.figure import Figure
 
 from experiments.nmt.align_table.certainty import CoverageCurve, Links, calibration_error
-from experiments.reporting.figures import panels, reliability_panels
+from experiments.report.figures import panels, reliability_panels
 
 __all__ = ["coverage_figure", "reliability_figure"]
 

@@ -11,12 +11,13 @@ from experiments.nmt.align_table.figures import coverage_figure, reliability_fig
 from experiments.nmt.align_table.results import RowResult
 from experiments.nmt.align_table.rows import ablation_row
 from experiments.nmt.align_table.scores import COMBINATIONS, FIXED, bootstrap
-from experiments.reporting.columns import Row
-from experiments.reporting.figures import save
-from experiments.reporting.report import Part
+from experiments.report.columns import Row
+from experiments.report.figures import save
+from experiments.report.report import Part
 
 __all__ = ["report_parts", "summarised"]
 
+_CHOSEN = "links in the chosen way"
 _AGAINST = (
     "Error rate in percent with its 95 % interval over resampled gold sentences, mean over seeds, and differences to "
     "the baselines on the same sentences of each sample. Below 0 the row is better."
@@ -53,7 +54,7 @@ def report_parts(
         Part("Links by the exact posterior", _EXACT, rows=_by_exact(networks)),
         *(
             Part(
-                f"Against the baselines: {'links in the chosen way' if way == 'chosen' else way}",
+                f"Against the baselines: {_CHOSEN if way == 'chosen' else way}",
                 _AGAINST if way == "chosen" else "The same where no gold link chooses anything.",
                 rows=_differences(networks, baselines, way),
             )
@@ -150,16 +151,18 @@ def _by_exact(networks: Mapping[str, RowResult]) -> list[Row]:
     rows = []
     for name, one in networks.items():
         if one.exact is not None:
-            difference = bootstrap(one.exact, one.counts["chosen"]).text(sign=True)
+            difference = bootstrap(one.exact, one.counts["chosen"]).minus("inference network", _CHOSEN)
             rows += [row | {"difference": difference} for row in _error_rates({name: one}, "exact")]
     return rows
 
 
 def _differences(rows: Mapping[str, RowResult], baselines: Mapping[str, RowResult], way: str) -> list[Row]:
     return [
-        {"aligner": name, "AER": bootstrap(one.counts[way]).text()}
+        {"aligner": name, "AER": bootstrap(one.counts[way]).percent}
         | {
-            f"- {other}": "" if name == other else bootstrap(one.counts[way], baseline.counts[way]).text(sign=True)
+            f"- {other}": ""
+            if name == other
+            else bootstrap(one.counts[way], baseline.counts[way]).minus(other, _CHOSEN if way == "chosen" else way)
             for other, baseline in baselines.items()
         }
         for name, one in rows.items()

@@ -26,7 +26,7 @@ from experiments.nmt.align_table.rows import DIRECTIONS, row_options
 from experiments.nmt.align_table.scores import COMBINATIONS
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import check_coverage, load_text
-from experiments.reporting.report import Report
+from experiments.report.report import Report
 from pyro_attention.analysis import GoldAlignment
 
 __all__ = ["AlignTable", "run"]

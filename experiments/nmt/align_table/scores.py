@@ -12,6 +12,7 @@ from torch import Tensor
 
 from experiments.nmt.config import ProbabilityCombineName
 from experiments.nmt.linking import link_both
+from experiments.report.statistics import Difference, Estimate
 from pyro_attention.analysis import Alignment, AlignmentScores, GoldAlignment, alignment_error_rate, hard_alignment
 
 __all__ = [
@@ -115,16 +116,20 @@ class Interval:
     low: float
     high: float
 
-    def text(self, digits: int = 1, *, sign: bool = False) -> str:
-        """The number and the interval in percent.
+    @property
+    def percent(self) -> Estimate:
+        """The number as a cell of a table, in percent.
 
         Example:
-            >>> Interval(0.25, 0.2, 0.31).text()
-            '25.0 [20.0, 31.0]'
+            >>> print(Interval(0.25, 0.2, 0.31).percent)
+            25.0 [20.0, 31.0]
         """
-        plus = "+" if sign else ""
-        value, low, high = (f"{100 * number:{plus}.{digits}f}" for number in (self.value, self.low, self.high))
-        return f"{value} [{low}, {high}]"
+        return Estimate(100 * self.value, digits=1, low=100 * self.low, high=100 * self.high)
+
+    def minus(self, against: str, way: str) -> Difference:
+        """The number as a cell, a difference of error rates to another aligner's, of links made in the same way."""
+        numbers = (100 * self.value, 100 * self.low, 100 * self.high)
+        return Difference(*numbers, digits=1, metric=f"AER, {way}", against=against, better="lower", over="items")
 
 
 def bootstrap(counts: Tensor, baseline: Tensor | None = None, *, resamples: int = RESAMPLES) -> Interval:

@@ -9,7 +9,7 @@ from experiments.graph.compare import MC_DROPOUT, CompareGraphs, run
 from experiments.graph.figures import neighbourhood
 from experiments.graph.rows import ROWS
 from experiments.harness.results import read_metrics
-from experiments.reporting import figures
+from experiments.report import figures
 
 
 def _config(folder: Path, **options: object) -> CompareGraphs:

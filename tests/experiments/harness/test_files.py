@@ -5,12 +5,12 @@ from typing import IO, Any
 
 import pytest
 import torch
+from experiments.report.page import update_section
 from matplotlib.figure import Figure
 
 from experiments import files
 from experiments.files import UserError, drawn_here, locked, read_json, write_atomic
-from experiments.reporting.figures import save
-from experiments.reporting.page import update_section
+from experiments.report.figures import save
 from tests.experiments.harness.second_process import second_process
 
 WRITES_HALF = """
@@ -39,7 +39,7 @@ with locked(Path(sys.argv[1])):
 WRITES_SECTIONS = """
 import sys
 from pathlib import Path
-from experiments.reporting.page import update_section
+from experiments.report.page import update_section
 
 print("ready", flush=True)
 sys.stdin.readline()

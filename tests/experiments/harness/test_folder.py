@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from experiments.report.page import hardware
 from matplotlib.figure import Figure
 
 from experiments.files import UserError
@@ -14,8 +15,7 @@ from experiments.harness import folder as folder_module
 from experiments.harness.folder import exclusive, open_results, open_run, saved_options
 from experiments.harness.options import RunOptions
 from experiments.harness.results import read_metrics, write_environment, write_metrics
-from experiments.reporting.figures import save
-from experiments.reporting.page import hardware
+from experiments.report.figures import save
 from tests.experiments.harness.second_process import second_process
 
 OPENS = """

@@ -12,8 +12,8 @@ from experiments.harness.cli import run_script
 from experiments.harness.folder import open_run
 from experiments.harness.options import RunOptions
 from experiments.harness.results import read_metrics, write_environment, write_metrics
-from experiments.reporting.classification import score
-from experiments.reporting.tables import as_table
+from experiments.report.classification import score
+from experiments.report.tables import as_table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from experiments.harness.folder import exclusive, open_run
 from experiments.harness.options import RunOptions, SweepOptions
 from experiments.harness.results import read_metrics, write_environment, write_metrics
 from experiments.harness.sweep import Sweep, Trainings
-from experiments.reporting.report import Part, Report
+from experiments.report.report import Part, Report
 
 
 @dataclass(frozen=True, kw_only=True)

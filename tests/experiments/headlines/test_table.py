@@ -11,7 +11,7 @@ from experiments.headlines.config import HeadlineTableConfig
 from experiments.headlines.data import load_texts
 from experiments.headlines.scores import lead_baseline, rouge
 from experiments.headlines.table import run
-from experiments.reporting.statistics import paired_difference
+from experiments.report.statistics import paired_difference
 from tests.experiments.headlines.tiny_headlines import TINY, write_texts
 
 

@@ -5,6 +5,7 @@ from argparse import ArgumentError
 from pathlib import Path
 
 import numpy as np
+from experiments.report.page import hardware
 
 from experiments.captioning.config import CaptioningConfig
 from experiments.files import UserError, read_text
@@ -16,7 +17,6 @@ from experiments.harness.options import TrainingOptions
 from experiments.harness.results import read_metrics
 from experiments.nmt.config import TranslationConfig
 from experiments.pretrain import table
-from experiments.reporting.page import hardware
 from tests.experiments.datasets.hostile.arrays import npy, npz, objects, telling
 from tests.experiments.datasets.hostile.case import Case, Content, anywhere, directory, link_to
 from tests.experiments.hostile import formats

@@ -24,8 +24,8 @@ from experiments.nmt.evaluation import batches
 from experiments.nmt.figures import differing_places
 from experiments.nmt.model import build
 from experiments.nmt.selective import MEASURES
-from experiments.reporting.claims import Verdict
-from experiments.reporting.columns import summary_rows
+from experiments.report.claims import Verdict
+from experiments.report.columns import summary_rows
 
 TINY = {"seeds": 2, "base_epochs": 1, "hidden": 8, "vocabulary": 300, "num_samples": 2, "beam": 1, "workers": 1}
 
