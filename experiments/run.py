@@ -1,0 +1,102 @@
+"""One training of any task: the folder, the data, the network, its metrics."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from experiments.files import user_errors
+from experiments.harness.extension import open_training
+from experiments.harness.folder import exclusive
+from experiments.harness.options import TrainingOptions
+from experiments.harness.results import write_metrics
+from experiments.harness.training import Fitted, Trained
+from experiments.report.tables import metrics_table
+
+__all__ = ["Task", "run", "run_and_show"]
+
+Config = TypeVar("Config", bound=TrainingOptions)
+Data = TypeVar("Data")
+Network = TypeVar("Network", bound=Trained[Any, Any])
+
+
+class Task(ABC, Generic[Config, Data, Network]):
+    """What a task says of its trainings; :func:`run` does the rest.
+
+    Attributes:
+        config: The options of a training, a dataclass.
+        script: The module that trains on the command line.
+    """
+
+    config: type[Config]
+    script: str
+
+    @abstractmethod
+    def folder(self, config: Config) -> str:
+        """Name of the folder of a run below runs/."""
+
+    @abstractmethod
+    def load(self, config: Config) -> Data:
+        """All data, so that nothing is found bad or missing after the training."""
+
+    @abstractmethod
+    def build(self, config: Config, data: Data, folder: Path) -> Network:
+        """Network and guide, untrained; what they need beside their weights is put into the folder."""
+
+    @abstractmethod
+    def fit(self, trained: Network, data: Data, folder: Path) -> Fitted:
+        """Train the network, and leave it with the weights that are kept."""
+
+    @abstractmethod
+    def evaluate(self, trained: Network, data: Data, fitted: Fitted, folder: Path) -> dict[str, float]:
+        """Metrics of the trained network; predictions are put into the folder."""
+
+    @abstractmethod
+    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
+        """What the metrics mean."""
+
+    def show(self, config: Config, metrics: Mapping[str, float], folder: Path) -> None:  # noqa: ARG002
+        """What the command shows of a finished run: a table, and pictures in the folder."""
+        print(metrics_table(metrics))
+
+    def planned(self, config: Config) -> bool:  # noqa: ARG002
+        """Whether the learning rate is planned over all epochs, whose number then stays."""
+        return False
+
+
+def run_folder(task: Task[Config, Any, Any], config: Config) -> Path:
+    """Folder of a run."""
+    return config.out or Path("runs", task.folder(config))
+
+
+@exclusive
+def run(task: Task[Config, Data, Network], config: Config) -> dict[str, float]:
+    """Train, evaluate and save what the folder does not hold yet: the numbers of metrics.json, which says what they are.
+
+    Raises:
+        UserError: Data, options or folder are not right.
+        KeyboardInterrupt: Stopped; ``resume`` continues.
+    """
+    folder = run_folder(task, config)
+    with user_errors(ValueError, OSError, ImportError):
+        data = task.load(config)
+        found = open_training(folder, config, planned=task.planned(config))
+        trained = task.build(config, data, folder)
+    if found is not None:
+        return found
+    fitted = task.fit(trained, data, folder)
+    trained.module.eval()
+    metrics = {
+        **task.evaluate(trained, data, fitted, folder), **fitted.metrics, "parameters": trained.parameters
+    }  # fmt: skip
+    write_metrics(folder, metrics, task.definitions(metrics))
+    return metrics
+
+
+def run_and_show(task: Task[Config, Any, Any], config: Config) -> None:
+    """The command of a task."""
+    metrics, folder = run(task, config), run_folder(task, config)
+    task.show(config, metrics, folder)
+    print(f"\nsaved in {folder}")

@@ -1,0 +1,435 @@
+"""A study: rows, levels and seeds of one training, and what is said of them. Tables, searches and comparisons are studies.
+
+A :class:`Study` is a declaration; :func:`run_study` trains what is not trained yet, prints and publishes its tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from jsonargparse.typing import NonNegativeInt, PositiveInt
+
+from experiments.files import UserError
+from experiments.harness.cli import command_line
+from experiments.harness.folder import exclusive, open_run
+from experiments.harness.options import SweepOptions
+from experiments.harness.parallel import run_all
+from experiments.harness.results import write_metrics
+from experiments.harness.words import expected_one_of
+from experiments.report.columns import Cell, Column, Row, Runs
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS, source_of, write_results
+from experiments.report.statistics import Difference
+from experiments.run import Task, run
+
+__all__ = ["Block", "Finished", "Study", "StudyOptions", "run_search", "run_study"]
+
+Options = Mapping[str, Any]
+Key = tuple[str, str, int]  # row, level, seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions(SweepOptions):
+    """Train the rows of a study that are not trained yet, and publish what comes out.
+
+    What is complete in the folder is read, so seeds can be added later. Every option of a single training may be given
+    too, and then holds for all of them.
+
+    Args:
+        name: The study.
+        seeds: Number of seeds, shared by rows and levels; the study's own when omitted.
+        first_seed: The first of them; the study's own when omitted.
+        rows: Rows of the study, those among them that others are compared with; all when omitted.
+        levels: Its levels, such as data sets; all when omitted.
+        changes: Options that all trainings have in place of the study's.
+    """
+
+    name: str
+    seeds: PositiveInt | None = None
+    first_seed: NonNegativeInt | None = None
+    rows: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some columns with a title; rows without the first column's metric are left out."""
+
+    title: str  # placeholders as in Study.text, here and in the text
+    text: str
+    columns: Sequence[Column]
+    terminal: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Rows at some levels, for some seeds.
+
+    Attributes:
+        name: Of its folder and of its file in results/.
+        title: Heading.
+        about: The task, under which its differences count in "Where it helps"; "" where they do not.
+        text: What the rows are and how they were trained; ``{config.max_epochs}`` is an option of the first training,
+            ``{seeds}`` the number of seeds.
+        task: What is trained.
+        options: Options of all trainings.
+        rows: Options of each row.
+        levels: Options of each level, such as a data set or a share of noise.
+        cells: Options of a row at a level, where it has others than elsewhere.
+        axis: What the levels are, the head of their column; the levels of a ``wide`` table have columns of their own.
+        wide: Whether a row of the table has all levels.
+        row: What a row is, the head of its column.
+        shows: Rows that are shown once more, with another kind of prediction, by the row whose trainings they show.
+        kinds: What ``{kind}`` is in the metrics of a row; "mean" where it is not said.
+        columns: The numbers that rows are compared by; ``level_columns`` has those of levels with others.
+        more: Columns beside these.
+        blocks: Further tables.
+        against: Rows that are compared with another row than the first.
+        paper: The paper's numbers by row, and by level in a wide table.
+        seeded: Further options that are the seed, such as the number of a fixed split.
+        parts: What else is reported.
+        grid: Settings of a row that a search tries on validation data.
+        quality: Numbers on validation data by which a search chooses, in their order.
+        published: Whether results/ gets the numbers when nothing is said.
+    """
+
+    name: str
+    title: str
+    task: Task[Any, Any, Any]
+    rows: Mapping[str, Options]
+    columns: Sequence[Column]
+    text: str = ""
+    about: str = ""
+    options: Options = field(default_factory=dict)
+    levels: Mapping[str, Options] = field(default_factory=lambda: {"": {}})
+    cells: Mapping[tuple[str, str], Options] = field(default_factory=dict)
+    axis: str = ""
+    wide: bool = False
+    row: str = "row"
+    shows: Mapping[str, str] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    level_columns: Mapping[str, Sequence[Column]] = field(default_factory=dict)
+    more: Sequence[Column] = ()
+    blocks: Sequence[Block] = ()
+    against: Mapping[str, str] = field(default_factory=dict)
+    paper: Mapping[str, Any] = field(default_factory=dict)
+    seeds: int = 3
+    first_seed: int = 0
+    seeded: Sequence[str] = ()
+    parts: Callable[[Finished], Sequence[Part]] = lambda _: ()
+    grid: Mapping[str, Sequence[Options]] = field(default_factory=dict)
+    quality: Sequence[Column] = ()
+    published: bool = True
+
+    @property
+    def baseline(self) -> str:
+        """The row that others are compared with."""
+        return next(iter(self.rows))
+
+    def reference(self, row: str) -> str | None:
+        """The row that a row is compared with; None for the baseline."""
+        return None if row == self.baseline else self.against.get(row, self.baseline)
+
+    def chosen(self, options: StudyOptions) -> Study:
+        """The study with the rows, levels, seeds and changes that are asked for.
+
+        Raises:
+            UserError: A row or level is unknown, or one is missing that others are compared with.
+        """
+        for what, known in (("rows", self.rows), ("levels", self.levels)):
+            unknown = next((name for name in getattr(options, what) if name not in known), None)
+            if unknown is not None:
+                raise UserError(f"{what} '{unknown}': {expected_one_of(known, unknown)}")
+        rows = [name for name in self.rows if name in (options.rows or self.rows)]
+        lacking = {self.against.get(row, self.baseline) for row in rows} - set(rows)
+        if lacking:
+            raise UserError(f"rows are compared with '{lacking.pop()}', which has to be among them")
+        return replace(
+            self,
+            rows={name: self.rows[name] for name in rows},
+            levels={name: self.levels[name] for name in options.levels or self.levels},
+            options={**self.options, **options.changes},
+            seeds=self.seeds if options.seeds is None else options.seeds,
+            first_seed=self.first_seed if options.first_seed is None else options.first_seed,
+        )
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A study whose trainings are done.
+
+    Attributes:
+        study: The study, as it was asked for.
+        folder: Where it lies.
+        pictures: Where its pictures are drawn.
+        configs: Options of every training, by row, level and seed.
+        metrics: Their metrics.
+    """
+
+    study: Study
+    folder: Path
+    pictures: Path
+    configs: Mapping[Key, Any]
+    metrics: Mapping[Key, Mapping[str, float]]
+
+    @cached_property
+    def seeds(self) -> list[int]:
+        """The seeds."""
+        return list(dict.fromkeys(key[-1] for key in self.configs))
+
+    @property
+    def rows(self) -> list[str]:
+        """The rows that are shown."""
+        again = {trained: row for row, trained in self.study.shows.items()}
+        return [
+            row for trained in self.study.rows for row in (trained, *([again[trained]] if trained in again else []))
+        ]
+
+    def runs(self, row: str, level: str = "") -> Runs:
+        """Metrics of a row at a level, one entry a seed."""
+        return [self.metrics[self.study.shows.get(row, row), level, seed] for seed in self.seeds]
+
+    def of(self, row: str, column: Column) -> Column:
+        """The column as it is of the kind of prediction that the row shows."""
+        kind = self.study.kinds.get(row, "mean")
+        return replace(column, metric=column.metric.replace("{kind}", kind))
+
+    def cell(self, row: str, column: Column, level: str = "", *, error: bool = False) -> Cell:
+        """The cell of a table."""
+        return self.of(row, column).cell(self.runs(row, level), error=error)
+
+    def difference(self, row: str, column: Column, level: str = "") -> Difference | str:
+        """The difference to the row that a row is compared with; empty where there is none."""
+        other = self.study.reference(row)
+        if other is None:
+            return ""
+        ours, others = self.of(row, column), self.of(other, column)
+        return ours.difference(self.runs(row, level), self.runs(other, level), other, other=others)
+
+    def main(self, level: str) -> Sequence[Column]:
+        """The numbers that rows are compared by at a level, as far as there are any."""
+        columns = self.study.level_columns.get(level, self.study.columns)
+        runs = {row: self.runs(row, level) for row in self.rows}
+        return [one for one in columns if any(self.of(row, one).values(found) for row, found in runs.items())]
+
+    def fill(self, text: str) -> str:
+        """A text with its placeholders filled in."""
+        return text.format(config=next(iter(self.configs.values())), seeds=len(self.seeds), first=self.seeds[0])
+
+
+@exclusive
+def run_study(study: Study, options: StudyOptions) -> dict[str, float]:
+    """Train what is not trained yet, print the tables and publish them: ``"<level>/<row>/<metric>"`` to the mean.
+
+    Raises:
+        UserError: An option is wrong, or trainings have failed; the others are finished.
+    """
+    finished = _trained(study.chosen(options), options, "table")
+    study = finished.study
+    text = "\n\n".join(filter(None, (finished.fill(study.text), _how_compared(finished))))
+    table = Part(text=text, rows=(_wide if study.wide else _long)(finished), labels=len(_labels(finished, "", "")))
+    parts = [table, *study.parts(finished), *_block_parts(finished)]
+    return _publish(finished, options, Report(study.title, _name(study, options), parts, about=study.about))
+
+
+@exclusive
+def run_search(study: Study, options: StudyOptions) -> dict[str, float]:
+    """Try every setting of the grid, by validation data and on seeds that are none of the table's.
+
+    Raises:
+        UserError: As of :func:`run_study`.
+    """
+    tried = {
+        f"{row}: {_setting(setting)}": {**study.rows[row], **setting}
+        for row in options.rows or study.grid
+        for setting in study.grid[row]
+    }
+    study = replace(study, rows=tried, seeds=3, first_seed=1000, cells={}, against={}, shows={}, kinds={})
+    finished = _trained(study.chosen(replace(options, rows=())), options, "search")
+    level, *others = finished.study.levels
+    if others:
+        raise UserError(f"levels are {level}, {', '.join(others)}, expected one to search on; pass --levels")
+    means = {name: [fmean(one.values(finished.runs(name, level))) for one in study.quality] for name in tried}
+    # accuracies are equal up to the rounding of a mean
+    ranks = {
+        name: [
+            round(-mean if one.better == "higher" else mean, 4) for mean, one in zip(found, study.quality, strict=True)
+        ]
+        for name, found in means.items()
+    }
+    best = {min((name for name in ranks if name.split(": ")[0] == row), key=ranks.__getitem__) for row in study.grid}
+    rows = [
+        {"row": name.partition(": ")[0], "setting": name.partition(": ")[2]}
+        | {one.name: finished.cell(name, one, level) for one in study.quality}
+        | {"best": "best" if name in best else ""}
+        for name in tried
+    ]
+    text = (
+        f"Means over {study.seeds} seeds, which are none of the table's, on validation data. The rows of the table have "
+        f"the setting with the best {study.quality[0].name}, of equals the one with the best {study.quality[-1].name}."
+    )
+    title, name = f"Settings tried: {study.title}", f"search-{_name(study, options)}"
+    return _publish(finished, options, Report(title, name, [Part(text=text, rows=rows, labels=2)]))
+
+
+def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
+    results = options.results or (RESULTS if study.published else None)
+    folder = options.out or Path("runs", kind, _name(study, options))
+    open_run(folder, options, free=("seeds", "rows", "changes"))
+    configs = _configs(study, options, folder)
+    metrics = run_all(
+        _Run(study.task), configs, workers=options.workers, cluster=options.cluster, progress=options.progress,
+        describe=lambda key, _: ", ".join(str(part) for part in key if part != ""),
+    )  # fmt: skip
+    pictures = folder / "figures" if results is None else results / "pictures"
+    return Finished(study, folder, pictures, configs, metrics)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """:func:`run` of a task, as it can be sent to a process."""
+
+    task: Task[Any, Any, Any]
+
+    def __call__(self, config: Any) -> dict[str, float]:
+        return run(self.task, config)
+
+
+def _name(study: Study, options: StudyOptions) -> str:
+    """Name of a study's folder and file; one of some levels alone has its own."""
+    return "-".join((study.name, *options.levels))
+
+
+def _configs(study: Study, options: StudyOptions, folder: Path) -> dict[Key, Any]:
+    """Options of all trainings; all rows of the first seed come first, so that an interrupted study has them."""
+    how, configs = options.for_runs(), {}
+    for seed in range(study.first_seed, study.first_seed + study.seeds):
+        for level, at_level in study.levels.items():
+            for row, of_row in study.rows.items():
+                name = "-".join(filter(None, (level, row, str(seed)))).translate({ord(" "): "-", ord(","): None})
+                given = {**study.options, **at_level, **of_row, **study.cells.get((row, level), {})}
+                seeded = dict.fromkeys(("seed", *study.seeded), seed)
+                configs[row, level, seed] = study.task.config(**how, **given, **seeded, out=folder / "runs" / name)
+    return configs
+
+
+def _how_compared(finished: Finished) -> str:
+    """What the numbers of the table are."""
+    study, seeds = finished.study, len(finished.seeds)
+    text = f"Mean ± standard deviation over {seeds} seeds." if seeds > 1 else "One seed."
+    if (tests := _tests(finished)) == 0:
+        return text
+    return (
+        f"{text} Differences are taken seed by seed, with their 95 % confidence interval (Student's t, {seeds - 1} "
+        f"degrees of freedom). Bold: distinguishable from zero at 5 % after Bonferroni's correction for the {tests} "
+        f"comparisons."
+    )
+
+
+def _tests(finished: Finished) -> int:
+    """Number of differences in the table."""
+    rows = sum(finished.study.reference(row) is not None for row in finished.rows)
+    return rows * sum(len(finished.main(level)) for level in finished.study.levels)
+
+
+def _labels(finished: Finished, row: str, level: str) -> Row:
+    """The columns that say which row it is."""
+    study = finished.study
+    labels = {} if study.wide or not study.axis else {study.axis: level}
+    against = {"compared with": study.reference(row) or ""} if study.against else {}
+    return {**labels, study.row: row, **against}
+
+
+def _compared(finished: Finished, row: str, level: str) -> Iterator[tuple[str, str, Cell]]:
+    """Cells of the numbers that are compared, each with the number's name and what it is: "", "difference"."""
+    for column in finished.main(level):
+        yield column.name, "", finished.cell(row, column, level, error=finished.study.wide)
+        found = finished.difference(row, column, level)
+        if isinstance(found, Difference):
+            bold = found.p_value * _tests(finished) < 0.05
+            found = replace(found, bold=bold, data=level if finished.study.wide else "")
+        if len(finished.rows) > 1:
+            yield column.name, "difference", found
+
+
+def _wide(finished: Finished) -> list[Row]:
+    """A table with a row for each row of the study, and columns for each level."""
+    rows = list[Row]()
+    for row in finished.rows:
+        cells = _labels(finished, row, "")
+        for level in finished.study.levels:
+            for name, what, cell in _compared(finished, row, level):
+                cells[f"{level} {name}{': ' if what else ''}{what}"] = cell
+            if finished.study.paper:
+                cells[f"{level} paper"] = finished.study.paper.get(row, {}).get(level, "")
+        rows.append(cells)
+    return rows
+
+
+def _long(finished: Finished) -> list[Row]:
+    """A table with a row for each row of the study at each level."""
+    rows, study = list[Row](), finished.study
+    for level in study.levels:
+        for row in finished.rows:
+            cells = _labels(finished, row, level)
+            cells |= {
+                f"{name}{': ' if what else ''}{what}": cell for name, what, cell in _compared(finished, row, level)
+            }
+            cells |= {column.name: finished.cell(row, column, level) for column in _present(finished, study.more)}
+            rows.append(cells | ({"paper": study.paper.get(row, "")} if study.paper else {}))
+    heads = dict.fromkeys(head for row in rows for head in row)
+    return [{head: row.get(head, "-") for head in heads} for row in rows]
+
+
+def _present(finished: Finished, columns: Sequence[Column], level: str | None = None) -> list[Column]:
+    """The columns that some row has a number for."""
+    levels = finished.study.levels if level is None else [level]
+    return [
+        column
+        for column in columns
+        if any(finished.of(row, column).values(finished.runs(row, one)) for row in finished.rows for one in levels)
+    ]
+
+
+def _block_parts(finished: Finished) -> Iterator[Part]:
+    for block in finished.study.blocks:
+        title, text = finished.fill(block.title), finished.fill(block.text)
+        for number, level in enumerate(finished.study.levels):
+            shown = _present(finished, block.columns, level)
+            rows = [
+                {finished.study.row: row} | {column.name: finished.cell(row, column, level) for column in shown}
+                for row in finished.rows
+                if shown and finished.of(row, block.columns[0]).values(finished.runs(row, level))
+            ]
+            if rows:
+                about = "\n\n".join(filter(None, (text if number == 0 else "", f"{level}:" if level else "")))
+                yield Part(title if number == 0 else "", about, rows, terminal=block.terminal)
+
+
+def _publish(finished: Finished, options: StudyOptions, report: Report) -> dict[str, float]:
+    """Write metrics.json and report.html, print the tables, publish them if asked, and return the metrics."""
+    study, means = finished.study, dict[str, float]()
+    for row, level in dict.fromkeys(key[:2] for key in finished.metrics):
+        runs = finished.runs(row, level)
+        for name in dict.fromkeys(name for one in runs for name in one):
+            key = "/".join(filter(None, (level, row, name)))
+            means[key] = fmean(one[name] for one in runs if name in one)
+    write_metrics(finished.folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
+    seeds = f"seeds {finished.seeds[0]} to {finished.seeds[-1]}"
+    folders = [Path(str(config.out)) for config in finished.configs.values()]
+    source = source_of(folders, command_line(study.task.script, options), seeds)
+    report.write(finished.folder, source)
+    results = options.results or (RESULTS if study.published else None)
+    if results is not None:
+        print(write_results(results, report, source))
+    return means
+
+
+def _setting(setting: Options) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in setting.items()) or "-"
