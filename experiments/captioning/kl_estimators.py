@@ -52,7 +52,7 @@ def run(config: CompareEstimators) -> dict[str, float]:
         for point in get_args(Point)
     }
     print(f"Gradients, {2 * config.pairs} draws at each of {len(points)} points:", flush=True)
-    noise: Noise = run_all(_measure, points, workers=config.workers, cluster=sweep.cluster, progress=config.progress)
+    noise: Noise = run_all(_measure, points, workers=config.workers, cluster=config.cluster, progress=config.progress)
     parts = [Part(text=_text(config)), *(Part(rows=rows) for rows in (training_rows(runs), noise_rows(noise)) if rows)]
     title = f"Sampled KL and Gaussian weights, KL weight {name}"
     report = Report(title, f"kl-estimators-{name}", parts)

@@ -11,8 +11,7 @@ from experiments.captioning.evaluation import evaluate
 from experiments.captioning.model import build, load_vocabulary
 from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler
 from experiments.files import user_errors
-from experiments.harness.extension import open_training
-from experiments.harness.folder import exclusive
+from experiments.harness.folder import exclusive, open_training
 from experiments.report.tables import metrics_table
 from experiments.sequence.evaluation import train_and_save
 from experiments.sequence.learned import print_verdict

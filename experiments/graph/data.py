@@ -14,6 +14,7 @@ from experiments.datasets.graphs.masked import read_own_graph
 from experiments.datasets.graphs.perturbations import add_edge_noise, add_feature_noise, limit_labels
 from experiments.files import UserError, read_json, write_atomic
 from experiments.graph.config import GraphConfig
+from experiments.harness.ranks import is_first
 from pyro_attention import EdgeList
 
 __all__ = ["check_same_graph", "chosen_graph", "load_data", "noise_edges", "perturbed"]
@@ -53,7 +54,8 @@ def check_same_graph(graph: GraphData, folder: Path) -> None:
     path = folder / "graph.json"
     found = {name: _digest(getattr(graph, name)) for name in _FIELDS} | {"metric": graph.metric}
     if not path.is_file():
-        if (folder / "metrics.json").is_file():  # from before there were fingerprints, and maybe not to be written to
+        # where there are metrics it is a run from before there were fingerprints, and maybe not to be written to
+        if not is_first() or (folder / "metrics.json").is_file():
             return
         write_atomic(path, lambda file: file.write((json.dumps(found, indent=2) + "\n").encode()))
         return

@@ -17,8 +17,7 @@ from experiments.graph.data import check_same_graph, chosen_graph
 from experiments.graph.evaluation import definitions, evaluate, prediction_table
 from experiments.graph.figures import attention_figure, calibration_panels
 from experiments.graph.model import TrainedGraph, build, load_trained, run_folder
-from experiments.harness.extension import open_training
-from experiments.harness.folder import exclusive
+from experiments.harness.folder import exclusive, open_training
 from experiments.harness.results import write_metrics
 from experiments.harness.training import fit as fit_module
 from experiments.harness.training import load_best

@@ -1,4 +1,4 @@
-"""Lightning callbacks: random states, epochs of samplers, history, early stopping and progress bars."""
+"""Lightning callbacks: random states, samplers, history, early stopping and progress bars."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -18,41 +17,32 @@ import lightning.pytorch as pl
 import numpy as np
 import pyro
 import torch
-from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from torch import Tensor
 from tqdm import tqdm
 
 from experiments.files import unwritable, write_atomic
-from experiments.harness import ranks
 
 __all__ = ["BatchBar", "EarlyStopping", "EpochBar", "History", "RandomState", "SamplerEpoch"]
 
 
 class RandomState(pl.Callback):
-    """Keeps the states of every rank's random generators in the checkpoint: a resumed run draws the same numbers.
+    """Keeps the states of the random generators in the checkpoint: a resumed run draws the same numbers.
 
-    Checkpoints are taken at the end of an epoch, before the next epoch's data loader draws anything. When training
-    starts all ranks have the state of the first; the others then take states of their own, to draw other noise.
+    Checkpoints are taken at the end of an epoch, before the next epoch's data loader draws anything. The states are the
+    first rank's; the others, which draw other noise, take a seed of their own at the beginning of every epoch.
     """
 
-    def __init__(self) -> None:
-        self._restored = False  # this rank has the state that it had before
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
 
-    def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        if trainer.global_rank > 0 and not self._restored:
-            # drawn from the common state, so that a resumed run does not repeat the noise of its beginning
-            pyro.set_rng_seed(int(torch.randint(2**31, ())) + trainer.global_rank)
+    def on_train_epoch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if trainer.global_rank > 0:
+            sequence = np.random.SeedSequence([self.seed, trainer.global_rank, trainer.current_epoch])
+            pyro.set_rng_seed(int(sequence.generate_state(1)[0]))
 
     def state_dict(self) -> dict[str, Any]:
-        """States of the generators of Python, numpy, torch and every CUDA device, as plain containers and tensors.
-
-        They are the first rank's; those of the others, where there are any, stand in the list ``others``.
-        """
-        first, *others = ranks.gathered([self._own()])
-        return first | {"others": others} if others else first
-
-    def _own(self) -> dict[str, Any]:
+        """States of the generators of Python, numpy, torch and every CUDA device, as plain containers and tensors."""
         state: Any = np.random.get_state()  # a tuple, or a dictionary on demand
         name, keys, *rest = state
         return {
@@ -64,32 +54,27 @@ class RandomState(pl.Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        states = [state_dict, *state_dict.get("others", ())]
-        self._restored = ranks.rank() < len(states)
-        own = states[ranks.rank()] if self._restored else state_dict
-        random.setstate(own["python"])
-        np.random.set_state(own["numpy"])
-        torch.set_rng_state(own["torch"])
+        random.setstate(state_dict["python"])
+        np.random.set_state(state_dict["numpy"])
+        torch.set_rng_state(state_dict["torch"])
         # a run may go on where there are fewer devices
-        for device, state in enumerate(own["cuda"][: torch.cuda.device_count()]):
+        for device, state in enumerate(state_dict["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(state, device)
-        if len(states) != ranks.count() and ranks.is_first():
-            print(
-                f"the checkpoint is of a training in {len(states)} processes, and this one has {ranks.count()}: from "
-                f"here on batches, noise and dropout are others, so it ends with other numbers than without the break",
-                file=sys.stderr,
-            )
 
 
 class SamplerEpoch(pl.Callback):
-    """Lets a resumed run begin with the batches of its epoch.
+    """Lets every rank have its part of the batches, and a resumed run begin with the batches of its epoch.
 
     Lightning (2.6) sets the epoch of the sampler before every epoch, but when it resumes only after it has made the
     loader's iterator, so the first epoch would have the order of epoch 0.
     """
 
-    def __init__(self, sampler: Any) -> None:
-        self.sampler = sampler
+    def __init__(self, sampler: Any, val_sampler: Any) -> None:
+        self.sampler, self.val_sampler = sampler, val_sampler
+
+    def setup(self, trainer: pl.Trainer, *_: Any, **__: Any) -> None:
+        for sampler in (self.sampler, self.val_sampler):
+            sampler.share(trainer.global_rank, trainer.world_size)
 
     def on_load_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002
         # what Lightning itself gives to set_epoch; checkpoint["epoch"] is one less if taken at the end of an epoch
@@ -100,13 +85,11 @@ class History(pl.Callback):
     """One row of metrics per epoch, in the checkpoint and in a CSV file, which gets its row when the epoch ends.
 
     A row has the metrics by name, ``epoch`` and the mean time of a training step, ``step_ms``. A resumed run writes the
-    file again with the rows of its checkpoint, and goes on from there. A logger of Lightning, which ``open_logger``
-    makes anew, gets the same rows at the same times.
+    file again with the rows of its checkpoint, and goes on from there.
     """
 
-    def __init__(self, path: Path, open_logger: Callable[[], Logger] | None = None) -> None:
-        self.path, self._open_logger = path, open_logger
-        self._logger: Logger | None = None
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.rows: list[dict[str, float]] = []
         self._columns: list[str] = []
         self._start = 0.0
@@ -119,9 +102,6 @@ class History(pl.Callback):
             self.write()
         else:
             self.path.unlink(missing_ok=True)
-        if self._open_logger is not None:
-            self._logger = self._open_logger()
-        self._log(self.rows)
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         self._start = _now(trainer)
@@ -144,34 +124,6 @@ class History(pl.Callback):
                 raise unwritable(self.path, error) from error
         else:
             self.write()
-        self._log(self.rows[-1:])
-
-    def _log(self, rows: Iterable[Mapping[str, float]]) -> None:
-        if self._logger is None:
-            return
-        with self._writing():
-            for row in rows:
-                metrics = {name: value for name, value in row.items() if name != "epoch"}
-                self._logger.log_metrics(metrics, step=int(row["epoch"]))
-
-    def teardown(self, *_: Any, **__: Any) -> None:
-        logger, self._logger = self._logger, None
-        if logger is not None:
-            with self._writing():
-                logger.finalize("finished")
-
-    on_exception = teardown
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Name the folder where a logger's files cannot be written; Lightning puts a ValueError around that error."""
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            cause = error if isinstance(error, OSError) else error.__cause__
-            if not isinstance(cause, OSError):
-                raise
-            raise unwritable(self.path.parent, cause) from error
 
     def write(self) -> None:
         """Write the CSV file; metrics that an epoch does not have are left empty."""
@@ -190,14 +142,6 @@ class History(pl.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows = [dict(row) for row in state_dict["rows"]]
-        epochs = [row["epoch"] for row in self.rows]
-        if epochs != list(range(len(epochs))):
-            raise ValueError(f"the history has the epochs {epochs}, expected each once, from 0 on")
-        numbers = all(
-            type(name) is str and type(value) in (int, float) for row in self.rows for name, value in row.items()
-        )
-        if not numbers or not all("step_ms" in row for row in self.rows):
-            raise ValueError("the history has a row without step_ms, or with what is no number")
 
 
 def _now(trainer: pl.Trainer) -> float:

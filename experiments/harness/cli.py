@@ -129,12 +129,7 @@ def _run(command: Command, given: list[str], name: str) -> int:
     try:
         if isinstance(config, SweepOptions) and isinstance(config, DeviceOptions) and config.processes > 1:
             raise UserError("devices times num_nodes is above 1, but every training of a table has one; use --workers")
-        if isinstance(config, DeviceOptions):
-            from experiments.harness.devices import on_every_rank
-
-            on_every_rank(run, config)
-        else:
-            run(config)
+        run(config)
     except UserError as error:
         return user_error(error, code=1)
     except KeyboardInterrupt as stop:

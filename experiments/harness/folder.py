@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,12 +20,13 @@ import yaml
 from filelock import FileLock, Timeout
 
 from experiments.files import UserError, drawn_here, read_json, remove_partials, unwritable, write_atomic
+from experiments.harness.checkpoints import read_run
 from experiments.harness.options import DeviceOptions, OptionError, RunOptions, SweepOptions, configuration
 from experiments.harness.ranks import is_first
+from experiments.harness.results import read_metrics
 from experiments.harness.safe_yaml import read_yaml
-from experiments.harness.tensorboard import event_files
 
-__all__ = ["FolderInUseError", "exclusive", "holder", "open_results", "open_run", "saved_config", "saved_options"]
+__all__ = ["exclusive", "open_results", "open_run", "open_training", "saved_config", "saved_options"]
 
 Config = TypeVar("Config")
 Arguments = ParamSpec("Arguments")
@@ -43,10 +46,6 @@ _SIGNATURE = {"out", "data_root", "device", "checkpoint_every", "progress"}
 _NOTE_BYTES = 1000  # of what says who holds a folder; a name of a machine is part of it
 
 _held: dict[Path, FileLock] = {}
-
-
-class FolderInUseError(UserError):
-    """Another process works in a folder."""
 
 
 def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> None:
@@ -89,6 +88,49 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
     write_atomic(folder / "config.yaml", lambda file: file.write(yaml.safe_dump(plain, sort_keys=False).encode()))
 
 
+def open_training(folder: Path, config: Any, *, planned: bool = False) -> dict[str, float] | None:
+    """:func:`open_run` for a training whose ``max_epochs`` may be larger than before.
+
+    It ends with the same numbers as a training that was started with so many. Not so one whose learning rate is
+    ``planned`` over all epochs, which would be another from the first step on: its number of epochs stays.
+
+    Returns:
+        The metrics of a run that has all epochs that are asked for or stopped early; None when there is something to
+        train.
+
+    Raises:
+        UserError: As :func:`open_run`, or the run has more epochs than are asked for.
+    """
+    if planned:
+        open_run(folder, config)
+        return read_metrics(folder) if config.resume else None
+    metrics = read_metrics(folder) if config.resume else None
+    epochs = None if metrics is None else metrics.get("epochs", 0.5)
+    if epochs is not None and not (math.isfinite(epochs) and epochs == int(epochs)):
+        raise UserError(
+            f"{folder / 'metrics.json'} tells no number of epochs; remove it, and the same command makes it again"
+        )
+    if epochs is not None and epochs > config.max_epochs:
+        raise UserError(
+            f"{folder} holds a run of {epochs} epochs, and max_epochs is {config.max_epochs}; pass --max-epochs "
+            f"{epochs} or more, choose another --out, or pass --overwrite to train again"
+        )
+    before = saved_options(folder).get("max_epochs") if (folder / "config.yaml").is_file() else None
+    # config.yaml is written again for another number of epochs alone: a finished run may lie where nobody may write
+    open_run(folder, config, free=("max_epochs",) if before not in (None, config.max_epochs) else ())
+    if epochs is None or epochs == config.max_epochs:
+        return metrics
+    last = folder / "checkpoints" / "last.ckpt"
+    # a finished run may do without its checkpoint, unless it is to go on
+    finished = before == config.max_epochs and not last.exists()
+    if finished or read_run(last)["callbacks"]["EarlyStopping"]["waited"] >= config.patience:
+        if config.progress:
+            print(f"{folder} stopped early, after {epochs} epochs; more of them change nothing", file=sys.stderr)
+        return metrics
+    (folder / "metrics.json").unlink(missing_ok=True)
+    return None
+
+
 def open_results(folder: Path, script: str) -> None:
     """Keep a folder for the results of a script that can be repeated as it is; UserError where it holds others."""
     _hold(folder)
@@ -113,11 +155,6 @@ def exclusive(run: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
                 _held.pop(folder).release()
 
     return wrapped
-
-
-def holder(folder: Path) -> str:
-    """Who holds a folder, in words that are no other process's."""
-    return _holder(folder / ".holder")
 
 
 def saved_options(folder: Path) -> dict[str, Any]:
@@ -181,7 +218,7 @@ def _hold(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
-        raise FolderInUseError(f"{folder} is in use by {_holder(note)}; wait for it, or choose another --out") from None
+        raise UserError(f"{folder} is in use by {_holder(note)}; wait for it, or choose another --out") from None
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return  # where nothing can be written, nobody writes; a run that is complete there can still be read
@@ -228,7 +265,8 @@ def _written(folder: Path) -> Iterator[Path]:
         yield from (path for path in (folder / "figures").glob("*.png") if drawn_here(path))
     yield from _drawn_partly(folder)
     if not (folder / "tensorboard").is_symlink():
-        yield from event_files(folder)
+        yield from folder.glob("tensorboard/events.out.tfevents.*")
+        yield folder / "tensorboard" / "hparams.yaml"
 
 
 def _drawn_partly(folder: Path) -> list[Path]:

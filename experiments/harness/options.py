@@ -37,7 +37,7 @@ __all__ = [
 Config = TypeVar("Config")
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["32", "bf16-mixed"]
-Strategy = Literal["ddp", "fsdp"]
+Strategy = Literal["ddp", "ddp_find_unused_parameters_true"]
 LoggerName = Literal["csv", "tensorboard"]
 
 HalfOpenUnitInterval = restricted_number_type(
@@ -106,7 +106,7 @@ class DeviceOptions(RunOptions):
         devices: Devices of every machine: GPUs, or processes where it is computed on CPU cores. Each has batches of the
             batch size.
         num_nodes: Machines.
-        strategy: How the devices work together: ddp, each with a copy of the network.
+        strategy: How the devices work together, by Lightning's name; each has a copy of the network.
         logger: Where the metrics of every epoch go: csv, into history.csv alone; tensorboard, also into files for
             TensorBoard, which has to be installed.
     """

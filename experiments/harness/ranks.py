@@ -1,48 +1,26 @@
-"""The processes that share out a training, its ranks: which one this is, and what it has to do with the others.
-
-The first rank opens the folder, writes, prints and evaluates. The others wait until it has prepared everything, train
-with it, and end where the training ends.
-"""
+"""The processes that share out a training, its ranks: the first one writes, prints and evaluates."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any, TypeVar
 
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
-__all__ = [
-    "begin_together", "count", "end_others", "gathered", "is_first", "mean_over_ranks", "rank", "wait_for_first",
-    "weight",
-]  # fmt: skip
+__all__ = ["count", "gathered", "is_first", "mean_over_ranks", "weight"]
 
 Item = TypeVar("Item")
 
 
-class _Others:
-    """What the first rank has to know of the others."""
-
-    waiting = False
-
-
-def _several() -> bool:
-    return distributed.is_available() and distributed.is_initialized()
-
-
-def rank() -> int:
-    """Number of this process; 0 of the first one, and of one that is alone."""
-    return distributed.get_rank() if _several() else 0
+def is_first() -> bool:
+    """Whether this process writes, prints and evaluates; Lightning knows it from the environment."""
+    return rank_zero_only.rank == 0
 
 
 def count() -> int:
-    """Number of processes."""
-    return distributed.get_world_size() if _several() else 1
-
-
-def is_first() -> bool:
-    """Whether this process writes, prints and evaluates."""
-    return rank() == 0
+    """Number of processes that train together at this moment."""
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def gathered(items: list[Item]) -> list[Item]:
@@ -69,31 +47,3 @@ def weight(size: int) -> int:
     The mean of the weights over ranks has to be a whole number: Lightning leaves off what is behind the point.
     """
     return size * count()
-
-
-def wait_for_first() -> bool:
-    """Called by every rank at the beginning: the others wait, and learn whether there is anything to train."""
-    if is_first():
-        _Others.waiting = True
-        return True
-    told: list[Any] = [None]
-    distributed.broadcast_object_list(told)
-    return bool(told[0])
-
-
-def begin_together(*, training: bool = True) -> None:
-    """Called by the first rank: the others may come, as everything that they read is there, or they are not needed."""
-    if _Others.waiting:
-        _Others.waiting = False
-        distributed.broadcast_object_list([training])
-
-
-def end_others() -> None:
-    """The end of a training: the first rank goes on alone, the other processes end here."""
-    if count() == 1:
-        return
-    first = is_first()
-    distributed.barrier()
-    distributed.destroy_process_group()
-    if not first:
-        sys.exit()

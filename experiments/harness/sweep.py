@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar
 
 from experiments.files import user_errors
 from experiments.harness.cli import command_line
-from experiments.harness.cluster import Cluster
 from experiments.harness.folder import exclusive, open_run
 from experiments.harness.options import RunOptions, SweepOptions
 from experiments.harness.parallel import run_all
@@ -108,11 +107,6 @@ class Sweep:
         """Folder of the pictures: beside the published numbers, else in the sweep's own."""
         return self.folder / "figures" if self.results is None else self.results / "pictures"
 
-    @property
-    def cluster(self) -> Cluster | None:
-        """The cluster that trains, if one does."""
-        return None if self.config.cluster is None else Cluster(self.config.cluster, self.folder)
-
     def open(self) -> Sweep:
         """Prepare the folder; see :func:`open_run`."""
         with user_errors(ValueError, OSError):
@@ -139,8 +133,7 @@ class Sweep:
         """Run every configuration that is not finished yet; the bar shows the metric ``shown`` of the last one.
 
         Raises:
-            UserError: That of a training, such as data that are not there.
-            KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.
+            UserError: Trainings have failed, such as for want of data; the others are finished.
         """
 
         def describe(key: Key, metrics: Metrics) -> str:
@@ -149,7 +142,7 @@ class Sweep:
 
         emptied = {key: _to_continue(config) for key, config in configs.items()}
         metrics = run_all(
-            run, emptied, workers=self.config.workers, cluster=self.cluster, progress=self.config.progress,
+            run, emptied, workers=self.config.workers, cluster=self.config.cluster, progress=self.config.progress,
             describe=describe,
         )  # fmt: skip
         return Trainings(configs, metrics)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Sized
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Generic, Literal, TypeVar
@@ -12,8 +15,10 @@ from typing import Any, Generic, Literal, TypeVar
 import lightning.pytorch as pl
 import pyro
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.loggers import TensorBoardLogger
 from pyro.infer import ELBO
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.utils.data import DataLoader
 
 from experiments.files import UserError, user_errors
@@ -22,9 +27,7 @@ from experiments.harness.callbacks import BatchBar, EarlyStopping, EpochBar, His
 from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints, read_weights
 from experiments.harness.network_size import bounded_network
 from experiments.harness.options import BatchOptions, Device, TrainingOptions
-from experiments.harness.placement import placement, quiet
 from experiments.harness.results import hybrid_metrics, write_environment
-from experiments.harness.tensorboard import require_logger, tensorboard_logger
 from experiments.harness.weights import weights_file
 from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior, Prior
 
@@ -32,6 +35,7 @@ __all__ = [
     "FITTED",
     "ELBOTraining",
     "Fitted",
+    "OneCycleTraining",
     "Trained",
     "fit",
     "fit_batches",
@@ -141,6 +145,23 @@ class ELBOTraining(pl.LightningModule):
             nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
 
 
+class OneCycleTraining(ELBOTraining):
+    """Trains with a learning rate that rises for a tenth of the steps and then falls, linearly."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=self.learning_rate, total_steps=int(self.trainer.estimated_stepping_batches),
+            pct_start=0.1, anneal_strategy="linear", cycle_momentum=False,
+        )  # fmt: skip
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        # a run that goes on in fewer processes takes more steps than were planned
+        if scheduler.last_epoch < scheduler.total_steps:
+            super().lr_scheduler_step(scheduler, metric)
+
+
 @dataclass(frozen=True)
 class Trained(Generic[Options, Model]):
     """A network with its guide, and how it was made; a task adds what else is needed to use it."""
@@ -223,8 +244,9 @@ def fit(
     """Train a module and leave it, on the device, with its best weights, or with the last ones.
 
     With ``resume`` training goes on from the last checkpoint in the folder, if there is one; more epochs may be asked
-    for than before. Of several ranks only the first comes back from here; data that are no loaders of
-    :func:`fit_batches` are the same on all of them, which then average the gradients of as many draws.
+    for than before. Lightning starts as many processes as devices are asked for, each with this script, and only the
+    first comes back from here; data that are no loaders of :func:`fit_batches` are the same in all of them, which then
+    average the gradients of as many draws.
 
     Args:
         config: How to train.
@@ -239,35 +261,41 @@ def fit(
         callbacks: The task's own callbacks.
 
     Raises:
-        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; its text says which checkpoint there is.
+        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` goes on from the last checkpoint.
         UserError: No such device or logger, a checkpoint that cannot be read or holds more epochs, no epoch with finite
             metrics, or a batch that cannot be computed.
     """
-    if config.processes != ranks.count():
-        raise UserError(
-            f"devices times num_nodes is {config.processes}, but there are {ranks.count()} processes; the commands "
-            f"start them, and in a script of your own on_every_rank does"
-        )
-    require_logger(config)
-    open_logger = partial(tensorboard_logger, folder) if config.logger == "tensorboard" else None
-    history = History(folder / "history.csv", open_logger)
+    history = History(folder / "history.csv")
     stopping = EarlyStopping(monitor, patience=patience, keep=keep)
     checkpoints = Checkpoints(folder, stopping, every=config.checkpoint_every)
-    ours = [*callbacks, history, stopping, RandomState(), checkpoints]
-    if config.progress:  # over epochs where an epoch is one batch, else over batches
+    ours = [*callbacks, history, stopping, RandomState(config.seed), checkpoints]
+    if config.progress and ranks.is_first():  # over epochs where an epoch is one batch, else over batches
         one_batch = isinstance(train_data, Sized) and len(train_data) == 1
         ours.append(EpochBar(monitor, module.terms) if one_batch else BatchBar(monitor, module.terms))
     target = resolve_device(config.device)
     if ranks.is_first():
         write_environment(folder, target)
-    elif not (folder / "environment.json").is_file():
-        raise UserError(f"{folder} is not that of the first process; pass an --out on a disk that all machines share")
-    resume_from = checkpoints.resumable(config.max_epochs) if config.resume else None
-    with user_errors(ValueError, OSError), quiet(), checkpoints.explaining(resumed=resume_from is not None):
+    resume_from = checkpoints.last if config.resume and checkpoints.last.exists() else None
+    with user_errors(ValueError, OSError, MisconfigurationException, ModuleNotFoundError), quiet():
         trainer = _trainer(config, target, folder, callbacks=ours, gradient_clip_val=gradient_clip)
-        ranks.begin_together()
-        trainer.fit(module, train_data, val_data, ckpt_path=resume_from)
-    ranks.end_others()
+        try:
+            trainer.fit(module, train_data, val_data, ckpt_path=resume_from)
+        except SystemExit as stop:  # Lightning's answer to Ctrl-C and SIGTERM
+            if ranks.is_first():
+                raise KeyboardInterrupt from stop
+            raise
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            if resume_from is None or checkpoints.started:
+                raise
+            raise UserError(
+                f"{resume_from} does not fit this training ({type(error).__name__}: {error}); pass --overwrite to "
+                f"train again"
+            ) from error
+    if config.processes > 1:
+        trainer.strategy.barrier()
+        distributed.destroy_process_group()
+        if not ranks.is_first():
+            sys.exit()
     if stopping.best_epoch < 0:
         raise UserError(f"no epoch has a finite {' and '.join(monitor)}; try a smaller learning rate")
     module.load_state_dict(stopping.weights)
@@ -280,17 +308,41 @@ def fit(
 
 def _trainer(config: TrainingOptions, device: torch.device, folder: Path, **options: Any) -> pl.Trainer:
     return pl.Trainer(
+        accelerator="gpu" if device.type == "cuda" else "cpu",
+        devices=config.devices,
+        num_nodes=config.num_nodes,
+        strategy=config.strategy if config.processes > 1 else "auto",
+        logger=TensorBoardLogger(folder, name="", version="tensorboard") if config.logger == "tensorboard" else False,
         precision="32-true" if config.precision == "32" else config.precision,
         max_epochs=config.max_epochs,
         plugins=[AtomicCheckpointIO()],
         use_distributed_sampler=False,  # fit_batches shares out its batches itself
-        enable_progress_bar=config.progress,
+        enable_progress_bar=config.progress and ranks.is_first(),
         enable_model_summary=False,
         num_sanity_val_steps=0,
         default_root_dir=folder,
-        **placement(config, device),
         **options,
     )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence Lightning's hints: they concern devices, loaders and sums over ranks that we chose on purpose."""
+    logs = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "GPU available but not used")
+            warnings.filterwarnings("ignore", "The .*dataloader.* does not have many workers")
+            warnings.filterwarnings("ignore", "It is recommended to use .*sync_dist=True")
+            warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated")
+            yield
+    finally:
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
 
 
 def fit_batches(
@@ -308,12 +360,10 @@ def fit_batches(
 
     Ranks have parts of the same batches; see :meth:`BucketSampler.share`.
     """
-    module.parts = ranks.count()
-    for loader in (train_data, val_data):
-        loader.sampler.share(ranks.rank(), ranks.count())  # type: ignore[attr-defined]
+    module.parts = config.processes
     return fit(
         config, module, train_data, val_data, folder=folder, patience=patience, monitor=monitor or {"val_loss": "min"},
-        keep=keep, gradient_clip=config.gradient_clip, callbacks=[SamplerEpoch(train_data.sampler)],
+        keep=keep, gradient_clip=config.gradient_clip, callbacks=[SamplerEpoch(train_data.sampler, val_data.sampler)],
     )  # fmt: skip
 
 

@@ -13,8 +13,7 @@ from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.headlines import HeadlineText
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.harness.folder import saved_config
-from experiments.harness.one_cycle import OneCycleTraining
-from experiments.harness.training import PriorFactory, Trained, resolve_device, seeded_build
+from experiments.harness.training import OneCycleTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.headlines.config import HeadlineConfig
 from experiments.sequence.encoder import text_encoder
 from experiments.sequence.model import load_run, model_arguments, run_vocabulary

@@ -9,8 +9,7 @@ from pathlib import Path
 from experiments.datasets.places import SPLITS
 from experiments.datasets.text.batches import BucketSampler, EncodedText
 from experiments.files import user_errors
-from experiments.harness.extension import open_training
-from experiments.harness.folder import exclusive
+from experiments.harness.folder import exclusive, open_training
 from experiments.nmt.align import aligned_pairs
 from experiments.nmt.alignment_figures import pair_figure
 from experiments.nmt.config import TranslationConfig

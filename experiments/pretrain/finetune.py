@@ -10,9 +10,8 @@ from torch import Tensor
 from experiments.datasets.text.sst2 import CLASSES, load_sst2
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import exclusive, open_run
-from experiments.harness.one_cycle import OneCycleTraining
 from experiments.harness.results import read_metrics, write_metrics
-from experiments.harness.training import FITTED, PriorFactory, Trained, fit_batches, seeded_build
+from experiments.harness.training import FITTED, OneCycleTraining, PriorFactory, Trained, fit_batches, seeded_build
 from experiments.pretrain.config import FinetuneConfig
 from experiments.pretrain.data import LabelledBatch, LabelledSentences
 from experiments.pretrain.evaluation import mean_probabilities

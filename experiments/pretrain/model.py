@@ -12,8 +12,7 @@ from experiments.datasets.text.masked_text import MaskedBatch, load_english
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import saved_config
-from experiments.harness.one_cycle import OneCycleTraining
-from experiments.harness.training import Trained, load_best, resolve_device, seeded_build
+from experiments.harness.training import OneCycleTraining, Trained, load_best, resolve_device, seeded_build
 from experiments.harness.weights import weights_file
 from experiments.pretrain.config import PretrainConfig
 from experiments.sequence.encoder import text_encoder

@@ -21,6 +21,7 @@ from experiments.datasets.questions.load import PhotographOptions, load_photo_qu
 from experiments.datasets.questions.photographs import regions_of
 from experiments.datasets.text.masked_text import EpochSampler
 from experiments.files import UserError, read_json, user_errors, write_atomic
+from experiments.harness.ranks import is_first
 from experiments.harness.training import resolve_device
 from experiments.vqa.accuracy import consensus, soft_scores
 from experiments.vqa.config import LikelihoodName, VQAConfig
@@ -81,7 +82,8 @@ def load_words(folder: Path, data: Questions | None = None, *, answers: int = 1)
     if data is not None and not path.is_file():
         made = Words.of(data, answers=answers)
         content = json.dumps({"words": made.words, "answers": made.answers}, ensure_ascii=False, indent=0)
-        write_atomic(path, lambda file: file.write(content.encode()))
+        if is_first():
+            write_atomic(path, lambda file: file.write(content.encode()))
         return made
     remedy = "put an intact copy there, or train again"
     found = read_json(path, remedy)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments.files import user_errors
-from experiments.harness.extension import open_training
-from experiments.harness.folder import exclusive
+from experiments.harness.folder import exclusive, open_training
 from experiments.harness.results import write_metrics
 from experiments.harness.training import fit_batches
 from experiments.report.tables import metrics_table

@@ -22,11 +22,11 @@ def draw_on_cuda():
 
 @pytest.mark.parametrize("draw", [draw, pytest.param(draw_on_cuda, marks=pytest.mark.cuda)])
 def test_random_states_come_back_from_a_file_without_pickled_objects(draw, tmp_path):
-    torch.save(RandomState().state_dict(), tmp_path / "state")
+    torch.save(RandomState(0).state_dict(), tmp_path / "state")
     expected = draw()
     pyro.set_rng_seed(7)
     assert draw() != expected
-    RandomState().load_state_dict(torch.load(tmp_path / "state", weights_only=True))
+    RandomState(0).load_state_dict(torch.load(tmp_path / "state", weights_only=True))
     assert draw() == expected
 
 
@@ -71,7 +71,7 @@ def test_every_rank_draws_noise_of_its_own():
     drawn = []
     for rank in (0, 0, 1, 2):
         pyro.set_rng_seed(0)
-        RandomState().on_train_start(SimpleNamespace(global_rank=rank))
+        RandomState(0).on_train_start(SimpleNamespace(global_rank=rank))
         drawn.append(draw())
     assert drawn[0] == drawn[1]
     for generator in zip(*drawn[1:], strict=True):
@@ -84,15 +84,15 @@ def test_every_rank_finds_its_own_generators_in_the_checkpoint(tmp_path, monkeyp
     states, expected = [], []
     for seed in range(2):
         pyro.set_rng_seed(seed)
-        states.append(RandomState().state_dict())
+        states.append(RandomState(0).state_dict())
         expected.append(draw())
     monkeypatch.setattr(ranks, "gathered", lambda _: states)
-    torch.save(RandomState().state_dict(), tmp_path / "state")
+    torch.save(RandomState(0).state_dict(), tmp_path / "state")
     state = torch.load(tmp_path / "state", weights_only=True)
     for count, rank, drawn in ((2, 0, expected[0]), (2, 1, expected[1]), (1, 0, expected[0])):
         monkeypatch.setattr(ranks, "rank", lambda rank=rank: rank)
         monkeypatch.setattr(ranks, "count", lambda count=count: count)
-        callback = RandomState()
+        callback = RandomState(0)
         callback.load_state_dict(state)
         callback.on_train_start(SimpleNamespace(global_rank=rank))
         assert draw() == drawn
@@ -100,7 +100,7 @@ def test_every_rank_finds_its_own_generators_in_the_checkpoint(tmp_path, monkeyp
         assert ("the checkpoint is of a training in 2 processes, and this one has 1" in text) == (count == 1)
     # a rank that the checkpoint does not have begins with a state of its own
     monkeypatch.setattr(ranks, "rank", lambda: 2)
-    callback = RandomState()
+    callback = RandomState(0)
     callback.load_state_dict(state)
     callback.on_train_start(SimpleNamespace(global_rank=2))
     assert draw() not in expected

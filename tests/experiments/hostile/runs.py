@@ -10,8 +10,7 @@ from experiments.report.page import hardware
 from experiments.captioning.config import CaptioningConfig
 from experiments.files import UserError, read_text
 from experiments.finetune import runs
-from experiments.harness.extension import open_training
-from experiments.harness.folder import open_run, saved_config
+from experiments.harness.folder import open_run, open_training, saved_config
 from experiments.harness.option_parser import parse
 from experiments.harness.options import TrainingOptions
 from experiments.harness.results import read_metrics
