@@ -29,7 +29,8 @@ class NetworkOptions:
         learning_rate: Learning rate of Adam.
         num_samples: Posterior samples of random attention weights.
         beam: Live hypotheses of the beam search; 1 is greedy.
-        precision: Arithmetic of the training; evaluation is in 32 bits.
+        precision: Arithmetic of the training; 32 bits in any case on a CPU without instructions for bfloat16, and in
+            evaluation.
     """
 
     vocabulary: PositiveInt = 4000
