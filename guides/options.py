@@ -1,7 +1,8 @@
 """Options of the inference schemes, written once: the configuration of a run inherits them."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -10,12 +11,21 @@ from guides.names import AblationSchemeName, PriorName, SchemeName
 if TYPE_CHECKING:
     from guides.schemes import Scheme
 
-__all__ = ["AlignmentSchemeOptions", "PosteriorOptions", "SchemeOptions"]
+__all__ = ["AMORTISED", "WEIGHTS", "AlignmentSchemeOptions", "PosteriorOptions", "SchemeOptions", "UsedBy"]
+
+# an option, the options that decide whether it is used, and for which of their values it is
+UsedBy = Mapping[str, Mapping[str, Sequence[str]]]
+
+WEIGHTS = ("weibull", "lognormal", "gamma", "gaussian")
+AMORTISED = ("categorical_enum", "sparse_enum", "categorical_sample", "gumbel", "wake_sleep", "iwae", "dirichlet")
+_SUMMED_OUT = ("marginal", "sparse_marginal", "hard_enum", "categorical_enum", "sparse_enum")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorOptions:
     """Prior and posterior of Bayesian attention weights, whichever the family.
+
+    ``USED_BY`` says which scheme uses which option; a command refuses one that is given and not used.
 
     Args:
         prior: fixed, or contextual (read off the keys); soft attention has no KL and does not use it.
@@ -28,6 +38,20 @@ class PosteriorOptions:
     kl_weight: NonNegativeFloat = 1.0
     concentration: PositiveFloat = 10.0
     scale: PositiveFloat = 0.1
+
+    USED_BY: ClassVar[UsedBy] = {
+        "prior": {"guide": WEIGHTS},
+        "kl_weight": {"guide": (*WEIGHTS, "categorical_sample", "gumbel", "dirichlet")},
+        "concentration": {"guide": ("weibull", "gamma")},
+        "scale": {"guide": ("lognormal", "gaussian")},
+        "prior_rate": {"guide": ("weibull", "gamma")},
+        "prior_scale": {"guide": ("lognormal", "gaussian")},
+        "learnable": {"guide": WEIGHTS},
+        "temperature": {"guide": ("gumbel",)},
+        "particles": {"guide": ("wake_sleep", "iwae")},
+        "top_k": {"guide": ("sparse_marginal", "sparse_enum")},
+        "roulette": {"guide": _SUMMED_OUT},
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,3 +1,4 @@
+import signal
 from collections.abc import Iterator
 from unittest.mock import patch
 
@@ -13,6 +14,9 @@ collect_ignore = ["families/inverse_gamma.py"]
 
 # The tests run in several processes; one thread in each keeps them from fighting over the cores.
 torch.set_num_threads(1)
+
+# Where SIGINT is ignored (nohup, some CI systems), processes that a test starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

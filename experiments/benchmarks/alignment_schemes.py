@@ -29,6 +29,7 @@ from experiments.benchmarks.timing import training_step
 from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive
 from experiments.harness.options import Precision
+from experiments.harness.training import resolve_precision
 from guides.inference_network import AlignmentNetwork
 from guides.schemes import build_scheme
 from models.nmt import Translation, TranslationSizes
@@ -74,7 +75,8 @@ def run(config: AlignmentSchemesConfig) -> dict[str, float]:
     metrics: dict[str, float] = {}
     sizes = Sizes(0, vocabulary=config.vocabulary, top_k=config.top_k)
     shown = dict[str, str]()
-    for sources, precision in report.progress(list(product(config.sources, config.precisions)), "size"):
+    precisions = dict.fromkeys(resolve_precision(one, torch.device("cpu")) for one in config.precisions)
+    for sources, precision in report.progress(list(product(config.sources, precisions)), "size"):
         size = replace(sizes, sources=sources, precision=precision)
         measured = measure(make_step, CONTESTANTS, size, rounds=config.rounds)
         metrics |= report.sized_metrics(name := f"{sources}_sources/{precision}", *measured)
@@ -83,7 +85,7 @@ def run(config: AlignmentSchemesConfig) -> dict[str, float]:
     text = (
         f"Training steps (forward, backward, Adam) of a translation model, untrained, by inference scheme: "
         f"{sizes.batch} sentences of {sizes.targets} words, width {sizes.width}, two layers, {sizes.vocabulary} "
-        f"tokens; in 32 bits, and with matrix products in bfloat16. Sparse alignments are top-k sparsemax with "
+        f"tokens; in 32 bits, or with matrix products in bfloat16. Sparse alignments are top-k sparsemax with "
         f"k = {sizes.top_k}, and have so many keys at every word before training; marginal and categorical_enum sum "
         f"over all sources. Medians of {config.rounds} interleaved rounds, ratios to soft attention of the same "
         f"precision in the same round (10-90 %); memory at the peak beyond that before."

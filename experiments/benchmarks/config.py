@@ -73,7 +73,7 @@ class AlignmentSchemesConfig(MeasuringOptions):
 
     Args:
         sources: Numbers of source positions.
-        precisions: Arithmetic of the steps.
+        precisions: Arithmetic of the steps; bf16-mixed is left out on a CPU without instructions for bfloat16.
         vocabulary: Number of tokens.
         top_k: Most keys of a sparse alignment.
         out: Folder for metrics.json and environment.json.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal, get_args
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -11,7 +11,7 @@ from experiments.harness.cli import Command
 from experiments.harness.options import Device, Dropout, Precision, SweepOptions
 from experiments.sequence.config import CompareSequences, NetworkOptions, SequenceConfig
 from guides.names import AblationSchemeName, SchemeName
-from guides.options import PosteriorOptions
+from guides.options import WEIGHTS, PosteriorOptions, UsedBy
 
 __all__ = [
     "COMMANDS",
@@ -75,6 +75,10 @@ class CaptioningOptions(NetworkOptions):
     beam: PositiveInt = 3
     no_repeat: PositiveInt | None = None
 
+    USED_BY: ClassVar[UsedBy] = {
+        name: {"dataset": get_args(CaptionsName)} for name in ("encoder", "encoder_weights", "size", "cache", "maps")
+    }
+
 
 @dataclass(frozen=True, kw_only=True)
 class CaptioningConfig(CaptioningOptions, SequenceConfig):
@@ -98,6 +102,11 @@ class CaptioningConfig(CaptioningOptions, SequenceConfig):
     kl_weight: NonNegativeFloat = 0.01
     kl: KLEstimator = "closed_form"
     input_feed: Literal["expected", "sampled"] = "expected"
+
+    USED_BY: ClassVar[UsedBy] = {
+        "encoder_epochs": {"dataset": get_args(CaptionsName), "encoder": ("own",)},
+        "kl": {"guide": (*WEIGHTS, "dirichlet")},
+    }
 
 
 @dataclass(frozen=True)

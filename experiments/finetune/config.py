@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jsonargparse.typing import (
     ClosedUnitInterval,
@@ -15,7 +15,7 @@ from jsonargparse.typing import (
 
 from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, HalfOpenUnitInterval, Precision, SweepOptions
-from guides.options import PosteriorOptions
+from guides.options import WEIGHTS, PosteriorOptions, UsedBy
 
 __all__ = [
     "COMMANDS", "SMALL_TASKS", "FineTuneOptions", "GlueConfig", "GlueName", "GlueSearchConfig", "GlueStudyConfig",
@@ -62,6 +62,8 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
     length: PositiveInt = 128
     weight_decay: NonNegativeFloat = 0.01
     keep_weights: bool = True
+
+    USED_BY: ClassVar[UsedBy] = {name: {"guide": WEIGHTS} for name in ("kl_warmup", "prior_learning_rate")}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from experiments.finetune.data import PairBatch
 from experiments.finetune.metrics import glue_scores, main_metric
 from experiments.finetune.pretrained import check_fit, load_network, load_tokenizer
 from experiments.harness import ranks
-from experiments.harness.training import ELBOTraining, resolve_device
+from experiments.harness.training import ELBOTraining, resolve_device, resolve_precision
 from pyro_attention import (
     FAMILIES,
     PRIORS,
@@ -108,7 +108,7 @@ class FineTuning(ELBOTraining):
     def __init__(self, model: nn.Module, guide: Any, elbo: AttentionELBO, config: FineTuneOptions) -> None:
         super().__init__(model, guide, elbo, learning_rate=config.learning_rate, weight_decay=config.weight_decay)
         self.prior_learning_rate = float(config.prior_learning_rate)
-        self.mixed = config.precision == "bf16-mixed"
+        self.mixed = resolve_precision(config.precision, resolve_device(config.device)) == "bf16-mixed"
 
     def outputs(self, *inputs: Any, num_samples: int = 1, noise: Noise = "none") -> Tensor:
         """Outputs of a batch ``[S, ...]``, without gradient, in the precision of the training."""

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.datasets.names import GraphName
 from experiments.harness.options import Dropout, SweepOptions, TrainingOptions
 from guides.names import NormalizerName, WeightsSchemeName
-from guides.options import SchemeOptions
+from guides.options import WEIGHTS, SchemeOptions, UsedBy
 
 __all__ = [
     "ArchitectureName",
@@ -126,6 +126,14 @@ class GraphConfig(GraphOptions, TrainingOptions, SchemeOptions):
     labels_per_class: PositiveInt | None = None
     feature_noise: ClosedUnitInterval = 0.0
     edge_noise: NonNegativeFloat = 0.0
+
+    USED_BY: ClassVar[UsedBy] = {
+        "kl_scale": {"guide": WEIGHTS},
+        "kl_schedule": {"guide": WEIGHTS},
+        "kl_steps": {"guide": WEIGHTS, "kl_schedule": ("linear", "cyclical")},
+        "kl_rate": {"guide": WEIGHTS, "kl_schedule": ("sigmoid",)},
+        "value_dropout": {"architecture": ("gat",)},
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,12 +112,13 @@ def _choose(commands: Mapping[str, Command], given: list[str], name: str) -> int
 
 def _run(command: Command, given: list[str], name: str) -> int:
     from experiments.files import UserError
-    from experiments.harness.option_parser import parse
+    from experiments.harness.option_parser import parse, refuse_unused
     from experiments.harness.options import DeviceOptions, SweepOptions
 
     config_type = _resolved(command.config)
     try:
         config = config_type(**parse(config_type, given, name=name))
+        refuse_unused(config, given)
     except (ArgumentError, UserError) as error:
         return user_error(error, code=2)
     try:

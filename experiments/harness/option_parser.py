@@ -14,7 +14,7 @@ from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentParser, set_load
 from experiments.harness.safe_yaml import bounded_text, load_plain, mapping
 from experiments.harness.words import did_you_mean, expected_one_of
 
-__all__ = ["first_line", "option_parser", "parse"]
+__all__ = ["first_line", "option_parser", "parse", "refuse_unused"]
 
 _WRITTEN = ("out", "results", "cache")  # options that name what is written
 
@@ -37,6 +37,25 @@ def parse(config_type: type, arguments: Sequence[str], *, name: str) -> dict[str
         raise ArgumentError(None, _explained(parser, error)) from error
     del options["config"]
     return options
+
+
+def refuse_unused(config: Any, arguments: Sequence[str]) -> None:
+    """Refuse what is given on a command line and not used, as each class of the configuration says in ``USED_BY``.
+
+    Raises:
+        ArgumentError: Naming the option and what it is for.
+    """
+    given = {word.partition("=")[0].replace("--no-", "--") for word in arguments}
+    declared = [use for one in type(config).__mro__ for use in vars(one).get("USED_BY", {}).items()]
+    for option, choices in declared:
+        for choice, values in choices.items():
+            chosen, name = getattr(config, choice, None), option.replace("_", "-")
+            if f"--{name}" in given and isinstance(chosen, str) and chosen not in values:
+                by = choice.replace("_", "-")
+                raise ArgumentError(
+                    None,
+                    f"--{name} is for {by} {', '.join(values)}, and {by} is {chosen}; leave it out, or change --{by}",
+                )
 
 
 def option_parser(config_type: type, *, name: str) -> _Parser:

@@ -130,7 +130,8 @@ class TrainingOptions(DeviceOptions):
         learning_rate: Learning rate of Adam.
         max_epochs: Epochs at most.
         num_samples: Posterior samples of random attention for test scores.
-        precision: Arithmetic of the training; evaluation is in 32 bits.
+        precision: Arithmetic of the training; 32 bits in any case on a CPU without instructions for bfloat16, and in
+            evaluation.
         seed: Seed of the initial weights, the order of the batches and all noise.
     """
 

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any, Generic, Literal, TypeVar
@@ -26,7 +27,7 @@ from experiments.harness import ranks
 from experiments.harness.callbacks import BatchBar, EarlyStopping, EpochBar, History, Keep, RandomState, SamplerEpoch
 from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints, read_weights
 from experiments.harness.network_size import bounded_network
-from experiments.harness.options import BatchOptions, Device, TrainingOptions
+from experiments.harness.options import BatchOptions, Device, Precision, TrainingOptions
 from experiments.harness.results import hybrid_metrics, write_environment
 from experiments.harness.weights import weights_file
 from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior, Prior
@@ -41,6 +42,7 @@ __all__ = [
     "fit_batches",
     "load_best",
     "resolve_device",
+    "resolve_precision",
     "seeded_build",
 ]
 
@@ -228,6 +230,17 @@ def resolve_device(device: Device) -> torch.device:
     return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
 
 
+@cache
+def resolve_precision(precision: Precision, device: torch.device) -> Precision:
+    """The arithmetic to train in: 32 bits, which a line tells once, where a CPU has no instructions for bfloat16."""
+    # oneDNN, which computes an LSTM, then refuses to
+    unable = torch.backends.mkldnn.is_available() and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if precision == "32" or device.type != "cpu" or not unable:
+        return precision
+    print(f"warning: this CPU has no instructions for {precision}; computed in 32 bits", file=sys.stderr)
+    return "32"
+
+
 def fit(
     config: TrainingOptions,
     module: ELBOTraining,
@@ -313,7 +326,7 @@ def _trainer(config: TrainingOptions, device: torch.device, folder: Path, **opti
         num_nodes=config.num_nodes,
         strategy=config.strategy if config.processes > 1 else "auto",
         logger=TensorBoardLogger(folder, name="", version="tensorboard") if config.logger == "tensorboard" else False,
-        precision="32-true" if config.precision == "32" else config.precision,
+        precision="32-true" if resolve_precision(config.precision, device) == "32" else "bf16-mixed",
         max_epochs=config.max_epochs,
         plugins=[AtomicCheckpointIO()],
         use_distributed_sampler=False,  # fit_batches shares out its batches itself

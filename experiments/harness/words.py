@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -9,13 +10,15 @@ __all__ = ["did_you_mean", "expected_one_of"]
 
 
 def did_you_mean(words: Iterable[str], given: str) -> str:
-    """The end of an error message: the word that is nearest to what is given; nothing when none is near.
+    """The end of an error message: the word with these initials, or the nearest one; nothing when none is near.
 
     Example:
         >>> did_you_mean(["soft", "weibull"], "weibul")
         "; did you mean 'weibull'?"
     """
-    near = get_close_matches(given, list(words), n=1)
+    words = list(words)
+    short = [word for word in words if "".join(re.findall(r"(?<![a-z])[a-z]", word)) == given.lstrip("-")]
+    near = short or get_close_matches(given, words, n=1)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 

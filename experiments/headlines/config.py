@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -10,7 +10,7 @@ from experiments.datasets.text.word_rules import WordRule
 from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, Dropout, SweepOptions
 from guides.names import NormalizerName, WeightsSchemeName
-from guides.options import PosteriorOptions, SchemeOptions
+from guides.options import PosteriorOptions, SchemeOptions, UsedBy
 
 __all__ = ["COMMANDS", "HeadlineConfig", "HeadlineOptions", "HeadlineTableConfig", "NormalizerName", "SummarizeConfig"]
 
@@ -85,6 +85,8 @@ class HeadlineConfig(HeadlineOptions, SchemeOptions):
 
     normalizer: NormalizerName = "softmax"
     guide: WeightsSchemeName = "soft"
+
+    USED_BY: ClassVar[UsedBy] = {"hybrid_share": {"normalizer": ("hybrid",)}}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -12,6 +12,7 @@ from experiments.harness.cli import Command
 from experiments.harness.options import Device, Dropout, HalfOpenUnitInterval
 from experiments.sequence.config import CompareSequences, NetworkOptions, Schedule, SequenceConfig
 from guides.names import SchemeName, WeightsSchemeName
+from guides.options import UsedBy
 
 if TYPE_CHECKING:
     from guides.schemes import Scheme
@@ -119,6 +120,8 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
     dropout: Dropout = 0.3
     learning_rate: PositiveFloat = 3e-3
     max_epochs: PositiveInt = 15
+
+    USED_BY: ClassVar[UsedBy] = {"text": {"dataset": ("own",)}}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, OpenUnitInterval, PositiveFloat, PositiveInt
 
 from experiments.harness.options import BatchOptions, Dropout, SweepOptions
 from guides.names import NormalizerName, WeightsSchemeName
-from guides.options import SchemeOptions
+from guides.options import SchemeOptions, UsedBy
 
 __all__ = ["FinetuneConfig", "NetworkOptions", "NormalizerName", "PretrainConfig", "PretrainTableConfig"]
 
@@ -64,6 +64,8 @@ class PretrainConfig(NetworkOptions, BatchOptions, SchemeOptions):
     batch_size: PositiveInt = 64
     learning_rate: PositiveFloat = 3e-3
     epsilon: PositiveFloat = 1e-8
+
+    USED_BY: ClassVar[UsedBy] = {"hybrid_share": {"normalizer": ("hybrid",)}}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.harness.options import BatchOptions, Dropout, Precision, SweepOptions
 from guides.names import AlignmentSchemeName, SchemeName
-from guides.options import AlignmentSchemeOptions
+from guides.options import AMORTISED, AlignmentSchemeOptions, UsedBy
 
 if TYPE_CHECKING:
     from guides.schemes import Scheme
@@ -29,7 +29,8 @@ class NetworkOptions:
         learning_rate: Learning rate of Adam.
         num_samples: Posterior samples of random attention weights.
         beam: Live hypotheses of the beam search; 1 is greedy.
-        precision: Arithmetic of the training; evaluation is in 32 bits.
+        precision: Arithmetic of the training; 32 bits in any case on a CPU without instructions for bfloat16, and in
+            evaluation.
     """
 
     vocabulary: PositiveInt = 4000
@@ -76,6 +77,8 @@ class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
     length_penalty: NonNegativeFloat = 1.0
     no_repeat: PositiveInt | None = None
     fused_adam: bool = False
+
+    USED_BY: ClassVar[UsedBy] = {name: {"guide": AMORTISED} for name in ("warm_start", "posterior_from_prior")}
 
     @property
     def planned(self) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -10,7 +10,7 @@ from experiments.datasets.names import PhotoQuestionsName
 from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, Dropout, SweepOptions
 from guides.names import NormalizerName, SchemeName, WeightsSchemeName
-from guides.options import AlignmentSchemeOptions
+from guides.options import AlignmentSchemeOptions, UsedBy
 
 __all__ = [
     "COMMANDS",
@@ -92,6 +92,13 @@ class VQAOptions(BatchOptions):
     learning_rate: PositiveFloat = 1e-3
     max_epochs: PositiveInt = 10
 
+    USED_BY: ClassVar[UsedBy] = {
+        "encoder": {"dataset": ("easy_vqa", "daquar")},
+        "encoder_weights": {"dataset": ("easy_vqa", "daquar"), "encoder": ("mobilenet_v2",)},
+        "encoder_epochs": {"dataset": ("easy_vqa", "daquar"), "encoder": ("own",)},
+        "size": {"dataset": ("easy_vqa", "daquar")},
+    }
+
 
 @dataclass(frozen=True, kw_only=True)
 class VQAConfig(VQAOptions, AlignmentSchemeOptions):
@@ -118,6 +125,12 @@ class VQAConfig(VQAOptions, AlignmentSchemeOptions):
     feature_noise: NonNegativeFloat = 0.0
     test_noise: tuple[NonNegativeFloat, ...] = (0.0, 0.5)
     train_share: ClosedUnitInterval = 1.0
+
+    USED_BY: ClassVar[UsedBy] = {
+        "normalizer": {"model": ("mcan", "multi_view")},
+        "layers": {"model": ("mcan", "bottom_up")},
+        "heads": {"model": ("mcan", "bottom_up")},
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,6 +163,7 @@ def the_error(capsys):
         (graph_line, ["--gudie", "soft"], "no option --gudie; did you mean '--guide'"),
         (graph_line, ["--guid=soft"], "no option --guid; did you mean '--guide'"),
         (graph_line, ["--no-lernable"], "did you mean '--no-learnable'"),
+        (graph_line, ["--lr", "0.1"], "no option --lr; did you mean '--learning-rate'"),
         (graph_line, ["soft"], "'soft' is one word too many"),
         (graph_line, ["--seed"], "--seed: expected one argument"),
         (graph_line, ["--seed", "x"], "--seed: .*'x'"),
@@ -179,6 +180,37 @@ def the_error(capsys):
 def test_a_wrong_word_is_answered_in_one_line_with_the_nearest(line, arguments, said, capsys):
     assert line(*arguments) == 2
     assert re.search(said, the_error(capsys).rstrip())
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments", "said"),
+    [
+        (nmt_line, ["train", "--text", "."], "--text is for dataset own, and dataset is toy"),
+        (
+            nmt_line,
+            ["train", "--guide", "marginal", "--kl-weight", ".1"],
+            "--kl-weight is for guide weibull, .*marginal",
+        ),
+        (nmt_line, ["train", "--guide", "marginal", "--warm-start=1"], "--warm-start is for guide categorical_enum, "),
+        (
+            nmt_line,
+            ["train", "--guide", "weibull", "--scale=1"],
+            "--scale is for guide lognormal, gaussian, and guide is",
+        ),
+        (graph_line, ["--guide", "soft", "--learnable"], "--learnable is for guide weibull, .*, and guide is soft"),
+        (graph_line, ["--kl-rate", "2"], "--kl-rate is for kl-schedule sigmoid, and kl-schedule is constant"),
+        (compare_line, ["--task", "captioning", "--encoder", "own"], "--encoder is for dataset flickr8k, coco, and"),
+    ],
+)
+def test_an_option_that_is_given_and_not_used_is_refused(line, arguments, said, capsys):
+    assert line(*arguments) == 2
+    assert re.search(said, the_error(capsys).rstrip())
+
+
+def test_a_saved_configuration_may_have_what_is_not_used(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("guide: soft\nkl_weight: 0.1\n")
+    assert graph_line("--config", str(path)) == 0
 
 
 @pytest.mark.parametrize("name", ["experiments.graph.studies", "experiments.graph.uniformity"])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import torch
 import yaml
 
 from experiments.captioning.compare import CompareCaptions
@@ -21,8 +22,14 @@ from experiments.nmt.config import TranslationConfig, TranslationOptions
 from experiments.pretrain.config import NetworkOptions, PretrainConfig, PretrainTableConfig
 from experiments.pretrain.finetune import FinetuneConfig
 from guides import build_scheme
-from guides.names import WeightsSchemeName
+from guides.names import AblationSchemeName, SchemeName, WeightsSchemeName
+from guides.options import AlignmentSchemeOptions
 
+# values that are no defaults
+CHANGES = {
+    "prior": "fixed", "kl_weight": 0.3, "concentration": 3.0, "scale": 0.3, "prior_rate": 2.0, "prior_scale": 2.0,
+    "learnable": True, "temperature": 0.1, "particles": 3, "top_k": 2, "roulette": 0.01,
+}  # fmt: skip
 TASKS = {
     "graph": GraphConfig(),
     "nmt": TranslationConfig(),
@@ -91,6 +98,24 @@ def test_values_out_of_range_on_the_command_line(
 def test_comparisons_check_too(script: type[RunOptions]) -> None:
     with pytest.raises(OptionError, match="kl_weight"):
         script(kl_weight=-1.0)
+
+
+def scheme_parts(name: str, **changes: Any) -> str:
+    """All that a scheme is made of."""
+    torch.manual_seed(0)
+    scheme = AlignmentSchemeOptions(**{"guide": name} | changes).build_scheme()
+    modules = scheme.family, scheme.prior(4, 2)
+    return str([(one, [*one.named_parameters()], [*one.named_buffers()]) for one in modules] + [vars(scheme.elbo)])
+
+
+@pytest.mark.parametrize("name", get_args(SchemeName) + get_args(AblationSchemeName))
+def test_a_scheme_uses_the_options_that_it_says(name: str) -> None:
+    changed = {
+        option for option, value in CHANGES.items() if scheme_parts(name) != scheme_parts(name, **{option: value})
+    }
+    without_kl = {"kl_weight"} if name in ("soft", "hard_sample") else set()
+    used = {option for option, choices in AlignmentSchemeOptions.USED_BY.items() if name in choices["guide"]}
+    assert used == changed - without_kl
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -3,7 +3,6 @@ import re
 import signal
 from functools import partial
 
-import numpy as np
 import pyro
 import pytest
 import torch
@@ -19,7 +18,7 @@ import experiments.harness.checkpoints
 from experiments.files import UserError
 from experiments.harness.checkpoints import read_run
 from experiments.harness.options import TrainingOptions
-from experiments.harness.training import ELBOTraining, fit
+from experiments.harness.training import ELBOTraining, fit, resolve_precision
 from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
 from pyro_attention.schedules import Linear
 
@@ -308,9 +307,19 @@ def test_nothing_is_written_elsewhere(tmp_path, monkeypatch):
     assert names == {"environment.json", "history.csv", "checkpoints/last.ckpt", "checkpoints/best.safetensors"}
 
 
-def test_half_precision(tmp_path):
-    _, fitted = train(tmp_path, epochs=1, precision="bf16-mixed")
-    assert np.isfinite(fitted.history[0]["loss"])
+@pytest.mark.parametrize("able", [True, False])
+def test_half_precision_where_the_processor_has_it(able, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: able)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    resolve_precision.cache_clear()
+    losses = {
+        precision: train(tmp_path / precision, epochs=1, precision=precision)[1].history[0]["loss"]
+        for precision in ("32", "bf16-mixed")
+    }
+    resolve_precision.cache_clear()
+    assert losses["bf16-mixed"] == pytest.approx(losses["32"], rel=0.1)
+    assert (losses["bf16-mixed"] != losses["32"]) == able
+    assert capsys.readouterr().err.count("no instructions for bf16-mixed; computed in 32 bits") == (not able)
 
 
 class Late(Training):
