@@ -7,134 +7,35 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from torch import Tensor
 
-from experiments.files import UserError, write_atomic
+from experiments.files import UserError, reading, write_atomic
 from experiments.harness.callbacks import EarlyStopping
 from experiments.harness.cluster import stop_asked
 from experiments.harness.ranks import is_first
-from experiments.harness.weights import bad_file, read_safetensors, write_weights
+from experiments.harness.weights import AGAIN, write_weights
 
-__all__ = ["AtomicCheckpointIO", "Checkpoints", "read_run", "read_weights"]
+__all__ = ["AtomicCheckpointIO", "Checkpoints", "read_run"]
 
 # Between two checkpoints of a run that names no number of epochs: short epochs stay short, long ones are all kept.
 SECONDS = 5.0
 
-_CITED = 300  # letters of the error of a library
-_MOST_COPIES = 4  # of what a checkpoint stores: tied weights are there once, under several names
-
-# What checkpoints hold: a type, or the parts of a dictionary; {...: shape} stands for any names.
-_TENSORS = {...: Tensor}
-_WEIGHTS = {"epoch": int, "state_dict": _TENSORS}
-_RUN = _WEIGHTS | {
-    "global_step": int,
-    "pytorch-lightning_version": str,
-    "loops": {"fit_loop": dict},
-    "callbacks": {"EarlyStopping": {"weights": _TENSORS}, "History": dict, "RandomState": dict},
-    "optimizer_states": list,
-    "lr_schedulers": list,
-}
-_OPTIMIZER = {"state": {...: {"step": Tensor, "exp_avg": Tensor, "exp_avg_sq": Tensor}}, "param_groups": list}
-
 
 def read_run(path: Path, *, map_location: Any = "cpu") -> dict[str, Any]:
-    """Read last.ckpt, the whole state of a training.
-
-    Raises:
-        UserError: The file is missing or damaged, or is no checkpoint of ours.
-    """
-    checkpoint = _read(path, map_location, _RUN)
-    best = checkpoint["callbacks"]["EarlyStopping"]["weights"]
-    # there are none as long as no epoch had finite metrics
-    if best and best.keys() != checkpoint["state_dict"].keys():
-        raise bad_file(path, "its best weights have other names than its last ones")
-    if not checkpoint["optimizer_states"]:
-        raise bad_file(path, "its optimizer_states are empty")
-    for state in checkpoint["optimizer_states"]:
-        _require(path, state, _OPTIMIZER, "optimizer_states")
-    return checkpoint
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read the weights in best.safetensors, or in best.ckpt of an earlier release.
-
-    Raises:
-        UserError: As of :func:`read_run`.
-    """
-    if path.suffix == ".safetensors":
-        return read_safetensors(path)
-    weights: dict[str, Tensor] = _read(path, "cpu", _WEIGHTS)["state_dict"]
-    return weights
-
-
-def _read(path: Path, map_location: Any, shape: Mapping[Any, Any]) -> dict[str, Any]:
-    try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise BadZipFile("it is a folder, a pipe or a device")
-        with ZipFile(path) as archive:
-            _check_sizes(archive, path.stat().st_size)
-            # torch.save writes a checksum of every part, and torch.load looks at none of them
-            damaged = archive.testzip()
-        if damaged is not None:
-            raise BadZipFile(f"the checksum of {damaged} is wrong")
-        checkpoint = torch.load(path, map_location=map_location, weights_only=True)
-        _check_tensors(checkpoint, path.stat().st_size)
-    except FileNotFoundError as error:
-        raise UserError(f"{path} is missing; pass --overwrite to train again") from error
-    except Exception as error:  # on damaged bytes the readers raise nearly anything
-        seen = " ".join(str(error).split())[:_CITED]  # torch adds a page of advice
-        raise bad_file(path, f"it cannot be read ({type(error).__name__}: {seen})") from error
-    _require(path, checkpoint, shape, "checkpoint")
-    return dict(checkpoint)
-
-
-def _check_sizes(archive: ZipFile, size: int) -> None:
-    """Refuse parts that take more memory than the file has bytes: packed ones, or ones that lie over each other."""
-    parts = archive.infolist()
-    if any(part.compress_type != ZIP_STORED for part in parts) or sum(part.file_size for part in parts) > size:
-        raise BadZipFile(f"its parts are packed, or larger than the {size} bytes of the file")
-
-
-def _check_tensors(checkpoint: Any, size: int) -> None:
-    """Refuse tensors that a few bytes in the file make large: views that repeat numbers, sparse ones, of no device."""
-    left, seen, total = [checkpoint], set[int](), 0
-    while left:
-        value = left.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, Tensor):
-            if value.layout != torch.strided or value.is_meta or value.nbytes > value.untyped_storage().nbytes():
-                raise ValueError(f"a tensor {list(value.shape)} that is not stored number by number")
-            total += value.nbytes
-            if total > _MOST_COPIES * size:
-                raise ValueError(f"tensors of {total} bytes in a file of {size}")
-        elif isinstance(value, dict):
-            left += [*value.keys(), *value.values()]
-        elif isinstance(value, list | tuple | set):
-            left += value
-
-
-def _require(path: Path, found: Any, shape: Any, name: object) -> None:
-    kind: Any = shape if isinstance(shape, type) else dict
-    if not isinstance(found, kind):
-        raise bad_file(path, f"its {name} is a {type(found).__name__}, expected {kind.__name__}")
-    if kind is shape:
-        return
-    for part, inner in (dict.fromkeys(found, shape[...]) if ... in shape else shape).items():
-        if part not in found:
-            raise bad_file(path, f"its {name} has no {part}")
-        _require(path, found[part], inner, part)
+    """Read last.ckpt, the whole state of a training; DamagedFileError where it is missing, damaged or none of ours."""
+    with reading(path, "a checkpoint of this program", AGAIN):
+        checkpoint = dict(torch.load(path, map_location=map_location, weights_only=True))
+        if missing := {"epoch", "state_dict", "callbacks", "optimizer_states"} - checkpoint.keys():
+            raise ValueError(f"it has no {', '.join(sorted(missing))}")
+        return checkpoint
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.files import UserError, locked, read_json, write_atomic
+from experiments.files import UserError, locked, read_json, reading, write_atomic
 
 __all__ = ["RESULTS", "hardware", "update_section"]
 
@@ -55,10 +55,8 @@ def hardware(folders: Sequence[Path]) -> str:
     kinds: dict[str, None] = {}
     for folder in folders:
         path, remedy = folder / "environment.json", "remove the folder, and the same command makes it again"
-        record = read_json(path, remedy)
-        try:
+        with reading(path, "the hardware of a run", remedy):
+            record = read_json(path, remedy)
             device = record["device"] if record["device"] != "cpu" else f"{record['cpus']} CPU cores"
             kinds[f"{device}, {record['system']}, torch {record['packages']['torch']}"] = None
-        except (KeyError, TypeError) as error:
-            raise UserError(f"{path} is damaged ({error!r}); {remedy}") from error
     return "; ".join(kinds)
