@@ -1,12 +1,11 @@
-"""Files: errors that a user can put right, reading with a bound, writing whole or not at all, and locks."""
+"""Files: errors that a user can put right, reading that names the file, writing whole or not at all, and locks."""
 
 from __future__ import annotations
 
 import errno
 import glob
+import gzip
 import json
-import os
-import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,17 +13,20 @@ from pathlib import Path
 from secrets import token_hex
 from typing import IO, Any
 
+import yaml
 from filelock import FileLock, Timeout
 
 __all__ = [
-    "MOST_JSON_BYTES",
     "PICTURE_MARK",
     "DamagedFileError",
     "UserError",
     "drawn_here",
     "locked",
     "read_json",
+    "read_packed",
     "read_text",
+    "read_yaml",
+    "reading",
     "remove_partials",
     "unwritable",
     "user_errors",
@@ -32,8 +34,8 @@ __all__ = [
     "write_text",
 ]
 
-MOST_JSON_BYTES = 2**28  # JSON takes many times its size in memory; COCO's captions have 144 MB
 PICTURE_MARK = "experiments of pyro_attention"
+_CITED = 300  # letters of the error of a library, some of which give a page of advice
 _PATIENCE = 1  # seconds before it is said what is waited for
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space there, or choose another folder"),
@@ -144,35 +146,52 @@ def drawn_here(path: Path) -> bool:
         return False
 
 
-def read_text(path: Path, remedy: str, *, expected: str = "text in UTF-8") -> str:
-    """Read a text file, which may be of strangers: a regular file of at most :data:`MOST_JSON_BYTES` bytes.
+@contextmanager
+def reading(path: Path | str, expected: str, remedy: str = "replace it by an intact copy") -> Iterator[None]:
+    """Put a file, what it should be and a remedy around whatever error a library ends in when it reads the file.
 
     Raises:
-        DamagedFileError: The file cannot be read, is too large, or is no such text; the error ends with the remedy.
+        DamagedFileError: Any error; those of a reading inside pass as they are.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, and a device may have no end
-            raise ValueError("it is a folder, a pipe or a device")
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > MOST_JSON_BYTES:
-                raise ValueError(f"it has {size} bytes, expected {MOST_JSON_BYTES} at most")
-            return file.read().decode()
-    except (OSError, ValueError) as error:
-        raise DamagedFileError(f"{path} cannot be read ({error}), expected {expected}; {remedy}") from error
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # on damaged bytes libraries raise nearly anything
+        seen = " ".join(f"{type(error).__name__}: {error}".split())
+        seen = seen if len(seen) <= _CITED else f"{seen[:_CITED]}..."
+        raise DamagedFileError(f"{path} cannot be read ({seen}), expected {expected}; {remedy}") from error
+
+
+def read_packed(path: Path) -> bytes:
+    """The bytes of a file, unpacked where its name ends with .gz; for use inside of :func:`reading`."""
+    content = path.read_bytes()
+    return gzip.decompress(content) if path.suffix == ".gz" else content
+
+
+def read_text(path: Path, remedy: str, *, expected: str = "text in UTF-8") -> str:
+    """Read a text file.
+
+    Raises:
+        DamagedFileError: The file cannot be read or is no such text; the error ends with the remedy.
+    """
+    with reading(path, expected, remedy):
+        return path.read_bytes().decode()
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Read an object out of a JSON file, which may be of strangers.
+    """Read an object out of a JSON file; DamagedFileError where there is none."""
+    with reading(path, "a JSON object", remedy):
+        return _names(json.loads(path.read_bytes()))
 
-    Raises:
-        DamagedFileError: As of :func:`read_text`, or the file holds something else.
-    """
-    text = read_text(path, remedy, expected="a JSON object")
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} cannot be read ({error}), expected a JSON object; {remedy}") from error
+
+def read_yaml(path: Path, remedy: str) -> dict[str, Any]:
+    """Read the names and values of a configuration file in YAML; DamagedFileError where there are none."""
+    with reading(path, "lines such as 'seed: 0'", remedy):
+        return _names(yaml.safe_load(path.read_bytes()))
+
+
+def _names(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict):
-        raise DamagedFileError(f"{path} holds {type(content).__name__}, expected a JSON object; {remedy}")
+        raise ValueError(f"it holds {type(content).__name__}")
     return content

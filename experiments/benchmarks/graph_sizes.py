@@ -13,9 +13,9 @@ import torch
 from experiments.benchmarks.graph_attention import FEATURES, our_layers, pyg_layers, random_graph
 from experiments.benchmarks.report import sized_metrics
 from experiments.benchmarks.timing import Timing, interleave
+from experiments.datasets.arrays import read_arrays
 from experiments.datasets.places import data_folder
-from experiments.datasets.safe_arrays import read_arrays
-from experiments.files import UserError
+from experiments.files import reading
 from guides.names import WeightsSchemeName
 from pyro_attention import EdgeList
 
@@ -45,7 +45,7 @@ class Graph:
         """Sources and targets, int64 ``[2, edges]``."""
         if self.file is None:
             return random_graph(self.nodes, self.edges)
-        return torch.from_numpy(read_arrays(self.file, remedy=REMEDY)["edge_index"])
+        return torch.from_numpy(read_arrays(self.file)["edge_index"])
 
 
 @dataclass(frozen=True)
@@ -73,17 +73,11 @@ def pubmed(data_root: Path | None) -> Graph:
     path = data_folder(data_root) / TOPOLOGY
     if not path.is_file():
         return Graph(PUBMED_NODES, PUBMED_EDGES)
-    try:
-        arrays = read_arrays(path, remedy=REMEDY)
+    with reading(path, "arrays y and edge_index, int64 [2, edges]", REMEDY):
+        arrays = read_arrays(path)
         edge_index, nodes = arrays["edge_index"], len(arrays["y"])
-    except (KeyError, OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path}: expected an npz with arrays y and edge_index, got {error}. {REMEDY}") from error
-    fits = edge_index.ndim == 2 and len(edge_index) == 2 and edge_index.dtype == np.int64 and edge_index.size > 0
-    if not fits or edge_index.min() < 0 or edge_index.max() >= nodes:
-        raise UserError(
-            f"{path}: edge_index is {edge_index.dtype} {edge_index.shape}, expected int64 (2, edges) with nodes in "
-            f"0 .. {nodes - 1} (as many as y has). {REMEDY}"
-        )
+        if edge_index.shape[0] != 2 or not 0 <= edge_index.min() <= edge_index.max() < nodes:
+            raise ValueError(f"edge_index is {edge_index.dtype} {edge_index.shape} of {nodes} nodes")
     return Graph(nodes, edge_index.shape[1], path)
 
 

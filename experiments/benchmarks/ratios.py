@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from experiments.benchmarks.timing import Timing, threads_text
-from experiments.files import UserError, locked, write_atomic
+from experiments.files import locked, read_json, reading, write_atomic
 
 __all__ = ["RATIOS", "Measured", "Ratios", "compare", "device_name", "ratios_of", "read_ratios", "write_ratios"]
 
@@ -36,14 +36,10 @@ def read_ratios(path: Path) -> Ratios:
     """
     if not path.is_file():
         return {}
-    try:
-        content = json.loads(path.read_text())
+    remedy = "restore it from git, or remove it and measure again with --update"
+    with reading(path, "device: benchmark: torch and ratios", remedy):
+        content = read_json(path, remedy)
         return {device: {n: _checked(m) for n, m in benchmarks.items()} for device, benchmarks in content.items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{path} is damaged ({type(error).__name__}: {error}), expected device: benchmark: torch and ratios; "
-            f" restore it from git, or remove it and measure again with --update"
-        ) from error
 
 
 def _checked(found: Mapping[str, Any]) -> Measured:

@@ -19,7 +19,6 @@ from experiments.datasets.images.mobilenet import mobilenet_grid
 from experiments.datasets.images.region_captions import RegionCaptions
 from experiments.datasets.images.segmentation import SegmentationMaps, read_maps
 from experiments.datasets.places import SPLITS, data_folder
-from experiments.datasets.untrusted import is_there
 from experiments.harness.training import resolve_device
 
 __all__ = ["load_images", "load_maps"]
@@ -81,7 +80,7 @@ def load_maps(config: CaptioningConfig) -> SegmentationMaps | None:
     if config.dataset == "digits":
         return None
     usual = data_folder(config.data_root) / _MAPS
-    return read_maps(config.maps or usual) if config.maps is not None or is_there(usual) else None
+    return read_maps(config.maps or usual) if config.maps is not None or usual.is_file() else None
 
 
 @cache

@@ -1,13 +1,14 @@
 """Fetching published files, whose checksums are known."""
 
+import gzip
 import hashlib
 import http.client
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.datasets.places import OTHER_FOLDER
-from experiments.datasets.untrusted import is_there
 from experiments.files import write_atomic
 
 __all__ = ["complete_folder"]
@@ -21,7 +22,6 @@ def complete_folder(
     *,
     remedy: str,
     ending: str = "",
-    unpack: Callable[[bytes], bytes] = lambda packed: packed,
 ) -> None:
     """Fetch those of the named files that are not in the folder; whenever this ends, each is there whole or not at all.
 
@@ -34,15 +34,14 @@ def complete_folder(
         address: where they are published, under their names and the ending.
         checksums: SHA-256 checksums of the files, unpacked, by their names.
         remedy: what to do if they cannot be fetched, to tell in errors.
-        ending: what the published names end with.
-        unpack: makes the file of what is published; raises ValueError where that is damaged.
+        ending: what the published names end with; ".gz" is unpacked.
 
     Raises:
         FileNotFoundError: a file cannot be fetched, or is not fetched to go with other ones.
         ValueError: what came is damaged, or has another checksum.
         UserError: a file cannot be written.
     """
-    missing = [name for name in names if not is_there(folder / name)]
+    missing = [name for name in names if not (folder / name).is_file()]
     there = [name for name in names if name not in missing] if missing else []
     own = [name for name in there if _sha256(folder / name) != checksums[name]]
     if own:
@@ -52,7 +51,7 @@ def complete_folder(
             f"files, remove those that are there, or name another folder by {OTHER_FOLDER}."
         )
     for name in missing:
-        _fetch(folder / name, f"{address}/{name}{ending}", checksums[name], remedy, unpack)
+        _fetch(folder / name, f"{address}/{name}{ending}", checksums[name], remedy)
 
 
 def _sha256(path: Path) -> str:
@@ -60,16 +59,16 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _fetch(path: Path, url: str, checksum: str, remedy: str, unpack: Callable[[bytes], bytes]) -> None:
+def _fetch(path: Path, url: str, checksum: str, remedy: str) -> None:
     kept = "expected the published file. Nothing of it was kept. Try again, or put an intact copy there."
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
-            packed = answer.read()
+            content = answer.read()
     except (OSError, http.client.HTTPException) as error:
         raise FileNotFoundError(f"{path} is missing, and {url} could not be fetched: {error}. {remedy}") from error
     try:
-        content = unpack(packed)
-    except ValueError as error:
+        content = gzip.decompress(content) if url.endswith(".gz") else content
+    except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: what came from {url} is damaged: {error}; {kept}") from error
     found = hashlib.sha256(content).hexdigest()
     if found != checksum:

@@ -1,9 +1,9 @@
-"""Where data sets lie, and what messages say about it."""
+"""Where data sets lie, names of files inside of their folders, and what messages say about it."""
 
 import os
 from pathlib import Path
 
-__all__ = ["NEW_COPY", "OTHER_FOLDER", "SPLITS", "check_split", "data_folder", "missing"]
+__all__ = ["NEW_COPY", "OTHER_FOLDER", "SPLITS", "check_split", "data_folder", "missing", "plain_name"]
 
 SPLITS = ("train", "val", "test")
 OTHER_FOLDER = "--data-root DIR (the argument data_root) or the environment variable PYRO_ATTENTION_DATA"
@@ -27,3 +27,10 @@ def missing(what: object, expected: str, folder: str) -> FileNotFoundError:
         f"{what} is missing; expected {expected}. Put it there, or name the folder that holds {folder} by "
         f"{OTHER_FOLDER}."
     )
+
+
+def plain_name(name: object) -> str:
+    """Return the name of a file or folder that lies in another one; ValueError for any that leads elsewhere."""
+    if not isinstance(name, str) or Path(name).name != name or name == "..":
+        raise ValueError(f"{name!r} is no plain name of a file; expected one without '/' and '..'")
+    return name

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from experiments.datasets.text.glue import GLUE, LabelledPairs
 from experiments.datasets.text.squad import SquadName
-from experiments.datasets.untrusted import shown
 from experiments.files import UserError, user_errors, write_atomic
 from experiments.finetune.config import GlueConfig, PredictConfig
 from experiments.finetune.data import EncodedPairs
@@ -48,7 +47,7 @@ def predict_file(config: PredictConfig) -> Path:
         return answer_file(config)
     if task not in names:
         raise UserError(
-            f"{config.run / 'config.yaml'}: task is {shown(task)}, expected one of {', '.join(names)}; name the folder "
+            f"{config.run / 'config.yaml'}: task is {task!r}, expected one of {', '.join(names)}; name the folder "
             f"of a run of experiments.finetune glue or qa"
         )
     return classify_file(config)

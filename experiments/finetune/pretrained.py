@@ -12,7 +12,6 @@ from transformers.utils import logging
 
 from experiments.files import UserError
 from experiments.finetune.config import FineTuneOptions
-from experiments.harness.network_size import bounded_network
 
 __all__ = ["check_fit", "load_network", "load_tokenizer"]
 
@@ -46,7 +45,7 @@ def load_network(model: str, head: Any, **options: Any) -> nn.Module:
     Raises:
         UserError: There is no such model, its weights are missing, damaged or pickled, or it has no such output layer.
     """
-    with _explained(model, "model"), bounded_network():
+    with _explained(model, "model"):
         _check_attention(AutoConfig.from_pretrained(model, trust_remote_code=False))
         network, info = head.from_pretrained(
             model, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **options

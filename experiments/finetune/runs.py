@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.datasets.safe_arrays import read_arrays
-from experiments.files import DamagedFileError, UserError
+from experiments.datasets.arrays import read_arrays
+from experiments.files import UserError, reading
 from experiments.finetune.config import GlueConfig, GlueName, ManyRuns, RowOptions
 from experiments.finetune.metrics import weighted_score
 from experiments.finetune.rows import ROWS, SEARCHED
@@ -107,13 +107,9 @@ def resamples(items: int) -> NDArray[np.float64]:
 @contextmanager
 def saved_predictions(path: Path) -> Iterator[dict[str, NDArray[Any]]]:
     """The arrays that a training has saved; DamagedFileError where they cannot be read, or are not what is needed."""
-    try:
-        yield read_arrays(path, remedy="")
-    except (OSError, ValueError, KeyError) as error:
-        raise DamagedFileError(
-            f"{path} cannot be read ({error}), expected the predictions of a training; remove its folder, and the same "
-            f"command with --resume makes it again"
-        ) from error
+    remedy = "remove its folder, and the same command with --resume makes it again"
+    with reading(path, "the predictions of a training", remedy):
+        yield read_arrays(path, remedy)
 
 
 def _read(path: Path, kind: str) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -12,8 +12,8 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.datasets.safe_arrays import read_arrays
-from experiments.files import UserError, user_errors
+from experiments.datasets.arrays import read_arrays
+from experiments.files import reading
 from experiments.graph.config import GraphConfig
 from experiments.graph.data import load_data
 from experiments.graph.evaluation import prediction_scores
@@ -77,13 +77,8 @@ def graph_ensemble(configs: Sequence[GraphConfig]) -> dict[str, float]:
     members, again = [], "run this configuration again with --overwrite"
     for config in configs:
         path = run_folder(config) / "predictions.npz"
-        if not path.is_file():
-            raise UserError(f"{path} is missing; {again}")
-        with user_errors(ValueError):
-            arrays = read_arrays(path, remedy=again)
-        if "logits" not in arrays:
-            raise UserError(f"{path} has no array logits; {again}")
-        members.append(torch.from_numpy(arrays["logits"]))
+        with reading(path, "an array logits", again):
+            members.append(torch.from_numpy(read_arrays(path, again)["logits"]))
     return prediction_scores("mean", torch.stack(members), load_data(configs[0]))
 
 

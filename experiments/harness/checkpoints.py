@@ -5,57 +5,29 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from torch import Tensor
 
-from experiments.files import UserError, write_atomic
+from experiments.files import reading, write_atomic
 from experiments.harness.callbacks import EarlyStopping
-from experiments.harness.weights import bad_file, read_safetensors, write_weights
+from experiments.harness.weights import AGAIN, write_weights
 
-__all__ = ["AtomicCheckpointIO", "Checkpoints", "read_run", "read_weights"]
+__all__ = ["AtomicCheckpointIO", "Checkpoints", "read_run"]
 
 # Between two checkpoints of a run that names no number of epochs: short epochs stay short, long ones are all kept.
 SECONDS = 5.0
 
-_CITED = 300  # letters of the error of a library
-
 
 def read_run(path: Path, *, map_location: Any = "cpu") -> dict[str, Any]:
-    """Read last.ckpt, the whole state of a training.
-
-    Raises:
-        UserError: The file is missing or damaged.
-    """
-    try:
-        with ZipFile(path) as archive:
-            # torch.save writes a checksum of every part, and torch.load looks at none of them
-            damaged = archive.testzip()
-        if damaged is not None:
-            raise BadZipFile(f"the checksum of {damaged} is wrong")
-        checkpoint: dict[str, Any] = torch.load(path, map_location=map_location, weights_only=True)
-    except FileNotFoundError as error:
-        raise UserError(f"{path} is missing; pass --overwrite to train again") from error
-    except Exception as error:  # on damaged bytes the readers raise nearly anything
-        seen = " ".join(str(error).split())[:_CITED]  # torch adds a page of advice
-        raise bad_file(path, f"it cannot be read ({type(error).__name__}: {seen})") from error
-    return checkpoint
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read the weights in best.safetensors, or in best.ckpt of an earlier release.
-
-    Raises:
-        UserError: As of :func:`read_run`.
-    """
-    if path.suffix == ".safetensors":
-        return read_safetensors(path)
-    weights: dict[str, Tensor] = read_run(path)["state_dict"]
-    return weights
+    """Read last.ckpt, the whole state of a training; DamagedFileError where it is missing, damaged or none of ours."""
+    with reading(path, "a checkpoint of this program", AGAIN):
+        checkpoint = dict(torch.load(path, map_location=map_location, weights_only=True))
+        if missing := {"epoch", "state_dict", "callbacks", "optimizer_states"} - checkpoint.keys():
+            raise ValueError(f"it has no {', '.join(sorted(missing))}")
+        return checkpoint
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

@@ -19,12 +19,11 @@ from typing import Any, ParamSpec, TypeVar
 import yaml
 from filelock import FileLock, Timeout
 
-from experiments.files import UserError, drawn_here, read_json, remove_partials, unwritable, write_atomic
+from experiments.files import UserError, drawn_here, read_json, read_yaml, remove_partials, unwritable, write_atomic
 from experiments.harness.checkpoints import read_run
 from experiments.harness.options import DeviceOptions, OptionError, RunOptions, SweepOptions, configuration
 from experiments.harness.ranks import is_first
 from experiments.harness.results import read_metrics
-from experiments.harness.safe_yaml import read_yaml
 
 __all__ = ["exclusive", "open_results", "open_run", "open_training", "saved_config", "saved_options"]
 
@@ -42,8 +41,6 @@ _CHECKPOINTS = ("checkpoints/best.safetensors", "checkpoints/best.ckpt", "checkp
 _FOLDERS = ("checkpoints", "figures", "tensorboard")
 # What every config.yaml of ours has, of whichever script; a file of that name without them is somebody else's.
 _SIGNATURE = {"out", "data_root", "device", "checkpoint_every", "progress"}
-
-_NOTE_BYTES = 1000  # of what says who holds a folder; a name of a machine is part of it
 
 _held: dict[Path, FileLock] = {}
 
@@ -76,7 +73,6 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
     for partial in _drawn_partly(folder):
         partial.unlink(missing_ok=True)
     present = _present(folder)
-    _refuse_links(folder)
     if present and config.overwrite:
         _remove_run(folder, present)
     elif present:
@@ -163,14 +159,7 @@ def saved_options(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: There is no such file, or it is damaged.
     """
-    path = folder / "config.yaml"
-    try:
-        if path.exists() and not path.is_file():
-            raise ValueError(f"{path} is a folder, a pipe or a device")
-        return read_yaml(path)
-    except (OSError, ValueError) as error:  # a ValueError names the file
-        problem = error if isinstance(error, ValueError) else f"{path} cannot be read ({error.strerror or error})"
-        raise UserError(f"{problem}; put an intact copy there, or choose another folder") from error
+    return read_yaml(folder / "config.yaml", "put an intact copy there, or choose another folder")
 
 
 def saved_config(
@@ -185,7 +174,6 @@ def saved_config(
         UserError: The folder holds no run, or its config.yaml is damaged or has a value that is not allowed.
     """
     path = folder / "config.yaml"
-    _refuse_links(folder)
     if not path.is_file():
         raise UserError(f"{folder} holds no run (config.yaml is missing); train one: python -m {script} train")
     known = {field.name for field in fields(config_type)}  # type: ignore[arg-type]
@@ -199,13 +187,6 @@ def saved_config(
 
 def _present(folder: Path, *more: str) -> list[str]:
     return [name for name in (*_FILES, *_FOLDERS, *more) if os.path.lexists(folder / name)]
-
-
-def _refuse_links(folder: Path) -> None:
-    """Raise UserError where a folder inside of a run's is a symbolic link: what is written there would be elsewhere."""
-    link = next((path for path in (folder / name for name in _FOLDERS) if path.is_symlink()), None)
-    if link is not None:
-        raise UserError(f"{link} is a symbolic link, which no script here makes; remove it, or choose another --out")
 
 
 def _hold(folder: Path) -> None:
@@ -224,17 +205,15 @@ def _hold(folder: Path) -> None:
             return  # where nothing can be written, nobody writes; a run that is complete there can still be read
         raise unwritable(folder, error) from error
     _held[folder] = lock
+    remove_partials(note)
     who = f"process {os.getpid()} on {platform.node()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
     write_atomic(note, lambda file: file.write(who.encode()))
 
 
 def _holder(note: Path) -> str:
-    text = ""
     with suppress(OSError, UnicodeDecodeError):
-        if note.is_file():
-            with note.open("rb") as file:
-                text = file.read(_NOTE_BYTES).decode()
-    return text if text and text.isprintable() else "another process"
+        return note.read_text() or "another process"
+    return "another process"
 
 
 def _remove_run(folder: Path, present: Sequence[str]) -> None:
@@ -244,9 +223,6 @@ def _remove_run(folder: Path, present: Sequence[str]) -> None:
     if not saved_options(folder).keys() >= _SIGNATURE:
         raise UserError(f"{folder / 'config.yaml'} was not written by these scripts; choose another --out")
     ours = list(_written(folder))
-    link = next((path for path in ours if path.is_symlink()), None)
-    if link is not None:
-        raise UserError(f"{link} is a symbolic link, which no script here makes; remove it, or choose another --out")
     # config.yaml at last: if this is interrupted, the rest can still be told to be ours
     for path in reversed(ours):
         try:

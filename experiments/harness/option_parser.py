@@ -8,18 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-import yaml
-from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentParser, set_loader
+from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentParser
 
-from experiments.harness.safe_yaml import bounded_text, load_plain, mapping
+from experiments.files import DamagedFileError, read_text, read_yaml
 from experiments.harness.words import did_you_mean, expected_one_of
 
 __all__ = ["first_line", "option_parser", "parse", "refuse_unused"]
 
 _WRITTEN = ("out", "results", "cache")  # options that name what is written
-
-# the values of options are YAML themselves, on the command line and inside a file
-set_loader("yaml", load_plain, exceptions=(yaml.YAMLError,))
 
 
 def parse(config_type: type, arguments: Sequence[str], *, name: str) -> dict[str, Any]:
@@ -91,19 +87,16 @@ class _Parser(ArgumentParser):
 
 
 class _ConfigFile(ActionConfigFile):
-    """Reads a bounded file of plain YAML; its errors name the file."""
+    """Reads a file of plain YAML; its errors name the file."""
 
     def __call__(self, parser: Any, cfg: Any, values: Any, option_string: Any = None) -> None:  # noqa: ARG002
         path = Path(values)
         try:
-            text = bounded_text(path)  # once: a pipe has it only once
-            found = mapping(text, path)
+            found = read_yaml(path, "mend it, or name another file")
             _check_names(found, parser)
             _check_places(found, path, parser)
-            self.apply_config(parser, cfg, self.dest, text)
-        except OSError as error:
-            raise ArgumentError(None, f"--config {path}: {error.strerror}") from error
-        except ValueError as error:  # it names the file
+            self.apply_config(parser, cfg, self.dest, read_text(path, "name another file"))
+        except DamagedFileError as error:  # it names the file
             raise ArgumentError(None, f"--config: {error}") from error
         except (ArgumentError, TypeError, KeyError) as error:
             raise ArgumentError(None, f"--config {path}: {_explained(parser, error)}") from error

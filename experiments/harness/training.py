@@ -25,11 +25,10 @@ from torch.utils.data import DataLoader
 from experiments.files import UserError, user_errors
 from experiments.harness import ranks
 from experiments.harness.callbacks import BatchBar, EarlyStopping, EpochBar, History, Keep, RandomState, SamplerEpoch
-from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints, read_weights
-from experiments.harness.network_size import bounded_network
+from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints
 from experiments.harness.options import BatchOptions, Device, Precision, TrainingOptions
 from experiments.harness.results import hybrid_metrics, write_environment
-from experiments.harness.weights import weights_file
+from experiments.harness.weights import read_weights, weights_file
 from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior, Prior
 
 __all__ = [
@@ -394,17 +393,12 @@ def seeded_build(build: Callable[[PriorFactory], Model], prior: PriorFactory, *,
     """A network whose initial weights depend on the seed alone, and not on which prior it has.
 
     The random state afterwards is that of the seed, so the dropout masks of the first step are alike too.
-
-    Raises:
-        UserError: The network is larger than :data:`MOST_NUMBERS` allows.
     """
     pyro.set_rng_seed(seed)
     # a fixed prior has no parameters and draws no random numbers
-    with bounded_network():
-        reference = build(lambda *_: FixedGammaPrior())
+    reference = build(lambda *_: FixedGammaPrior())
     pyro.set_rng_seed(seed)
-    with bounded_network():
-        model = build(prior)
+    model = build(prior)
     model.load_state_dict(dict(reference.named_parameters()), strict=False)
     pyro.set_rng_seed(seed)
     return model

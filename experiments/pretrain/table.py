@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import csv
-import io
 from pathlib import Path
 from typing import Any
 
-from experiments.files import UserError, read_text
+from experiments.files import UserError, reading
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Key, Sweep, Trainings
 from experiments.pretrain import finetune
@@ -115,11 +114,8 @@ def _pictures(config: PretrainTableConfig, trainings: Trainings[PretrainConfig],
 
 def _history(folder: Path) -> History:
     path, remedy = folder / "history.csv", f"remove {folder} to train it again"
-    rows = csv.DictReader(io.StringIO(read_text(path, remedy, expected="a table"), newline=""))
-    try:
-        return [{name: float(value) for name, value in row.items() if value} for row in rows]
-    except (ValueError, TypeError, csv.Error) as error:  # TypeError: a row of too many cells
-        raise UserError(f"{path} cannot be read ({error}); {remedy}") from error
+    with reading(path, "a table of numbers", remedy), path.open(newline="") as file:
+        return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
 
 
 def _text(config: PretrainTableConfig, trainings: Trainings[PretrainConfig]) -> str:

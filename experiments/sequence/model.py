@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import UserError, user_errors
-from experiments.harness.checkpoints import read_weights
 from experiments.harness.options import TrainingOptions
 from experiments.harness.ranks import is_first
 from experiments.harness.training import ELBOTraining, OneCycleTraining, Trained, load_best, resolve_device
-from experiments.harness.weights import weights_file
+from experiments.harness.weights import read_weights, weights_file
 from experiments.sequence.config import SequenceConfig
 from guides.inference_network import AlignmentNetwork, RegionNetwork
 from guides.schemes import Scheme

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.datasets.safe_arrays import read_arrays
-from experiments.files import UserError, user_errors
+from experiments.datasets.arrays import read_arrays
+from experiments.files import UserError, reading, user_errors
 from experiments.harness.folder import exclusive
 from experiments.harness.sweep import Key, Sweep, Trainings
 from experiments.report.columns import Column, Row, columns_of
@@ -152,13 +152,11 @@ def _judged(configs: Sequence[VQAConfig]) -> Iterator[tuple[str, str, Tensor, Te
 
 def _predictions(folder: Path) -> Mapping[str, Tensor]:
     path, again = folder / "predictions.npz", "train again with --overwrite"
-    if not path.is_file():
-        raise UserError(f"{path} is missing; {again}")
-    with user_errors(ValueError):
-        arrays = {name: torch.from_numpy(values) for name, values in read_arrays(path, remedy=again).items()}
-    if "mean" not in arrays:
-        raise UserError(f"{path} has no array mean; {again}")
-    return arrays
+    with reading(path, "an array mean", again):
+        arrays = {name: torch.from_numpy(values) for name, values in read_arrays(path, again).items()}
+        if "mean" not in arrays:
+            raise ValueError("it has none")
+        return arrays
 
 
 def bootstrap_text(judged: Sequence[tuple[Tensor, Tensor]]) -> str:

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from experiments.datasets.arrays import read_arrays
 from experiments.datasets.graphs.data import GraphData, GraphDataError, check_range, require
-from experiments.datasets.graphs.parts import csr_of, random_split, row_normalised, to_mask
+from experiments.datasets.graphs.parts import array_of, csr_of, int64, random_split, row_normalised, to_mask
 from experiments.datasets.places import NEW_COPY, SPLITS
-from experiments.datasets.safe_arrays import read_arrays
-from experiments.datasets.untrusted import clipped, is_there
 
 __all__ = ["find_archive", "read_graph_archive"]
 
@@ -26,7 +25,7 @@ def find_archive(name: str, folders: Sequence[Path], *, split: bool = True) -> t
     places = [folder / f"{name}.npz" for folder in folders]
     keys = ", ".join(_KEYS | _SPLIT_KEYS if split else _KEYS)
     looked = f"{name}.npz is missing; looked at {' and '.join(map(str, places))}"
-    return next(filter(is_there, places), None), f"{looked}; expected a numpy archive with the keys {keys}."
+    return next(filter(Path.is_file, places), None), f"{looked}; expected a numpy archive with the keys {keys}."
 
 
 def read_graph_archive(path: Path, name: str, *, num_classes: int, split_seed: int | None = None) -> GraphData:
@@ -40,27 +39,17 @@ def read_graph_archive(path: Path, name: str, *, num_classes: int, split_seed: i
     """
     keys = _KEYS | _SPLIT_KEYS if split_seed is None else _KEYS
     try:
-        return _graph(name, _read_arrays(path, keys), num_classes, split_seed)
+        found = read_arrays(path)
+        arrays = {key: array_of(found, key, kind, 2 if key == "edge_index" else 1) for key, kind in keys.items()}
+        return _graph(name, arrays, num_classes, split_seed)
     except GraphDataError as error:
         key = _KEY_OF_FIELD.get(error.field, error.field)
         raise ValueError(f"{path}, key {key!r}: {error}. {NEW_COPY}") from error
 
 
-def _read_arrays(path: Path, keys: dict[str, type]) -> dict[str, np.ndarray]:
-    """Read the arrays of one file and check what each is on its own."""
-    arrays = read_arrays(path, remedy=NEW_COPY)
-    for key, kind in keys.items():
-        require(key in arrays, key, f"missing among {clipped(str(sorted(arrays)))}", f"the keys {list(keys)}")
-        dtype, shape = arrays[key].dtype, arrays[key].shape
-        fits = np.issubdtype(dtype, kind) and len(shape) == (2 if key == "edge_index" else 1)
-        expected = f"{kind.__name__} in {'two dimensions' if key == 'edge_index' else 'one dimension'}"
-        require(fits, key, f"{clipped(str(dtype))} of shape {list(shape)}", expected)
-    return arrays
-
-
 def _graph(name: str, arrays: dict[str, np.ndarray], num_classes: int, split_seed: int | None) -> GraphData:
     """Make the graph; here are only the checks that the finished graph no longer allows."""
-    data, labels = arrays["x_data"], _int64(arrays["y"])
+    data, labels = arrays["x_data"], int64(arrays["y"])
     require(bool(np.isfinite(data).all()), "x_data", "NaN or infinite values", "finite values")
     masks = _public_split(arrays) if split_seed is None else None
     if masks is not None:
@@ -75,15 +64,11 @@ def _graph(name: str, arrays: dict[str, np.ndarray], num_classes: int, split_see
         name=name,
         features=row_normalised(matrix),
         labels=labels,
-        edge_index=_int64(arrays["edge_index"]),
+        edge_index=int64(arrays["edge_index"]),
         **masks,
         num_classes=num_classes,
         metric="accuracy",
     )
-
-
-def _int64(array: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(array.astype(np.int64))  # torch has no or little use for unsigned numbers
 
 
 def _public_split(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
@@ -91,7 +76,7 @@ def _public_split(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     require(known.size == count, "y_known", f"{known.size} entries", f"{count}, as many as in y")
     masks = {}
     for split in SPLITS:
-        key, nodes = f"{split}_idx", _int64(arrays[f"{split}_idx"])
+        key, nodes = f"{split}_idx", int64(arrays[f"{split}_idx"])
         check_range(key, nodes, count)
         unknown = int((~known[nodes]).sum())
         require(unknown == 0, key, f"{unknown} nodes with y_known False", "nodes whose label is known")

@@ -21,11 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.datasets.arrays import read_arrays
 from experiments.datasets.graphs.data import GraphData, GraphDataError, MetricName, require
-from experiments.datasets.graphs.parts import both_directions, csr_of, sparse_features, to_mask
+from experiments.datasets.graphs.parts import array_of, both_directions, csr_of, int64, sparse_features, to_mask
 from experiments.datasets.places import SPLITS
-from experiments.datasets.safe_arrays import read_arrays
-from experiments.datasets.untrusted import clipped
 
 __all__ = ["read_masked_graph", "read_own_graph"]
 
@@ -61,7 +60,7 @@ def read_masked_graph(
     Raises:
         OSError, ValueError: see `read_own_graph`; the message ends with the remedy.
     """
-    arrays = read_arrays(path, remedy=remedy)
+    arrays = read_arrays(path)
     try:
         labels = _labels(arrays)
         features = _features(arrays)
@@ -71,7 +70,7 @@ def read_masked_graph(
             name=name,
             features=features,
             labels=labels.clamp(min=0),
-            edge_index=both_directions(_int64(_array(arrays, "edge_index", np.integer, 2)), len(labels)),
+            edge_index=both_directions(int64(array_of(arrays, "edge_index", np.integer, 2)), len(labels)),
             **_masks(arrays, labels, split_seed, name),
             num_classes=num_classes or int(labels.max()) + 1,
             metric=metric,
@@ -81,27 +80,10 @@ def read_masked_graph(
         raise ValueError(f"{path}, key {key!r}: {error}. {remedy}") from error
 
 
-def _array(arrays: dict[str, np.ndarray], key: str, kind: type, *dims: int) -> np.ndarray:
-    """An array of the file; GraphDataError unless it is there, of this kind, and has one of these dimensions."""
-    require(key in arrays, key, f"missing among {clipped(str(sorted(arrays)))}", "an array")
-    array = arrays[key]
-    fits = np.issubdtype(array.dtype, kind) and array.ndim in dims
-    seen = f"{clipped(str(array.dtype))} of shape {list(array.shape)}"
-    require(fits, key, seen, f"{kind.__name__} of {' or '.join(map(str, dims))} dimensions")
-    return array
-
-
-def _int64(array: np.ndarray) -> Tensor:
-    return torch.from_numpy(array.astype(np.int64))
-
-
 def _labels(arrays: dict[str, np.ndarray]) -> Tensor:
-    labels = _int64(_array(arrays, "y", np.integer, 1))
+    labels = int64(array_of(arrays, "y", np.integer, 1))
     require(bool((labels >= 0).any()), "y", f"{len(labels)} nodes, none of a known class", "classes from 0")
     require(bool((labels >= -1).all()), "y", f"the class {int(labels.min())}", "classes from 0, and -1 where unknown")
-    # a network has weights for each class
-    seen, expected = f"the class {int(labels.max())} among {len(labels)} nodes", "classes numbered from 0 without gaps"
-    require(int(labels.max()) < len(labels), "y", seen, expected)
     return labels
 
 
@@ -110,18 +92,18 @@ def _features(arrays: dict[str, np.ndarray]) -> Tensor:
     twice = dense and any(key in arrays for key in _SPARSE)
     require(not twice, "x", "both x and x_data, x_indices, x_indptr, x_shape", "one of the two forms")
     if not dense:
-        csr = csr_of({key: _array(arrays, key, kind, 1) for key, kind in _SPARSE.items()})
+        csr = csr_of({key: array_of(arrays, key, kind, 1) for key, kind in _SPARSE.items()})
         return sparse_features(csr.astype(np.float64))
     if arrays["x"].dtype == np.bool_:
         arrays = {"x": arrays["x"].astype(np.uint8)}
-    return torch.from_numpy(_array(arrays, "x", np.number, 2).astype(np.float64)).float()
+    return torch.from_numpy(array_of(arrays, "x", np.number, 2).astype(np.float64)).float()
 
 
 def _masks(arrays: dict[str, np.ndarray], labels: Tensor, split_seed: int, name: str) -> dict[str, Tensor]:
     """The chosen split, or the drawn one."""
     if not any(key in arrays for key in _MASKS):
         return _drawn(labels, split_seed)
-    masks = {key: np.atleast_2d(_array(arrays, key, np.bool_, 1, 2)) for key in _MASKS}
+    masks = {key: np.atleast_2d(array_of(arrays, key, np.bool_, 1, 2)) for key in _MASKS}
     splits = max(1, len(masks[_MASKS[0]]))
     for key, mask in masks.items():
         expected = f"[{len(labels)}] or [splits, {len(labels)}], as many as in y, and the same splits in all masks"

@@ -11,9 +11,31 @@ from torch import Tensor
 from experiments.datasets.graphs.data import GraphDataError, check_range, require
 from experiments.datasets.places import SPLITS
 
-__all__ = ["both_directions", "csr_of", "random_split", "row_normalised", "sparse_features", "to_mask"]
+__all__ = [
+    "array_of",
+    "both_directions",
+    "csr_of",
+    "int64",
+    "random_split",
+    "row_normalised",
+    "sparse_features",
+    "to_mask",
+]
 
-_MOST_FEATURES = 2**20  # a network has weights for each of them
+
+def array_of(arrays: Mapping[str, np.ndarray], key: str, kind: type, *dims: int) -> np.ndarray:
+    """Return an array of a file; GraphDataError unless it is there, of this kind, and has one of these dimensions."""
+    require(key in arrays, key, f"missing among {sorted(arrays)}", "an array")
+    array = arrays[key]
+    fits = np.issubdtype(array.dtype, kind) and array.ndim in dims
+    seen = f"{array.dtype} of shape {list(array.shape)}"
+    require(fits, key, seen, f"{kind.__name__} of {' or '.join(map(str, dims))} dimensions")
+    return array
+
+
+def int64(array: np.ndarray) -> Tensor:
+    """Return whole numbers of any kind as torch takes them."""
+    return torch.from_numpy(array.astype(np.int64))
 
 
 def csr_of(arrays: Mapping[str, np.ndarray]) -> csr_matrix:
@@ -30,12 +52,7 @@ def csr_of(arrays: Mapping[str, np.ndarray]) -> csr_matrix:
 
 
 def sparse_features(matrix: csr_matrix) -> Tensor:
-    """Return the matrix as a coalesced float32 `torch.sparse_coo`.
-
-    Raises:
-        GraphDataError: more than 2 ** 20 columns, which a file of a few bytes can promise.
-    """
-    _check_columns(matrix)
+    """Return the matrix as a coalesced float32 `torch.sparse_coo`."""
     rows = matrix.tocoo()
     places, values = torch.stack([torch.from_numpy(rows.row), torch.from_numpy(rows.col)]), torch.from_numpy(rows.data)
     return torch.sparse_coo_tensor(places, values, rows.shape, check_invariants=True).float().coalesce()
@@ -43,13 +60,7 @@ def sparse_features(matrix: csr_matrix) -> Tensor:
 
 def row_normalised(matrix: csr_matrix) -> Tensor:
     """Return `sparse_features` of the matrix with rows of sum one, rows of zeros kept."""
-    _check_columns(matrix)
     return sparse_features(normalize(matrix, norm="l1"))
-
-
-def _check_columns(matrix: csr_matrix) -> None:
-    columns = matrix.shape[1]
-    require(columns <= _MOST_FEATURES, "features", f"{columns} columns", f"at most {_MOST_FEATURES}")
 
 
 def both_directions(edge_index: Tensor, num_nodes: int) -> Tensor:

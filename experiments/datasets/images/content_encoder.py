@@ -15,19 +15,17 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from experiments.datasets.images.array_cache import checksum
+from experiments.datasets.arrays import checksum, read_arrays
 from experiments.datasets.images.caption_data import caption_words
 from experiments.datasets.images.image_features import GridEncoder, Scale
-from experiments.datasets.safe_arrays import read_arrays
-from experiments.datasets.untrusted import is_there
-from experiments.files import locked, write_atomic
+from experiments.files import locked, reading, write_atomic
 
 __all__ = ["ContentEncoder", "content_encoder", "content_targets"]
 
 _SHRINK = 16  # pixels of a cell's side
 _CHANNELS = (32, 64, 128)
 _LEARNING_RATE = 2e-3  # the largest, of AdamW
-_AGAIN = "Remove the file, and the encoder is trained again."
+_AGAIN = "remove the file, and the encoder is trained again"
 
 
 class ContentEncoder(nn.Module):
@@ -106,7 +104,7 @@ def content_encoder(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         encoder = ContentEncoder(len(words)).to(device)
-        if not is_there(path):
+        if not path.is_file():
             if not train:
                 raise FileNotFoundError(
                     f"{path} is missing; expected the weights of the encoder that made the features of the training. "
@@ -117,24 +115,11 @@ def content_encoder(
                     _train(encoder, pixels, targets, epochs, batch_size, name if progress else None)
                     state = encoder.state_dict()
                     weights: dict[str, Any] = {part: value.cpu().numpy() for part, value in state.items()}
-                    write_atomic(path, lambda file: np.savez(file, key=np.array(key), **weights))
-        _load(encoder, path, key)
+                    write_atomic(path, lambda file: np.savez(file, **weights))
+        with reading(path, "the weights of this encoder", _AGAIN):
+            arrays = read_arrays(path, _AGAIN)
+            encoder.load_state_dict({name: torch.from_numpy(arrays[name]) for name in encoder.state_dict()})
     return GridEncoder(name, encoder.requires_grad_(False).eval(), Scale())
-
-
-def _load(encoder: ContentEncoder, path: Path, key: str) -> None:
-    arrays = read_arrays(path, remedy=_AGAIN)
-    if str(arrays.pop("key", None)) != key:
-        raise ValueError(f"{path}: trained with other data or settings. {_AGAIN}")
-    for name, tensor in encoder.state_dict().items():
-        found, wanted = arrays.get(name), tensor.numpy(force=True)
-        if found is None or (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
-            seen = "missing" if found is None else f"{found.dtype} of shape {list(found.shape)}"
-            expected = f"{wanted.dtype} of shape {list(wanted.shape)}"
-            raise ValueError(f"{path}: {name} is {seen}; expected {expected}. {_AGAIN}")
-        if not np.isfinite(found).all():
-            raise ValueError(f"{path}: {name} holds NaN or infinite weights; expected finite ones. {_AGAIN}")
-    encoder.load_state_dict({name: torch.from_numpy(arrays[name]) for name in encoder.state_dict()})
 
 
 def _train(

@@ -15,10 +15,9 @@ from PIL import Image
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from experiments.datasets.images.array_cache import cached_array, checksum
+from experiments.datasets.arrays import cached_array, checksum
 from experiments.datasets.images.caption_data import CaptionedImages
 from experiments.datasets.images.image_files import ImageFile
-from experiments.datasets.untrusted import file_name, shown
 
 __all__ = [
     "GridEncoder",
@@ -84,10 +83,8 @@ def resized_images(
         The data, and [images, 3, size, size] uint8, read from disk when it is wanted.
 
     Raises:
-        ValueError: without `skip`, a photograph that cannot be read, the first; or a damaged cache, or a name of the
-            data that would lead out of it.
+        ValueError: without `skip`, a photograph that cannot be read, the first; or a damaged cache.
     """
-    file_name(f"{data.name}-{data.split}", "the name of the data and the split")
     bad: dict[str, str] = {}
 
     def pixels() -> Iterator[np.ndarray]:
@@ -101,15 +98,11 @@ def resized_images(
                 yield np.zeros((1, 3, size, size), np.uint8)
 
     key = {"images": _files_fingerprint(data.images), "size": size}
-    name, dtype = f"{data.name}-{data.split}-{size}", np.dtype(np.uint8)
-    array, bad = cached_array(folder, name, key, len(data), pixels, row=(3, size, size), dtype=dtype, notes=bad)
+    array, bad = cached_array(folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels, notes=bad)
     if not bad:
         return data, array
     if not skip:
         raise ValueError(next(iter(bad.values())))
-    if wrong := [place for place in bad if not (place.isdecimal() and int(place) < len(data))]:
-        seen = f"a note of {data.name}-{data.split} tells of image {shown(wrong[0])}"
-        raise ValueError(f"{folder}: {seen}; expected a place in the data. Remove the notes (.json) and try again.")
     kept = [place for place in range(len(data)) if str(place) not in bad]
     return data.without(map(int, bad), "bad image"), array[kept]
 
@@ -153,10 +146,8 @@ def grid_features(
         As of `encode`, read from disk when it is wanted.
 
     Raises:
-        ValueError: as of `encode`, or a cache is damaged or of another encoder; or the encoder's name would lead out of
-            the cache.
+        ValueError: as of `encode`, or the cache is damaged.
     """
-    file_name(encoder.name, "the name of the encoder")
 
     def features() -> Iterator[np.ndarray]:
         for batch in tqdm(pixels.split(batch_size), encoder.name, disable=not progress):
@@ -168,8 +159,7 @@ def grid_features(
         "transform": fingerprint(encoder.transform),
         "pixels": checksum(pixels),
     }
-    dtype = np.dtype(np.float16)
-    return cached_array(folder, encoder.name, key, len(pixels), features, row=(None, None), dtype=dtype)[0]
+    return cached_array(folder, encoder.name, key, len(pixels), features)[0]
 
 
 def encode(encoder: GridEncoder, pixels: Tensor, *, device: torch.device | str = "cpu") -> Tensor:

@@ -1,16 +1,14 @@
 """MobileNetV2 (Sandler et al., 2018) up to its last narrow grid: 320 features of 6 x 6 cells at 192 pixels."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from experiments.datasets.images.image_features import GridEncoder, Scale, pretrained, torchvision_models
-from experiments.datasets.untrusted import clipped, read_bytes
+from experiments.files import reading
 
 __all__ = ["mobilenet_grid", "same_padding"]
 
@@ -30,13 +28,14 @@ def mobilenet_grid(path: Path | None = None) -> GridEncoder:
 
     Raises:
         ImportError: torchvision is missing, or does not go with this torch.
-        FileNotFoundError: the file is missing, or torchvision's weights cannot be fetched.
-        ValueError: the file is damaged, or holds weights of another network.
+        FileNotFoundError: torchvision's weights cannot be fetched.
+        DamagedFileError: the file is missing, damaged, or holds weights of another network.
     """
     if path is None:
         return pretrained("mobilenet_v2", _grid)
     network = torchvision_models().get_model("mobilenet_v2", num_classes=_CLASSES)
-    network.load_state_dict(_weights(path, network.state_dict()))
+    with reading(path, _EXPECTED, "name another file by --encoder-weights"):
+        network.load_state_dict(safetensors.torch.load_file(path))
     grid = same_padding(_grid(network)).requires_grad_(False).eval()
     return GridEncoder("mobilenet_v2-tensorflow", grid, Scale(std=(0.5, 0.5, 0.5)))
 
@@ -61,20 +60,3 @@ def same_padding(module: nn.Module) -> nn.Module:
 def _pad(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
     (grid,) = inputs
     return F.pad(grid, (grid.size(-1) % 2, 1, grid.size(-2) % 2, 1))
-
-
-def _weights(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights in a file, in 32 bits."""
-    content = read_bytes(path, expected=_EXPECTED)
-    remedy = f"expected {_EXPECTED}. Name another file by --encoder-weights."
-    try:
-        found = safetensors.torch.load(content)
-    except SafetensorError as error:
-        raise ValueError(f"{path}: {clipped(str(error))}; {remedy}") from error
-    for name in (*expected, *found):
-        seen, wanted = ([*of[name].shape] if name in of else "missing" for of in (found, expected))
-        if seen != wanted:
-            raise ValueError(f"{path}: {clipped(name)} is {seen} instead of {wanted}; {remedy}")
-        if not found[name].isfinite().all():
-            raise ValueError(f"{path}: {clipped(name)} holds NaN or infinite weights; {remedy}")
-    return {name: value.to(expected[name].dtype) for name, value in found.items()}

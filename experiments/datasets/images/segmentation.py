@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from experiments.datasets.safe_arrays import read_arrays
-from experiments.datasets.untrusted import clipped
+from experiments.datasets.arrays import read_arrays
+from experiments.files import reading
 
 __all__ = ["SegmentationMaps", "read_maps"]
 
-_REMEDY = "Name another file of segmentation maps by --maps."
+_REMEDY = "name another file of segmentation maps by --maps"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,49 +76,35 @@ def read_maps(path: Path) -> SegmentationMaps:
     """Read a file of segmentation maps.
 
     Raises:
-        OSError: the file is missing, or cannot be read.
-        ValueError: it is damaged or lacks something, masks of a photograph overlap, or entries do not go together.
+        DamagedFileError: it is missing or damaged, lacks something, masks of a photograph overlap, or entries do not go
+            together.
     """
-    arrays = read_arrays(path, remedy=_REMEDY)
-    kind = "masks" if "masks" in arrays else "named"
-    for name, dimensions in (("names", 1), ("classes", 1), (kind, 4 if kind == "masks" else 3)):
-        seen = f"{arrays[name].ndim} dimensions" if name in arrays else "missing"
-        if seen != f"{dimensions} dimensions":
-            raise ValueError(f"{path}: {name} is {seen}; expected {dimensions} dimensions. {_REMEDY}")
-    names, classes = (_texts(arrays[name], f"{path}: {name}") for name in ("names", "classes"))
-    points = arrays[kind]
-    if len(points) != len(names) or 0 in points.shape:
-        raise ValueError(f"{path}: {kind} of shape {list(points.shape)} and {len(names)} names; expected one each")
-    if kind == "masks":
-        points = _without_overlap(points, names, classes, path)
-    elif points.dtype.kind not in "ui" or not 0 <= points.min() <= points.max() < len(classes):
-        seen = f"{points.dtype} from {points.min()} to {points.max()}"
-        raise ValueError(f"{path}: named is {seen}; expected whole numbers of {len(classes)} classes. {_REMEDY}")
-    return SegmentationMaps(names, classes, points)
+    with reading(path, "names, classes, and named or masks that go with them", _REMEDY):
+        arrays = read_arrays(path, _REMEDY)
+        names, classes = (_texts(arrays[part], part) for part in ("names", "classes"))
+        points = _without_overlap(arrays["masks"], names, classes) if "masks" in arrays else arrays["named"]
+        if points.ndim != 3 or len(points) != len(names) or not points.size:
+            raise ValueError(f"points of shape {list(points.shape)} and {len(names)} names")
+        if points.dtype.kind not in "ui" or not 0 <= points.min() <= points.max() < len(classes):
+            raise ValueError(f"{points.dtype} from {points.min()} to {points.max()} of {len(classes)} classes")
+        return SegmentationMaps(names, classes, points)
 
 
 def _texts(array: np.ndarray, what: str) -> list[str]:
     """Texts, of which no two are the same."""
-    if array.dtype.kind not in "SU":
-        raise ValueError(f"{what} is {array.dtype}; expected texts. {_REMEDY}")
-    found = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in array.tolist()]
-    twice, count = Counter(found).most_common(1)[0] if found else ("", 0)
-    if count > 1:
-        raise ValueError(f"{what} has {clipped(twice)} twice; expected every name once. {_REMEDY}")
+    found = [text.decode() if isinstance(text, bytes) else str(text) for text in array.tolist()]
+    if len(set(found)) < len(found):
+        raise ValueError(f"{what} has {Counter(found).most_common(1)[0][0]} twice")
     return found
 
 
-def _without_overlap(masks: np.ndarray, names: list[str], classes: list[str], path: Path) -> np.ndarray:
+def _without_overlap(masks: np.ndarray, names: list[str], classes: list[str]) -> np.ndarray:
     """The class of every point, of masks [photographs, classes but the background, rows, columns]."""
-    if masks.dtype.kind != "b" or masks.shape[1] != len(classes) - 1:
-        seen, wanted = f"{masks.dtype} of {masks.shape[1]} classes", f"truth values of {len(classes) - 1}"
-        raise ValueError(f"{path}: masks are {seen}; expected {wanted}, all but the first. {_REMEDY}")
+    if masks.dtype.kind != "b" or masks.ndim != 4 or masks.shape[1] != len(classes) - 1:
+        raise ValueError(f"masks {masks.dtype} {list(masks.shape)} of {len(classes)} classes with the background")
     crowded = np.argwhere(masks.sum(1) > 1)
     if len(crowded):
         place, row, column = crowded[0].tolist()
-        both = [clipped(classes[1 + one]) for one in np.flatnonzero(masks[place, :, row, column])[:2]]
-        raise ValueError(
-            f"{path}: masks of {' and '.join(both)} overlap in {clipped(names[place])} at row {row}, column {column}; "
-            f"expected one class at most at a point. Give the point to one of them."
-        )
+        both = [classes[1 + one] for one in np.flatnonzero(masks[place, :, row, column])[:2]]
+        raise ValueError(f"masks of {' and '.join(both)} overlap in {names[place]} at row {row}, column {column}")
     return np.where(masks.any(1), masks.argmax(1) + 1, 0)

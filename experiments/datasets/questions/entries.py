@@ -1,17 +1,17 @@
-"""Questions as files have them: their words, JSON files of any published size, and photographs that are held out."""
+"""Questions as files have them: their words, JSON files, and photographs that are held out."""
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Any, NamedTuple
 
 import torch
 
 from experiments.datasets.images.caption_data import caption_words
-from experiments.datasets.places import NEW_COPY
 from experiments.datasets.questions.data import Questions, Regions
-from experiments.datasets.untrusted import clipped, read_bytes, shown, unpacked
+from experiments.files import read_packed, reading
 
 __all__ = ["Entry", "as_questions", "held_out", "question_words", "read_json_file"]
 
@@ -38,23 +38,14 @@ def question_words(text: object, place: str) -> list[str]:
 
 
 def read_json_file(path: Path, object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-    """Return what is in a JSON file of up to MOST_BYTES, which may be packed (.gz).
+    """Return what is in a JSON file, which may be packed (.gz); DamagedFileError where there is none.
 
     Args:
         path: the file.
         object_hook: makes something smaller of every object, as that of `json.loads`.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is damaged or too large.
     """
-    content = read_bytes(path, expected="a JSON file")
-    try:
-        if path.suffix == ".gz":
-            content = unpacked(content, path, expected="a packed JSON file")
-        return json.loads(content, object_hook=object_hook)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: {clipped(str(error))}; expected an intact JSON file. {NEW_COPY}") from error
+    with reading(path, "an intact JSON file"):
+        return json.loads(read_packed(path), object_hook=object_hook)
 
 
 def as_questions(name: str, entries: Sequence[Entry], regions: Regions) -> Questions:

@@ -24,11 +24,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from experiments.datasets.images.array_cache import cached_array
+from experiments.datasets.arrays import cached_array, map_array, read_arrays
 from experiments.datasets.places import NEW_COPY, missing
 from experiments.datasets.questions.data import Regions
-from experiments.datasets.safe_arrays import map_array, read_arrays
-from experiments.datasets.untrusted import is_there
+from experiments.files import reading
 
 __all__ = ["region_features"]
 
@@ -69,9 +68,7 @@ def region_features(
             width = row.shape[1]
             yield np.array([len(row)])
 
-    sizes = cached_array(
-        cache, f"regions-{split}-sizes", key, len(photographs), counts, row=(), dtype=np.dtype(np.int64)
-    )[0]
+    sizes = cached_array(cache, f"regions-{split}-sizes", key, len(photographs), counts)[0]
     most = int(sizes.max())
 
     def features() -> Iterator[np.ndarray]:
@@ -79,9 +76,7 @@ def region_features(
             row = source.read(number).astype(np.float16)
             yield np.pad(row, ((0, most - len(row)), (0, 0)))[None]
 
-    found = cached_array(
-        cache, f"regions-{split}", key, len(photographs), features, row=(most, None), dtype=np.dtype(np.float16)
-    )[0]
+    found = cached_array(cache, f"regions-{split}", key, len(photographs), features)[0]
     return Regions(found, torch.arange(most) < sizes.unsqueeze(-1))
 
 
@@ -107,22 +102,15 @@ def _fingerprint(files: Mapping[int, Path], photographs: Sequence[int]) -> str:
 def _source(folder: Path, split: str) -> _Source:
     if (folder / split).is_dir():
         return _separate(folder / split)
-    if is_there(folder / f"{split}.npz"):
+    if (folder / f"{split}.npz").is_file():
         path = folder / f"{split}.npz"
-        return _joint(path, read_arrays(path, remedy=NEW_COPY))
+        return _joint(path, read_arrays(path))
     path = folder / f"{split}.npy"
-    if not is_there(path):
+    if not path.is_file():
         raise missing(folder / split, f"a folder of features of regions, or {split}.npz or {split}.npy", "vqa_v2")
     parts = {name: folder / f"{split}_{name}.npy" for name in ("image_ids", "num_regions")}
-    arrays = {name: _mapped(part) for name, part in parts.items() if is_there(part)}
-    return _joint(path, {"features": _mapped(path), **arrays})
-
-
-def _mapped(path: Path) -> np.ndarray:
-    try:
-        return map_array(path)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}; expected an array of numbers. {NEW_COPY}") from error
+    arrays = {name: map_array(part) for name, part in parts.items() if part.is_file()}
+    return _joint(path, {"features": map_array(path), **arrays})
 
 
 def _separate(folder: Path) -> _Source:
@@ -137,11 +125,10 @@ def _separate(folder: Path) -> _Source:
     def read(number: int) -> np.ndarray:
         path = files[number]
         if path.suffix == ".npy":
-            return _mapped(path)
-        arrays = read_arrays(path, remedy=NEW_COPY)
-        found = arrays.get("features", arrays.get("x"))
-        if found is None:
-            raise ValueError(f"{path}: entries {', '.join(arrays)}; expected features or x. {NEW_COPY}")
+            return map_array(path)
+        arrays = read_arrays(path)
+        with reading(path, "an entry features or x"):
+            found = arrays["features"] if "features" in arrays else arrays["x"]
         boxes = arrays.get("boxes", arrays.get("bbox"))
         turned = boxes is not None and found.ndim == 2 and len(boxes) == found.shape[1] != len(found)
         return found.T if turned else found

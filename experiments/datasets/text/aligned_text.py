@@ -5,14 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.datasets.places import NEW_COPY, missing
-from experiments.datasets.text.parallel_text import ParallelText, Rules, clean_pairs, split_lines
+from experiments.datasets.text.parallel_text import ParallelText, Rules, clean_pairs, read_lines
 from experiments.datasets.text.plain_words import divide, plain
-from experiments.datasets.untrusted import is_there, read_bytes, unpacked
 from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh, read_sentences
 
-__all__ = ["joined", "packed_pair", "read_divided", "read_gold_text", "read_packed_lines"]
-
-_TEXT = "a plain text file (UTF-8) of one sentence a line"
+__all__ = ["joined", "packed_pair", "read_divided", "read_gold_text"]
 
 
 def packed_pair(folder: Path, stem: str, languages: tuple[str, str], *, of: str) -> tuple[Path, Path]:
@@ -30,7 +27,7 @@ def packed_pair(folder: Path, stem: str, languages: tuple[str, str], *, of: str)
     paths = []
     for language in languages:
         path = folder / f"{stem}.{language}"
-        found = next((file for file in (path, path.with_name(f"{path.name}.gz")) if is_there(file)), None)
+        found = next((file for file in (path, path.with_name(f"{path.name}.gz")) if file.is_file()), None)
         if found is None:
             expected = f"sentences of {of}, a line each, and the same for the other language, perhaps packed as .gz"
             raise missing(path, expected, folder.name)
@@ -38,17 +35,9 @@ def packed_pair(folder: Path, stem: str, languages: tuple[str, str], *, of: str)
     return paths[0], paths[1]
 
 
-def read_packed_lines(path: Path) -> list[bytes]:
-    """Return the lines of a text, which may be packed (.gz), without their ends."""
-    content = read_bytes(path, expected=_TEXT)
-    if path.suffix == ".gz":
-        content = unpacked(content, path, expected=f"{_TEXT}, packed. {NEW_COPY}")
-    return split_lines(content)
-
-
 def read_divided(path: Path, language: str, *, accents: bool) -> list[bytes]:
     """Return the lines of a raw text, which may be packed, with a blank between words; see `divide` and `plain`."""
-    return [_divided(line, language, accents) for line in read_packed_lines(path)]
+    return [_divided(line, language, accents) for line in read_lines(path)]
 
 
 def _divided(line: bytes, language: str, accents: bool) -> bytes:
@@ -78,8 +67,6 @@ def read_gold_text(
         FileNotFoundError: there is no such file.
         ValueError: sentences that do not go together, an empty one, or links to words that are not there.
     """
-    for path in (*files, links):
-        read_bytes(path, expected=_TEXT)  # bounded, unlike what follows
     first, second = (read_sentences(path) for path in files)
     gold = read_pharaoh(links)
     for other, path in ((second, files[1]), (gold, links)):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Literal
 
 import torch
@@ -10,9 +11,9 @@ from torch import Tensor
 
 from experiments.datasets.places import NEW_COPY, data_folder, missing
 from experiments.datasets.text.parallel_text import read_lines
-from experiments.datasets.untrusted import clipped, is_there
+from experiments.files import reading
 
-__all__ = ["GLUE", "GlueName", "GlueTask", "LabelledPairs", "load_glue"]
+__all__ = ["GLUE", "GlueName", "GlueTask", "LabelledPairs", "load_glue", "read_part"]
 
 GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
 HELD_OUT = 0.1  # of the training part, where the task has no other validation part
@@ -151,7 +152,7 @@ def load_glue(name: GlueName, *, data_root: Path | str | None = None) -> dict[st
         Wang et al., GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding, 2019.
     """
     task, folder = GLUE[name], data_folder(data_root) / "glue"
-    found = {part: _read_part(task, folder / task.folder / file) for part, file in task.files.items()}
+    found = {part: read_part(task, folder / task.folder / file) for part, file in task.files.items()}
     if "val" not in found:
         order = torch.randperm(len(found["train"]), generator=torch.Generator().manual_seed(0))
         size = max(1, int(HELD_OUT * len(order)))
@@ -160,13 +161,13 @@ def load_glue(name: GlueName, *, data_root: Path | str | None = None) -> dict[st
     return {part: found[part] for part in ("train", "val", "test")}
 
 
-def _read_part(task: GlueTask, path: Path) -> LabelledPairs:
+def read_part(task: GlueTask, path: Path) -> LabelledPairs:
     """One part of a task, from one file or from several."""
     paths = [path]
-    if not is_there(path):
+    if not path.is_file():
         numbers = range(1, 100)
         parts = [path.with_name(f"{path.stem}_part{number}{path.suffix}") for number in numbers]
-        paths = parts[: next(place for place, part in enumerate(parts) if not is_there(part))]
+        paths = parts[: next(place for place, part in enumerate(parts) if not part.is_file())]
     if not paths:
         raise missing(path, f"a file of {task.source}", f"glue/{task.folder}")
     layout, convert = task.layout, _converter(task.layout)
@@ -207,10 +208,8 @@ def _converter(layout: Layout) -> Callable[[str], float | None]:
 
 
 def _cells(path: Path, number: int, line: bytes, layout: Layout) -> list[str]:
-    try:
+    with reading(f"{path}: line {number}", "UTF-8"):
         cells = [" ".join(cell.split()) for cell in line.decode().split("\t")]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: line {number} is not UTF-8; expected UTF-8. {NEW_COPY}") from error
     if not 0 <= len(cells) - layout.columns <= layout.more:
         raise _bad(path, number, cells, _shape(layout))
     return cells
@@ -226,4 +225,4 @@ def _shape(layout: Layout) -> str:
 
 
 def _bad(path: Path, number: int, cells: list[str], expected: str) -> ValueError:
-    return ValueError(f"{path}: line {number} is {clipped(str(cells))}; expected {expected}. {NEW_COPY}")
+    return ValueError(f"{path}: line {number} is {shown(cells)}; expected {expected}. {NEW_COPY}")

@@ -5,14 +5,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as shown
 
-from experiments.datasets.places import NEW_COPY, SPLITS, data_folder, missing
-from experiments.datasets.untrusted import clipped, is_there, read_bytes, shown, unpacked
-from experiments.files import MOST_JSON_BYTES
+from experiments.datasets.places import SPLITS, data_folder, missing
+from experiments.files import read_packed, reading
 
 __all__ = ["HeadlineText", "lead", "load_headlines", "plain_words", "read_headlines"]
 
-MOST_LETTERS = 100_000  # of a text or headline
 _EXPECTED = "a file of JSON lines, each with a text and its summaries, which may be packed as .jsonl.gz"
 _FILES = {
     "train": "headline-train/gigaword_train_sample",
@@ -102,7 +101,7 @@ def load_headlines(
 def _find(stem: Path) -> Path:
     for ending in (".jsonl", ".jsonl.gz"):
         path = stem.with_name(f"{stem.name}{ending}")
-        if is_there(path):
+        if path.is_file():
             return path
     source = f"{_EXPECTED} (it is not fetched; Gigaword is sold by the Linguistic Data Consortium)"
     raise missing(stem.with_name(f"{stem.name}.jsonl"), source, str(stem.parent.name))
@@ -112,43 +111,23 @@ def read_headlines(path: Path) -> HeadlineText:
     """Read a file of JSON lines: objects with a text ("text") and a list of headlines ("summaries"); others may be.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is too large, or a line is not what it should be; the message names file and line.
+        DamagedFileError: there is no such file, or a line is not what it should be; the message names file and line.
     """
-    content = read_bytes(path, expected=_EXPECTED, most=MOST_JSON_BYTES)
-    if path.suffix == ".gz":
-        content = unpacked(content, path, expected=f"{_EXPECTED}. {NEW_COPY}", most=MOST_JSON_BYTES)
     texts, headlines = list[str](), list[tuple[str, ...]]()
-    for number, line in enumerate(content.splitlines(), 1):
-        text, summaries = _entry(line, f"{path}: line {number}")
-        texts.append(text)
-        headlines.append(summaries)
-    if not texts:
-        raise ValueError(f"{path} is empty; expected {_EXPECTED}. {NEW_COPY}")
+    with reading(path, _EXPECTED):
+        lines = read_packed(path).decode().removesuffix("\n").split("\n")
+    for number, line in enumerate(lines, 1):
+        with reading(f"{path}: line {number}", "an object with 'text' and one of 'summaries' or more"):
+            entry = json.loads(line)
+            texts.append(_words(entry["text"]))
+            headlines.append(tuple(map(_words, entry["summaries"])))
+            if not headlines[-1]:
+                raise ValueError("it has no summaries")
     return HeadlineText(texts, headlines, path.name)
 
 
-def _entry(line: bytes, where: str) -> tuple[str, tuple[str, ...]]:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is no JSON ({clipped(str(error))}); expected {_EXPECTED}. {NEW_COPY}") from error
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where} is {shown(entry)}; expected an object with 'text' and 'summaries'")
-    summaries = entry.get("summaries")
-    if not isinstance(summaries, list) or not summaries:
-        raise ValueError(f"{where}: 'summaries' is {shown(summaries)}; expected a list of one headline or more")
-    return _words(entry.get("text"), f"{where}: 'text'"), tuple(_words(one, f"{where}: a summary") for one in summaries)
-
-
-def _words(value: object, what: str) -> str:
+def _words(value: object) -> str:
     """A text as `plain_words` writes it."""
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{what} is {shown(value)}; expected a text with a word")
-    if len(value) > MOST_LETTERS:
-        raise ValueError(f"{what} has {len(value)} letters; expected {MOST_LETTERS} at most")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{what} holds half a character ({error.reason}); expected UTF-8") from error
+        raise ValueError(f"{shown(value)} is no text with a word")
     return plain_words(value)

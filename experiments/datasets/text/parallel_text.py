@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.datasets.text.word_rules import WordRule, divide_words
-from experiments.datasets.untrusted import read_bytes
+from experiments.files import read_packed, reading
 from pyro_attention.analysis import Alignment, GoldAlignment
 from pyro_attention.registry import Registry
 
@@ -22,7 +22,6 @@ __all__ = [
     "clean_pairs",
     "read_lines",
     "read_parallel",
-    "split_lines",
 ]
 
 _BOM = b"\xef\xbb\xbf"
@@ -149,9 +148,8 @@ def read_parallel(
         rules: what becomes of a line; fields of `Rules`.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the files differ in length, which is never skipped; no pair is left; or, without `skip`, a bad
-            line. The message names file, line and remedy.
+        ValueError: there is no such file; the files differ in length, which is never skipped; no pair is left; or,
+            without `skip`, a bad line. The message names file, line and remedy.
     """
     paths = Path(source), Path(target)
     lines = [read_lines(path) for path in paths]
@@ -159,13 +157,13 @@ def read_parallel(
 
 
 def read_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file without their ends and without a byte order mark."""
-    return split_lines(read_bytes(path, expected="a plain text file (UTF-8) of one sentence a line"))
+    """Return the lines of a file, which may be packed (.gz), without their ends and without a byte order mark.
 
-
-def split_lines(content: bytes) -> list[bytes]:
-    """Return the lines of what a file holds; see `read_lines`."""
-    lines = content.removeprefix(_BOM).split(b"\n")
+    Raises:
+        DamagedFileError: the file is missing or no archive.
+    """
+    with reading(path, "a plain text file (UTF-8) of one sentence a line"):
+        lines = read_packed(path).removeprefix(_BOM).split(b"\n")
     return lines if lines[-1] else lines[:-1]
 
 
@@ -208,6 +206,9 @@ def check_pairing(sides: Sequence[list[bytes]], paths: tuple[Path, Path]) -> Non
     """Raise ValueError unless both sides have as many lines; the message names the first one without a partner."""
     if len(sides[0]) == len(sides[1]):
         return
+    for side, path in zip(sides, paths, strict=True):
+        with reading(path, "UTF-8", "convert it by iconv"):  # in UTF-16, say, other bytes end a line
+            b"\n".join(side).decode()
     (less, short), (more, long) = sorted((len(side), str(path)) for side, path in zip(sides, paths, strict=True))
     raise ValueError(
         f"{short}: {less} lines, but {more} in {long}, whose line {less + 1} has no partner; expected as many, as "

@@ -4,18 +4,17 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from reprlib import repr as shown
+from typing import Any, Literal, NamedTuple
 
 import torch
 
-from experiments.datasets.places import NEW_COPY, data_folder, missing
-from experiments.datasets.untrusted import is_there, read_bytes, shown, unpacked
-from experiments.files import MOST_JSON_BYTES
+from experiments.datasets.places import data_folder, missing
+from experiments.files import read_packed, reading
 
 __all__ = ["Answer", "Question", "SquadName", "load_squad", "read_squad"]
 
 SquadName = Literal["v1", "v2"]
-T = TypeVar("T", dict[str, Any], list[Any], str, int)
 
 MOST_HELD_OUT = 16  # articles for validation
 _EXPECTED = "a JSON file in the format of SQuAD, which may be packed as .json.gz"
@@ -118,7 +117,7 @@ def _find(folder: Path, name: SquadName, part: str) -> Path:
     """The file of a part: the official one, or the one excerpt that there is."""
     for beginning in _NAMES[name, part]:
         for ending in (".json", ".json.gz"):
-            if is_there(folder / f"{beginning}{ending}"):
+            if (folder / f"{beginning}{ending}").is_file():
                 return folder / f"{beginning}{ending}"
         excerpts = sorted(path for ending in ("json", "json.gz") for path in folder.glob(f"{beginning}-*.{ending}"))
         if len(excerpts) > 1:
@@ -155,76 +154,38 @@ def read_squad(path: Path, *, answers: bool = True) -> list[Question]:
         answers: read the answers; without, the questions have none, whatever the file says of them.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is too large, no JSON, or not in this format; the message names the question.
+        DamagedFileError: there is no such file, or it is not in this format; the message names the question.
     """
-    content = read_bytes(path, expected=_EXPECTED, most=MOST_JSON_BYTES)
-    if path.suffix == ".gz":
-        content = unpacked(content, path, expected=f"{_EXPECTED}. {NEW_COPY}", most=MOST_JSON_BYTES)
-    try:
-        tree = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); expected {_EXPECTED}. {NEW_COPY}") from error
     questions = dict[str, Question]()
-    for question in _questions(tree, path, answers):
-        if question.id in questions:
-            raise ValueError(f"{path}: two questions have the id {shown(question.id)}; expected an id of its own each")
-        questions[question.id] = question
-    if not questions:
-        raise ValueError(f"{path} has no questions; expected {_EXPECTED}. {NEW_COPY}")
+    with reading(path, _EXPECTED):
+        for question in _questions(json.loads(read_packed(path)), path, answers):
+            if question.id in questions:
+                raise ValueError(f"two questions have the id {question.id!r}")
+            questions[question.id] = question
+        if not questions:
+            raise ValueError("it has no questions")
     return list(questions.values())
 
 
-def _questions(tree: object, path: Path, with_answers: bool) -> Iterator[Question]:
-    for place, article in enumerate(_take(tree, "data", list, path), 1):
-        title = _take(article, "title", str, f"{path}: article {place}")
-        for number, paragraph in enumerate(_take(article, "paragraphs", list, f"{path}: article {place}"), 1):
-            where = f"{path}: paragraph {number} of article {shown(title)}"
-            context = _take(paragraph, "context", str, where)
-            for entry in _take(paragraph, "qas", list, where):
-                key = _take(entry, "id", str, where)
-                where_asked = f"{path}: question {shown(key)}"
-                text = _take(entry, "question", str, where_asked)
-                answers = _answers(entry, context, where_asked) if with_answers else ()
-                yield Question(key, title, context, text, answers)
+def _questions(tree: Any, path: Path, with_answers: bool) -> Iterator[Question]:
+    for place, article in enumerate(tree["data"], 1):
+        for number, paragraph in enumerate(article["paragraphs"], 1):
+            for entry in paragraph["qas"]:
+                with reading(f"{path}: paragraph {number} of article {place}", "a question of SQuAD"):
+                    texts = [entry["id"], article["title"], paragraph["context"], entry["question"]]
+                    if not all(isinstance(text, str) for text in texts):
+                        raise ValueError(f"id, title, context and question are {shown(texts)}")
+                yield Question(
+                    *texts, _answers(entry, texts[2], f"{path}: question {texts[0]}") if with_answers else ()
+                )
 
 
 def _answers(entry: dict[str, Any], context: str, where: str) -> tuple[Answer, ...]:
-    answers = tuple(_answer(one, context, where) for one in _take(entry, "answers", list, where))
-    _check_possible(entry.get("is_impossible", False), answers, where)
-    return answers
-
-
-def _answer(entry: object, context: str, where: str) -> Answer:
-    text, start = _take(entry, "text", str, where), _take(entry, "answer_start", int, where)
-    if start < 0 or context[start : start + len(text)] != text:
-        seen = shown(context[start : start + len(text)]) if 0 <= start < len(context) else "nothing"
-        raise ValueError(
-            f"{where}: its answer {shown(text)} is not in the context at character {shown(start)}, where there is "
-            f"{seen}; expected the answer there. Mend answer_start (characters count from 0), or remove the question."
-        )
-    return Answer(text, start)
-
-
-def _check_possible(impossible: object, answers: Sequence[Answer], where: str) -> None:
-    if not isinstance(impossible, bool) or impossible == bool(answers):
-        raise ValueError(
-            f"{where}: it has {len(answers)} answers, and is_impossible is {shown(impossible)}; expected an answer at "
-            f"least, or none and true"
-        )
-
-
-def _take(holder: object, name: str, kind: type[T], where: object) -> T:
-    """The value of a name in a JSON object; a text may be blank where it is the question, and nowhere else."""
-    value = holder.get(name) if isinstance(holder, dict) else None
-    if not isinstance(value, kind) or isinstance(value, bool):
-        names = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
-        raise ValueError(f"{where}: '{name}' is {shown(value)}; expected {names[kind]}, in a file of SQuAD. {NEW_COPY}")
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"{where}: '{name}' holds half a character ({error.reason}); expected UTF-8") from error
-        if not value.strip() and name != "question":
-            raise ValueError(f"{where}: '{name}' is blank; expected a text")
-    return value
+    with reading(where, "answers that stand in the context at answer_start", "mend or remove the question"):
+        answers = tuple(Answer(one["text"], one["answer_start"]) for one in entry["answers"])
+        for text, start in answers:
+            if start < 0 or not text or context[start : start + len(text)] != text:
+                raise ValueError(f"{text!r} is not at character {start}, but {context[start : start + len(text)]!r}")
+        if entry.get("is_impossible", False) == bool(answers):
+            raise ValueError(f"{len(answers)} answers, and is_impossible is {entry.get('is_impossible')}")
+        return answers

@@ -6,14 +6,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from experiments.datasets.places import NEW_COPY, data_folder, missing
-from experiments.datasets.text.parallel_text import read_lines
-from experiments.datasets.untrusted import clipped, is_there
+from experiments.datasets.places import data_folder
+from experiments.datasets.text.glue import GLUE, read_part
 
 __all__ = ["CLASSES", "LabelledText", "load_sst2"]
 
-CLASSES = ("negative", "positive")
-_HEADER = ["sentence", "label"]
+CLASSES = GLUE["sst2"].classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,28 +68,5 @@ def _select(text: LabelledText, places: Tensor) -> LabelledText:
 
 
 def _read(path: Path) -> LabelledText:
-    if not is_there(path):
-        source = "train.tsv and dev.tsv of https://dl.fbaipublicfiles.com/glue/data/SST-2.zip (it is not fetched)"
-        raise missing(path, source, "glue/SST-2")
-    sentences, labels = list[str](), list[int]()
-    for number, line in enumerate(read_lines(path), 1):
-        cells = _cells(path, number, line)
-        if number == 1:
-            if cells != _HEADER:
-                raise ValueError(f"{path}: line 1 is {clipped(str(cells))}; expected the header {_HEADER}. {NEW_COPY}")
-        elif len(cells) != 2 or not cells[0] or cells[1] not in ("0", "1"):
-            seen = clipped(str(cells))
-            raise ValueError(f"{path}: line {number} is {seen}; expected a sentence, a tab, and 0 or 1. {NEW_COPY}")
-        else:
-            sentences.append(cells[0].lower())
-            labels.append(int(cells[1]))
-    if len(sentences) < 2:
-        raise ValueError(f"{path}: {len(sentences)} sentences; expected 2 at least. {NEW_COPY}")
-    return LabelledText(sentences, torch.tensor(labels))
-
-
-def _cells(path: Path, number: int, line: bytes) -> list[str]:
-    try:
-        return [" ".join(cell.split()) for cell in line.decode().split("\t")]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: line {number} is not UTF-8; expected UTF-8. {NEW_COPY}") from error
+    part = read_part(GLUE["sst2"], path)
+    return LabelledText([sentence.lower() for sentence in part.first], part.labels)

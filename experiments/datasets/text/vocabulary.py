@@ -14,8 +14,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from experiments.datasets.untrusted import clipped, is_there, read_bytes
-from experiments.files import MOST_JSON_BYTES, write_atomic
+from experiments.files import reading, write_atomic
 from pyro_attention.analysis.alignments.word_pieces import word_map
 
 __all__ = ["BEGIN", "END", "PAD", "SPECIAL", "UNKNOWN", "Vocabulary", "train_tokenizer"]
@@ -110,15 +109,9 @@ class Vocabulary:
 
     @staticmethod
     def load(path: Path) -> "Vocabulary":
-        """Read what `save` has written; FileNotFoundError or ValueError where the file is missing or damaged."""
-        remedy = "Replace the file by an intact copy, or train the tokenizer again."
-        if not is_there(path):
-            raise FileNotFoundError(f"{path} is missing; expected a vocabulary as JSON. {remedy}")
-        content = read_bytes(path, expected="a vocabulary as JSON", most=MOST_JSON_BYTES)
-        try:
-            return Vocabulary(content.decode())
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}. {remedy}") from error
+        """Read what `save` has written; DamagedFileError where the file is missing or damaged."""
+        with reading(path, "a vocabulary as JSON", "replace it by an intact copy, or train the tokenizer again"):
+            return Vocabulary(path.read_text(encoding="utf-8"))
 
     def require(self, fingerprint: str, checkpoint: Path | str) -> None:
         """Raise ValueError unless a checkpoint was trained with this vocabulary, of this fingerprint."""
@@ -138,7 +131,7 @@ def _library_errors() -> Iterator[None]:
         # A panic in Rust is no Exception, and no module offers its class to be caught by.
         if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
             raise
-        raise ValueError(f"no tokenizer: {clipped(str(error))}; expected JSON of the tokenizers library") from error
+        raise ValueError(f"no tokenizer: {error}; expected JSON of the tokenizers library") from error
 
 
 def train_tokenizer(texts: Iterable[str], *, size: int = 4000) -> Vocabulary:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.datasets.arrays import read_arrays
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.files import UserError, remove_partials, write_atomic
+from experiments.files import reading, remove_partials, write_atomic
 from experiments.nmt.align_table.aligned import Aligned, aligned_words, word_pairs
 
 __all__ = ["fingerprint", "kept"]
@@ -50,19 +50,16 @@ def _write(path: Path, key: str, aligned: Aligned) -> None:
 
 def _read(path: Path, key: str, test: ParallelText) -> Aligned | None:
     """The alignments of a file; None where it has another key."""
-    try:
-        # opened here, because a damaged archive leaves the file open that numpy opens
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            if file["key"].item() != key:
-                return None
-            flat = [torch.from_numpy(file[side]) for side in _SIDES]
+    remedy = "remove it, and the same command with --resume makes it again"
+    with reading(path, "the links of a baseline", remedy):
+        arrays = read_arrays(path, remedy)
+        if arrays["key"].item() != key:
+            return None
+        flat = [torch.from_numpy(arrays[side]) for side in _SIDES]
         pairs = word_pairs(test)
         sizes = [(len(target), len(source)) for source, target in pairs]
         turned = [(length, width) for width, length in sizes]
         return aligned_words(pairs, _divided(flat[0], sizes), _divided(flat[1], turned))
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        remedy = "remove it, and the same command with --resume makes it again"
-        raise UserError(f"{path} is damaged ({error}), expected the links of a baseline; {remedy}") from error
 
 
 def _divided(flat: Tensor, sizes: Sequence[tuple[int, int]]) -> list[Tensor]:

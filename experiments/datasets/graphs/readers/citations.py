@@ -12,8 +12,7 @@ from pathlib import Path
 
 from experiments.datasets.graphs.archive import find_archive, read_graph_archive
 from experiments.datasets.graphs.data import GRAPHS, GraphData
-from experiments.datasets.graphs.planetoid import read_planetoid
-from experiments.datasets.graphs.planetoid_files import find_planetoid
+from experiments.datasets.graphs.planetoid import find_planetoid, read_planetoid
 
 
 def read_citations(root: Path, split_seed: int, *, name: str, num_classes: int) -> GraphData:

@@ -17,7 +17,6 @@ from pathlib import Path
 from experiments.datasets.graphs.data import GRAPHS, GraphData
 from experiments.datasets.graphs.masked import read_masked_graph
 from experiments.datasets.places import NEW_COPY, missing
-from experiments.datasets.untrusted import is_there
 
 _CLASSES = {"actor": 5, "texas": 5, "chameleon_filtered": 5, "squirrel_filtered": 5, "minesweeper": 2}
 
@@ -25,7 +24,7 @@ _CLASSES = {"actor": 5, "texas": 5, "chameleon_filtered": 5, "squirrel_filtered"
 def read_heterophilous(root: Path, split_seed: int, *, name: str) -> GraphData:
     """Read one of the graphs with one of its splits."""
     places = [folder / f"{name}.npz" for folder in (root / "heterophilous", root)]
-    path = next(filter(is_there, places), None)
+    path = next(filter(Path.is_file, places), None)
     if path is None:
         keys = "a numpy archive with the keys y, edge_index, x or x_data, x_indices, x_indptr and x_shape, and masks"
         raise missing(" or ".join(map(str, places)), keys, f"heterophilous/{name}.npz")

@@ -16,7 +16,6 @@ from experiments.datasets.images.caption_data import CAPTIONS, CaptionedImages, 
 from experiments.datasets.images.image_files import SKIP_BAD, ImageFile, tar_images
 from experiments.datasets.places import OTHER_FOLDER, missing
 from experiments.datasets.text.parallel_text import read_lines
-from experiments.datasets.untrusted import clipped, inside, is_there
 
 _FLICKR8K = "https://hockenmaier.cs.illinois.edu/8k-pictures.html"
 
@@ -28,15 +27,15 @@ def read_flickr8k(root: Path, split: str, skip: bool) -> CaptionedImages:
     stem = "dev" if split == "val" else split
     names = ("Flickr8k.token.txt", f"Flickr_8k.{stem}Images.txt")
     folders = [folder / "text", folder / "Flickr8k_text", folder]
-    text = next((place for place in folders if is_there(place / names[0])), folders[0])
+    text = next((place for place in folders if (place / names[0]).is_file()), folders[0])
     for name in names:
-        if not is_there(text / name):
+        if not (text / name).is_file():
             raise missing(text / name, f"{' and '.join(names)} of Flickr8k_text.zip ({_FLICKR8K})", "flickr8k")
     captions, skipped = _token_captions(text / names[0], skip)
     find = _flickr8k_images(folder, stem)
     listed = [line.decode(errors="replace").strip() for line in read_lines(text / names[1])]
     rows = [
-        ListedImage(f"{text / names[1]}: line {number}: {clipped(name)}", find(name), captions.get(name, []))
+        ListedImage(f"{text / names[1]}: line {number}: {name}", find(name), captions.get(name, []))
         for number, name in enumerate(listed, 1)
     ]
     expected = f"lines of it in {text / names[0]}"
@@ -66,10 +65,10 @@ def _flickr8k_images(folder: Path, stem: str) -> Callable[[str], ImageFile | Non
     """What finds a photograph by its name."""
     place = next((place for place in (folder / "Flicker8k_Dataset", folder / "images") if place.is_dir()), None)
     if place is not None:
-        root, present = place.resolve(), {path.name for path in place.iterdir()}
-        return lambda name: ImageFile(inside(place / name, root)) if name in present else None
+        present = {path.name: ImageFile(path) for path in place.iterdir()}
+        return present.get
     archive = folder / f"images128_{stem}.tar"
-    if not is_there(archive):
+    if not archive.is_file():
         raise FileNotFoundError(
             f"{folder}: no photographs; expected the folder Flicker8k_Dataset of Flickr8k_Dataset.zip ({_FLICKR8K}), "
             f"or {archive.name}. Put it there, or name the folder that holds flickr8k by {OTHER_FOLDER}."

@@ -26,7 +26,7 @@ from experiments.datasets.places import NEW_COPY, missing
 from experiments.datasets.questions.data import Questions
 from experiments.datasets.questions.entries import Entry, question_words
 from experiments.datasets.questions.photographs import QUESTIONS, AskedPhotographs, PhotographOptions, encoded
-from experiments.datasets.untrusted import clipped, inside, is_there, read_bytes
+from experiments.files import reading
 
 _LISTS = {split: f"{split}_images_list.txt" for split in ("train", "test")}
 _ORIGINAL = {split: f"qa.894.raw.{split}.txt" for split in ("train", "test")}
@@ -76,38 +76,30 @@ def _asked(
 def _rows(folder: Path) -> dict[str, list[_Row]]:
     """The questions of both splits."""
     for text in (folder / "text", folder):
-        if is_there(text / "data.csv"):
+        if (text / "data.csv").is_file():
             return _table(text)
-        if is_there(text / _ORIGINAL["train"]):
+        if (text / _ORIGINAL["train"]).is_file():
             return {split: list(_pairs(text / name)) for split, name in _ORIGINAL.items()}
     expected = f"it with {' and '.join(_LISTS.values())}, or {' and '.join(_ORIGINAL.values())}"
     raise missing(folder / "text" / "data.csv", expected, "daquar")
 
 
 def _lines(path: Path) -> list[str]:
-    content = read_bytes(path, expected="a text file of DAQUAR")
-    try:
-        return content.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: {error}; expected UTF-8. {NEW_COPY}") from error
+    with reading(path, "a text file of DAQUAR in UTF-8"):
+        return path.read_bytes().decode("utf-8-sig").splitlines()
 
 
 def _table(text: Path) -> dict[str, list[_Row]]:
     split_of = {name.strip(): split for split, file in _LISTS.items() for name in _lines(text / file)}
     path, found = text / "data.csv", {split: list[_Row]() for split in _LISTS}
     reader = csv.DictReader(_lines(path), strict=True)
-    try:
+    with reading(path, "lines of question,answer,image_id"):
         for row in reader:
             place = f"{path}: line {reader.line_num}"
             question, answer, photograph = (row.get(name) for name in ("question", "answer", "image_id"))
             if photograph not in split_of:
-                seen = clipped(str(photograph))
-                raise ValueError(f"{place}: {seen} is in neither list of images. Add it to one, or remove the line.")
+                raise ValueError(f"{place}: {photograph} is in neither list of images; add it, or remove the line")
             found[split_of[photograph]].append(_row(place, question, answer, photograph))
-    except csv.Error as error:
-        raise ValueError(
-            f"{path}: line {reader.reader.line_num}: {error}; expected question,answer,image_id. {NEW_COPY}"
-        ) from error
     return found
 
 
@@ -117,9 +109,8 @@ def _pairs(path: Path) -> Iterator[_Row]:
         place = f"{path}: line {number + 1}"
         match = _ABOUT.match(lines[number].strip())
         if match is None or number + 1 == len(lines):
-            seen = clipped(lines[number])
             raise ValueError(
-                f"{place}: {seen}; expected a question in image3, say, and a line of its answer. {NEW_COPY}"
+                f"{place}: {lines[number]!r}; expected a question in image3, say, and a line of its answer. {NEW_COPY}"
             )
         yield _row(place, match[1], lines[number + 1], match[2])
 
@@ -135,10 +126,9 @@ def _photographs(folder: Path) -> dict[str, ImageFile]:
     """Photographs by their names without endings."""
     place = next((place for place in (folder / "images", folder / "nyu_depth_images") if place.is_dir()), None)
     if place is not None:
-        root = place.resolve()
-        return {path.stem: ImageFile(inside(path, root)) for path in sorted(place.iterdir())}
+        return {path.stem: ImageFile(path) for path in sorted(place.iterdir())}
     archive = folder / "images160.tar"
-    if not is_there(archive):
+    if not archive.is_file():
         raise missing(folder / "images", f"the folder of photographs, or {archive.name}", "daquar")
     return {Path(name).stem: file for name, file in tar_images(archive).items()}
 

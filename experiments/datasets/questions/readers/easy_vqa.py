@@ -9,18 +9,19 @@ Source:
 
 from collections.abc import Set
 from pathlib import Path
+from reprlib import repr as shown
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from experiments.datasets.places import NEW_COPY, missing
+from experiments.datasets.arrays import read_arrays
+from experiments.datasets.places import missing
 from experiments.datasets.questions.data import Questions
 from experiments.datasets.questions.entries import Entry, question_words, read_json_file
 from experiments.datasets.questions.photographs import QUESTIONS, AskedPhotographs, PhotographOptions, encoded
-from experiments.datasets.safe_arrays import read_arrays
-from experiments.datasets.untrusted import is_there, read_bytes, shown
+from experiments.files import reading
 
 _FILES = (
     "answers.txt",
@@ -33,10 +34,10 @@ def read_easy_vqa(root: Path, options: PhotographOptions) -> dict[str, Questions
     """Read both splits; a tenth of the training pictures is for validation."""
     folder = root / "easy-vqa"
     for name in _FILES:
-        if not is_there(folder / name):
+        if not (folder / name).is_file():
             raise missing(folder / name, f"easy-VQA as {', '.join(_FILES)}", "easy-vqa")
-    text = read_bytes(folder / "answers.txt", expected="a list of answers").decode(errors="replace")
-    answers = frozenset(text.split())
+    with reading(folder / "answers.txt", "a list of answers"):
+        answers = frozenset((folder / "answers.txt").read_text(encoding="utf-8").split())
     train, test = (_split(folder, split, answers, options.size) for split in ("train", "test"))
     return encoded(train, test, options, options.cache or folder / "cache")
 
@@ -44,29 +45,24 @@ def read_easy_vqa(root: Path, options: PhotographOptions) -> dict[str, Questions
 def _split(folder: Path, split: str, answers: Set[str], size: int | None) -> AskedPhotographs:
     pixels = _pixels(folder / f"{split}_images.npz", size)
     path = folder / f"{split}_questions.json"
-    content = read_json_file(path)
-    if not isinstance(content, list) or not content:
-        raise ValueError(f"{path}: it holds {shown(content)}; expected a list of questions. {NEW_COPY}")
     entries, told = [], [set[str]() for _ in pixels]
-    for number, row in enumerate(content, 1):
+    for number, row in enumerate(read_json_file(path), 1):
         place = f"{path}: question {number}"
-        if not (isinstance(row, list) and len(row) == 3 and isinstance(row[2], int)):
-            raise ValueError(f"{place} is {shown(row)}; expected [question, answer, place of the picture]. {NEW_COPY}")
-        words, answer, picture = question_words(row[0], place), row[1], row[2]
-        if answer not in answers:
-            raise ValueError(f"{place}: the answer is {shown(answer)}; expected one of answers.txt. Mend either file.")
-        if not 0 <= picture < len(pixels):
-            raise ValueError(f"{place}: there is no picture {picture} of {len(pixels)}. Mend or remove the question.")
+        with reading(place, "[question, answer, place of the picture]", "mend or remove it"):
+            question, answer, picture = row
+            if answer not in answers or not 0 <= picture < len(pixels):
+                raise ValueError(f"{shown(row)}, with an answer not in answers.txt, or no picture of {len(pixels)}")
+        words = question_words(question, place)
         entries.append(Entry(words, {answer: 1}, picture, _kind(words)))
         told[picture] |= _affirmed(words, answer, answers)
     return AskedPhotographs(pixels, [[" ".join(sorted(words))] if words else [] for words in told], entries)
 
 
 def _pixels(path: Path, size: int | None) -> Tensor:
-    images = read_arrays(path, remedy=NEW_COPY).get("images")
-    if images is None or images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3:
-        seen = "missing" if images is None else f"{images.dtype} {list(images.shape)}"
-        raise ValueError(f"{path}: images is {seen}; expected uint8 [pictures, height, width, 3]. {NEW_COPY}")
+    with reading(path, "images, uint8 [pictures, height, width, 3]"):
+        images = read_arrays(path)["images"]
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3:
+            raise ValueError(f"images is {images.dtype} {list(images.shape)}")
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
     if size is None or pixels.shape[2:] == (size, size):
         return pixels

@@ -17,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Any
 
 from experiments.datasets.places import NEW_COPY, missing
@@ -24,7 +25,7 @@ from experiments.datasets.questions.data import Questions
 from experiments.datasets.questions.entries import Entry, as_questions, held_out, question_words, read_json_file
 from experiments.datasets.questions.photographs import QUESTIONS, PhotographOptions
 from experiments.datasets.questions.region_files import region_features
-from experiments.datasets.untrusted import is_there, shown
+from experiments.files import reading
 
 __all__ = ["read_pairs"]
 
@@ -53,7 +54,7 @@ def _split(folder: Path, split: str, cache: Path, progress: bool) -> Questions:
 
 def _published(folder: Path, name: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
-        if is_there(path):
+        if path.is_file():
             return path
     raise missing(folder / name, f"the file of this name, or {name}.gz, of {_ADDRESS}", "vqa_v2")
 
@@ -86,20 +87,12 @@ def read_pairs(questions: Path, annotations: Path) -> list[Entry]:
 
 
 def _by_question(path: Path, key: str) -> dict[int, Mapping[str, Any]]:
-    content = read_json_file(path, _answer_alone)
-    rows = content.get(key) if isinstance(content, dict) else None
-    if not isinstance(rows, list):
-        raise ValueError(f"{path}: {key} is {shown(rows)}; expected a list. {NEW_COPY}")
     found: dict[int, Mapping[str, Any]] = {}
-    for place, row in enumerate(rows, 1):
-        number = row.get("question_id") if isinstance(row, dict) else None
-        if not isinstance(number, int):
-            raise ValueError(
-                f"{path}: entry {place} of {key} has the question_id {shown(number)}; expected a number. {NEW_COPY}"
-            )
-        if number in found:
-            raise ValueError(f"{path}: question {number} is there twice. Remove one of both.")
-        found[number] = row
+    with reading(path, f"{key}, a list of objects with a question_id"):
+        for row in read_json_file(path, _answer_alone)[key]:
+            if row["question_id"] in found:
+                raise ValueError(f"question {row['question_id']} is there twice; remove one of both")
+            found[row["question_id"]] = row
     return found
 
 
@@ -110,14 +103,12 @@ def _answer_alone(found: dict[str, Any]) -> Any:
 
 
 def _entry(question: Mapping[str, Any], annotation: Mapping[str, Any], asked: str, answered: str) -> Entry:
-    photograph = question.get("image_id")
-    if not isinstance(photograph, int):
-        raise ValueError(f"{asked}: image_id is {shown(photograph)}; expected a number. {NEW_COPY}")
-    if annotation.get("image_id", photograph) != photograph:
-        seen = shown(annotation["image_id"])
-        raise ValueError(f"{answered}: it is about photograph {seen}, the question about {photograph}. {NEW_COPY}")
-    answers = annotation.get("answers")
-    if not (isinstance(answers, list) and answers and all(isinstance(answer, str) for answer in answers)):
-        raise ValueError(f"{answered}: answers are {shown(answers)}; expected a list of people's answers. {NEW_COPY}")
-    words = question_words(question.get("question"), asked)
-    return Entry(words, dict(Counter(answers)), photograph, str(annotation.get("answer_type", "other")))
+    with reading(asked, "the number of its photograph as image_id, and a question"):
+        photograph, text = question["image_id"], question["question"]
+    with reading(answered, "the photograph of the question, and a list of people's answers"):
+        if annotation.get("image_id", photograph) != photograph:
+            raise ValueError(f"it is about photograph {annotation['image_id']}, the question about {photograph}")
+        votes = Counter(annotation["answers"])
+        if not votes or not all(isinstance(answer, str) for answer in votes):
+            raise ValueError(f"answers are {shown(annotation['answers'])}")
+    return Entry(question_words(text, asked), dict(votes), photograph, str(annotation.get("answer_type", "other")))

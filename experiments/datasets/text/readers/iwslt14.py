@@ -20,7 +20,6 @@ from experiments.datasets.text.parallel_text import (
     clean_pairs,
     read_lines,
 )
-from experiments.datasets.untrusted import is_there
 
 __all__ = ["distinct", "read_iwslt14"]
 
@@ -34,7 +33,7 @@ def read_iwslt14(root: Path, split: str, languages: tuple[str, str], rules: Rule
         return first, second
 
     def there(stem: str) -> bool:
-        return all(is_there(path) for path in files(stem))
+        return all(path.is_file() for path in files(stem))
 
     def read(stem: str) -> ParallelText:
         sides = [[line.replace(b"@@ ", b"") for line in read_lines(path)] for path in files(stem)]

@@ -9,7 +9,6 @@ from pathlib import Path
 from experiments.datasets.fetch import complete_folder
 from experiments.datasets.places import OTHER_FOLDER
 from experiments.datasets.text.parallel_text import PARALLEL, ParallelReader, ParallelText, Rules, read_parallel
-from experiments.datasets.untrusted import unpacked
 
 ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/c9be912dc05a3ebf9ae5bb5f7f58c1791cda43ab/data/task1/raw"
 # Checksums of the unpacked files of Multi30k, computed from copies. The copies are the published files: packed again
@@ -32,13 +31,9 @@ def read_multi30k(root: Path, split: str, languages: tuple[str, str], rules: Rul
     folder, stem = root / "multi30k" / "task1", "test_2016_flickr" if split == "test" else split
     names = [f"{stem}.{language}" for language in languages]
     remedy = f"Fetch and unpack it there, or name the folder that holds multi30k/task1 by {OTHER_FOLDER}."
-    complete_folder(folder, names, ADDRESS, SHA256, remedy=remedy, ending=".gz", unpack=_unpacked)
+    complete_folder(folder, names, ADDRESS, SHA256, remedy=remedy, ending=".gz")
     source, target = (folder / name for name in names)
     return read_parallel(source, target, languages=languages, name="multi30k", **rules._asdict())
-
-
-def _unpacked(packed: bytes) -> bytes:
-    return unpacked(packed, Path("it"), expected="text that is packed by gzip")
 
 
 PARALLEL.register("multi30k")(ParallelReader(read_multi30k, ("de", "en", "fr")))

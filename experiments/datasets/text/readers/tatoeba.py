@@ -21,7 +21,6 @@ from experiments.datasets.text.parallel_text import (
     clean_pairs,
     read_lines,
 )
-from experiments.datasets.untrusted import is_there
 
 PART = 2000  # pairs to validate on, and as many to test on
 
@@ -29,7 +28,7 @@ PART = 2000  # pairs to validate on, and as many to test on
 def read_tatoeba(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
     """Read a split; which pairs are in it does not depend on the rules."""
     path = root / "tatoeba-deu-eng" / "deu.txt"
-    if not is_there(path):
+    if not path.is_file():
         expected = (
             "lines of an English and a German sentence with a tab between them, as in deu.txt of "
             "https://www.manythings.org/anki/deu-eng.zip (it is not fetched: it changes from time to time)"

@@ -16,8 +16,15 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.datasets.text.aligned_text import packed_pair, read_packed_lines
-from experiments.datasets.text.parallel_text import PARALLEL, ParallelReader, ParallelText, Rules, clean_pairs
+from experiments.datasets.text.aligned_text import packed_pair
+from experiments.datasets.text.parallel_text import (
+    PARALLEL,
+    ParallelReader,
+    ParallelText,
+    Rules,
+    clean_pairs,
+    read_lines,
+)
 from experiments.datasets.text.readers.iwslt14 import distinct, read_iwslt14
 
 EVERY = 4  # of so many held-out pairs one is for validation
@@ -39,7 +46,7 @@ def read_ted(root: Path, split: str, languages: tuple[str, str], rules: Rules) -
 def _extra(folder: Path, languages: tuple[str, str], rules: Rules) -> ParallelText:
     """The further pairs that are whole."""
     paths = packed_pair(folder, "train", languages, of="TED talks")
-    sides = [read_packed_lines(path) for path in paths]
+    sides = [read_lines(path) for path in paths]
     pairs = zip(*sides, strict=False)  # sides that differ in length are refused below
     whole = [number for number, pair in enumerate(pairs) if not any(_GAP.search(line) for line in pair)]
     text = clean_pairs(sides, paths, rules, name=_FOLDER, languages=languages, numbers=whole)
