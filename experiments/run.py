@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from experiments.files import user_errors
-from experiments.harness.extension import open_training
-from experiments.harness.folder import exclusive
+from experiments.harness.folder import exclusive, open_training
 from experiments.harness.options import TrainingOptions
 from experiments.harness.results import write_metrics
-from experiments.harness.training import Fitted, Trained
+from experiments.harness.training import Fitted, Trained, load_best
 from experiments.report.tables import metrics_table
 
-__all__ = ["Task", "run", "run_and_show"]
+__all__ = ["Task", "load_trained", "run", "run_and_show", "run_folder"]
 
 Config = TypeVar("Config", bound=TrainingOptions)
 Data = TypeVar("Data")
@@ -45,6 +44,10 @@ class Task(ABC, Generic[Config, Data, Network]):
     def build(self, config: Config, data: Data, folder: Path) -> Network:
         """Network and guide, untrained; what they need beside their weights is put into the folder."""
 
+    def restore(self, config: Config, folder: Path) -> Network:
+        """The network of a finished run, without its weights; a task that needs no data for it loads none."""
+        return self.build(config, self.load(config), folder)
+
     @abstractmethod
     def fit(self, trained: Network, data: Data, folder: Path) -> Fitted:
         """Train the network, and leave it with the weights that are kept."""
@@ -55,7 +58,7 @@ class Task(ABC, Generic[Config, Data, Network]):
 
     @abstractmethod
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        """What the metrics mean."""
+        """What the metrics mean, those of ``FITTED`` too."""
 
     def show(self, config: Config, metrics: Mapping[str, float], folder: Path) -> None:  # noqa: ARG002
         """What the command shows of a finished run: a table, and pictures in the folder."""
@@ -71,9 +74,22 @@ def run_folder(task: Task[Config, Any, Any], config: Config) -> Path:
     return config.out or Path("runs", task.folder(config))
 
 
+def load_trained(task: Task[Config, Any, Network], config: Config) -> Network:
+    """The network of a finished run, with the weights that were kept.
+
+    Raises:
+        UserError: The folder holds none.
+    """
+    folder = run_folder(task, config)
+    with user_errors(ValueError, OSError, ImportError):
+        trained = task.restore(config, folder)
+        load_best(trained.module, folder)
+    return trained
+
+
 @exclusive
 def run(task: Task[Config, Data, Network], config: Config) -> dict[str, float]:
-    """Train, evaluate and save what the folder does not hold yet: the numbers of metrics.json, which says what they are.
+    """Train, evaluate and save what the folder does not hold yet; metrics.json says what the numbers are.
 
     Raises:
         UserError: Data, options or folder are not right.

@@ -1,60 +1,36 @@
-"""A study: rows, levels and seeds of one training, and what is said of them. Tables, searches and comparisons are studies.
+"""A study: rows, levels and seeds of one training, and what is said of them; tables and searches are studies.
 
 A :class:`Study` is a declaration; :func:`run_study` trains what is not trained yet, prints and publishes its tables.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any
-
-from jsonargparse.typing import NonNegativeInt, PositiveInt
+from typing import Any, Literal
 
 from experiments.files import UserError
-from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive, open_run
-from experiments.harness.options import SweepOptions
+from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
 from experiments.harness.words import expected_one_of
 from experiments.report.columns import Cell, Column, Row, Runs
+from experiments.report.figures import save
 from experiments.report.report import Part, Report
 from experiments.report.results import RESULTS, source_of, write_results
 from experiments.report.statistics import Difference
+from experiments.report.study_figures import Panel, level_curves, row_intervals
 from experiments.run import Task, run
 
-__all__ = ["Block", "Finished", "Study", "StudyOptions", "run_search", "run_study"]
+__all__ = ["Block", "Finished", "Study", "run_search", "run_study"]
 
 Options = Mapping[str, Any]
 Key = tuple[str, str, int]  # row, level, seed
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyOptions(SweepOptions):
-    """Train the rows of a study that are not trained yet, and publish what comes out.
-
-    What is complete in the folder is read, so seeds can be added later. Every option of a single training may be given
-    too, and then holds for all of them.
-
-    Args:
-        name: The study.
-        seeds: Number of seeds, shared by rows and levels; the study's own when omitted.
-        first_seed: The first of them; the study's own when omitted.
-        rows: Rows of the study, those among them that others are compared with; all when omitted.
-        levels: Its levels, such as data sets; all when omitted.
-        changes: Options that all trainings have in place of the study's.
-    """
-
-    name: str
-    seeds: PositiveInt | None = None
-    first_seed: NonNegativeInt | None = None
-    rows: tuple[str, ...] = ()
-    levels: tuple[str, ...] = ()
-    changes: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -93,6 +69,7 @@ class Study:
         against: Rows that are compared with another row than the first.
         paper: The paper's numbers by row, and by level in a wide table.
         seeded: Further options that are the seed, such as the number of a fixed split.
+        picture: What is drawn: every row with its "intervals", or "curves" over the levels; nothing when "".
         parts: What else is reported.
         grid: Settings of a row that a search tries on validation data.
         quality: Numbers on validation data by which a search chooses, in their order.
@@ -122,6 +99,7 @@ class Study:
     seeds: int = 3
     first_seed: int = 0
     seeded: Sequence[str] = ()
+    picture: Literal["", "intervals", "curves"] = ""
     parts: Callable[[Finished], Sequence[Part]] = lambda _: ()
     grid: Mapping[str, Sequence[Options]] = field(default_factory=dict)
     quality: Sequence[Column] = ()
@@ -153,8 +131,7 @@ class Study:
         return replace(
             self,
             rows={name: self.rows[name] for name in rows},
-            levels={name: self.levels[name] for name in options.levels or self.levels},
-            options={**self.options, **options.changes},
+            levels={name: {**self.levels[name], **options.changes} for name in options.levels or self.levels},
             seeds=self.seeds if options.seeds is None else options.seeds,
             first_seed=self.first_seed if options.first_seed is None else options.first_seed,
         )
@@ -166,6 +143,7 @@ class Finished:
 
     Attributes:
         study: The study, as it was asked for.
+        name: Of its file in results/.
         folder: Where it lies.
         pictures: Where its pictures are drawn.
         configs: Options of every training, by row, level and seed.
@@ -173,6 +151,7 @@ class Finished:
     """
 
     study: Study
+    name: str
     folder: Path
     pictures: Path
     configs: Mapping[Key, Any]
@@ -224,27 +203,28 @@ class Finished:
 
 
 @exclusive
-def run_study(study: Study, options: StudyOptions) -> dict[str, float]:
+def run_study(studies: Mapping[str, Study], options: StudyOptions) -> dict[str, float]:
     """Train what is not trained yet, print the tables and publish them: ``"<level>/<row>/<metric>"`` to the mean.
 
     Raises:
         UserError: An option is wrong, or trainings have failed; the others are finished.
     """
-    finished = _trained(study.chosen(options), options, "table")
+    finished = _trained(_named(studies, options).chosen(options), options, "table")
     study = finished.study
-    text = "\n\n".join(filter(None, (finished.fill(study.text), _how_compared(finished))))
+    text = "\n\n".join(filter(None, (finished.fill(study.text), _changed(options), _how_compared(finished))))
     table = Part(text=text, rows=(_wide if study.wide else _long)(finished), labels=len(_labels(finished, "", "")))
-    parts = [table, *study.parts(finished), *_block_parts(finished)]
-    return _publish(finished, options, Report(study.title, _name(study, options), parts, about=study.about))
+    parts = [table, *_pictures(finished), *study.parts(finished), *_block_parts(finished)]
+    return _publish(finished, options, Report(study.title, finished.name, parts, about=study.about), "table")
 
 
 @exclusive
-def run_search(study: Study, options: StudyOptions) -> dict[str, float]:
+def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str, float]:
     """Try every setting of the grid, by validation data and on seeds that are none of the table's.
 
     Raises:
         UserError: As of :func:`run_study`.
     """
+    study = _named(studies, options)
     tried = {
         f"{row}: {_setting(setting)}": {**study.rows[row], **setting}
         for row in options.rows or study.grid
@@ -271,16 +251,23 @@ def run_search(study: Study, options: StudyOptions) -> dict[str, float]:
         for name in tried
     ]
     text = (
-        f"Means over {study.seeds} seeds, which are none of the table's, on validation data. The rows of the table have "
-        f"the setting with the best {study.quality[0].name}, of equals the one with the best {study.quality[-1].name}."
+        f"Means over {study.seeds} seeds, which are none of the table's, on validation data. Best: the largest "
+        f"or smallest {study.quality[0].name}, of equals that by {study.quality[-1].name}; rows of the table have it."
     )
-    title, name = f"Settings tried: {study.title}", f"search-{_name(study, options)}"
-    return _publish(finished, options, Report(title, name, [Part(text=text, rows=rows, labels=2)]))
+    title, name = f"Settings tried: {study.title}", f"search-{finished.name}"
+    return _publish(finished, options, Report(title, name, [Part(text=text, rows=rows, labels=2)]), "search")
+
+
+def _named(studies: Mapping[str, Study], options: StudyOptions) -> Study:
+    if options.name not in studies:
+        raise UserError(f"name {options.name}: {expected_one_of(studies, options.name)}")
+    return studies[options.name]
 
 
 def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
     results = options.results or (RESULTS if study.published else None)
-    folder = options.out or Path("runs", kind, _name(study, options))
+    name = _name(study, options)
+    folder = options.out or Path("runs", kind, name)
     open_run(folder, options, free=("seeds", "rows", "changes"))
     configs = _configs(study, options, folder)
     metrics = run_all(
@@ -288,7 +275,7 @@ def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
         describe=lambda key, _: ", ".join(str(part) for part in key if part != ""),
     )  # fmt: skip
     pictures = folder / "figures" if results is None else results / "pictures"
-    return Finished(study, folder, pictures, configs, metrics)
+    return Finished(study, name, folder, pictures, configs, metrics)
 
 
 @dataclass(frozen=True)
@@ -302,8 +289,14 @@ class _Run:
 
 
 def _name(study: Study, options: StudyOptions) -> str:
-    """Name of a study's folder and file; one of some levels alone has its own."""
-    return "-".join((study.name, *options.levels))
+    """Name of a study's folder and file; one of some levels alone, or with other options, has its own."""
+    return "-".join((study.name, *options.levels, *(f"{name}-{value}" for name, value in options.changes.items())))
+
+
+def _changed(options: StudyOptions) -> str:
+    """Which options are others than those of the study."""
+    changes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options.changes.items())
+    return f"Other than said here: {changes}." if changes else ""
 
 
 def _configs(study: Study, options: StudyOptions, folder: Path) -> dict[Key, Any]:
@@ -321,9 +314,11 @@ def _configs(study: Study, options: StudyOptions, folder: Path) -> dict[Key, Any
 
 def _how_compared(finished: Finished) -> str:
     """What the numbers of the table are."""
-    study, seeds = finished.study, len(finished.seeds)
-    text = f"Mean ± standard deviation over {seeds} seeds." if seeds > 1 else "One seed."
-    if (tests := _tests(finished)) == 0:
+    seeds = len(finished.seeds)
+    if seeds == 1:
+        return "One seed."
+    text, tests = f"Mean ± standard deviation over {seeds} seeds.", _tests(finished)
+    if tests == 0:
         return text
     return (
         f"{text} Differences are taken seed by seed, with their 95 % confidence interval (Student's t, {seeds - 1} "
@@ -412,7 +407,36 @@ def _block_parts(finished: Finished) -> Iterator[Part]:
                 yield Part(title if number == 0 else "", about, rows, terminal=block.terminal)
 
 
-def _publish(finished: Finished, options: StudyOptions, report: Report) -> dict[str, float]:
+def _pictures(finished: Finished) -> Iterator[Part]:
+    study = finished.study
+
+    def values(row: str, column: Column, level: str) -> list[float]:
+        return finished.of(row, column).values(finished.runs(row, level))
+
+    if study.picture == "intervals":
+        shown = [
+            Panel(
+                f"{level} {column.name}".strip(),
+                {row: [values(row, column, level)] for row in finished.rows},
+                {row: float(numbers[level]) for row, numbers in study.paper.items() if level in numbers},
+            )
+            for level in study.levels
+            for column in finished.main(level)
+        ]
+        figure = row_intervals(shown)
+    elif study.picture == "curves":
+        columns = _present(finished, [*study.columns, *study.more])
+        shown = [
+            Panel(one.name, {row: [values(row, one, level) for level in study.levels] for row in finished.rows})
+            for one in columns
+        ]
+        figure = level_curves(shown, list(study.levels), axis=study.axis)
+    else:
+        return
+    yield Part(picture=save(figure, finished.pictures / f"{finished.name}.png"), caption=study.title)
+
+
+def _publish(finished: Finished, options: StudyOptions, report: Report, kind: str) -> dict[str, float]:
     """Write metrics.json and report.html, print the tables, publish them if asked, and return the metrics."""
     study, means = finished.study, dict[str, float]()
     for row, level in dict.fromkeys(key[:2] for key in finished.metrics):
@@ -423,12 +447,28 @@ def _publish(finished: Finished, options: StudyOptions, report: Report) -> dict[
     write_metrics(finished.folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
     seeds = f"seeds {finished.seeds[0]} to {finished.seeds[-1]}"
     folders = [Path(str(config.out)) for config in finished.configs.values()]
-    source = source_of(folders, command_line(study.task.script, options), seeds)
+    source = source_of(folders, _command(study, options, kind), seeds)
     report.write(finished.folder, source)
     results = options.results or (RESULTS if study.published else None)
     if results is not None:
         print(write_results(results, report, source))
     return means
+
+
+def _command(study: Study, options: StudyOptions, kind: str) -> str:
+    """The command that makes the results again."""
+    given: dict[str, Any] = {
+        "seeds": options.seeds, "first_seed": options.first_seed, "rows": options.rows, "levels": options.levels,
+        **options.changes,
+    }  # fmt: skip
+    words = [f"python -m {study.task.script} {kind} {study.name}"]
+    for name, value in given.items():
+        if value not in (None, ()):
+            shown = "" if isinstance(value, bool) else f" {value}"
+            if isinstance(value, list | tuple):
+                shown = f" '{json.dumps(value)}'"
+            words.append(f"--{'no-' if value is False else ''}{name.replace('_', '-')}{shown}")
+    return " ".join(words)
 
 
 def _setting(setting: Options) -> str:

@@ -1,9 +1,14 @@
-"""Node classification by a graph attention network with latent attention weights.
+"""Node classification with latent attention: train a network, make tables, search settings.
 
-python -m experiments.graph --dataset cora --guide weibull --prior contextual --data-root DIR --out DIR
+python -m experiments.graph train --dataset cora --guide weibull --prior contextual --data-root DIR --out DIR
+python -m experiments.graph table bam1 --seeds 10
 """
 
-from experiments.harness.cli import launch
+from __future__ import annotations
+
+import sys
+
+from experiments.harness.cli import run_commands
 
 if __name__ == "__main__":
-    launch("experiments.graph", "experiments.graph.config:GraphConfig", "experiments.graph.train:run_and_show")
+    sys.exit(run_commands("experiments.graph.config:COMMANDS", name="experiments.graph"))

@@ -7,67 +7,28 @@ from typing import ClassVar, Literal
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.datasets.names import GraphName
-from experiments.harness.options import Dropout, SweepOptions, TrainingOptions
+from experiments.harness.cli import Command
+from experiments.harness.options import Dropout, StudyOptions, TrainingOptions
 from guides.names import NormalizerName, WeightsSchemeName
 from guides.options import WEIGHTS, SchemeOptions, UsedBy
 
-__all__ = [
-    "ArchitectureName",
-    "CompareGraphs",
-    "EpochOptions",
-    "GraphConfig",
-    "GraphOptions",
-    "KLScale",
-    "NormalizerName",
-    "PriorNodes",
-    "ScheduleName",
-    "SearchConfig",
-    "StudyConfig",
-    "StudyName",
-    "TableConfig",
-    "TableName",
-    "UniformityConfig",
-]
+__all__ = ["COMMANDS", "ArchitectureName", "GraphConfig", "KLScale", "PriorNodes", "ScheduleName"]
 
 ArchitectureName = Literal["gat", "residual_gat", "gat_sep"]
 KLScale = Literal["total", "edge"]
 PriorNodes = Literal["neighbours", "all"]
 ScheduleName = Literal["constant", "linear", "sigmoid", "cyclical"]
-TableName = Literal["bam1", "normalizers", "heterophilous"]
-StudyName = Literal["label_rate", "feature_noise", "edge_noise"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpochOptions:
-    """How long the trainings of a sweep go on.
-
-    Args:
-        max_epochs: Epochs at most.
-        patience: Epochs without as good a validation accuracy or loss before training stops.
-    """
-
-    max_epochs: PositiveInt = 2000
-    patience: PositiveInt = 100
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphOptions(EpochOptions):
-    """What a comparison on one graph has in common with its runs.
-
-    Args:
-        dataset: The graph.
-        num_samples: Samples of a prediction.
-    """
-
-    dataset: GraphName = "cora"
-    num_samples: PositiveInt = 50
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphConfig(GraphOptions, TrainingOptions, SchemeOptions):
+class GraphConfig(TrainingOptions, SchemeOptions):
     """Train a graph attention network and evaluate its best epoch on the test nodes.
 
     Args:
+        dataset: The graph.
+        max_epochs: Epochs at most.
+        patience: Epochs without as good a validation accuracy or loss before training stops.
+        num_samples: Samples of a prediction.
         normalizer: What makes weights of positive numbers: a softmax over the neighbours; doubly_normalized, first over
             the nodes that attend to a neighbour; hybrid, a trained mixture of both.
         graph: Your own graph instead of a data set: a numpy archive with the keys of
@@ -122,6 +83,8 @@ class GraphConfig(GraphOptions, TrainingOptions, SchemeOptions):
     learning_rate: PositiveFloat = 0.005
     weight_decay: NonNegativeFloat = 5e-4
     max_epochs: PositiveInt = 1000
+    patience: PositiveInt = 100
+    num_samples: PositiveInt = 50
     split_seed: NonNegativeInt = 0
     labels_per_class: PositiveInt | None = None
     feature_noise: ClosedUnitInterval = 0.0
@@ -136,114 +99,8 @@ class GraphConfig(GraphOptions, TrainingOptions, SchemeOptions):
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompareGraphs(GraphOptions, SweepOptions):
-    """Compare the kinds of attention on a graph.
-
-    Args:
-        task: The task; --task translation has other options.
-        seeds: Number of seeds; each row is trained once a seed.
-        kl_weight: Weight of the KL in the Bayesian rows; see experiments.graph.
-    """
-
-    task: Literal["graph"] = "graph"
-    dataset: GraphName = "digits"
-    seeds: PositiveInt = 2
-    max_epochs: PositiveInt = 80
-    patience: PositiveInt = 80
-    kl_weight: NonNegativeFloat = 1e-3
-    num_samples: PositiveInt = 30
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchConfig(SweepOptions):
-    """Try every setting of a table's rows and publish which is best on the validation nodes.
-
-    Args:
-        name: The table whose rows are searched.
-        dataset: The graph; what is found on it is meant for the others of the table, too.
-        max_epochs: Epochs at most; the table's own number when omitted.
-        patience: Epochs without as good a validation accuracy or loss before training stops.
-        rows: Rows of the table; all that have settings to try when omitted.
-        seeds: Number of seeds; they are those after the table's, so that no run serves both. On a graph with fixed
-            splits the first seed has the first split, and so on.
-        first_seed: The first of them.
-    """
-
-    name: Literal["bam1", "heterophilous"]
-    dataset: GraphName = "cora"
-    max_epochs: PositiveInt | None = None
-    patience: PositiveInt = 100
-    rows: tuple[str, ...] = ()
-    seeds: PositiveInt = 3
-    first_seed: PositiveInt = 1000
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyConfig(SweepOptions):
-    """Train some rows at several levels of one difficulty, and publish numbers and a picture.
-
-    A graph of the table heterophilous has that table's network and training, any other one that of bam1.
-
-    Args:
-        name: The study.
-        dataset: The graph.
-        max_epochs: Epochs at most; the table's own number when omitted.
-        patience: Epochs without as good a validation accuracy or loss before training stops.
-        num_samples: Samples of a prediction.
-        rows: Rows of the tables on graphs.
-        seeds: Number of seeds, shared by rows and levels; they draw the labels or the noise too, and choose the split
-            of a graph that has several.
-    """
-
-    name: StudyName
-    dataset: GraphName = "cora"
-    max_epochs: PositiveInt | None = None
-    patience: PositiveInt = 100
-    num_samples: PositiveInt = 50
-    rows: tuple[str, ...] = ("soft", "WC")
-    seeds: PositiveInt = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableConfig(SweepOptions):
-    """Train the rows of a table and publish it, with a picture.
-
-    Runs that are complete in the folder are read, not repeated, so seeds can be added later.
-
-    Args:
-        name: The table.
-        seeds: Number of seeds, shared by the rows; in the table heterophilous they are the numbers of the splits too.
-        first_seed: The first of them.
-        graphs: Graphs of the table, which then has a section of its own; all of them when omitted.
-        rows: Rows of the table, those among them that others are compared with; all when omitted.
-        architecture: Network of every row; the table's own when omitted.
-        layers: Number of attention layers; the table's own when omitted.
-        max_epochs: Epochs at most; the table's own number when omitted.
-        num_samples: Samples of a prediction; the table's own number when omitted.
-    """
-
-    name: TableName
-    seeds: PositiveInt = 10
-    first_seed: NonNegativeInt = 0
-    graphs: tuple[GraphName, ...] = ()
-    rows: tuple[str, ...] = ()
-    architecture: ArchitectureName | None = None
-    layers: PositiveInt | None = None
-    max_epochs: PositiveInt | None = None
-    num_samples: PositiveInt | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class UniformityConfig(EpochOptions, SweepOptions):
-    """Measure the entropy of learned attention, and the accuracy when it is replaced by uniform attention.
-
-    Args:
-        datasets: The graphs.
-        rows: Rows of the tables on graphs.
-        seeds: Number of seeds.
-    """
-
-    datasets: tuple[GraphName, ...] = ("cora", "citeseer")
-    rows: tuple[str, ...] = ("soft", "WC")
-    seeds: PositiveInt = 5
+COMMANDS = {
+    "train": Command(GraphConfig, "experiments.graph.train:train"),
+    "table": Command(StudyOptions, "experiments.graph.studies:table", training=GraphConfig),
+    "search": Command(StudyOptions, "experiments.graph.studies:search", training=GraphConfig),
+}

@@ -128,13 +128,12 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
         metrics["other_class_attention"] = others
     metrics |= {f"uniform_{name}": value for name, value in _quality(uniform_logits(trained), data).items()}
     best = fitted.history[fitted.best_epoch]
+    hybrid = {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()}
     metrics |= {
         **{name: best[name] for name in ("val_accuracy", "val_roc_auc", "val_loss") if name in best},
         **_kl_and_gradient(trained),
         "attention_entropy": fmean(layer.mean().item() for layer in relative_entropies(weights, trained.graph)),
-        **{f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()},
-        **fitted.metrics,
-        "parameters": trained.parameters,
+        **hybrid,
     }
     return metrics, samples["mean"][0]
 

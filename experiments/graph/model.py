@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,10 +12,9 @@ from torch import Tensor, nn
 
 from experiments.datasets.graphs.data import MetricName
 from experiments.datasets.graphs.load import GraphData
-from experiments.files import user_errors
 from experiments.graph.config import GraphConfig
-from experiments.graph.data import chosen_graph, noise_edges, perturbed
-from experiments.harness.training import ELBOTraining, PriorFactory, Trained, load_best, resolve_device, seeded_build
+from experiments.graph.data import noise_edges, perturbed
+from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.report.classification import roc_auc
 from guides.schemes import build_normalizer
 from models.gat import GAT
@@ -24,7 +22,7 @@ from models.residual_gat import ResidualGAT
 from pyro_attention import EdgeList, GraphAttention, Normalizer, predict
 from pyro_attention.schedules import Constant, Cyclical, Linear, Sigmoid
 
-__all__ = ["GraphTraining", "TrainedGraph", "build", "build_model", "kl_schedule", "load_trained", "run_folder"]
+__all__ = ["GraphTraining", "TrainedGraph", "build", "build_model", "kl_schedule"]
 
 Batch = tuple[Tensor, EdgeList, Tensor, Tensor]
 
@@ -115,15 +113,8 @@ def kl_factor(config: GraphConfig, model: nn.Module, data: GraphData, graph: Edg
     return int(data.train_mask.sum()) / max(1, heads * graph.sources.index.numel())
 
 
-def run_folder(config: GraphConfig, name: str | None = None) -> Path:
-    """Folder of the run; ``name`` is that of the graph where the options do not have it."""
-    named = config.dataset if config.graph is None else config.graph.stem
-    return config.out or Path("runs", "graph", f"{name or named}-{config.guide}-{config.prior}-{config.seed}")
-
-
-def build(config: GraphConfig, genuine: GraphData | None = None) -> TrainedGraph:
-    """Data, network and guide, untrained; the options choose the graph unless there is one, and what is done to it."""
-    genuine = chosen_graph(config) if genuine is None else genuine
+def build(config: GraphConfig, genuine: GraphData) -> TrainedGraph:
+    """Data, network and guide, untrained; the options say what is done to the graph."""
     data = perturbed(genuine, config).to(resolve_device(config.device))
     loops = config.architecture != "gat_sep"
     graph = EdgeList.from_edge_index(data.edge_index, num_nodes=data.num_nodes, add_self_loops=loops)
@@ -143,17 +134,6 @@ def build(config: GraphConfig, genuine: GraphData | None = None) -> TrainedGraph
     )  # fmt: skip
     noise = noise_edges(genuine, graph) if config.edge_noise else None
     return TrainedGraph(config, module.to(data.features.device), data, _by_rows(data.features), graph, noise)
-
-
-def load_trained(config: GraphConfig, graph: GraphData | None = None) -> TrainedGraph:
-    """The network of a finished run, at its best epoch; UserError where the folder holds no checkpoint of it.
-
-    The ``graph`` is that of a run on one that the options do not name.
-    """
-    with user_errors(ValueError, OSError):
-        trained = build(config, graph)
-        load_best(trained.module, run_folder(config, None if graph is None else graph.name))
-    return trained
 
 
 def _by_rows(features: Tensor) -> Tensor:

@@ -25,11 +25,13 @@ __all__ = ["Command", "command_line", "launch", "run_commands", "run_script", "u
 class Command:
     """A script: a dataclass whose fields are its options, and its function; each may be ``"module:name"`` of it.
 
-    The docstring of the dataclass is the help; fields without a default are positional.
+    The docstring of the dataclass is the help; fields without a default are positional. A script that makes many
+    trainings takes the options of a ``training`` too.
     """
 
     config: type | str
     run: Callable[[Any], object] | str
+    training: type | str | None = None
 
 
 def run_script(
@@ -117,7 +119,7 @@ def _run(command: Command, given: list[str], name: str) -> int:
 
     config_type = _resolved(command.config)
     try:
-        config = config_type(**parse(config_type, given, name=name))
+        config = config_type(**parse(config_type, given, name=name, training=_resolved(command.training)))
         refuse_unused(config, given)
     except (ArgumentError, UserError) as error:
         return user_error(error, code=2)

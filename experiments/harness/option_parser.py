@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from argparse import ArgumentError
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -18,20 +19,26 @@ __all__ = ["first_line", "option_parser", "parse", "refuse_unused"]
 _WRITTEN = ("out", "results", "cache")  # options that name what is written
 
 
-def parse(config_type: type, arguments: Sequence[str], *, name: str) -> dict[str, Any]:
-    """Read the options of a command, the fields of a dataclass; ``name`` is what the help calls the command.
+def parse(config_type: type, arguments: Sequence[str], *, name: str, training: type | None = None) -> dict[str, Any]:
+    """Read the options that are given to a command, fields of a dataclass; ``name`` is what the help calls it.
+
+    Those of a ``training`` are taken too, into ``changes``: a command that trains many networks changes all of them.
 
     Raises:
         ArgumentError: What is given is not an option, or not a value of one; its text is one line.
         SystemExit: The help was asked for and has been printed.
     """
-    parser = option_parser(config_type, name=name)
+    parser, own = option_parser(config_type, name=name), {field.name for field in fields(config_type)}
+    if training is not None:
+        parser.add_class_arguments(training, as_group=False, skip={*own, "seed"})
     parser.given = {word.partition("=")[0] for word in arguments}
     try:
-        options: dict[str, Any] = parser.parse_args(arguments).as_dict()
+        options: dict[str, Any] = parser.parse_args(arguments, defaults=False).as_dict()
     except ArgumentError as error:
         raise ArgumentError(None, _explained(parser, error)) from error
-    del options["config"]
+    options.pop("config", None)
+    if training is not None:
+        options["changes"] = {option: options.pop(option) for option in options.keys() - own}
     return options
 
 

@@ -7,7 +7,7 @@ are not imported.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -28,6 +28,7 @@ __all__ = [
     "Precision",
     "RunOptions",
     "Strategy",
+    "StudyOptions",
     "SweepOptions",
     "TrainingOptions",
     "configuration",
@@ -170,6 +171,30 @@ class SweepOptions(RunOptions):
     workers: PositiveInt = 2
     cluster: str | None = None
     results: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions(SweepOptions):
+    """Train the rows of a study that are not trained yet, and publish what comes out.
+
+    What is complete in the folder is read, so seeds can be added later. Every option of a single training may be given
+    too, and then holds for all of them.
+
+    Args:
+        name: The study.
+        seeds: Number of seeds, shared by rows and levels; the study's own when omitted.
+        first_seed: The first of them; the study's own when omitted.
+        rows: Rows of the study, those among them that others are compared with; all when omitted.
+        levels: Its levels, such as data sets; all when omitted.
+        changes: Options that all trainings have in place of the study's.
+    """
+
+    name: str
+    seeds: PositiveInt | None = None
+    first_seed: NonNegativeInt | None = None
+    rows: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
+    changes: dict[str, Any] = field(default_factory=dict)
 
 
 def options_of(config: Any, options_type: type) -> dict[str, Any]:

@@ -1,0 +1,33 @@
+"""Rows of the papers' tables: their names, and the options of the scheme that each one has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["LEGEND", "ROWS", "rows"]
+
+Options = Mapping[str, Any]
+
+ROWS: Mapping[str, Options] = {
+    "soft": {"guide": "soft"},
+    "no KL": {"guide": "weibull", "kl_weight": 0.0},
+    "LF": {"guide": "lognormal", "prior": "fixed"},
+    "LC": {"guide": "lognormal", "prior": "contextual"},
+    "WF": {"guide": "weibull", "prior": "fixed"},
+    "WC": {"guide": "weibull", "prior": "contextual"},
+    "gamma": {"guide": "gamma", "prior": "contextual"},
+}
+"""Of Fan et al. (2020), Bayesian Attention Modules, and a Gamma posterior."""
+
+LEGEND = "L, W: LogNormal, Weibull posterior; F, C: fixed, contextual prior; no KL: Weibull without a prior term."
+
+
+def rows(names: Iterable[str], settings: Mapping[str, Options] | None = None, /, **shared: Any) -> dict[str, Options]:
+    """Some rows, each with its own settings and those that all share.
+
+    Example:
+        >>> rows(["soft", "WC"], {"WC": {"concentration": 2.0}})["WC"]
+        {'guide': 'weibull', 'prior': 'contextual', 'concentration': 2.0}
+    """
+    return {name: {**shared, **ROWS[name], **(settings or {}).get(name, {})} for name in names}
