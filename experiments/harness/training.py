@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 import lightning.pytorch as pl
 import pyro
 import torch
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import TensorBoardLogger
 from pyro.infer import ELBO
@@ -323,7 +324,7 @@ def _trainer(config: TrainingOptions, device: torch.device, folder: Path, **opti
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=config.devices,
         num_nodes=config.num_nodes,
-        strategy=config.strategy if config.processes > 1 else "auto",
+        strategy=config.strategy if config.processes > 1 or TorchElasticEnvironment.detect() else "auto",
         logger=TensorBoardLogger(folder, name="", version="tensorboard") if config.logger == "tensorboard" else False,
         precision="32-true" if resolve_precision(config.precision, device) == "32" else "bf16-mixed",
         max_epochs=config.max_epochs,
