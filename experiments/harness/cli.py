@@ -147,7 +147,8 @@ def _run(command: Command, given: list[str], name: str) -> int:
 
 def _interruptible(run: Callable[[], int]) -> int:
     if not sys.stderr.isatty():  # read by tqdm when it is imported: a log file gets a line a minute of every bar
-        os.environ.update({name: os.environ.get(name, "60") for name in ("TQDM_MININTERVAL", "TQDM_MAXINTERVAL")})
+        for name in ("TQDM_MININTERVAL", "TQDM_MAXINTERVAL"):
+            os.environ.setdefault(name, "60")
     try:
         return run()
     except KeyboardInterrupt:  # while something is imported
