@@ -282,9 +282,10 @@ def fit(
     stopping = EarlyStopping(monitor, patience=patience, keep=keep)
     checkpoints = Checkpoints(folder, stopping, every=config.checkpoint_every)
     ours = [*callbacks, history, stopping, RandomState(config.seed), checkpoints]
-    if config.progress and ranks.is_first():  # over epochs where an epoch is one batch, else over batches
-        one_batch = isinstance(train_data, Sized) and len(train_data) == 1
-        ours.append(EpochBar(monitor, module.terms) if one_batch else BatchBar(monitor, module.terms))
+    if config.progress and ranks.is_first():
+        # over epochs where an epoch is one batch or there is no terminal, else over batches
+        by_epoch = (isinstance(train_data, Sized) and len(train_data) == 1) or not sys.stderr.isatty()
+        ours.append(EpochBar(monitor, module.terms) if by_epoch else BatchBar(monitor, module.terms))
     target = resolve_device(config.device)
     if ranks.is_first():
         write_environment(folder, target)

@@ -104,6 +104,7 @@ CHAINS: dict[str, list[Step]] = {
     "compare vqa": [
         Step(f"{COMPARE_LINE} --task vqa", f"{SWEEP} {QUESTIONS} --pictures 1", comparison_files("vqa-digits")),
     ],
+    "list": [Step("python -m experiments", "", (), ("compare", "nmt"))],
     # translation
     "own aligner": [
         Step(f"{NMT} train --dataset own --text FOLDER --guide marginal --encoder words --words-from context "

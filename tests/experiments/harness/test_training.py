@@ -2,6 +2,7 @@ import csv
 import gc
 import re
 import signal
+import sys
 from functools import partial
 
 import pyro
@@ -91,12 +92,19 @@ class InOtherTerms(Training):
 
 
 @pytest.mark.parametrize("batch_size", [4, 8], ids=["over batches", "over epochs"])
-def test_the_bar_shows_the_loss_and_validation_in_the_terms_of_the_task(batch_size, tmp_path, capfd):
+def test_the_bar_shows_the_loss_and_validation_in_the_terms_of_the_task(batch_size, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     _, fitted = train(tmp_path, InOtherTerms, epochs=2, batch_size=batch_size, progress=True)
-    shown = "".join(capfd.readouterr())
+    shown = "".join(capsys.readouterr())
     assert re.search(r"[ \[]loss=\d+\.\d+, val_error=", shown)
     assert f"val_error={fitted.history[-1]['val_loss'] ** 0.5:.3f}" in shown
     assert "val_loss" not in shown
+
+
+def test_a_bar_that_is_no_terminal_prints_a_line_a_minute(tmp_path, capfd):
+    train(tmp_path, epochs=6, progress=True)
+    printed, shown = capfd.readouterr()
+    assert (printed.count("\r"), shown.count("\r")) == (0, 2)  # at the beginning and at the end
 
 
 @pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
@@ -349,3 +357,12 @@ def test_without_tensorboard(tmp_path, monkeypatch):
         monkeypatch.setattr(f"lightning.fabric.loggers.tensorboard.{name}", False)
     with pytest.raises(UserError, match="tensorboard"):
         train(tmp_path, logger="tensorboard")
+
+
+@pytest.mark.parametrize("batch_size", [4, 8])  # a bar over batches, and one over epochs of a single batch
+def test_bars_show_the_loss_and_the_validation_metric(batch_size, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    _, fitted = train(tmp_path, epochs=2, batch_size=batch_size, progress=True)
+    shown = "".join(capsys.readouterr())
+    assert re.search(r"loss=-?\d+\.\d", shown)
+    assert f"val_loss={fitted.history[-1]['val_loss']:.3f}" in shown
