@@ -114,7 +114,8 @@ def test_the_correction_is_bonferronis(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_wide_table_and_rows_of_another_kind(tmp_path: Path) -> None:
     wide = study(
-        levels={"low": {}, "high": {"level": 1.0}}, wide=True, shows={"soft again": "soft"}, kinds={"soft again": "other"},
+        levels={"low": {}, "high": {"level": 1.0}}, wide=True,
+        shows={"soft again": "soft"}, kinds={"soft again": "other"},
         against={"better": "good"}, paper={"good": {"high": "3.1"}},
         blocks=(Block("More of {seeds}", "", (Column("other", "other_score"),)),),
     )  # fmt: skip

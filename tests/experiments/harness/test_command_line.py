@@ -135,8 +135,9 @@ def test_bars_of_a_command_that_are_no_terminal_print_a_line_a_minute():
 
 def test_the_names_of_the_options_are_those_of_what_is_built():
     from experiments.graph.rows import ROWS
-    from experiments.graph.studies import STUDIES
     from experiments.graph.table import EVERY_TABLE
+
+    from experiments.graph.studies import STUDIES
     from guides.schemes import build_scheme
     from pyro_attention import NORMALIZERS
 

@@ -8,11 +8,11 @@ from typing import Any, get_args
 import pytest
 import torch
 import yaml
+from experiments.graph.compare import CompareGraphs
 
 from experiments.captioning.compare import CompareCaptions
 from experiments.captioning.config import CaptioningConfig, CaptioningOptions, CompareEstimators, EstimatorOptions
 from experiments.files import UserError
-from experiments.graph.compare import CompareGraphs
 from experiments.graph.config import GraphConfig, GraphOptions
 from experiments.harness.folder import open_run, saved_config
 from experiments.harness.options import OptionError, configuration, options_of
