@@ -264,7 +264,7 @@ class EdgeList(Layout):
         loops = torch.arange(num_targets, device=edge_index.device)
         replaced = source == target
         mask = None
-        if replaced.any():
+        if torch.compiler.is_exporting() or replaced.any():
             mask = torch.cat([~replaced, torch.ones_like(loops, dtype=torch.bool)]).unsqueeze(-1)
         source, target = torch.cat([source, loops]), torch.cat([target, loops])
         return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1), mask)

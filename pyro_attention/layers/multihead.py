@@ -54,6 +54,7 @@ class MultiheadAttention(AttentionLayer):
     ``need_weights, average_attn_weights``        the same
     ``is_causal``                                 makes the mask itself; ``attn_mask`` is not needed beside it
     unbatched input                               the same; also more batch dimensions than one
+    ``torch.export``                              the same, always dense; numbers are not checked
     nested tensors, the fused path in eval mode   not supported; torch's encoders call the layer instead
     ============================================  ==================================================================
 

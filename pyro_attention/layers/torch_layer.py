@@ -84,7 +84,7 @@ def check_inputs(inputs: dict[str, Tensor], widths: list[int]) -> None:
     try:
         torch.broadcast_shapes(*batches)
         # more than one dimension is broadcast, as vectorised particles put theirs in front of some inputs alone
-        fits = len(set(batches)) == 1 or max(map(len, batches)) > 1
+        fits = batches[0] == batches[1] == batches[2] or max(map(len, batches)) > 1
     except RuntimeError:
         fits = False
     if not fits:
@@ -114,8 +114,8 @@ class Mask:
                 f"{name} is of type {kind_of(mask)}, expected a tensor: boolean with True = ignore, or floating point, "
                 f"added to the scores; an integer mask is converted by {name}.bool()"
             )
-        wrong = ~(whole(mask) < torch.inf)
-        if torch.distributions.Distribution._validate_args and wrong.any():
+        checked = torch.distributions.Distribution._validate_args and not torch.compiler.is_exporting()
+        if checked and (wrong := ~(whole(mask) < torch.inf)).any():
             raise ValueError(
                 f"{name} is NaN or infinite in {wrong.sum().item()} of {wrong.numel()} entries, expected numbers to "
                 f"add to the scores, or -inf to ignore a key"
@@ -139,7 +139,7 @@ class Mask:
     @property
     def has_bias(self) -> bool:
         """Whether it adds anything but zero."""
-        return self.bias is not None and bool(whole(self.bias).any())
+        return self.bias is not None and (torch.compiler.is_exporting() or bool(whole(self.bias).any()))
 
 
 def read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:
