@@ -26,7 +26,7 @@ def bayesian(
     """Put latent attention in the place of every ``torch.nn.MultiheadAttention`` of a module, with its weights.
 
     It changes the module in place, such as an ``nn.TransformerEncoder``, an ``nn.Transformer``, torchvision's vision
-    transformers, or anything that holds one. Under the guide ``Soft()``, and where Pyro does not run the model, the
+    transformers, PyG's ``GPSConv``, or anything that holds one. Under the guide ``Soft()``, and where Pyro does not run the model, the
     numbers stay what they were, in training and evaluation mode; torch's fused kernels for evaluation, which would
     bypass the layers, are off. Convert before making the optimiser: the parameters are new tensors, and each layer has
     those of its prior besides. State dicts have the names of :class:`MultiheadAttention`, so load a checkpoint of the
@@ -61,6 +61,7 @@ def bayesian(
         ['layers.0.self_attn', 'layers.1.self_attn']
     """
     layers = _layers(module, nn.MultiheadAttention)
+    layers = {path: layer for path, layer in layers.items() if not isinstance(layer, MultiheadAttention)}
     chosen: dict[nn.MultiheadAttention, str] = {}
     for path in read_sites(sites, list(layers), of="torch.nn.MultiheadAttention"):
         chosen.setdefault(layers[path], path)  # a tied layer is made once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from pyro_attention.families.prior import Prior
 from pyro_attention.layers.scores import ScaledDotProduct
 from pyro_attention.layers.torch_layer import (
     Mask,
-    NoFastPath,
+    TorchLayer,
     check_inputs,
     check_layer,
     projections,
@@ -32,14 +32,14 @@ from pyro_attention.site_names import AttentionLayer
 __all__ = ["Implementation", "MultiheadAttention"]
 
 
-class MultiheadAttention(AttentionLayer):
+class MultiheadAttention(AttentionLayer, TorchLayer):
     r"""Multi-head attention whose weights are one sample site with event (heads, queries, keys).
 
     .. math:: \Phi_h = \frac{(X W^Q_h)(Z W^K_h)^\top}{\sqrt{d_h}}, \qquad O = [W_1 V_1, \ldots, W_H V_H] W^O
 
     Stands where :class:`torch.nn.MultiheadAttention` with ``batch_first=True`` stood, such as in an
-    ``nn.TransformerEncoder`` or a vision transformer: it is called in the same way and returns the same pair;
-    :meth:`attend` returns an :class:`AttentionOutput`. Under the guide ``Soft()``, and where Pyro does not run the
+    ``nn.TransformerEncoder`` or a vision transformer: it is one by its class, is called in the same way and returns the
+    same pair; :meth:`attend` returns an :class:`AttentionOutput`. Under the guide ``Soft()``, and where Pyro does not run the
     model (see :class:`LatentAttention`), the numbers are the same, too.
 
     ============================================  ==================================================================
@@ -96,12 +96,6 @@ class MultiheadAttention(AttentionLayer):
 
     Source: Vaswani et al. (2017); latent weights from Fan et al. (2020), Bayesian Attention Modules.
     """
-
-    # What torch's encoders read of their attention; so they call it, in evaluation mode too.
-    batch_first: ClassVar[bool] = True
-    in_proj_bias = None
-    in_proj_weight = NoFastPath()
-    _qkv_same_embed_dim = False
 
     def __init__(
         self,

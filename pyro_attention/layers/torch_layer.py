@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,18 +12,38 @@ from torch import Tensor, nn
 from pyro_attention._checks import kind_of
 from pyro_attention.ops.transforms import whole
 
-__all__ = ["Mask", "NoFastPath", "check_inputs", "check_layer", "projections", "read_attn_mask", "read_padding"]
+__all__ = ["Mask", "TorchLayer", "check_inputs", "check_layer", "projections", "read_attn_mask", "read_padding"]
 
 _IGNORED = -1e4  # and less is ignored: the softmax of such a score is zero
 _STATE = {"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"} | {f"{x}_proj_weight" for x in "qkv"}
 
 
-class NoFastPath:
+class _NoFastPath:
     """In place of the packed weight: torch's encoders call the layer, not a kernel, where it overrides functions."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return NotImplemented
+
+
+class TorchLayer(nn.MultiheadAttention):
+    """A torch layer by its class alone, for models that ask for it before they call their attention.
+
+    Of its attributes it has those that torch's encoders read, so that they call it in evaluation mode, too.
+    """
+
+    batch_first: ClassVar[bool] = True
+    in_proj_bias = None
+    in_proj_weight = _NoFastPath()
+    _qkv_same_embed_dim = False
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+
+    __setstate__ = nn.Module.__setstate__
+
+    def _reset_parameters(self) -> None:
+        self.reset_parameters()
 
 
 def check_layer(layer: nn.MultiheadAttention, *, batch_first: bool = True) -> None:

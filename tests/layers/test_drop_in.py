@@ -22,6 +22,7 @@ from pyro_attention import (
     check_model,
     predict,
 )
+from pyro_attention.integrations.torch_nn import bayesian
 
 BATCH, LENGTH, WIDTH, HEADS = 3, 5, 8, 2
 PADDING = torch.arange(LENGTH) >= torch.tensor([[5], [3], [2]])
@@ -174,6 +175,27 @@ def test_pyg_sequential():
     output, sites = under_soft(latent(theirs), x, EDGES)
     assert_same(output, theirs(x, EDGES))
     assert len(set(sites)) == 2
+
+
+@pytest.mark.parametrize("convert", [latent, bayesian])
+def test_attention_that_is_asked_for_by_its_class(convert):
+    """PyG's layer tests isinstance() and leaves out attention of another class."""
+    theirs = pyg.GPSConv(WIDTH, conv=None, heads=HEADS, dropout=0.0, norm=None)
+    x, batch = torch.randn(LENGTH + 3, WIDTH), torch.tensor([0] * 3 + [1] * 2 + [2] * 3)
+    mine = convert(copy.deepcopy(theirs))
+
+    def in_plate():
+        with pyro.plate("batch", BATCH):
+            return mine(x, EDGES, batch)
+
+    run = AttentionGuide(in_plate, Soft()).run()
+    expected = theirs(x, EDGES, batch)
+    assert_same(mine(x, EDGES, batch), expected)
+    assert_same(run.output, expected)
+    assert "prior" in run.trace.nodes[mine.attn.attention.name]["infer"]
+    assert_same(pickle.loads(pickle.dumps(mine))(x, EDGES, batch), expected)
+    mine.reset_parameters()
+    assert not mine(x, EDGES, batch).allclose(expected, atol=0.1)
 
 
 def test_hetero_conv():
