@@ -183,7 +183,7 @@ def check_pairs(
 
 
 def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) -> None:
-    """Raise TypeError or ValueError unless ``edge_index`` is int64 ``[2, E]`` with indices in range."""
+    """Raise TypeError or ValueError unless ``edge_index`` is int64 or int32 ``[2, E]`` with indices in range."""
     if edge_index.layout != torch.strided:
         raise ValueError(
             f"edge_index is a sparse matrix ({edge_index.layout}), expected the indices [2, edges]; of PyG's adj_t, "
@@ -191,7 +191,7 @@ def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) 
         )
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}, expected [2, edges]")
-    if edge_index.dtype != torch.int64:
+    if edge_index.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"edge_index has dtype {edge_index.dtype}, expected torch.int64; convert it with .long()")
     if torch.compiler.is_exporting() or edge_index.size(1) == 0:  # there are no numbers to look at
         return

@@ -237,6 +237,23 @@ def test_one_projection_for_two_kinds_of_nodes(residual):
     assert_same(GraphAttention.from_pyg(theirs)(x, EDGES), theirs(x, EDGES))
 
 
+def test_targets_without_features():
+    """PyG's None adds nothing to the scores, and neither do zeros."""
+    theirs = pyg.GATConv((WIDTH, 6), 3, heads=2, add_self_loops=False, residual=True)
+    x, targets = torch.randn(5, WIDTH), torch.zeros(4, 6)
+    assert_same(GraphAttention.from_pyg(theirs)((x, targets), EDGES[:, :5]), theirs((x, None), EDGES[:, :5], size=(5, 4)))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS[RC] tensor support is in beta")
+@pytest.mark.parametrize("form", ["int", "to_sparse_coo", "to_sparse_csr", "to_sparse_csc"])
+def test_other_forms_of_the_edges(form):
+    """Those that PyG takes; its sparse matrices have a row for each target."""
+    theirs, x = pyg.GATConv((WIDTH, WIDTH), 3, heads=2, add_self_loops=False), torch.randn(5, WIDTH)
+    edges = EDGES.int() if form == "int" else torch.sparse_coo_tensor(EDGES.flip(0), torch.ones(6), (4, 5))
+    edges = edges if form == "int" else getattr(edges, form)()
+    assert_same(GraphAttention.from_pyg(theirs)((x, x[:4]), edges), theirs((x, x[:4]), EDGES))
+
+
 @pytest.mark.parametrize("size", [(5, 4), (6, None)])
 def test_another_size_is_refused(size):
     with pytest.raises(ValueError, match="but x has 5 sources and 5 targets"):
