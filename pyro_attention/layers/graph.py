@@ -59,7 +59,8 @@ class GraphAttention(AttentionLayer):
     ``size``                                      checked
     ``return_attention_weights``                  the same, edges in PyG's order
     ``add_self_loops`` on a bipartite graph       only with as many sources as targets
-    ``to_hetero``, ``torch_geometric.explain``    a ``HeteroConv``; :func:`edge_intervals` of the weights' samples
+    ``to_hetero``                                 of a ``MessagePassing`` that calls the layer; or a ``HeteroConv``
+    ``torch_geometric.explain``                   not supported; :func:`edge_intervals` of posterior samples
     ============================================  ==================================================================
 
     Args:

@@ -39,8 +39,8 @@ class MultiheadAttention(AttentionLayer, TorchLayer):
 
     Stands where :class:`torch.nn.MultiheadAttention` with ``batch_first=True`` stood, such as in an
     ``nn.TransformerEncoder`` or a vision transformer: it is one by its class, is called in the same way and returns the
-    same pair; :meth:`attend` returns an :class:`AttentionOutput`. Under the guide ``Soft()``, and where Pyro does not run the
-    model (see :class:`LatentAttention`), the numbers are the same, too.
+    same pair; :meth:`attend` returns an :class:`AttentionOutput`. Under the guide ``Soft()``, and where Pyro does not
+    run the model (see :class:`LatentAttention`), the numbers are the same, too.
 
     ============================================  ==================================================================
     torch                                         here
@@ -121,7 +121,7 @@ class MultiheadAttention(AttentionLayer, TorchLayer):
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, embed_dim, bias=bias)
         self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, embed_dim, bias=bias)
-        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)  # type: ignore[assignment]
         self.score = ScaledDotProduct()
         prior = ContextualGammaPrior(embed_dim // num_heads) if prior is None else prior
         self.add_attention(name, prior, normalizer=normalizer, dropout=dropout, normalize_scores=normalize_scores)
@@ -136,6 +136,8 @@ class MultiheadAttention(AttentionLayer, TorchLayer):
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
+
+    _reset_parameters = reset_parameters  # what models call that hold torch's layer
 
     @classmethod
     @torch.no_grad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,18 +32,15 @@ class TorchLayer(nn.MultiheadAttention):
     Of its attributes it has those that torch's encoders read, so that they call it in evaluation mode, too.
     """
 
-    batch_first: ClassVar[bool] = True
-    in_proj_bias = None
-    in_proj_weight = _NoFastPath()
+    batch_first = True
+    in_proj_bias = None  # type: ignore[assignment]
+    in_proj_weight = _NoFastPath()  # type: ignore[assignment]
     _qkv_same_embed_dim = False
 
     def __init__(self) -> None:
         nn.Module.__init__(self)
 
     __setstate__ = nn.Module.__setstate__
-
-    def _reset_parameters(self) -> None:
-        self.reset_parameters()
 
 
 def check_layer(layer: nn.MultiheadAttention, *, batch_first: bool = True) -> None:

@@ -220,6 +220,43 @@ def test_hetero_conv():
     assert all(name.startswith("convs.<") for name in sites)
 
 
+class Messages(pyg.MessagePassing):
+    """What the page on graphs of one's own puts around the layer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x, edge_index):
+        return self.layer(x, edge_index)
+
+
+class Network(nn.Module):
+    """One layer, for a transformation of networks."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x, edge_index):
+        return self.layer(x, edge_index)
+
+
+def test_to_hetero():
+    nodes = {"paper": torch.randn(5, WIDTH), "author": torch.randn(4, WIDTH)}
+    edges = {("paper", "cites", "paper"): EDGES, ("author", "writes", "paper"): EDGES, ("paper", "by", "author"): EDGES}
+    layers = [layer((WIDTH, WIDTH), 4, add_self_loops=False) for layer in (pyg.GATConv, GraphAttention)]
+    theirs, mine = (
+        pyg.to_hetero(Network(layer), (list(nodes), list(edges))) for layer in (layers[0], Messages(layers[1]))
+    )
+    for path, layer in theirs.named_modules():
+        if isinstance(layer, pyg.GATConv):
+            mine.get_submodule(path).layer.load_state_dict(GraphAttention.from_pyg(layer).state_dict())
+    run = AttentionGuide(mine, Soft()).run(nodes, edges)
+    for name, output in theirs(nodes, edges).items():
+        assert_same(run.output[name], output)
+
+
 @pytest.mark.parametrize("add_self_loops", [True, False])
 def test_the_weights_of_pyg(add_self_loops):
     theirs = pyg.GATConv(WIDTH, 3, heads=2, add_self_loops=add_self_loops)
@@ -241,7 +278,9 @@ def test_targets_without_features():
     """PyG's None adds nothing to the scores, and neither do zeros."""
     theirs = pyg.GATConv((WIDTH, 6), 3, heads=2, add_self_loops=False, residual=True)
     x, targets = torch.randn(5, WIDTH), torch.zeros(4, 6)
-    assert_same(GraphAttention.from_pyg(theirs)((x, targets), EDGES[:, :5]), theirs((x, None), EDGES[:, :5], size=(5, 4)))
+    assert_same(
+        GraphAttention.from_pyg(theirs)((x, targets), EDGES[:, :5]), theirs((x, None), EDGES[:, :5], size=(5, 4))
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CS[RC] tensor support is in beta")
@@ -249,7 +288,11 @@ def test_targets_without_features():
 def test_other_forms_of_the_edges(form):
     """Those that PyG takes; its sparse matrices have a row for each target."""
     theirs, x = pyg.GATConv((WIDTH, WIDTH), 3, heads=2, add_self_loops=False), torch.randn(5, WIDTH)
-    edges = EDGES.int() if form == "int" else torch.sparse_coo_tensor(EDGES.flip(0), torch.ones(6), (4, 5))
+    edges = (
+        EDGES.int()
+        if form == "int"
+        else torch.sparse_coo_tensor(EDGES.flip(0), torch.ones(6), (4, 5), check_invariants=True)
+    )
     edges = edges if form == "int" else getattr(edges, form)()
     assert_same(GraphAttention.from_pyg(theirs)((x, x[:4]), edges), theirs((x, x[:4]), EDGES))
 

@@ -92,7 +92,11 @@ def test_layers_that_cannot_be_copied(conv, error, message):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"x": (x, None)}, TypeError, r"x is \(Tensor, NoneType\), expected .*\(sources, targets\); .* targets of zeros"),
+        (
+            {"x": (x, None)},
+            TypeError,
+            r"x is \(Tensor, NoneType\), expected .*\(sources, targets\); .* zeros",
+        ),
         ({"x": (x,)}, TypeError, r"x is \(Tensor\), expected"),
         ({"x": None}, TypeError, "x is NoneType, expected"),
         ({"x": x.tolist()}, TypeError, r"x is \(list, "),
