@@ -49,6 +49,8 @@ def as_numbers(value: Tensor) -> Any:
 
 def check_positive(name: str, value: Tensor | float) -> None:
     """Raise ValueError unless every entry is positive and finite."""
+    if torch.compiler.is_exporting():  # tensors have no numbers then
+        return
     if isinstance(value, Tensor):
         value = whole(value)
         if value.numel() == 1 and 0 < value.item() < float("inf"):  # in a fraction of the time of the steps below
@@ -79,6 +81,8 @@ def check_finite(
     owner: str, value: Tensor, *, name: str = "entries", remedy: str = "look for NaN in the inputs or the parameters"
 ) -> None:
     """Raise ValueError unless every entry is a finite number."""
+    if torch.compiler.is_exporting():  # tensors have no numbers then
+        return
     # one pass; only a sum that is not finite calls for a closer look
     if not value.sum().isfinite() and not value.isfinite().all():
         count = f"{(~value.isfinite()).sum().item()} of {value.numel()}"
@@ -103,6 +107,8 @@ def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:
     """Raise unless attention scores are finite floating-point numbers of a forward pass."""
     if not scores.is_floating_point():
         raise TypeError(f"site '{site}': {name} have dtype {scores.dtype}, expected floating point")
+    if torch.compiler.is_exporting():  # a backward pass cannot be asked for then
+        return
     if torch._C._current_graph_task_id() != -1:
         raise RuntimeError(
             f"site '{site}' is recomputed during backward, where no guide is active; checkpoint only the deterministic "
@@ -177,7 +183,7 @@ def check_pairs(
 
 
 def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) -> None:
-    """Raise TypeError or ValueError unless ``edge_index`` is int64 ``[2, E]`` with indices in range."""
+    """Raise TypeError or ValueError unless ``edge_index`` is int64 or int32 ``[2, E]`` with indices in range."""
     if edge_index.layout != torch.strided:
         raise ValueError(
             f"edge_index is a sparse matrix ({edge_index.layout}), expected the indices [2, edges]; of PyG's adj_t, "
@@ -185,9 +191,9 @@ def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) 
         )
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}, expected [2, edges]")
-    if edge_index.dtype != torch.int64:
+    if edge_index.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"edge_index has dtype {edge_index.dtype}, expected torch.int64; convert it with .long()")
-    if edge_index.size(1) == 0:
+    if torch.compiler.is_exporting() or edge_index.size(1) == 0:  # there are no numbers to look at
         return
     if whole(edge_index) is not edge_index:
         raise ValueError("edge_index is mapped over by torch.func.vmap, expected the same edges for every entry")

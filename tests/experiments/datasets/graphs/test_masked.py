@@ -78,6 +78,12 @@ def test_own_graph(tmp_path: Path, changes: dict[str, Any]) -> None:
         read_own_graph(tmp_path / "people.npz", split_seed=1)
 
 
+def test_own_graph_names_its_metric(tmp_path: Path) -> None:
+    assert read_own_graph(write(tmp_path / "people.npz", metric="roc_auc")).metric == "roc_auc"
+    write(tmp_path / "heterophilous" / "actor.npz", 5, metric="roc_auc")
+    assert load_graph("actor", data_root=tmp_path).metric == "accuracy"
+
+
 def test_a_split_is_drawn_of_the_known_nodes(tmp_path: Path) -> None:
     labels = np.arange(NODES) % 2
     labels[5] = -1
@@ -102,6 +108,9 @@ BAD = {
     "two masks": ({"val_mask": None}, "key 'val_mask': val_mask: missing among"),
     "mask length": (masks(val=np.zeros(7, bool)), "key 'val_mask': val_mask: shape [7]; expected [8] or [splits, 8]"),
     "other splits": (masks(test=np.zeros((2, NODES), bool)), "key 'test_mask': test_mask: shape [2, 8]; expected"),
+    "metric": ({"metric": "f1"}, "key 'metric': metric: 'f1'; expected one of accuracy, roc_auc"),
+    "metric of three": ({"metric": "roc_auc", "y": np.arange(NODES) % 3}, "metric: roc_auc of 3 classes; expected 2"),
+    "metric as number": ({"metric": 1}, "key 'metric': metric: int64 of shape []; expected str_ of 0 dimensions"),
     "overlap": (masks(val=arrays()["train_mask"]), "key 'val_mask': val_mask: 4 nodes of an earlier split"),
     "unknown in training": ({"y": np.array([-1, 1, 0, 1, 0, 1, 0, 1])}, "train_mask: 1 nodes whose y is -1"),
     "few to draw from": (DRAWN | {"y": np.array([0, 1, 0, *[-1] * 5])}, "3 nodes of a known class; expected 4"),
