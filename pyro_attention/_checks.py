@@ -86,10 +86,11 @@ def check_finite(
 
 
 class PlateCheck(Messenger):
-    """Innermost handler: after all plates have spoken, every batch dimension of the site must lie in one."""
+    """Innermost handler: after all handlers have spoken, every batch dimension must be a plate's or of enumeration."""
 
     def _pyro_post_sample(self, msg: Any) -> None:
         plated = {frame.dim for frame in msg["cond_indep_stack"] if frame.vectorized}
+        plated.update(msg["infer"].get("_dim_to_id", ()))
         shape = tuple(msg["fn"].batch_shape)
         missing = [dim for dim in range(-len(shape), 0) if shape[dim] > 1 and dim not in plated]
         if missing:

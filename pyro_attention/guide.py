@@ -149,7 +149,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         """Traces of the model and of the guide after a call; sites that are summed out are in the model's alone."""
         model_trace, guide_trace = super().get_traces()
         for name, site in list(guide_trace.nodes.items()):
-            if (site["infer"] or {}).get("marginal"):
+            infer = site["infer"] or {}
+            if infer.get("marginal") or (infer.get("keeps_prior") and "_enumerate_dim" in infer):
                 del guide_trace.nodes[name]
         if self.rest is None:
             return model_trace, guide_trace
@@ -164,6 +165,9 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if drawn is not None:
             self._check_drawn(msg, drawn)
             msg["value"] = drawn["value"]
+            # where rest enumerates, these are all values; they lie along its dimensions, and need no others
+            msg["infer"].pop("enumerate", None)
+            msg["infer"]["_dim_to_id"] = dict(drawn["infer"].get("_dim_to_id", ()))
             # handlers outside the guide have traced it when rest drew it
             msg["infer"].update(_do_not_trace=True, is_auxiliary=True)
             return

@@ -14,7 +14,6 @@ from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine.enum_messenger import EnumMessenger
-from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_attention._checks import broadcasts_to
@@ -120,7 +119,12 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             for autocast in self._autocasts:
                 stack.enter_context(autocast)
             traces: tuple[Any, Any] = super()._get_trace(model, guide, args, kwargs)
-        return traces
+        model_trace, guide_trace = traces
+        for name, site in list(guide_trace.nodes.items()):
+            # such as those of soft attention: a function of what is summed out, without terms of its own
+            if site["type"] == "sample" and site["mask"] is False and "_enumerate_dim" not in site["infer"]:
+                del model_trace.nodes[name], guide_trace.nodes[name]
+        return model_trace, guide_trace
 
     def _check_finite(self, loss: float) -> None:
         """Raise ValueError when the loss is NaN or infinite, and name the sites whose terms are."""
@@ -154,37 +158,54 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             self._guess_max_plate_nesting(model, guide, args, kwargs)
         for _ in range(self.num_particles):
             # posteriors stand inside, so what is enumerated is their support
-            enumerated = EnumMessenger(first_available_dim=-1 - self.max_plate_nesting)(guide)
-            possible = _PossibleOnly(self.roulette)
+            enumeration = _PossibleOnly(-1 - int(self.max_plate_nesting), self.roulette)
             try:
-                traces = self._get_trace(model, possible(enumerated), args, kwargs)
+                traces = self._get_trace(model, enumeration(guide), args, kwargs)
             finally:
                 forget_traces(messenger)
+            _check_posteriors(*traces)
             warn_of_priors(messenger, traces[1])
-            for record, found in ((self.support_record, possible.sizes), (self.cut_record, possible.cuts)):
+            for record, found in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
                 for name, value in found.items():
                     record[name] = record.get(name, 0) + value / self.num_particles
             yield traces
 
 
-class _PossibleOnly(Messenger):
-    """Computes the likelihood of tokens for possible alignments alone; stands around enumeration."""
+def _check_posteriors(model_trace: Any, guide_trace: Any) -> None:
+    """Raise ValueError when a posterior depends on a site that is in the model alone, to be summed out there."""
+    summed = {
+        model_trace.nodes[name]["infer"].get("_enumerate_symbol"): name
+        for name in model_trace.stochastic_nodes
+        if name not in guide_trace.nodes
+    }
+    for name in guide_trace.stochastic_nodes:
+        for symbol in summed.keys() & set(guide_trace.nodes[name]["packed"]["log_prob"]._pyro_dims):
+            raise ValueError(
+                f"site '{name}': its posterior depends on '{summed[symbol]}', which is summed out; give "
+                f"'{summed[symbol]}' a posterior too (rest=), or sum both out (the family Marginal)"
+            )
 
-    def __init__(self, roulette: float) -> None:
-        super().__init__()
+
+class _PossibleOnly(EnumMessenger):
+    """Enumerates, and computes the likelihood of tokens for possible alignments alone."""
+
+    def __init__(self, first_available_dim: int, roulette: float) -> None:
+        super().__init__(first_available_dim)
         self.roulette = roulette
-        self.possible: list[_Enumerated] = []
+        self.possible: dict[int, _Enumerated] = {}
         self.sizes: dict[str, Tensor] = {}
         self.cuts: dict[str, Tensor] = {}
 
     def _pyro_sample(self, msg: Any) -> None:
+        super()._pyro_sample(msg)
         fn, mask = msg["fn"], msg["mask"]
         if isinstance(fn, CategoricalAlignment) and "_enumerate_dim" in msg["infer"]:
             with torch.no_grad():
                 log_prob = fn.log_prob(msg["value"])
             evidence = bool(msg["infer"].get("marginal"))
             dim = msg["infer"]["_enumerate_dim"]
-            self.possible.append(_Enumerated(fn.is_possible(msg["value"]), dim, log_prob, evidence))
+            # steps of a Markov chain take turns in using a dimension
+            self.possible[dim] = _Enumerated(fn.is_possible(msg["value"]), dim, log_prob, evidence)
             if not isinstance(fn, SparseAlignment):
                 return
             counted = torch.as_tensor(True if mask is None else mask).to(fn.logits.device).expand(fn.batch_shape)
@@ -192,7 +213,7 @@ class _PossibleOnly(Messenger):
             self.sizes[msg["name"]] = fn.support_size.where(counted, 0).sum() / total
             self.cuts[msg["name"]] = (fn.is_cut & counted).sum() / total
         elif msg["is_observed"] and isinstance(fn, TokenLikelihood):
-            over = [found for found in self.possible if broadcasts_to(found.possible.shape, fn.batch_shape)]
+            over = [found for found in self.possible.values() if broadcasts_to(found.possible.shape, fn.batch_shape)]
             if not over:
                 return
             wanted = [found.possible for found in over]
