@@ -15,7 +15,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import nn
 
-from pyro_attention._checks import check_kind
+from pyro_attention._checks import check_kind, check_repetition
 from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, is_attention_site
 from pyro_attention.families.base import Family
 from pyro_attention.families.distribution import AttentionDistribution
@@ -139,9 +139,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if not isinstance(prior, AttentionDistribution):
             return prior
         family = self.family(name)
-        if family.kind != prior.kind:
-            seen = f"its prior {type(prior).__name__} is of kind '{prior.kind}'"
-            raise ValueError(f"site '{name}': {type(family).__name__} fits priors of kind '{family.kind}', but {seen}")
+        family.check_fits(prior, site=name)
         args, kwargs = self.args_kwargs
         return prior.posterior(family, *args, **kwargs)
 
@@ -181,8 +179,10 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if msg["name"] in self.trace:
             raise ValueError(
                 f"attention site '{msg['name']}' is there twice in one run, expected a name for each call of a layer; "
-                f"give each layer its own name=, or leave it out and call name_sites(net) for each module of the model"
+                f"give each layer its own name=, or leave it out and call name_sites(net) for each module of the "
+                f"model; call a layer that is used several times in `with pyro.contrib.autoname.scope(prefix=...):`"
             )
+        check_repetition(msg)
         family = self.family(msg["name"])
         msg["infer"]["prior"] = family.prior(msg["infer"]["prior"])
         msg["infer"].update(family.infer)

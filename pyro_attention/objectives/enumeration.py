@@ -17,7 +17,7 @@ from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
 
 from pyro_attention._checks import broadcasts_to
-from pyro_attention._guide_runs import forget_traces, warn_of_priors
+from pyro_attention._guide_runs import forget_traces, is_attention_site, warn_of_priors
 from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.families.sparse import SparseAlignment
 from pyro_attention.guide import AttentionGuide
@@ -35,6 +35,8 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
     .. math:: \log \sum_z p(z)\, f(y \mid z), \qquad \mathrm{E}_q[\log f(y \mid z)] - \mathrm{KL}(q \| p).
 
     The queries must lie in plates: each alignment is then summed out on its own, at the cost of one likelihood a key.
+    In ``pyro.markov`` a step's alignment may depend on that of the step before. Other discrete latents that the model
+    marks by ``infer={"enumerate": "parallel"}`` are summed out with the alignments, unless ``rest`` has them.
     Give ``max_plate_nesting`` (the number of nested plates), or it is guessed by an additional pass at first.
 
     Of a :class:`SparseAlignment`, the prior or the posterior, only keys with a positive probability are summed over,
@@ -56,8 +58,8 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
 
     Raises:
         NotImplementedError: Particles are to be vectorised, or the guide is another messenger than an AttentionGuide.
-        ValueError: ``roulette`` is not in [0, 1). At a call: an ELBO that is NaN or infinite, or parameters that would
-            not train.
+        ValueError: ``roulette`` is not in [0, 1). At a call: an ELBO that is NaN or infinite, parameters that would not
+            train, or a posterior that depends on a latent that is summed out under its prior.
 
     Example:
         >>> import pyro, torch
@@ -119,12 +121,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             for autocast in self._autocasts:
                 stack.enter_context(autocast)
             traces: tuple[Any, Any] = super()._get_trace(model, guide, args, kwargs)
-        model_trace, guide_trace = traces
-        for name, site in list(guide_trace.nodes.items()):
-            # such as those of soft attention: a function of what is summed out, without terms of its own
-            if site["type"] == "sample" and site["mask"] is False and "_enumerate_dim" not in site["infer"]:
-                del model_trace.nodes[name], guide_trace.nodes[name]
-        return model_trace, guide_trace
+        return traces
 
     def _check_finite(self, loss: float) -> None:
         """Raise ValueError when the loss is NaN or infinite, and name the sites whose terms are."""
@@ -172,14 +169,21 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
 
 
 def _check_posteriors(model_trace: Any, guide_trace: Any) -> None:
-    """Raise ValueError when a posterior depends on a site that is in the model alone, to be summed out there."""
+    """Raise ValueError when a posterior depends on what is summed out in the model, unless it is a point mass.
+
+    Soft attention has no terms, so it leaves the traces: what it depends on is then the model's alone.
+    """
     summed = {
         model_trace.nodes[name]["infer"].get("_enumerate_symbol"): name
         for name in model_trace.stochastic_nodes
         if name not in guide_trace.nodes
     }
     for name in guide_trace.stochastic_nodes:
-        for symbol in summed.keys() & set(guide_trace.nodes[name]["packed"]["log_prob"]._pyro_dims):
+        site = guide_trace.nodes[name]
+        for symbol in summed.keys() & set(site["packed"]["log_prob"]._pyro_dims):
+            if is_attention_site(site) and site["mask"] is False:
+                del model_trace.nodes[name], guide_trace.nodes[name]
+                break
             raise ValueError(
                 f"site '{name}': its posterior depends on '{summed[symbol]}', which is summed out; give "
                 f"'{summed[symbol]}' a posterior too (rest=), or sum both out (the family Marginal)"
@@ -198,13 +202,12 @@ class _PossibleOnly(EnumMessenger):
 
     def _pyro_sample(self, msg: Any) -> None:
         super()._pyro_sample(msg)
-        fn, mask = msg["fn"], msg["mask"]
-        if isinstance(fn, CategoricalAlignment) and "_enumerate_dim" in msg["infer"]:
+        fn, mask, dim = msg["fn"], msg["mask"], msg["infer"].get("_enumerate_dim")
+        self.possible.pop(dim, None)  # steps of a Markov chain take turns in using a dimension
+        if isinstance(fn, CategoricalAlignment) and dim is not None:
             with torch.no_grad():
                 log_prob = fn.log_prob(msg["value"])
             evidence = bool(msg["infer"].get("marginal"))
-            dim = msg["infer"]["_enumerate_dim"]
-            # steps of a Markov chain take turns in using a dimension
             self.possible[dim] = _Enumerated(fn.is_possible(msg["value"]), dim, log_prob, evidence)
             if not isinstance(fn, SparseAlignment):
                 return
