@@ -10,6 +10,7 @@ from pyro import poutine
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn.module import PyroModule, pyro_method
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import _ENUM_ALLOCATOR
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
@@ -105,6 +106,9 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         """Run the model once under the posterior; returns the value of every sample site of the model."""
         name_model_sites(self.model)
         self._drawn = Trace() if self.rest is None else poutine.trace(self.rest).get_trace(*args, **kwargs)
+        dims = [(site.get("infer") or {}).get("_enumerate_dim") for site in self._drawn.nodes.values()]
+        for dim in filter(None, dims):  # steps of a Markov chain share them, and would leave them to the model
+            _ENUM_ALLOCATOR.next_available_dim = min(_ENUM_ALLOCATOR.next_available_dim, dim - 1)
         values: dict[str, Any] = super().__call__(*args, **kwargs)
         self._check_sites()
         return values

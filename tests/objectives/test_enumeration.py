@@ -1,10 +1,13 @@
 """Discrete latents beside attention, and alignments that depend on each other, against sums written out."""
 
+from functools import partial
+
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
+from pyro.contrib.autoname import scope
 from pyro.infer import TraceEnum_ELBO
 
 from pyro_attention import (
@@ -90,6 +93,35 @@ def test_a_discrete_latent_of_rest_has_the_values_of_rest(enumerated):
     assert loss == pytest.approx(stock)
 
 
+def test_a_chain_of_rest_has_the_dimensions_of_rest():
+    attention, values, y = LatentAttention("z", AlignmentPrior()), torch.randn(4), torch.randn(4, 3)
+    scores, p, q = torch.randn(2, 3, 4), torch.randn(2, 2).softmax(-1), torch.randn(2, 2).softmax(-1)
+
+    def chain(transition, emit):
+        state = torch.tensor(0)
+        with pyro.plate("queries", 3) as index:
+            for step in pyro.markov(range(4)):
+                state = pyro.sample(f"state{step}", dist.Categorical(transition[state]), infer=PARALLEL)
+                emit(step, scores[state, index])
+
+    def attend(step, scores):
+        with scope(prefix=str(step)):
+            attended = attention(
+                scores.unsqueeze(-2), values.view(1, 4, 1).expand(3, 1, 4, 1), layout=Dense(event_dim=2)
+            )
+            pyro.sample("y", dist.Normal(attended.context[..., 0, 0], 0.3), obs=y[step])
+
+    def plain(step, scores):
+        return pyro.sample(f"{step}/z", dist.Categorical(logits=scores), infer=PARALLEL)
+
+    def observe(step, scores):
+        pyro.sample(f"{step}/y", dist.Normal(values[plain(step, scores)], 0.3), obs=y[step])
+
+    guide = AttentionGuide(partial(chain, p, attend), Categorical(), rest=partial(chain, q, lambda *_: None))
+    stock = TraceEnum_ELBO(max_plate_nesting=1).loss(partial(chain, p, observe), partial(chain, q, plain))
+    assert AlignmentELBO(max_plate_nesting=1).loss(guide.model, guide) == pytest.approx(stock)
+
+
 @pytest.mark.parametrize("keep_prior", [(), ["state"]], ids=["unnamed", "kept"])
 @pytest.mark.parametrize("local", [False, True], ids=["shared", "local"])
 @pytest.mark.parametrize("family", [Marginal(), ExpectedAlignment()], ids=str)
@@ -122,15 +154,13 @@ def test_a_posterior_that_depends_on_what_is_summed_out_is_refused():
 
 
 class Chain:
-    """A hidden Markov alignment: the place of a word depends on that of the word before."""
+    """A hidden Markov alignment: the place of a word depends on that of the word before, with or without attention."""
 
-    def __init__(self, tokens):
-        self.tokens, self.output, self.values = tokens, torch.randn(5, 3), torch.randn(2, 3, 3)
+    def __init__(self, tokens, plain):
+        self.tokens, self.plain, self.output, self.values = tokens, plain, torch.randn(5, 3), torch.randn(2, 3, 3)
         self.transition, self.y = torch.randn(3, 3), torch.randint(5, (4, 2))
-        # at every step another place is forbidden
-        self.masks = torch.ones(4, 3, dtype=torch.bool).index_put(
-            (torch.arange(4), torch.tensor([0, 1, 2, 1])), torch.tensor(False)
-        )
+        self.masks = torch.ones(4, 3, dtype=torch.bool)
+        self.masks[range(4), [0, 1, 2, 1]] = False  # at every step another place is forbidden
         self.attention = [LatentAttention(f"z{step}", AlignmentPrior()) for step in range(4)]
 
     def __call__(self):
@@ -138,8 +168,14 @@ class Chain:
             weights = torch.full((2, 1, 3), 1 / 3)
             for step in pyro.markov(range(4)):
                 scores, layout = weights @ self.transition, Dense(self.masks[step], event_dim=2)
-                attended = self.attention[step](scores, self.values[:, None], layout=layout)
-                features, weights = attended.context.squeeze(-2), attended.weights
+                if step in self.plain:
+                    logits = scores.squeeze(-2).masked_fill(~self.masks[step], -1e9)
+                    place = pyro.sample(f"z{step}", dist.Categorical(logits=logits), infer=PARALLEL)
+                    weights = torch.eye(3)[place].unsqueeze(-2)
+                    features = (weights @ self.values).squeeze(-2)
+                else:
+                    attended = self.attention[step](scores, self.values[:, None], layout=layout)
+                    features, weights = attended.context.squeeze(-2), attended.weights
                 logits = dist.Categorical(logits=features @ self.output.T)
                 token = TokenLikelihood(features, self.output) if self.tokens else logits
                 pyro.sample(f"y{step}", token, obs=self.y[step])
@@ -158,11 +194,12 @@ class Chain:
         return forward[-1].logsumexp(-1).sum(), (torch.stack(forward) + torch.stack(backward)).softmax(-1)
 
 
-@pytest.mark.parametrize("tokens", [False, True])
-def test_a_hidden_markov_alignment_is_that_of_the_forward_algorithm(tokens):
-    model = Chain(tokens)
+@pytest.mark.parametrize(("tokens", "plain"), [(False, ()), (True, ()), (True, (2,))])
+def test_a_hidden_markov_alignment_is_that_of_the_forward_algorithm(tokens, plain):
+    """Steps take turns in using the dimensions of enumeration, so nothing of a step may be left for one after it."""
+    model = Chain(tokens, plain)
     evidence, posterior = model.forward_backward()
     loss = AlignmentELBO(max_plate_nesting=1).loss(model, AttentionGuide(model, Marginal()))
     assert -loss == pytest.approx(evidence.item())
-    found = exact_alignments(model)
-    torch.testing.assert_close(torch.stack([found[f"z{step}"] for step in range(4)]).squeeze(-2), posterior)
+    for name, found in exact_alignments(model).items():
+        torch.testing.assert_close(found.squeeze(-2), posterior[int(name[1])])
