@@ -94,5 +94,5 @@ class _Tilted(Messenger):
         shape = prior.full_shape[-2 - int(self.elbo.max_plate_nesting) :]
         tilt = self.tilts[msg["name"]] = prior.logits.new_zeros(shape, requires_grad=True)
         mask = prior.layout.mask
-        prior.logits = prior.logits + (tilt if mask is None else tilt.masked_fill(~mask, 0)).squeeze(-2)
+        prior.logits = prior.logits + (tilt if mask is None else tilt.where(mask, 0)).squeeze(-2)
         msg["infer"]["prior"] = prior
