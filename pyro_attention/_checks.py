@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ __all__ = [
     "check_pairs",
     "check_per_key",
     "check_positive",
+    "check_repetition",
     "check_scores",
     "kind_of",
     "unregistered_parameters",
@@ -59,6 +61,8 @@ def check_positive(name: str, value: Tensor | float) -> None:
         if not good.all():
             worst = value[~good].flatten()[0].item()
             raise ValueError(f"{name} has an entry {worst}, expected positive finite numbers")
+    elif not isinstance(value, Real):
+        raise TypeError(f"{name} is {value!r}, expected a positive number, or a tensor where it may be one per head")
     elif not 0 < value < float("inf"):
         raise ValueError(f"{name} is {value}, expected a positive finite number")
 
@@ -90,16 +94,36 @@ def check_finite(
 
 
 class PlateCheck(Messenger):
-    """Innermost handler: after all plates have spoken, every batch dimension of the site must lie in one."""
+    """Innermost handler: after all handlers have spoken, every batch dimension must be a plate's or of enumeration.
+
+    What the plates make of the batch shape is left to :func:`check_repetition`, as a guide knows which are the model's.
+    """
+
+    def _pyro_sample(self, msg: Any) -> None:
+        msg["infer"]["batch_dims"] = len(msg["fn"].batch_shape)
 
     def _pyro_post_sample(self, msg: Any) -> None:
         plated = {frame.dim for frame in msg["cond_indep_stack"] if frame.vectorized}
+        plated.update(msg["infer"].get("_dim_to_id", ()))
         shape = tuple(msg["fn"].batch_shape)
         missing = [dim for dim in range(-len(shape), 0) if shape[dim] > 1 and dim not in plated]
         if missing:
             raise ValueError(
                 f"site '{msg['name']}': batch shape {shape} has no plate at dimension {missing[-1]}; wrap the call, "
                 f"for example `with pyro.plate('data', {shape[missing[-1]]}, dim={missing[-1]}):`"
+            )
+
+
+def check_repetition(msg: Any) -> None:
+    """Raise ValueError when a plate of the model repeats an attention site, as it does where heads were forgotten."""
+    dims = msg["infer"].pop("batch_dims", None)
+    for frame in msg["cond_indep_stack"]:
+        if dims is not None and frame.vectorized and frame.size > 1 and -frame.dim > dims:
+            head_dim = msg["fn"].layout.head_dim
+            raise ValueError(
+                f"site '{msg['name']}': its scores have no dimension for plate '{frame.name}' of size {frame.size}; if "
+                f"that of the heads is missing, add it to scores, values and keys (.unsqueeze({head_dim})); if all of "
+                f"the plate share their scores, give these a dimension of size 1 at the left (.unsqueeze(0))"
             )
 
 
@@ -223,6 +247,7 @@ def unregistered_parameters(loss: Tensor, trace: Trace) -> str | None:
     shapes = ", ".join(str(tuple(leaf.shape)) for leaf in missing[:5])
     return (
         f"{len(missing)} of {len(leaves)} parameters (shapes {shapes}) need gradients but are no param sites, so SVI "
-        f"would not train them; make the model a PyroModule or call pyro.module('net', net) inside it, or train "
-        f"AttentionELBO()(model, guide) with a torch optimiser"
+        f"would not train them; make the model a PyroModule or call pyro.module('net', net) inside it, call "
+        f"pyro.clear_param_store() first where another model or guide was trained in this process (their names "
+        f"clash), or train AttentionELBO()(model, guide) with a torch optimiser"
     )

@@ -78,8 +78,8 @@ def warn_of_priors(messenger: Any, guide_trace: Any) -> None:
 
 def sites_at_prior(messenger: Any, sites: Iterable[Any]) -> str | None:
     """What is to be said of latent sites that keep their prior without having been told to; None when none does."""
-    # an AttentionGuide says so in "infer"
-    at_prior = [site["name"] for site in sites if site["infer"].get("keeps_prior")]
+    # an AttentionGuide says so in "infer"; what is enumerated is summed out
+    at_prior = [s["name"] for s in sites if s["infer"].get("keeps_prior") and "_enumerate_dim" not in s["infer"]]
     kept = [name for name in at_prior if not messenger.keeps_prior(name)]
     if not kept:
         return None

@@ -10,12 +10,13 @@ from pyro import poutine
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn.module import PyroModule, pyro_method
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import _ENUM_ALLOCATOR
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import nn
 
-from pyro_attention._checks import check_kind
+from pyro_attention._checks import check_kind, check_repetition
 from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, is_attention_site
 from pyro_attention.families.base import Family
 from pyro_attention.families.distribution import AttentionDistribution
@@ -105,6 +106,9 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         """Run the model once under the posterior; returns the value of every sample site of the model."""
         name_model_sites(self.model)
         self._drawn = Trace() if self.rest is None else poutine.trace(self.rest).get_trace(*args, **kwargs)
+        dims = [(site.get("infer") or {}).get("_enumerate_dim") for site in self._drawn.nodes.values()]
+        for dim in filter(None, dims):  # steps of a Markov chain share them, and would leave them to the model
+            _ENUM_ALLOCATOR.next_available_dim = min(_ENUM_ALLOCATOR.next_available_dim, dim - 1)
         values: dict[str, Any] = super().__call__(*args, **kwargs)
         self._check_sites()
         return values
@@ -139,9 +143,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if not isinstance(prior, AttentionDistribution):
             return prior
         family = self.family(name)
-        if family.kind != prior.kind:
-            seen = f"its prior {type(prior).__name__} is of kind '{prior.kind}'"
-            raise ValueError(f"site '{name}': {type(family).__name__} fits priors of kind '{family.kind}', but {seen}")
+        family.check_fits(prior, site=name)
         args, kwargs = self.args_kwargs
         return prior.posterior(family, *args, **kwargs)
 
@@ -149,7 +151,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         """Traces of the model and of the guide after a call; sites that are summed out are in the model's alone."""
         model_trace, guide_trace = super().get_traces()
         for name, site in list(guide_trace.nodes.items()):
-            if (site["infer"] or {}).get("marginal"):
+            infer = site["infer"] or {}
+            if infer.get("marginal") or (infer.get("keeps_prior") and "_enumerate_dim" in infer):
                 del guide_trace.nodes[name]
         if self.rest is None:
             return model_trace, guide_trace
@@ -164,6 +167,9 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if drawn is not None:
             self._check_drawn(msg, drawn)
             msg["value"] = drawn["value"]
+            # where rest enumerates, these are all values; they lie along its dimensions, and need no others
+            msg["infer"].pop("enumerate", None)
+            msg["infer"]["_dim_to_id"] = dict(drawn["infer"].get("_dim_to_id", ()))
             # handlers outside the guide have traced it when rest drew it
             msg["infer"].update(_do_not_trace=True, is_auxiliary=True)
             return
@@ -177,8 +183,10 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if msg["name"] in self.trace:
             raise ValueError(
                 f"attention site '{msg['name']}' is there twice in one run, expected a name for each call of a layer; "
-                f"give each layer its own name=, or leave it out and call name_sites(net) for each module of the model"
+                f"give each layer its own name=, or leave it out and call name_sites(net) for each module of the "
+                f"model; call a layer that is used several times in `with pyro.contrib.autoname.scope(prefix=...):`"
             )
+        check_repetition(msg)
         family = self.family(msg["name"])
         msg["infer"]["prior"] = family.prior(msg["infer"]["prior"])
         msg["infer"].update(family.infer)

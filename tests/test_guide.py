@@ -11,8 +11,11 @@ from pyro.infer import SVI
 from pyro.optim import Adam
 
 from pyro_attention import (
+    AlignmentPrior,
     AttentionELBO,
     AttentionGuide,
+    Categorical,
+    Dense,
     FixedGammaPrior,
     Gamma,
     GammaWeights,
@@ -210,6 +213,27 @@ def test_family_of_another_kind(family):
     )
     with pytest.raises(ValueError, match=message):
         AttentionGuide(model, family)()
+
+
+@pytest.mark.parametrize(
+    ("family", "prior", "named"),
+    [
+        (Soft(), AlignmentPrior(), "families for this prior: ExpectedAlignment, .* AlignmentELBO takes Marginal"),
+        (Categorical(), FixedGammaPrior(), "priors for Categorical: AlignmentPrior, .* AlignmentELBO takes Marginal"),
+    ],
+    ids=str,
+)
+def test_the_error_of_another_kind_names_what_fits(family, prior, named):
+    layer = LatentAttention("attention", prior)
+    guide = AttentionGuide(lambda: layer(torch.zeros(1, 4), torch.ones(1, 4, 2), layout=Dense(event_dim=2)), family)
+    with pytest.raises(ValueError, match=named):
+        guide()
+
+
+@pytest.mark.parametrize("make", [Weibull, LogNormal, FixedGammaPrior])
+def test_a_list_of_parameters(make):
+    with pytest.raises(TypeError, match=r"(concentration|scale) is \[1.0, 2.0\], expected a positive number"):
+        make([1.0, 2.0])
 
 
 def test_guide_recovers_from_an_error(data):

@@ -46,6 +46,7 @@ from torch import Tensor, nn
 
 from pyro_attention._checks import as_numbers, check_positive
 from pyro_attention.families.log_weights import LogWeights
+from pyro_attention.families.prior import PRIORS
 from pyro_attention.registry import Registry
 
 __all__ = ["FAMILIES", "Family", "OneParameterFamily"]
@@ -85,6 +86,19 @@ class Family(nn.Module):
     def amortise(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:  # noqa: ARG002
         """Posterior of a site from its prior and the arguments of the model; most families ignore these."""
         return self.posterior(prior)
+
+    def check_fits(self, prior: Any, *, site: str) -> None:
+        """Raise ValueError unless the prior of a site is of this family's kind."""
+        if self.kind == prior.kind:
+            return
+        own, other = type(self).__name__, type(prior).__name__
+        families = ", ".join(each.__name__ for each in FAMILIES.values() if each.kind == prior.kind)
+        priors = ", ".join(each.__name__ for each in PRIORS.values() if each.kind == self.kind)
+        remedy = f"families for this prior: {families or 'none is registered'}; priors for {own}: {priors}"
+        if "alignment" in (self.kind, prior.kind):
+            remedy += "; AlignmentELBO takes Marginal, Categorical and SparseCategorical, AttentionELBO the others"
+        seen = f"fits priors of kind '{self.kind}', but its prior {other} is of kind '{prior.kind}'"
+        raise ValueError(f"site '{site}': {own} {seen}; {remedy}")
 
 
 class OneParameterFamily(Family):

@@ -143,7 +143,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             elbo = elbo + model_trace.nodes[name]["log_prob_sum"]
         for name in model_trace.stochastic_nodes:
             if name not in guide_trace.nodes:
-                remedy = "give the guide such a site, or use AlignmentELBO to sum an alignment out"
+                marginal = model_trace.nodes[name]["infer"].get("marginal")
+                remedy = "use AlignmentELBO, which sums it out" if marginal else "give the guide such a site"
                 raise ValueError(f"site '{name}' is in the model alone; {remedy}")
         for name, site in _sample_sites(guide_trace):
             if name not in model_trace.nodes and not site["infer"].get("is_auxiliary"):
