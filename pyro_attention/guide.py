@@ -9,7 +9,10 @@ from typing import Any
 from pyro import poutine
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn.module import PyroModule, pyro_method
+from pyro.poutine import runtime
+from pyro.poutine.do_messenger import DoMessenger
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.reparam_messenger import ReparamMessenger
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
@@ -21,7 +24,7 @@ from pyro_attention.families.base import Family
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.site_names import name_model_sites
 
-__all__ = ["AttentionGuide", "check_guide"]
+__all__ = ["AttentionGuide", "check_guide", "run_guide"]
 
 
 class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
@@ -103,6 +106,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
     @pyro_method
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Run the model once under the posterior; returns the value of every sample site of the model."""
+        _check_handlers_around()
         name_model_sites(self.model)
         self._drawn = Trace() if self.rest is None else poutine.trace(self.rest).get_trace(*args, **kwargs)
         values: dict[str, Any] = super().__call__(*args, **kwargs)
@@ -111,16 +115,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     def run(self, *args: Any, **kwargs: Any) -> GuideRun:
         """Run the model once under the posterior, with the errors of a call; the guide itself keeps nothing of it."""
-        model = self.model
-        outputs: list[Any] = []  # Pyro's own call throws the output away
-        name_model_sites(model)
-        self._model = (_without_output(model, outputs.append),)
-        try:
-            self(*args, **kwargs)
-            return GuideRun(outputs[0], self.trace)
-        finally:
-            self._model = (model,)
-            forget_traces(self)
+        return run_guide(self, *args, **kwargs)
 
     def family(self, name: str) -> Family:
         """The family of an attention site; ValueError when no pattern matches its name."""
@@ -160,6 +155,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         return model_trace, both
 
     def _pyro_sample(self, msg: Any) -> None:
+        msg["_infer"] = msg["infer"]  # poutine.replay around the guide puts that of another run in its place
         drawn = self._drawn_site(msg)
         if drawn is not None:
             self._check_drawn(msg, drawn)
@@ -171,30 +167,46 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if msg["is_observed"] or site_is_subsample(msg):
             return
         if not is_attention_site(msg):
-            # a plate outside the guide (vectorised particles) makes prior and posterior two objects
-            msg["infer"]["keeps_prior"] = True
+            if msg["fn"] is msg["infer"]["prior"]:
+                # a plate outside the guide (vectorised particles) makes prior and posterior two objects
+                msg["infer"]["keeps_prior"] = True
             return
         if msg["name"] in self.trace:
             raise ValueError(
                 f"attention site '{msg['name']}' is there twice in one run, expected a name for each call of a layer; "
                 f"give each layer its own name=, or leave it out and call name_sites(net) for each module of the model"
             )
-        family = self.family(msg["name"])
-        msg["infer"]["prior"] = family.prior(msg["infer"]["prior"])
-        msg["infer"].update(family.infer)
-        if not family.has_prior_term:
-            # a point mass has no density: without this its "KL" would be -log p, MAP instead of soft attention
-            msg["mask"] = False
+        msg["infer"].update(self.family(msg["name"]).infer)
 
     def _pyro_post_sample(self, msg: Any) -> None:
+        msg["infer"] = msg.pop("_infer")
         drawn = self._drawn_site(msg)
         if drawn is None:
+            if not site_is_subsample(msg):
+                self._settle(msg)
             super()._pyro_post_sample(msg)
             return
         del msg["infer"]["_do_not_trace"], msg["infer"]["is_auxiliary"]
         if not site_is_subsample(msg):
             msg["infer"]["prior"], msg["fn"] = msg["fn"], drawn["fn"]
         TraceMessenger._pyro_post_sample(self, msg)
+
+    def _settle(self, msg: Any) -> None:
+        """Say what scores a site; only now have the handlers around the guide said whether it is observed."""
+        infer = msg["infer"]
+        if msg["is_observed"]:
+            if "prior" in infer:
+                msg["fn"] = infer["prior"].expand(msg["fn"].batch_shape)
+            elif isinstance(msg["fn"], AttentionDistribution):
+                infer["prior"] = msg["fn"]
+            return
+        infer.setdefault("prior", msg["fn"])  # poutine.uncondition makes it latent
+        if is_attention_site(msg):
+            family = self.family(msg["name"])
+            infer["prior"] = family.prior(infer["prior"])
+            if not family.has_prior_term:
+                # a point mass has no density: without this its "KL" would be -log p, MAP instead of soft attention
+                msg["mask"] = False
 
     def _drawn_site(self, msg: Any) -> Any:
         """The trace node of a site that ``rest`` drew; None for others."""
@@ -246,10 +258,38 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         return {name: value for name, value in state.items() if name not in TRACES}
 
 
-def check_guide(guide: Any) -> None:
-    """Raise TypeError unless a guide is an AttentionGuide."""
+def check_guide(guide: Any) -> AttentionGuide:
+    """The guide without the handlers around it; TypeError unless it is an AttentionGuide."""
+    guide = poutine.unwrap(guide)
     if not isinstance(guide, AttentionGuide):
         raise TypeError(f"guide is a {type(guide).__name__}, expected an AttentionGuide(model, family)")
+    return guide
+
+
+def run_guide(guide: Any, *args: Any, **kwargs: Any) -> GuideRun:
+    """:meth:`AttentionGuide.run` of a guide that may have handlers around it, such as ``poutine.condition``."""
+    messenger = check_guide(guide)
+    model = messenger.model
+    outputs: list[Any] = []  # Pyro's own call throws the output away
+    name_model_sites(model)
+    messenger._model = (_without_output(model, outputs.append),)
+    try:
+        guide(*args, **kwargs)
+        return GuideRun(outputs[0], messenger.trace)
+    finally:
+        messenger._model = (model,)
+        forget_traces(messenger)
+
+
+def _check_handlers_around() -> None:
+    """Raise ValueError where a handler stands around a guide that replaces sites of the model by others."""
+    for handler in runtime._PYRO_STACK:
+        if isinstance(handler, DoMessenger | ReparamMessenger):
+            name = "do" if isinstance(handler, DoMessenger) else "reparam"
+            raise ValueError(
+                f"poutine.{name} stands around the guide, which has no posterior for the sites that it makes, expected "
+                f"it inside: AttentionGuide(poutine.{name}(model, ...), families)"
+            )
 
 
 class _Undrawn(Messenger):
