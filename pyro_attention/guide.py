@@ -160,8 +160,9 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if drawn is not None:
             self._check_drawn(msg, drawn)
             msg["value"] = drawn["value"]
-            # handlers outside the guide have traced it when rest drew it
-            msg["infer"].update(_do_not_trace=True, is_auxiliary=True)
+            for infer in (msg["infer"], drawn["infer"]):  # poutine.replay puts the second in the place of the first
+                # handlers outside the guide have traced it when rest drew it
+                infer.update(_do_not_trace=True, is_auxiliary=True)
             return
         super()._pyro_sample(msg)
         if msg["is_observed"] or site_is_subsample(msg):
@@ -186,7 +187,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 self._settle(msg)
             super()._pyro_post_sample(msg)
             return
-        del msg["infer"]["_do_not_trace"], msg["infer"]["is_auxiliary"]
+        for infer in (msg["infer"], drawn["infer"]):
+            del infer["_do_not_trace"], infer["is_auxiliary"]
         if not site_is_subsample(msg):
             msg["infer"]["prior"], msg["fn"] = msg["fn"], drawn["fn"]
         TraceMessenger._pyro_post_sample(self, msg)
