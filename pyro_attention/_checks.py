@@ -17,6 +17,7 @@ __all__ = [
     "as_numbers",
     "broadcasts_to",
     "check_boolean_mask",
+    "check_constant",
     "check_device",
     "check_edge_index",
     "check_finite",
@@ -59,6 +60,12 @@ def check_positive(name: str, value: Tensor | float) -> None:
             raise ValueError(f"{name} has an entry {worst}, expected positive finite numbers")
     elif not 0 < value < float("inf"):
         raise ValueError(f"{name} is {value}, expected a positive finite number")
+
+
+def check_constant(name: str, value: Tensor | float, remedy: str) -> None:
+    """Raise TypeError where a number asks for a gradient, which would not reach it: its logarithm is kept."""
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise TypeError(f"{name} requires a gradient, which would not reach it, expected a constant; {remedy}")
 
 
 def check_kind(name: str, value: Any, kind: type, example: str) -> None:

@@ -32,7 +32,10 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     The guide runs the model once and yields both traces, so Pyro's ELBOs need one forward pass. Handlers belong around
     the guide or inside the model; around the ``model`` argument of an ELBO they are ignored, as for every Pyro
-    messenger guide.
+    messenger guide. ``poutine.do`` and ``poutine.reparam`` belong inside. A trace of the guide holds the observations,
+    too; for Pyro's ``Importance`` hide them: ``poutine.block(guide, hide_fn=lambda site: site["is_observed"])``.
+
+    The state dict holds the families and ``rest``; the network belongs to the model.
 
     The posterior of a site reads the scores that the model computes there, so it depends on the inputs of the model and
     on the weights sampled at earlier sites of the run, but not on the observations, unless by :class:`Amortised`.
@@ -57,7 +60,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         TypeError: A family is no :class:`Family`, ``rest`` cannot be called, or ``keep_prior`` is a string.
         ValueError: No patterns at all; at a call: a site no pattern matches, a pattern that matches no site, a family
             of another kind than the prior, a model without attention sites, or a site of ``rest`` that is observed, an
-            attention site or unknown in the model; two calls of attention under one name.
+            attention site or unknown in the model; two calls of attention under one name; ``poutine.do`` or
+            ``poutine.reparam`` around the guide.
 
     Example:
         >>> import pyro, torch
