@@ -80,14 +80,13 @@ def test_what_a_page_saves_is_there_in_a_new_process(name, made_by, width, tmp_p
     names: dict[str, object] = {"__name__": "page"}
     for block in (*code[:last], save):
         exec(compile(block, name, "exec"), names)
-    torch.save(predict(names["guide"], torch.ones(2, 3, width), num_samples=2, seed=0).mean, "expected.pt")
+    torch.save(predict(names["guide"], torch.eye(3, width)[None], num_samples=2, seed=0).mean, "expected.pt")
     check = f"""
-from pyro_attention import predict
-mean = predict(guide, torch.ones(2, 3, {width}), num_samples=2, seed=0).mean
+mean = predict(guide, torch.eye(3, {width})[None], num_samples=2, seed=0).mean
 torch.testing.assert_close(mean, torch.load("expected.pt"))
 """
-    setup = code[made_by] if made_by == 0 else f"import torch\nfrom pyro_attention import *\n{code[made_by]}"
-    subprocess.run([sys.executable, "-c", f"{setup}\n{load}\n{check}"], check=True)
+    imports = "import torch\nfrom pyro_attention import *\n"
+    subprocess.run([sys.executable, "-c", f"{imports}{code[made_by]}\n{load}\n{check}"], check=True)
 
 
 def test_the_family_is_that_of_the_contract_tests():
