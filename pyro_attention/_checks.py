@@ -18,6 +18,7 @@ __all__ = [
     "as_numbers",
     "broadcasts_to",
     "check_boolean_mask",
+    "check_constant",
     "check_device",
     "check_edge_index",
     "check_finite",
@@ -65,6 +66,12 @@ def check_positive(name: str, value: Tensor | float) -> None:
         raise TypeError(f"{name} is {value!r}, expected a positive number, or a tensor where it may be one per head")
     elif not 0 < value < float("inf"):
         raise ValueError(f"{name} is {value}, expected a positive finite number")
+
+
+def check_constant(name: str, value: Tensor | float, remedy: str) -> None:
+    """Raise TypeError where a number asks for a gradient, which would not reach it: its logarithm is kept."""
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise TypeError(f"{name} requires a gradient, which would not reach it, expected a constant; {remedy}")
 
 
 def check_kind(name: str, value: Any, kind: type, example: str) -> None:

@@ -47,7 +47,10 @@ TRACES = ("trace", "_drawn")
 
 
 def is_attention_site(site: Any) -> bool:
-    """Whether a node of a guide's trace, or a message that has passed the guide, is an attention site."""
+    """Whether a node of a guide's trace, or a message that has passed the guide, is an attention site.
+
+    It may be observed: its ``fn`` in the guide's trace is the prior then.
+    """
     return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
 
 

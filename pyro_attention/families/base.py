@@ -44,7 +44,7 @@ import torch
 from pyro.distributions import Distribution
 from torch import Tensor, nn
 
-from pyro_attention._checks import as_numbers, check_positive
+from pyro_attention._checks import as_numbers, check_constant, check_positive
 from pyro_attention.families.log_weights import LogWeights
 from pyro_attention.families.prior import PRIORS
 from pyro_attention.registry import Registry
@@ -112,11 +112,13 @@ class OneParameterFamily(Family):
         learnable: Train it (through its logarithm).
 
     Raises:
+        TypeError: The value requires a gradient, as an ``nn.Parameter`` does; the family makes its own.
         ValueError: The value is not positive, or, at a call at the latest, neither a number nor one per head.
     """
 
     def __init__(self, name: str, value: float | Tensor, *, of: str, learnable: bool) -> None:
         super().__init__()
+        check_constant(name, value, "to train it, pass its value and learnable=True: its logarithm is the parameter")
         check_positive(name, value)
         log_value = torch.as_tensor(value, dtype=torch.get_default_dtype()).log()
         if log_value.dim() > 1:

@@ -14,7 +14,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_attention._guide_runs import is_attention_site
-from pyro_attention.guide import AttentionGuide
+from pyro_attention.guide import AttentionGuide, run_guide
 from pyro_attention.posterior.handlers import AtMean, dropout_mode, seeded, stop_after
 from pyro_attention.posterior.sample_size import SampleSize
 
@@ -191,7 +191,7 @@ def _run(guide: AttentionGuide, args: Any, kwargs: Any, *around: AbstractContext
             stack.enter_context(handler)
         # a run that is stopped returns no trace of its own
         tracer = stack.enter_context(poutine.trace())
-        output = guide.run(*args, **kwargs).output
+        output = run_guide(guide, *args, **kwargs).output
     return tracer.trace, output
 
 

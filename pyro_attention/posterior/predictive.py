@@ -63,7 +63,7 @@ def sample_posterior(
     site once, and nothing behind the last one: many samples of a single site cost little more than two passes.
 
     Args:
-        guide: The guide; its model is run.
+        guide: The guide, with or without handlers around it; its model is run.
         args: Arguments of the model.
         num_samples: Number of samples S.
         noise: What is random: "attention", "dropout", "both", or "none"; whatever the training mode of the modules.
@@ -162,7 +162,7 @@ def predict(
     "both" to split the predictive variance into its sources.
 
     Args:
-        guide: The guide; its model is run and must return a tensor.
+        guide: The guide, with or without handlers around it; its model is run and must return a tensor.
         args: Arguments of the model (without observations).
         num_samples: Number of samples S.
         noise: What is random: "attention", "dropout", "both" or "none"; whatever the training mode of the modules.
