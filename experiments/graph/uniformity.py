@@ -13,7 +13,7 @@ from experiments.graph import train as graph
 from experiments.graph.attention import relative_entropies, uniform_logits
 from experiments.graph.config import EpochOptions, UniformityConfig
 from experiments.graph.model import TrainedGraph
-from experiments.graph.rows import LEGEND, settings
+from experiments.graph.rows import LEGEND, SUMMED_KL, settings
 from experiments.harness.folder import exclusive
 from experiments.harness.options import options_of
 from experiments.harness.sweep import Key, Sweep, Trainings
@@ -46,7 +46,7 @@ def run(config: UniformityConfig) -> dict[str, float]:
     free = ("datasets", "rows", "seeds", "max_epochs")
     sweep = Sweep("experiments.uniformity", config, "studies/uniformity", RESULTS, free=free).open()
     rows = {
-        (dataset, row): options | shared | {"dataset": dataset}
+        (dataset, row): SUMMED_KL | options | shared | {"dataset": dataset}
         for dataset in config.datasets
         for row, options in chosen.items()
     }

@@ -21,10 +21,11 @@ class ELBOModel(nn.Module):
 
     The weights of an example are its own, so the KL is a sum over examples as the likelihood is, and each example
     brings its KL once: by default w is 0.01, and KL_n the mean over its attention weights, of which there may be a
-    million. ``AttentionELBO()`` takes their sum, as the bound on the evidence does. Trainer takes it as its model: it is called with a batch and returns ``loss`` and ``logits``,
-    and where Trainer accumulates gradients it tells N, the labels of all micro batches, in ``num_items_in_batch``; so k
-    of them give the gradient of one batch of k times the size. Without it N is the number of labels of the batch at
-    hand: where a loop, or Lightning, divides by k itself, the same holds for micro batches with as many labels each.
+    million. ``AttentionELBO()`` takes their sum, as the bound on the evidence does. Trainer takes the module as its
+    model: it is called with a batch and returns ``loss`` and ``logits``, and where Trainer accumulates gradients it
+    tells N, the labels of all micro batches, in ``num_items_in_batch``; so k of them give the gradient of one batch of
+    k times the size. Without it N is the number of labels of the batch at hand: where a loop, or Lightning, divides by
+    k itself, the same holds for micro batches with as many labels each. A state dict holds shared parameters once.
 
     Give Trainer ``remove_unused_columns=False``: it cannot see which inputs the model inside takes.
 

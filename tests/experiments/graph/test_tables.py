@@ -47,6 +47,7 @@ def test_table_end_to_end(data: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (data / "pictures" / "bam1.png").read_bytes().startswith(b"\x89PNG")
     one = json.loads((data / "out" / "runs" / "cora-WC-0" / "metrics.json").read_text())
     assert means["cora/WC/test_mean_accuracy"] == one["test_mean_accuracy"]
+    assert "\nkl_scale: total\n" in (data / "out" / "runs" / "cora-WC-0" / "config.yaml").read_text()
 
     # a seed is added; the first one's runs are read, not repeated
     written = (data / "out" / "runs" / "cora-WC-0" / "metrics.json").stat().st_mtime_ns
