@@ -141,7 +141,7 @@ def test_priors_and_families(prior, family):
     inputs = batch()
     expected = classifier()(**inputs).logits
     model = bayesian(classifier(), prior=prior)
-    elbo = None if family.kind != "log_weights" else AttentionELBO(kl_weight=0.01, kl_mean=True)
+    elbo = None if "enumerate" in family.infer else AttentionELBO(kl_weight=0.01, kl_mean=True)
     report = check_model(model, AttentionGuide(model, family), **inputs, elbo=elbo)
     assert report.problems == ()
     with torch.no_grad():
