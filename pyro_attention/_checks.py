@@ -213,13 +213,14 @@ def unregistered_parameters(loss: Tensor, trace: Trace) -> str | None:
     )
 
 
-def parameters_elsewhere(loss: Tensor, module: nn.Module, trace: Trace | None = None) -> str | None:
-    """What is wrong when a loss depends on parameters of other modules than its own; None when nothing is.
+def parameters_elsewhere(loss: Tensor, *parts: Any, trace: Trace | None = None) -> str | None:
+    """What is wrong when a loss depends on parameters of other modules than its parts; None when nothing is.
 
     Param sites of a trace are not missed: SVI trains them.
     """
     leaves = [leaf for leaf in _leaves(loss) if isinstance(leaf, nn.Parameter)]  # an input may need a gradient, too
-    missing = _missing(leaves, [*module.parameters(), *(_param_sites(trace) if trace is not None else ())])
+    own = [parameter for part in parts if isinstance(part, nn.Module) for parameter in part.parameters()]
+    missing = _missing(leaves, [*own, *_param_sites(trace)])
     if not missing:
         return None
     return (
@@ -243,8 +244,9 @@ def _leaves(loss: Tensor) -> list[Tensor]:
     return leaves
 
 
-def _param_sites(trace: Trace) -> list[Tensor]:
-    return [trace.nodes[name]["value"].unconstrained() for name in trace.param_nodes]
+def _param_sites(trace: Trace | None) -> list[Tensor]:
+    sites: list[Any] = [] if trace is None else [trace.nodes[name]["value"] for name in trace.param_nodes]
+    return [site.unconstrained() for site in sites]
 
 
 def _missing(leaves: Iterable[Tensor], known: Iterable[Tensor]) -> list[Tensor]:

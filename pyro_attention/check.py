@@ -17,7 +17,7 @@ from pyro_attention.families.base import Family
 from pyro_attention.guide import AttentionGuide, check_guide
 from pyro_attention.objectives.elbo import AttentionELBO
 from pyro_attention.objectives.enumeration import AlignmentELBO
-from pyro_attention.objectives.module import WholeELBOModule, other_model
+from pyro_attention.objectives.module import other_model
 
 __all__ = ["ModelReport", "SiteReport", "check_model"]
 
@@ -134,7 +134,7 @@ def check_model(
     else:
         problems += _problems(loss, recorder, tracer.trace, svi)
         if not svi:
-            problems += filter(None, [parameters_elsewhere(loss, WholeELBOModule(model, guide, elbo), tracer.trace)])
+            problems += filter(None, [parameters_elsewhere(loss, model, guide, trace=tracer.trace)])
         if isinstance(elbo, AttentionELBO) and recorder.observed:
             problems += filter(None, [elbo.heavy_kl(loss.item())])
         problems += filter(None, [sites_at_prior(poutine.unwrap(guide), recorder.latent.values())])

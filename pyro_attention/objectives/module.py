@@ -58,6 +58,7 @@ class WholeELBOModule(ELBOModule):
     DistributedDataParallel waits for all of them.
     """
 
+    elbo: DifferentiableELBO
     _complete = False  # nothing is missing among the parameters, as the first step has shown
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
