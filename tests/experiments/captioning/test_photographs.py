@@ -8,6 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 from PIL import Image
+from tests.experiments.datasets.hostile.pictures import BAD_PHOTOGRAPHS, write_photograph
 
 from experiments.captioning import data
 from experiments.captioning.data import load_images
@@ -22,7 +23,6 @@ from tests.experiments.captioning.tiny_captions import (
     tiny_options,
     write_flickr8k,
 )
-from tests.experiments.datasets.hostile.pictures import BAD_PHOTOGRAPHS, write_photograph
 
 # an untrained network writes any character, and not every font has it
 pytestmark = pytest.mark.filterwarnings("ignore:Glyph")

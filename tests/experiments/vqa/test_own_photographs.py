@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.experiments.datasets.hostile.pictures import BAD_PHOTOGRAPHS, write_photograph
 
 from experiments.datasets.images.image_features import GridEncoder, Scale, encode
 from experiments.datasets.images.image_files import ImageFile, open_photograph
@@ -17,7 +18,6 @@ from experiments.vqa.ask import ask
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.data import load_questions, own_photograph
 from experiments.vqa.train import run
-from tests.experiments.datasets.hostile.pictures import BAD_PHOTOGRAPHS, write_photograph
 from tests.experiments.datasets.questions.tiny_questions import write_daquar, write_easy_vqa
 from tests.experiments.vqa.tiny_questions import tiny_config
 
