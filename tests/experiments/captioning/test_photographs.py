@@ -22,7 +22,6 @@ from tests.experiments.captioning.tiny_captions import (
     tiny_options,
     write_flickr8k,
 )
-from tests.experiments.datasets.hostile.pictures import BAD_PHOTOGRAPHS, write_photograph
 
 # an untrained network writes any character, and not every font has it
 pytestmark = pytest.mark.filterwarnings("ignore:Glyph")
@@ -111,12 +110,11 @@ def test_pictures_have_the_shape_of_the_photograph(described):
     torch.testing.assert_close(own.regions, encode(colour_encoder(None), torch.zeros(1, 3, 64, 64)))
 
 
-@pytest.mark.parametrize(("content", "message"), BAD_PHOTOGRAPHS.values(), ids=BAD_PHOTOGRAPHS)
-def test_bad_photographs_of_ones_own(content, message, tmp_path, capsys):
+def test_a_bad_photograph_of_ones_own(tmp_path, capsys):
     (tmp_path / "config.yaml").write_text("dataset: flickr8k\n")
-    photo = write_photograph(tmp_path, content)
-    assert command_line("show", tmp_path, "--photo", photo) == 1
-    assert_one_line(capsys, message)
+    (tmp_path / "a.jpg").write_bytes(b"text")
+    assert command_line("show", tmp_path, "--photo", tmp_path / "a.jpg") == 1
+    assert_one_line(capsys, "a.jpg cannot be read")
 
 
 def weights_of_another(path):

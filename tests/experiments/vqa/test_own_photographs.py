@@ -17,7 +17,6 @@ from experiments.vqa.ask import ask
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.data import load_questions, own_photograph
 from experiments.vqa.train import run
-from tests.experiments.datasets.hostile.pictures import BAD_PHOTOGRAPHS, write_photograph
 from tests.experiments.datasets.questions.tiny_questions import write_daquar, write_easy_vqa
 from tests.experiments.vqa.tiny_questions import tiny_config
 
@@ -117,11 +116,10 @@ def asked(folder, photo, capsys):
     return line
 
 
-@pytest.mark.parametrize(("content", "message"), BAD_PHOTOGRAPHS.values(), ids=BAD_PHOTOGRAPHS)
-def test_bad_photographs(content, message, easy, tmp_path, capsys):
-    photo = write_photograph(tmp_path, content)
-    line = asked(easy, photo, capsys)
-    assert message in line
+def test_a_bad_photograph(easy, tmp_path, capsys):
+    (tmp_path / "a.jpg").write_bytes(b"text")
+    line = asked(easy, tmp_path / "a.jpg", capsys)
+    assert "a.jpg cannot be read" in line
     assert "--skip-bad" not in line
 
 
