@@ -131,7 +131,7 @@ def test_every_reader(folder, name):
     refused(folder / name, b"\xff" * 99, read)
     (folder / name).unlink()
     if name != "list.json":  # that of a data set says where it comes from
-        with pytest.raises(DamagedFileError, match="No such file"):
+        with pytest.raises(DamagedFileError, match=f"{name} is missing, expected"):
             read(folder / name)
 
 
