@@ -60,14 +60,6 @@ def test_files_of_one_s_own(root, tmp_path):
         load_headlines(data_root=root, files={"train": tmp_path / "nowhere.jsonl"})
 
 
-@pytest.mark.parametrize("split", ["test"])
-def test_a_missing_file(root, split):
-    (root / FILES[split]).unlink()
-    name = re.escape(FILES[split].removesuffix(".gz"))
-    with pytest.raises(FileNotFoundError, match=rf"{name} is missing; expected .*not fetched.*data_root"):
-        load_headlines(data_root=root)
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
