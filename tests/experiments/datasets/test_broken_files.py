@@ -62,7 +62,8 @@ def archive():
     return file.getvalue()
 
 
-RUN = {"epoch": 0, "state_dict": {"w": torch.zeros(2)}, "callbacks": {}, "optimizer_states": []}
+CALLBACKS = {name: {} for name in ("EarlyStopping", "History", "RandomState")}
+RUN = {"epoch": 0, "state_dict": {"w": torch.zeros(2)}, "callbacks": CALLBACKS, "optimizer_states": [{}]}
 LISTED = {"dataset": "coco", "images": [{"filename": "a.jpg", "split": "val", "sentences": [{"raw": "a cat"}]}]}
 ASKED = {"id": "q", "question": "who?", "answers": [{"text": "Ada", "answer_start": 3}]}
 ARTICLE = {"title": "Ada", "paragraphs": [{"context": "So Ada wrote it.", "qas": [ASKED]}]}
