@@ -5,11 +5,10 @@ from typing import IO, Any
 
 import pytest
 import torch
-from experiments.report.page import update_section
 from matplotlib.figure import Figure
 
 from experiments import files
-from experiments.files import UserError, drawn_here, locked, read_json, write_atomic
+from experiments.files import UserError, drawn_here, locked, write_atomic
 from experiments.report.figures import save
 from tests.experiments.harness.second_process import second_process
 
@@ -39,7 +38,6 @@ with locked(Path(sys.argv[1])):
 WRITES_SECTIONS = """
 import sys
 from pathlib import Path
-from experiments.report.page import update_section
 
 print("ready", flush=True)
 sys.stdin.readline()
@@ -213,24 +211,3 @@ def test_pictures_of_somebody_else_s_are_not_written_over(tmp_path: Path, kind: 
     with pytest.raises(UserError, match=f"{path} exists and was not drawn by these scripts"):
         save(Figure((1, 1)), path)
     assert path.read_bytes() == before
-
-
-# reading
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b"null"])
-def test_damaged_json_is_named_with_a_remedy(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "metrics.json"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=f"^{path} .*; remove it$"):
-        read_json(path, "remove it")
-
-
-def test_json_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("experiments.files.MOST_JSON_BYTES", 10)
-    path = tmp_path / "metrics.json"
-    path.write_text('{"a": 1}')
-    assert read_json(path, "remove it") == {"a": 1}
-    path.write_text('{"a": 10000}')
-    with pytest.raises(ValueError, match="has 12 bytes, expected 10 at most"):
-        read_json(path, "remove it")

