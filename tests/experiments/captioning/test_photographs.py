@@ -8,7 +8,6 @@ import pytest
 import safetensors.torch
 import torch
 from PIL import Image
-from tests.experiments.datasets.hostile.pictures import BAD_PHOTOGRAPHS, write_photograph
 
 from experiments.captioning import data
 from experiments.captioning.data import load_images

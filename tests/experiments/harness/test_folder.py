@@ -116,6 +116,14 @@ def test_overwrite_leaves_what_a_symbolic_link_points_to(finished: Path, tmp_pat
     assert names(tmp_path / "target") == before
 
 
+@pytest.mark.parametrize("mine", [set(), {"notes.txt"}])
+def test_overwrite_in_a_new_folder_or_beside_other_files(tmp_path: Path, mine: set[str]) -> None:
+    for name in mine:
+        (tmp_path / name).write_text("mine")
+    overwrite(tmp_path if mine else tmp_path / "new")
+    assert names(tmp_path if mine else tmp_path / "new") == {"config.yaml", *mine}
+
+
 @pytest.mark.parametrize(("name", "options"), [("report.html", Options()), ("metrics.json", Options(resume=True))])
 def test_results_without_a_configuration_are_not_written_over(tmp_path: Path, name: str, options: Options) -> None:
     (tmp_path / name).write_text("mine")
@@ -237,3 +245,8 @@ def test_damaged_environment(finished: Path, content: str) -> None:
     (finished / "environment.json").write_text(content)
     with pytest.raises(UserError, match=rf"^{finished / 'environment.json'} .*; remove the folder"):
         hardware([finished])
+
+
+def test_saved_options_are_plain(finished: Path) -> None:
+    assert saved_options(finished) == yaml.safe_load((finished / "config.yaml").read_text())
+    assert not {"resume", "overwrite"} & saved_options(finished).keys()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.experiments.datasets.hostile.pictures import BAD_PHOTOGRAPHS, write_photograph
 
 from experiments.datasets.images.image_features import GridEncoder, Scale, encode
 from experiments.datasets.images.image_files import ImageFile, open_photograph
