@@ -35,15 +35,6 @@ with locked(Path(sys.argv[1])):
     print("holds", flush=True)
     sys.stdin.readline()
 """
-WRITES_SECTIONS = """
-import sys
-from pathlib import Path
-
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(100):
-    update_section(Path(sys.argv[1]), f"theirs-{number}", "text")
-"""
 
 
 def failing(*arguments: Any) -> Any:
@@ -154,36 +145,6 @@ def test_lock_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="below cannot be written: "), locked(tmp_path / "file" / "below"):
         pass
-
-
-def test_no_section_is_lost_when_two_processes_write_the_page(tmp_path: Path) -> None:
-    page = tmp_path / "RESULTS.md"
-    with second_process(WRITES_SECTIONS, page) as other:
-        assert other.stdin is not None
-        other.stdin.write("go on\n")
-        other.stdin.flush()
-        for number in range(100):
-            update_section(page, f"ours-{number}", "text")
-    assert other.returncode == 0
-    found = {line.split()[2] for line in page.read_text().splitlines() if line.startswith("<!-- begin")}
-    assert found == {f"{whose}-{number}" for whose in ("ours", "theirs") for number in range(100)}
-
-
-def test_page_behind_a_symbolic_link(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    link = tmp_path / "RESULTS.md"
-    link.symlink_to(tmp_path / "there" / "page.md")
-    update_section(link, "a", "text")
-    assert link.is_symlink()
-    assert "text" in (tmp_path / "there" / "page.md").read_text()
-
-
-def test_page_that_is_none(tmp_path: Path) -> None:
-    page = tmp_path / "picture"
-    page.write_bytes(b"\xff\x00")
-    with pytest.raises(UserError, match=f"{page} cannot be read as a page"):
-        update_section(page, "a", "text")
-    assert page.read_bytes() == b"\xff\x00"
 
 
 # files of somebody else's
