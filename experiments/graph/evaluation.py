@@ -128,14 +128,10 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
         metrics["other_class_attention"] = others
     metrics |= {f"uniform_{name}": value for name, value in _quality(uniform_logits(trained), data).items()}
     best = fitted.history[fitted.best_epoch]
-    shares = hybrid_weights(trained.model)
-    hybrid: dict[str, float] = {f"hybrid_{site}": share.mean().item() for site, share in shares.items()}
-    metrics |= {
-        **{name: best[name] for name in ("val_accuracy", "val_roc_auc", "val_loss") if name in best},
-        **_kl_and_gradient(trained),
-        "attention_entropy": fmean(layer.mean().item() for layer in relative_entropies(weights, trained.graph)),
-        **hybrid,
-    }
+    metrics |= {name: best[name] for name in ("val_accuracy", "val_roc_auc", "val_loss") if name in best}
+    metrics |= {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()}
+    metrics |= _kl_and_gradient(trained)
+    metrics["attention_entropy"] = fmean(layer.mean().item() for layer in relative_entropies(weights, trained.graph))
     return metrics, samples["mean"][0]
 
 
