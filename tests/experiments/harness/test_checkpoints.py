@@ -72,7 +72,7 @@ BOTH = {
 RUN = {
     "no fit loop": changed("loops", "fit_loop"),
     "random state a string": changed("callbacks", "RandomState", "torch", to="text"),
-    "moment missing": changed("optimizer_states", 0, "state", 0, "exp_avg"),
+    "optimizer missing": changed("optimizer_states", 0),
 }
 
 
