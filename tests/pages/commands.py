@@ -240,7 +240,7 @@ CHAINS: dict[str, list[Step]] = {
         Step("python -m experiments.pretrain_table --dataset english --sentences 20000 --max-epochs 6 "
              "--finetune-epochs 3", PRETRAINING, PRETRAINING_FILES),
     ],
-    "where it helps": [Step("python -m experiments.report", "", (), ("where_it_helps.md",))],
+    "where it helps": [Step("python -m experiments.pages", "", (), ("where_it_helps.md",))],
     "glue": [
         Step(f"{FINETUNE} glue rte --model FOLDER --guide weibull --data-root DIR --precision bf16-mixed --out RUN",
              BERT, run_files("RUN")),
