@@ -150,7 +150,7 @@ def _answer_scores(arrays: Arrays, kind: str, metric: str) -> NDArray[np.float64
 def at_the_mean(finished: Finished) -> Part:
     """The numbers that rows are compared by, with attention at its mean, of all trainings."""
     found = [
-        {"row": row}
+        Row(row=row)
         | {
             f"{level} {column.name}".strip(): replace(column, metric=column.metric.format(kind="mean")).cell(
                 finished.runs(row, level)

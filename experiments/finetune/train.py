@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from experiments.finetune.config import FineTuneOptions, GlueConfig
+from experiments.finetune.config import GlueConfig, QaConfig
 from experiments.finetune.data import EncodedPairs, EncodedTexts, load_texts
 from experiments.finetune.evaluation import definitions, evaluate, kinds, outputs_of, save_predictions
 from experiments.finetune.model import FineTuned, Tuned, build
@@ -18,7 +18,7 @@ from experiments.run import Task, run_and_show
 
 __all__ = ["FineTuneTask", "GlueTask", "train"]
 
-Config = TypeVar("Config", bound=FineTuneOptions)
+Config = TypeVar("Config", bound=GlueConfig | QaConfig)
 Texts = TypeVar("Texts", bound=EncodedTexts[Any])
 Network = TypeVar("Network", bound=Tuned[Any, Any])
 
