@@ -18,6 +18,7 @@ from experiments.harness.folder import exclusive, open_run
 from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
+from experiments.harness.sweep import to_continue
 from experiments.harness.words import expected_one_of
 from experiments.report.columns import Cell, Column, Row, Runs
 from experiments.report.figures import save
@@ -275,7 +276,8 @@ def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
     open_run(folder, options, free=("seeds", "rows", "changes"))
     configs = _configs(study, options, folder)
     metrics = run_all(
-        _Run(study.task), configs, workers=options.workers, cluster=options.cluster, progress=options.progress,
+        _Run(study.task), {key: to_continue(config) for key, config in configs.items()},
+        workers=options.workers, cluster=options.cluster, progress=options.progress,
         describe=lambda key, _: ", ".join(str(part) for part in key if part != ""),
     )  # fmt: skip
     pictures = folder / "figures" if results is None else results / "pictures"
