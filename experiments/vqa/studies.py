@@ -107,8 +107,8 @@ SHARES = Block(
 _TRAINED = (
     "Width {config.hidden}, depth {config.layers}, {config.heads} heads, dropout {config.dropout:g}, Adam with "
     "learning rate {config.learning_rate:g}, halved on a plateau, batches of {config.batch_size}, at most "
-    "{config.max_epochs} epochs, patience {config.patience} on the validation loss. The paper's numbers are of VQA-v2 and of "
-    "another network, and stand here for the order of the rows alone"
+    "{config.max_epochs} epochs, patience {config.patience} on the validation loss. The paper's numbers are of VQA-v2 "
+    "and of another network, and stand here for the order of the rows alone"
 )
 
 
@@ -181,11 +181,11 @@ def _mcan(dataset: str, **options: Any) -> Study:
         title=f"Bayesian Attention Modules, Table 2: MCAN on {dataset}",
         about=ABOUT,
         text=f"{LEGEND} Every attention of MCAN is random. Noise is Gaussian, on the regions, in units of the "
-        'standard deviation; rows "features' in noise" are trained with noise of .5, the others have it at test time alone. '
-        "Attention at its posterior mean, no dropout. Question only: soft, trained and tested with all regions blank. "
-        f"{_TRAINED}: accuracy clean / noisy; PAvPU clean / noisy. KL weight 1e-5, scale .1, concentration 100: chosen "
-        "on validation questions about digits (search vqa-digits), where fixed priors take the setting of contextual "
-        "ones.",
+        "features' standard deviation; rows that are named so are trained with noise of .5, the others have it at test "
+        "time alone. Attention at its posterior mean, no dropout. Question only: soft, trained and tested with all "
+        f"regions blank. {_TRAINED}: accuracy clean / noisy; PAvPU clean / noisy. KL weight 1e-5, scale .1, "
+        "concentration 100: chosen on validation questions about digits (search vqa-digits), where fixed priors take "
+        "the setting of contextual ones.",
         task=TASK,
         rows={
             **POSTERIORS,
