@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ from experiments.nmt.config import TranslationConfig
 from experiments.pretrain import finetune as sst2
 from experiments.pretrain import train as pretrain
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
-from experiments.vqa import train as vqa
+from experiments.run import run
 from experiments.vqa.config import VQAConfig
+from experiments.vqa.train import VQATask
 from tests.experiments.captioning import tiny_captions
 from tests.experiments.finetune.tiny_glue import write_bert, write_glue
 from tests.experiments.finetune.tiny_squad import write_squad
@@ -113,7 +115,9 @@ SCRIPTS = {
     "nmt": Script(TranslationConfig, nmt.run, _nmt),
     "captioning": Script(CaptioningConfig, captioning.run, lambda _: tiny_captions.TINY | {"guide": "weibull"}),
     "headlines": Script(HeadlineConfig, headlines.run, _headlines),
-    "vqa": Script(VQAConfig, vqa.run, lambda _: tiny_questions.TINY | {"guide": "weibull", "test_noise": (0.0,)}),
+    "vqa": Script(
+        VQAConfig, partial(run, VQATask()), lambda _: tiny_questions.TINY | {"guide": "weibull", "test_noise": (0.0,)}
+    ),
     "pretrain": Script(PretrainConfig, pretrain.run, lambda _: TEXT | {"guide": "weibull", "normalizer": "hybrid"}),
     "sst2": Script(FinetuneConfig, sst2.run, _sst2),
     "glue": Script(GlueConfig, glue.run, _glue),

@@ -46,6 +46,7 @@ def comparison_files(task: str) -> tuple[str, ...]:
 # one training at a time, of the first seed; the section of RESULTS.md goes into a page of its own
 SWEEP = "--seeds 1 --workers 1 --no-progress --results page.md"
 PAGE = ("page.md", "runs/*/*/metrics.json", "runs/*/*/report.html")
+STUDY = "--seeds 1 --workers 1 --no-progress --results results"
 TRAINING = "--max-epochs 1 --num-samples 2 --no-progress"
 TEXT = f"{TRAINING} --vocabulary 300 --embedding 8 --hidden 8 --layers 1 --batch-size 8 --beam 2"
 CAPTIONS = f"{TRAINING} --vocabulary 300 --embedding 8 --hidden 8 --batch-size 8 --beam 2"
@@ -76,6 +77,11 @@ def table(line: str, more: str, *leaves: str) -> Step:
     return Step(line, f"{SWEEP} {more}", (*PAGE, *leaves))
 
 
+def study(line: str, more: str) -> Step:
+    """A study that trains many networks and publishes their numbers."""
+    return Step(line, f"{STUDY} {more}", ("results/*.json", "runs/*/*/metrics.json", "runs/*/*/report.html"))
+
+
 CHAINS: dict[str, list[Step]] = {
     # comparisons
     "make demo": [
@@ -102,7 +108,8 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{COMPARE_LINE} --task graph", f"{SWEEP} --max-epochs 1 --num-samples 2", comparison_files("digits")),
     ],
     "compare vqa": [
-        Step(f"{COMPARE_LINE} --task vqa", f"{SWEEP} {QUESTIONS} --pictures 1", comparison_files("vqa-digits")),
+        Step(f"{VQA} table compare", f"{STUDY} {QUESTIONS}",
+             tuple(f"runs/table/compare*/{name}" for name in ("metrics.json", "report.html", "figures/WC-*.png"))),
     ],
     # translation
     "own aligner": [
@@ -165,18 +172,19 @@ CHAINS: dict[str, list[Step]] = {
         Step(QUESTIONS_TRAIN, f"{QUESTIONS} --no-progress --dataset daquar --encoder-epochs 1", drawn("RUN")),
         Step(f'{VQA} ask RUN "what is on the desk" --photo my.jpg', "", ("RUN/figures/asked.png",), ("probability",)),
     ],
-    "vqa table": [table(f"{VQA} table", f"{QUESTIONS} --blocks [dn]")],
-    "vqa table digits": [table(f"{VQA} table --dataset digits", f"{QUESTIONS} --rows [soft,marginal,softmax]")],
+    "vqa table digits": [study(f"{VQA} table vqa-digits", f"{QUESTIONS} --rows [soft,WC]")],
     "vqa table easy_vqa": [
-        table(f"""{VQA} table --dataset easy_vqa --blocks '["bam", "va"]'""",
-              f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
+        study(f"{VQA} table vqa-easy_vqa", f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
+        study(f"{VQA} table vqa-alignments-easy_vqa", f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
     ],
     "vqa table daquar": [
-        table(f"""{VQA} table --dataset daquar --blocks '["bam"]' --rows '["soft", "question only"]'""",
-              f"{QUESTIONS} --encoder-epochs 1"),
+        study(f"""{VQA} table vqa-daquar --rows '["soft", "question only"]'""",
+              f"{QUESTIONS} --encoder own --encoder-epochs 1"),
     ],
-    "vqa search": [table(f"{VQA} search", QUESTIONS)],
-    "vqa studies": [table(f"{VQA} studies", f"{QUESTIONS} --shares [1.0]")],
+    "vqa alignments": [study(f"{VQA} table vqa-alignments-digits", f"{QUESTIONS} --rows [soft,marginal]")],
+    "vqa views": [study(f"{VQA} table vqa-views-digits", QUESTIONS)],
+    "vqa search": [study(f"{VQA} search vqa-digits", QUESTIONS)],
+    "vqa studies": [study(f"{VQA} table vqa-studies-digits", f"{QUESTIONS} --levels ['1']")],
     # graphs
     "cora": [
         Step("python -m experiments.graph --dataset cora --guide weibull --prior contextual --out runs/cora",
