@@ -46,7 +46,8 @@ def comparison_files(task: str) -> tuple[str, ...]:
 # one training at a time, of the first seed; the section of RESULTS.md goes into a page of its own
 SWEEP = "--seeds 1 --workers 1 --no-progress --results page.md"
 PAGE = ("page.md", "runs/*/*/metrics.json", "runs/*/*/report.html")
-STUDY = "--seeds 1 --workers 1 --no-progress --results results"
+COMPARISON = "--seeds 1 --workers 1 --no-progress"
+STUDY = f"{COMPARISON} --results results"
 TRAINING = "--max-epochs 1 --num-samples 2 --no-progress"
 TEXT = f"{TRAINING} --vocabulary 300 --embedding 8 --hidden 8 --layers 1 --batch-size 8 --beam 2"
 CAPTIONS = f"{TRAINING} --vocabulary 300 --embedding 8 --hidden 8 --batch-size 8 --beam 2"
@@ -108,7 +109,7 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{COMPARE_LINE} --task graph", f"{SWEEP} --max-epochs 1 --num-samples 2", comparison_files("digits")),
     ],
     "compare vqa": [
-        Step(f"{VQA} table compare", f"{STUDY} {QUESTIONS}",
+        Step(f"{VQA} table compare", f"{COMPARISON} {QUESTIONS}",
              tuple(f"runs/table/compare*/{name}" for name in ("metrics.json", "report.html", "figures/WC-*.png"))),
     ],
     # translation
@@ -184,7 +185,7 @@ CHAINS: dict[str, list[Step]] = {
     "vqa alignments": [study(f"{VQA} table vqa-alignments-digits", f"{QUESTIONS} --rows [soft,marginal]")],
     "vqa views": [study(f"{VQA} table vqa-views-digits", QUESTIONS)],
     "vqa search": [study(f"{VQA} search vqa-digits", QUESTIONS)],
-    "vqa studies": [study(f"{VQA} table vqa-studies-digits", f"{QUESTIONS} --levels ['1']")],
+    "vqa studies": [study(f"{VQA} table vqa-studies-digits", f"{QUESTIONS} --levels '[\"1\"]'")],
     # graphs
     "cora": [
         Step("python -m experiments.graph --dataset cora --guide weibull --prior contextual --out runs/cora",
