@@ -11,6 +11,7 @@ import mathml  # noqa: E402
 import matplotlib  # noqa: E402
 
 import pyro_attention  # noqa: E402
+from experiments.report.__main__ import write_tables  # noqa: E402
 
 matplotlib.use("agg")
 
@@ -76,6 +77,7 @@ sphinx_gallery_conf = {
 
 
 def setup(app: object) -> None:
-    """Write the pages of the reference and add the renderer of formulas."""
+    """Write the pages of the reference and of the tables, and add the renderer of formulas."""
     api_pages.write(HERE / "api")
+    write_tables(HERE / "results" / "tables")
     mathml.add_to(app)

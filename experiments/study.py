@@ -251,7 +251,7 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
         for name in tried
     ]
     text = (
-        f"Means over {study.seeds} seeds, which are none of the table's, on validation data. Best: the largest "
+        f"Means over {len(finished.seeds)} seeds, which are none of the table's, on validation data. Best: the largest "
         f"or smallest {study.quality[0].name}, of equals that by {study.quality[-1].name}; rows of the table have it."
     )
     title, name = f"Settings tried: {study.title}", f"search-{finished.name}"

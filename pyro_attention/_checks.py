@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ __all__ = [
     "as_numbers",
     "broadcasts_to",
     "check_boolean_mask",
+    "check_constant",
     "check_device",
     "check_edge_index",
     "check_finite",
@@ -25,6 +27,7 @@ __all__ = [
     "check_pairs",
     "check_per_key",
     "check_positive",
+    "check_repetition",
     "check_scores",
     "kind_of",
     "unregistered_parameters",
@@ -49,6 +52,8 @@ def as_numbers(value: Tensor) -> Any:
 
 def check_positive(name: str, value: Tensor | float) -> None:
     """Raise ValueError unless every entry is positive and finite."""
+    if torch.compiler.is_exporting():  # tensors have no numbers then
+        return
     if isinstance(value, Tensor):
         value = whole(value)
         if value.numel() == 1 and 0 < value.item() < float("inf"):  # in a fraction of the time of the steps below
@@ -57,8 +62,16 @@ def check_positive(name: str, value: Tensor | float) -> None:
         if not good.all():
             worst = value[~good].flatten()[0].item()
             raise ValueError(f"{name} has an entry {worst}, expected positive finite numbers")
+    elif not isinstance(value, Real):
+        raise TypeError(f"{name} is {value!r}, expected a positive number, or a tensor where it may be one per head")
     elif not 0 < value < float("inf"):
         raise ValueError(f"{name} is {value}, expected a positive finite number")
+
+
+def check_constant(name: str, value: Tensor | float, remedy: str) -> None:
+    """Raise TypeError where a number asks for a gradient, which would not reach it: its logarithm is kept."""
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise TypeError(f"{name} requires a gradient, which would not reach it, expected a constant; {remedy}")
 
 
 def check_kind(name: str, value: Any, kind: type, example: str) -> None:
@@ -79,6 +92,8 @@ def check_finite(
     owner: str, value: Tensor, *, name: str = "entries", remedy: str = "look for NaN in the inputs or the parameters"
 ) -> None:
     """Raise ValueError unless every entry is a finite number."""
+    if torch.compiler.is_exporting():  # tensors have no numbers then
+        return
     # one pass; only a sum that is not finite calls for a closer look
     if not value.sum().isfinite() and not value.isfinite().all():
         count = f"{(~value.isfinite()).sum().item()} of {value.numel()}"
@@ -86,10 +101,17 @@ def check_finite(
 
 
 class PlateCheck(Messenger):
-    """Innermost handler: after all plates have spoken, every batch dimension of the site must lie in one."""
+    """Innermost handler: after all handlers have spoken, every batch dimension must be a plate's or of enumeration.
+
+    What the plates make of the batch shape is left to :func:`check_repetition`, as a guide knows which are the model's.
+    """
+
+    def _pyro_sample(self, msg: Any) -> None:
+        msg["infer"]["batch_dims"] = len(msg["fn"].batch_shape)
 
     def _pyro_post_sample(self, msg: Any) -> None:
         plated = {frame.dim for frame in msg["cond_indep_stack"] if frame.vectorized}
+        plated.update(msg["infer"].get("_dim_to_id", ()))
         shape = tuple(msg["fn"].batch_shape)
         missing = [dim for dim in range(-len(shape), 0) if shape[dim] > 1 and dim not in plated]
         if missing:
@@ -99,10 +121,25 @@ class PlateCheck(Messenger):
             )
 
 
+def check_repetition(msg: Any) -> None:
+    """Raise ValueError when a plate of the model repeats an attention site, as it does where heads were forgotten."""
+    dims = msg["infer"].pop("batch_dims", None)
+    for frame in msg["cond_indep_stack"]:
+        if dims is not None and frame.vectorized and frame.size > 1 and -frame.dim > dims:
+            head_dim = msg["fn"].layout.head_dim
+            raise ValueError(
+                f"site '{msg['name']}': its scores have no dimension for plate '{frame.name}' of size {frame.size}; if "
+                f"that of the heads is missing, add it to scores, values and keys (.unsqueeze({head_dim})); if all of "
+                f"the plate share their scores, give these a dimension of size 1 at the left (.unsqueeze(0))"
+            )
+
+
 def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:
     """Raise unless attention scores are finite floating-point numbers of a forward pass."""
     if not scores.is_floating_point():
         raise TypeError(f"site '{site}': {name} have dtype {scores.dtype}, expected floating point")
+    if torch.compiler.is_exporting():  # a backward pass cannot be asked for then
+        return
     if torch._C._current_graph_task_id() != -1:
         raise RuntimeError(
             f"site '{site}' is recomputed during backward, where no guide is active; checkpoint only the deterministic "
@@ -177,7 +214,7 @@ def check_pairs(
 
 
 def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) -> None:
-    """Raise TypeError or ValueError unless ``edge_index`` is int64 ``[2, E]`` with indices in range."""
+    """Raise TypeError or ValueError unless ``edge_index`` is int64 or int32 ``[2, E]`` with indices in range."""
     if edge_index.layout != torch.strided:
         raise ValueError(
             f"edge_index is a sparse matrix ({edge_index.layout}), expected the indices [2, edges]; of PyG's adj_t, "
@@ -185,9 +222,9 @@ def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) 
         )
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}, expected [2, edges]")
-    if edge_index.dtype != torch.int64:
+    if edge_index.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"edge_index has dtype {edge_index.dtype}, expected torch.int64; convert it with .long()")
-    if edge_index.size(1) == 0:
+    if torch.compiler.is_exporting() or edge_index.size(1) == 0:  # there are no numbers to look at
         return
     if whole(edge_index) is not edge_index:
         raise ValueError("edge_index is mapped over by torch.func.vmap, expected the same edges for every entry")
@@ -217,6 +254,7 @@ def unregistered_parameters(loss: Tensor, trace: Trace) -> str | None:
     shapes = ", ".join(str(tuple(leaf.shape)) for leaf in missing[:5])
     return (
         f"{len(missing)} of {len(leaves)} parameters (shapes {shapes}) need gradients but are no param sites, so SVI "
-        f"would not train them; make the model a PyroModule or call pyro.module('net', net) inside it, or train "
-        f"AttentionELBO()(model, guide) with a torch optimiser"
+        f"would not train them; make the model a PyroModule or call pyro.module('net', net) inside it, call "
+        f"pyro.clear_param_store() first where another model or guide was trained in this process (their names "
+        f"clash), or train AttentionELBO()(model, guide) with a torch optimiser"
     )

@@ -47,7 +47,10 @@ TRACES = ("trace", "_drawn")
 
 
 def is_attention_site(site: Any) -> bool:
-    """Whether a node of a guide's trace, or a message that has passed the guide, is an attention site."""
+    """Whether a node of a guide's trace, or a message that has passed the guide, is an attention site.
+
+    It may be observed: its ``fn`` in the guide's trace is the prior then.
+    """
     return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
 
 
@@ -78,8 +81,8 @@ def warn_of_priors(messenger: Any, guide_trace: Any) -> None:
 
 def sites_at_prior(messenger: Any, sites: Iterable[Any]) -> str | None:
     """What is to be said of latent sites that keep their prior without having been told to; None when none does."""
-    # an AttentionGuide says so in "infer"
-    at_prior = [site["name"] for site in sites if site["infer"].get("keeps_prior")]
+    # an AttentionGuide says so in "infer"; what is enumerated is summed out
+    at_prior = [s["name"] for s in sites if s["infer"].get("keeps_prior") and "_enumerate_dim" not in s["infer"]]
     kept = [name for name in at_prior if not messenger.keeps_prior(name)]
     if not kept:
         return None

@@ -115,8 +115,7 @@ def check_model(
         ((1, 2, 3), ('the model observes nothing: no sample site has obs=, so the loss holds no likelihood',))
     """
     if elbo is None:
-        check_guide(guide)
-        families = [family for family in guide.families if isinstance(family, Family)]
+        families = [family for family in check_guide(guide).families if isinstance(family, Family)]
         elbo = AlignmentELBO() if any("enumerate" in family.infer for family in families) else AttentionELBO()
     recorder = _Recorder()
     problems: list[str] = []
@@ -159,19 +158,21 @@ def _site_reports(recorder: _Recorder, loss: Tensor | None, kl: dict[str, Tensor
 
 
 class _Recorder(poutine.messenger.Messenger):
-    """Keeps prior and posterior of every attention site; stands outside the guide."""
+    """Keeps every latent site, with prior and posterior of those of attention; stands outside the guide."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sites: dict[str, tuple[Any, Any]] = {}
-        self.latent: dict[str, Any] = {}  # name and infer of every latent site
+        self.latent: dict[str, Any] = {}  # messages of latent sites, which the guide completes later
         self.observed = False
 
+    @property
+    def sites(self) -> dict[str, tuple[Any, Any]]:
+        attention = filter(is_attention_site, self.latent.values())
+        return {site["name"]: (site["infer"]["prior"], site["fn"]) for site in attention}
+
     def _pyro_post_sample(self, msg: Any) -> None:
-        if is_attention_site(msg):
-            self.sites[msg["name"]] = (msg["infer"]["prior"], msg["fn"])
         if not msg["is_observed"]:
-            self.latent[msg["name"]] = {"name": msg["name"], "infer": msg["infer"]}
+            self.latent[msg["name"]] = msg
         self.observed |= msg["is_observed"] and msg["infer"].get("_deterministic") is None
 
 

@@ -9,19 +9,23 @@ from typing import Any
 from pyro import poutine
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn.module import PyroModule, pyro_method
+from pyro.poutine import runtime
+from pyro.poutine.do_messenger import DoMessenger
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.reparam_messenger import ReparamMessenger
+from pyro.poutine.runtime import _ENUM_ALLOCATOR
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import nn
 
-from pyro_attention._checks import check_kind
+from pyro_attention._checks import check_kind, check_repetition
 from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, is_attention_site
 from pyro_attention.families.base import Family
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.site_names import name_model_sites
 
-__all__ = ["AttentionGuide", "check_guide"]
+__all__ = ["AttentionGuide", "check_guide", "run_guide"]
 
 
 class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
@@ -29,7 +33,10 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     The guide runs the model once and yields both traces, so Pyro's ELBOs need one forward pass. Handlers belong around
     the guide or inside the model; around the ``model`` argument of an ELBO they are ignored, as for every Pyro
-    messenger guide.
+    messenger guide. ``poutine.do`` and ``poutine.reparam`` belong inside. A trace of the guide holds the observations,
+    too; for Pyro's ``Importance`` hide them: ``poutine.block(guide, hide_fn=lambda site: site["is_observed"])``.
+
+    The state dict holds the families and ``rest``; the network belongs to the model.
 
     The posterior of a site reads the scores that the model computes there, so it depends on the inputs of the model and
     on the weights sampled at earlier sites of the run, but not on the observations, unless by :class:`Amortised`.
@@ -54,7 +61,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         TypeError: A family is no :class:`Family`, ``rest`` cannot be called, or ``keep_prior`` is a string.
         ValueError: No patterns at all; at a call: a site no pattern matches, a pattern that matches no site, a family
             of another kind than the prior, a model without attention sites, or a site of ``rest`` that is observed, an
-            attention site or unknown in the model; two calls of attention under one name.
+            attention site or unknown in the model; two calls of attention under one name; ``poutine.do`` or
+            ``poutine.reparam`` around the guide.
 
     Example:
         >>> import pyro, torch
@@ -103,24 +111,19 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
     @pyro_method
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Run the model once under the posterior; returns the value of every sample site of the model."""
+        _check_handlers_around()
         name_model_sites(self.model)
         self._drawn = Trace() if self.rest is None else poutine.trace(self.rest).get_trace(*args, **kwargs)
+        dims = [(site.get("infer") or {}).get("_enumerate_dim") for site in self._drawn.nodes.values()]
+        for dim in filter(None, dims):  # steps of a Markov chain share them, and would leave them to the model
+            _ENUM_ALLOCATOR.next_available_dim = min(_ENUM_ALLOCATOR.next_available_dim, dim - 1)
         values: dict[str, Any] = super().__call__(*args, **kwargs)
         self._check_sites()
         return values
 
     def run(self, *args: Any, **kwargs: Any) -> GuideRun:
         """Run the model once under the posterior, with the errors of a call; the guide itself keeps nothing of it."""
-        model = self.model
-        outputs: list[Any] = []  # Pyro's own call throws the output away
-        name_model_sites(model)
-        self._model = (_without_output(model, outputs.append),)
-        try:
-            self(*args, **kwargs)
-            return GuideRun(outputs[0], self.trace)
-        finally:
-            self._model = (model,)
-            forget_traces(self)
+        return run_guide(self, *args, **kwargs)
 
     def family(self, name: str) -> Family:
         """The family of an attention site; ValueError when no pattern matches its name."""
@@ -139,9 +142,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if not isinstance(prior, AttentionDistribution):
             return prior
         family = self.family(name)
-        if family.kind != prior.kind:
-            seen = f"its prior {type(prior).__name__} is of kind '{prior.kind}'"
-            raise ValueError(f"site '{name}': {type(family).__name__} fits priors of kind '{family.kind}', but {seen}")
+        family.check_fits(prior, site=name)
         args, kwargs = self.args_kwargs
         return prior.posterior(family, *args, **kwargs)
 
@@ -149,7 +150,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         """Traces of the model and of the guide after a call; sites that are summed out are in the model's alone."""
         model_trace, guide_trace = super().get_traces()
         for name, site in list(guide_trace.nodes.items()):
-            if (site["infer"] or {}).get("marginal"):
+            infer = site["infer"] or {}
+            if infer.get("marginal") or (infer.get("keeps_prior") and "_enumerate_dim" in infer):
                 del guide_trace.nodes[name]
         if self.rest is None:
             return model_trace, guide_trace
@@ -160,41 +162,65 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         return model_trace, both
 
     def _pyro_sample(self, msg: Any) -> None:
+        msg["_infer"] = msg["infer"]  # poutine.replay around the guide puts that of another run in its place
         drawn = self._drawn_site(msg)
         if drawn is not None:
             self._check_drawn(msg, drawn)
             msg["value"] = drawn["value"]
-            # handlers outside the guide have traced it when rest drew it
-            msg["infer"].update(_do_not_trace=True, is_auxiliary=True)
+            # where rest enumerates, these are all values; they lie along its dimensions, and need no others
+            msg["infer"].pop("enumerate", None)
+            msg["infer"]["_dim_to_id"] = dict(drawn["infer"].get("_dim_to_id", ()))
+            for infer in (msg["infer"], drawn["infer"]):  # poutine.replay puts the second in the place of the first
+                # handlers outside the guide have traced it when rest drew it
+                infer.update(_do_not_trace=True, is_auxiliary=True)
             return
         super()._pyro_sample(msg)
         if msg["is_observed"] or site_is_subsample(msg):
             return
         if not is_attention_site(msg):
-            # a plate outside the guide (vectorised particles) makes prior and posterior two objects
-            msg["infer"]["keeps_prior"] = True
+            if msg["fn"] is msg["infer"]["prior"]:
+                # a plate outside the guide (vectorised particles) makes prior and posterior two objects
+                msg["infer"]["keeps_prior"] = True
             return
         if msg["name"] in self.trace:
             raise ValueError(
                 f"attention site '{msg['name']}' is there twice in one run, expected a name for each call of a layer; "
-                f"give each layer its own name=, or leave it out and call name_sites(net) for each module of the model"
+                f"give each layer its own name=, or leave it out and call name_sites(net) for each module of the "
+                f"model; call a layer that is used several times in `with pyro.contrib.autoname.scope(prefix=...):`"
             )
-        family = self.family(msg["name"])
-        msg["infer"]["prior"] = family.prior(msg["infer"]["prior"])
-        msg["infer"].update(family.infer)
-        if not family.has_prior_term:
-            # a point mass has no density: without this its "KL" would be -log p, MAP instead of soft attention
-            msg["mask"] = False
+        check_repetition(msg)
+        msg["infer"].update(self.family(msg["name"]).infer)
 
     def _pyro_post_sample(self, msg: Any) -> None:
+        msg["infer"] = msg.pop("_infer")
         drawn = self._drawn_site(msg)
         if drawn is None:
+            if not site_is_subsample(msg):
+                self._settle(msg)
             super()._pyro_post_sample(msg)
             return
-        del msg["infer"]["_do_not_trace"], msg["infer"]["is_auxiliary"]
+        for infer in (msg["infer"], drawn["infer"]):
+            del infer["_do_not_trace"], infer["is_auxiliary"]
         if not site_is_subsample(msg):
             msg["infer"]["prior"], msg["fn"] = msg["fn"], drawn["fn"]
         TraceMessenger._pyro_post_sample(self, msg)
+
+    def _settle(self, msg: Any) -> None:
+        """Say what scores a site; only now have the handlers around the guide said whether it is observed."""
+        infer = msg["infer"]
+        if msg["is_observed"]:
+            if "prior" in infer:
+                msg["fn"] = infer["prior"].expand(msg["fn"].batch_shape)
+            elif isinstance(msg["fn"], AttentionDistribution):
+                infer["prior"] = msg["fn"]
+            return
+        infer.setdefault("prior", msg["fn"])  # poutine.uncondition makes it latent
+        if is_attention_site(msg):
+            family = self.family(msg["name"])
+            infer["prior"] = family.prior(infer["prior"])
+            if not family.has_prior_term:
+                # a point mass has no density: without this its "KL" would be -log p, MAP instead of soft attention
+                msg["mask"] = False
 
     def _drawn_site(self, msg: Any) -> Any:
         """The trace node of a site that ``rest`` drew; None for others."""
@@ -246,10 +272,38 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         return {name: value for name, value in state.items() if name not in TRACES}
 
 
-def check_guide(guide: Any) -> None:
-    """Raise TypeError unless a guide is an AttentionGuide."""
+def check_guide(guide: Any) -> AttentionGuide:
+    """The guide without the handlers around it; TypeError unless it is an AttentionGuide."""
+    guide = poutine.unwrap(guide)
     if not isinstance(guide, AttentionGuide):
         raise TypeError(f"guide is a {type(guide).__name__}, expected an AttentionGuide(model, family)")
+    return guide
+
+
+def run_guide(guide: Any, *args: Any, **kwargs: Any) -> GuideRun:
+    """:meth:`AttentionGuide.run` of a guide that may have handlers around it, such as ``poutine.condition``."""
+    messenger = check_guide(guide)
+    model = messenger.model
+    outputs: list[Any] = []  # Pyro's own call throws the output away
+    name_model_sites(model)
+    messenger._model = (_without_output(model, outputs.append),)
+    try:
+        guide(*args, **kwargs)
+        return GuideRun(outputs[0], messenger.trace)
+    finally:
+        messenger._model = (model,)
+        forget_traces(messenger)
+
+
+def _check_handlers_around() -> None:
+    """Raise ValueError where a handler stands around a guide that replaces sites of the model by others."""
+    for handler in runtime._PYRO_STACK:
+        if isinstance(handler, DoMessenger | ReparamMessenger):
+            name = "do" if isinstance(handler, DoMessenger) else "reparam"
+            raise ValueError(
+                f"poutine.{name} stands around the guide, which has no posterior for the sites that it makes, expected "
+                f"it inside: AttentionGuide(poutine.{name}(model, ...), families)"
+            )
 
 
 class _Undrawn(Messenger):

@@ -244,18 +244,20 @@ class EdgeList(Layout):
         """Build the layout from PyG's ``edge_index`` (sources in row 0, targets in row 1).
 
         Args:
-            edge_index: int64 ``[2, E]``.
+            edge_index: int64 or int32 ``[2, E]``, or a sparse matrix, PyG's ``adj_t``, with a row for each target.
             num_nodes: Number of nodes, or (sources, targets) of a bipartite graph.
             add_self_loops: Give every node exactly one self loop, behind the input edges. Self loops among the
                 input edges are then masked (weight zero), as PyG replaces them.
 
         Raises:
-            TypeError: ``edge_index`` is not int64.
+            TypeError: ``edge_index`` holds no integers.
             ValueError: Wrong shape, an index out of range, or self loops on a bipartite graph.
         """
         num_sources, num_targets = (num_nodes, num_nodes) if isinstance(num_nodes, int) else num_nodes
+        if edge_index.layout != torch.strided:
+            edge_index = edge_index.to_sparse_coo().coalesce().indices().flip(0)
         check_edge_index(edge_index, num_sources=num_sources, num_targets=num_targets)
-        source, target = edge_index
+        source, target = edge_index.long()
         if not add_self_loops:
             return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1))
         if num_sources != num_targets:
@@ -264,7 +266,7 @@ class EdgeList(Layout):
         loops = torch.arange(num_targets, device=edge_index.device)
         replaced = source == target
         mask = None
-        if replaced.any():
+        if torch.compiler.is_exporting() or replaced.any():
             mask = torch.cat([~replaced, torch.ones_like(loops, dtype=torch.bool)]).unsqueeze(-1)
         source, target = torch.cat([source, loops]), torch.cat([target, loops])
         return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1), mask)

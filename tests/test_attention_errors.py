@@ -61,6 +61,25 @@ def test_batch_dimension_without_plate(layer, scores, values, shape, plates, dim
             run()
 
 
+@pytest.mark.parametrize(("event_dim", "shape", "dim"), [(3, (6, 5, 5), -3), (2, (6, 5), -2)])
+def test_a_plate_that_the_scores_have_no_dimension_for(event_dim, shape, dim):
+    """Where the heads were forgotten items are taken for heads, and every item would get the mean of all."""
+    attention = LatentAttention("words", FixedGammaPrior())
+
+    def model(scores, values):
+        with pyro.plate("items", 6):
+            return attention(scores, values, layout=Dense(event_dim=event_dim)).weights
+
+    guide, scores, values = AttentionGuide(model, Weibull()), torch.zeros(shape), torch.ones(6, 5, 4)
+    message = rf"site 'words': its scores have no dimension for plate 'items' of size 6; .*\(\.unsqueeze\({dim}\)\)"
+    with pyro.plate("particles", 3, dim=-2):  # which comes from outside, and may repeat a site
+        with pytest.raises(ValueError, match=message):
+            guide(scores, values)
+        assert guide.run(scores.unsqueeze(dim), values.unsqueeze(-3)).output.shape[:3] == (3, 6, 1)
+        shared = guide.run(scores.unsqueeze(0), values).output
+    assert shared.shape[:3] == (3, 6, 6)
+
+
 edges = EdgeList.from_edge_index(torch.tensor([[0, 1], [1, 2]]), num_nodes=3)
 meta = torch.ones(KEYS, dtype=torch.bool, device="meta")
 boolean = torch.ones(2, 3, KEYS, dtype=torch.bool)

@@ -11,17 +11,24 @@ from pyro.infer import SVI
 from pyro.optim import Adam
 
 from pyro_attention import (
+    AlignmentPrior,
+    Amortised,
     AttentionELBO,
     AttentionGuide,
+    Categorical,
+    Dense,
     FixedGammaPrior,
+    FixedLogNormalPrior,
     Gamma,
     GammaWeights,
+    Gaussian,
     LatentAttention,
     LogNormal,
     LogNormalWeights,
     Soft,
     Weibull,
     WeibullWeights,
+    sample_posterior,
 )
 from tests.toy_models import FreeScores, SelfAttention, Sequences, attention_values
 
@@ -151,6 +158,53 @@ def test_parameters_register_once_and_train_as_a_module(case, data):
 
 
 @pytest.mark.parametrize(
+    ("make", "name", "remedy"),
+    [
+        *((family, "concentration", "pass its value and learnable=True") for family in (Weibull, Gamma)),
+        *((family, "scale", "pass its value and learnable=True") for family in (LogNormal, Gaussian)),
+        *((FixedLogNormalPrior, name, "a subclass of Prior") for name in ("loc", "scale")),
+    ],
+)
+def test_numbers_that_would_not_train(make, name, remedy):
+    """They were taken, and fixed without a word."""
+    with pytest.raises(TypeError, match=f"{name} requires a gradient, which would not reach it, .*{remedy}"):
+        make(**{name: torch.nn.Parameter(torch.tensor(5.0))})
+
+
+def test_an_inference_network_behind_a_random_layer(data):
+    """It scores the second layer once for all samples, whose scores have their dimension there."""
+    model = SelfAttention(prior=lambda *_: FixedGammaPrior())
+    network = Scores(6, 2, 5, 5)
+    families = {"layers.0": Weibull(2.0), "layers.1": Amortised(network, Weibull(5.0))}
+    kls = []
+    for vectorize in (False, True):
+        elbo = AttentionELBO(num_particles=3, vectorize_particles=vectorize)
+        elbo.loss(model, AttentionGuide(model, families), data.x, data.y)
+        kls.append(elbo.kl_record["layers.1"])
+    torch.testing.assert_close(*kls)
+    soft = AttentionGuide(model, {**families, "layers.1": Amortised(network, Soft())})
+    weights = sample_posterior(soft, data.x, num_samples=7, chunk_size=3)
+    torch.testing.assert_close(weights["layers.1"], network().softmax(-1).expand(7, 6, 2, 5, 5))
+    assert not weights["layers.0"][5].equal(weights["layers.0"][6])
+    for shape in ((2, 5, 5), (6, 5, 5)):
+        with pytest.raises(ValueError, match="expected the layer's"):
+            AttentionGuide(model, {**families, "layers.1": Amortised(Scores(*shape), Soft())})(data.x)
+        with pytest.raises(ValueError, match="expected the layer's"):
+            AttentionGuide(model, {**families, "layers.0": Amortised(Scores(*shape), Soft())})(data.x)
+
+
+class Scores(torch.nn.Module):
+    """An inference network of free scores."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.scores = torch.nn.Parameter(torch.randn(shape))
+
+    def forward(self, *_):
+        return self.scores
+
+
+@pytest.mark.parametrize(
     ("families", "error", "message"),
     [
         ({}, ValueError, "families is empty"),
@@ -210,6 +264,27 @@ def test_family_of_another_kind(family):
     )
     with pytest.raises(ValueError, match=message):
         AttentionGuide(model, family)()
+
+
+@pytest.mark.parametrize(
+    ("family", "prior", "named"),
+    [
+        (Soft(), AlignmentPrior(), "families for this prior: ExpectedAlignment, .* AlignmentELBO takes Marginal"),
+        (Categorical(), FixedGammaPrior(), "priors for Categorical: AlignmentPrior, .* AlignmentELBO takes Marginal"),
+    ],
+    ids=str,
+)
+def test_the_error_of_another_kind_names_what_fits(family, prior, named):
+    layer = LatentAttention("attention", prior)
+    guide = AttentionGuide(lambda: layer(torch.zeros(1, 4), torch.ones(1, 4, 2), layout=Dense(event_dim=2)), family)
+    with pytest.raises(ValueError, match=named):
+        guide()
+
+
+@pytest.mark.parametrize("make", [Weibull, LogNormal, FixedGammaPrior])
+def test_a_list_of_parameters(make):
+    with pytest.raises(TypeError, match=r"(concentration|scale) is \[1.0, 2.0\], expected a positive number"):
+        make([1.0, 2.0])
 
 
 def test_guide_recovers_from_an_error(data):

@@ -3,7 +3,8 @@
 import pyro
 import pytest
 import torch
-from pyro.distributions import Bernoulli, HalfNormal, Normal, StudentT
+from pyro import poutine
+from pyro.distributions import Bernoulli, Categorical, HalfNormal, Normal, StudentT
 
 from pyro_attention import (
     AlignmentELBO,
@@ -11,6 +12,7 @@ from pyro_attention import (
     AttentionGuide,
     MultiheadAttention,
     PriorWarning,
+    Soft,
     Weibull,
     WeibullWeights,
     check_model,
@@ -68,6 +70,29 @@ def test_learnable_discrete_priors_are_refused(vectorize):
     elbo = AttentionELBO(num_particles=2, vectorize_particles=vectorize, max_plate_nesting=1)
     with pytest.raises((ValueError, NotImplementedError), match=r"reparameteri[sz]ed"):
         elbo.differentiable_loss(model, AttentionGuide(model, Weibull(), keep_prior=["scale"]), data.x, data.y)
+
+
+@pytest.mark.filterwarnings("ignore:latent sites without a posterior")
+def test_labels_that_are_hidden():
+    """Those of ``obs_mask=`` are no alignments; under ``poutine.mask`` the loss is the cross entropy of the others."""
+    data, layer, seen = Sequences.random(), MultiheadAttention(4, 2), torch.arange(6) < 4
+    labels = (data.y > 0).long()
+
+    def model(x, y, by_argument):
+        with pyro.plate("batch", x.size(0)):
+            label = Categorical(logits=layer(x, x, x)[0].sum(-2))
+            if by_argument:
+                pyro.sample("y", label, obs=y, obs_mask=seen)
+            else:
+                with poutine.mask(mask=seen):
+                    pyro.sample("y", label, obs=y)
+            return label.logits
+
+    guide = AttentionGuide(model, Soft())
+    with pytest.raises(ValueError, match=r"site 'y_unobserved': Categorical has no .* use poutine.mask around"):
+        AttentionELBO().differentiable_loss(model, guide, data.x, labels, True)
+    expected = torch.nn.functional.cross_entropy(guide.run(data.x, labels, False).output[seen], labels[seen])
+    assert AttentionELBO().loss(model, guide, data.x, labels, False) == pytest.approx(4 * expected.item(), rel=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:TraceEnum_ELBO found no sample sites")

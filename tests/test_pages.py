@@ -6,6 +6,7 @@ A snippet that needs what no test has, such as a cluster, begins with "```python
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 from argparse import ArgumentError
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from experiments.files import UserError
 from experiments.harness import cli
 from experiments.harness.option_parser import parse
+from pyro_attention import predict
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -53,18 +55,38 @@ def test_the_snippets_of_a_page_run(name, tmp_path, monkeypatch):
 
 def test_the_readme_is_short_and_so_is_its_model():
     readme = PAGES["README.md"]
-    assert len(readme.splitlines()) <= 150
+    assert len(readme.splitlines()) <= 160
     model = [line for line in blocks(readme, "python")[0].splitlines() if line.strip() and "import" not in line]
     assert len(model) <= 10
 
 
-def test_the_readme_runs_and_its_predictions_are_uncertain():
+def test_the_readme_runs_and_its_predictions_are_uncertain(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names = run_snippets("README.md")
     prediction, weights = names["prediction"], names["weights"]
     assert prediction.mean.shape == (3, 2)
     assert (prediction.quantiles[0.95] > prediction.quantiles[0.05]).all()
     assert weights.shape == (100, 3, 2, 5, 5)
     assert torch.allclose(weights.sum(-1), torch.ones(100, 3, 2, 5))
+
+
+@pytest.mark.parametrize(("name", "made_by", "width"), [("README.md", 0, 8), ("docs/concepts/guides.md", -2, 4)])
+def test_what_a_page_saves_is_there_in_a_new_process(name, made_by, width, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = blocks(PAGES[name], "python")
+    (last,) = [index for index, block in enumerate(code) if "torch.save" in block]
+    save, load = code[last].split("\n", 1)
+    assert len(code[last].splitlines()) <= 5
+    names: dict[str, object] = {"__name__": "page"}
+    for block in (*code[:last], save):
+        exec(compile(block, name, "exec"), names)
+    torch.save(predict(names["guide"], torch.eye(3, width)[None], num_samples=2, seed=0).mean, "expected.pt")
+    check = f"""
+mean = predict(guide, torch.eye(3, {width})[None], num_samples=2, seed=0).mean
+torch.testing.assert_close(mean, torch.load("expected.pt"))
+"""
+    imports = "import torch\nfrom pyro_attention import *\n"
+    subprocess.run([sys.executable, "-c", f"{imports}{code[made_by]}\n{load}\n{check}"], check=True)
 
 
 def test_the_family_is_that_of_the_contract_tests():

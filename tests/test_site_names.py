@@ -111,7 +111,7 @@ def test_two_layers_in_a_function_do_not_share_a_name(name, names):
             layer(x, x, x)
 
     net = nn.ModuleList([MultiheadAttention(WIDTH, HEADS, name=name) for _ in range(2)])
-    message = rf"site '{name or 'attention'}' is there twice in one run.*name_sites\(net\)"
+    message = rf"site '{name or 'attention'}' is there twice in one run.*name_sites\(net\).*autoname\.scope"
     with pytest.raises(ValueError, match=message):
         sites(model)
     assert name_sites(net) == names

@@ -12,6 +12,7 @@ from transformers.utils import logging
 
 from experiments.files import UserError
 from experiments.finetune.config import FineTuneOptions
+from pyro_attention.integrations.huggingface.files import shards
 
 __all__ = ["check_fit", "load_network", "load_tokenizer"]
 
@@ -26,7 +27,7 @@ def load_tokenizer(model: str) -> Any:
     """
     with _explained(model, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-    if tokenizer.pad_token_id is None:
+    if getattr(tokenizer, "pad_token_id", None) is None:  # that of RAG, which is two tokenizers, has no such attribute
         raise UserError(
             f"model {model}: its tokenizer has no padding token, expected one, as sentences of a batch have different "
             f"lengths; choose an encoder such as BERT, or save the tokenizer with a pad_token"
@@ -46,7 +47,9 @@ def load_network(model: str, head: Any, **options: Any) -> nn.Module:
         UserError: There is no such model, its weights are missing, damaged or pickled, or it has no such output layer.
     """
     with _explained(model, "model"):
-        _check_attention(AutoConfig.from_pretrained(model, trust_remote_code=False))
+        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+        _check_attention(config)
+        shards(model, config, {})  # transformers would read any file that an index names
         network, info = head.from_pretrained(
             model, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **options
         )

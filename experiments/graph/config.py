@@ -45,7 +45,7 @@ class GraphConfig(TrainingOptions, SchemeOptions):
         kl_scale: What the weight multiplies: total, the KL summed over all attention weights; edge, its mean over
             them, times the number of labelled nodes.
         prior_nodes: Over which nodes the contextual prior's softmax runs: a node's neighbours, or all, as in the
-            released code of Bayesian Attention Modules; the latter is refused where there is no contextual prior.
+            released code of Bayesian Attention Modules.
         kl_schedule: How the weight develops over the training steps.
         kl_steps: Steps until the linear weight is full, or the period of the cyclical one.
         kl_rate: Rate of the sigmoid weight, which starts at a half.
@@ -92,6 +92,7 @@ class GraphConfig(TrainingOptions, SchemeOptions):
 
     USED_BY: ClassVar[UsedBy] = {
         "kl_scale": {"guide": WEIGHTS},
+        "prior_nodes": {"guide": WEIGHTS, "prior": ("contextual",)},
         "kl_schedule": {"guide": WEIGHTS},
         "kl_steps": {"guide": WEIGHTS, "kl_schedule": ("linear", "cyclical")},
         "kl_rate": {"guide": WEIGHTS, "kl_schedule": ("sigmoid",)},

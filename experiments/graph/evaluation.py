@@ -128,7 +128,8 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
         metrics["other_class_attention"] = others
     metrics |= {f"uniform_{name}": value for name, value in _quality(uniform_logits(trained), data).items()}
     best = fitted.history[fitted.best_epoch]
-    hybrid = {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()}
+    shares = hybrid_weights(trained.model)
+    hybrid: dict[str, float] = {f"hybrid_{site}": share.mean().item() for site, share in shares.items()}
     metrics |= {
         **{name: best[name] for name in ("val_accuracy", "val_roc_auc", "val_loss") if name in best},
         **_kl_and_gradient(trained),

@@ -118,12 +118,6 @@ def build(config: GraphConfig, genuine: GraphData) -> TrainedGraph:
     data = perturbed(genuine, config).to(resolve_device(config.device))
     loops = config.architecture != "gat_sep"
     graph = EdgeList.from_edge_index(data.edge_index, num_nodes=data.num_nodes, add_self_loops=loops)
-    if config.prior_nodes == "all" and (config.guide == "soft" or config.prior == "fixed"):
-        seen = "guide soft, which has no prior" if config.guide == "soft" else f"prior {config.prior}"
-        raise ValueError(
-            f"prior_nodes is all, with {seen}; expected a contextual prior, whose softmax it is about. Leave it out, "
-            f"or choose prior contextual and another guide than soft"
-        )
     scheme = config.build_scheme(all_nodes=config.prior_nodes == "all")
     model = build_model(config, data, scheme.prior)
     # the weight needs the number of edges and heads

@@ -219,7 +219,7 @@ Terms = Callable[[str, float], tuple[str, float]]  # a metric, as a bar shows it
 
 
 class EpochBar(ProgressBar):
-    """One progress bar over all epochs, for runs whose epochs take no time; it shows the loss and these metrics.
+    """One progress bar over all epochs, where these take no time or nobody looks; it shows the loss and these metrics.
 
     Metrics are shown in the ``terms`` of the task, such as a loss as a perplexity.
     """
@@ -230,9 +230,14 @@ class EpochBar(ProgressBar):
         self._bar: tqdm[Any] | None = None
 
     def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        # a log file gets a line every ten seconds, a terminal a smooth bar
-        interval = 0.1 if sys.stderr.isatty() else 10.0
-        self._bar = tqdm(total=trainer.max_epochs, initial=trainer.current_epoch, unit="epoch", mininterval=interval)
+        # a log file gets a line a minute, a terminal a smooth bar
+        interval = 0.1 if sys.stderr.isatty() else 60.0
+        total, done = trainer.max_epochs, trainer.current_epoch
+        self._bar = tqdm(total=total, initial=done, unit="epoch", mininterval=interval, miniters=0)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if self._bar is not None:  # a long epoch shows that it goes on
+            self._bar.update(0)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         if self._bar is not None:

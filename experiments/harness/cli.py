@@ -8,6 +8,7 @@ once: this module imports the standard library alone, and scripts name their opt
 from __future__ import annotations
 
 import json
+import os
 import sys
 from argparse import ArgumentError
 from collections.abc import Callable, Mapping, Sequence
@@ -142,6 +143,9 @@ def _run(command: Command, given: list[str], name: str) -> int:
 
 
 def _interruptible(run: Callable[[], int]) -> int:
+    if not sys.stderr.isatty():  # read by tqdm when it is imported: a log file gets a line a minute of every bar
+        for name in ("TQDM_MININTERVAL", "TQDM_MAXINTERVAL"):
+            os.environ.setdefault(name, "60")
     try:
         return run()
     except KeyboardInterrupt:  # while something is imported

@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 import lightning.pytorch as pl
 import pyro
 import torch
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import TensorBoardLogger
 from pyro.infer import ELBO
@@ -281,9 +282,10 @@ def fit(
     stopping = EarlyStopping(monitor, patience=patience, keep=keep)
     checkpoints = Checkpoints(folder, stopping, every=config.checkpoint_every)
     ours = [*callbacks, history, stopping, RandomState(config.seed), checkpoints]
-    if config.progress and ranks.is_first():  # over epochs where an epoch is one batch, else over batches
-        one_batch = isinstance(train_data, Sized) and len(train_data) == 1
-        ours.append(EpochBar(monitor, module.terms) if one_batch else BatchBar(monitor, module.terms))
+    if config.progress and ranks.is_first():
+        # over epochs where an epoch is one batch or there is no terminal, else over batches
+        by_epoch = (isinstance(train_data, Sized) and len(train_data) == 1) or not sys.stderr.isatty()
+        ours.append(EpochBar(monitor, module.terms) if by_epoch else BatchBar(monitor, module.terms))
     target = resolve_device(config.device)
     if ranks.is_first():
         write_environment(folder, target)
@@ -323,7 +325,7 @@ def _trainer(config: TrainingOptions, device: torch.device, folder: Path, **opti
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=config.devices,
         num_nodes=config.num_nodes,
-        strategy=config.strategy if config.processes > 1 else "auto",
+        strategy=config.strategy if config.processes > 1 or TorchElasticEnvironment.detect() else "auto",
         logger=TensorBoardLogger(folder, name="", version="tensorboard") if config.logger == "tensorboard" else False,
         precision="32-true" if resolve_precision(config.precision, device) == "32" else "bf16-mixed",
         max_epochs=config.max_epochs,

@@ -44,7 +44,7 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor], *, epoch: int) ->
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read the weights in best.safetensors, or in best.ckpt of an earlier release; DamagedFileError where it is none."""
+    """Read best.safetensors, or best.ckpt of an earlier release; DamagedFileError where it is missing or damaged."""
     with reading(path, "the weights of a run", AGAIN):
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)

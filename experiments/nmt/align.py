@@ -15,7 +15,7 @@ from experiments.nmt.alignment_page import MOST_PAIRS, alignment_views, write_pa
 from experiments.nmt.alignment_table import table_lines
 from experiments.nmt.alignments import PairAlignment, align_pairs
 from experiments.nmt.config import AlignConfig, ProbabilityCombineName
-from experiments.nmt.evaluation import batches, progress_bar
+from experiments.nmt.evaluation import batches, perplexity, progress_bar
 from experiments.nmt.gold import better_reading, read_gold
 from experiments.nmt.input import check_divided, read_pairs
 from experiments.nmt.linking import combine_pairs, link_both
@@ -40,6 +40,7 @@ def align_file(config: AlignConfig) -> Path:
     _check_weights(config, trained, reverse)
     text = _read(config, trained, (config.source, config.target))
     check_divided(text, (config.source, config.target))
+    _warn_of_order(config, trained, text.first(100))
     turned = None if reverse is None else _read(config, reverse, (config.target, config.source))
     count = min(config.pictures, len(text))
     pictures = [config.out / f"pair-{number}.png" for number in range(1, count + 1)]
@@ -125,6 +126,22 @@ def _load_reverse(config: AlignConfig, trained: Trained) -> Trained:
             f"{ours.words}; expected the same, as links count words"
         )
     return other
+
+
+def _warn_of_order(config: AlignConfig, trained: Trained, text: ParallelText) -> None:
+    """Warn where the network predicts the pairs far better when source and target change places.
+
+    Word pieces are shared by both languages, so that no word is unknown by itself.
+    """
+    turned = replace(text, source=text.target, target=text.source)
+    given, exchanged = perplexity(trained, text), perplexity(trained, turned)
+    if given > 2 * exchanged:
+        print(
+            f"warning: the network reads {trained.config.source} and writes {trained.config.target}; most words of "
+            f"{config.source} and {config.target} are unknown to it there (perplexity {given:.0f}), and known when the "
+            f"files change places ({exchanged:.0f}): were they given the wrong way round?",
+            file=sys.stderr,
+        )
 
 
 def _check_weights(config: AlignConfig, *networks: Trained | None) -> None:

@@ -12,26 +12,27 @@ from experiments.files import write_text
 from experiments.report.results import RESULTS, results_in
 from experiments.report.where_it_helps import PAGE, findings, page_of
 
-__all__ = ["run", "tables"]
-
-TABLES = PAGE.parent / "results" / "tables"
+__all__ = ["run", "write_tables"]
 
 
-def tables(folder: Path) -> dict[str, str]:
-    """Text of a page for every study, by its name; ``folder`` is where they will lie."""
+def write_tables(folder: Path) -> None:
+    """Write a page for every study into a folder, and leave alone those that have not changed."""
     pictures = os.path.relpath(RESULTS / "pictures", folder)
     pages = {report.name: report.markdown(source, pictures=pictures) for report, source in results_in(RESULTS)}
     entries = "\n".join(pages)
-    pages["index"] = f"# All tables\n\n```{{toctree}}\n:maxdepth: 1\n\n{entries}\n```\n"
-    return pages
+    pages["index"] = f"# Tables\n\n```{{toctree}}\n:maxdepth: 1\n\n{entries}\n```\n"
+    for name, text in pages.items():
+        path = folder / f"{name}.md"
+        if not path.is_file() or path.read_text() != text:
+            write_text(path, text)
 
 
 def run() -> None:
     """Write all pages."""
-    pages = {PAGE: page_of(findings())} | {TABLES / f"{name}.md": text for name, text in tables(TABLES).items()}
-    for path, text in pages.items():
-        write_text(path, text)
-    print(PAGE, TABLES, sep="\n")
+    folder = PAGE.parent / "results" / "tables"
+    write_text(PAGE, page_of(findings()))
+    write_tables(folder)
+    print(PAGE, folder, sep="\n")
 
 
 if __name__ == "__main__":

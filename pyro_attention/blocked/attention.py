@@ -60,8 +60,8 @@ def attend_blocked(
         raise ValueError(f"site '{site}': blocked attention does not support {obstacle}; use dense attention")
     if in_transform(queries, keys, values):
         raise ValueError(
-            f"site '{site}': blocked attention does not support the transforms of torch.func, such as vmap and grad; "
-            f"use dense attention"
+            f"site '{site}': blocked attention does not support torch.export or the transforms of torch.func, such as "
+            f"vmap and grad; use dense attention"
         )
     check_pairs(queries, keys, values, key_mask, query_mask, site=site)
     pairs = Pairs(queries, keys, key_mask, query_mask, causal, attention.normalize_scores and prior.normalizes)

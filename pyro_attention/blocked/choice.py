@@ -40,9 +40,11 @@ def is_blocked(
     too many weights to hold. If the weights are ``wanted``, there is no warning that they are held.
     """
     check_implementation(implementation)
+    if implementation == "dense" or (implementation == "auto" and torch.compiler.is_exporting()):  # of any length
+        return False
     shape = scores_shape(q, k)
     weights = shape.numel()
-    if implementation == "dense" or (implementation == "auto" and weights < _MANY_WEIGHTS):
+    if implementation == "auto" and weights < _MANY_WEIGHTS:
         return False
     required = implementation == "blocked" or weights > _MOST_WEIGHTS
     if obstacle is not None:

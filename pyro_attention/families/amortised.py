@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from pyro.distributions import Distribution
+from pyro.poutine import runtime
 from torch import nn
 
 from pyro_attention._checks import check_finite, check_kind
@@ -60,10 +61,13 @@ class Amortised(Family):
             return self.family.posterior(prior)
         scores = self.network(*args, **kwargs)
         own = prior.proposal.scores
-        if scores.shape != own.shape:
+        # what was drawn ahead gives the layer's scores the dimensions of plates around the guide, such as particles
+        outer = own.dim() - scores.dim() if any(getattr(h, "_outer_plates", ()) for h in runtime._PYRO_STACK) else 0
+        if scores.shape != own.shape[max(outer, 0) :]:
             seen = f"the inference network returned scores of shape {tuple(scores.shape)}"
             remedy = "if it scores all queries at once, they must be one site of the model"
             raise ValueError(f"{seen}, expected the layer's {tuple(own.shape)}; {remedy}")
+        scores = scores.expand(own.shape)
         if self.from_prior:
             scores = scores + own.detach()
         proposal = replace(prior.proposal, scores=scores)

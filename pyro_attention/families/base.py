@@ -44,8 +44,9 @@ import torch
 from pyro.distributions import Distribution
 from torch import Tensor, nn
 
-from pyro_attention._checks import as_numbers, check_positive
+from pyro_attention._checks import as_numbers, check_constant, check_positive
 from pyro_attention.families.log_weights import LogWeights
+from pyro_attention.families.prior import PRIORS
 from pyro_attention.registry import Registry
 
 __all__ = ["FAMILIES", "Family", "OneParameterFamily"]
@@ -86,6 +87,19 @@ class Family(nn.Module):
         """Posterior of a site from its prior and the arguments of the model; most families ignore these."""
         return self.posterior(prior)
 
+    def check_fits(self, prior: Any, *, site: str) -> None:
+        """Raise ValueError unless the prior of a site is of this family's kind."""
+        if self.kind == prior.kind:
+            return
+        own, other = type(self).__name__, type(prior).__name__
+        families = ", ".join(each.__name__ for each in FAMILIES.values() if each.kind == prior.kind)
+        priors = ", ".join(each.__name__ for each in PRIORS.values() if each.kind == self.kind)
+        remedy = f"families for this prior: {families or 'none is registered'}; priors for {own}: {priors}"
+        if "alignment" in (self.kind, prior.kind):
+            remedy += "; AlignmentELBO takes Marginal, Categorical and SparseCategorical, AttentionELBO the others"
+        seen = f"fits priors of kind '{self.kind}', but its prior {other} is of kind '{prior.kind}'"
+        raise ValueError(f"site '{site}': {own} {seen}; {remedy}")
+
 
 class OneParameterFamily(Family):
     """A family with one positive parameter, fixed or learnable, one number for all heads or one a head.
@@ -98,11 +112,13 @@ class OneParameterFamily(Family):
         learnable: Train it (through its logarithm).
 
     Raises:
+        TypeError: The value requires a gradient, as an ``nn.Parameter`` does; the family makes its own.
         ValueError: The value is not positive, or, at a call at the latest, neither a number nor one per head.
     """
 
     def __init__(self, name: str, value: float | Tensor, *, of: str, learnable: bool) -> None:
         super().__init__()
+        check_constant(name, value, "to train it, pass its value and learnable=True: its logarithm is the parameter")
         check_positive(name, value)
         log_value = torch.as_tensor(value, dtype=torch.get_default_dtype()).log()
         if log_value.dim() > 1:

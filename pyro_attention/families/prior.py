@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import as_numbers, check_positive
+from pyro_attention._checks import as_numbers, check_constant, check_positive
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.families.log_weights import LogWeights
 from pyro_attention.layout import Layout
@@ -20,11 +20,14 @@ PRIORS: Registry[type[Prior]] = Registry("prior")
 
 Reads = Literal["nothing", "keys", "scores"]
 
+_TRAINED = "a prior with a trained parameter is a subclass of Prior"
+
 
 class Prior(nn.Module):
     """Maps (scores, keys, layout) to the prior of one attention call; subclasses implement :meth:`forward`.
 
     Raises:
+        TypeError: A number requires a gradient, as an ``nn.Parameter`` does.
         ValueError: A number that is not finite, or not positive where it must be; where the prior reads the keys, a
             size below one and, at a call, keys of another width.
 
@@ -65,11 +68,13 @@ class Prior(nn.Module):
 
     def add_positive(self, name: str, value: float, *, of: str = "") -> None:
         """Keep a positive constant in a buffer, as its logarithm; ValueError when it is not positive and finite."""
+        check_constant(name, value, _TRAINED)
         check_positive(name, value)
         self.register_buffer(f"log_{of}{name}", torch.tensor(math.log(value)))
 
     def add_constant(self, name: str, value: float, *, of: str = "") -> None:
         """Keep a constant in a buffer; ValueError when it is not finite."""
+        check_constant(name, value, _TRAINED)
         if not math.isfinite(value):
             raise ValueError(f"{name} is {value}, expected a finite number")
         self.register_buffer(f"{of}{name}", torch.tensor(float(value)))

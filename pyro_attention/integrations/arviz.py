@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_attention._guide_runs import is_attention_site
-from pyro_attention.guide import AttentionGuide, check_guide
+from pyro_attention.guide import AttentionGuide, run_guide
 from pyro_attention.layout import Dense, EdgeList
 from pyro_attention.posterior.handlers import seeded
 
@@ -94,9 +94,8 @@ def attention_dims(guide: AttentionGuide, *args: Any, **kwargs: Any) -> dict[str
         >>> attention_dims(guide, torch.zeros(2, 1, 3, 4), torch.ones(2, 1, 4, 5))
         {'attention': ['sentences', 'attention_head', 'attention_query', 'attention_key']}
     """
-    check_guide(guide)
     with torch.no_grad(), seeded(0):
-        nodes = guide.run(*args, **kwargs).trace.nodes
+        nodes = run_guide(guide, *args, **kwargs).trace.nodes
     sites = {name: site for name, site in nodes.items() if is_attention_site(site)}
     return {name: found for name, site in sites.items() if (found := _site_dims(name, site)) is not None}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -26,11 +26,11 @@ def bayesian(
     """Put latent attention in the place of every ``torch.nn.MultiheadAttention`` of a module, with its weights.
 
     It changes the module in place, such as an ``nn.TransformerEncoder``, an ``nn.Transformer``, torchvision's vision
-    transformers, or anything that holds one. Under the guide ``Soft()``, and where Pyro does not run the model, the
-    numbers stay what they were, in training and evaluation mode; torch's fused kernels for evaluation, which would
-    bypass the layers, are off. Convert before making the optimiser: the parameters are new tensors, and each layer has
-    those of its prior besides. State dicts have the names of :class:`MultiheadAttention`, so load a checkpoint of the
-    original model before converting it, and one of the converted model after.
+    transformers, PyG's ``GPSConv``, or anything that holds one. Under the guide ``Soft()``, and where Pyro does not run
+    the model, the numbers stay what they were, in training and evaluation mode; torch's fused kernels for evaluation,
+    which would bypass the layers, are off. Convert before making the optimiser: the parameters are new tensors, and
+    each layer has those of its prior besides. State dicts have the names of :class:`MultiheadAttention`, so load a
+    checkpoint of the original model before converting it, and one of the converted model after.
 
     A site is called after the path of its layer in the module that the guide runs (:func:`name_sites`). A layer that
     runs more than once in a pass, as where layers are tied, has one site a call: ``path``, ``path.1`` and so on. Every
@@ -61,6 +61,7 @@ def bayesian(
         ['layers.0.self_attn', 'layers.1.self_attn']
     """
     layers = _layers(module, nn.MultiheadAttention)
+    layers = {path: layer for path, layer in layers.items() if not isinstance(layer, MultiheadAttention)}
     chosen: dict[nn.MultiheadAttention, str] = {}
     for path in read_sites(sites, list(layers), of="torch.nn.MultiheadAttention"):
         chosen.setdefault(layers[path], path)  # a tied layer is made once
@@ -118,7 +119,7 @@ class LengthFirstAttention(MultiheadAttention):
         (torch.Size([5, 3, 8]), torch.Size([3, 5, 5]))
     """
 
-    batch_first: ClassVar[bool] = False
+    batch_first = False
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> AttentionOutput:
         """See :meth:`MultiheadAttention.attend`; query, key, value and context have the length in front."""

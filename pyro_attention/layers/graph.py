@@ -53,12 +53,14 @@ class GraphAttention(AttentionLayer):
     ``in_channels`` ... ``residual``              the same, but for sizes of -1 and a tensor as ``fill_value``
     ``share_weights`` of ``GATv2Conv``            the same
     ``aggr, flow, node_dim``                      sums along edges from source to target
-    ``x``                                         the same, also a batch or a sparse matrix; but not ``(x, None)``
-    ``edge_index``                                ``[2, E]`` or an :class:`EdgeList`; no ``SparseTensor``
+    ``x``                                         the same, also a batch or a sparse matrix; zeros for None
+    ``edge_index``                                the same, or an :class:`EdgeList`; no ``SparseTensor``
     ``edge_attr``                                 the same
     ``size``                                      checked
     ``return_attention_weights``                  the same, edges in PyG's order
     ``add_self_loops`` on a bipartite graph       only with as many sources as targets
+    ``to_hetero``                                 of a ``MessagePassing`` that calls the layer; or a ``HeteroConv``
+    ``torch_geometric.explain``                   not supported; :func:`edge_intervals` of posterior samples
     ============================================  ==================================================================
 
     Args:
@@ -199,7 +201,8 @@ class GraphAttention(AttentionLayer):
 
         Args:
             x: Nodes ``[..., N, in_channels]`` (dense or a sparse matrix), or (sources, targets) of a bipartite graph.
-            edge_index: int64 ``[2, E]``, or an :class:`EdgeList` built once for many calls.
+            edge_index: int64 or int32 ``[2, E]``, a sparse matrix as PyG's ``adj_t``, with a row for each target, or an
+                :class:`EdgeList` built once for many calls.
             edge_attr: Edge features ``[E, edge_dim]``, or ``[E]`` where ``edge_dim`` is 1.
             size: Numbers of sources and targets, which must be those of ``x``.
             return_attention_weights: Whether to return the weights as well.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from pyro_attention.families.prior import Prior
 from pyro_attention.layers.scores import ScaledDotProduct
 from pyro_attention.layers.torch_layer import (
     Mask,
-    NoFastPath,
+    TorchLayer,
     check_inputs,
     check_layer,
     projections,
@@ -32,15 +32,15 @@ from pyro_attention.site_names import AttentionLayer
 __all__ = ["Implementation", "MultiheadAttention"]
 
 
-class MultiheadAttention(AttentionLayer):
+class MultiheadAttention(AttentionLayer, TorchLayer):
     r"""Multi-head attention whose weights are one sample site with event (heads, queries, keys).
 
     .. math:: \Phi_h = \frac{(X W^Q_h)(Z W^K_h)^\top}{\sqrt{d_h}}, \qquad O = [W_1 V_1, \ldots, W_H V_H] W^O
 
     Stands where :class:`torch.nn.MultiheadAttention` with ``batch_first=True`` stood, such as in an
-    ``nn.TransformerEncoder`` or a vision transformer: it is called in the same way and returns the same pair;
-    :meth:`attend` returns an :class:`AttentionOutput`. Under the guide ``Soft()``, and where Pyro does not run the
-    model (see :class:`LatentAttention`), the numbers are the same, too.
+    ``nn.TransformerEncoder`` or a vision transformer: it is one by its class, is called in the same way and returns the
+    same pair; :meth:`attend` returns an :class:`AttentionOutput`. Under the guide ``Soft()``, and where Pyro does not
+    run the model (see :class:`LatentAttention`), the numbers are the same, too.
 
     ============================================  ==================================================================
     torch                                         here
@@ -54,6 +54,7 @@ class MultiheadAttention(AttentionLayer):
     ``need_weights, average_attn_weights``        the same
     ``is_causal``                                 makes the mask itself; ``attn_mask`` is not needed beside it
     unbatched input                               the same; also more batch dimensions than one
+    ``torch.export``                              the same, always dense; numbers are not checked
     nested tensors, the fused path in eval mode   not supported; torch's encoders call the layer instead
     ============================================  ==================================================================
 
@@ -96,12 +97,6 @@ class MultiheadAttention(AttentionLayer):
     Source: Vaswani et al. (2017); latent weights from Fan et al. (2020), Bayesian Attention Modules.
     """
 
-    # What torch's encoders read of their attention; so they call it, in evaluation mode too.
-    batch_first: ClassVar[bool] = True
-    in_proj_bias = None
-    in_proj_weight = NoFastPath()
-    _qkv_same_embed_dim = False
-
     def __init__(
         self,
         embed_dim: int,
@@ -126,7 +121,7 @@ class MultiheadAttention(AttentionLayer):
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, embed_dim, bias=bias)
         self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, embed_dim, bias=bias)
-        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)  # type: ignore[assignment]
         self.score = ScaledDotProduct()
         prior = ContextualGammaPrior(embed_dim // num_heads) if prior is None else prior
         self.add_attention(name, prior, normalizer=normalizer, dropout=dropout, normalize_scores=normalize_scores)
@@ -141,6 +136,8 @@ class MultiheadAttention(AttentionLayer):
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
+
+    _reset_parameters = reset_parameters  # what models call that hold torch's layer
 
     @classmethod
     @torch.no_grad()

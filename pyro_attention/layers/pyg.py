@@ -73,7 +73,7 @@ def read_nodes(x: Any) -> tuple[Tensor, Tensor]:
     ends = x if isinstance(x, tuple | list) else (x, x)
     if [isinstance(nodes, Tensor) for nodes in ends] != [True, True]:
         seen = f"({', '.join(type(nodes).__name__ for nodes in x)})" if ends is x else type(x).__name__
-        remedy = "(x, None) of PyG has no counterpart, as scores need the features of the targets"
+        remedy = "for (x, None) of PyG give targets of zeros, which add nothing to the scores of GATConv"
         raise TypeError(f"x is {seen}, expected a tensor or two, (sources, targets); {remedy}")
     for nodes in ends:
         if not nodes.is_floating_point():

@@ -12,18 +12,35 @@ from torch import Tensor, nn
 from pyro_attention._checks import kind_of
 from pyro_attention.ops.transforms import whole
 
-__all__ = ["Mask", "NoFastPath", "check_inputs", "check_layer", "projections", "read_attn_mask", "read_padding"]
+__all__ = ["Mask", "TorchLayer", "check_inputs", "check_layer", "projections", "read_attn_mask", "read_padding"]
 
 _IGNORED = -1e4  # and less is ignored: the softmax of such a score is zero
 _STATE = {"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"} | {f"{x}_proj_weight" for x in "qkv"}
 
 
-class NoFastPath:
+class _NoFastPath:
     """In place of the packed weight: torch's encoders call the layer, not a kernel, where it overrides functions."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return NotImplemented
+
+
+class TorchLayer(nn.MultiheadAttention):
+    """A torch layer by its class alone, for models that ask for it before they call their attention.
+
+    Of its attributes it has those that torch's encoders read, so that they call it in evaluation mode, too.
+    """
+
+    batch_first = True
+    in_proj_bias = None  # type: ignore[assignment]
+    in_proj_weight = _NoFastPath()  # type: ignore[assignment]
+    _qkv_same_embed_dim = False
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+
+    __setstate__ = nn.Module.__setstate__
 
 
 def check_layer(layer: nn.MultiheadAttention, *, batch_first: bool = True) -> None:
@@ -84,7 +101,7 @@ def check_inputs(inputs: dict[str, Tensor], widths: list[int]) -> None:
     try:
         torch.broadcast_shapes(*batches)
         # more than one dimension is broadcast, as vectorised particles put theirs in front of some inputs alone
-        fits = len(set(batches)) == 1 or max(map(len, batches)) > 1
+        fits = batches[0] == batches[1] == batches[2] or max(map(len, batches)) > 1
     except RuntimeError:
         fits = False
     if not fits:
@@ -114,8 +131,8 @@ class Mask:
                 f"{name} is of type {kind_of(mask)}, expected a tensor: boolean with True = ignore, or floating point, "
                 f"added to the scores; an integer mask is converted by {name}.bool()"
             )
-        wrong = ~(whole(mask) < torch.inf)
-        if torch.distributions.Distribution._validate_args and wrong.any():
+        checked = torch.distributions.Distribution._validate_args and not torch.compiler.is_exporting()
+        if checked and (wrong := ~(whole(mask) < torch.inf)).any():
             raise ValueError(
                 f"{name} is NaN or infinite in {wrong.sum().item()} of {wrong.numel()} entries, expected numbers to "
                 f"add to the scores, or -inf to ignore a key"
@@ -139,7 +156,7 @@ class Mask:
     @property
     def has_bias(self) -> bool:
         """Whether it adds anything but zero."""
-        return self.bias is not None and bool(whole(self.bias).any())
+        return self.bias is not None and (torch.compiler.is_exporting() or bool(whole(self.bias).any()))
 
 
 def read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:

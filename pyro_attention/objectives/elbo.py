@@ -143,7 +143,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             elbo = elbo + model_trace.nodes[name]["log_prob_sum"]
         for name in model_trace.stochastic_nodes:
             if name not in guide_trace.nodes:
-                remedy = "give the guide such a site, or use AlignmentELBO to sum an alignment out"
+                marginal = model_trace.nodes[name]["infer"].get("marginal")
+                remedy = "use AlignmentELBO, which sums it out" if marginal else "give the guide such a site"
                 raise ValueError(f"site '{name}' is in the model alone; {remedy}")
         for name, site in _sample_sites(guide_trace):
             if name not in model_trace.nodes and not site["infer"].get("is_auxiliary"):
@@ -188,7 +189,10 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         # a site that keeps a prior without parameters has none to lose
         if not (_has_path(site) if site["infer"].get("keeps_prior") else site["fn"].has_rsample):
             seen = f"site '{name}': {type(site['fn']).__name__} has no reparameterised sampler, it cannot train here"
-            raise ValueError(f"{seen}; use AlignmentELBO or ScoreFunctionELBO for alignments")
+            remedy = "use AlignmentELBO or ScoreFunctionELBO for alignments"
+            if name.endswith("_unobserved"):  # Pyro's own name
+                remedy = "where obs_mask= hides labels, use poutine.mask around their site with obs= instead"
+            raise ValueError(f"{seen}; {remedy}")
 
     def _why_not_finite(self, elbo: Tensor, model_trace: Any) -> str:
         record = {name: float(kl) for name, kl in self.kl_record.items()}

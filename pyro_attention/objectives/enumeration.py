@@ -14,11 +14,10 @@ from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine.enum_messenger import EnumMessenger
-from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_attention._checks import broadcasts_to
-from pyro_attention._guide_runs import forget_traces, warn_of_priors
+from pyro_attention._guide_runs import forget_traces, is_attention_site, warn_of_priors
 from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.families.sparse import SparseAlignment
 from pyro_attention.guide import AttentionGuide
@@ -36,6 +35,8 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
     .. math:: \log \sum_z p(z)\, f(y \mid z), \qquad \mathrm{E}_q[\log f(y \mid z)] - \mathrm{KL}(q \| p).
 
     The queries must lie in plates: each alignment is then summed out on its own, at the cost of one likelihood a key.
+    In ``pyro.markov`` a step's alignment may depend on that of the step before. Other discrete latents that the model
+    marks by ``infer={"enumerate": "parallel"}`` are summed out with the alignments, unless ``rest`` has them.
     Give ``max_plate_nesting`` (the number of nested plates), or it is guessed by an additional pass at first.
 
     Of a :class:`SparseAlignment`, the prior or the posterior, only keys with a positive probability are summed over,
@@ -57,8 +58,8 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
 
     Raises:
         NotImplementedError: Particles are to be vectorised, or the guide is another messenger than an AttentionGuide.
-        ValueError: ``roulette`` is not in [0, 1). At a call: an ELBO that is NaN or infinite, or parameters that would
-            not train.
+        ValueError: ``roulette`` is not in [0, 1). At a call: an ELBO that is NaN or infinite, parameters that would not
+            train, or a posterior that depends on a latent that is summed out under its prior.
 
     Example:
         >>> import pyro, torch
@@ -154,37 +155,60 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             self._guess_max_plate_nesting(model, guide, args, kwargs)
         for _ in range(self.num_particles):
             # posteriors stand inside, so what is enumerated is their support
-            enumerated = EnumMessenger(first_available_dim=-1 - self.max_plate_nesting)(guide)
-            possible = _PossibleOnly(self.roulette)
+            enumeration = _PossibleOnly(-1 - int(self.max_plate_nesting), self.roulette)
             try:
-                traces = self._get_trace(model, possible(enumerated), args, kwargs)
+                traces = self._get_trace(model, enumeration(guide), args, kwargs)
             finally:
                 forget_traces(messenger)
+            _check_posteriors(*traces)
             warn_of_priors(messenger, traces[1])
-            for record, found in ((self.support_record, possible.sizes), (self.cut_record, possible.cuts)):
+            for record, found in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
                 for name, value in found.items():
                     record[name] = record.get(name, 0) + value / self.num_particles
             yield traces
 
 
-class _PossibleOnly(Messenger):
-    """Computes the likelihood of tokens for possible alignments alone; stands around enumeration."""
+def _check_posteriors(model_trace: Any, guide_trace: Any) -> None:
+    """Raise ValueError when a posterior depends on what is summed out in the model, unless it is a point mass.
 
-    def __init__(self, roulette: float) -> None:
-        super().__init__()
+    Soft attention has no terms, so it leaves the traces: what it depends on is then the model's alone.
+    """
+    summed = {
+        model_trace.nodes[name]["infer"].get("_enumerate_symbol"): name
+        for name in model_trace.stochastic_nodes
+        if name not in guide_trace.nodes
+    }
+    for name in guide_trace.stochastic_nodes:
+        site = guide_trace.nodes[name]
+        for symbol in summed.keys() & set(site["packed"]["log_prob"]._pyro_dims):
+            if is_attention_site(site) and site["mask"] is False:
+                del model_trace.nodes[name], guide_trace.nodes[name]
+                break
+            raise ValueError(
+                f"site '{name}': its posterior depends on '{summed[symbol]}', which is summed out; give "
+                f"'{summed[symbol]}' a posterior too (rest=), or sum both out (the family Marginal)"
+            )
+
+
+class _PossibleOnly(EnumMessenger):
+    """Enumerates, and computes the likelihood of tokens for possible alignments alone."""
+
+    def __init__(self, first_available_dim: int, roulette: float) -> None:
+        super().__init__(first_available_dim)
         self.roulette = roulette
-        self.possible: list[_Enumerated] = []
+        self.possible: dict[int, _Enumerated] = {}
         self.sizes: dict[str, Tensor] = {}
         self.cuts: dict[str, Tensor] = {}
 
     def _pyro_sample(self, msg: Any) -> None:
-        fn, mask = msg["fn"], msg["mask"]
-        if isinstance(fn, CategoricalAlignment) and "_enumerate_dim" in msg["infer"]:
+        super()._pyro_sample(msg)
+        fn, mask, dim = msg["fn"], msg["mask"], msg["infer"].get("_enumerate_dim")
+        self.possible.pop(dim, None)  # steps of a Markov chain take turns in using a dimension
+        if isinstance(fn, CategoricalAlignment) and dim is not None:
             with torch.no_grad():
                 log_prob = fn.log_prob(msg["value"])
             evidence = bool(msg["infer"].get("marginal"))
-            dim = msg["infer"]["_enumerate_dim"]
-            self.possible.append(_Enumerated(fn.is_possible(msg["value"]), dim, log_prob, evidence))
+            self.possible[dim] = _Enumerated(fn.is_possible(msg["value"]), dim, log_prob, evidence)
             if not isinstance(fn, SparseAlignment):
                 return
             counted = torch.as_tensor(True if mask is None else mask).to(fn.logits.device).expand(fn.batch_shape)
@@ -192,7 +216,7 @@ class _PossibleOnly(Messenger):
             self.sizes[msg["name"]] = fn.support_size.where(counted, 0).sum() / total
             self.cuts[msg["name"]] = (fn.is_cut & counted).sum() / total
         elif msg["is_observed"] and isinstance(fn, TokenLikelihood):
-            over = [found for found in self.possible if broadcasts_to(found.possible.shape, fn.batch_shape)]
+            over = [found for found in self.possible.values() if broadcasts_to(found.possible.shape, fn.batch_shape)]
             if not over:
                 return
             wanted = [found.possible for found in over]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
-from pyro import poutine
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
@@ -83,7 +82,7 @@ class ImportanceELBO(AttentionELBO):
         self.objective: Literal["iwae", "wake_sleep"] = objective
 
     def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-        check_guide(poutine.unwrap(guide))
+        check_guide(guide)
         return super()._get_traces(model, guide, args, kwargs)  # type: ignore[no-any-return]
 
     def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from pyro import poutine
 from pyro.infer.elbo import ELBO, ELBOModule
 from pyro.infer.util import is_validation_enabled
+from pyro.poutine.guide import GuideMessenger
 from torch import Tensor
 
 from pyro_attention._checks import unregistered_parameters
@@ -38,6 +39,16 @@ class DifferentiableELBO(ELBO):
             raise ValueError(problem)
         loss.backward(retain_graph=self.retain_graph)
         return loss.item()
+
+    def _guess_max_plate_nesting(self, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
+        if isinstance(poutine.unwrap(guide), GuideMessenger):
+            # it runs its model, under the handlers around it, which another run would lack
+            model = _nothing
+        super()._guess_max_plate_nesting(model, guide, args, kwargs)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """A model without sites."""
 
 
 class WholeELBOModule(ELBOModule):

@@ -56,7 +56,7 @@ class ScoreFunctionELBO(AttentionELBO):
         self._soft: dict[str, Tensor] = {}
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        check_guide(poutine.unwrap(guide))
+        check_guide(guide)
         with poutine.trace() as drawn:
             traces = super()._get_trace(model, guide, args, kwargs)
         if self.baseline == "soft":
@@ -127,4 +127,5 @@ class _AtPriorMean(Messenger):
 
 
 def _is_alignment(site: Any) -> bool:
-    return isinstance(site["infer"].get("prior"), CategoricalAlignment | AlignmentWeights)
+    prior = site["infer"].get("prior")
+    return not site["is_observed"] and isinstance(prior, CategoricalAlignment | AlignmentWeights)

@@ -9,12 +9,14 @@ __all__ = ["in_transform", "whole"]
 
 
 def in_transform(*tensors: Tensor) -> bool:
-    """Whether a tensor is inside a transform, which takes no autograd function of the common kind.
+    """Whether a tensor is inside a transform, or torch.export, which take no autograd function of the common kind.
 
     Example:
         >>> in_transform(torch.ones(3))
         False
     """
+    if torch.compiler.is_exporting():
+        return True
     return any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in tensors)
 
 
@@ -27,7 +29,7 @@ def whole(tensor: Tensor) -> Tensor:
         >>> torch.func.vmap(lambda x: x + whole(x).sum())(torch.ones(3)).tolist()
         [4.0, 4.0, 4.0]
     """
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    while not torch.compiler.is_exporting() and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         dim = torch._C._functorch.maybe_get_bdim(tensor)  # negative in other transforms
         tensor = torch._C._functorch.get_unwrapped(tensor)
         tensor = tensor if dim < 0 else tensor.movedim(dim, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -25,8 +26,10 @@ def exact_alignments(
     .. math:: p(z = n \mid x, y) = \frac{p(z = n \mid x)\, f(y \mid z = n)}{\sum_m p(z = m \mid x)\, f(y \mid z = m)}
 
     It is read from the gradient of the log evidence. So it is also right where several alignments explain one
-    observation together, as those of several layers do: each has its marginal posterior then. The cost is that of a
-    training step under :class:`Marginal`. Dropout is as the training mode of the modules says.
+    observation together, as those of several layers do, and where they depend on each other, as in a hidden Markov
+    model, or on discrete latents that are summed out too (``infer={"enumerate": "parallel"}``): each has its marginal
+    posterior then. The cost is that of a training step under :class:`Marginal`. Dropout is as the training mode of the
+    modules says.
 
     Args:
         model: A Pyro model whose attention sites all have an alignment prior (:class:`AlignmentPrior` or
@@ -58,38 +61,38 @@ def exact_alignments(
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2.
     """
-    guide, tilted = AttentionGuide(model, Marginal()), _Tilted()
     elbo = AlignmentELBO(max_plate_nesting=max_plate_nesting)
+    guide, tilted = AttentionGuide(model, Marginal()), _Tilted(elbo)
     with torch.enable_grad():
-        loss = elbo.differentiable_loss(model, tilted(guide), *args, **kwargs)
-    slopes = torch.autograd.grad(loss, [tilt for tilt, _ in tilted.sites.values()])
+        evidence = -elbo.differentiable_loss(model, tilted(guide), *args, **kwargs)
+    slopes = torch.autograd.grad(evidence, list(tilted.tilts.values()))
     found = {}
-    for (name, (_, prior)), slope in zip(tilted.sites.items(), slopes, strict=True):
-        weights = (prior - slope).clamp_min(0)
+    for name, weights in zip(tilted.tilts, slopes, strict=True):
+        # the evidence of a minibatch counts each of its items several times, and a query may be without keys
         found[name] = weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
     return found
 
 
 class _Tilted(Messenger):
-    r"""Multiplies the prior of every alignment by :math:`e^{\epsilon_n}`, normalised; stands around the guide.
+    r"""Multiplies the prior of every alignment by :math:`e^{\epsilon_n}`, whatever it depends on; around the guide.
 
-    At :math:`\epsilon = 0` the log evidence has the slope :math:`p(z = n \mid y) - p(z = n)`.
+    At :math:`\epsilon = 0` the log evidence has the slope :math:`p(z = n \mid y)`.
 
     Attributes:
-        sites: The tilt, which is zero, and the prior probabilities of every site.
+        tilts: The tilt of every site, which is zero.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, elbo: AlignmentELBO) -> None:
         super().__init__()
-        self.sites: dict[str, tuple[Tensor, Tensor]] = {}
+        self.elbo = elbo
+        self.tilts: dict[str, Tensor] = {}
 
-    def _pyro_sample(self, msg: Any) -> None:
-        if msg["is_observed"] or not is_attention_site(msg):
+    def _pyro_post_sample(self, msg: Any) -> None:
+        if not is_attention_site(msg) or "_enumerate_dim" not in msg["infer"]:
             return
-        prior: CategoricalAlignment = msg["infer"]["prior"]
-        # the evidence of a minibatch counts each of its items scale times
-        tilt = torch.zeros_like(prior.mean_value, requires_grad=True)
-        scale = torch.as_tensor(msg["scale"], device=tilt.device)[..., None, None]
-        self.sites[msg["name"]] = tilt, prior.mean_value.detach()
-        scores = prior.logits.unsqueeze(-2) + tilt / scale
-        msg["infer"]["prior"] = CategoricalAlignment(scores, layout=prior.possible_layout)
+        prior: CategoricalAlignment = copy.copy(msg["infer"]["prior"])
+        shape = prior.full_shape[-2 - int(self.elbo.max_plate_nesting) :]
+        tilt = self.tilts[msg["name"]] = prior.logits.new_zeros(shape, requires_grad=True)
+        mask = prior.layout.mask
+        prior.logits = prior.logits + (tilt if mask is None else tilt.where(mask, 0)).squeeze(-2)
+        msg["infer"]["prior"] = prior

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from pyro.poutine.messenger import Messenger
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from pyro_attention.families.distribution import AttentionDistribution
@@ -17,11 +17,17 @@ __all__ = ["AtMean", "dropout_mode", "seeded", "stop_after"]
 
 
 class AtMean(Messenger):
-    """Sets every attention weight to its posterior mean; stands outside the guide."""
+    """Sets every attention weight to its posterior mean, and other sites to given values; stands outside the guide."""
+
+    def __init__(self, values: Mapping[str, Tensor] | None = None) -> None:
+        super().__init__()
+        self.values = {} if values is None else values
 
     def _pyro_sample(self, msg: Any) -> None:
         if not msg["is_observed"] and isinstance(msg["fn"], AttentionDistribution):
             msg["value"] = msg["fn"].mean_value
+        elif msg["name"] in self.values:
+            msg["value"] = self.values[msg["name"]]
 
 
 class _Enough(BaseException):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -10,10 +10,11 @@ from typing import Any, Literal, get_args
 import pyro
 import torch
 from pyro import poutine
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_attention._guide_runs import is_attention_site
-from pyro_attention.guide import AttentionGuide
+from pyro_attention.guide import AttentionGuide, run_guide
 from pyro_attention.posterior.handlers import AtMean, dropout_mode, seeded, stop_after
 from pyro_attention.posterior.sample_size import SampleSize
 
@@ -81,6 +82,13 @@ class Pass:
         """Name and trace node of every attention site."""
         return ((name, site) for name, site in self.trace.nodes.items() if is_attention_site(site))
 
+    def weights(self) -> dict[str, Tensor]:
+        """Attention weights by site, with one leading sample dimension."""
+        return {
+            name: self.samples_first(site["infer"]["prior"].weights(site["value"]), site)
+            for name, site in self.attention_sites()
+        }
+
     def samples_first(self, value: Tensor, site: Any) -> Tensor:
         """Site value with one leading sample dimension, without the unit dimensions of plates it is not in."""
         return value.flatten(0, self.nesting - _depth(site)) if self.vectorized else value.unsqueeze(0)
@@ -120,6 +128,8 @@ def passes(
         nesting = max((_depth(site) for site in sites), default=0)
         names = [name for name, _ in first.attention_sites()]
         yield first
+        if chunk_size > 1 and request.num_samples > 1:
+            _check_chunks(guide, args, kwargs, first, nesting, [] if whole else names)
         del first, sites
         for start in range(1, request.num_samples, chunk_size):
             chunk = min(chunk_size, request.num_samples - start)
@@ -127,6 +137,50 @@ def passes(
             if chunk_size > 1:
                 around.append(pyro.plate("_samples", chunk, dim=-1 - nesting))
             yield Pass(*_run(guide, args, kwargs, *around), chunk, nesting, chunk_size > 1)
+
+
+def _check_chunks(
+    guide: AttentionGuide, args: Any, kwargs: Any, first: Pass, nesting: int, names: Collection[str]
+) -> None:
+    """Raise unless each of two samples in a pass is what one alone is: attention at its mean, the rest as in the first.
+
+    The output is compared, or the weights of the sites of these names.
+    """
+    latent = first.trace.stochastic_nodes
+    rest = {
+        name: site
+        for name, site in first.trace.nodes.items()
+        if name in latent and not is_attention_site(site) and not site_is_subsample(site)
+    }
+    if len(names) == 1 and not rest:  # nothing is drawn ahead of it
+        return
+    together = {
+        name: site["value"].expand(2, *[1] * (nesting - _depth(site)), *site["value"].shape)
+        for name, site in rest.items()
+    }
+
+    def run(values: dict[str, Tensor], *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
+        until = [stop_after(names)] if names else []
+        return _run(guide, args, kwargs, AtMean(values), *until, *around)
+
+    alone = Pass(*run({name: site["value"] for name, site in rest.items()}))
+    try:
+        plate = pyro.plate("_samples", 2, dim=-1 - nesting)
+        pair = Pass(*run(together, plate), 2, nesting, vectorized=True)
+        expected, results = (drawn.weights() if names else {"the output": drawn.outputs()} for drawn in (alone, pair))
+        for name, one in expected.items():
+            two, scale = results[name], one.nan_to_num(0, 0, 0).abs().max().item()
+            if two.shape[1:] != one.shape[1:]:
+                raise ValueError(f"{name} has shape {tuple(two.shape[1:])}, expected {tuple(one.shape[1:])}")
+            # as close as results in half precision are
+            if not two.isclose(one, rtol=0, atol=0.01 * scale, equal_nan=True).all():
+                raise ValueError(f"{name} has other numbers where two samples are in one pass than where one is")
+    except Exception as error:
+        error.add_note(
+            "The model does not broadcast over a dimension of samples at the left: use chunk_size=1, or let the model "
+            "count dimensions from the right, as in mean(-2) for mean(1), and draw no noise of its own."
+        )
+        raise
 
 
 def _run(guide: AttentionGuide, args: Any, kwargs: Any, *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
@@ -137,7 +191,7 @@ def _run(guide: AttentionGuide, args: Any, kwargs: Any, *around: AbstractContext
             stack.enter_context(handler)
         # a run that is stopped returns no trace of its own
         tracer = stack.enter_context(poutine.trace())
-        output = guide.run(*args, **kwargs).output
+        output = run_guide(guide, *args, **kwargs).output
     return tracer.trace, output
 
 

@@ -63,13 +63,13 @@ def sample_posterior(
     site once, and nothing behind the last one: many samples of a single site cost little more than two passes.
 
     Args:
-        guide: The guide; its model is run.
+        guide: The guide, with or without handlers around it; its model is run.
         args: Arguments of the model.
         num_samples: Number of samples S.
         noise: What is random: "attention", "dropout", "both", or "none"; whatever the training mode of the modules.
         log_weights: Return the site's value ``log S`` instead of the normalised weights.
         chunk_size: Samples drawn in one pass, by a plate at the left (the model must broadcast over it, as for
-            vectorised particles). One when omitted, which suits every model.
+            vectorised particles; two more passes check this). One when omitted, which suits every model.
         memory_budget: Bytes that the samples of one pass may take, beside the results: as many are drawn in it as fit,
             ``chunk_size`` at most, by what the first pass takes from the first attention site on.
         seed: Seed of this call alone; the global generator goes on as if nothing had happened.
@@ -86,7 +86,8 @@ def sample_posterior(
     Raises:
         TypeError: The guide is no AttentionGuide, or ``num_samples`` or ``chunk_size`` is no integer.
         ValueError: ``num_samples`` or ``chunk_size`` below one, chunks with dropout, a memory budget below one sample,
-            samples that do not fit in memory, or attention sites that change from pass to pass.
+            samples that do not fit in memory, attention sites that change from pass to pass, or chunks of a model that
+            does not broadcast.
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
@@ -161,7 +162,7 @@ def predict(
     "both" to split the predictive variance into its sources.
 
     Args:
-        guide: The guide; its model is run and must return a tensor.
+        guide: The guide, with or without handlers around it; its model is run and must return a tensor.
         args: Arguments of the model (without observations).
         num_samples: Number of samples S.
         noise: What is random: "attention", "dropout", "both" or "none"; whatever the training mode of the modules.
@@ -176,8 +177,8 @@ def predict(
 
     Raises:
         TypeError: The guide is no AttentionGuide, the output is no floating-point tensor, or a count is no integer.
-        ValueError: A count below one, a probability outside [0, 1], chunks with dropout, or a memory budget below one
-            sample.
+        ValueError: A count below one, a probability outside [0, 1], chunks with dropout or of a model that does not
+            broadcast, or a memory budget below one sample.
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull

@@ -12,6 +12,7 @@ from torch import nn
 from pyro_attention import (
     AlignmentPrior,
     Amortised,
+    AttentionELBO,
     AttentionGuide,
     Categorical,
     CategoricalAlignment,
@@ -311,6 +312,7 @@ def test_distribution_by_hand():
 # bad input
 
 
+@pytest.mark.filterwarnings("ignore:Found vars in model but not guide")
 def test_bad_input(problem):
     with pytest.raises(ValueError, match=r"one head, \[\.\.\., 1, keys\]"):
         CategoricalAlignment(torch.zeros(2, 3))
@@ -321,6 +323,8 @@ def test_bad_input(problem):
     model = Toy()
     with pytest.raises(ValueError, match="kind 'positive weights'"):
         AlignmentELBO(max_plate_nesting=2).loss(model, AttentionGuide(model, Weibull()), *problem)
+    with pytest.raises(ValueError, match="'alignment' is in the model alone; use AlignmentELBO, which sums it out"):
+        AttentionELBO().loss(model, AttentionGuide(model, Marginal()), *problem)
     narrow = nn.Module()
     narrow.forward = lambda *_: torch.zeros(BATCH, QUERIES, 1, 2)
     guide = AttentionGuide(model, Amortised(narrow, Categorical()))

@@ -19,6 +19,7 @@ from pyro_attention import (
     Soft,
     Weibull,
     check_model,
+    name_sites,
     sample_posterior,
 )
 from pyro_attention.integrations.torch_nn import bayesian, deterministic
@@ -243,6 +244,7 @@ def test_some_layers(sites, expected):
     mine = bayesian(copy.deepcopy(theirs), sites=sites)
     found = [name for name, part in mine.named_modules() if isinstance(part, MultiheadAttention)]
     assert found == expected
+    assert name_sites(bayesian(copy.deepcopy(mine))) == TRANSFORMER  # the rest is still torch's
     assert [part.attention.name for part in mine.modules() if isinstance(part, MultiheadAttention)] == expected
     inputs, masks = (memory(), source()), {"src_key_padding_mask": MEMORY_PADDING}
     with torch.no_grad():

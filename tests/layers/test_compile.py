@@ -1,4 +1,4 @@
-"""torch.compile: compiled layers give the same numbers, alone and in a training step."""
+"""torch.compile and torch.export: layers give the same numbers, alone, in a training step, and at other sizes."""
 
 from collections.abc import Iterator
 
@@ -38,6 +38,33 @@ def test_alone(name):
     options = {"allow_unused": True, "materialize_grads": True}  # the prior has no part in it
     gradients = [torch.autograd.grad(y.square().sum(), parameters, **options) for y in (found, expected)]
     torch.testing.assert_close(*gradients)
+
+
+def sequences(batch, length):
+    """Inputs with both kinds of masks, float and boolean."""
+    x, future = torch.randn(batch, length, 8), torch.ones(length, length).triu(1).bool()
+    return x, x, x, torch.zeros(batch, length).masked_fill(future[-2], -torch.inf), True, future
+
+
+def nodes(_, count):
+    """A ring, with one self loop that the layer replaces."""
+    ring = torch.arange(count)
+    return torch.randn(count, 8), torch.cat([torch.stack([ring, ring.roll(1)]), torch.zeros(2, 1).long()], 1)
+
+
+@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "inputs", "open_dims"),
+    [("multihead", sequences, [(0, 1)] * 4 + [()] + [(0, 1)]), ("graph", nodes, [(0,), (1,)])],
+    ids=["multihead", "graph"],
+)
+def test_export(name, inputs, open_dims, strict):
+    """What is exported with one size runs at another, as torch's and PyG's layers do."""
+    layer = LAYERS[name][0]()
+    shapes = tuple(dict.fromkeys(dims, torch.export.Dim.DYNAMIC) or None for dims in open_dims)
+    program = torch.export.export(layer, inputs(2, 5), dynamic_shapes=shapes, strict=strict)
+    larger = inputs(3, 7)
+    torch.testing.assert_close(program.module()(*larger), layer(*larger))
 
 
 def test_in_a_training_step():

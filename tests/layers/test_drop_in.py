@@ -22,6 +22,7 @@ from pyro_attention import (
     check_model,
     predict,
 )
+from pyro_attention.integrations.torch_nn import bayesian
 
 BATCH, LENGTH, WIDTH, HEADS = 3, 5, 8, 2
 PADDING = torch.arange(LENGTH) >= torch.tensor([[5], [3], [2]])
@@ -176,6 +177,27 @@ def test_pyg_sequential():
     assert len(set(sites)) == 2
 
 
+@pytest.mark.parametrize("convert", [latent, bayesian])
+def test_attention_that_is_asked_for_by_its_class(convert):
+    """PyG's layer tests isinstance() and leaves out attention of another class."""
+    theirs = pyg.GPSConv(WIDTH, conv=None, heads=HEADS, dropout=0.0, norm=None)
+    x, batch = torch.randn(LENGTH + 3, WIDTH), torch.tensor([0] * 3 + [1] * 2 + [2] * 3)
+    mine = convert(copy.deepcopy(theirs))
+
+    def in_plate():
+        with pyro.plate("batch", BATCH):
+            return mine(x, EDGES, batch)
+
+    run = AttentionGuide(in_plate, Soft()).run()
+    expected = theirs(x, EDGES, batch)
+    assert_same(mine(x, EDGES, batch), expected)
+    assert_same(run.output, expected)
+    assert "prior" in run.trace.nodes[mine.attn.attention.name]["infer"]
+    assert_same(pickle.loads(pickle.dumps(mine))(x, EDGES, batch), expected)
+    mine.reset_parameters()
+    assert not mine(x, EDGES, batch).allclose(expected, atol=0.1)
+
+
 def test_hetero_conv():
     """A relation between nodes of one type, and one between two types; the layers get pairs."""
     theirs = pyg.HeteroConv(
@@ -198,6 +220,43 @@ def test_hetero_conv():
     assert all(name.startswith("convs.<") for name in sites)
 
 
+class Messages(pyg.MessagePassing):
+    """What the page on graphs of one's own puts around the layer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x, edge_index):
+        return self.layer(x, edge_index)
+
+
+class Network(nn.Module):
+    """One layer, for a transformation of networks."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x, edge_index):
+        return self.layer(x, edge_index)
+
+
+def test_to_hetero():
+    nodes = {"paper": torch.randn(5, WIDTH), "author": torch.randn(4, WIDTH)}
+    edges = {("paper", "cites", "paper"): EDGES, ("author", "writes", "paper"): EDGES, ("paper", "by", "author"): EDGES}
+    layers = [layer((WIDTH, WIDTH), 4, add_self_loops=False) for layer in (pyg.GATConv, GraphAttention)]
+    theirs, mine = (
+        pyg.to_hetero(Network(layer), (list(nodes), list(edges))) for layer in (layers[0], Messages(layers[1]))
+    )
+    for path, layer in theirs.named_modules():
+        if isinstance(layer, pyg.GATConv):
+            mine.get_submodule(path).layer.load_state_dict(GraphAttention.from_pyg(layer).state_dict())
+    run = AttentionGuide(mine, Soft()).run(nodes, edges)
+    for name, output in theirs(nodes, edges).items():
+        assert_same(run.output[name], output)
+
+
 @pytest.mark.parametrize("add_self_loops", [True, False])
 def test_the_weights_of_pyg(add_self_loops):
     theirs = pyg.GATConv(WIDTH, 3, heads=2, add_self_loops=add_self_loops)
@@ -213,6 +272,29 @@ def test_one_projection_for_two_kinds_of_nodes(residual):
     theirs = pyg.GATConv(WIDTH, 3, heads=2, add_self_loops=False, residual=residual)
     x = torch.randn(5, WIDTH), torch.randn(4, WIDTH)
     assert_same(GraphAttention.from_pyg(theirs)(x, EDGES), theirs(x, EDGES))
+
+
+def test_targets_without_features():
+    """PyG's None adds nothing to the scores, and neither do zeros."""
+    theirs = pyg.GATConv((WIDTH, 6), 3, heads=2, add_self_loops=False, residual=True)
+    x, targets = torch.randn(5, WIDTH), torch.zeros(4, 6)
+    assert_same(
+        GraphAttention.from_pyg(theirs)((x, targets), EDGES[:, :5]), theirs((x, None), EDGES[:, :5], size=(5, 4))
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS[RC] tensor support is in beta")
+@pytest.mark.parametrize("form", ["int", "to_sparse_coo", "to_sparse_csr", "to_sparse_csc"])
+def test_other_forms_of_the_edges(form):
+    """Those that PyG takes; its sparse matrices have a row for each target."""
+    theirs, x = pyg.GATConv((WIDTH, WIDTH), 3, heads=2, add_self_loops=False), torch.randn(5, WIDTH)
+    edges = (
+        EDGES.int()
+        if form == "int"
+        else torch.sparse_coo_tensor(EDGES.flip(0), torch.ones(6), (4, 5), check_invariants=True)
+    )
+    edges = edges if form == "int" else getattr(edges, form)()
+    assert_same(GraphAttention.from_pyg(theirs)((x, x[:4]), edges), theirs((x, x[:4]), EDGES))
 
 
 @pytest.mark.parametrize("size", [(5, 4), (6, None)])

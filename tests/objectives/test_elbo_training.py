@@ -105,6 +105,19 @@ def test_raw_module_under_svi():
         SVI(model, guide, Adam({"lr": 0.01}), AttentionELBO()).step(data.x, data.y)
 
 
+def test_a_second_model_in_one_process():
+    """Pyro's param store gives it the parameters of the first, by their names."""
+    data, optimizer = Sequences.random(), Adam({"lr": 0.01})
+    for family in (Weibull(5.0, learnable=True), Weibull(torch.ones(2), learnable=True)):
+        model = Raw(register=True)
+        svi = SVI(model, AttentionGuide(model, family), optimizer, AttentionELBO())
+        if family.log_value.dim():
+            with pytest.raises(ValueError, match=r"call pyro\.clear_param_store\(\) first"):
+                svi.step(data.x, data.y)
+            pyro.clear_param_store()
+        svi.step(data.x, data.y)
+
+
 def test_registered_module_under_svi():
     data = Sequences.random()
     model = Raw(register=True)

@@ -112,6 +112,7 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{VQA} table compare", f"{COMPARISON} {QUESTIONS}",
              tuple(f"runs/table/compare*/{name}" for name in ("metrics.json", "report.html", "figures/WC-*.png"))),
     ],
+    "list": [Step("python -m experiments", "", (), ("compare", "nmt"))],
     # translation
     "own aligner": [
         Step(f"{NMT} train --dataset own --text FOLDER --guide marginal --encoder words --words-from context "

@@ -6,6 +6,7 @@ from functools import partial
 import pyro
 import pytest
 import torch
+from pyro.distributions import Normal
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import nn
 
@@ -63,6 +64,9 @@ class Watched:
         return draw(self.guide, self.x, **options)
 
 
+CHECKED = 1, 1, 2  # samples of the first pass, and of the two that show whether chunks are right
+
+
 def one_sample(watched, draw):
     """Bytes that one sample takes, as the error says."""
     with pytest.raises(ValueError, match="memory_budget is 1 bytes, expected at least") as error:
@@ -75,12 +79,12 @@ def one_sample(watched, draw):
     ("budget", "options", "expected"),
     [
         (1, {}, [1] * 9),
-        (3.5, {}, [1, 3, 3, 2]),
-        (8, {}, [1, 8]),
-        (float("inf"), {}, [1, 8]),
-        (1e9, {}, [1, 8]),
-        (8, {"chunk_size": 4}, [1, 4, 4]),
-        (None, {"chunk_size": 4}, [1, 4, 4]),
+        (3.5, {}, [*CHECKED, 3, 3, 2]),
+        (8, {}, [*CHECKED, 8]),
+        (float("inf"), {}, [*CHECKED, 8]),
+        (1e9, {}, [*CHECKED, 8]),
+        (8, {"chunk_size": 4}, [*CHECKED, 4, 4]),
+        (None, {"chunk_size": 4}, [*CHECKED, 4, 4]),
         (None, {}, [1] * 9),
     ],
 )
@@ -146,7 +150,7 @@ def test_a_budget_is_kept(draw):
 def test_what_comes_ahead_of_the_first_site_is_computed_once_a_chunk(draw, options):
     watched = Watched()
     watched.draw(draw, num_samples=9, **options)
-    assert watched.ran["first"] == 2
+    assert watched.ran["first"] == len(CHECKED) + 1
 
 
 @pytest.mark.parametrize("options", [{}, {"chunk_size": 4}], ids=str)
@@ -154,7 +158,7 @@ def test_what_comes_behind_the_last_site_is_computed_in_the_first_pass_alone(opt
     watched = Watched()
     samples = watched.draw(sample_posterior, num_samples=9, **options)
     assert watched.ran["out"] == 1
-    assert watched.ran["first"] == watched.ran["last"] == (3 if options else 9)
+    assert watched.ran["first"] == watched.ran["last"] == (len(CHECKED) + 2 if options else 9)
     assert {name: len(values) for name, values in samples.items()} == {"layers.0": 9, "layers.1": 9}
     # nothing is left behind
     assert not _PYRO_STACK
@@ -230,6 +234,37 @@ def test_a_translation_is_encoded_twice_and_its_words_are_predicted_once():
     model.from_context.register_forward_hook(lambda *_: ran.append("words"))
     sample_posterior(AttentionGuide(model, Weibull()), *arguments, num_samples=32, chunk_size=32)
     assert ran == ["encoder", "words", "encoder"]
+
+
+class Pooled(nn.Module):
+    """Two layers of attention and the mean over the words, whose dimension it counts from either side."""
+
+    def __init__(self, dim, *, between=False):
+        super().__init__()
+        self.dim, self.between = dim, between
+        self.layers = nn.ModuleList(MultiheadAttention(4, 2, name=name) for name in "ab")
+
+    def forward(self, x):
+        with pyro.plate("batch", len(x), dim=-1):
+            h = x + pyro.sample("shift", Normal(0.0, 1.0).expand([1])).unsqueeze(-1).unsqueeze(-1)
+            for layer in self.layers:
+                h = 3 * layer(h, h, h)[0]
+                h = h + h.mean(self.dim, keepdim=True) if self.between else h
+            return h.mean(-2 if self.between else self.dim)
+
+
+@pytest.mark.parametrize("noise", ["attention", "none"])
+@pytest.mark.parametrize("length", [5, 4], ids=["as many words as sentences", "fewer words"])
+@pytest.mark.parametrize(("draw", "between"), [(predict, False), (predict, True), (sample_posterior, True)])
+def test_chunks_of_a_model_that_does_not_broadcast(draw, between, length, noise):
+    """With as many words as sentences all shapes fit, and the mean is over the sentences."""
+    x, options = torch.randn(5, length, 4), {"num_samples": 4, "noise": noise}
+    good, bad = (AttentionGuide(Pooled(dim, between=between), Weibull(2.0), keep_prior=["shift"]) for dim in (-2, 1))
+    draw(good, x, chunk_size=3, **options)
+    draw(bad, x, **options)
+    with pytest.raises((ValueError, RuntimeError)) as error:
+        draw(bad, x, chunk_size=3, **options)
+    assert "use chunk_size=1, or let the model count dimensions from the right" in error.value.__notes__[0]
 
 
 def test_a_plain_layout_of_queries_in_a_plate():

@@ -10,12 +10,14 @@ x_data, x_indices, x_indptr, x_shape     instead of x: the same as one CSR matri
 train_mask, val_mask, test_mask          truth values [nodes], or [splits, nodes], of which one split is chosen; none of
                                          the three: half of the known nodes, drawn at random, are for training, a
                                          quarter to validate and the rest to test on
+metric                                   optional: the text accuracy, or roc_auc where there are two classes
 ======================================== ============================================================================
 
 Edges are read as undirected: both directions of each, once, without self loops. Features stay as they are.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,9 +55,9 @@ def read_masked_graph(
     split_seed: int,
     remedy: str,
     num_classes: int | None = None,
-    metric: MetricName = "accuracy",
+    metric: MetricName | None = None,
 ) -> GraphData:
-    """Read a graph with the keys above; without `num_classes`, they are counted.
+    """Read a graph with the keys above; without `num_classes` they are counted, and `metric` replaces that of the file.
 
     Raises:
         OSError, ValueError: see `read_own_graph`; the message ends with the remedy.
@@ -73,11 +75,16 @@ def read_masked_graph(
             edge_index=both_directions(int64(array_of(arrays, "edge_index", np.integer, 2)), len(labels)),
             **_masks(arrays, labels, split_seed, name),
             num_classes=num_classes or int(labels.max()) + 1,
-            metric=metric,
+            metric=metric or _metric(arrays),
         )
     except GraphDataError as error:
         key = _KEY_OF_FIELD.get(error.field, error.field)
         raise ValueError(f"{path}, key {key!r}: {error}. {remedy}") from error
+
+
+def _metric(arrays: dict[str, np.ndarray]) -> Any:
+    """What the file asks for, or accuracy; `GraphData` checks that there is such a metric."""
+    return array_of(arrays, "metric", np.str_, 0).item() if "metric" in arrays else "accuracy"
 
 
 def _labels(arrays: dict[str, np.ndarray]) -> Tensor:

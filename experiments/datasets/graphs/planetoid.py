@@ -22,7 +22,7 @@ from experiments.files import reading
 
 __all__ = ["SHA256", "find_planetoid", "read_planetoid"]
 
-_ADDRESS = "https://raw.githubusercontent.com/kimiyoung/planetoid/master/data"
+ADDRESS = "https://raw.githubusercontent.com/kimiyoung/planetoid/master/data"
 _PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 # Checksums of the published files: those of Cora and Citeseer were computed from copies; PubMed's are those on which
 # four public lists agree, one of them the Git LFS pointers in github.com/D61-IA/FisherGCN, data/ind.pubmed.*.
@@ -71,10 +71,10 @@ def find_planetoid(root: Path, name: str) -> Path:
     folders = [root / "planetoid" / "raw", root / "planetoid", root / "raw", root]
     folder = next((folder for folder in folders if any((folder / file).is_file() for file in names)), folders[0])
     remedy = (
-        f"Looked at {', '.join(map(str, folders))}. Fetch {', '.join(names)} from {_ADDRESS} and put them there, or "
+        f"Looked at {', '.join(map(str, folders))}. Fetch {', '.join(names)} from {ADDRESS} and put them there, or "
         f"name their folder by {OTHER_FOLDER}."
     )
-    complete_folder(folder, names, _ADDRESS, SHA256, remedy=remedy)
+    complete_folder(folder, names, ADDRESS, SHA256, remedy=remedy)
     return folder
 
 

@@ -73,7 +73,7 @@ def _decode(content: bytes) -> Image.Image:
 
 
 def tar_images(path: Path) -> dict[str, ImageFile]:
-    """Return the files of an uncompressed tar archive by their names without folders; DamagedFileError where it is none."""
+    """Return the files of an uncompressed tar archive by their names without folders."""
     with reading(path, "an uncompressed tar archive of photographs"), tarfile.open(path, "r:") as archive:
         members = [member for member in archive if member.isfile()]
     files = [ImageFile(path, member.name, member.offset_data, member.size) for member in members]

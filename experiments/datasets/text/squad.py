@@ -172,12 +172,11 @@ def _questions(tree: Any, path: Path, with_answers: bool) -> Iterator[Question]:
         for number, paragraph in enumerate(article["paragraphs"], 1):
             for entry in paragraph["qas"]:
                 with reading(f"{path}: paragraph {number} of article {place}", "a question of SQuAD"):
-                    texts = [entry["id"], article["title"], paragraph["context"], entry["question"]]
-                    if not all(isinstance(text, str) for text in texts):
-                        raise ValueError(f"id, title, context and question are {shown(texts)}")
-                yield Question(
-                    *texts, _answers(entry, texts[2], f"{path}: question {texts[0]}") if with_answers else ()
-                )
+                    key, title, context = entry["id"], article["title"], paragraph["context"]
+                    if not all(isinstance(text, str) for text in (key, title, context, entry["question"])):
+                        raise ValueError(f"{shown(entry)} with title or context that is no text")
+                answers = _answers(entry, context, f"{path}: question {key}") if with_answers else ()
+                yield Question(key, title, context, entry["question"], answers)
 
 
 def _answers(entry: dict[str, Any], context: str, where: str) -> tuple[Answer, ...]:

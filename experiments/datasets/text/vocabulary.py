@@ -111,7 +111,7 @@ class Vocabulary:
     def load(path: Path) -> "Vocabulary":
         """Read what `save` has written; DamagedFileError where the file is missing or damaged."""
         with reading(path, "a vocabulary as JSON", "replace it by an intact copy, or train the tokenizer again"):
-            return Vocabulary(path.read_text(encoding="utf-8"))
+            return Vocabulary(path.read_bytes().decode())
 
     def require(self, fingerprint: str, checkpoint: Path | str) -> None:
         """Raise ValueError unless a checkpoint was trained with this vocabulary, of this fingerprint."""

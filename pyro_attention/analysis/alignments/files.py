@@ -15,8 +15,6 @@ __all__ = ["Lengths", "read_naacl", "read_pharaoh", "read_sentences", "write_pha
 Lengths = Mapping[str, tuple[int, int]]
 _Links = tuple[set[Link], set[Link]]  # sure and possible ones
 
-MOST_BYTES = 2**28  # of a file, which is read as a whole; its links take many times as much
-
 _LINK = re.compile(r"(\d{1,9})([-p])(\d{1,9})", re.ASCII)
 _COLUMNS = re.compile(r"\s*(\S+)\s+(\d{1,9})\s+(\d{1,9})(?:\s+([SP]))?(?:\s+\d+(?:\.\d*)?)?\s*", re.ASCII)
 
@@ -164,12 +162,6 @@ def _check_index(index: int) -> None:
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
     """Place, for errors, and text of every line."""
     # a byte order mark is no part of the first id; str.splitlines would also break at characters such as U+2028
-    size = path.stat().st_size
-    if size > MOST_BYTES or (path.exists() and not path.is_file()):
-        raise ValueError(
-            f"{path} has {size} bytes or is no regular file, expected a file of {MOST_BYTES} bytes at most (MOST_BYTES "
-            f"of {__name__}); divide it"
-        )
     try:
         lines = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError as error:

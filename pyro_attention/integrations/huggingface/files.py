@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyro_attention.integrations.huggingface.attention import CHILD, NAME
 
-__all__ = ["load_priors", "site_paths"]
+__all__ = ["load_priors", "shards", "site_paths"]
 
 _MARK = f".{CHILD}."
 
@@ -71,33 +71,45 @@ def site_paths(model: Any, saved: list[str], modules: Collection[str]) -> list[s
     return [candidates[0] for candidates in paths]
 
 
-def _names_in_files(source: str, config: Any, where: Mapping[str, Any]) -> dict[str, Path]:
-    """Where every parameter of a checkpoint is, in a folder or in the local copy of one of the hub."""
+def shards(source: str, config: Any, where: Mapping[str, Any]) -> dict[str, Path]:
+    """Where every parameter of a checkpoint of several files is, by its index; nothing where it has no index.
+
+    Raises:
+        ValueError: The index names a file that is not beside it.
+    """
+    index = _local(source, "model.safetensors.index.json", config, where)
+    if index is None:
+        return {}
+    files: dict[str, str] = json.loads(index.read_text())["weight_map"]
+    outside = next((file for file in files.values() if Path(file).name != file or file == ".."), None)
+    if outside is not None:
+        raise ValueError(
+            f"'{index}' names the file '{outside}', expected names of files beside it; load an intact copy"
+        )
+    return {name: index.parent / file for name, file in files.items()}
+
+
+def _local(source: str, name: str, config: Any, where: Mapping[str, Any]) -> Path | None:
+    """A file in a folder, or in the local copy of one of the hub; None where there is none."""
     from transformers.utils.hub import cached_file
 
-    def local(name: str) -> Path | None:
-        options = {**where, "revision": getattr(config, "_commit_hash", None) or where.get("revision", "main")}
-        found = cached_file(
-            source, name, **options, _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )  # fmt: skip
-        return None if found is None else Path(found)
+    options = {**where, "revision": getattr(config, "_commit_hash", None) or where.get("revision", "main")}
+    found = cached_file(
+        source, name, **options, _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )  # fmt: skip
+    return None if found is None else Path(found)
 
+
+def _names_in_files(source: str, config: Any, where: Mapping[str, Any]) -> dict[str, Path]:
+    """Where every parameter of a checkpoint is."""
     from safetensors import safe_open
 
     if not source:
         return {}
-    index, whole = local("model.safetensors.index.json"), local("model.safetensors")
-    if index is not None:
-        shards = json.loads(index.read_text())["weight_map"]
-        outside = next((shard for shard in shards.values() if Path(shard).name != shard), None)
-        if outside is not None:
-            raise ValueError(
-                f"'{index}' names the file '{outside}', expected names of files beside it; load an intact copy"
-            )
-        return {name: index.parent / shard for name, shard in shards.items()}
-    if whole is None:
-        return {}
+    whole = _local(source, "model.safetensors", config, where)
+    if (found := shards(source, config, where)) or whole is None:
+        return found
     with safe_open(whole, "pt") as file:
         return dict.fromkeys(file.keys(), whole)
 

@@ -8,6 +8,7 @@ from typing import Any
 from pyro_attention.integrations._sites import PriorFactory
 from pyro_attention.integrations.huggingface.attention import NAME
 from pyro_attention.integrations.huggingface.convert import convert, load_transformers
+from pyro_attention.integrations.huggingface.files import shards
 from pyro_attention.integrations.huggingface.likelihoods import Likelihood
 
 __all__ = ["from_pretrained"]
@@ -40,8 +41,8 @@ def from_pretrained(
         The model, as :func:`bayesian` returns it.
 
     Raises:
-        ValueError: The checkpoint is of another architecture, has no safetensors file, or was not saved by a Bayesian
-            model; prior parameters are missing.
+        ValueError: The checkpoint is of another architecture, has no safetensors file or an index that names files
+            elsewhere, or was not saved by a Bayesian model; prior parameters are missing.
 
     Example:
         >>> model.save_pretrained("fine-tuned")  # doctest: +SKIP
@@ -62,6 +63,8 @@ def from_pretrained(
             f"'{path}' was not saved by a Bayesian model, it has no prior parameters; convert it: "
             f"bayesian({cls.__name__}.from_pretrained('{path}'))"
         )
+    where.pop("trust_remote_code", None)
+    shards(path, config, where)  # transformers would read any file that an index names
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # prior parameters are "unexpected" to it
     try:
@@ -79,5 +82,4 @@ def from_pretrained(
             f"are new and want training",
             stacklevel=2,
         )
-    where.pop("trust_remote_code", None)
     return convert(model, prior=prior, sites="*", likelihood=likelihood, example=None, where=where)

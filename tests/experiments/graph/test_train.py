@@ -13,15 +13,16 @@ import pytest
 import torch
 
 import experiments.graph.data
-import experiments.graph.train
+import experiments.graph.model
 from experiments.datasets.graphs.load import load_graph
 from experiments.files import UserError
 from experiments.graph.attention import relative_entropies
 from experiments.graph.config import GraphConfig, ScheduleName
 from experiments.graph.evaluation import DEFINITIONS
 from experiments.graph.model import build_model, kl_schedule
-from experiments.graph.train import run
+from experiments.graph.train import GraphTask
 from experiments.harness.cli import run_script
+from experiments.run import run as run_task
 from guides.names import PriorName, WeightsSchemeName
 from guides.schemes import build_scheme
 from pyro_attention import EdgeList
@@ -36,6 +37,10 @@ def load_once(monkeypatch):
 
 
 _load = functools.cache(load_graph)
+
+
+def run(config):
+    return run_task(GraphTask(), config)
 
 
 def command_line(*arguments):
@@ -114,7 +119,7 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(experiments.graph.model.GraphTraining, "training_step", interrupted)
     assert command_line(*options) == 130
     assert "--resume" in capsys.readouterr().err
-    assert len(history(tmp_path / "run")) == 6
+    assert len(history(tmp_path / "run")) == 5
     monkeypatch.setattr(experiments.graph.model.GraphTraining, "training_step", step)
     assert command_line(*options, "--resume") == 0
     assert len(history(tmp_path / "run")) == 10
@@ -125,7 +130,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path, monkeypatch):
     options = {"dataset": "cora", "data_root": tmp_path, "max_epochs": 2, "num_samples": 2, "progress": False}
     config = GraphConfig(out=tmp_path / "run", **options)
     metrics = run(config)
-    monkeypatch.setattr(experiments.graph.train, "fit_module", None)
+    monkeypatch.setattr(GraphTask, "fit", None)
     assert run(replace(config, resume=True)) == metrics
     with pytest.raises(UserError, match="another configuration"):
         run(replace(config, resume=True, kl_weight=0.5))

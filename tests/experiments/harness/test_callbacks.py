@@ -8,7 +8,6 @@ import pyro
 import pytest
 import torch
 
-from experiments.harness import ranks
 from experiments.harness.callbacks import EarlyStopping, History, RandomState
 
 
@@ -67,40 +66,13 @@ def test_history_leaves_metrics_empty_that_an_epoch_does_not_have(tmp_path):
     assert history.path.read_text() == "epoch,loss,kl\n0,1.0,\n1,0.5,2.0\n"
 
 
-def test_every_rank_draws_noise_of_its_own():
-    drawn = []
-    for rank in (0, 0, 1, 2):
+def test_every_rank_draws_noise_of_its_own_in_every_epoch():
+    drawn = {}
+    for rank, epoch in ((0, 0), (1, 0), (2, 0), (1, 1)):
         pyro.set_rng_seed(0)
-        RandomState(0).on_train_start(SimpleNamespace(global_rank=rank))
-        drawn.append(draw())
-    assert drawn[0] == drawn[1]
-    for generator in zip(*drawn[1:], strict=True):
-        assert len(set(generator)) == 3
+        RandomState(0).on_train_epoch_start(SimpleNamespace(global_rank=rank, current_epoch=epoch))
+        drawn[rank, epoch] = draw()
+    for generator in zip(*drawn.values(), strict=True):
+        assert len(set(generator)) == 4
     pyro.set_rng_seed(0)
-    assert draw() == drawn[0]  # the first rank draws as a run alone
-
-
-def test_every_rank_finds_its_own_generators_in_the_checkpoint(tmp_path, monkeypatch, capsys):
-    states, expected = [], []
-    for seed in range(2):
-        pyro.set_rng_seed(seed)
-        states.append(RandomState(0).state_dict())
-        expected.append(draw())
-    monkeypatch.setattr(ranks, "gathered", lambda _: states)
-    torch.save(RandomState(0).state_dict(), tmp_path / "state")
-    state = torch.load(tmp_path / "state", weights_only=True)
-    for count, rank, drawn in ((2, 0, expected[0]), (2, 1, expected[1]), (1, 0, expected[0])):
-        monkeypatch.setattr(ranks, "rank", lambda rank=rank: rank)
-        monkeypatch.setattr(ranks, "count", lambda count=count: count)
-        callback = RandomState(0)
-        callback.load_state_dict(state)
-        callback.on_train_start(SimpleNamespace(global_rank=rank))
-        assert draw() == drawn
-        text = capsys.readouterr().err
-        assert ("the checkpoint is of a training in 2 processes, and this one has 1" in text) == (count == 1)
-    # a rank that the checkpoint does not have begins with a state of its own
-    monkeypatch.setattr(ranks, "rank", lambda: 2)
-    callback = RandomState(0)
-    callback.load_state_dict(state)
-    callback.on_train_start(SimpleNamespace(global_rank=2))
-    assert draw() not in expected
+    assert draw() == drawn[0, 0]  # the first rank draws as a run alone

@@ -53,14 +53,6 @@ def flipped(data):
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
-def laughs():
-    """A few lists that hold 10 ** 9 entries."""
-    made = []
-    for _ in range(9):
-        made = [made] * 10
-    return made
-
-
 class Code:
     """Makes a folder when it is unpickled."""
 
@@ -71,43 +63,16 @@ class Code:
 WEIGHT = "objective.model.scores.weight"
 BOTH = {
     "empty": lambda _: b"",
-    "text": lambda _: b"no checkpoint",
     "truncated": lambda data: data[: len(data) // 2],
     "flipped": flipped,
     "pickle": lambda _: pickle.dumps({"state_dict": {}}),
     "code": lambda _: saved({"epoch": 0, "state_dict": Code()}),
-    "tensor": lambda _: saved(torch.zeros(3)),
-    "list": lambda _: saved([1, 2]),
-    "weights": lambda _: saved({WEIGHT: torch.zeros(3, 2)}),
-    "no weights": changed("state_dict"),
-    "weight a string": changed("state_dict", WEIGHT, to="text"),
-    "weight missing": changed("state_dict", WEIGHT),
     "weight of another shape": changed("state_dict", WEIGHT, to=torch.zeros(5)),
 }
 RUN = {
-    **{
-        f"no {name}": changed(name)
-        for name in ("pytorch-lightning_version", "loops", "callbacks", "optimizer_states", "lr_schedulers", "epoch")
-    },
-    "other format": lambda _: saved({"state_dict": {}, "hyper_parameters": {}, "epoch": 3}),
-    "version": changed("pytorch-lightning_version", to="none"),
     "no fit loop": changed("loops", "fit_loop"),
-    "loop a string": changed("loops", "fit_loop", to="text"),
-    "no history": changed("callbacks", "History"),
-    "a row is lost": changed("callbacks", "History", "rows", 0),
-    "history of text": changed("callbacks", "History", "rows", to="text"),
-    "a row of text": changed("callbacks", "History", "rows", 0, "loss", to="text"),
-    "a row without its time": changed("callbacks", "History", "rows", 0, "step_ms"),
-    "lists in lists": changed("loops", "fit_loop", to=laughs()),
-    "no random state": changed("callbacks", "RandomState"),
     "random state a string": changed("callbacks", "RandomState", "torch", to="text"),
-    "best a string": changed("callbacks", "EarlyStopping", "best", "val_loss", to="text"),
-    "best weight a string": changed("callbacks", "EarlyStopping", "weights", WEIGHT, to="text"),
-    "best weight missing": changed("callbacks", "EarlyStopping", "weights", WEIGHT),
-    "no moments": changed("optimizer_states", 0, "state"),
-    "moment a string": changed("optimizer_states", 0, "state", 0, "exp_avg", to="text"),
     "moment missing": changed("optimizer_states", 0, "state", 0, "exp_avg"),
-    "optimizer missing": changed("optimizer_states", 0),
 }
 
 
@@ -155,7 +120,7 @@ def test_bad_weights_of_an_earlier_release_are_not_loaded(change, trained, fresh
     assert not (tmp_path / "unpickled").exists()
 
 
-@pytest.mark.parametrize("name", ["empty", "text", "truncated", "pickle", "code", "tensor", "no checksum", "flipped"])
+@pytest.mark.parametrize("name", ["empty", "truncated", "pickle", "no checksum", "flipped"])
 def test_a_bad_file_of_weights_is_not_loaded(name, trained, fresh, tmp_path, monkeypatch):
     own = {
         "no checksum": lambda data: safetensors.torch.save(safetensors.torch.load(data)),

@@ -99,13 +99,45 @@ def test_every_option_has_a_help_text_and_shows_its_default(config_type):
     assert parser.description
 
 
+def test_the_commands_are_listed(capsys, monkeypatch):
+    from experiments.__main__ import main
+
+    monkeypatch.setattr(sys, "argv", ["experiments"])
+    assert main() == 0
+    listed = re.findall(r"^  (\w+) +\S", capsys.readouterr().out, re.M)
+    assert listed == sorted(name for script in SCRIPTS for name in re.findall(r"^experiments\.(\w+)$", script))
+    monkeypatch.setattr(sys, "argv", ["experiments", "nmt"])
+    assert main() == 2
+    assert "did you mean 'python -m experiments.nmt'" in the_error(capsys)
+
+
+_BAR = """
+from experiments.harness.cli import run_script
+from experiments.harness.options import RunOptions
+
+def run(config):
+    import time
+    from tqdm import tqdm
+    for _ in tqdm(range(8)):
+        time.sleep(0.2)
+
+run_script(RunOptions, run, name="test", arguments=[])
+"""
+
+
+def test_bars_of_a_command_that_are_no_terminal_print_a_line_a_minute():
+    done = subprocess.run([sys.executable, "-c", _BAR], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr.count("it/s") == 2  # at the beginning and at the end
+
+
 # names that are known without what they stand for
 
 
 def test_the_names_of_the_options_are_those_of_what_is_built():
     from experiments.graph.rows import ROWS
-    from experiments.graph.studies import STUDIES
     from experiments.graph.table import EVERY_TABLE
+
+    from experiments.graph.studies import STUDIES
     from guides.schemes import build_scheme
     from pyro_attention import NORMALIZERS
 

@@ -1,100 +1,188 @@
-"""Many runs at once: what comes back, and how they are stopped."""
+"""Many runs at once, in processes of this machine and of a Dask cluster: what comes back, and how they end."""
 
 import ctypes
 import os
+import re
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from experiments.files import UserError
+from experiments.graph import table
+from experiments.harness import parallel
 from experiments.harness.parallel import run_all
+from tests.experiments.graph.tiny_graphs import write_citations
 
 ROOT = Path(__file__).parents[3]
 LIMIT = 240.0  # seconds until something is taken not to happen; no test waits for it to pass
-SCRIPT = f"""
-from pathlib import Path
-from experiments.harness.cli import run_script
-from experiments.harness.parallel import run_all
-from {__name__} import Folder, wait_to_be_stopped
-
-if __name__ == "__main__":
-    runs = lambda config: {{i: Path(config.folder, str(i)) for i in range(4)}}
-    run = lambda config: run_all(wait_to_be_stopped, runs(config), workers=2, progress=False)
-    raise SystemExit(run_script(Folder, run, name="test"))
-"""
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
 
-class Folder:
-    """A folder.
+def wait_for(happened: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + LIMIT
+    while not (found := happened()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+    return found
 
-    Args:
-        folder: The folder.
-    """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+def ended(processes: list[psutil.Process]) -> bool:
+    return not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes)
+
+
+# A cluster, started by the commands of the page on another port
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[psutil.Process]]]:
+    """The address of a scheduler, and the processes that belong to it."""
+    distributed = pytest.importorskip("distributed")
+    page = (ROOT / "docs" / "running_on_more.md").read_text().replace("\\\n", "")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    commands = re.findall(r"^python -m (dask .*)$", page.replace("8786", port), re.MULTILINE)
+    assert len(commands) == 2
+    folder, started = tmp_path_factory.mktemp("cluster"), []
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
+    try:
+        with (folder / "log").open("w") as log:
+            for command in commands:
+                line = [sys.executable, "-m", *shlex.split(command)]
+                started.append(psutil.Popen(line, cwd=folder, env=environment, stdout=log, stderr=log))
+        address = f"tcp://127.0.0.1:{port}"
+        with distributed.Client(address, timeout=LIMIT, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=LIMIT)
+            yield address, [process for one in started for process in (one, *one.children(recursive=True))]
+    finally:
+        for process in [process for one in started for process in (one, *one.children(recursive=True))]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+                process.wait()
+
+
+def test_the_cluster_of_the_page_listens_to_this_machine_alone(cluster: tuple[str, list[psutil.Process]]) -> None:
+    address, processes = cluster
+    found = [socket for one in processes for socket in one.net_connections() if socket.status == psutil.CONN_LISTEN]
+    assert len(found) >= 5  # the scheduler, two workers and what restarts them
+    assert {socket.laddr.ip for socket in found} == {"127.0.0.1"}
+    assert int(address.rpartition(":")[2]) in {socket.laddr.port for socket in found}
+
+
+# What comes back
 
 
 def square(number: float) -> dict[str, float]:
-    return {"square": number**2}
+    return {"square": number**2, "threads": float(torch.get_num_threads()), "process": float(os.getpid())}
+
+
+class Place:
+    """A configuration of a run in a folder."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+
+
+def fail_at_one(config: Place) -> dict[str, float]:
+    if config.out.name == "1":
+        raise UserError("it is not possible")
+    if config.out.name == "2":
+        raise ZeroDivisionError("a mistake")
+    config.out.touch()
+    return {}
+
+
+def die_once(config: Place) -> dict[str, float]:
+    """The first attempt kills its process."""
+    if not config.out.exists():
+        config.out.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"attempt": 2.0}
+
+
+def die(config: Place) -> dict[str, float]:
+    if config.out.name == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    config.out.touch()
+    return {}
+
+
+@pytest.fixture(params=["one", "two", "cluster"])
+def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
+    where = {"one": {"workers": 1}, "two": {"workers": 2}}.get(request.param)
+    return where or {"workers": 1, "cluster": request.getfixturevalue("cluster")[0]}
+
+
+def test_metrics_by_key_in_the_order_of_the_configurations_from_processes_of_one_thread(engine: dict[str, Any]) -> None:
+    configs = {name: float(place) for place, name in enumerate("edcba")}
+    torch.set_num_threads(2)
+    try:
+        found = run_all(square, configs, progress=False, **engine)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert [(name, metrics["square"]) for name, metrics in found.items()] == [(k, v**2) for k, v in configs.items()]
+    assert {metrics["threads"] for metrics in found.values()} == {1.0}
+    in_this = {metrics["process"] for metrics in found.values()} == {float(os.getpid())}
+    assert in_this == (engine == {"workers": 1})
+
+
+def test_when_runs_fail_the_others_finish_and_they_are_named(engine: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        run_all(fail_at_one, {i: Place(tmp_path / str(i)) for i in range(5)}, progress=False, **engine)
+    said = str(error.value)
+    assert "2 of 5 trainings failed" in said
+    assert f"{tmp_path / '1'}: it is not possible" in said
+    assert f"{tmp_path / '2'}: ZeroDivisionError: a mistake" in said
+    assert "with --resume" in said
+    assert {path.name for path in tmp_path.iterdir()} == {"0", "3", "4"}
+
+
+def test_a_run_whose_worker_dies_goes_to_another_one(cluster: tuple[str, list[psutil.Process]], tmp_path: Path) -> None:
+    found = run_all(die_once, {0: Place(tmp_path / "0")}, workers=1, cluster=cluster[0], progress=False)
+    assert found == {0: {"attempt": 2.0}}
+
+
+def test_a_run_that_kills_every_worker_fails_alone(cluster: tuple[str, list[psutil.Process]], tmp_path: Path) -> None:
+    configs = {i: Place(tmp_path / str(i)) for i in range(3)}
+    with pytest.raises(UserError, match=rf"1 of 3 trainings failed \({tmp_path / '1'}: KilledWorker"):
+        run_all(die, configs, workers=1, cluster=cluster[0], progress=False)
+    assert {path.name for path in tmp_path.iterdir()} == {"0", "2"}
+
+
+def test_a_killed_worker_of_this_machine_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^a worker process was killed.*--workers"):
+        run_all(die, {i: Place(tmp_path / str(i)) for i in range(3)}, workers=2, progress=False)
+
+
+def test_a_table_from_a_cluster_is_that_of_this_process(
+    cluster: tuple[str, list[psutil.Process]], tmp_path: Path
+) -> None:
+    write_citations(tmp_path)
+    sizes: dict[str, Any] = {"seeds": 1, "graphs": ("cora",), "num_samples": 3, "max_epochs": 2, "progress": False}
+    found = []
+    for name, where in (("here", {"workers": 1}), ("there", {"cluster": cluster[0]})):
+        places = {"data_root": tmp_path, "out": tmp_path / name, "results": tmp_path / f"{name}.md"}
+        metrics = table.run(table.TableConfig(name="bam1", **sizes, **places, **where))
+        found.append({name: value for name, value in metrics.items() if not name.endswith("step_ms")})
+    assert found[0] == found[1]
 
 
 def resident(blocks: int) -> dict[str, float]:
     """Megabytes that the process holds at the beginning; afterwards it takes and frees many small blocks."""
-    before = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    before = psutil.Process().memory_info().rss / 1e6
     held = [torch.ones(100_000) for _ in range(blocks)]
     return {"mb": before, "held": float(len(held))}
-
-
-def wait_to_be_stopped(path: Path) -> dict[str, float]:
-    """Write one's process, and when stopped a checkpoint."""
-    try:
-        write(path, str(os.getpid()))  # inside, as the signal may come as soon as the file is there
-        time.sleep(10 * LIMIT)
-    except KeyboardInterrupt:
-        write(path.with_suffix(".checkpoint"), "")
-        raise
-    return {}
-
-
-def fail_beside_another(path: Path) -> dict[str, float]:
-    """The first run fails when the second is on its way."""
-    if path.name != "0":
-        return wait_to_be_stopped(path)
-    wait_for((path.with_name("1")).exists)
-    raise UserError("this run is not possible")
-
-
-def be_killed(path: Path) -> dict[str, float]:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return {}
-
-
-def write(path: Path, text: str) -> None:
-    path.with_suffix(".partial").write_text(text)
-    path.with_suffix(".partial").rename(path)
-
-
-def wait_for(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_metrics_by_key_in_the_order_of_the_configurations(workers: int) -> None:
-    configs = {name: float(place) for place, name in enumerate("edcba")}
-    found = run_all(square, configs, workers=workers, progress=False)
-    assert list(found.items()) == [(name, {"square": number**2}) for name, number in configs.items()]
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="another allocator than glibc's")
@@ -104,94 +192,63 @@ def test_a_worker_returns_the_memory_of_a_run() -> None:
     assert max(sizes[3:]) < sizes[1] + 200  # the run before took 400 MB
 
 
-def _lives(process: int) -> bool:
-    try:
-        status = Path(f"/proc/{process}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return "\nState:\tZ" not in status
+# Clusters that there are not
 
 
-@pytest.fixture
-def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """The process of a sweep of four runs by two workers; a run ends only when it is stopped."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path)], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    ) as process:  # fmt: skip
+@pytest.mark.parametrize("form", ["tcp://127.0.0.1:1", "smoke://127.0.0.1:1"])
+def test_no_scheduler_answers(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(parallel, "_ANSWER", 0.3)
+    with pytest.raises(UserError, match=f"no Dask scheduler answers at cluster {form} within 0.3 seconds"):
+        run_all(square, {0: 1.0}, workers=1, cluster=form, progress=False)
+
+
+def test_without_dask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(UserError, match=r"^distributed is not installed, .*'\.\[cluster\]'$"):
+        run_all(square, {0: 1.0}, workers=1, cluster="tcp://127.0.0.1:1", progress=False)
+
+
+# Ctrl-C
+
+
+SWEEP = f"""
+import signal, sys
+from pathlib import Path
+from experiments.harness.cli import run_script
+from experiments.harness.options import SweepOptions
+from experiments.harness.parallel import run_all
+from {__name__} import Place, wait_long
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    places = {{i: Place(Path(sys.argv[1], str(i))) for i in range(4)}}
+    run = lambda config: run_all(wait_long, places, workers=2, progress=False)
+    raise SystemExit(run_script(SweepOptions, run, name="test", arguments=[]))
+"""
+
+
+def wait_long(config: Place) -> dict[str, float]:
+    config.out.write_text(str(os.getpid()))
+    time.sleep(10 * LIMIT)
+    return {}
+
+
+def test_ctrl_c_ends_a_sweep_with_all_its_processes(tmp_path: Path) -> None:
+    script, places = tmp_path / "script.py", tmp_path / "places"
+    script.write_text(SWEEP)
+    places.mkdir()
+    line, environment = [sys.executable, str(script), str(places)], os.environ | {"PYTHONPATH": str(ROOT)}
+    options: dict[str, Any] = {"cwd": ROOT, "env": environment, "start_new_session": True}
+    with psutil.Popen(line, stderr=subprocess.PIPE, text=True, **options) as process:
         try:
-            yield process
+            wait_for(lambda: process.poll() is not None or len(list(places.iterdir())) == 2)
+            workers = process.children(recursive=True)
+            os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the workers too
+            _, errors = process.communicate(timeout=LIMIT)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-
-
-@pytest.fixture
-def sweep(parent: subprocess.Popen[str], tmp_path: Path) -> subprocess.Popen[str]:
-    """The same, with two runs in progress."""
-    wait_for(lambda: parent.poll() is not None or all((tmp_path / name).exists() for name in "01"))
-    if parent.poll() is not None:
-        pytest.fail(f"the sweep has ended by itself:\n{parent.communicate()[1]}")
-    return parent
-
-
-def _children(process: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-
-
-@linux
-@pytest.mark.slow
-def test_ctrl_c_while_the_workers_start_shows_no_traceback(parent: subprocess.Popen[str]) -> None:
-    # two workers, and the process that multiprocessing keeps for itself
-    wait_for(lambda: parent.poll() is not None or len(_children(parent.pid)) >= 3)
-    children = _children(parent.pid)
-    os.killpg(parent.pid, signal.SIGINT)
-    _, errors = parent.communicate(timeout=LIMIT)
-    wait_for(lambda: not any(map(_lives, children)))
-    assert parent.returncode == 130
-    assert "Traceback" not in errors
-
-
-@linux
-@pytest.mark.parametrize("how", ["sigterm", *(pytest.param(how, marks=pytest.mark.slow) for how in ("ctrl-c", "kill"))])
-def test_a_stopped_sweep_starts_nothing_more_and_leaves_no_process(
-    how: str, sweep: subprocess.Popen[str], tmp_path: Path
-) -> None:
-    workers = [int((tmp_path / name).read_text()) for name in "01"]
-    if how == "sigterm":
-        sweep.terminate()
-    elif how == "ctrl-c":  # a terminal sends it to the workers too
-        os.killpg(sweep.pid, signal.SIGINT)
-    else:
-        sweep.kill()
-    _, errors = sweep.communicate(timeout=LIMIT)
-    wait_for(lambda: not any(map(_lives, workers)))
-    left = {path.stem for path in tmp_path.glob("*.checkpoint")}
-    assert {path.name for path in tmp_path.iterdir() if path.name.isdigit()} == {"0", "1"}
-    if how == "kill":
-        assert left == set()
-    else:
-        assert sweep.returncode == 130
-        assert left == {"0", "1"}
-        assert "0 of 4 trainings are finished, and the same command with --resume continues" in errors
-        assert "Traceback" not in errors
-
-
-@linux
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("run", "said", "left"),
-    [
-        (fail_beside_another, "^this run is not possible$", {"1", "1.checkpoint"}),
-        (be_killed, "^a worker process was killed.*--workers", set()),
-    ],
-)
-def test_a_failing_run_stops_the_others_with_their_checkpoints(
-    run: Callable[[Path], dict[str, float]], said: str, left: set[str], tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match=said):
-        run_all(run, {i: tmp_path / str(i) for i in range(4)}, workers=2, progress=False)
-    assert {path.name for path in tmp_path.iterdir()} == left
+    assert (process.returncode, errors) == (130, "\ninterrupted; the same command with --resume continues\n")
+    wait_for(lambda: ended(workers))
+    assert {path.name for path in places.iterdir()} == {"0", "1"}

@@ -1,6 +1,8 @@
 import csv
+import gc
 import re
 import signal
+import sys
 from functools import partial
 
 import pyro
@@ -90,12 +92,19 @@ class InOtherTerms(Training):
 
 
 @pytest.mark.parametrize("batch_size", [4, 8], ids=["over batches", "over epochs"])
-def test_the_bar_shows_the_loss_and_validation_in_the_terms_of_the_task(batch_size, tmp_path, capfd):
+def test_the_bar_shows_the_loss_and_validation_in_the_terms_of_the_task(batch_size, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     _, fitted = train(tmp_path, InOtherTerms, epochs=2, batch_size=batch_size, progress=True)
-    shown = "".join(capfd.readouterr())
+    shown = "".join(capsys.readouterr())
     assert re.search(r"[ \[]loss=\d+\.\d+, val_error=", shown)
     assert f"val_error={fitted.history[-1]['val_loss'] ** 0.5:.3f}" in shown
     assert "val_loss" not in shown
+
+
+def test_a_bar_that_is_no_terminal_prints_a_line_a_minute(tmp_path, capfd):
+    train(tmp_path, epochs=6, progress=True)
+    printed, shown = capfd.readouterr()
+    assert (printed.count("\r"), shown.count("\r")) == (0, 2)  # at the beginning and at the end
 
 
 @pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
@@ -133,47 +142,32 @@ def assert_same(run, expected):
         torch.testing.assert_close(value, expected_module.state_dict()[name], rtol=0, atol=0)
 
 
-AFTER_ITS_EPOCH = r"last\.ckpt holds the training up to the end of epoch 2.*--resume"
-
-
 @pytest.mark.parametrize(
-    ("kind", "at", "error", "message", "said"),
-    [
-        # two steps an epoch: it dies in the middle of epoch 3, behind the checkpoint after epoch 1
-        (Crash, (7,), RuntimeError, "crash", ""),
-        (Training, (4,), KeyboardInterrupt, AFTER_ITS_EPOCH, "stopping after this epoch"),
-        (Terminated, (4,), KeyboardInterrupt, AFTER_ITS_EPOCH, "stopping after this epoch"),
-        (Training, (6, 7), KeyboardInterrupt, r"epoch 1\b", ""),
-        (Terminated, (6, 7), KeyboardInterrupt, r"epoch 1\b", ""),
-    ],
-    ids=["crash", "ctrl-c", "sigterm", "ctrl-c twice", "sigterm twice"],
+    ("kind", "error"),
+    [(Crash, RuntimeError), (Training, KeyboardInterrupt), (Terminated, KeyboardInterrupt)],
+    ids=["crash", "ctrl-c", "sigterm"],
 )
-def test_a_resumed_run_equals_an_uninterrupted_one(kind, at, error, message, said, tmp_path, uninterrupted, capfd):
-    """A signal finishes the epoch and leaves a checkpoint, a second one stops at once."""
+def test_a_resumed_run_equals_an_uninterrupted_one(kind, error, tmp_path, uninterrupted):
+    """Two steps an epoch: it ends in the middle of epoch 3, behind the checkpoint after epoch 1."""
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(error, match=message):
-        train(tmp_path, kind, at=at)
+    with pytest.raises(error):
+        train(tmp_path, kind, at=(6,))
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-    assert said in capfd.readouterr().err
     assert epochs_of(tmp_path) == [0, 1, 2]
     assert_same(train(tmp_path, resume=True), uninterrupted)
     assert epochs_of(tmp_path) == list(range(6))
 
 
-def test_a_stop_in_the_first_epoch_says_that_there_is_no_checkpoint(tmp_path, uninterrupted):
-    with pytest.raises(KeyboardInterrupt, match=r"no checkpoint.*--resume starts the training again"):
-        train(tmp_path, at=(0, 1))
-    assert not (tmp_path / "checkpoints").exists()
-    assert_same(train(tmp_path, resume=True), uninterrupted)
+def test_nothing_is_left_of_a_finished_training(tmp_path):
+    """A sweep trains many networks in one process; a signal handler of Lightning's would hold each of them."""
 
+    def trainers():
+        gc.collect()
+        return sum(type(one) is Trainer for one in gc.get_objects())
 
-def test_a_signal_that_is_ignored_stays_ignored(tmp_path, uninterrupted):
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        assert_same(train(tmp_path, at=(3,)), uninterrupted)
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    before = trainers()
+    train(tmp_path, epochs=1)
+    assert trainers() == before
 
 
 @pytest.mark.parametrize(("seconds", "epoch"), [(0.0, 2), (1e9, 0)])
@@ -192,7 +186,7 @@ def test_more_epochs_than_at_first(first, tmp_path, uninterrupted):
     train(tmp_path, epochs=first)
     assert_same(train(tmp_path, resume=True), uninterrupted)
     assert epochs_of(tmp_path) == list(range(6))
-    with pytest.raises(UserError, match=r"last\.ckpt holds 6 epochs, and max_epochs is 4; pass --max-epochs 6"):
+    with pytest.raises(UserError, match="max_epochs=4"):
         train(tmp_path, epochs=4, resume=True)
 
 
@@ -344,11 +338,30 @@ def test_history_gets_its_row_at_the_end_of_every_epoch(tmp_path):
         assert [row["late"] for row in csv.DictReader(file)] == ["", "1.0", "1.0"]
 
 
-# what the user sees
+# loggers
+
+
+def test_tensorboard_gets_the_metrics_of_every_epoch(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    _, fitted = train(tmp_path, epochs=2, logger="tensorboard")
+    found = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    for name in ("loss", "val_loss"):
+        values = [event.value for event in found.Scalars(name)]
+        assert values == pytest.approx([row[name] for row in fitted.history], rel=1e-6)
+
+
+def test_without_tensorboard(tmp_path, monkeypatch):
+    for name in ("_TENSORBOARD_AVAILABLE", "_TENSORBOARDX_AVAILABLE"):
+        monkeypatch.setattr(f"lightning.fabric.loggers.tensorboard.{name}", False)
+    with pytest.raises(UserError, match="tensorboard"):
+        train(tmp_path, logger="tensorboard")
 
 
 @pytest.mark.parametrize("batch_size", [4, 8])  # a bar over batches, and one over epochs of a single batch
-def test_bars_show_the_loss_and_the_validation_metric(batch_size, tmp_path, capsys):
+def test_bars_show_the_loss_and_the_validation_metric(batch_size, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     _, fitted = train(tmp_path, epochs=2, batch_size=batch_size, progress=True)
     shown = "".join(capsys.readouterr())
     assert re.search(r"loss=-?\d+\.\d", shown)

@@ -12,6 +12,7 @@ from experiments.nmt.alignment_table import COLUMNS, table_lines
 from experiments.nmt.alignments import PairAlignment
 from experiments.nmt.gold import GoldLinks, better_reading, read_gold
 from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh, write_pharaoh
+from tests.experiments.nmt.tiny_text import command_line, tiny_options
 
 
 def links_of(folder):
@@ -40,6 +41,17 @@ def test_replacing_when_asked(align, tmp_path):
     (tmp_path / "out" / "alignments.txt").write_text("mine")
     assert align("--overwrite") == 0
     assert links_of(tmp_path / "out") == found
+
+
+def test_files_that_are_given_the_wrong_way_round_are_told(align, text, tmp_path, capsys):
+    options = ["--guide", "soft", "--learning-rate", "0.03", "--max-epochs", "15", "--patience", "15"]
+    assert command_line("train", *tiny_options(text), *options, "--out", tmp_path / "run") == 0
+    capsys.readouterr()
+    warning = "were they given the wrong way round?"
+    assert align(run=tmp_path / "run") == 0
+    assert warning not in capsys.readouterr().err
+    assert align("--overwrite", run=tmp_path / "run", source=text / "test.en", target=text / "test.de") == 0
+    assert warning in capsys.readouterr().err
 
 
 # words

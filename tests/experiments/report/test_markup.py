@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from experiments.report.figures import save
-from experiments.report.report import Part, Report
+from experiments.report.report import Part, Report, Source
 from experiments.report.tables import markdown_table
 
 SENTENCE = """A <script>canary()</script> & <img src=x onerror="canary()"> 'cat' </pre></title><!-- end a --> | sat"""
@@ -46,8 +46,9 @@ class Page(HTMLParser):
 def page(tmp_path):
     """A report whose every text is the sentence."""
     picture = save(Figure(figsize=(1, 1)), tmp_path / "a.png")
-    part = Part(SENTENCE, SENTENCE, [{SENTENCE: SENTENCE}], SENTENCE, picture, SENTENCE)
-    return Report(SENTENCE, "a", [part]).html(SENTENCE, configuration=SENTENCE).decode()
+    part = Part(SENTENCE, SENTENCE, [{SENTENCE: SENTENCE}], lines=SENTENCE, picture=picture, caption=SENTENCE)
+    source = Source(SENTENCE, "", "", {})
+    return Report(SENTENCE, "a", [part]).html(source, configuration=SENTENCE).decode()
 
 
 def test_a_report_has_no_other_elements_than_ours(page):
@@ -55,8 +56,8 @@ def test_a_report_has_no_other_elements_than_ours(page):
     assert found.tags == TAGS
     assert {(tag, name) for tag, name, _ in found.attributes} == {(t, n) for t in ATTRIBUTES for n in ATTRIBUTES[t]}
     assert [value for tag, name, value in found.attributes if (tag, name) == ("img", "alt")] == [SENTENCE]
-    # title of page and report, source, heading, two cells, text, lines, caption and configuration
-    assert found.texts.count(SENTENCE) == sum(SENTENCE in text for text in found.texts) == 10
+    # title of page and report, heading, two cells, text, lines, caption and configuration; the source has more in it
+    assert (found.texts.count(SENTENCE), sum(SENTENCE in text for text in found.texts)) == (9, 10)
 
 
 def test_cells_of_a_page_s_tables_hold_no_markup():

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from experiments.report.page import update_section
 from matplotlib.figure import Figure
 
 from experiments.report.columns import Column, best_cells, best_row, columns_of, summary_rows
 from experiments.report.figures import save
 from experiments.report.plots import column_plots
-from experiments.report.report import Part, Report
+from experiments.report.report import Part, Report, Source
+from experiments.report.results import read_results, write_results
+from experiments.report.statistics import Difference, Estimate
 from pyro_attention.viewer import AlignmentView
 
 SEEDS = [{"accuracy": 0.5, "size": 7.0}, {"accuracy": 0.75, "size": 7.0}]
@@ -31,23 +32,24 @@ ACCURACY = Column("accuracy %", "accuracy", 1, 100)
     ],
 )
 def test_cells(column, runs, cell):
-    assert column.cell(runs) == cell
+    assert str(column.cell(runs)) == cell
 
 
 def test_cells_with_errors_and_differences():
-    assert ACCURACY.cell(SEEDS, error=True) == "62.5 ± 17.7 (12.5)"
-    found = ACCURACY.difference(SEEDS, [{"accuracy": 0.25}, {"accuracy": 0.5}])
-    assert (found.mean, found.text()) == (25, "+25.00 [+25.00, +25.00]")
-    assert ACCURACY.difference(SEEDS[:1], SEEDS[1:]).text(1) == "-25.0"
+    assert str(ACCURACY.cell(SEEDS, error=True)) == "62.5 ± 17.7 (12.5)"
+    found = ACCURACY.difference(SEEDS, [{"accuracy": 0.25}, {"accuracy": 0.5}], "soft")
+    assert (found.mean, str(found), found.against) == (25, "+25.0 [+25.0, +25.0]", "soft")
+    assert str(ACCURACY.difference(SEEDS[:1], SEEDS[1:], "soft")) == "-25.0"
+    assert ACCURACY.difference(SEEDS, [{"f1": 0.0}] * 2, "soft", other=Column("F1", "f1", 1, 100)).mean == 62.5
     with pytest.raises(ValueError, match="2 values and 0"):
-        ACCURACY.difference(SEEDS, [{"loss": 1.0}] * 2)
+        ACCURACY.difference(SEEDS, [{"loss": 1.0}] * 2, "soft")
 
 
 def test_columns_that_no_row_has_are_left_out():
     columns = [ACCURACY, Column("loss", "loss")]
     assert columns_of({"a": SEEDS}, columns) == [ACCURACY]
     rows = summary_rows("row", {"a": SEEDS, "b": [{"loss": 1.0}]}, columns)
-    assert rows == [
+    assert [{head: str(cell) for head, cell in row.items()} for row in rows] == [
         {"row": "a", "accuracy %": "62.5 ± 17.7", "loss": "-"}, {"row": "b", "accuracy %": "-", "loss": "1.000"},
     ]  # fmt: skip
 
@@ -61,28 +63,30 @@ def report(tmp_path):
     parts = [
         Part(text="First.\n\nThen & there.", rows=[{"row": "a", "accuracy %": "62.5 ± 17.7"}]),
         Part(picture=shown, caption="what is shown"),
-        Part("Kept", "about it", picture=kept, page=False),
+        Part("Kept", "about it", picture=kept, published=False),
         Part("Claims", lines="holds: 1 < 2"),
-        Part("Details", rows=[{"b": "x"}], terminal=False),
+        Part("Details", rows=[{"b": "x", "c": "y"}], terminal=False),
     ]
     return Report("A < B", "a-b", parts)
 
 
+SOURCE = Source("command", "seeds 0 to 1", "here", {"torch": "2.0"})
+
+
 def test_one_report_in_three_places(report, tmp_path, capsys):
-    page = tmp_path / "RESULTS.md"
-    report.publish(tmp_path / "out", page, source="`command`; here.")
+    report.write(tmp_path / "out", SOURCE)
     printed, html = capsys.readouterr().out, (tmp_path / "out" / "report.html").read_text()
     pictures = [str(tmp_path / name) for name in ("pictures/shown.png", "out/figures/kept.png")]
     assert printed.splitlines() == [
         "", "row  accuracy %", "a    62.5 ± 17.7", "", "First.", "", "Then & there.", "", "Claims:", "holds: 1 < 2", "",
-        *pictures, "", str(tmp_path / "out" / "report.html"), str(page),
+        *pictures, "", str(tmp_path / "out" / "report.html"),
     ]  # fmt: skip
-    section = page.read_text().partition("<!-- begin a-b -->\n")[2].partition("\n<!-- end a-b -->")[0]
-    assert section.split("\n\n") == [
-        "## A < B", "`command`; here.", "First.", "Then & there.",
+    found, source = read_results(write_results(tmp_path, report, SOURCE))
+    assert found.markdown(source, pictures="there").strip().split("\n\n") == [
+        "# A < B", "`command`; seeds 0 to 1; here; torch 2.0.", "First.", "Then & there.",
         "| row | accuracy % |\n|---|---|\n| a | 62.5 ± 17.7 |",
-        "![what is shown](pictures/shown.png)", "### Claims", "```\nholds: 1 < 2\n```", "### Details",
-        "| b |\n|---|\n| x |",
+        "![what is shown](there/shown.png)", "## Claims", "```text\nholds: 1 < 2\n```", "## Details",
+        "| b | c |\n|---|---|\n| x | y |",
     ]  # fmt: skip
     assert "<h1>A &lt; B</h1>" in html
     assert '<th scope="row">a</th><td>62.5 ± 17.7</td>' in html
@@ -92,6 +96,21 @@ def test_one_report_in_three_places(report, tmp_path, capsys):
     assert "<p>Then &amp; there.</p>" in html
     assert "<pre>seed: 1 &lt; 2</pre>" in html
     assert html.count("data:image/png;base64,") == 2
+
+
+def test_numbers_are_the_same_after_they_were_published(tmp_path):
+    cells = {
+        "mean": Estimate(1.5, 0.25, 4, 3, with_error=True), "alone": Estimate(2.0),
+        "interval": Estimate(1, low=0, high=2),
+        "difference": Difference(-1.0, -2.0, 0.5, 0.2, 4, 1, "accuracy", "soft", "cora", "higher", "items", bold=True),
+        "one seed": Difference(-1.0, math.nan, math.nan, metric="accuracy"), "text": "x", "nothing": "-",
+        "not finite": Estimate(math.nan, digits=1),
+    }  # fmt: skip
+    report = Report("A", "a", [Part(rows=[{"row": "r", **cells}])], "found", "graphs: nodes")
+    found, source = read_results(write_results(tmp_path, report, SOURCE))
+    assert source == SOURCE
+    assert (found.summary, found.about, found.title, found.name) == ("found", "graphs: nodes", "A", "a")
+    assert repr(found.parts[0].rows) == repr(report.parts[0].rows)
 
 
 def test_what_the_page_alone_shows(tmp_path, capsys):
@@ -104,8 +123,8 @@ def test_what_the_page_alone_shows(tmp_path, capsys):
         Part(rows=rows, best=best),
         Part("Claims", lines="the same in letters", plots=column_plots(runs, [loss]), views=[view]),
     ]
-    Report("A", "a", parts, summary="<hard> is best.").publish(tmp_path, tmp_path / "RESULTS.md", source="here")
-    html, printed, page = (tmp_path / "report.html").read_text(), capsys.readouterr().out, tmp_path / "RESULTS.md"
+    Report("A", "a", parts, summary="<hard> is best.").write(tmp_path, SOURCE)
+    html, printed = (tmp_path / "report.html").read_text(), capsys.readouterr().out
     assert '<p class="lead">&lt;hard&gt; is best.</p>' in html
     assert html.count("<strong>") == 1
     assert '<th scope="row">&lt;hard&gt;</th><td><strong>1.25 ± 0.35</strong></td>' in html
@@ -115,10 +134,9 @@ def test_what_the_page_alone_shows(tmp_path, capsys):
     assert "the same in letters" not in html.partition("How this was made")[0]
     assert 'id="viewer-0"' in html
     assert "<b>" not in html
-    for text in (printed, page.read_text()):
-        assert "<hard> is best." in text
-        assert "the same in letters" in text
-        assert "svg" not in text
+    assert "<hard> is best." in printed
+    assert "the same in letters" in printed
+    assert "svg" not in printed
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, 1.0]], ids=["one seed", "no spread"])
@@ -134,19 +152,3 @@ def test_best_of_columns():
     columns = [Column("low", "x", better="lower"), Column("high", "x", better="higher"), Column("either", "x")]
     assert best_cells(runs, columns) == {(0, "low"), (1, "high")}
     assert best_row({"d": [{}]}, columns[0]) is None
-
-
-def test_without_a_page_there_is_no_section(report, tmp_path, capsys):
-    report.publish(tmp_path / "out", None, source="here")
-    assert not (tmp_path / "RESULTS.md").exists()
-    assert capsys.readouterr().out.endswith("report.html\n")
-
-
-def test_the_section_replaces_the_one_of_before(report, tmp_path):
-    page = tmp_path / "RESULTS.md"
-    update_section(page, "a-b", "of before, 1 +- 2")
-    update_section(page, "other", "stays")
-    report.publish(tmp_path / "out", page, source="here")
-    assert "of before" not in page.read_text()
-    assert "stays" in page.read_text()
-    assert page.read_text().count("<!-- begin a-b -->") == 1

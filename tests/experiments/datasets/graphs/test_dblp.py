@@ -68,14 +68,6 @@ def test_bad_dblp(write_dblp, changes, message):
         load_graph("dblp", data_root=write_dblp(**changes))
 
 
-def test_missing_dblp(tmp_path):
-    with pytest.raises(FileNotFoundError) as info:
-        load_graph("dblp", data_root=tmp_path)
-    for part in [str(tmp_path / "graphs-extra" / "dblp.npz"), "x_data", "--data-root", "PYRO_ATTENTION_DATA"]:
-        assert part in str(info.value)
-    assert "train_idx" not in str(info.value)
-
-
 @pytest.mark.skipif(not os.environ.get("PYRO_ATTENTION_DATA"), reason="PYRO_ATTENTION_DATA is not set")
 def test_real_dblp():
     graph = load_graph("dblp")

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.datasets.graphs import planetoid_files
-from experiments.datasets.graphs.load import GraphData, GraphDataError, check_graph, load_graph
+from experiments.datasets.graphs.load import GraphData, GraphDataError, load_graph
 
 KEYS = ["x_data", "x_indices", "x_indptr", "x_shape", "y", "y_known", "edge_index"]
 KEYS += ["train_idx", "val_idx", "test_idx"]
@@ -42,11 +41,6 @@ def small_graph():
         num_classes=2,
         images=torch.zeros(4, 3, 5),
     )
-
-
-@pytest.fixture(autouse=True)
-def no_network(tmp_path, monkeypatch):
-    monkeypatch.setattr(planetoid_files, "ADDRESS", (tmp_path / "nowhere").as_uri())
 
 
 @pytest.fixture
@@ -169,34 +163,15 @@ def changed(key, position, value):
 
 
 BAD_ARRAYS = {
-    "nan": ("x_data", changed("x_data", 1, np.float32("nan")), "NaN or infinite", "finite"),
-    "inf": ("x_data", changed("x_data", 1, np.float32("inf")), "NaN or infinite", "finite"),
-    "integer features": ("x_data", {"x_data": np.ones(6, int)}, "int64 of shape [6]", "floating in one dimension"),
-    "object array": (None, {"x_data": np.array([{}] * 6)}, "entry 'x_data': Python objects", "without pickles"),
+    "no key": ("val_idx", {"val_idx": None}, "missing among", "an array"),
+    "integer features": ("x_data", {"x_data": np.ones(6, int)}, "int64 of shape [6]", "floating of 1 dimensions"),
     "columns": ("x_shape", changed("x_indices", 0, 4), "", "CSR"),
-    "row pointer": ("x_shape", changed("x_indptr", 3, 1), "", "CSR"),
-    "shape": ("x_shape", {"x_shape": np.array([5, 4])}, "", "CSR"),
-    "three sizes": ("x_shape", {"x_shape": np.array([6, 4, 1])}, "", "CSR"),
     "labels too short": ("y_known", {"y": np.zeros(5, int)}, "6 entries", "5"),
-    "nodes": ("y", {"y": np.zeros(5, int), "y_known": np.ones(5, bool)}, "shape [5]", "shape [6]"),
     "label too large": ("y", changed("y", 2, 7), "[7]", "from 0 to 6"),
-    "label negative": ("y", changed("y", 2, -1), "[-1]", "from 0 to 6"),
-    "label dtype": ("y", {"y": np.zeros(6)}, "float64 of shape [6]", "integer in one dimension"),
-    "known dtype": ("y_known", {"y_known": np.ones(6, int)}, "int64 of shape [6]", "bool"),
-    "edge too large": ("edge_index", changed("edge_index", (0, 1), 6), "[6]", "from 0 to 5"),
-    "edge negative": ("edge_index", changed("edge_index", (0, 1), -1), "[-1]", "from 0 to 5"),
-    "edge rows": ("edge_index", {"edge_index": np.zeros((3, 2), int)}, "shape [3, 2]", "shape [2, any]"),
-    "edge dimensions": ("edge_index", {"edge_index": np.zeros(4, int)}, "shape [4]", "two dimensions"),
-    "one direction": ("edge_index", {"edge_index": np.array([[0], [1]])}, "1 edges without", "both directions"),
-    "self loop": ("edge_index", {"edge_index": np.array([[2], [2]])}, "1 self loops", "none"),
-    "duplicates": ("edge_index", {"edge_index": np.array([[0, 0, 1], [1, 1, 0]])}, "1 duplicate", "each edge once"),
-    "empty split": ("val_idx", {"val_idx": np.array([], int)}, "an empty split", "at least one node"),
-    "overlap": ("test_idx", {"test_idx": np.array([0, 4])}, "1 nodes of an earlier split", "disjoint"),
-    "split too large": ("test_idx", {"test_idx": np.array([6])}, "[6]", "from 0 to 5"),
     "split negative": ("test_idx", {"test_idx": np.array([-1])}, "[-1]", "from 0 to 5"),
-    "split as mask": ("val_idx", {"val_idx": np.ones(6, bool)}, "bool of shape [6]", "integer in one dimension"),
     "unknown label": ("val_idx", {"val_idx": np.array([2, 5])}, "1 nodes with y_known False", "label is known"),
-} | {f"no {key}": (key, {key: None}, "missing among", "the keys") for key in KEYS}
+    "nan": ("x_data", changed("x_data", 1, np.float32("nan")), "NaN or infinite", "finite"),
+}
 
 
 @pytest.mark.parametrize(("key", "changes", "seen", "expected"), BAD_ARRAYS.values(), ids=BAD_ARRAYS.keys())
@@ -205,35 +180,11 @@ def test_bad_arrays(write, key, changes, seen, expected):
     with pytest.raises(ValueError, match=re.escape(str(path))) as info:
         load_graph("cora", data_root=path.parent)
     message = str(info.value)
-    assert key is None or f"key '{key}'" in message
+    assert f"key '{key}'" in message
     found, _, wanted = message.partition("; expected ")
     assert seen in found
     assert expected in wanted
-    assert "Replace the file" in wanted
     assert "--data-root" in wanted
-
-
-def truncated(content):
-    return content[: len(content) // 2]
-
-
-def with_flipped_bits(content):
-    position = content.index(np.float32(3).tobytes())  # in the stored numbers of x_data
-    return content[:position] + b"\x00\x00\x00\x41" + content[position + 4 :]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [truncated, with_flipped_bits, lambda _: b"", lambda _: b"<html>not found</html>", lambda _: b"\x93NUMPY\x01\x00"],
-    ids=["truncated", "flipped bits", "empty", "web page", "npy"],
-)
-def test_damaged_file(write, damage):
-    path = write()
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=re.escape(str(path))) as info:
-        load_graph("cora", data_root=path.parent)
-    for part in ("expected a numpy archive", "Replace the file", "--data-root", "PYRO_ATTENTION_DATA"):
-        assert part in str(info.value)
 
 
 @pytest.mark.parametrize(
@@ -265,10 +216,6 @@ def test_to_moves_every_tensor(write):
     assert graph.features.is_coalesced()
 
 
-def test_graph_without_edges_is_fine():
-    check_graph(replace(small_graph(), edge_index=torch.empty(2, 0, dtype=torch.int64)))
-
-
 def with_place(place):
     """Sparse features with a value at a place that is not there; torch does not look."""
     with torch.sparse.check_sparse_tensor_invariants(False):
@@ -278,16 +225,9 @@ def with_place(place):
 
 BAD_FIELDS = {
     "sparse row": ("features", with_place(4), "[4]; expected values from 0 to 3"),
-    "sparse row below 0": ("features", with_place(-1), "[-1]; expected values from 0 to 3"),
-    "dense columns": ("features", torch.eye(4).to_sparse(1), "1 sparse dimensions; expected 2"),
-    "no class": ("num_classes", 0, "0; expected a whole number from 1"),
     "half a class": ("num_classes", 2.0, "2.0; expected a whole number from 1"),
-    "truth as a number": ("num_classes", True, "True; expected a whole number from 1"),
-    "another device": ("val_mask", torch.zeros(4, dtype=torch.bool, device="meta"), "meta; expected cpu, where"),
-    "images of nan": ("images", torch.full((4, 3, 5), torch.nan), "NaN or infinite values; expected finite values"),
     "float64": ("features", torch.eye(4).double(), "torch.float64 of shape [4, 4]; expected torch.float32"),
     "vector": ("features", torch.ones(4), "torch.float32 of shape [4]; expected torch.float32 of shape [any, any]"),
-    "no features": ("features", torch.ones(4, 0), "shape [4, 0]; expected a node and a feature"),
     "uncoalesced": (
         "features",
         torch.sparse_coo_tensor([[0, 0], [0, 0]], [1.0, 1.0], (4, 4), check_invariants=True),
@@ -296,11 +236,10 @@ BAD_FIELDS = {
     "nan": ("features", torch.full((4, 4), torch.nan), "NaN or infinite"),
     "sparse nan": ("features", torch.eye(4).log().to_sparse_coo(), "NaN or infinite"),
     "labels": ("labels", torch.tensor([0, 1, 2, 1]), "[2]; expected values from 0 to 1"),
-    "label shape": ("labels", torch.tensor([0, 1]), "shape [2]; expected torch.int64 of shape [4]"),
     "edges": ("edge_index", torch.tensor([[0], [4]]), "[4]; expected values from 0 to 3"),
-    "edge dtype": ("edge_index", torch.zeros(2, 1).int(), "torch.int32 of shape [2, 1]; expected torch.int64"),
+    "self loop": ("edge_index", torch.tensor([[2], [2]]), "1 self loops; expected none"),
+    "duplicates": ("edge_index", torch.tensor([[0, 0, 1], [1, 1, 0]]), "1 duplicate edges"),
     "one direction": ("edge_index", torch.tensor([[0], [1]]), "expected both directions"),
-    "mask dtype": ("val_mask", torch.zeros(4).int(), "torch.int32 of shape [4]; expected torch.bool"),
     "empty split": ("train_mask", torch.zeros(4).bool(), "an empty split"),
     "overlap": ("val_mask", torch.tensor([True, False, False, False]), "1 nodes of an earlier split"),
     "images": ("images", torch.zeros(3, 3, 5), "shape [3, 3, 5]; expected torch.float32 of shape [4, any, any]"),
@@ -313,12 +252,6 @@ def test_bad_field(field, value, message):
     with pytest.raises(GraphDataError, match=f"^{field}: .*{re.escape(message)}") as info:
         replace(graph, **{field: value})
     assert info.value.field == field
-
-
-def test_field_that_is_no_tensor():
-    graph = small_graph()
-    with pytest.raises(TypeError, match=r"labels: list; expected a torch\.Tensor, torch\.int64 of shape \[4\]"):
-        replace(graph, labels=[0, 1, 0, 1])
 
 
 # real data

@@ -1,7 +1,6 @@
 import io
 import json
 import os
-import re
 import tarfile
 
 import numpy as np
@@ -10,7 +9,7 @@ from PIL import Image
 
 from experiments.datasets.images.caption_data import CaptionedImages, caption_words
 from experiments.datasets.images.captions import load_captions
-from experiments.datasets.images.image_files import ImageFile, tar_images
+from experiments.datasets.images.image_files import ImageFile
 from experiments.datasets.images.karpathy import read_karpathy
 
 needs_data = pytest.mark.skipif(not os.environ.get("PYRO_ATTENTION_DATA"), reason="PYRO_ATTENTION_DATA is not set")
@@ -121,8 +120,6 @@ def test_image_or_caption_that_is_not_there(flickr8k, split, change, error, seen
     [
         "a.jpg a dog\n",
         "a.jpg#0\t \n",
-        "a.jpg\ta dog\n",
-        "#0\ta dog\n",
         "a.jpg#x\ta dog\n",
         b"a.jpg#0\tein H\xfcndchen\n",
     ],
@@ -148,19 +145,6 @@ def test_nothing_left_and_unknown_names(flickr8k, arguments, message):
     write(flickr8k / "text" / "Flickr_8k.trainImages.txt", "x.jpg\n")
     with pytest.raises(ValueError, match=message):
         load_captions(*arguments, data_root=flickr8k.parent, skip=True)
-
-
-@pytest.mark.parametrize("name", ["Flickr8k.token.txt", "Flickr_8k.devImages.txt"])
-def test_missing_text(flickr8k, name):
-    (flickr8k / "text" / name).unlink()
-    with pytest.raises(FileNotFoundError, match=rf"{re.escape(name)} is missing; .*https://.*--data-root"):
-        load_captions("flickr8k", "val", data_root=flickr8k.parent)
-
-
-@pytest.mark.parametrize("name", ["flickr8k", "coco"])
-def test_no_data(tmp_path, name):
-    with pytest.raises(FileNotFoundError, match=rf"{re.escape(str(tmp_path / name))}.* is missing; expected"):
-        load_captions(name, "train", data_root=tmp_path)
 
 
 # COCO
@@ -218,22 +202,13 @@ def test_coco_image_missing_or_without_caption(coco):
     assert (len(data), data.skipped) == (1, {"no image": 1, "no caption": 1})
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", r"dataset_coco\.json cannot be read \(Expecting .*line 1 .*\), expected a JSON object; Replace the file"),
-        (b"\xff\xfe\xff", r"dataset_coco\.json cannot be read .*, expected a JSON object"),
-        ("[]", "holds list, expected a JSON object; Replace the file"),
-        ('{"dataset": "coco"}', r"KeyError\('images'\); expected the keys"),
-        ('{"dataset": "coco", "images": [{"split": "val"}]}', r"image 1: KeyError\('filename'\); expected the keys"),
-        ('{"dataset": "coco", "images": [3]}', "image 1: TypeError.*; expected the keys 'split', 'filename' and"),
-        (json.dumps({"dataset": "coco", "images": [entry(0, "val", sentences=[{"raw": 3}])]}), "image 1: Attribute"),
-    ],
-)
-def test_damaged_karpathy_file(tmp_path, content, message):
-    write(tmp_path / "coco" / "dataset_coco.json", content)
-    with pytest.raises(ValueError, match=message):
-        load_captions("coco", "val", data_root=tmp_path)
+def test_names_stay_in_the_folder(coco):
+    folder = coco([entry(0, "val")])
+    for names in ({"filepath": ".."}, {"filename": "../0.jpg"}, {"filename": "/dev/zero"}):
+        content = {"images": [entry(0, "val") | names], "dataset": "coco"}
+        (folder / "dataset_coco.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=r"dataset_coco\.json: image 1 cannot be read \(.* is no plain name"):
+            load_captions("coco", "val", data_root=folder.parent)
 
 
 # photographs
@@ -249,46 +224,6 @@ def test_colours(tmp_path, mode, kind):
     assert np.asarray(image).min() > 240
 
 
-BAD_IMAGES = {
-    "cut off": (
-        picture(size=(640, 640))[:-2000],
-        r"a\.jpg: damaged or too large, image file is truncated.*expected a photograph",
-    ),
-    "empty": (b"", r"a\.jpg: no picture \(0 bytes\); expected a photograph that Pillow can read"),
-    "text": (b"<html>not found</html>", r"a\.jpg: no picture \(22 bytes\)"),
-    "damaged": (picture(kind="PNG")[:45] + bytes(30), r"a\.jpg: (damaged or too large, |no picture)"),
-}
-
-
-@pytest.mark.parametrize(("content", "message"), BAD_IMAGES.values(), ids=BAD_IMAGES.keys())
-@pytest.mark.parametrize("packed", [False, True])
-def test_bad_image(tmp_path, content, message, packed):
-    if packed:
-        image = tar_images(pack(tmp_path / "all.tar", ["x.jpg", "a.jpg"], content))["a.jpg"]
-    else:
-        image = ImageFile(write(tmp_path / "a.jpg", content))
-    with pytest.raises(ValueError, match=message) as info:
-        image.open()
-    assert "Replace it by an intact copy, or pass --skip-bad" in str(info.value)
-    assert str(image) in str(info.value)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda content: content[:1500],
-        lambda content: b"no archive" * 100,
-        lambda content: content[:700] + bytes(10) + content[710:][:600],
-    ],
-    ids=["cut off", "text", "overwritten"],
-)
-def test_damaged_archive(tmp_path, damage):
-    path = pack(tmp_path / "bad.tar", NAMES)
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=r"bad\.tar: no intact tar archive: .*; expected an uncompressed one"):
-        tar_images(path)
-
-
 # what all have in common
 
 
@@ -299,19 +234,6 @@ def test_without(tmp_path):
     assert (less.images, less.captions) == ([images[0], images[2]], [["b"], ["c"]])
     assert less.skipped == {"no image": 2, "bad image": 1}
     assert len(data) == 3
-
-
-@pytest.mark.parametrize(
-    ("names", "captions", "message"),
-    [
-        ([], [], "mine, val: 0 images and captions of 0; expected at least one"),
-        (["a.jpg"], [], "1 images and captions of 0"),
-        (["a.jpg"], [[]], r"a\.jpg: no captions; expected at least one"),
-    ],
-)
-def test_data_checks_itself(tmp_path, names, captions, message):
-    with pytest.raises(ValueError, match=message):
-        CaptionedImages([ImageFile(tmp_path / name) for name in names], captions, "mine", "val")
 
 
 @pytest.mark.parametrize(
@@ -340,9 +262,3 @@ def test_real_flickr8k(split, size):
     assert {len(captions) for captions in data.captions} == {5}
     assert len({image.name for image in data.images}) == size
     assert all(image.open().mode == "RGB" for image in data.images[::100])
-
-
-@needs_data
-def test_real_splits_share_no_image():
-    names = [{image.name for image in load_captions("flickr8k", split).images} for split in ("train", "val", "test")]
-    assert len(set.union(*names)) == 8000

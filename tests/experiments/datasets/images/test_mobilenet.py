@@ -96,36 +96,3 @@ def test_torchvision_weights_keep_their_padding(monkeypatch):
     assert {layer.padding for layer in grid.modules() if isinstance(layer, nn.Conv2d) and layer.stride == (2, 2)} == {
         (1, 1)
     }
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (
-            lambda state: state.pop("features.0.0.weight"),
-            r"features\.0\.0\.weight is missing instead of \[32, 3, 3, 3\]",
-        ),
-        (lambda state: state.update(other=torch.zeros(2)), r"other is \[2\] instead of missing"),
-        (lambda state: state.update({"classifier.1.bias": torch.zeros(1000)}), r"bias is \[1000\] instead of \[1001\]"),
-        (
-            lambda state: state["features.0.1.bias"].fill_(torch.nan),
-            r"features\.0\.1\.bias holds NaN or infinite weights",
-        ),
-    ],
-)
-def test_weights_of_something_else(weights, tmp_path, spoil, message):
-    state = safetensors.torch.load_file(weights[0])
-    spoil(state)
-    path = tmp_path / "other.safetensors"
-    safetensors.torch.save_file(state, path)
-    with pytest.raises(ValueError, match=rf"other\.safetensors: .*{message}; expected MobileNetV2.*--encoder-weights"):
-        mobilenet_grid(path)
-
-
-def test_a_damaged_file_of_weights(tmp_path):
-    path = tmp_path / "bad.safetensors"
-    with pytest.raises(FileNotFoundError, match=r"bad\.safetensors is missing; expected MobileNetV2's weights"):
-        mobilenet_grid(path)
-    path.write_bytes(b"none")
-    with pytest.raises(ValueError, match=r"bad\.safetensors: .*; expected MobileNetV2.*--encoder-weights"):
-        mobilenet_grid(path)

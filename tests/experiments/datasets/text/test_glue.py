@@ -54,16 +54,10 @@ def test_a_training_part_of_one_file_or_of_several_is_the_same(root):
 
 BAD = [
     ("rte", "RTE/dev.tsv", b"1\tone\ttwo\tneutral", "the label is entailment or not_entailment"),
-    ("rte", "RTE/train_part1.tsv", b"1\tone\tentailment", "expected 4 columns"),
-    ("mrpc", "MRPC/msr_paraphrase_test.txt", b'1\t2\t3\t"one\ttwo\tthree"', "expected 5 columns"),
     ("mrpc", "MRPC/msr_paraphrase_train.txt", b"1\t2\t3\tone\t", "another sentence in column 5"),
-    ("cola", "CoLA/train.tsv", b"gj04\t2\t\tone", "the label is 0 or 1"),
-    ("cola", "CoLA/dev.tsv", b"", "expected 4 columns"),
     ("sst2", "SST-2/train.tsv", b"good\t1\t1", "expected 2 columns"),
     ("sst2", "SST-2/test-labeled.tsv", b" \t1", "a sentence in column 1"),
-    ("sst2", "SST-2/dev.tsv", b"\xff\t1", "not UTF-8"),
     ("stsb", "STS-B/sts-train.csv", b"a\tb\tc\td\t5.5\tone\ttwo", "a grade from 0 to 5"),
-    ("stsb", "STS-B/sts-dev.csv", b"a\tb\tc\td\tnan\tone\ttwo", "a grade from 0 to 5"),
     ("stsb", "STS-B/sts-test.csv", b"a\tb\tc\td\t5\tone\ttwo\te\tf\tg", "expected 7 to 9 columns"),
 ]
 

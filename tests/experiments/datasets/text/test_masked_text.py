@@ -97,21 +97,6 @@ def test_encoding():
     assert MASK not in vocabulary.encode("<unk> dog")
 
 
-@pytest.mark.parametrize(
-    ("sentences", "length", "message"),
-    [(["a dog", " "], 5, "sentence 2 is empty"), (["a dog"], 2, "length is 2; expected 3")],
-)
-def test_bad_encoding(sentences, length, message):
-    with pytest.raises(ValueError, match=message):
-        encode_sentences(sentences, train_tokenizer(["a dog"] * 3, size=270), length=length)
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_bad_share(rows, share):
-    with pytest.raises(ValueError, match="share is"):
-        hide(rows, share=share)
-
-
 # texts
 
 

@@ -28,44 +28,6 @@ def test_fewer_training_sentences_are_the_same_ones(root):
     assert few["test"].sentences == all_of_them["test"].sentences
 
 
-@pytest.mark.parametrize(
-    ("line", "seen"),
-    [
-        (b"good film", "line 3 is ['good film']"),
-        (b"good film\t2", "line 3 is ['good film', '2']"),
-        (b" \t1", "line 3 is ['', '1']"),
-        (b"good\t1\t1", "line 3 is ['good', '1', '1']"),
-        (b"", "line 3 is ['']"),
-        (b"\xff\t1", "line 3 is not UTF-8"),
-    ],
-)
-def test_bad_lines(root, line, seen):
-    path = root / "glue" / "SST-2" / "dev.tsv"
-    lines = path.read_bytes().split(b"\n")
-    lines[2] = line
-    path.write_bytes(b"\n".join(lines))
-    with pytest.raises(ValueError, match="line 3") as error:
-        load_sst2(data_root=root)
-    for part in (str(path), seen, "; expected ", "--data-root", "PYRO_ATTENTION_DATA"):
-        assert part in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "error", "message"),
-    [
-        ("label\tsentence\n", ValueError, r"line 1 is .*expected the header"),
-        ("sentence\tlabel\ngood film\t1\n", ValueError, "1 sentences; expected 2 at least"),
-        (None, FileNotFoundError, r"train\.tsv is missing.*SST-2\.zip"),
-    ],
-    ids=["header", "one sentence", "missing"],
-)
-def test_bad_files(root, content, error, message):
-    path = root / "glue" / "SST-2" / "train.tsv"
-    path.unlink() if content is None else path.write_text(content)
-    with pytest.raises(error, match=message):
-        load_sst2(data_root=root)
-
-
 @needs_data
 def test_real_data():
     texts = load_sst2()

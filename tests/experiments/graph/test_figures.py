@@ -1,43 +1,13 @@
+"""Pictures of graphs, and the benchmark of graph attention."""
+
 from pathlib import Path
 
 import pytest
 import torch
 
 from experiments.benchmarks import graph_attention
-from experiments.files import UserError
-from experiments.graph.compare import MC_DROPOUT, CompareGraphs, run
 from experiments.graph.figures import neighbourhood
-from experiments.graph.rows import ROWS
-from experiments.harness.results import read_metrics
 from experiments.report import figures
-
-
-def _config(folder: Path, **options: object) -> CompareGraphs:
-    sizes = {"seeds": 1, "max_epochs": 2, "num_samples": 2, "workers": 2, "progress": False}
-    return CompareGraphs(out=folder, **(sizes | options))  # type: ignore[arg-type]
-
-
-def test_compare_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "RESULTS.md"
-    metrics = run(_config(tmp_path, results=page))
-    assert "--task graph" in page.read_text()
-    assert "| soft |" in page.read_text()
-    printed = capsys.readouterr().out
-    for row in [*ROWS, MC_DROPOUT]:
-        assert f"\n{row}  " in printed
-    assert metrics["soft/kl_gradient_norm"] == 0
-    assert metrics["WC/kl_gradient_norm"] > 0
-    saved = read_metrics(tmp_path)
-    assert saved == pytest.approx(metrics, nan_ok=True)
-    for name in ("reliability.png", "neighbourhood.png"):
-        assert (tmp_path / "figures" / name).read_bytes().startswith(b"\x89PNG")
-    assert "data:image/png;base64," in (tmp_path / "report.html").read_text()
-    # the folder is neither overwritten nor mixed
-    with pytest.raises(UserError, match="--resume"):
-        run(_config(tmp_path))
-    with pytest.raises(UserError, match="max_epochs"):
-        run(_config(tmp_path, resume=True, max_epochs=3))
-    assert run(_config(tmp_path, resume=True)) == pytest.approx(metrics, nan_ok=True)
 
 
 def test_reliability_of_known_predictions() -> None:

@@ -1,0 +1,167 @@
+"""A study without a network: what is trained, compared, chosen and published."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+
+import experiments.study
+from experiments.files import UserError
+from experiments.harness.options import StudyOptions, TrainingOptions
+from experiments.harness.results import write_environment
+from experiments.report.columns import Column
+from experiments.report.results import read_results, write_results
+from experiments.study import Block, Study, run_search, run_study
+
+SCORE = Column("score", "{kind}_score", 1, better="higher")
+NOISE = (0.0, 1.0, -1.0)  # of the seeds, shared by the rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TrainingOptions):
+    """Options of nothing."""
+
+    gain: float = 0.0
+    level: float = 0.0
+
+
+class Task:
+    """What a study needs of a task."""
+
+    config, script = Config, "experiments.nothing"
+
+
+@pytest.fixture(autouse=True)
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """Every training that was made: its score is its gain, the noise of its seed, and half of its level."""
+    done = []
+
+    def run(task: Any, config: Config) -> dict[str, float]:
+        done.append(config)
+        config.out.mkdir(parents=True)  # type: ignore[union-attr]
+        write_environment(config.out, torch.device("cpu"))  # type: ignore[arg-type]
+        score = config.gain + NOISE[config.seed % 3] + config.level / 2
+        return {"mean_score": score, "other_score": 10 * score, "val": -abs(config.gain - 2)}
+
+    monkeypatch.setattr(experiments.study, "run", run)
+    return done
+
+
+def study(**changes: Any) -> Study:
+    rows: Mapping[str, Mapping[str, Any]] = {"soft": {"gain": 0.0}, "good": {"gain": 3.0}, "better": {"gain": 3.5}}
+    made = Study(name="made", title="Made", task=Task(), rows=rows, columns=(SCORE,), text="{seeds} of {config.gain}.")  # type: ignore[arg-type]
+    return replace(made, **changes)
+
+
+def options(folder: Path, **given: Any) -> StudyOptions:
+    return StudyOptions(
+        **{"name": "made", "workers": 1, "progress": False, "out": folder / "out", "results": folder / "results"}
+        | given
+    )
+
+
+def published(folder: Path) -> Any:
+    (path,) = (folder / "results").glob("*.json")
+    return read_results(path)
+
+
+def test_rows_are_compared_seed_by_seed(tmp_path: Path, trained: list[Config]) -> None:
+    noisy = study(
+        rows={"soft": {"gain": 0.0}, "good": {"gain": 3.0}}, levels={"low": {}, "high": {"level": 1.0}}, axis="at"
+    )
+    means = run_study({"made": noisy}, options(tmp_path))
+    assert [(config.seed, config.level, config.gain) for config in trained[:4]] == [
+        (0, 0.0, 0.0), (0, 0.0, 3.0), (0, 1.0, 0.0), (0, 1.0, 3.0),
+    ]  # fmt: skip
+    assert means["high/good/mean_score"] == pytest.approx(3.5)
+    report, source = published(tmp_path)
+    table = report.parts[0]
+    assert [(row["at"], row["row"]) for row in table.rows] == [
+        ("low", "soft"), ("low", "good"), ("high", "soft"), ("high", "good"),
+    ]  # fmt: skip
+    found = table.rows[1]["score: difference"]
+    # the noise of the seeds is shared, so that the interval is a point
+    assert (found.mean, found.low, found.high, found.against, found.better) == (3, 3, 3, "soft", "higher")
+    assert table.rows[0]["score: difference"] == ""
+    assert "3 of 0.0." in table.text
+    assert "correction for the 2 comparisons" in table.text
+    assert source.command == "python -m experiments.nothing table made"
+    assert str(table.rows[1]["score"]) == "3.0 ± 1.0"
+    # reading and writing change nothing
+    path = next((tmp_path / "results").glob("*.json"))
+    assert write_results(tmp_path / "again", report, source).read_text() == path.read_text()
+
+
+def test_the_correction_is_bonferronis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of differences with p just above and just below .05 / 2 the second is bold."""
+
+    def run(task: Any, config: Config) -> dict[str, float]:
+        config.out.mkdir(parents=True)  # type: ignore[union-attr]
+        write_environment(config.out, torch.device("cpu"))  # type: ignore[arg-type]
+        return {"mean_score": config.gain + (config.gain > 0) * NOISE[config.seed]}
+
+    critical = stats.t(2).ppf(1 - 0.05 / 2 / 2) / 3**0.5  # mean over deviation
+    rows = {"soft": {"gain": 0.0}, "less": {"gain": 0.99 * critical}, "more": {"gain": 1.01 * critical}}
+    monkeypatch.setattr(experiments.study, "run", run)
+    run_study({"made": study(rows=rows)}, options(tmp_path))
+    cells = [row["score: difference"] for row in published(tmp_path)[0].parts[0].rows]
+    assert [cell.bold for cell in cells[1:]] == [False, True]
+
+
+def test_a_wide_table_and_rows_of_another_kind(tmp_path: Path) -> None:
+    wide = study(
+        levels={"low": {}, "high": {"level": 1.0}}, wide=True,
+        shows={"soft again": "soft"}, kinds={"soft again": "other"},
+        against={"better": "good"}, paper={"good": {"high": "3.1"}},
+        blocks=(Block("More of {seeds}", "", (Column("other", "other_score"),)),),
+    )  # fmt: skip
+    run_study({"made": wide}, options(tmp_path))
+    report, _ = published(tmp_path)
+    rows = {row["row"]: row for row in report.parts[0].rows}
+    assert list(rows) == ["soft", "soft again", "good", "better"]
+    assert rows["soft again"]["high score"].mean == pytest.approx(5)
+    assert (rows["better"]["compared with"], rows["better"]["low score: difference"].mean) == ("good", 0.5)
+    assert (rows["good"]["high paper"], rows["good"]["low paper"]) == ("3.1", "")
+    assert report.parts[1].title == "More of 3"
+
+
+def test_changes_hold_for_all_trainings_and_are_told(tmp_path: Path, trained: list[Config]) -> None:
+    given = options(tmp_path, seeds=2, first_seed=5, rows=("soft", "good"), changes={"level": 4.0})
+    run_study({"made": study()}, given)
+    assert {(config.level, config.seed) for config in trained} == {(4.0, 5), (4.0, 6)}
+    report, source = published(tmp_path)
+    assert report.name == "made-level-4.0"
+    assert "Other than said here: level 4.0." in report.parts[0].text
+    assert source.command == (
+        'python -m experiments.nothing table made --seeds 2 --first-seed 5 --rows \'["soft", "good"]\' --level 4.0'
+    )
+
+
+def test_a_search_chooses_by_quality(tmp_path: Path, trained: list[Config]) -> None:
+    grid = {"good": ({"gain": 1.5}, {"gain": 2.25}, {"gain": 1.75})}  # .5, .25 and .25 away from 2
+    quality = (Column("validation", "val", better="higher"), Column("score", "mean_score", better="lower"))
+    run_search({"made": study(grid=grid, quality=quality)}, options(tmp_path))
+    assert {config.seed for config in trained} == {1000, 1001, 1002}
+    report, source = published(tmp_path)
+    assert {row["setting"]: row["best"] for row in report.parts[0].rows} == {
+        "gain 1.5": "", "gain 2.25": "", "gain 1.75": "best",
+    }  # fmt: skip
+    assert source.command == "python -m experiments.nothing search made"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": "mode"}, "name mode: expected one of made; did you mean 'made'"),
+        ({"rows": ("soft", "god")}, "rows 'god': expected one of soft, good, better"),
+        ({"rows": ("good",)}, "rows are compared with 'soft', which has to be among them"),
+        ({"levels": ("low",)}, "levels 'low'"),
+    ],
+)
+def test_what_a_study_has_not_is_named(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        run_study({"made": study()}, options(tmp_path, **given))
