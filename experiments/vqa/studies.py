@@ -128,13 +128,13 @@ def _noise_and_certainty(finished: Finished) -> Iterator[Claim]:
         return
     soft, weibull = finished.runs("soft"), finished.runs("WC")
     change = Column("accuracy %, noise .5 minus clean", "change", 2, 100, better="higher")
-    changes = [
+    ours, others = (
         [{"change": one["test_accuracy/mean/noise_0.5"] - one["test_accuracy/mean"]} for one in runs]
         for runs in (weibull, soft)
-    ]
+    )
     yield Claim(
         text="WC loses less accuracy than soft to noise on the regions", percent=True,
-        differences={"WC - soft": change.difference(*changes, "soft")},
+        differences={"WC - soft": change.difference(ours, others, "soft")},
     )  # fmt: skip
     for noise, end in NOISE.items():
         # the noise of soft attention is dropout alone; that of WC is both, as in the paper
