@@ -158,9 +158,10 @@ def reading(path: Path | str, expected: str, remedy: str = "replace it by an int
     except UserError:
         raise
     except Exception as error:  # on damaged bytes libraries raise nearly anything
-        seen = " ".join(f"{type(error).__name__}: {error}".split())
-        seen = seen if len(seen) <= _CITED else f"{seen[:_CITED]}..."
-        raise DamagedFileError(f"{path} cannot be read ({seen}), expected {expected}; {remedy}") from error
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        said = said if len(said) <= _CITED else f"{said[:_CITED]}..."
+        seen = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({said})"
+        raise DamagedFileError(f"{path} {seen}, expected {expected}; {remedy}") from error
 
 
 def read_packed(path: Path) -> bytes:

@@ -106,9 +106,9 @@ def build_scheme(
     """Build a scheme of the table above; the options of other schemes are not used.
 
     They are those of :class:`guides.AlignmentSchemeOptions`; besides, ``kl_weight`` may be a schedule, ``plates`` is
-    the number of nested plates around an alignment that is summed out, and ``all_nodes`` is that of the contextual
-    prior of weibull, gamma or lognormal on a graph. A fixed prior is Gamma(1, prior_rate), LogNormal(0, prior_scale) or
-    Normal(0, prior_scale).
+    the number of nested plates, which no objective then has to guess by another run of the model, and ``all_nodes`` is
+    that of the contextual prior of weibull, gamma or lognormal on a graph. A fixed prior is Gamma(1, prior_rate),
+    LogNormal(0, prior_scale) or Normal(0, prior_scale).
 
     Raises:
         ValueError: An unknown name, or an option outside its range.
@@ -127,11 +127,13 @@ def build_scheme(
         raise ValueError(f"unknown inference scheme '{name}'; expected one of {', '.join(names)}")
     if prior not in get_args(PriorName):
         raise ValueError(f"unknown prior '{prior}'; expected one of {', '.join(get_args(PriorName))}")
+    options: dict[str, Any] = {"kl_weight": kl_weight, "max_plate_nesting": plates}
     if name in get_args(AlignmentSchemeName):
         exact = AlignmentELBO(roulette=roulette, max_plate_nesting=plates)
-        return _alignment_scheme(name, exact, kl_weight, temperature, particles, top_k)
+        return _alignment_scheme(name, exact, options, temperature, particles, top_k)
+    weighted = AttentionELBO(**options)
     if name == "soft":
-        return Scheme(_factory("gamma_fixed"), Soft(), AttentionELBO(kl_weight=kl_weight))
+        return Scheme(_factory("gamma_fixed"), Soft(), weighted)
     family: Any = FAMILIES[name]
     nodes: dict[str, Any] = {"all_nodes": True} if all_nodes and prior == "contextual" else {}
     if name in ("weibull", "gamma"):
@@ -141,14 +143,15 @@ def build_scheme(
         )
     else:
         posterior, factory = family(scale, learnable=learnable), _factory(f"{name}_{prior}", scale=prior_scale, **nodes)
-    return Scheme(factory, posterior, AttentionELBO(kl_weight=kl_weight))
+    return Scheme(factory, posterior, weighted)
 
 
 def _alignment_scheme(
-    name: str, exact: AlignmentELBO, kl_weight: KLWeight, temperature: float, particles: int, top_k: int | None
+    name: str, exact: AlignmentELBO, options: dict[str, Any], temperature: float, particles: int, top_k: int | None
 ) -> Scheme:
-    weighted = AttentionELBO(kl_weight=kl_weight)
-    drawn, score_function = Categorical(enumerate=False), ScoreFunctionELBO(kl_weight=kl_weight)
+    weighted, score_function = AttentionELBO(**options), ScoreFunctionELBO(**options)
+    weighted_draws = partial(ImportanceELBO, particles, max_plate_nesting=options["max_plate_nesting"])
+    drawn = Categorical(enumerate=False)
     parts: dict[str, Callable[[], tuple[Family, ELBO]]] = {
         "marginal": lambda: (Marginal(), exact),
         "sparse_marginal": lambda: (Marginal(), exact),
@@ -158,8 +161,8 @@ def _alignment_scheme(
         "sparse_enum": lambda: (SparseCategorical(k=top_k), exact),
         "categorical_sample": lambda: (drawn, score_function),
         "gumbel": lambda: (GumbelSoftmax(temperature), weighted),
-        "wake_sleep": lambda: (drawn, ImportanceELBO(objective="wake_sleep", num_particles=particles)),
-        "iwae": lambda: (drawn, ImportanceELBO(objective="iwae", num_particles=particles)),
+        "wake_sleep": lambda: (drawn, weighted_draws("wake_sleep")),
+        "iwae": lambda: (drawn, weighted_draws("iwae")),
         "dirichlet": lambda: (Dirichlet(), weighted),
     }
     if name == "sparse_marginal":

@@ -34,7 +34,7 @@ from pyro_attention.layers.scores import Additive, Bilinear, GraphAdditive, Grap
 from pyro_attention.layout import Dense, EdgeList, Layout
 from pyro_attention.likelihoods import TokenLikelihood
 from pyro_attention.normalizers import NORMALIZERS, DoublyNormalized, Hybrid, Normalizer, Sinkhorn, Softmax
-from pyro_attention.objectives.elbo import AttentionELBO
+from pyro_attention.objectives.elbo import AttentionELBO, KLWarning
 from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO
@@ -87,6 +87,7 @@ __all__ = [
     "GumbelSoftmax",
     "Hybrid",
     "ImportanceELBO",
+    "KLWarning",
     "KeyNetwork",
     "LatentAttention",
     "Layout",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_struct import Trace
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_attention.ops.transforms import whole
 
@@ -30,6 +31,7 @@ __all__ = [
     "check_repetition",
     "check_scores",
     "kind_of",
+    "parameters_elsewhere",
     "unregistered_parameters",
 ]
 
@@ -237,6 +239,37 @@ def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) 
 
 def unregistered_parameters(loss: Tensor, trace: Trace) -> str | None:
     """What is wrong when a loss depends on parameters that are no param sites of its trace; None when nothing is."""
+    leaves = _leaves(loss)
+    missing = _missing(leaves, _param_sites(trace))
+    if not missing:
+        return None
+    return (
+        f"{_count(missing, leaves)} need gradients but are no param sites, so SVI would not train them; make the model "
+        f"a PyroModule or call pyro.module('net', net) inside it, call pyro.clear_param_store() first where another "
+        f"model or guide was trained in this process (their names clash), or train AttentionELBO()(model, guide) with "
+        f"a torch optimiser"
+    )
+
+
+def parameters_elsewhere(loss: Tensor, *parts: Any, trace: Trace | None = None) -> str | None:
+    """What is wrong when a loss depends on parameters of other modules than its parts; None when nothing is.
+
+    Param sites of a trace are not missed: SVI trains them.
+    """
+    leaves = [leaf for leaf in _leaves(loss) if isinstance(leaf, nn.Parameter)]  # an input may need a gradient, too
+    own = [parameter for part in parts if isinstance(part, nn.Module) for parameter in part.parameters()]
+    missing = _missing(leaves, [*own, *_param_sites(trace)])
+    if not missing:
+        return None
+    return (
+        f"{_count(missing, leaves)} need gradients but belong to no module of the loss, so an optimiser of its "
+        f"parameters() would not train them; make the model a torch.nn.Module that holds the layers it calls, or give "
+        f"elbo.differentiable_loss(model, guide, ...) an optimiser of your own choice of parameters"
+    )
+
+
+def _leaves(loss: Tensor) -> list[Tensor]:
+    """Tensors that the gradient of a loss is added to."""
     leaves, seen, stack = [], set(), [loss.grad_fn]
     while stack:
         node = stack.pop()
@@ -246,15 +279,19 @@ def unregistered_parameters(loss: Tensor, trace: Trace) -> str | None:
         if hasattr(node, "variable"):
             leaves.append(node.variable)
         stack.extend(parent for parent, _ in node.next_functions)
-    params: list[Any] = [trace.nodes[name]["value"] for name in trace.param_nodes]
-    known = {id(param.unconstrained()) for param in params}
-    missing = [leaf for leaf in leaves if id(leaf) not in known]
-    if not missing:
-        return None
+    return leaves
+
+
+def _param_sites(trace: Trace | None) -> list[Tensor]:
+    sites: list[Any] = [] if trace is None else [trace.nodes[name]["value"] for name in trace.param_nodes]
+    return [site.unconstrained() for site in sites]
+
+
+def _missing(leaves: Iterable[Tensor], known: Iterable[Tensor]) -> list[Tensor]:
+    ids = {id(tensor) for tensor in known}
+    return [leaf for leaf in leaves if id(leaf) not in ids]
+
+
+def _count(missing: list[Tensor], leaves: Sequence[Tensor]) -> str:
     shapes = ", ".join(str(tuple(leaf.shape)) for leaf in missing[:5])
-    return (
-        f"{len(missing)} of {len(leaves)} parameters (shapes {shapes}) need gradients but are no param sites, so SVI "
-        f"would not train them; make the model a PyroModule or call pyro.module('net', net) inside it, call "
-        f"pyro.clear_param_store() first where another model or guide was trained in this process (their names "
-        f"clash), or train AttentionELBO()(model, guide) with a torch optimiser"
-    )
+    return f"{len(missing)} of {len(leaves)} parameters (shapes {shapes})"

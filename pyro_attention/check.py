@@ -11,12 +11,13 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyro_attention._checks import unregistered_parameters
+from pyro_attention._checks import parameters_elsewhere, unregistered_parameters
 from pyro_attention._guide_runs import PriorWarning, is_attention_site, sites_at_prior
 from pyro_attention.families.base import Family
 from pyro_attention.guide import AttentionGuide, check_guide
 from pyro_attention.objectives.elbo import AttentionELBO
 from pyro_attention.objectives.enumeration import AlignmentELBO
+from pyro_attention.objectives.module import other_model
 
 __all__ = ["ModelReport", "SiteReport", "check_model"]
 
@@ -93,6 +94,9 @@ def check_model(
 ) -> ModelReport:
     """Run one training step without updating parameters, and report every attention site and every problem found.
 
+    Among the problems are a KL that outweighs the data, with a weight that would not, a guide of another model, and
+    parameters that no optimiser would see.
+
     Args:
         model: The Pyro model.
         guide: Its guide.
@@ -118,7 +122,7 @@ def check_model(
         families = [family for family in check_guide(guide).families if isinstance(family, Family)]
         elbo = AlignmentELBO() if any("enumerate" in family.infer for family in families) else AttentionELBO()
     recorder = _Recorder()
-    problems: list[str] = []
+    problems = [*filter(None, [other_model(model, guide)])]
     loss: Tensor | None = None
     try:
         with torch.enable_grad(), poutine.trace(param_only=True) as tracer, recorder, warnings.catch_warnings():
@@ -128,6 +132,10 @@ def check_model(
         problems.append(f"{type(error).__name__}: {error}")
     else:
         problems += _problems(loss, recorder, tracer.trace, svi)
+        if not svi:
+            problems += filter(None, [parameters_elsewhere(loss, model, guide, trace=tracer.trace)])
+        if isinstance(elbo, AttentionELBO) and recorder.observed:
+            problems += filter(None, [elbo.heavy_kl(loss.item())])
         problems += filter(None, [sites_at_prior(poutine.unwrap(guide), recorder.latent.values())])
     sites = _site_reports(recorder, loss, getattr(elbo, "kl_record", {}))
     problems += [

@@ -1,5 +1,6 @@
 """check_model: the table of attention sites, and every problem it finds."""
 
+import re
 from contextlib import nullcontext
 
 import pyro
@@ -28,6 +29,8 @@ from pyro_attention import (
 )
 from tests.toy_models import FreeScores, GraphData, SelfAttention, Sequences
 
+LIGHT = AttentionELBO(kl_weight=1e-4)
+
 
 @pytest.fixture
 def data():
@@ -37,7 +40,7 @@ def data():
 def test_dense_table(data):
     model = SelfAttention()
     guide = AttentionGuide(model, {"layers.0": Weibull(), "*": LogNormal()})
-    report = check_model(model, guide, data.x, data.y, data.padding, svi=True)
+    report = check_model(model, guide, data.x, data.y, data.padding, elbo=LIGHT, svi=True)
     assert report.ok
     assert report.problems == ()
     assert [site.name for site in report.sites] == ["layers.0", "layers.1"]
@@ -53,7 +56,7 @@ def test_dense_table(data):
 def test_graph_table():
     data = GraphData.random()
     model = GAT(5, 3, hidden=4, heads=2, output_heads=3)
-    report = check_model(model, AttentionGuide(model, Weibull()), *data.arguments, svi=True)
+    report = check_model(model, AttentionGuide(model, Weibull()), *data.arguments, elbo=LIGHT, svi=True)
     assert report.ok
     edges = data.edge_index.size(1) + 7
     assert [site.event_shape for site in report.sites] == [(edges, 2), (edges, 3)]
@@ -92,7 +95,7 @@ def test_gradient_norm():
 def test_nothing_is_updated_and_soft_attention_has_no_kl(family, data):
     model = SelfAttention()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    report = check_model(model, AttentionGuide(model, family), data.x, data.y, svi=True)
+    report = check_model(model, AttentionGuide(model, family), data.x, data.y, elbo=LIGHT, svi=True)
     assert report.ok
     assert [site.kl is None for site in report.sites] == [isinstance(family, Soft)] * 2
     assert ("  -  " in str(report)) == isinstance(family, Soft)
@@ -102,7 +105,8 @@ def test_nothing_is_updated_and_soft_attention_has_no_kl(family, data):
 
 def test_printed_table(data):
     model = SelfAttention()
-    lines = str(check_model(model, AttentionGuide(model, Weibull()), data.x, data.y, data.padding)).splitlines()
+    report = check_model(model, AttentionGuide(model, Weibull()), data.x, data.y, data.padding, elbo=LIGHT)
+    lines = str(report).splitlines()
     assert lines[0].split() == ["site", "family", "prior", "batch", "event", "masked", "KL", "|gradient|"]
     assert lines[1].startswith("layers.0  WeibullWeights  GammaWeights  (6,)   (2, 5, 5)")
     assert lines[3].startswith("loss ")
@@ -165,13 +169,30 @@ def test_unregistered_parameters(data, svi, registered):
             pyro.sample("y", Normal(layer(x, x, x)[0].sum((-1, -2)), 1.0), obs=y)
 
     guide = AttentionGuide(model, Weibull())
-    report = check_model(model, guide, data.x, data.y, svi=svi)
-    if registered or not svi:
+    report = check_model(model, guide, data.x, data.y, elbo=LIGHT, svi=svi)
+    if registered:
         assert report.ok
-    else:
-        assert problems(report, "11 of 11 parameters")
-        with pytest.raises(ValueError, match="11 of 11 parameters"):  # what SVI would say
-            SVI(model, guide, Adam({"lr": 0.01}), AttentionELBO()).step(data.x, data.y)
+        return
+    assert problems(report, "11 of 11 parameters")
+    train = SVI(model, guide, Adam({"lr": 0.01}), LIGHT).step if svi else LIGHT(model, guide)
+    with pytest.raises(ValueError, match="11 of 11 parameters"):  # what the training would say
+        train(data.x, data.y)
+
+
+def test_the_guide_of_another_model(data):
+    model, other = SelfAttention(), SelfAttention()
+    report = check_model(model, AttentionGuide(other, Weibull()), data.x, data.y, elbo=LIGHT)
+    assert problems(report, "the model is not that of the guide")
+
+
+def test_a_kl_that_outweighs_the_data(data):
+    """Its sentence names a weight under which it does not."""
+    model = SelfAttention()
+    guide = AttentionGuide(model, Weibull())
+    report = check_model(model, guide, data.x, data.y)
+    assert problems(report, "the KL outweighs the data")
+    (weight,) = re.findall(r"kl_weight=([\d.e-]+)", report.problems[0])
+    assert check_model(model, guide, data.x, data.y, elbo=AttentionELBO(kl_weight=float(weight))).ok
 
 
 @pytest.mark.parametrize(

@@ -63,13 +63,14 @@ class Network(nn.Module):
 from pyro_attention import AttentionELBO, AttentionGuide, Weibull, check_model
 
 guide = AttentionGuide(Network(), Weibull(concentration=5.0))
-print(check_model(guide.model, guide, x, edge_index, y))
+elbo = AttentionELBO(kl_weight=0.001)
+print(check_model(guide.model, guide, x, edge_index, y, elbo=elbo))
 
 # %%
 # The report above lists every attention site before you train: its shape, its KL and its gradients. It says what is
-# wrong where something is.
+# wrong where something is: with the weight 1, that the KL outweighs the data.
 
-loss = AttentionELBO(kl_weight=0.001)(guide.model, guide)
+loss = elbo(guide.model, guide)
 optimizer = torch.optim.Adam(loss.parameters(), lr=0.02)
 for _ in range(300):
     optimizer.zero_grad()

@@ -76,7 +76,11 @@ def pubmed(data_root: Path | None) -> Graph:
     with reading(path, "arrays y and edge_index, int64 [2, edges]", REMEDY):
         arrays = read_arrays(path)
         edge_index, nodes = arrays["edge_index"], len(arrays["y"])
-        if edge_index.shape[0] != 2 or not 0 <= edge_index.min() <= edge_index.max() < nodes:
+        if (
+            edge_index.dtype != np.int64
+            or edge_index.shape[0] != 2
+            or not 0 <= edge_index.min() <= edge_index.max() < nodes
+        ):
             raise ValueError(f"edge_index is {edge_index.dtype} {edge_index.shape} of {nodes} nodes")
     return Graph(nodes, edge_index.shape[1], path)
 

@@ -41,9 +41,9 @@ class GraphConfig(TrainingOptions, SchemeOptions):
             and PyG's layer does not; the residual architectures do not drop them.
         monitor: What decides on the kept epoch: both needs the best of metric and loss, as in the first GAT; metric
             looks at the accuracy (ROC AUC where the graph asks for it) alone, as Platonov et al. do.
-        kl_weight: Weight of the KL summed over edges, heads and layers, in the ELBO summed over labelled nodes.
-        kl_scale: What the weight multiplies: total, the KL summed over all attention weights; edge, its mean over
-            them, times the number of labelled nodes.
+        kl_weight: Weight of the KL, in the ELBO summed over labelled nodes.
+        kl_scale: What the weight multiplies: edge, the mean KL of an attention weight, times the number of labelled
+            nodes; total, the KL summed over edges, heads and layers, which drowns few labels among many edges.
         prior_nodes: Over which nodes the contextual prior's softmax runs: a node's neighbours, or all, as in the
             released code of Bayesian Attention Modules.
         kl_schedule: How the weight develops over the training steps.
@@ -71,9 +71,9 @@ class GraphConfig(TrainingOptions, SchemeOptions):
     layers: PositiveInt = 2
     value_dropout: bool = True
     monitor: Literal["both", "metric"] = "both"
-    kl_scale: KLScale = "total"
+    kl_scale: KLScale = "edge"
     prior_nodes: PriorNodes = "neighbours"
-    kl_weight: NonNegativeFloat = 1e-3
+    kl_weight: NonNegativeFloat = 0.1
     kl_schedule: ScheduleName = "constant"
     kl_steps: PositiveInt = 100
     kl_rate: NonNegativeFloat = 1.0

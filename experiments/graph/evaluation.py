@@ -128,14 +128,10 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
         metrics["other_class_attention"] = others
     metrics |= {f"uniform_{name}": value for name, value in _quality(uniform_logits(trained), data).items()}
     best = fitted.history[fitted.best_epoch]
-    shares = hybrid_weights(trained.model)
-    hybrid: dict[str, float] = {f"hybrid_{site}": share.mean().item() for site, share in shares.items()}
-    metrics |= {
-        **{name: best[name] for name in ("val_accuracy", "val_roc_auc", "val_loss") if name in best},
-        **_kl_and_gradient(trained),
-        "attention_entropy": fmean(layer.mean().item() for layer in relative_entropies(weights, trained.graph)),
-        **hybrid,
-    }
+    metrics |= {name: best[name] for name in ("val_accuracy", "val_roc_auc", "val_loss") if name in best}
+    metrics |= {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()}
+    metrics |= _kl_and_gradient(trained)
+    metrics["attention_entropy"] = fmean(layer.mean().item() for layer in relative_entropies(weights, trained.graph))
     return metrics, samples["mean"][0]
 
 
@@ -189,7 +185,7 @@ def _kl_and_gradient(trained: TrainedGraph) -> dict[str, float]:
     trained.module.eval()
     none_labelled = torch.zeros_like(trained.data.labels, dtype=torch.bool)  # leaves only the KL of the objective
     with seeded(trained.config.seed):
-        kl: Tensor = AttentionELBO()(trained.model, trained.guide)(*trained.inputs, none_labelled)
+        kl: Tensor = AttentionELBO().differentiable_loss(trained.model, trained.guide, *trained.inputs, none_labelled)
     gradients = torch.autograd.grad(kl, list(trained.module.parameters()), allow_unused=True)
     norms = [gradient.norm() for gradient in gradients if gradient is not None]
     return {"kl": kl.item(), "kl_gradient_norm": torch.stack(norms).norm().item()}

@@ -103,9 +103,9 @@ def kl_factor(config: GraphConfig, model: nn.Module, data: GraphData, graph: Edg
     Training minimises the loss of a label: the negative log-likelihood summed over labelled nodes, plus weight times
     KL, divided by the number of labels. The KL has a term for every edge, head and layer, labelled or not, so that with
     "total" its part in the loss of a label grows with edges / labels: 240 000 edges and 160 labels drown the labels at
-    a weight that suits Cora, with 13 264 and 140. With "edge" the loss is the mean over labels plus the weight times
-    the mean KL of one attention weight. Both are means, so a weight means the same on any graph; it is what the
-    released code of Bayesian Attention Modules does. On Cora 1 with "edge" is about .001 with "total".
+    a weight that suits Cora, with 13 264 and 140. With "edge", the default, the loss is the mean over labels plus the
+    weight times the mean KL of one attention weight. Both are means, so a weight means the same on any graph; it is
+    what the released code of Bayesian Attention Modules does. On Cora 1 with "edge" is about .001 with "total".
     """
     if config.kl_scale == "total":
         return 1.0

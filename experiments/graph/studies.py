@@ -331,7 +331,7 @@ COMPARE = Study(
     rows=rows(("soft", "no KL", "LF", "LC", "WF", "WC", "gamma")),
     row="attention",
     options={
-        "dataset": "digits", "max_epochs": 80, "patience": 80, "num_samples": 30, "kl_scale": "total", "kl_weight": 1e-3
+        "dataset": "digits", "max_epochs": 80, "patience": 80, "num_samples": 30
     },
     shows={"soft + MC dropout": "soft"},
     kinds={"soft + MC dropout": "mc_dropout", **dict.fromkeys(("no KL", "LF", "LC", "WF", "WC", "gamma"), "attention")},

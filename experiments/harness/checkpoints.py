@@ -25,8 +25,12 @@ def read_run(path: Path, *, map_location: Any = "cpu") -> dict[str, Any]:
     """Read last.ckpt, the whole state of a training; DamagedFileError where it is missing, damaged or none of ours."""
     with reading(path, "a checkpoint of this program", AGAIN):
         checkpoint = dict(torch.load(path, map_location=map_location, weights_only=True))
-        if missing := {"epoch", "state_dict", "callbacks", "optimizer_states"} - checkpoint.keys():
+        # Lightning would go on without them
+        needed = {"epoch", "EarlyStopping", "History", "RandomState"}
+        if missing := needed - checkpoint.keys() - checkpoint["callbacks"].keys():
             raise ValueError(f"it has no {', '.join(sorted(missing))}")
+        if not checkpoint["optimizer_states"]:
+            raise ValueError("it has no state of an optimizer")
         return checkpoint
 
 

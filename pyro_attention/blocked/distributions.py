@@ -113,6 +113,10 @@ class BlockedPrior(_BlockedWeights):
         return 1 - (self.pairs.counts().double() / self.pairs.shape[-2]).mean().item()
 
     @property
+    def counts(self) -> Tensor:
+        return self.event_shape[0] * self.pairs.counts().sum((-3, -2, -1))
+
+    @property
     def deterministic_value(self) -> BlockedValue:
         """The value without noise, whose weights are ordinary attention."""
         point = Delta(self.pairs.queries.new_zeros(self.event_shape[0], 1, 1), event_dim=3)

@@ -105,6 +105,14 @@ class AttentionDistribution:
         mask = self.layout.kept
         return 0.0 if mask is None else 1 - mask.float().mean().item()
 
+    @property
+    def counts(self) -> Tensor:
+        """Number of entries that count, for every entry of the batch."""
+        mask = self.layout.kept
+        if mask is None or not self.event_shape:  # an alignment is one value
+            return torch.tensor(self.event_shape.numel())
+        return mask.expand(self.full_shape).flatten(-len(self.event_shape)).sum(-1)
+
     def __repr__(self) -> str:
         shapes = [f"batch_shape={tuple(self.batch_shape)}", f"event_shape={tuple(self.event_shape)}"]
         shapes += [f"{name}: {tuple(getattr(self, name).shape)}" for name in self.parameter_names]

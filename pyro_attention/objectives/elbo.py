@@ -19,10 +19,17 @@ from pyro.util import check_model_guide_match, check_site_shape
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyro_attention._guide_runs import run_messenger
+from pyro_attention._guide_runs import is_attention_site, run_messenger
 from pyro_attention.objectives.module import DifferentiableELBO
+from pyro_attention.schedules import Constant
 
-__all__ = ["AttentionELBO"]
+__all__ = ["AttentionELBO", "KLWarning"]
+
+_STILL = 100  # training steps at one step of a schedule that are too many
+
+
+class KLWarning(UserWarning):
+    """The KL weight is one that may ruin a training."""
 
 
 class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
@@ -44,7 +51,9 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
 
     Args:
         kl_weight: Weight of the KL terms, or a callable of :attr:`step` (see :mod:`pyro_attention.schedules`); 0 skips
-            them.
+            them. A training whose KL outweighs its data at the first step warns.
+        kl_mean: Take the mean of the KL over the attention weights in each entry of the plates, and over attention
+            sites, where the ELBO has a sum. Then a weight such as 0.01 suits any number of heads, layers and keys.
         kl: "closed_form" raises where there is none; "sampled" estimates every KL from the drawn weights (for
             ablations; far noisier).
         num_particles: Samples per estimate.
@@ -78,6 +87,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         self,
         *,
         kl_weight: float | Callable[[int], float] = 1.0,
+        kl_mean: bool = False,
         kl: Literal["closed_form", "sampled"] = "closed_form",
         num_particles: int = 1,
         vectorize_particles: bool = False,
@@ -89,8 +99,10 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         if kl not in ("closed_form", "sampled"):
             raise ValueError(f"kl is '{kl}', expected 'closed_form' or 'sampled'")
         self.kl_weight = kl_weight
+        self.kl_mean = kl_mean
         self.kl: Literal["closed_form", "sampled"] = kl
         self.step = 0
+        self._seen, self._weighed = (0, 0), False  # a step and how often it was seen; whether the KL was looked at
         self.kl_record: dict[str, Tensor] = {}
         self.current_kl_weight()
 
@@ -100,6 +112,37 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         if not 0 <= weight < float("inf"):
             raise ValueError(f"kl_weight is {weight} at step {self.step}, expected a finite number >= 0")
         return weight
+
+    def heavy_kl(self, loss: float) -> str | None:
+        """What is to be said when the KL of the last evaluation outweighs the rest of its loss; None when not."""
+        weight = self.current_kl_weight()
+        kl = weight * sum(float(kl) for kl in self.kl_record.values())
+        data = abs(loss - kl)
+        if not data < kl < float("inf"):
+            return None
+        less = 10.0 ** math.ceil(math.log10(10 * kl / max(data, 1e-6 * kl)))
+        return (
+            f"the KL outweighs the data: {kl:.4g} nats with kl_weight {weight:.3g}, against {data:.4g} of the data; "
+            f"where the prior is not meant to decide, make the weight {less:.0f} times smaller (kl_weight="
+            f"{weight / less:.2g})"
+        )
+
+    def watch(self, loss: Tensor) -> None:
+        """Warn, once each, of a KL that outweighs the data at the start, and of a schedule whose step does not move."""
+        if self.kl_record and not self._weighed:
+            self._weighed = True
+            problem = self.heavy_kl(loss.item())
+            if problem is not None:
+                warnings.warn(problem, KLWarning, stacklevel=2)
+        step, count = self._seen
+        self._seen = self.step, count + 1 if step == self.step else 1
+        if self._seen[1] == _STILL and callable(self.kl_weight) and not isinstance(self.kl_weight, Constant):
+            warnings.warn(
+                f"kl_weight is a schedule, and elbo.step was the same in {_STILL} training steps, so the weight does "
+                f"not change; set elbo.step in the training loop",
+                KLWarning,
+                stacklevel=2,
+            )
 
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Estimate of the negative ELBO in nats, without gradient."""
@@ -130,6 +173,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         # not before the replay: model and guide share their minibatch
         model_trace, guide_trace = prune_subsample_sites(model_trace), prune_subsample_sites(guide_trace)
         model_trace.compute_log_prob(lambda _, site: site["is_observed"])
+        if self.kl_mean:
+            _take_means(model_trace, guide_trace)
         if is_validation_enabled():
             for name in model_trace.observation_nodes:
                 check_site_shape(model_trace.nodes[name], self.max_plate_nesting)
@@ -205,6 +250,15 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
                 f"normalise them (normalize_scores=True), scale them down, or lower the learning rate"
             )
         return f"the ELBO is {elbo.item()} (KL per site: {record}; log likelihood per site: {observed}); {remedy}"
+
+
+def _take_means(model_trace: Any, guide_trace: Any) -> None:
+    """Scale attention sites, so that their KL is that of a mean weight in the mean site."""
+    sites = [name for name, site in _sample_sites(guide_trace) if is_attention_site(site)]
+    for name in sites:
+        factor = 1 / (len(sites) * guide_trace.nodes[name]["infer"]["prior"].counts.clamp(min=1))
+        for trace in (model_trace, guide_trace):
+            trace.nodes[name]["scale"] = trace.nodes[name]["scale"] * factor
 
 
 def _keeps_prior(guide_site: Any, model_site: Any) -> bool:

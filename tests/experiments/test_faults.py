@@ -6,9 +6,11 @@ import random
 import signal
 from dataclasses import dataclass, replace
 from itertools import cycle
+from typing import get_args
 
 import pytest
 
+from experiments.captioning import train as captioning
 from experiments.captioning.config import COMMANDS as CAPTIONING
 from experiments.finetune.config import COMMANDS as FINETUNING
 from experiments.harness.checkpoints import read_run
@@ -17,9 +19,10 @@ from experiments.harness.options import SweepOptions, TrainingOptions
 from experiments.headlines.config import COMMANDS as HEADLINES
 from experiments.nmt.config import COMMANDS as TRANSLATION
 from experiments.vqa.config import COMMANDS as QUESTIONS
+from guides.names import AblationSchemeName, SchemeName
 from tests.experiments.harness.second_process import second_process
 from tests.experiments.moments import FILES, Moments, forked, kill
-from tests.experiments.training_scripts import SCRIPTS, assert_same, left, small_data  # noqa: F401 (a fixture)
+from tests.experiments.training_scripts import EPOCHS, SCRIPTS, assert_same, left, small_data  # noqa: F401 (a fixture)
 
 KILLS = 20
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -92,6 +95,29 @@ def test_killed_at_random_moments(name, count, script, whole, data, tmp_path, mo
             read_run(last)  # whole, whatever happened
         assert_same(left(config.out, script.run(replace(config, resume=True))), whole)
         assert not list(config.out.rglob("*.partial"))
+
+
+GUIDES = get_args(SchemeName) + get_args(AblationSchemeName)
+DAILY = ("weibull", "iwae", "wake_sleep")
+
+
+@needs_fork
+@pytest.mark.usefixtures("small_data")
+@pytest.mark.parametrize("guide", [one if one in DAILY else pytest.param(one, marks=SLOW) for one in GUIDES])
+def test_every_scheme_resumes_to_the_same_numbers(guide, data, tmp_path, monkeypatch):
+    """Killed in the second epoch, behind a checkpoint."""
+    whole, config = (SCRIPTS["captioning"].config(data, tmp_path / name, guide=guide) for name in ("whole", "killed"))
+    with monkeypatch.context() as patch:
+        moments = Moments(patch)
+        expected = left(whole.out, captioning.run(whole))
+    steps = [at for at, kind in enumerate(moments.kinds) if kind == "step"]
+
+    def killed():
+        Moments(monkeypatch, at=steps[len(steps) // EPOCHS + 1], act=kill)
+        captioning.run(config)
+
+    assert forked(killed) == -signal.SIGKILL
+    assert_same(left(config.out, captioning.run(replace(config, resume=True))), expected)
 
 
 NUMBERS = (errno.ENOSPC, errno.EROFS, errno.EACCES)

@@ -47,6 +47,7 @@ __all__ = ["EPOCHS", "SCRIPTS", "Left", "Script", "assert_same", "left", "small_
 
 EPOCHS = 3
 SIZES = {"batch_size": 8, "num_samples": 2}
+QUESTIONS = {"guide": "weibull", "feature_noise": 0.5, "test_noise": (0.0,)}
 TEXT = SIZES | {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2}
 
 
@@ -115,9 +116,7 @@ SCRIPTS = {
     "nmt": Script(TranslationConfig, nmt.run, _nmt),
     "captioning": Script(CaptioningConfig, captioning.run, lambda _: tiny_captions.TINY | {"guide": "weibull"}),
     "headlines": Script(HeadlineConfig, headlines.run, _headlines),
-    "vqa": Script(
-        VQAConfig, partial(run, VQATask()), lambda _: tiny_questions.TINY | {"guide": "weibull", "test_noise": (0.0,)}
-    ),
+    "vqa": Script(VQAConfig, partial(run, VQATask()), lambda _: tiny_questions.TINY | QUESTIONS),
     "pretrain": Script(PretrainConfig, pretrain.run, lambda _: TEXT | {"guide": "weibull", "normalizer": "hybrid"}),
     "sst2": Script(FinetuneConfig, sst2.run, _sst2),
     "glue": Script(GlueConfig, glue.run, _glue),

@@ -146,7 +146,7 @@ def test_a_torch_encoder_is_trained_and_predicts(x):
     guide = AttentionGuide(model, {"encoder.layers.0.*": Weibull(), "*": LogNormal()})
     AttentionELBO(num_particles=2, vectorize_particles=True)(model, guide)(x, torch.zeros(BATCH)).backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-    report = check_model(model, guide, x, torch.zeros(BATCH), svi=False)
+    report = check_model(model, guide, x, torch.zeros(BATCH), elbo=AttentionELBO(kl_weight=1e-4))
     assert [site.name for site in report.sites] == [f"encoder.layers.{i}.self_attn" for i in range(2)]
     assert report.ok, report.problems
     prediction = predict(guide, x, num_samples=20, seed=0)

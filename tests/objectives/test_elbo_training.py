@@ -2,25 +2,31 @@
 
 import copy
 import math
+import re
+import warnings
 
 import pyro
 import pytest
 import torch
+from pyro import poutine
 from pyro.distributions import Normal
 from pyro.infer import SVI
 from pyro.optim import SGD, Adam
 from torch import nn
 from torch.distributed import barrier, destroy_process_group, init_process_group
+from torch.distributions import kl_divergence
 from torch.nn.parallel import DistributedDataParallel
 
 from models.gat import GAT
 from pyro_attention import (
+    AlignmentELBO,
     AttentionELBO,
     AttentionGuide,
     ContextualGammaPrior,
     ContextualLogNormalPrior,
     FixedGammaPrior,
     FixedLogNormalPrior,
+    KLWarning,
     LogNormal,
     MultiheadAttention,
     Soft,
@@ -28,6 +34,8 @@ from pyro_attention import (
 )
 from pyro_attention.schedules import Linear
 from tests.toy_models import FreeScores, GraphData, SelfAttention, Sequences
+
+LAYERS = ("layers.0", "layers.1")
 
 
 def test_svi_trains_self_attention():
@@ -127,16 +135,81 @@ def test_registered_module_under_svi():
     assert all(trained(model.layers, before))
 
 
+@pytest.mark.parametrize("register", [False, True])
 @pytest.mark.parametrize("family", [Weibull(), Weibull(learnable=True)], ids=str)
-def test_raw_module_with_a_torch_optimiser(family):
+def test_raw_module_with_a_torch_optimiser(family, register):
+    """The parameters of the loss would be those of the family alone."""
     data = Sequences.random()
-    model = Raw(register=False)
+    model = Raw(register)
     before = copy.deepcopy(model.layers.state_dict())
-    loss = AttentionELBO()(model, AttentionGuide(model, family))
+    elbo, guide = AttentionELBO(), AttentionGuide(model, family)
+    with pytest.raises(ValueError, match=r"\d+ of \d+ parameters .* belong to no module of the loss"):
+        elbo(model, guide)(data.x, data.y)
     optimizer = torch.optim.Adam([*model.layers.parameters(), *family.parameters()], lr=0.01)
-    loss(data.x, data.y).backward()
+    elbo.differentiable_loss(model, guide, data.x, data.y).backward()
     optimizer.step()
     assert all(trained(model.layers, before))
+
+
+@pytest.mark.parametrize("elbo", [AttentionELBO(), AlignmentELBO()], ids=["attention", "alignment"])
+def test_the_guide_of_another_model(elbo):
+    data, model = Sequences.random(), SelfAttention()
+    guide = AttentionGuide(SelfAttention(), Soft())
+    with pytest.raises(ValueError, match="the model is not that of the guide"):
+        elbo(model, guide)
+    with pytest.raises(ValueError, match="the model is not that of the guide"):
+        SVI(model, guide, Adam({"lr": 0.01}), elbo).step(data.x, data.y)
+    elbo(guide.model, poutine.scale(guide, 1.0))
+    elbo(poutine.scale(guide.model, 1.0), guide)
+
+
+def test_an_input_may_need_a_gradient():
+    data, model = Sequences.random(), SelfAttention()
+    data.x.requires_grad_()
+    AttentionELBO()(model, AttentionGuide(model, Soft()))(data.x, data.y).backward()
+    assert data.x.grad.abs().max() > 0
+
+
+def test_a_kl_that_outweighs_the_data_warns_once():
+    """It names a weight of at most a tenth of the data, and more than a hundredth."""
+    data = Sequences.random()
+    model = SelfAttention()
+    guide = AttentionGuide(model, Weibull())
+
+    def steps(elbo):
+        loss = elbo(model, guide)
+        for _ in range(3):
+            value = loss(data.x, data.y)
+        return value
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", KLWarning)
+        AttentionELBO().loss(model, guide, data.x, data.y)  # no training
+        steps(AttentionELBO(kl_weight=0))
+    elbo = AttentionELBO(kl_weight=2.0)
+    with pytest.warns(KLWarning, match="the KL outweighs the data") as caught:
+        value = steps(elbo)
+    kl = sum(elbo.kl_record.values())
+    (message,) = (str(warning.message) for warning in caught)
+    weight = float(re.search(r"kl_weight=([\d.e-]+)", message)[1])
+    assert 0.01 < weight * kl / (value - 2 * kl) < 0.1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", KLWarning)
+        steps(AttentionELBO(kl_weight=weight))
+
+
+def test_mean_kl():
+    """By hand: of an item, the mean over its attention weights and the two layers."""
+    data = Sequences.random()
+    model = SelfAttention()
+    guide, elbo = AttentionGuide(model, Weibull()), AttentionELBO(kl_weight=0.3, kl_mean=True)
+    torch.manual_seed(0)
+    run = guide.run(data.x, data.y, data.padding)
+    pairs = [kl_divergence(site["fn"], site["infer"]["prior"]) for site in map(run.trace.nodes.get, LAYERS)]
+    weights = 2 * 5 * (~data.padding).sum(-1)  # heads, queries and keys
+    expected = 0.3 * (sum(pairs) / (2 * weights)).sum() - run.trace.nodes["y"]["fn"].log_prob(data.y).sum()
+    torch.manual_seed(0)
+    torch.testing.assert_close(elbo(model, guide)(data.x, data.y, data.padding), expected)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -46,6 +47,22 @@ def test_values(schedule, values):
 def test_bad_arguments(schedule, arguments, message):
     with pytest.raises(ValueError, match=message):
         schedule(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("weight", "moved", "expected"),
+    [(Linear(10), False, 1), (Linear(10), True, 0), (Constant(), False, 0), (0.1, False, 0)],
+)
+def test_a_step_that_nobody_moves(weight, moved, expected):
+    problem, model = Problem.random(), make_model(DenseForm(), "gamma_fixed")
+    elbo = AttentionELBO(kl_weight=weight)
+    loss = elbo(model, AttentionGuide(model, make_family("weibull")))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(250):
+            elbo.step = step if moved else 0
+            loss(problem)
+    assert sum("set elbo.step in the training loop" in str(warning.message) for warning in caught) == expected
 
 
 def test_the_elbo_follows_the_step_of_its_caller():

@@ -2,9 +2,9 @@
 
 __all__ = ["ELSEWHERE", "NOT_RUN"]
 
-CLUSTER = "tests/experiments/harness/test_cluster.py::"
-TWO_PROCESSES = CLUSTER + "test_a_table_from_two_processes_is_that_of_one_machine"
-KILLED = CLUSTER + "test_a_killed_worker_costs_the_last_epochs_of_its_training"
+PARALLEL = "tests/experiments/harness/test_parallel.py::"
+LISTENS = PARALLEL + "test_the_cluster_of_the_page_listens_to_this_machine_alone"
+CLUSTER = PARALLEL + "test_a_table_from_a_cluster_is_that_of_this_process"
 RANKS = "tests/experiments/harness/test_ranks.py::test_torchrun_and_slurm_start_the_same_training"
 ON_A_GPU = "tests/experiments/benchmarks/test_fused_attention.py::test_on_a_gpu"
 INSTALLED = "tests/test_wheel.py::test_wheel_imports_without_extras"
@@ -19,10 +19,11 @@ ELSEWHERE: dict[str, str] = {
     "make bench": "tests/experiments/benchmarks/test_suite.py::test_end_to_end",
     "pip install .": INSTALLED,
     "python -m experiments.benchmarks.fused_attention": ON_A_GPU,
-    "python -m dask scheduler --host 127.0.0.1 --port 8786": TWO_PROCESSES,
-    "python -m dask worker tcp://127.0.0.1:8786 --nthreads 1 --nworkers 2": TWO_PROCESSES,
-    "python -m experiments.table bam1 --cluster tcp://127.0.0.1:8786": KILLED,
-    "python -m experiments.table bam1 --out /shared/bam1 --cluster tcp://sweep-scheduler:8786": KILLED,
+    "python -m dask scheduler --host 127.0.0.1 --port 8786 --no-dashboard --dashboard-address 127.0.0.1:0": LISTENS,
+    "python -m dask worker tcp://127.0.0.1:8786 --host 127.0.0.1 --no-dashboard --dashboard-address 127.0.0.1:0 "
+    "--nthreads 1 --nworkers 2": LISTENS,
+    "python -m experiments.table bam1 --cluster tcp://127.0.0.1:8786": CLUSTER,
+    "python -m experiments.table bam1 --out /shared/bam1 --cluster tcp://sweep-scheduler:8786": CLUSTER,
     "torchrun --standalone --nproc-per-node 2 -m experiments.nmt train --out RUN --devices 2": RANKS,
     "srun --kill-on-bad-exit=1 python -m experiments.nmt train --out RUN --devices 4 --num-nodes 2 --resume": RANKS,
 }

@@ -145,12 +145,12 @@ def test_update_keeps_what_was_not_measured(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[1]", '{"cpu": 3}', '{"cpu": {"a": {"ratios": {}}}}', json.dumps({"cpu": {"a": measured(x=0.0)}})],
-    ids=["empty", "list", "number", "no-version", "zero"],
+    ['{"cpu": 3}', json.dumps({"cpu": {"a": measured(x=0.0)}})],
+    ids=["number", "zero"],
 )
 def test_damaged_ratios(committed: Path, tmp_path: Path, slow: list[float], text: str) -> None:
     committed.write_text(text)
-    with pytest.raises(UserError, match=r"ratios.json is damaged .* restore it from git, or remove it"):
+    with pytest.raises(UserError, match=r"ratios.json cannot be read .* restore it from git, or remove it"):
         run(BenchmarkConfig(out=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

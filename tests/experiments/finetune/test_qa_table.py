@@ -48,7 +48,7 @@ def test_table(task, options, capsys):
     # nothing is trained again; predictions that are none of this script's are told of
     path = options["out"] / "runs" / "WC-0" / "predictions.npz"
     np.savez(path, attention_exact=np.zeros((2, 2)))
-    with pytest.raises(UserError, match=r"predictions\.npz cannot be read \(scores float64\[2, 2\]\)"):
+    with pytest.raises(UserError, match=r"predictions\.npz cannot be read \(ValueError: scores float64\[2, 2\]\)"):
         table(QaTableConfig(**options, task=task, seeds=2, train_share=0.5, resume=True))
     capsys.readouterr()
 

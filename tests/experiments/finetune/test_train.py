@@ -200,7 +200,7 @@ def test_questions_for_a_run_that_reads_sentences(finished, tmp_path):
         predict_file(PredictConfig(run=finished.out, file=tmp_path / "mine.json"))
 
 
-@pytest.mark.parametrize(("task", "seen"), [("translation", "'translation'"), (["rte"], "list"), (None, "None")])
+@pytest.mark.parametrize(("task", "seen"), [("translation", "'translation'"), (None, "None")])
 def test_a_run_of_another_script(tmp_path, task, seen):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "best.ckpt").touch()
@@ -235,6 +235,16 @@ def one_sequence(folder):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_input_names": ["input_ids", "attention_mask"]}))
 
 
+def two_tokenizers(folder):
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer_class": "RagTokenizer"}))
+
+
+def shards_elsewhere(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "/dev/zero"}}))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -244,8 +254,10 @@ def one_sequence(folder):
         (lambda folder: (folder / "model.safetensors").write_bytes(b"damaged"), "its model cannot be loaded"),
         (lambda folder: (folder / "config.json").write_text("{}"), "cannot be loaded"),
         (lambda folder: (folder / "tokenizer.json").write_text("{}"), "its tokenizer cannot be loaded"),
+        (two_tokenizers, "its tokenizer has no padding token"),
+        (shards_elsewhere, "its model cannot be loaded .* names the file '/dev/zero'"),
     ],
-    ids=["vocabulary", "one sequence", "pickled", "damaged", "config", "tokenizer"],
+    ids=["vocabulary", "one sequence", "pickled", "damaged", "config", "tokenizer", "two tokenizers", "shards"],
 )
 def test_bad_models(data, tmp_path, change, message):
     folder = write_bert(tmp_path / "bert")

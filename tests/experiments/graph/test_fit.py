@@ -179,8 +179,8 @@ def test_the_scale_counts_every_attention_weight(graph: GraphData, architecture:
     trained = build(options, graph)
     edges = 80 if architecture == "gat_sep" else 120
     arguments = trained.model, trained.data, trained.graph
-    assert kl_factor(options, *arguments) == 1
-    assert kl_factor(replace(options, kl_scale="edge"), *arguments) == pytest.approx(20 / (edges * heads))
+    assert kl_factor(replace(options, kl_scale="total"), *arguments) == 1
+    assert kl_factor(options, *arguments) == pytest.approx(20 / (edges * heads))
 
 
 @pytest.mark.parametrize("guide", ["weibull", "gamma", "lognormal"])

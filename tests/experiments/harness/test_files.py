@@ -5,11 +5,10 @@ from typing import IO, Any
 
 import pytest
 import torch
-from experiments.report.page import update_section
 from matplotlib.figure import Figure
 
 from experiments import files
-from experiments.files import UserError, drawn_here, locked, read_json, write_atomic
+from experiments.files import UserError, drawn_here, locked, write_atomic
 from experiments.report.figures import save
 from tests.experiments.harness.second_process import second_process
 
@@ -35,16 +34,6 @@ from experiments.files import locked
 with locked(Path(sys.argv[1])):
     print("holds", flush=True)
     sys.stdin.readline()
-"""
-WRITES_SECTIONS = """
-import sys
-from pathlib import Path
-from experiments.report.page import update_section
-
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(100):
-    update_section(Path(sys.argv[1]), f"theirs-{number}", "text")
 """
 
 
@@ -158,36 +147,6 @@ def test_lock_that_cannot_be(tmp_path: Path) -> None:
         pass
 
 
-def test_no_section_is_lost_when_two_processes_write_the_page(tmp_path: Path) -> None:
-    page = tmp_path / "RESULTS.md"
-    with second_process(WRITES_SECTIONS, page) as other:
-        assert other.stdin is not None
-        other.stdin.write("go on\n")
-        other.stdin.flush()
-        for number in range(100):
-            update_section(page, f"ours-{number}", "text")
-    assert other.returncode == 0
-    found = {line.split()[2] for line in page.read_text().splitlines() if line.startswith("<!-- begin")}
-    assert found == {f"{whose}-{number}" for whose in ("ours", "theirs") for number in range(100)}
-
-
-def test_page_behind_a_symbolic_link(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    link = tmp_path / "RESULTS.md"
-    link.symlink_to(tmp_path / "there" / "page.md")
-    update_section(link, "a", "text")
-    assert link.is_symlink()
-    assert "text" in (tmp_path / "there" / "page.md").read_text()
-
-
-def test_page_that_is_none(tmp_path: Path) -> None:
-    page = tmp_path / "picture"
-    page.write_bytes(b"\xff\x00")
-    with pytest.raises(UserError, match=f"{page} cannot be read as a page"):
-        update_section(page, "a", "text")
-    assert page.read_bytes() == b"\xff\x00"
-
-
 # files of somebody else's
 
 
@@ -213,24 +172,3 @@ def test_pictures_of_somebody_else_s_are_not_written_over(tmp_path: Path, kind: 
     with pytest.raises(UserError, match=f"{path} exists and was not drawn by these scripts"):
         save(Figure((1, 1)), path)
     assert path.read_bytes() == before
-
-
-# reading
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b"null"])
-def test_damaged_json_is_named_with_a_remedy(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "metrics.json"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=f"^{path} .*; remove it$"):
-        read_json(path, "remove it")
-
-
-def test_json_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("experiments.files.MOST_JSON_BYTES", 10)
-    path = tmp_path / "metrics.json"
-    path.write_text('{"a": 1}')
-    assert read_json(path, "remove it") == {"a": 1}
-    path.write_text('{"a": 10000}')
-    with pytest.raises(ValueError, match="has 12 bytes, expected 10 at most"):
-        read_json(path, "remove it")

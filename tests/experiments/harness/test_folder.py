@@ -92,7 +92,7 @@ def test_overwrite_leaves_what_the_user_has_put_there(finished: Path, name: str)
 
 
 @pytest.mark.parametrize("name", ["figures/notes.png", "checkpoints/best.safetensors", "metrics.json", "report.html"])
-@pytest.mark.parametrize("config", [None, "weight: 1.0\n", "a: [\n"])
+@pytest.mark.parametrize("config", [None, "weight: 1.0\n"])
 def test_overwrite_removes_nothing_where_there_is_no_run_of_ours(tmp_path: Path, name: str, config: str | None) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
@@ -105,15 +105,23 @@ def test_overwrite_removes_nothing_where_there_is_no_run_of_ours(tmp_path: Path,
     assert (tmp_path / name).read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["figures", "checkpoints", "tensorboard", "checkpoints/last.ckpt", "metrics.json"])
-def test_overwrite_follows_no_symbolic_link(finished: Path, tmp_path: Path, name: str) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (finished / name).rename(tmp_path / "elsewhere" / "target")
-    (finished / name).symlink_to(tmp_path / "elsewhere" / "target")
-    before = names(finished), names(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match=f"{finished / name} is a symbolic link, .* remove it"):
-        overwrite(finished)
-    assert (names(finished), names(tmp_path / "elsewhere")) == before
+@pytest.mark.parametrize("name", ["checkpoints/last.ckpt", "metrics.json", "figures"])
+def test_overwrite_leaves_what_a_symbolic_link_points_to(finished: Path, tmp_path: Path, name: str) -> None:
+    (finished / name).rename(tmp_path / "target")
+    (finished / name).symlink_to(tmp_path / "target")
+    before = names(tmp_path / "target")
+    overwrite(finished)
+    assert names(finished) == {"config.yaml"} | ({"figures"} if name == "figures" else set())
+    assert (tmp_path / "target").exists()
+    assert names(tmp_path / "target") == before
+
+
+@pytest.mark.parametrize("mine", [set(), {"notes.txt"}])
+def test_overwrite_in_a_new_folder_or_beside_other_files(tmp_path: Path, mine: set[str]) -> None:
+    for name in mine:
+        (tmp_path / name).write_text("mine")
+    overwrite(tmp_path if mine else tmp_path / "new")
+    assert names(tmp_path if mine else tmp_path / "new") == {"config.yaml", *mine}
 
 
 @pytest.mark.parametrize(("name", "options"), [("report.html", Options()), ("metrics.json", Options(resume=True))])
@@ -123,9 +131,11 @@ def test_results_without_a_configuration_are_not_written_over(tmp_path: Path, na
         open_run(tmp_path, options)
 
 
-def test_resuming_removes_what_a_killed_process_has_left(finished: Path) -> None:
-    partial = finished / "checkpoints" / ".last.ckpt.0123456789abcdef.partial"
+@pytest.mark.parametrize("name", ["checkpoints/.last.ckpt", "..holder"])
+def test_resuming_removes_what_a_killed_process_has_left(finished: Path, name: str) -> None:
+    partial = finished / f"{name}.0123456789abcdef.partial"
     partial.touch()
+    folder_module._held.pop(finished.resolve()).release()
     open_run(finished, Options(resume=True))
     assert not partial.exists()
 
@@ -214,7 +224,7 @@ def test_a_run_from_before_an_option_has_its_default(finished: Path, weight: flo
 # damaged files
 
 
-@pytest.mark.parametrize("content", ["", "a: [", "- 1"])
+@pytest.mark.parametrize("content", ["", "a: ["])
 @pytest.mark.parametrize("options", [Options(resume=True), Options(overwrite=True)])
 def test_damaged_configuration(finished: Path, content: str, options: Options) -> None:
     (finished / "config.yaml").write_text(content)
@@ -223,15 +233,20 @@ def test_damaged_configuration(finished: Path, content: str, options: Options) -
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("content", ["{", '{"a": 1}'])
+@pytest.mark.parametrize("content", ['{"a": 1}', '{"a": "x", "definitions": {"a": "one"}}'])
 def test_damaged_metrics(finished: Path, content: str) -> None:
     (finished / "metrics.json").write_text(content)
     with pytest.raises(UserError, match=rf"^{finished / 'metrics.json'} .*; remove it, and the same command"):
         read_metrics(finished)
 
 
-@pytest.mark.parametrize("content", ["[]", "{}"])
+@pytest.mark.parametrize("content", ["{}", '{"device": "cpu", "cpus": 1, "system": "x", "packages": 1}'])
 def test_damaged_environment(finished: Path, content: str) -> None:
     (finished / "environment.json").write_text(content)
     with pytest.raises(UserError, match=rf"^{finished / 'environment.json'} .*; remove the folder"):
         hardware([finished])
+
+
+def test_saved_options_are_plain(finished: Path) -> None:
+    assert saved_options(finished) == yaml.safe_load((finished / "config.yaml").read_text())
+    assert not {"resume", "overwrite"} & saved_options(finished).keys()

@@ -247,7 +247,7 @@ def test_a_panic_of_the_tokenizer_library_names_the_file(translation_run, file, 
     (run / "vocabulary.json").write_text(json.dumps(content))
     assert command_line("translate", run, file) == 1
     error = capsys.readouterr().err
-    for part in (str(run / "vocabulary.json"), "Replace the file"):
+    for part in (str(run / "vocabulary.json"), "replace it by an intact copy"):
         assert part in error
     assert error.strip().count("\n") == 0
 

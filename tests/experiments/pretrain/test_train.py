@@ -165,11 +165,10 @@ def test_bad_options(options, part, tmp_path):
         run(tiny_config(tmp_path, **options))
 
 
-@pytest.mark.parametrize("content", [None, "epoch,loss\n0,x\n", "epoch,loss\n0,1,2\n", b"\xff\xfe"])
+@pytest.mark.parametrize("content", ["epoch,loss\n0,x\n", "epoch,loss\n0,1,2\n"])
 def test_damaged_history(tmp_path, content):
     path = tmp_path / "history.csv"
-    if content is not None:
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    path.write_text(content)
     with pytest.raises(UserError, match=f"^{path} cannot be read .*; remove {tmp_path} to train it again"):
         _history(tmp_path)
 

@@ -8,9 +8,6 @@ import torch
 
 from experiments.datasets.graphs.load import GraphData, GraphDataError, load_graph
 
-KEYS = ["x_data", "x_indices", "x_indptr", "x_shape", "y", "y_known", "edge_index"]
-KEYS += ["train_idx", "val_idx", "test_idx"]
-
 
 def small_arrays():
     """Six nodes, four features: node 1 has no features, node 5 no edges and no known label."""
@@ -123,13 +120,6 @@ def test_file_is_found(write, tmp_path, monkeypatch, folder, by):
     assert load_graph("cora", data_root=tmp_path if by == "argument" else None).num_nodes == 6
 
 
-def test_file_is_looked_for_in_the_cache_by_default(tmp_path, monkeypatch):
-    monkeypatch.delenv("PYRO_ATTENTION_DATA", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / ".cache/pyro_attention/citeseer.npz"))):
-        load_graph("citeseer")
-
-
 def test_file_contents(write):
     graph = load_graph("cora", data_root=write().parent)
     assert graph.features.layout == torch.sparse_coo
@@ -145,14 +135,6 @@ def test_file_contents(write):
     # a node of unknown label is in no mask
     assert not (graph.train_mask | graph.val_mask | graph.test_mask)[5]
     assert 0 <= graph.labels[5] < 7
-
-
-def test_missing_file(tmp_path):
-    with pytest.raises(FileNotFoundError) as info:
-        load_graph("cora", data_root=tmp_path)
-    places = [str(tmp_path / "cora.npz"), str(tmp_path / "planetoid" / "cora.npz")]
-    for part in [*places, *KEYS, "--data-root", "PYRO_ATTENTION_DATA"]:
-        assert part in str(info.value)
 
 
 def changed(key, position, value):
@@ -185,18 +167,6 @@ def test_bad_arrays(write, key, changes, seen, expected):
     assert seen in found
     assert expected in wanted
     assert "--data-root" in wanted
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("nell", {}, r"unknown graph 'nell'.*Registered: cora, citeseer, pubmed, dblp, digits"),
-        ("cora", {"split_seed": 3}, "split_seed=3, but the split of 'cora' is fixed; expected 0"),
-    ],
-)
-def test_bad_arguments(name, options, message):
-    with pytest.raises(ValueError, match=message):
-        load_graph(name, **options)
 
 
 # GraphData of users

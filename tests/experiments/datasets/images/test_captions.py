@@ -10,7 +10,6 @@ from PIL import Image
 from experiments.datasets.images.caption_data import CaptionedImages, caption_words
 from experiments.datasets.images.captions import load_captions
 from experiments.datasets.images.image_files import ImageFile
-from experiments.datasets.images.karpathy import read_karpathy
 
 needs_data = pytest.mark.skipif(not os.environ.get("PYRO_ATTENTION_DATA"), reason="PYRO_ATTENTION_DATA is not set")
 NAMES = ["b.jpg", "a.jpg", "c.jpg"]
@@ -133,20 +132,6 @@ def test_bad_caption_line(flickr8k, line):
     assert (len(data), data.skipped) == (3, {"bad line": 1})
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("flickr9k", "train"), "unknown data set of captioned images 'flickr9k'; did you mean 'flickr8k'"),
-        (("coco", "restval"), "no split is named 'restval'; expected one of train, val, test"),
-        (("flickr8k", "train"), "flickr8k, train: 0 images"),
-    ],
-)
-def test_nothing_left_and_unknown_names(flickr8k, arguments, message):
-    write(flickr8k / "text" / "Flickr_8k.trainImages.txt", "x.jpg\n")
-    with pytest.raises(ValueError, match=message):
-        load_captions(*arguments, data_root=flickr8k.parent, skip=True)
-
-
 # COCO
 
 
@@ -181,14 +166,6 @@ def test_coco(coco, split, names):
     assert data.captions == [["A cat .", "Two cats"]] * len(names)
     assert data.name == "coco"
     assert data.images[0].open().mode == "RGB"
-
-
-def test_other_data_in_the_same_format(tmp_path):
-    image = {key: value for key, value in entry(0, "val").items() if key != "filepath"}
-    path = write(tmp_path / "dataset_flickr30k.json", json.dumps({"images": [image], "dataset": "flickr30k"}))
-    write(tmp_path / "photographs" / "0.jpg", picture())
-    data = read_karpathy(path, tmp_path / "photographs", "val")
-    assert (len(data), data.name) == (1, "flickr30k")
 
 
 def test_coco_image_missing_or_without_caption(coco):

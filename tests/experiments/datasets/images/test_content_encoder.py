@@ -69,16 +69,3 @@ def test_encoder_is_trained_once(tmp_path, monkeypatch):
     features = [grid_features(encoder, pixels, tmp_path / "features") for encoder in (first, again)]
     assert torch.equal(*features)
     assert len(list((tmp_path / "features").glob("*.npy"))) == 1
-
-
-@pytest.mark.parametrize(
-    ("shape", "number", "message"),
-    [
-        ((2, 3, 32, 32), 3, "2 images and captions of 3; expected as many"),
-        ((0, 3, 32, 32), 0, "0 images and captions of 0; expected as many, and at least one"),
-        ((2, 3, 32, 40), 2, r"images of \[32, 40\] pixels; expected sides that divide by 16"),
-    ],
-)
-def test_sizes_that_do_not_go_together(tmp_path, shape, number, message):
-    with pytest.raises(ValueError, match=message):
-        content_encoder(torch.zeros(shape, dtype=torch.uint8), [["a dog"]] * number, tmp_path)

@@ -160,19 +160,6 @@ def test_features_of_something_else(tmp_path, change):
     assert torch.equal(grid_features(tiny(), PIXELS, tmp_path), first)
 
 
-def test_nothing_is_left_when_it_fails(tmp_path):
-    class Failing(nn.Module):
-        def forward(self, pixels):
-            if pixels.mean() > 0:
-                raise KeyboardInterrupt
-            return pixels
-
-    pixels = torch.cat([torch.zeros(2, 3, 4, 4), torch.full((2, 3, 4, 4), 255)]).to(torch.uint8)
-    with pytest.raises(KeyboardInterrupt):
-        grid_features(GridEncoder("failing", Failing(), Scale()), pixels, tmp_path, batch_size=2)
-    assert {path.suffix for path in tmp_path.iterdir()} == {".lock"}
-
-
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -236,35 +223,3 @@ def test_resnet(torchvision, tmp_path):
     features = grid_features(encoder, torch.zeros(2, 3, 224, 224, dtype=torch.uint8), tmp_path)
     assert features.shape == (2, 49, 6)
     assert torch.allclose(encoder.transform.std.flatten(), torch.tensor([0.229, 0.224, 0.225]))
-
-
-@pytest.mark.parametrize("name", ["alexnet", "quantized_resnet50", "resnet51"])
-def test_no_such_resnet(torchvision, name):
-    with pytest.raises(ValueError, match=f"no ResNet is named '{name}'; expected one of resnet50, wide_resnet50_2"):
-        resnet_grid(name)
-
-
-@pytest.mark.parametrize(
-    ("raised", "error", "message"),
-    [
-        (OSError("no network"), FileNotFoundError, r"50\.pth could not be fetched to .*: no network\. Put the file"),
-        (RuntimeError("invalid hash value"), ValueError, r"of resnet50 are damaged: invalid hash value\. Remove the"),
-    ],
-    ids=["not fetched", "damaged"],
-)
-def test_weights_that_are_not_there(torchvision, raised, error, message):
-    def get_model(name, weights):
-        raise raised
-
-    torchvision.get_model = get_model
-    with pytest.raises(error, match=message):
-        resnet_grid()
-
-
-def test_no_torchvision(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    monkeypatch.delitem(sys.modules, "torchvision.models", raising=False)
-    with pytest.raises(
-        ImportError, match=r"torchvision cannot be imported: .*; expected the build that goes with torch"
-    ):
-        resnet_grid()

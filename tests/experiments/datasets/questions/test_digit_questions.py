@@ -123,14 +123,6 @@ def test_views_miss_digits_but_never_all_of_them():
     assert one.regions.features.shape == (60, 9, 70)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"), [({"train": 0}, "train is 0"), ({"test": -1}, "test is -1"), ({"views": 0}, "views is 0")]
-)
-def test_bad_sizes(options, message):
-    with pytest.raises(ValueError, match=message):
-        digit_questions(0, **{"train": 1, "val": 1, "test": 1, **options})
-
-
 REGIONS = Regions(torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
 
 

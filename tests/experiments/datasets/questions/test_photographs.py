@@ -75,18 +75,6 @@ def test_daquar(tmp_path, form):
     assert test.regions.features.shape == (2, 4, 256 + 4)
 
 
-def test_mobilenet_is_taken_by_name(tmp_path, monkeypatch):
-    from experiments.datasets.images.image_features import GridEncoder, Scale
-    from experiments.datasets.questions import photographs
-
-    encoder = GridEncoder("tiny", torch.nn.Conv2d(3, 5, 32, stride=32), Scale())
-    monkeypatch.setattr(photographs, "mobilenet_grid", {tmp_path: encoder}.get)
-    write_daquar(tmp_path)
-    test = load("daquar", tmp_path, encoder="mobilenet_v2", weights=tmp_path)["test"]
-    assert test.regions.grid == (6, 6)
-    assert test.regions.features.shape == (2, 36, 5 + 12)
-
-
 def easy(edit):
     def spoil(folder):
         path = folder / "train_questions.json"
@@ -151,36 +139,6 @@ def test_bad_photographs_are_left_out_with_their_questions(tmp_path, spoil):
     data = load("daquar", tmp_path, size=32, skip=True)
     assert len(data["train"]) + len(data["val"]) == 6
     assert len(data["train"].regions) == 3
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("what is on the desk ?", "line 1: 'what is on the desk .'; expected a question in image3"),
-        (None, "line 1: .*expected"),
-    ],
-    ids=["no image", "no answer"],
-)
-def test_bad_lines_of_the_original_files(tmp_path, line, message):
-    path = write_daquar(tmp_path, original=True) / "text" / "qa.894.raw.train.txt"
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([line, *lines[1:]] if line else lines[:1]))
-    with pytest.raises(ValueError, match=message):
-        load("daquar", tmp_path, size=32)
-
-
-@pytest.mark.parametrize(
-    ("name", "write", "file"),
-    [
-        ("easy_vqa", write_easy_vqa, "answers.txt"),
-        ("daquar", write_daquar, "text/data.csv"),
-        ("daquar", write_daquar, "images"),
-    ],
-)
-def test_missing_files(tmp_path, name, write, file):
-    (write(tmp_path) / file).rename(tmp_path / "elsewhere")
-    with pytest.raises(FileNotFoundError, match=rf"{file} is missing; expected"):
-        load(name, tmp_path, size=32)
 
 
 def plain(photographs):

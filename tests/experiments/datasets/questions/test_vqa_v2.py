@@ -128,11 +128,3 @@ def test_a_bad_file_of_all_photographs(tmp_path, array, message):
     np.savez(folder / "features" / "train2014.npz", **array)
     with pytest.raises(ValueError, match=message):
         load(tmp_path)
-
-
-@pytest.mark.parametrize("name", [QUESTIONS, ANNOTATIONS, "features/train2014"])
-def test_missing_files(tmp_path, name):
-    folder = write_vqa_v2(tmp_path)
-    (folder / name).rename(tmp_path / "elsewhere")
-    with pytest.raises(FileNotFoundError, match=rf"{name} is missing; expected .* --data-root"):
-        load(tmp_path)

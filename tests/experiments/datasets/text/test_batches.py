@@ -76,13 +76,6 @@ def test_samplers_of_other_data_share_out_their_batches_too(rank):
     assert [len(places) for _, places in sampler] == [2, 1]
 
 
-def test_fewer_pairs_than_processes():
-    sampler = BucketSampler([(1, 1)] * 3, sentences=2)
-    sampler.share(0, 4)
-    with pytest.raises(ValueError, match=r"3 pairs for 4 processes; expected one each"):
-        list(sampler)
-
-
 @PROPERTY
 @given(lengths, options, st.integers(0, 5))
 def test_order_is_a_function_of_seed_and_epoch(lengths, options, epoch):
@@ -157,19 +150,6 @@ def test_batch(indices):
         assert VOCABULARY.decode(source) == TOY.source[index]
         assert target[0] == [BEGIN, *VOCABULARY.encode(TOY.target[index])]
         assert target[1] == [*VOCABULARY.encode(TOY.target[index]), END]
-
-
-def test_empty_sentences():
-    with pytest.raises(ValueError, match="tiny: source sentence 2 is empty; expected at least one word"):
-        encoded(("der Hund", "the dog"), (" ", "a cat"))
-    batch = encoded(("der Hund", ""))[[0]]  # there is no translation yet
-    assert (batch.target_in.tolist(), batch.target_out.tolist()) == ([[BEGIN]], [[END]])
-
-
-@pytest.mark.cuda
-def test_moving_to_a_gpu():
-    batch = next(iter(batch_loader(DATA, BucketSampler(DATA.lengths, sentences=8))))
-    assert batch.to("cuda", non_blocking=True).target_mask.is_cuda
 
 
 # loaders

@@ -74,25 +74,6 @@ def test_bad_lines(root, name, file, line, expected):
         assert part in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "error", "message"),
-    [
-        ("label\tsentence\n", ValueError, r"line 1 is .*expected the header"),
-        ("sentence\tlabel\ngood film\t1\n", ValueError, "1 examples; expected 2 at least"),
-        (None, FileNotFoundError, r"test-labeled\.tsv is missing.*SST-2\.zip.*1821 test sentences"),
-    ],
-    ids=["header", "one example", "missing"],
-)
-def test_bad_files(root, content, error, message):
-    path = root / "glue" / "SST-2" / "test-labeled.tsv"
-    if content is None:
-        path.unlink()
-    else:
-        path.write_text(content)
-    with pytest.raises(error, match=message):
-        load_glue("sst2", data_root=root)
-
-
 @needs_data
 @pytest.mark.parametrize(
     ("name", "sizes"),

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.datasets.text.parallel import ParallelText, load_parallel, read_parallel
+from experiments.datasets.text.parallel import load_parallel, read_parallel
 from experiments.datasets.text.readers import multi30k
 from experiments.datasets.text.readers.tatoeba import PART
-from pyro_attention.analysis.alignments.weights import Alignment
 from tests.experiments.datasets.text.tiny_parallel import pairs
 
 REAL = os.environ.get("PYRO_ATTENTION_DATA")
@@ -64,14 +63,6 @@ def test_bad_line(read, source, target, file, line, message):
     assert "skip=True" in str(info.value)
 
 
-@pytest.mark.parametrize(("source", "target", "file", "line", "message"), BAD_LINES.values(), ids=BAD_LINES.keys())
-def test_bad_line_is_skipped(read, source, target, file, line, message):
-    text = read(source, target, max_words=3, skip=True)
-    assert sum(text.skipped.values()) == 1
-    assert all(len(sentence.split()) in (1, 2, 3) for pair in pairs(text) for sentence in pair)
-    assert ("eins", "one") in pairs(text) or line == 1
-
-
 def test_reasons_are_counted(read):
     text = read(b"a\n\n\xff\nb c d\n\nx\n", "1\n2\n3\n4\n\n6\n", max_words=2, skip=True)
     assert pairs(text) == [("a", "1"), ("x", "6")]
@@ -98,23 +89,6 @@ def test_nothing_left(read, content, skipped):
         read(content, content, skip=True)
 
 
-LINK = Alignment(frozenset({(0, 0)}), 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "alignments", "message"),
-    [
-        (["a"], [], None, "1 source and 0 target sentences"),
-        (["a"], ["b"], [], "0 alignments of 1 pairs"),
-        (["a"], ["b c"], [LINK], r"pair 1 is one of \[1, 1\] words; expected \[1, 2\]"),
-    ],
-)
-def test_text_checks_itself(source, target, alignments, message):
-    with pytest.raises(ValueError, match=message):
-        ParallelText(source, target, "n", ("de", "en"), alignments)
-    assert ParallelText(["a"], ["b"], "n", ("de", "en"), [LINK]).alignments == [LINK]
-
-
 # data sets
 
 
@@ -135,15 +109,6 @@ def test_text_checks_itself(source, target, alignments, message):
 def test_unknown_names(arguments, options, message):
     with pytest.raises(ValueError, match=message):
         load_parallel(*arguments, **options)
-
-
-@pytest.mark.parametrize(("split", "stem"), [("train", "train"), ("val", "val"), ("test", "test_2016_flickr")])
-def test_multi30k(write, tmp_path, split, stem):
-    write(f"multi30k/task1/{stem}.de", "Ein Hund\n")
-    write(f"multi30k/task1/{stem}.fr", "Un chien\n")
-    text = load_parallel("multi30k", split, source="fr", target="de", data_root=tmp_path / "data", lowercase=True)
-    assert pairs(text) == [("un chien", "ein hund")]
-    assert (text.name, text.languages) == ("multi30k", ("fr", "de"))
 
 
 @pytest.mark.parametrize(("split", "stem"), [("train", "train"), ("val", "valid"), ("test", "test")])
@@ -171,23 +136,6 @@ def test_iwslt14_samples(write, tmp_path):
     assert pairs(text) == [("aa", "A"), ("d", "D"), ("e", "E"), ("d", "D again")]
     assert text.name == "iwslt14-lowres"
     assert text.skipped == {"held out": 3, "repeated": 2}
-
-
-@pytest.mark.parametrize(
-    ("name", "split", "file", "source"),
-    [
-        ("iwslt14", "train", "iwslt14-de-en/train.de", "prepare-iwslt14.sh"),
-        ("iwslt14", "val", "iwslt14-de-en/valid.de", "prepare-iwslt14.sh"),
-        ("iwslt14", "test", "iwslt14-de-en/test.de", "prepare-iwslt14.sh"),
-        ("tatoeba", "train", "tatoeba-deu-eng/deu.txt is missing", "manythings.org"),
-        ("ted", "test", "iwslt14-de-en/valid.de", "prepare-iwslt14.sh"),
-    ],
-)
-def test_data_set_that_is_missing(tmp_path, name, split, file, source):
-    with pytest.raises(FileNotFoundError) as info:
-        load_parallel(name, split, data_root=tmp_path)
-    for part in (str(tmp_path / file), source, "--data-root"):
-        assert part in str(info.value)
 
 
 def tatoeba_rows(number=200):
