@@ -151,7 +151,7 @@ def test_uncertainty_of_wrong_answers(tmp_path, monkeypatch):
     absent = tables["Questions about what is not in the scene"]["WC: attention and dropout"]
     assert absent["entropy"].mean == pytest.approx(means["1/WC/test_absent_auroc_entropy/both"])
     (tmp_path / "out" / "runs" / "1-WC-0" / "predictions.npz").unlink()
-    with pytest.raises(UserError, match=r"predictions\.npz cannot be read"):
+    with pytest.raises(UserError, match=r"predictions\.npz is missing"):
         table(tmp_path, "vqa-studies-digits", **options, resume=True)
 
 
