@@ -3,8 +3,10 @@
 from dataclasses import fields
 from statistics import fmean
 
+import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from experiments.files import UserError
 from experiments.harness.options import StudyOptions
@@ -12,7 +14,9 @@ from experiments.harness.results import read_metrics
 from experiments.report.results import read_results
 from experiments.study import Finished
 from experiments.vqa import studies
+from experiments.vqa.accuracy import vqa_accuracy
 from experiments.vqa.config import VQAConfig
+from experiments.vqa.data import load_words
 from experiments.vqa.studies import NOISE, STUDIES, bootstrap
 from tests.experiments.datasets.questions.tiny_questions import write_daquar, write_easy_vqa, write_vqa_v2
 from tests.experiments.vqa.tiny_questions import TINY, few_digits
@@ -58,6 +62,10 @@ def test_the_table_of_mcan(tmp_path):
         assert main.rows[1][head].mean == pytest.approx(factor * means[f"WC/{metric}"])
         difference = factor * (means[f"WC/{metric}"] - means[f"soft/{metric}"])
         assert main.rows[1][f"{head}: difference"].mean == pytest.approx(difference, abs=1e-9)
+    # noise on the regions is in units of their spread, and blank ones have none
+    for row, same in (("soft", False), ("question only", True)):
+        clean, noisy = (means[f"{row}/test_nll/mean{end}"] for end in NOISE.values())
+        assert (noisy == pytest.approx(clean, rel=1e-6)) == same
     folders = {row: [tmp_path / "out" / "runs" / f"{row}-{seed}" for seed in (0, 1)] for row in ("soft", "WC")}
     found = {row: [read_metrics(folder) for folder in paths] for row, paths in folders.items()}
     certain = fmean(one["test_pavpu_05/both"] for one in found["WC"])
@@ -147,7 +155,15 @@ def test_uncertainty_of_wrong_answers(tmp_path, monkeypatch):
     tables = {part.title: {row["row"]: row for row in part.rows} for part in report.parts if part.rows}
     wrong = tables["Does uncertainty tell wrong answers from right ones?"]
     assert wrong["WC: attention"]["entropy"].mean == pytest.approx(means["1/WC/test_auroc_entropy/attention"])
-    assert {"soft: ensemble of 2 seeds", "WC: attention and dropout"} <= wrong.keys()
+    # the mutual information of an ensemble, by hand
+    folders = [tmp_path / "out" / "runs" / f"1-soft-{seed}" for seed in (0, 1)]
+    samples = torch.stack([torch.from_numpy(np.load(folder / "predictions.npz")["mean"]) for folder in folders])
+    mean, answers, test = samples.mean(0), load_words(folders[0]).answers, few_digits(1)["test"]
+    chosen = zip(mean.argmax(-1), test.answers, strict=True)
+    missed = [vqa_accuracy(answers[place], votes) < 0.5 for place, votes in chosen]
+    mutual = torch.special.entr(mean).sum(-1) - torch.special.entr(samples).sum(-1).mean(0)
+    found = wrong["soft: ensemble of 2 seeds"]["mutual information"]
+    assert found.mean == pytest.approx(roc_auc_score(missed, mutual), abs=0.01)  # where rounding makes ties
     absent = tables["Questions about what is not in the scene"]["WC: attention and dropout"]
     assert absent["entropy"].mean == pytest.approx(means["1/WC/test_absent_auroc_entropy/both"])
     (tmp_path / "out" / "runs" / "1-WC-0" / "predictions.npz").unlink()
