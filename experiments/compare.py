@@ -2,7 +2,6 @@
 
 python -m experiments.compare                  translation of an embedded corpus
 python -m experiments.compare --task captioning    captions of digit scenes
-python -m experiments.compare --task vqa       questions about digit scenes
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ __all__ = ["TASKS", "main"]
 TASKS = {
     "translation": Command("experiments.nmt.config:CompareTranslations", "experiments.nmt.compare:run"),
     "captioning": Command("experiments.captioning.config:CompareCaptions", "experiments.captioning.compare:run"),
-    "vqa": Command("experiments.vqa.config:CompareQuestions", "experiments.vqa.compare:run"),
 }
 
 

@@ -50,7 +50,7 @@ class Study:
 
     Attributes:
         name: Of its folder and of its file in results/.
-        title: Heading.
+        title: Heading, with placeholders as in the text.
         about: The task, under which its differences count in "Where it helps"; "" where they do not.
         text: What the rows are and how they were trained; ``{config.max_epochs}`` is an option of the first training,
             ``{seeds}`` the number of seeds.
@@ -70,6 +70,7 @@ class Study:
         against: Rows that are compared with another row than the first.
         paper: The paper's numbers by row, and by level in a wide table.
         seeded: Further options that are the seed, such as the number of a fixed split.
+        named: Options that are asked for with the study, such as a pretrained model: its file is named after them.
         picture: What is drawn: every row with its "intervals", or "curves" over the levels; nothing when "".
         parts: What else is reported.
         grid: Settings of a row that a search tries on validation data.
@@ -100,6 +101,7 @@ class Study:
     seeds: int = 3
     first_seed: int = 0
     seeded: Sequence[str] = ()
+    named: Sequence[str] = ()
     picture: Literal["", "intervals", "curves"] = ""
     parts: Callable[[Finished], Sequence[Part]] = lambda _: ()
     grid: Mapping[str, Sequence[Options]] = field(default_factory=dict)
@@ -204,18 +206,21 @@ class Finished:
 
 
 @exclusive
-def run_study(studies: Mapping[str, Study], options: StudyOptions) -> dict[str, float]:
+def run_study(studies: Mapping[str, Study], options: StudyOptions, *, command: str = "table") -> dict[str, float]:
     """Train what is not trained yet, print the tables and publish them: ``"<level>/<row>/<metric>"`` to the mean.
+
+    ``command`` is the task's command that runs these studies.
 
     Raises:
         UserError: An option is wrong, or trainings have failed; the others are finished.
     """
-    finished = _trained(_named(studies, options).chosen(options), options, "table")
+    finished = _trained(_named(studies, options).chosen(options), options, command)
     study = finished.study
-    text = "\n\n".join(filter(None, (finished.fill(study.text), _changed(options), _how_compared(finished))))
+    text = "\n\n".join(filter(None, (finished.fill(study.text), _changed(study, options), _how_compared(finished))))
     table = Part(text=text, rows=(_wide if study.wide else _long)(finished), labels=len(_labels(finished, "", "")))
     parts = [table, *_pictures(finished), *study.parts(finished), *_block_parts(finished)]
-    return _publish(finished, options, Report(study.title, finished.name, parts, about=study.about), "table")
+    report = Report(finished.fill(study.title), finished.name, parts, about=study.about)
+    return _publish(finished, options, report, command)
 
 
 @exclusive
@@ -226,10 +231,12 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
         UserError: As of :func:`run_study`.
     """
     study = _named(studies, options)
+    searched = options.rows or study.grid
+    unknown = next((row for row in searched if row not in study.grid), None)
+    if unknown is not None:
+        raise UserError(f"rows '{unknown}': {expected_one_of(study.grid, unknown)}")
     tried = {
-        f"{row}: {_setting(setting)}": {**study.rows[row], **setting}
-        for row in options.rows or study.grid
-        for setting in study.grid[row]
+        f"{row}: {_setting(setting)}": {**study.rows[row], **setting} for row in searched for setting in study.grid[row]
     }
     study = replace(study, rows=tried, seeds=3, first_seed=1000, cells={}, against={}, shows={}, kinds={})
     finished = _trained(study.chosen(replace(options, rows=())), options, "search")
@@ -244,7 +251,7 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
         ]
         for name, found in means.items()
     }
-    best = {min((name for name in ranks if name.split(": ")[0] == row), key=ranks.__getitem__) for row in study.grid}
+    best = {min((name for name in ranks if name.split(": ")[0] == row), key=ranks.__getitem__) for row in searched}
     rows = [
         {"row": name.partition(": ")[0], "setting": name.partition(": ")[2]}
         | {one.name: finished.cell(name, one, level) for one in study.quality}
@@ -255,7 +262,7 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
         f"Means over {len(finished.seeds)} seeds, which are none of the table's, on validation data. Best: the largest "
         f"or smallest {study.quality[0].name}, of equals that by {study.quality[-1].name}; rows of the table have it."
     )
-    title, name = f"Settings tried: {study.title}", f"search-{finished.name}"
+    title, name = f"Settings tried: {finished.fill(study.title)}", f"search-{finished.name}"
     return _publish(finished, options, Report(title, name, [Part(text=text, rows=rows, labels=2)]), "search")
 
 
@@ -292,12 +299,15 @@ class _Run:
 
 def _name(study: Study, options: StudyOptions) -> str:
     """Name of a study's folder and file; one of some levels alone, or with other options, has its own."""
-    return "-".join((study.name, *options.levels, *(f"{name}-{value}" for name, value in options.changes.items())))
+    named = [Path(str(options.changes[name])).name for name in study.named if name in options.changes]
+    changes = [f"{name}-{value}" for name, value in options.changes.items() if name not in study.named]
+    return "-".join((study.name, *options.levels, *named, *changes))
 
 
-def _changed(options: StudyOptions) -> str:
+def _changed(study: Study, options: StudyOptions) -> str:
     """Which options are others than those of the study."""
-    changes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options.changes.items())
+    changed = {name: value for name, value in options.changes.items() if name not in study.named}
+    changes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in changed.items())
     return f"Other than said here: {changes}." if changes else ""
 
 
@@ -435,7 +445,7 @@ def _pictures(finished: Finished) -> Iterator[Part]:
         figure = level_curves(shown, list(study.levels), axis=study.axis)
     else:
         return
-    yield Part(picture=save(figure, finished.pictures / f"{finished.name}.png"), caption=study.title)
+    yield Part(picture=save(figure, finished.pictures / f"{finished.name}.png"), caption=finished.fill(study.title))
 
 
 def _publish(finished: Finished, options: StudyOptions, report: Report, kind: str) -> dict[str, float]:

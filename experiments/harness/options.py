@@ -220,7 +220,7 @@ def configuration(config_type: type[Config], values: Mapping[str, Any]) -> Confi
 def _checked(config_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values in the types of their fields."""
     try:
-        # a copy: the parser replaces text inside of a mapping by what YAML reads there
+        # the parser reads the words inside of a dictionary as numbers, in place
         found: dict[str, Any] = _parser(config_type).parse_object(deepcopy(dict(values))).as_dict()
     except ArgumentError as error:
         raise OptionError(" ".join(str(error).split())) from error
