@@ -76,7 +76,7 @@ class FinetuneConfig(BatchOptions):
     The sentences are read from glue/SST-2 below the data root.
 
     Args:
-        init_from: Folder of a finished run of experiments.pretrain train.
+        run: Folder of a finished pretraining.
         scratch: Begin with fresh weights instead, to see what the pretraining is worth; the vocabulary is that of the
             run all the same.
         train: Training sentences at most; the same ones in every run.
@@ -88,7 +88,7 @@ class FinetuneConfig(BatchOptions):
         seed: Seed of the output layer (and of fresh weights), the order of the batches and all noise.
     """
 
-    init_from: Path
+    run: Path
     scratch: bool = False
     train: PositiveInt = 10_000
     pooling: Literal["mean", "first"] = "mean"

@@ -111,16 +111,16 @@ class SST2Task(Task[FinetuneConfig, Reviews, TrainedClassifier]):
     script = "experiments.pretrain"
 
     def folder(self, config: FinetuneConfig) -> str:
-        return f"finetune/sst2-{config.init_from.name}{'-scratch' * config.scratch}-{config.seed}"
+        return f"finetune/sst2-{config.run.name}{'-scratch' * config.scratch}-{config.seed}"
 
     def planned(self, config: FinetuneConfig) -> bool:  # noqa: ARG002
         return True
 
     def load(self, config: FinetuneConfig) -> Reviews:
         texts = load_sst2(train=config.train, data_root=config.data_root)
-        saved = saved_config(config.init_from, PretrainConfig, script=self.script, device=config.device)
-        start = build(saved, Vocabulary.load(config.init_from / "vocabulary.json"))
-        load_best(start.module, config.init_from)
+        saved = saved_config(config.run, PretrainConfig, script=self.script, device=config.device)
+        start = build(saved, Vocabulary.load(config.run / "vocabulary.json"))
+        load_best(start.module, config.run)
         length = start.config.length
         splits = {split: LabelledSentences(text, start.vocabulary, length=length) for split, text in texts.items()}
         return Reviews(start, splits)

@@ -13,7 +13,7 @@ from experiments.datasets.text.batches import batch_loader
 from experiments.datasets.text.masked_text import EpochSampler, MaskedText, encode_sentences, load_english
 from experiments.datasets.text.sst2 import load_sst2
 from experiments.datasets.text.vocabulary import Vocabulary
-from experiments.files import reading
+from experiments.files import reading, user_errors
 from experiments.harness.training import Fitted, fit_batches
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
 from experiments.pretrain.evaluation import definitions, evaluate, key_masses
@@ -56,7 +56,8 @@ class PretrainTask(Task[PretrainConfig, Sentences, TrainedEncoder]):
         config, vocabulary = trained.config, trained.vocabulary
         loaders = []
         for split in ("train", "val"):
-            rows = encode_sentences(data[split], vocabulary, length=config.length)
+            with user_errors(ValueError):
+                rows = encode_sentences(data[split], vocabulary, length=config.length)
             text = MaskedText(rows, vocabulary_size=len(vocabulary), share=config.masked, seed=config.seed)
             order = {"seed": config.seed} if split == "train" else {"shuffle": False}
             loaders.append(batch_loader(text, EpochSampler(rows, sentences=config.batch_size, **order)))
@@ -71,7 +72,7 @@ class PretrainTask(Task[PretrainConfig, Sentences, TrainedEncoder]):
                 # whatever is there may have begun with other weights
                 how = config.for_runs() | {"resume": False, "overwrite": True}
                 finetuning = FinetuneConfig(
-                    **how, init_from=folder, scratch=scratch, seed=config.seed, max_epochs=config.finetune_epochs,
+                    **how, run=folder, scratch=scratch, seed=config.seed, max_epochs=config.finetune_epochs,
                     num_samples=config.num_samples, out=folder / name,
                 )  # fmt: skip
                 metrics[f"{name}_accuracy"] = run(SST2Task(), finetuning)["test_accuracy"]

@@ -89,7 +89,7 @@ def _sst2(root: Path) -> dict[str, Any]:
     start = root / "pretrained"
     if not start.exists():
         pretrain.run(PretrainConfig(**TEXT, guide="weibull", max_epochs=1, progress=False, out=start))
-    return SIZES | {"init_from": start, "data_root": write_reviews(root)}
+    return SIZES | {"run": start, "data_root": write_reviews(root)}
 
 
 def _model(root: Path) -> dict[str, Any]:
