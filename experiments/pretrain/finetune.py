@@ -101,7 +101,11 @@ class Reviews:
     splits: Mapping[str, LabelledSentences]
 
 
-TrainedClassifier = Trained[FinetuneConfig, TextClassifier]
+@dataclass(frozen=True)
+class TrainedClassifier(Trained[FinetuneConfig, TextClassifier]):
+    """A classifier of sentences, with its accuracy on the test sentences ahead of all fine-tuning."""
+
+    accuracy_before: float
 
 
 class SST2Task(Task[FinetuneConfig, Reviews, TrainedClassifier]):
@@ -126,7 +130,9 @@ class SST2Task(Task[FinetuneConfig, Reviews, TrainedClassifier]):
         return Reviews(start, splits)
 
     def build(self, config: FinetuneConfig, data: Reviews, folder: Path) -> TrainedClassifier:  # noqa: ARG002
-        return Trained(config, _classifier(config, data.start))
+        untrained = Trained[FinetuneConfig, TextClassifier](config, _classifier(config, data.start))
+        accuracy = score(*_probabilities(untrained, data.splits["test"]))["accuracy"]
+        return TrainedClassifier(config, untrained.module, accuracy)
 
     def fit(self, trained: TrainedClassifier, data: Reviews, folder: Path) -> Fitted:
         config, splits = trained.config, data.splits
@@ -138,12 +144,12 @@ class SST2Task(Task[FinetuneConfig, Reviews, TrainedClassifier]):
             config, trained.module, *loaders, folder=folder, patience=config.max_epochs, monitor={"val_accuracy": "max"}
         )
 
-    def evaluate(self, trained: TrainedClassifier, data: Reviews, fitted: Fitted, folder: Path) -> dict[str, float]:
-        test = data.splits["test"]
-        probabilities, labels = _probabilities(trained, test)
-        before, _ = _probabilities(self.build(trained.config, data, folder), test)
-        return {f"test_{name}": value for name, value in score(probabilities, labels).items()} | {
-            "test_accuracy_before": score(before, labels)["accuracy"],
+    def evaluate(
+        self, trained: TrainedClassifier, data: Reviews, fitted: Fitted, folder: Path  # noqa: ARG002
+    ) -> dict[str, float]:  # fmt: skip
+        scores = score(*_probabilities(trained, data.splits["test"]))
+        return {f"test_{name}": value for name, value in scores.items()} | {
+            "test_accuracy_before": trained.accuracy_before,
             "val_accuracy": fitted.history[fitted.best_epoch]["val_accuracy"],
         }
 
@@ -168,7 +174,7 @@ def _classifier(config: FinetuneConfig, start: TrainedEncoder) -> _Training:
     return _Training(model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate).to(start.device)
 
 
-def _probabilities(trained: TrainedClassifier, data: LabelledSentences) -> tuple[Tensor, Tensor]:
+def _probabilities(trained: Trained[FinetuneConfig, TextClassifier], data: LabelledSentences) -> tuple[Tensor, Tensor]:
     """Class probabilities ``[sentences, classes]`` and labels."""
     batches = list(data.batches(trained.device))
     found = [mean_probabilities(trained, batch, lambda logits: logits.softmax(-1)) for batch in batches]
