@@ -66,7 +66,8 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
     metrics, definitions = _metrics(settings)
     write_metrics(folder, metrics, definitions)
     write_environment(folder, torch.device("cpu"))
-    table = Part(text=_text(config, metrics), rows=[_row(setting, name) for setting in settings for name in ATTENTIONS])
+    rows = [_row(setting, name) for setting in settings for name in ATTENTIONS]
+    table = Part(text=_text(config, metrics), rows=rows, labels=2)
     parts = [table, *_pictures(settings, folder / "figures", results)]
     report = Report("Mode collapse: two clusters under repeated attention", "mode-collapse", parts)
     source = source_of([folder], command_line("experiments.mode_collapse", config))
