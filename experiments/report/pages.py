@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.files import write_text
 from experiments.report.results import RESULTS, results_in
 from experiments.report.where_it_helps import PAGE, findings, page_of
 
-__all__ = ["PageOptions", "run", "write_tables"]
-
-
-@dataclass(frozen=True)
-class PageOptions:
-    """Write the pages that are made of experiments/results: where it helps, and the tables of every study."""
+__all__ = ["run", "write_tables"]
 
 
 def write_tables(folder: Path) -> None:
@@ -33,7 +27,7 @@ def write_tables(folder: Path) -> None:
             path.unlink()
 
 
-def run(_: PageOptions) -> None:
+def run(_: object) -> None:
     """Write all pages."""
     folder = PAGE.parent / "results" / "tables"
     write_text(PAGE, page_of(findings()))

@@ -196,7 +196,6 @@ def the_error(capsys):
         (graph_line, ["--seed", "x"], "--seed: .*'x'"),
         (table_line, ["bam1", "--architecture", "gta"], "--architecture gta: .*; did you mean 'gat'"),
         (table_line, ["bam1", "--levels", "cora"], "--levels: .*"),
-        (table_line, ["bma1"], "name bma1: expected one of .*; did you mean 'bam1'"),
         (table_line, [], "required: name"),
         (nmt_line, ["trian"], "trian is no command, expected one of train, .*; did you mean 'train'"),
         (nmt_line, [], "no command is given, expected one of train"),
