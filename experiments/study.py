@@ -278,6 +278,8 @@ def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
     folder = options.out or Path("runs", kind, name)
     open_run(folder, options, free=("seeds", "rows", "changes"))
     configs = _configs(study, options, folder)
+    if any(config.processes > 1 for config in configs.values()):
+        raise UserError("devices times num_nodes is above 1, but every training of a table has one; use --workers")
     metrics = run_all(
         _Run(study.task), {key: to_continue(config) for key, config in configs.items()},
         workers=options.workers, cluster=options.cluster, progress=options.progress,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["LEGEND", "ROWS", "rows"]
+__all__ = ["LEGEND", "NORMALIZERS", "ROWS", "UNDER_ITS_GUIDE", "rows"]
 
 Options = Mapping[str, Any]
 
@@ -21,6 +21,16 @@ ROWS: Mapping[str, Options] = {
 """Of Fan et al. (2020), Bayesian Attention Modules, and a Gamma posterior."""
 
 LEGEND = "L, W: LogNormal, Weibull posterior; F, C: fixed, contextual prior; no KL: Weibull without a prior term."
+
+NORMALIZERS: Mapping[str, Options] = {
+    f"{normalizer}, {guide}": {"normalizer": normalizer, "guide": guide}
+    for normalizer in ("softmax", "doubly_normalized", "hybrid")
+    for guide in ("soft", "weibull")
+}
+"""Of Ding et al. (2020), Attention that does not Explain Away, and the same under Weibull weights."""
+
+UNDER_ITS_GUIDE = {row: f"softmax, {options['guide']}" for row, options in NORMALIZERS.items() if "softmax" not in row}
+"""The row that a normaliser is compared with: softmax under the same guide."""
 
 
 def rows(names: Iterable[str], settings: Mapping[str, Options] | None = None, /, **shared: Any) -> dict[str, Options]:

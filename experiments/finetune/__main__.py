@@ -1,7 +1,6 @@
 """Fine-tune a pretrained transformer to classify sentences, or pairs of them.
 
 python -m experiments.finetune glue rte --model FOLDER --guide weibull --data-root DIR --out RUN
-python -m experiments.finetune sst2 --init-from RUN --data-root DIR    (a run of experiments.pretrain)
 """
 
 from __future__ import annotations

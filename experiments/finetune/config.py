@@ -170,5 +170,4 @@ COMMANDS = {
     "table": Command(StudyOptions, "experiments.finetune.studies:table", training=GlueConfig),
     "search": Command(StudyOptions, "experiments.finetune.studies:search", training=GlueConfig),
     "qa-table": Command(StudyOptions, "experiments.finetune.studies:qa_table", training=QaConfig),
-    "sst2": Command("experiments.pretrain.config:FinetuneConfig", "experiments.pretrain.finetune:run_and_show"),
 }

@@ -116,7 +116,6 @@ def _choose(commands: Mapping[str, Command], given: list[str], name: str) -> int
 def _run(command: Command, given: list[str], name: str) -> int:
     from experiments.files import UserError
     from experiments.harness.option_parser import parse, refuse_unused
-    from experiments.harness.options import DeviceOptions, SweepOptions
 
     config_type = _resolved(command.config)
     try:
@@ -131,8 +130,6 @@ def _run(command: Command, given: list[str], name: str) -> int:
             raise  # a mistake of ours
         return user_error(f"{error.name} is not installed; pip install -e '.[experiments,transformers]' has it", code=1)
     try:
-        if isinstance(config, SweepOptions) and isinstance(config, DeviceOptions) and config.processes > 1:
-            raise UserError("devices times num_nodes is above 1, but every training of a table has one; use --workers")
         run(config)
     except UserError as error:
         return user_error(error, code=1)

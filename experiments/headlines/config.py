@@ -8,18 +8,20 @@ from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativ
 
 from experiments.datasets.text.word_rules import WordRule
 from experiments.harness.cli import Command
-from experiments.harness.options import BatchOptions, Device, Dropout, SweepOptions
+from experiments.harness.options import BatchOptions, Device, Dropout, StudyOptions
 from guides.names import NormalizerName, WeightsSchemeName
-from guides.options import PosteriorOptions, SchemeOptions, UsedBy
+from guides.options import SchemeOptions, UsedBy
 
-__all__ = ["COMMANDS", "HeadlineConfig", "HeadlineOptions", "HeadlineTableConfig", "NormalizerName", "SummarizeConfig"]
+__all__ = ["COMMANDS", "HeadlineConfig", "SummarizeConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadlineOptions(BatchOptions, PosteriorOptions):
-    """What a comparison of headlines has in common with its runs.
+class HeadlineConfig(BatchOptions, SchemeOptions):
+    """Train a network that writes headlines, and evaluate it on the test texts.
 
     Args:
+        normalizer: How the attention of the encoder is normalised.
+        guide: Posterior of the attention; soft is ordinary deterministic attention.
         train_file: File of JSON lines to train on, each with a text and its summaries; of the data root when omitted.
         val_file: The same to validate on.
         test_file: The same to test on.
@@ -44,8 +46,11 @@ class HeadlineOptions(BatchOptions, PosteriorOptions):
         batch_size: Texts of a batch.
         learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
         max_epochs: Epochs at most.
+        seed: Seed of the initial weights, the order of the batches and all noise.
     """
 
+    normalizer: NormalizerName = "softmax"
+    guide: WeightsSchemeName = "soft"
     train_file: Path | None = None
     val_file: Path | None = None
     test_file: Path | None = None
@@ -72,40 +77,7 @@ class HeadlineOptions(BatchOptions, PosteriorOptions):
     max_epochs: PositiveInt = 9
     num_samples: PositiveInt = 10
 
-
-@dataclass(frozen=True, kw_only=True)
-class HeadlineConfig(HeadlineOptions, SchemeOptions):
-    """Train a network that writes headlines, and evaluate it on the test texts.
-
-    Args:
-        normalizer: How the attention of the encoder is normalised.
-        guide: Posterior of the attention; soft is ordinary deterministic attention.
-        seed: Seed of the initial weights, the order of the batches and all noise.
-    """
-
-    normalizer: NormalizerName = "softmax"
-    guide: WeightsSchemeName = "soft"
-
     USED_BY: ClassVar[UsedBy] = {"hybrid_share": {"normalizer": ("hybrid",)}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadlineTableConfig(HeadlineOptions, SweepOptions):
-    """Compare normalisers of the encoder's attention, under every guide, by the headlines that are written.
-
-    Each normaliser is compared with the first one under the same guide, seed by seed, and the first one with itself
-    under the first guide; each also with the first words of the texts, text by text.
-
-    Args:
-        normalizers: The normalisers.
-        guides: Posteriors of the attention.
-        seeds: Trainings of every row.
-        seed: The first seed.
-    """
-
-    normalizers: tuple[NormalizerName, ...] = ("softmax", "doubly_normalized", "hybrid")
-    guides: tuple[WeightsSchemeName, ...] = ("soft", "weibull")
-    seeds: PositiveInt = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +113,7 @@ class SummarizeConfig:
 
 
 COMMANDS = {
-    "train": Command(HeadlineConfig, "experiments.headlines.train:run_and_show"),
-    "table": Command(HeadlineTableConfig, "experiments.headlines.table:run"),
+    "train": Command(HeadlineConfig, "experiments.headlines.train:train"),
+    "table": Command(StudyOptions, "experiments.headlines.studies:table", training=HeadlineConfig),
     "summarize": Command(SummarizeConfig, "experiments.headlines.summarize:summarize_file"),
 }

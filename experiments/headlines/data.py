@@ -10,12 +10,12 @@ from experiments.datasets.text.batches import BucketSampler, EncodedText
 from experiments.datasets.text.headlines import HeadlineText, lead, load_headlines
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import Vocabulary
-from experiments.headlines.config import HeadlineOptions
+from experiments.headlines.config import HeadlineConfig
 
 __all__ = ["LeadSampler", "TrainingPairs", "encoded", "first_headlines", "load_texts"]
 
 
-def load_texts(config: HeadlineOptions) -> dict[str, HeadlineText]:
+def load_texts(config: HeadlineConfig) -> dict[str, HeadlineText]:
     """The splits, with as many texts as configured.
 
     Raises:
@@ -28,7 +28,7 @@ def load_texts(config: HeadlineOptions) -> dict[str, HeadlineText]:
 
 
 def encoded(
-    texts: Sequence[str], headlines: Sequence[str], vocabulary: Vocabulary, config: HeadlineOptions
+    texts: Sequence[str], headlines: Sequence[str], vocabulary: Vocabulary, config: HeadlineConfig
 ) -> EncodedText:
     """Pairs of a text and a headline, cut off at the lengths that the network has room for."""
     pairs = EncodedText(ParallelText(list(texts), list(headlines), "headlines", ("text", "headline")), vocabulary)
@@ -37,7 +37,7 @@ def encoded(
     return pairs
 
 
-def first_headlines(data: HeadlineText, vocabulary: Vocabulary, config: HeadlineOptions) -> EncodedText:
+def first_headlines(data: HeadlineText, vocabulary: Vocabulary, config: HeadlineConfig) -> EncodedText:
     """Every text with its first headline."""
     return encoded(data.texts, [headlines[0] for headlines in data.headlines], vocabulary, config)
 
@@ -49,7 +49,7 @@ class TrainingPairs(EncodedText):
         counts: Number of headlines of every text.
     """
 
-    def __init__(self, data: HeadlineText, vocabulary: Vocabulary, config: HeadlineOptions) -> None:
+    def __init__(self, data: HeadlineText, vocabulary: Vocabulary, config: HeadlineConfig) -> None:
         self.counts = [len(headlines) for headlines in data.headlines]
         texts = [text for text, count in zip(data.texts, self.counts, strict=True) for _ in range(count)]
         headlines = [headline for some in data.headlines for headline in some]

@@ -1,4 +1,4 @@
-"""What headlines a trained network writes, and how well it predicts those that people wrote."""
+"""What headlines a trained network writes, their ROUGE, and how well it predicts those that people wrote."""
 
 from __future__ import annotations
 
@@ -9,33 +9,42 @@ from statistics import fmean
 
 import torch
 from torch import Tensor
+from torchmetrics.functional.text import rouge_score
 from tqdm import tqdm
 
 from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, batch_loader
-from experiments.datasets.text.headlines import HeadlineText
+from experiments.datasets.text.headlines import HeadlineText, lead
 from experiments.datasets.text.vocabulary import BEGIN, END
 from experiments.harness.results import hybrid_metrics
-from experiments.harness.training import Fitted
-from experiments.headlines import scores
-from experiments.headlines.data import encoded, first_headlines
+from experiments.harness.training import FITTED, Fitted
+from experiments.headlines.data import TrainingPairs, encoded, first_headlines
 from experiments.headlines.model import TrainedWriter, target_log_probs
-from experiments.headlines.scores import lead_baseline, rouge
-from experiments.sequence import evaluation as sequence
+from experiments.sequence import learned
 from experiments.sequence.model import model_arguments
 from models.decoding import search_words
 from pyro_attention import predict
 
-__all__ = ["Written", "definitions", "evaluate", "perplexity", "write_headlines"]
+__all__ = ["Written", "definitions", "evaluate", "lead_baseline", "perplexity", "rouge", "write_headlines"]
+
+BATCH = 50  # texts at a time
+ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # with torchmetrics' names
+_KINDS = {"rouge_1": "words", "rouge_2": "pairs of words", "rouge_l": "the longest common subsequence of words"}
+_SCORES = {
+    name: f"ROUGE by torchmetrics, F-measure of {what}, without stemming, in small letters, of letters and digits "
+    "alone; of several references the best; mean over texts, times 100"
+    for name, what in _KINDS.items()
+}
 
 _DEFINITIONS = {
-    **sequence.DEFINITIONS,
-    **{f"test_{name}": f"{text}; headlines of beam search" for name, text in scores.DEFINITIONS.items()},
-    **{f"lead_{name}": f"{text}; the first words of the texts" for name, text in scores.DEFINITIONS.items()},
+    **{f"test_{name}": f"{text}; headlines of beam search" for name, text in _SCORES.items()},
+    **{f"lead_{name}": f"{text}; the first words of the texts" for name, text in _SCORES.items()},
     "test_words": "mean number of words of the headlines of beam search",
     "test_cut": "share of the headlines of beam search that had not ended at the largest length",
     "test_ppl": "perplexity per word piece of the first headline of every test text: mean probability over posterior "
     "samples (num_samples of the configuration); for soft plain",
     "val_ppl": "the same of the validation texts at the best epoch, attention at its mean",
+    **learned.DEFINITIONS,
+    **FITTED,
 }
 
 
@@ -45,9 +54,39 @@ def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
     return {name: hybrid if name.startswith("hybrid_") else _DEFINITIONS[name] for name in metrics}
 
 
+def rouge(headlines: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, list[float]]:
+    """F-measures of every headline, times 100: ``rouge_1``, ``rouge_2`` and ``rouge_l``.
+
+    Raises:
+        ValueError: Another number of headlines than of texts with references, or none.
+
+    Example:
+        >>> found = rouge(["police kill the gunman"], [["police killed the gunman"]])
+        >>> {name: round(values[0], 1) for name, values in found.items()}
+        {'rouge_1': 75.0, 'rouge_2': 33.3, 'rouge_l': 75.0}
+
+    Source: Lin (2004), ROUGE: A Package for Automatic Evaluation of Summaries, sections 2 and 3.
+    """
+    if len(headlines) != len(references) or not headlines:
+        raise ValueError(
+            f"{len(headlines)} headlines and references of {len(references)} texts; expected as many, at least one"
+        )
+    found: dict[str, list[float]] = {name: [] for name in ROUGE}
+    for headline, wanted in zip(headlines, references, strict=True):
+        scores = rouge_score([headline], [list(wanted)], rouge_keys=tuple(ROUGE.values()))
+        for name, theirs in ROUGE.items():
+            found[name].append(100 * scores[f"{theirs}_fmeasure"].item())
+    return found
+
+
+def lead_baseline(data: HeadlineText, words: int) -> dict[str, list[float]]:
+    """:func:`rouge` of the first words of every text."""
+    return rouge([lead(text, words) for text in data.texts], data.headlines)
+
+
 def _batches(trained: TrainedWriter, pairs: EncodedText) -> Iterator[Batch]:
     """Pairs of similar lengths, on the network's device."""
-    for batch in batch_loader(pairs, BucketSampler(pairs.lengths, sentences=sequence.BATCH, shuffle=False)):
+    for batch in batch_loader(pairs, BucketSampler(pairs.lengths, sentences=BATCH, shuffle=False)):
         yield batch.to(trained.device)
 
 
@@ -112,17 +151,26 @@ def _mean_log_probs(trained: TrainedWriter, batch: Batch) -> Tensor:
     return found.mean.log()
 
 
-def evaluate(trained: TrainedWriter, data: HeadlineText, fitted: Fitted) -> sequence.Evaluation:
-    """All metrics of a trained network on the test texts."""
-    written = write_headlines(trained, data.texts, progress=trained.config.progress)
+def evaluate(
+    trained: TrainedWriter, data: Mapping[str, HeadlineText], fitted: Fitted
+) -> tuple[dict[str, float], list[str]]:
+    """Metrics of a trained network, and the headlines that it writes of the test texts."""
+    config, test = trained.config, data["test"]
+    written = write_headlines(trained, test.texts, progress=config.progress)
     headlines = [one.text for one in written]
-    metrics = {f"test_{name}": fmean(values) for name, values in rouge(headlines, data.headlines).items()}
-    baseline = lead_baseline(data, trained.config.lead_words)
-    metrics |= {f"lead_{name}": fmean(values) for name, values in baseline.items()} | {
+    pairs = TrainingPairs(data["train"], trained.vocabulary, config)
+    val = first_headlines(data["val"], trained.vocabulary, config)
+    metrics = {f"test_{name}": fmean(values) for name, values in rouge(headlines, test.headlines).items()}
+    metrics |= {f"lead_{name}": fmean(values) for name, values in lead_baseline(test, config.lead_words).items()}
+    metrics |= {
         "test_words": fmean(len(headline.split()) for headline in headlines),
         "test_cut": fmean(one.cut for one in written),
-        "test_ppl": perplexity(trained, data),
-        **sequence.shared_metrics(trained, fitted),
+        "test_ppl": perplexity(trained, test),
+        "val_ppl": math.exp(fitted.history[fitted.best_epoch]["val_loss"]),
+        "val_ppl_unigram": learned.unigram_perplexity(
+            pairs.targets[: sum(pairs.counts)], val.targets, vocabulary=len(trained.vocabulary)
+        ),
+        **learned.most_frequent(headlines),
         **hybrid_metrics(trained.model),
     }
-    return sequence.Evaluation(metrics, definitions(metrics), headlines)
+    return metrics, headlines

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.headlines import HeadlineText
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
-from experiments.harness.folder import saved_config
 from experiments.harness.training import OneCycleTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.headlines.config import HeadlineConfig
 from experiments.sequence.encoder import text_encoder
-from experiments.sequence.model import load_run, model_arguments, run_vocabulary
+from experiments.sequence.model import model_arguments, run_vocabulary
 from models.headlines import HeadlineWriter
 from pyro_attention import AttentionGuide, FixedGammaPrior, Soft
 
-__all__ = ["HeadlineTraining", "TrainedWriter", "build", "load_trained", "load_vocabulary", "target_log_probs"]
+__all__ = ["HeadlineTraining", "TrainedWriter", "build", "load_vocabulary", "target_log_probs"]
 
 
 def target_log_probs(model: HeadlineWriter, batch: Batch) -> Tensor:
@@ -76,9 +74,3 @@ def build(config: HeadlineConfig, vocabulary: Vocabulary) -> TrainedWriter:
     guide = AttentionGuide(model, families)
     module = HeadlineTraining(model, guide, scheme.elbo, learning_rate=config.learning_rate)
     return TrainedWriter(config, module.to(resolve_device(config.device)), vocabulary)
-
-
-def load_trained(folder: Path, **changes: Any) -> TrainedWriter:
-    """The network of a finished run, at its best epoch; UserError where there is none."""
-    config = saved_config(folder, HeadlineConfig, script="experiments.headlines", **changes)
-    return load_run(config, folder, build)

@@ -9,9 +9,11 @@ from experiments.datasets.text.headlines import plain_words
 from experiments.datasets.text.parallel_text import Rules
 from experiments.datasets.text.word_rules import join_words
 from experiments.files import UserError, user_errors
-from experiments.headlines.config import SummarizeConfig
+from experiments.harness.folder import saved_config
+from experiments.headlines.config import HeadlineConfig, SummarizeConfig
 from experiments.headlines.evaluation import write_headlines
-from experiments.headlines.model import load_trained
+from experiments.headlines.train import HeadlineTask
+from experiments.run import load_trained
 from experiments.sequence.own_text import read_source, refuse_to_replace, write_lines
 
 __all__ = ["SummarizeConfig", "summarize_file"]
@@ -23,7 +25,8 @@ def summarize_file(config: SummarizeConfig) -> Path:
     Raises:
         UserError: No such run, a file that cannot be read, or one that would be lost.
     """
-    trained = load_trained(config.run, device=config.device)
+    saved = saved_config(config.run, HeadlineConfig, script="experiments.headlines", device=config.device)
+    trained = load_trained(HeadlineTask(), saved)
     most = trained.config.headline_length
     if config.max_length is not None and config.max_length > most:
         raise UserError(f"max_length is {config.max_length}, expected {most} at most, the --headline-length of the run")

@@ -2,64 +2,84 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
-from experiments.files import read_text, user_errors
-from experiments.harness.folder import exclusive, open_run
-from experiments.harness.results import read_metrics
+from experiments.datasets.text.batches import BucketSampler, batch_loader
+from experiments.datasets.text.headlines import HeadlineText
+from experiments.datasets.text.vocabulary import Vocabulary
+from experiments.files import read_text, write_text
+from experiments.harness.training import Fitted, fit_batches
 from experiments.headlines.config import HeadlineConfig
 from experiments.headlines.data import LeadSampler, TrainingPairs, first_headlines, load_texts
-from experiments.headlines.evaluation import evaluate
-from experiments.headlines.model import build, load_vocabulary
+from experiments.headlines.evaluation import definitions, evaluate
+from experiments.headlines.model import TrainedWriter, build, load_vocabulary
 from experiments.report.tables import metrics_table
-from experiments.sequence.evaluation import train_and_save
+from experiments.run import Task, run_and_show
 from experiments.sequence.learned import print_verdict
 
-__all__ = ["SUMMARIES", "HeadlineConfig", "run", "run_and_show", "run_folder"]
+__all__ = ["HeadlineTask", "summaries", "train"]
 
-SUMMARIES = "summaries.txt"  # headlines of the test texts, in their order
-
-
-def run_folder(config: HeadlineConfig) -> Path:
-    """Folder of the run."""
-    return config.out or Path("runs", "headlines", f"{config.normalizer}-{config.guide}-{config.seed}")
+SUMMARIES = "summaries.txt"
 
 
-@exclusive
-def run(config: HeadlineConfig) -> dict[str, float]:
-    """Train, evaluate and save; what is in the folder already is not computed again when resuming.
+class HeadlineTask(Task[HeadlineConfig, Mapping[str, HeadlineText], TrainedWriter]):
+    """Headlines of texts."""
+
+    config = HeadlineConfig
+    script = "experiments.headlines"
+
+    def folder(self, config: HeadlineConfig) -> str:
+        return f"headlines/{config.normalizer}-{config.guide}-{config.seed}"
+
+    def planned(self, config: HeadlineConfig) -> bool:  # noqa: ARG002
+        return True
+
+    def load(self, config: HeadlineConfig) -> Mapping[str, HeadlineText]:
+        return load_texts(config)
+
+    def build(self, config: HeadlineConfig, data: Mapping[str, HeadlineText], folder: Path) -> TrainedWriter:
+        return build(config, load_vocabulary(config, folder, data["train"]))
+
+    def restore(self, config: HeadlineConfig, folder: Path) -> TrainedWriter:
+        return build(config, Vocabulary.load(folder / "vocabulary.json"))
+
+    def fit(self, trained: TrainedWriter, data: Mapping[str, HeadlineText], folder: Path) -> Fitted:
+        config = trained.config
+        pairs = TrainingPairs(data["train"], trained.vocabulary, config)
+        val = first_headlines(data["val"], trained.vocabulary, config)
+        sampler = LeadSampler(pairs, lead_epochs=config.lead_epochs, sentences=config.batch_size, seed=config.seed)
+        in_order = BucketSampler(val.lengths, sentences=config.batch_size, shuffle=False)
+        loaders = batch_loader(pairs, sampler), batch_loader(val, in_order)
+        return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.patience)
+
+    def evaluate(
+        self, trained: TrainedWriter, data: Mapping[str, HeadlineText], fitted: Fitted, folder: Path
+    ) -> dict[str, float]:
+        metrics, headlines = evaluate(trained, data, fitted)
+        write_text(folder / SUMMARIES, "".join(f"{headline}\n" for headline in headlines))
+        return metrics
+
+    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
+        return definitions(metrics)
+
+    def show(self, config: HeadlineConfig, metrics: Mapping[str, float], folder: Path) -> None:
+        print(metrics_table(metrics))
+        print_verdict(metrics)
+        test = load_texts(config)["test"]
+        for text, people, network in list(zip(test.texts, test.headlines, summaries(folder), strict=True))[:3]:
+            print(f"\ntext:      {text}\npeople:    {people[0]}\nnetwork:   {network}")
+
+
+def summaries(folder: Path) -> list[str]:
+    """The headlines that a finished run has written of the test texts, in their order.
 
     Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.
+        UserError: They cannot be read.
     """
-    folder = run_folder(config)
-    with user_errors(ValueError, OSError):
-        # all splits, so that nothing is found bad or missing after the training
-        data = load_texts(config)
-        open_run(folder, config)
-        metrics = read_metrics(folder)
-        if metrics is not None:
-            return metrics
-        vocabulary = load_vocabulary(config, folder, data["train"])
-        trained = build(config, vocabulary)
-    pairs = TrainingPairs(data["train"], vocabulary, config)
-    sampler = LeadSampler(pairs, lead_epochs=config.lead_epochs, sentences=config.batch_size, seed=config.seed)
-    return train_and_save(
-        trained, folder, pairs, first_headlines(data["val"], vocabulary, config), sampler=sampler,
-        evaluate=partial(evaluate, trained, data["test"]), file=SUMMARIES, written=pairs.targets[: sum(pairs.counts)],
-    )  # fmt: skip
+    return read_text(folder / SUMMARIES, "remove the folder to train again").split("\n")[:-1]
 
 
-def run_and_show(config: HeadlineConfig) -> None:
-    """The script: table on the terminal, and the first headlines."""
-    metrics, folder = run(config), run_folder(config)
-    print(metrics_table(metrics))
-    print_verdict(metrics)
-    texts = load_texts(config)["test"]
-    for number, headline in enumerate(
-        read_text(folder / SUMMARIES, "remove the folder to train again").split("\n")[:3]
-    ):
-        print(f"\ntext:      {texts.texts[number]}\npeople:    {texts.headlines[number][0]}\nnetwork:   {headline}")
-    print(f"\nsaved in {folder}")
+def train(config: HeadlineConfig) -> None:
+    """The command."""
+    run_and_show(HeadlineTask(), config)

@@ -9,5 +9,5 @@ if __name__ == "__main__":
     launch(
         "experiments.mode_collapse",
         "experiments.mode_collapse.config:ModeCollapseConfig",
-        "experiments.mode_collapse.train:run",
+        "experiments.mode_collapse.report:run",
     )

@@ -1,11 +1,15 @@
-"""Pretrain a small Transformer encoder as a masked language model, with softmax, doubly normalised or hybrid attention.
+"""A small Transformer encoder as a masked language model: pretrain it, fine-tune it on SST-2, compare normalisers.
 
-python -m experiments.pretrain --dataset english --normalizer hybrid --guide weibull --data-root DIR --out RUN
+python -m experiments.pretrain train --dataset english --normalizer hybrid --guide weibull --data-root DIR --out RUN
+python -m experiments.pretrain sst2 RUN --data-root DIR
+python -m experiments.pretrain table pretraining-english --data-root DIR
 """
 
-from experiments.harness.cli import launch
+from __future__ import annotations
+
+import sys
+
+from experiments.harness.cli import run_commands
 
 if __name__ == "__main__":
-    launch(
-        "experiments.pretrain", "experiments.pretrain.config:PretrainConfig", "experiments.pretrain.train:run_and_show"
-    )
+    sys.exit(run_commands("experiments.pretrain.config:COMMANDS", name="experiments.pretrain"))

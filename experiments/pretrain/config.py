@@ -4,18 +4,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, OpenUnitInterval, PositiveFloat, PositiveInt
+from jsonargparse.typing import (
+    ClosedUnitInterval,
+    NonNegativeFloat,
+    NonNegativeInt,
+    OpenUnitInterval,
+    PositiveFloat,
+    PositiveInt,
+)
 
-from experiments.harness.options import BatchOptions, Dropout, SweepOptions
+from experiments.harness.cli import Command
+from experiments.harness.options import BatchOptions, Dropout, StudyOptions
 from guides.names import NormalizerName, WeightsSchemeName
 from guides.options import SchemeOptions, UsedBy
 
-__all__ = ["FinetuneConfig", "NetworkOptions", "NormalizerName", "PretrainConfig", "PretrainTableConfig"]
+__all__ = ["COMMANDS", "FinetuneConfig", "PretrainConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkOptions:
-    """What a comparison has in common with its runs.
+class PretrainConfig(BatchOptions, SchemeOptions):
+    """Pretrain a small Transformer encoder as a masked language model.
 
     Args:
         dataset: The sentences to pretrain on: toy is generated, english is that of Multi30k and Tatoeba.
@@ -23,24 +31,6 @@ class NetworkOptions:
         vocabulary: Word pieces at most.
         width: Width of a token's vector.
         layers: Layers.
-        max_epochs: Epochs of pretraining.
-        num_samples: Posterior samples of random attention for test scores.
-    """
-
-    dataset: Literal["toy", "english"] = "toy"
-    sentences: PositiveInt = 30_000
-    vocabulary: PositiveInt = 4000
-    width: PositiveInt = 64
-    layers: PositiveInt = 2
-    max_epochs: PositiveInt = 8
-    num_samples: PositiveInt = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class PretrainConfig(NetworkOptions, BatchOptions, SchemeOptions):
-    """Pretrain a small Transformer encoder as a masked language model.
-
-    Args:
         normalizer: How attention is normalised.
         hybrid_share: Share of doubly normalised attention that hybrid begins with.
         length: Pieces of a sentence at most, <s> and </s> among them; the rest is cut off.
@@ -48,11 +38,19 @@ class PretrainConfig(NetworkOptions, BatchOptions, SchemeOptions):
         dropout: Dropout of embeddings, attention weights and layers.
         masked: Share of the pieces to predict.
         learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
+        max_epochs: Epochs of pretraining.
         gradient_clip: Largest norm of the gradient of the loss per hidden piece.
         epsilon: A key whose weights from all queries sum to less is explained away.
+        finetune_epochs: Epochs of fine-tuning on SST-2 afterwards, and of a training there from fresh weights, as a
+            control; none when 0.
         seed: Seed of the initial weights, the order of the batches, the hidden pieces and all noise.
     """
 
+    dataset: Literal["toy", "english"] = "toy"
+    sentences: PositiveInt = 30_000
+    vocabulary: PositiveInt = 4000
+    width: PositiveInt = 64
+    layers: PositiveInt = 2
     normalizer: NormalizerName = "softmax"
     hybrid_share: ClosedUnitInterval = 0.5
     guide: WeightsSchemeName = "soft"
@@ -63,7 +61,10 @@ class PretrainConfig(NetworkOptions, BatchOptions, SchemeOptions):
     masked: OpenUnitInterval = 0.15
     batch_size: PositiveInt = 64
     learning_rate: PositiveFloat = 3e-3
+    max_epochs: PositiveInt = 8
+    num_samples: PositiveInt = 10
     epsilon: PositiveFloat = 1e-8
+    finetune_epochs: NonNegativeInt = 0
 
     USED_BY: ClassVar[UsedBy] = {"hybrid_share": {"normalizer": ("hybrid",)}}
 
@@ -75,7 +76,7 @@ class FinetuneConfig(BatchOptions):
     The sentences are read from glue/SST-2 below the data root.
 
     Args:
-        init_from: Folder of a finished run of experiments.pretrain.
+        run: Folder of a finished pretraining.
         scratch: Begin with fresh weights instead, to see what the pretraining is worth; the vocabulary is that of the
             run all the same.
         train: Training sentences at most; the same ones in every run.
@@ -87,7 +88,7 @@ class FinetuneConfig(BatchOptions):
         seed: Seed of the output layer (and of fresh weights), the order of the batches and all noise.
     """
 
-    init_from: Path | None = None
+    run: Path
     scratch: bool = False
     train: PositiveInt = 10_000
     pooling: Literal["mean", "first"] = "mean"
@@ -96,24 +97,8 @@ class FinetuneConfig(BatchOptions):
     num_samples: PositiveInt = 10
 
 
-@dataclass(frozen=True, kw_only=True)
-class PretrainTableConfig(NetworkOptions, SweepOptions):
-    """Compare normalisers of attention, under every guide, in pretraining and after fine-tuning on SST-2.
-
-    As a control, each is also trained on SST-2 from fresh weights. Each normaliser is compared with the first one under
-    the same guide, seed by seed, and the first one with itself under the first guide.
-
-    Args:
-        normalizers: The normalisers.
-        guides: Posteriors of the attention.
-        seeds: Number of seeds.
-        finetune_epochs: Epochs of fine-tuning.
-        train: Sentences of SST-2 to fine-tune on, at most.
-    """
-
-    dataset: Literal["toy", "english"] = "english"
-    normalizers: tuple[NormalizerName, ...] = ("softmax", "doubly_normalized", "hybrid")
-    guides: tuple[WeightsSchemeName, ...] = ("soft", "weibull")
-    seeds: PositiveInt = 3
-    finetune_epochs: PositiveInt = 4
-    train: PositiveInt = 10_000
+COMMANDS = {
+    "train": Command(PretrainConfig, "experiments.pretrain.train:train"),
+    "sst2": Command(FinetuneConfig, "experiments.pretrain.finetune:finetune"),
+    "table": Command(StudyOptions, "experiments.pretrain.studies:table", training=PretrainConfig),
+}

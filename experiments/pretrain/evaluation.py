@@ -29,6 +29,8 @@ _DEFINITIONS = {
     "queries sum to less than epsilon of the configuration; attention at its mean",
     "key_mass_1_percent": "1st percentile of the sum of attention weights that a key gets from all queries, over test "
     "word pieces, layers and heads; attention at its mean",
+    "sst2_accuracy": "fraction of correct classes on the test sentences of SST-2 after fine-tuning",
+    "scratch_accuracy": "the same of fresh weights, which were not pretrained",
     **FITTED,
 }
 _PER_HEAD = {
@@ -87,21 +89,18 @@ def key_masses(trained: TrainedEncoder) -> dict[str, Tensor]:
     return {site: torch.cat(masses, 1) for site, masses in found.items()}
 
 
-def evaluate(trained: TrainedEncoder, fitted: Fitted) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """All metrics of a trained network, and its :func:`key_masses`."""
-    best, masses = fitted.history[fitted.best_epoch], key_masses(trained)
+def evaluate(trained: TrainedEncoder, fitted: Fitted) -> dict[str, float]:
+    """Metrics of a trained network."""
+    best, masses, epsilon = fitted.history[fitted.best_epoch], key_masses(trained), trained.config.epsilon
     metrics = token_scores(trained) | {
         "val_ppl": math.exp(best["val_loss"]),
         "val_accuracy": best["val_accuracy"],
-        **_mass_summary(torch.cat(list(masses.values())).flatten(), trained.config.epsilon),
-        **fitted.metrics,
-        "parameters": trained.parameters,
+        **_mass_summary(torch.cat(list(masses.values())).flatten(), epsilon),
     }
     for site, rows in masses.items():
         for head, row in enumerate(rows):
-            summary = _mass_summary(row, trained.config.epsilon)
-            metrics |= {f"{name}_{site}_{head}": value for name, value in summary.items()}
-    return metrics | hybrid_metrics(trained.model), masses
+            metrics |= {f"{name}_{site}_{head}": value for name, value in _mass_summary(row, epsilon).items()}
+    return metrics | hybrid_metrics(trained.model)
 
 
 def _mass_summary(mass: Tensor, epsilon: float) -> dict[str, float]:

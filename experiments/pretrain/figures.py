@@ -14,7 +14,7 @@ from torch import Tensor
 
 from experiments.report.figures import panels
 
-__all__ = ["History", "hybrid_curves", "loss_curves", "mass_histogram", "scores_figure"]
+__all__ = ["History", "hybrid_curves", "loss_curves", "mass_histogram"]
 
 History = Sequence[Mapping[str, float]]
 
@@ -109,26 +109,4 @@ def mass_histogram(runs: Mapping[str, Mapping[str, Tensor]]) -> Figure:
         axis.set_xlabel("log10 of a key's mass")
     axes[0].set_ylabel("% of keys and heads")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    return figure
-
-
-def scores_figure(
-    scores: Mapping[str, Mapping[str, Sequence[float]]], control: Mapping[str, Mapping[str, Sequence[float]]]
-) -> Figure:
-    """Every seed's score and the mean, one line a row of the table; a panel a score. Controls are drawn hollow."""
-    rows = list(next(iter(scores.values())))
-    figure, (axes,) = panels(1, len(scores), size=(4.0 * len(scores), 0.9 + 0.42 * len(rows)), sharey=True)
-    for axis, (what, found) in zip(axes, scores.items(), strict=True):
-        for place, row in enumerate(rows):
-            colour = _look(row)["color"]
-            axis.plot(found[row], [place] * len(found[row]), "o", color=colour, markersize=4, alpha=0.5)
-            axis.plot([np.mean(found[row])], [place], "|", color=colour, markersize=16, markeredgewidth=2)
-            if what in control:
-                hollow = control[what][row]
-                axis.plot(hollow, [place + 0.25] * len(hollow), "o", color=colour, markersize=4, fillstyle="none")
-        axis.grid(axis="x", color="0.92")
-        axis.set_axisbelow(True)
-        axis.set_xlabel(what)
-    axes[0].set_yticks(range(len(rows)), rows)
-    axes[0].invert_yaxis()
     return figure

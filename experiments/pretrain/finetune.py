@@ -1,28 +1,42 @@
-"""Fine-tune a pretrained encoder to classify sentences."""
+"""Fine-tuning of a pretrained encoder on SST-2."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from experiments.datasets.text.sst2 import CLASSES, load_sst2
-from experiments.files import UserError, user_errors
-from experiments.harness.folder import exclusive, open_run
-from experiments.harness.results import read_metrics, write_metrics
-from experiments.harness.training import FITTED, OneCycleTraining, PriorFactory, Trained, fit_batches, seeded_build
-from experiments.pretrain.config import FinetuneConfig
-from experiments.pretrain.data import LabelledBatch, LabelledSentences
+from experiments.datasets.text.batches import batch_loader, padded
+from experiments.datasets.text.masked_text import EpochSampler, encode_sentences
+from experiments.datasets.text.sst2 import CLASSES, LabelledText, load_sst2
+from experiments.datasets.text.vocabulary import Vocabulary
+from experiments.harness.folder import saved_config
+from experiments.harness.training import (
+    FITTED,
+    Fitted,
+    OneCycleTraining,
+    PriorFactory,
+    Trained,
+    fit_batches,
+    load_best,
+    seeded_build,
+)
+from experiments.pretrain.config import FinetuneConfig, PretrainConfig
 from experiments.pretrain.evaluation import mean_probabilities
-from experiments.pretrain.model import TrainedEncoder, load_trained
+from experiments.pretrain.model import TrainedEncoder, build
 from experiments.report.classification import SCORES, score
 from experiments.report.tables import metrics_table
+from experiments.run import Task, run_and_show
 from experiments.sequence.encoder import text_encoder
 from models.text import TextClassifier
 from pyro_attention import predict
 
-__all__ = ["FinetuneConfig", "run", "run_and_show", "run_folder"]
+__all__ = ["SST2Task", "finetune"]
 
 _DEFINITIONS = {f"test_{name}": f"{text}; test sentences, mean probability over posterior samples (num_samples of the "
     "configuration; for soft plain)" for name, text in SCORES.items()} | {
@@ -30,6 +44,43 @@ _DEFINITIONS = {f"test_{name}": f"{text}; test sentences, mean probability over 
     "val_accuracy": "fraction of correct classes on the validation sentences at the best epoch, attention at its mean",
     **FITTED,
 }  # fmt: skip
+
+
+class LabelledBatch(NamedTuple):
+    """Arguments of a :class:`TextClassifier`."""
+
+    tokens: Tensor
+    mask: Tensor
+    labels: Tensor
+
+
+class LabelledSentences(Dataset[LabelledBatch]):
+    """Labelled sentences; indexed by an epoch, which does not matter, and a list of places.
+
+    Args:
+        text: The sentences with their labels.
+        vocabulary: Makes word pieces of them.
+        length: Most pieces of a sentence; the rest is cut off.
+    """
+
+    def __init__(self, text: LabelledText, vocabulary: Vocabulary, *, length: int) -> None:
+        self.rows, self.labels = encode_sentences(text.sentences, vocabulary, length=length), text.labels
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: tuple[int, Sequence[int]]) -> LabelledBatch:
+        _, places = index
+        return LabelledBatch(*padded([self.rows[place] for place in places]), self.labels[list(places)])
+
+    def loader(self, **options: Any) -> DataLoader[LabelledBatch]:
+        """Batches of similar lengths; options as of :class:`EpochSampler`."""
+        return batch_loader(self, EpochSampler(self.rows, **options))
+
+    def batches(self, device: torch.device) -> Iterator[LabelledBatch]:
+        """All sentences in order of their lengths, on a device."""
+        for batch in self.loader(sentences=100, shuffle=False):
+            yield LabelledBatch(*(tensor.to(device) for tensor in batch))
 
 
 class _Training(OneCycleTraining):
@@ -42,59 +93,75 @@ class _Training(OneCycleTraining):
         return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.labels).float().mean()}
 
 
-def run_folder(config: FinetuneConfig) -> Path:
-    """Folder of the run."""
-    start = "none" if config.init_from is None else config.init_from.name
-    name = f"sst2-{start}{'-scratch' * config.scratch}-{config.seed}"
-    return config.out or Path("runs", "finetune", name)
+@dataclass(frozen=True)
+class Reviews:
+    """Labelled sentences by split, and the encoder that the training begins with."""
+
+    start: TrainedEncoder
+    splits: Mapping[str, LabelledSentences]
 
 
-@exclusive
-def run(config: FinetuneConfig) -> dict[str, float]:
-    """Fine-tune, evaluate and save; what is in the folder already is not computed again when resuming.
+@dataclass(frozen=True)
+class TrainedClassifier(Trained[FinetuneConfig, TextClassifier]):
+    """A classifier of sentences, with its accuracy on the test sentences ahead of all fine-tuning."""
 
-    Returns:
-        The numbers of metrics.json, which says what they are.
+    accuracy_before: float
 
-    Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
-    """
-    if config.init_from is None:
-        raise UserError("init_from is missing, expected --init-from RUN, the folder of a run of experiments.pretrain")
-    folder = run_folder(config)
-    with user_errors(ValueError, OSError):
+
+class SST2Task(Task[FinetuneConfig, Reviews, TrainedClassifier]):
+    """Classes of sentences, by a pretrained encoder."""
+
+    config = FinetuneConfig
+    script = "experiments.pretrain"
+
+    def folder(self, config: FinetuneConfig) -> str:
+        return f"finetune/sst2-{config.run.name}{'-scratch' * config.scratch}-{config.seed}"
+
+    def planned(self, config: FinetuneConfig) -> bool:  # noqa: ARG002
+        return True
+
+    def load(self, config: FinetuneConfig) -> Reviews:
         texts = load_sst2(train=config.train, data_root=config.data_root)
-        start = load_trained(config.init_from, device=config.device)
-        open_run(folder, config)
+        saved = saved_config(config.run, PretrainConfig, script=self.script, device=config.device)
+        start = build(saved, Vocabulary.load(config.run / "vocabulary.json"))
+        load_best(start.module, config.run)
         length = start.config.length
-        data = {split: LabelledSentences(text, start.vocabulary, length=length) for split, text in texts.items()}
-    metrics = read_metrics(folder)
-    if metrics is not None:
-        return metrics
-    trained: Trained[FinetuneConfig, TextClassifier] = Trained(config, _build(config, start))
-    before, labels = _probabilities(trained, data["test"])
-    fitted = fit_batches(
-        config,
-        trained.module,
-        data["train"].loader(sentences=config.batch_size, seed=config.seed),
-        data["val"].loader(sentences=100, shuffle=False),
-        folder=folder,
-        patience=config.max_epochs,
-        monitor={"val_accuracy": "max"},
-    )
-    after, _ = _probabilities(trained, data["test"])
-    metrics = {f"test_{name}": value for name, value in score(after, labels).items()} | {
-        "test_accuracy_before": score(before, labels)["accuracy"],
-        "val_accuracy": fitted.history[fitted.best_epoch]["val_accuracy"],
-        **fitted.metrics,
-        "parameters": trained.parameters,
-    }
-    write_metrics(folder, metrics, _DEFINITIONS)
-    return metrics
+        splits = {split: LabelledSentences(text, start.vocabulary, length=length) for split, text in texts.items()}
+        return Reviews(start, splits)
+
+    def build(self, config: FinetuneConfig, data: Reviews, folder: Path) -> TrainedClassifier:  # noqa: ARG002
+        untrained = Trained[FinetuneConfig, TextClassifier](config, _classifier(config, data.start))
+        accuracy = score(*_probabilities(untrained, data.splits["test"]))["accuracy"]
+        return TrainedClassifier(config, untrained.module, accuracy)
+
+    def fit(self, trained: TrainedClassifier, data: Reviews, folder: Path) -> Fitted:
+        config, splits = trained.config, data.splits
+        loaders = (
+            splits["train"].loader(sentences=config.batch_size, seed=config.seed),
+            splits["val"].loader(sentences=100, shuffle=False),
+        )
+        return fit_batches(
+            config, trained.module, *loaders, folder=folder, patience=config.max_epochs, monitor={"val_accuracy": "max"}
+        )
+
+    def evaluate(
+        self, trained: TrainedClassifier, data: Reviews, fitted: Fitted, folder: Path  # noqa: ARG002
+    ) -> dict[str, float]:  # fmt: skip
+        scores = score(*_probabilities(trained, data.splits["test"]))
+        return {f"test_{name}": value for name, value in scores.items()} | {
+            "test_accuracy_before": trained.accuracy_before,
+            "val_accuracy": fitted.history[fitted.best_epoch]["val_accuracy"],
+        }
+
+    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:  # noqa: ARG002
+        return _DEFINITIONS
+
+    def show(self, config: FinetuneConfig, metrics: Mapping[str, float], folder: Path) -> None:  # noqa: ARG002
+        before, after = metrics["test_accuracy_before"], metrics["test_accuracy"]
+        print(f"{metrics_table(metrics)}\n\ntest accuracy before fine-tuning {before:.4f}, after {after:.4f}")
 
 
-def _build(config: FinetuneConfig, start: TrainedEncoder) -> _Training:
+def _classifier(config: FinetuneConfig, start: TrainedEncoder) -> _Training:
     scheme = start.config.build_scheme(**({} if config.kl_weight is None else {"kl_weight": config.kl_weight}))
 
     def make(prior: PriorFactory) -> TextClassifier:
@@ -114,10 +181,6 @@ def _probabilities(trained: Trained[FinetuneConfig, TextClassifier], data: Label
     return torch.cat(found), torch.cat([batch.labels for batch in batches])
 
 
-def run_and_show(config: FinetuneConfig) -> None:
-    """The script: table on the terminal."""
-    metrics = run(config)
-    print(
-        f"{metrics_table(metrics)}\n\ntest accuracy before fine-tuning {metrics['test_accuracy_before']:.4f}, "
-        f"after {metrics['test_accuracy']:.4f}; saved in {run_folder(config)}"
-    )
+def finetune(config: FinetuneConfig) -> None:
+    """The command."""
+    run_and_show(SST2Task(), config)

@@ -10,23 +10,14 @@ from torch import Tensor
 
 from experiments.datasets.text.masked_text import MaskedBatch, load_english
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
-from experiments.files import UserError, user_errors
-from experiments.harness.folder import saved_config
-from experiments.harness.training import OneCycleTraining, Trained, load_best, resolve_device, seeded_build
-from experiments.harness.weights import weights_file
+from experiments.harness.training import OneCycleTraining, Trained, resolve_device, seeded_build
 from experiments.pretrain.config import PretrainConfig
 from experiments.sequence.encoder import text_encoder
 from experiments.sequence.model import run_vocabulary
 from models.text import MaskedLanguageModel
 from pyro_attention import predict
 
-__all__ = [
-    "MaskedTraining",
-    "TrainedEncoder",
-    "build",
-    "load_trained",
-    "load_vocabulary",
-]
+__all__ = ["MaskedTraining", "TrainedEncoder", "build", "load_vocabulary"]
 
 
 class MaskedTraining(OneCycleTraining):
@@ -67,22 +58,3 @@ def build(config: PretrainConfig, vocabulary: Vocabulary) -> TrainedEncoder:
     )
     module = MaskedTraining(model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate)
     return TrainedEncoder(config, module.to(resolve_device(config.device)), vocabulary)
-
-
-def load_trained(folder: Path, *, device: str = "auto") -> TrainedEncoder:
-    """The network of a finished pretraining run, at its best epoch.
-
-    Raises:
-        UserError: The folder holds no such run, or one of another network.
-    """
-    for path in (folder / "config.yaml", folder / "vocabulary.json", weights_file(folder)):
-        if not path.is_file():
-            raise UserError(
-                f"{folder} holds no finished run ({path.name} is missing); pretrain first: python -m "
-                f"experiments.pretrain --out {folder}"
-            )
-    with user_errors(ValueError, OSError, TypeError):
-        config = saved_config(folder, PretrainConfig, script="experiments.pretrain", device=device)
-        trained = build(config, Vocabulary.load(folder / "vocabulary.json"))
-        load_best(trained.module, folder)
-    return trained

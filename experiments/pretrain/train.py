@@ -1,73 +1,115 @@
-"""Pretraining of a small Transformer encoder with softmax, doubly normalised or hybrid attention."""
+"""Pretraining: a small Transformer encoder as a masked language model."""
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from experiments.datasets.text.batches import batch_loader
 from experiments.datasets.text.masked_text import EpochSampler, MaskedText, encode_sentences, load_english
-from experiments.files import user_errors
-from experiments.harness.folder import exclusive, open_run
-from experiments.harness.results import read_metrics, write_metrics
-from experiments.harness.training import fit_batches
-from experiments.pretrain.config import PretrainConfig
-from experiments.pretrain.evaluation import definitions, evaluate
-from experiments.pretrain.figures import hybrid_curves, loss_curves, mass_histogram
-from experiments.pretrain.model import build, load_vocabulary
+from experiments.datasets.text.sst2 import load_sst2
+from experiments.datasets.text.vocabulary import Vocabulary
+from experiments.files import reading, user_errors
+from experiments.harness.training import Fitted, fit_batches
+from experiments.pretrain.config import FinetuneConfig, PretrainConfig
+from experiments.pretrain.evaluation import definitions, evaluate, key_masses
+from experiments.pretrain.figures import History, hybrid_curves, loss_curves, mass_histogram
+from experiments.pretrain.finetune import SST2Task
+from experiments.pretrain.model import TrainedEncoder, build, load_vocabulary
 from experiments.report.figures import save
 from experiments.report.tables import metrics_table
+from experiments.run import Task, load_trained, run, run_and_show
 
-__all__ = ["PretrainConfig", "run", "run_and_show", "run_folder"]
+__all__ = ["PretrainTask", "figures", "train"]
 
-
-def run_folder(config: PretrainConfig) -> Path:
-    """Folder of the run."""
-    return config.out or Path("runs", "pretrain", f"{config.dataset}-{config.normalizer}-{config.guide}-{config.seed}")
+Sentences = Mapping[str, Sequence[str]]  # by split
 
 
-@exclusive
-def run(config: PretrainConfig) -> dict[str, float]:
-    """Train, evaluate and save; what is in the folder already is not computed again when resuming.
+class PretrainTask(Task[PretrainConfig, Sentences, TrainedEncoder]):
+    """Hidden word pieces of sentences."""
 
-    Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
-    """
-    folder = run_folder(config)
-    with user_errors(ValueError, OSError):
-        texts = load_english(config.dataset, limit=config.sentences, data_root=config.data_root)
-        open_run(folder, config)
-        vocabulary = load_vocabulary(config, folder)
-        trained = build(config, vocabulary)
-        rows = {split: encode_sentences(text, vocabulary, length=config.length) for split, text in texts.items()}
-        data = {
-            split: MaskedText(rows[split], vocabulary_size=len(vocabulary), share=config.masked, seed=config.seed)
-            for split in ("train", "val")
-        }
-    metrics = read_metrics(folder)
-    if metrics is not None:
+    config = PretrainConfig
+    script = "experiments.pretrain"
+
+    def folder(self, config: PretrainConfig) -> str:
+        return f"pretrain/{config.dataset}-{config.normalizer}-{config.guide}-{config.seed}"
+
+    def planned(self, config: PretrainConfig) -> bool:  # noqa: ARG002
+        return True
+
+    def load(self, config: PretrainConfig) -> Sentences:
+        if config.finetune_epochs:
+            load_sst2(data_root=config.data_root)
+        return load_english(config.dataset, limit=config.sentences, data_root=config.data_root)
+
+    def build(self, config: PretrainConfig, data: Sentences, folder: Path) -> TrainedEncoder:  # noqa: ARG002
+        return build(config, load_vocabulary(config, folder))
+
+    def restore(self, config: PretrainConfig, folder: Path) -> TrainedEncoder:
+        return build(config, Vocabulary.load(folder / "vocabulary.json"))
+
+    def fit(self, trained: TrainedEncoder, data: Sentences, folder: Path) -> Fitted:
+        config, vocabulary = trained.config, trained.vocabulary
+        loaders = []
+        for split in ("train", "val"):
+            with user_errors(ValueError):
+                rows = encode_sentences(data[split], vocabulary, length=config.length)
+            text = MaskedText(rows, vocabulary_size=len(vocabulary), share=config.masked, seed=config.seed)
+            order = {"seed": config.seed} if split == "train" else {"shuffle": False}
+            loaders.append(batch_loader(text, EpochSampler(rows, sentences=config.batch_size, **order)))
+        return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.max_epochs)
+
+    def evaluate(
+        self, trained: TrainedEncoder, data: Sentences, fitted: Fitted, folder: Path  # noqa: ARG002
+    ) -> dict[str, float]:  # fmt: skip
+        metrics, config = evaluate(trained, fitted), trained.config
+        if config.finetune_epochs:
+            for name, scratch in (("sst2", False), ("scratch", True)):
+                # whatever is there may have begun with other weights
+                how = config.for_runs() | {"resume": False, "overwrite": True}
+                finetuning = FinetuneConfig(
+                    **how, run=folder, scratch=scratch, seed=config.seed, max_epochs=config.finetune_epochs,
+                    num_samples=config.num_samples, out=folder / name,
+                )  # fmt: skip
+                metrics[f"{name}_accuracy"] = run(SST2Task(), finetuning)["test_accuracy"]
         return metrics
-    sampler = EpochSampler(rows["train"], sentences=config.batch_size, seed=config.seed)
-    fitted = fit_batches(
-        config,
-        trained.module,
-        batch_loader(data["train"], sampler),
-        batch_loader(data["val"], EpochSampler(rows["val"], sentences=config.batch_size, shuffle=False)),
-        folder=folder,
-        patience=config.max_epochs,
-    )
-    metrics, masses = evaluate(trained, fitted)
-    name = f"{config.normalizer}, {config.guide}"
-    save(loss_curves({name: [fitted.history]}), folder / "figures" / "loss.png")
-    save(mass_histogram({name: masses}), folder / "figures" / "key_mass.png")
-    if config.normalizer == "hybrid":
-        save(hybrid_curves({name: [fitted.history]}, start=config.hybrid_share), folder / "figures" / "hybrid.png")
-    write_metrics(folder, metrics, definitions(metrics))
-    return metrics
+
+    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
+        return definitions(metrics)
+
+    def show(self, config: PretrainConfig, metrics: Mapping[str, float], folder: Path) -> None:
+        print(metrics_table(metrics))
+        runs = {f"{config.normalizer}, {config.guide}": [replace(config, out=folder)]}
+        for name, (figure, _) in figures(runs).items():
+            print(save(figure, folder / "figures" / f"{name}.png"))
+        print(f"\nfine-tune it: python -m experiments.pretrain sst2 {folder}")
 
 
-def run_and_show(config: PretrainConfig) -> None:
-    """The script: table on the terminal."""
-    metrics, folder = run(config), run_folder(config)
-    print(metrics_table(metrics))
-    print(f"\nsaved in {folder}; fine-tune it: python -m experiments.finetune sst2 --init-from {folder}")
+def figures(runs: Mapping[str, Sequence[PretrainConfig]]) -> dict[str, tuple[Figure, str]]:
+    """Pictures of finished runs, with captions: rows "normaliser, guide", whose runs are those of the seeds."""
+    histories = {row: [_history(Path(str(config.out))) for config in configs] for row, configs in runs.items()}
+    masses = {row: key_masses(load_trained(PretrainTask(), configs[0])) for row, configs in runs.items()}
+    found = {
+        "loss": (loss_curves(histories), "validation loss by epoch: mean and range of the seeds"),
+        "mass": (mass_histogram(masses), "attention that keys get in all heads, first seed"),
+    }
+    if hybrid := {row: history for row, history in histories.items() if row.startswith("hybrid")}:
+        share = runs[next(iter(hybrid))][0].hybrid_share
+        caption = "hybrid weights by epoch: thick the mean over heads and seeds, thin each head of each seed"
+        found["hybrid"] = hybrid_curves(hybrid, start=share), caption
+    return found
+
+
+def _history(folder: Path) -> History:
+    path, remedy = folder / "history.csv", f"remove {folder} to train it again"
+    with reading(path, "a table of numbers", remedy), path.open(newline="") as file:
+        return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+
+
+def train(config: PretrainConfig) -> None:
+    """The command."""
+    run_and_show(PretrainTask(), config)

@@ -160,6 +160,7 @@ def test_a_search_chooses_by_quality(tmp_path: Path, trained: list[Config]) -> N
         ({"rows": ("soft", "god")}, "rows 'god': expected one of soft, good, better"),
         ({"rows": ("good",)}, "rows are compared with 'soft', which has to be among them"),
         ({"levels": ("low",)}, "levels 'low'"),
+        ({"changes": {"devices": 2}}, "every training of a table has one; use --workers"),
     ],
 )
 def test_what_a_study_has_not_is_named(given: dict[str, Any], message: str, tmp_path: Path) -> None:

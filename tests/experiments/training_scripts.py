@@ -23,13 +23,13 @@ from experiments.finetune.qa.train import QaTask
 from experiments.finetune.train import GlueTask
 from experiments.graph.config import GraphConfig
 from experiments.graph.train import GraphTask
-from experiments.headlines import train as headlines
 from experiments.headlines.config import HeadlineConfig
+from experiments.headlines.train import HeadlineTask
 from experiments.nmt import train as nmt
 from experiments.nmt.config import TranslationConfig
-from experiments.pretrain import finetune as sst2
-from experiments.pretrain import train as pretrain
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
+from experiments.pretrain.finetune import SST2Task
+from experiments.pretrain.train import PretrainTask
 from experiments.run import run
 from experiments.vqa.config import VQAConfig
 from experiments.vqa.train import VQATask
@@ -88,8 +88,8 @@ def _headlines(root: Path) -> dict[str, Any]:
 def _sst2(root: Path) -> dict[str, Any]:
     start = root / "pretrained"
     if not start.exists():
-        pretrain.run(PretrainConfig(**TEXT, guide="weibull", max_epochs=1, progress=False, out=start))
-    return SIZES | {"init_from": start, "data_root": write_reviews(root)}
+        run(PretrainTask(), PretrainConfig(**TEXT, guide="weibull", max_epochs=1, progress=False, out=start))
+    return SIZES | {"run": start, "data_root": write_reviews(root)}
 
 
 def _model(root: Path) -> dict[str, Any]:
@@ -114,10 +114,12 @@ SCRIPTS = {
     "graph": Script(GraphConfig, partial(run, GraphTask()), _graph),
     "nmt": Script(TranslationConfig, nmt.run, _nmt),
     "captioning": Script(CaptioningConfig, captioning.run, lambda _: tiny_captions.TINY | {"guide": "weibull"}),
-    "headlines": Script(HeadlineConfig, headlines.run, _headlines),
+    "headlines": Script(HeadlineConfig, partial(run, HeadlineTask()), _headlines),
     "vqa": Script(VQAConfig, partial(run, VQATask()), lambda _: tiny_questions.TINY | QUESTIONS),
-    "pretrain": Script(PretrainConfig, pretrain.run, lambda _: TEXT | {"guide": "weibull", "normalizer": "hybrid"}),
-    "sst2": Script(FinetuneConfig, sst2.run, _sst2),
+    "pretrain": Script(
+        PretrainConfig, partial(run, PretrainTask()), lambda _: TEXT | {"guide": "weibull", "normalizer": "hybrid"}
+    ),
+    "sst2": Script(FinetuneConfig, partial(run, SST2Task()), _sst2),
     "glue": Script(GlueConfig, partial(run, GlueTask()), _glue),
     "qa": Script(QaConfig, partial(run, QaTask()), _qa),
 }

@@ -72,8 +72,7 @@ NMT, CAPTIONING, VQA, FINETUNE = (f"python -m experiments.{name}" for name in ("
 QUESTIONS_TRAIN = f"{VQA} train --dataset digits --model mcan --guide weibull --out RUN"
 COMPARE_LINE = "python -m experiments.compare"
 BENCH = "python -m experiments.benchmarks"
-PRETRAINING = f"{SWEEP} {PIECES} --finetune-epochs 1 --normalizers [softmax,hybrid] --guides [soft]"
-PRETRAINING_FILES = ("page.md", "pictures/*.png", "runs/studies/*/metrics.json")
+SOFT_ROWS = """--rows '["softmax, soft", "hybrid, soft"]'"""
 
 
 def table(line: str, more: str, *leaves: str) -> Step:
@@ -216,17 +215,18 @@ CHAINS: dict[str, list[Step]] = {
     "uniformity": [study(f"{GRAPH} table uniformity", CORA)],
     # pretraining and fine-tuning
     "two clusters": [
-        Step("python -m experiments.mode_collapse", "--seeds 1 --steps 1 --results page.md",
-             ("page.md", "pictures/mode_collapse.png", "runs/**/metrics.json")),
+        Step("python -m experiments.mode_collapse", "--seeds 1 --steps 1 --results results",
+             ("results/mode-collapse.json", "results/pictures/mode_collapse.png", "runs/**/metrics.json")),
     ],
     "pretraining": [
-        Step("python -m experiments.pretrain --dataset english --normalizer hybrid --data-root DIR --out PRETRAINED",
+        Step("python -m experiments.pretrain train --dataset english --normalizer hybrid --data-root DIR "
+             "--out PRETRAINED",
              f"{PIECES} --heads 2 --batch-size 8 --no-progress", drawn("PRETRAINED")),
-        Step(f"{FINETUNE} sst2 --init-from PRETRAINED --data-root DIR", f"{TRAINING} --batch-size 8 --out sst2",
+        Step("python -m experiments.pretrain sst2 PRETRAINED --data-root DIR", f"{TRAINING} --batch-size 8 --out sst2",
              ("sst2/metrics.json", "sst2/history.csv")),
     ],
     "pretraining on generated sentences": [
-        Step("python -m experiments.pretrain --normalizer hybrid",
+        Step("python -m experiments.pretrain train --normalizer hybrid",
              f"{PIECES} --heads 2 --batch-size 8 --no-progress --out RUN", drawn("RUN")),
     ],
     "headlines": [
@@ -235,13 +235,11 @@ CHAINS: dict[str, list[Step]] = {
         Step("python -m experiments.headlines summarize RUN FILE", "", ("FILE.headlines",)),
     ],
     "headlines table": [
-        table("python -m experiments.headlines table --max-epochs 9 --precision bf16-mixed",
-              f"{HEADLINES} --normalizers [softmax,hybrid] --guides [soft]"),
+        study("python -m experiments.headlines table headlines", f"{HEADLINES} --precision 32 {SOFT_ROWS}"),
     ],
-    "pretrain table": [Step("python -m experiments.pretrain_table", PRETRAINING, PRETRAINING_FILES)],
-    "pretrain table, as on the page": [
-        Step("python -m experiments.pretrain_table --dataset english --sentences 20000 --max-epochs 6 "
-             "--finetune-epochs 3", PRETRAINING, PRETRAINING_FILES),
+    "pretrain table": [
+        study("python -m experiments.pretrain table pretraining-english",
+              f"{PIECES} --finetune-epochs 1 {SOFT_ROWS}"),
     ],
     "where it helps": [Step("python -m experiments.pages", "", (), ("where_it_helps.md",))],
     "glue": [

@@ -20,8 +20,8 @@ from experiments.graph.config import GraphConfig
 from experiments.harness.cli import Command, run_commands, run_script
 from experiments.harness.option_parser import option_parser
 from experiments.headlines.config import COMMANDS as HEADLINES
-from experiments.headlines.config import HeadlineTableConfig
 from experiments.nmt.config import COMMANDS as TRANSLATION
+from experiments.pretrain.config import COMMANDS as PRETRAINING
 from experiments.vqa.config import COMMANDS as QUESTIONS
 from guides.names import AblationSchemeName, NormalizerName, SchemeName
 
@@ -39,6 +39,7 @@ SUBCOMMANDS = {
     "experiments.finetune": FINETUNING,
     "experiments.vqa": QUESTIONS,
     "experiments.headlines": HEADLINES,
+    "experiments.pretrain": PRETRAINING,
 }
 LINES = [f"{script} {word}".rstrip() for script in SCRIPTS for word in ("", *SUBCOMMANDS.get(script, ()))]
 TARGETS = sorted({target for text in SOURCES.values() for target in re.findall(r'"(experiments\.[\w.]+:\w+)"', text)})
@@ -262,12 +263,6 @@ def fail(config):
 def test_an_error_of_the_command_or_of_its_options_is_one_line(config, run, code, said, capsys):
     assert run_script(config, run, name="script", arguments=[]) == code
     assert the_error(capsys) == f"error: {said}\n"
-
-
-def test_trainings_of_a_table_have_one_device_each(capsys):
-    arguments = ["--devices", "2"]
-    assert run_script(HeadlineTableConfig, print, name="experiments.headlines table", arguments=arguments) == 1
-    assert the_error(capsys).endswith("every training of a table has one; use --workers\n")
 
 
 # --config

@@ -17,8 +17,7 @@ from experiments.harness.folder import open_run, saved_config
 from experiments.harness.options import OptionError, configuration, options_of
 from experiments.nmt.compare import CompareTranslations
 from experiments.nmt.config import TranslationConfig, TranslationOptions
-from experiments.pretrain.config import NetworkOptions, PretrainConfig, PretrainTableConfig
-from experiments.pretrain.finetune import FinetuneConfig
+from experiments.pretrain.config import FinetuneConfig, PretrainConfig
 from guides import build_scheme
 from guides.names import AblationSchemeName, SchemeName, WeightsSchemeName
 from guides.options import AlignmentSchemeOptions
@@ -133,7 +132,6 @@ def test_an_unset_shell_variable_is_not_the_current_folder(value: str) -> None:
         (CompareTranslations(), TranslationConfig, TranslationOptions),
         (CompareCaptions(), CaptioningConfig, CaptioningOptions),
         (CompareEstimators(), CaptioningConfig, EstimatorOptions),
-        (PretrainTableConfig(), PretrainConfig, NetworkOptions),
     ],
 )
 def test_runs_take_over_the_options_they_share_with_a_comparison(comparison: Any, run: Any, shared: type) -> None:

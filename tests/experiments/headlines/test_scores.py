@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.datasets.text.headlines import HeadlineText
-from experiments.headlines.scores import lead_baseline, rouge
+from experiments.headlines.evaluation import lead_baseline, rouge
 
 GUNMAN = "police killed the gunman"
 

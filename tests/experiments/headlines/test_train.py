@@ -10,18 +10,22 @@ from pathlib import Path
 import pytest
 import torch
 
-import experiments.sequence.evaluation
+import experiments.headlines.train
 from experiments.datasets.text.headlines import plain_words
 from experiments.files import UserError
 from experiments.harness.cli import run_commands
 from experiments.harness.results import read_metrics
+from experiments.headlines import evaluation
 from experiments.headlines.config import COMMANDS, HeadlineConfig
 from experiments.headlines.data import LeadSampler, TrainingPairs, first_headlines, load_texts
 from experiments.headlines.evaluation import definitions, perplexity, write_headlines
-from experiments.headlines.model import HeadlineTraining, build, load_trained, load_vocabulary
-from experiments.headlines.train import run
+from experiments.headlines.model import HeadlineTraining, build, load_vocabulary
+from experiments.headlines.train import HeadlineTask
+from experiments.run import load_trained, run
 from pyro_attention import Soft
 from tests.experiments.headlines.tiny_headlines import FILES, SIZES, TINY, entries, write_entries, write_texts
+
+TASK = HeadlineTask()
 
 
 @pytest.fixture
@@ -41,7 +45,7 @@ def tiny_config(root, tmp_path):
 @pytest.mark.parametrize("normalizer", ["softmax", "doubly_normalized", "hybrid"])
 def test_every_attention_trains_and_evaluates(guide, normalizer, tiny_config):
     config = tiny_config(guide=guide, normalizer=normalizer)
-    metrics = run(config)
+    metrics = run(TASK, config)
     assert all(math.isfinite(value) for value in metrics.values())
     assert 1 < metrics["test_ppl"] < 1000
     assert metrics["updates"] == 2 * SIZES["train"] / TINY["batch_size"]
@@ -50,7 +54,7 @@ def test_every_attention_trains_and_evaluates(guide, normalizer, tiny_config):
     assert len((config.out / "summaries.txt").read_text().split("\n")[:-1]) == SIZES["test"]
     assert sum(name.startswith("hybrid_layers.") for name in metrics) == (4 if normalizer == "hybrid" else 0)
     # the same numbers from the checkpoint
-    trained, test = load_trained(config.out), load_texts(config)["test"]
+    trained, test = load_trained(TASK, config), load_texts(config)["test"]
     assert perplexity(trained, test) == pytest.approx(metrics["test_ppl"], rel=1e-5)
     written = [one.text for one in write_headlines(trained, test.texts)]
     assert written == (config.out / "summaries.txt").read_text().split("\n")[:-1]
@@ -67,8 +71,8 @@ def test_every_attention_trains_and_evaluates(guide, normalizer, tiny_config):
 )
 def test_the_prior_trains_where_the_attention_is_random(options, trained, families, tiny_config):
     config = tiny_config(**options)
-    run(config)
-    writer = load_trained(config.out)
+    run(TASK, config)
+    writer = load_trained(TASK, config)
     sites = "layers.1", "decoder.1.text"
     assert tuple(type(writer.guide.family(site)).__name__ for site in sites) == families
     before = dict(build(config, writer.vocabulary).model.named_parameters())
@@ -128,13 +132,13 @@ def test_long_texts_and_headlines_are_cut(tiny_config, tmp_path):
     pairs = first_headlines(data, load_vocabulary(config, tmp_path, data), config)
     assert {length for length, _ in pairs.lengths} == {5}
     assert max(length for _, length in pairs.lengths) == 3
-    assert math.isfinite(run(config)["test_rouge_1"])
+    assert math.isfinite(run(TASK, config)["test_rouge_1"])
 
 
 @pytest.mark.parametrize("stop", [1, 5])
 def test_ctrl_c_and_resume_give_the_same_run(stop, tiny_config, tmp_path, monkeypatch):
     options = {"normalizer": "hybrid", "guide": "weibull", "max_epochs": 3}
-    whole = run(tiny_config(**options, out=tmp_path / "whole"))
+    whole = run(TASK, tiny_config(**options, out=tmp_path / "whole"))
     config, step = tiny_config(**options), HeadlineTraining.training_step
 
     def interrupted(self, batch, batch_idx):
@@ -144,16 +148,16 @@ def test_ctrl_c_and_resume_give_the_same_run(stop, tiny_config, tmp_path, monkey
 
     monkeypatch.setattr(HeadlineTraining, "training_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(config)
+        run(TASK, config)
     assert read_metrics(config.out) is None
     monkeypatch.setattr(HeadlineTraining, "training_step", step)
-    resumed = run(replace(config, resume=True))
+    resumed = run(TASK, replace(config, resume=True))
     del whole["step_ms"], resumed["step_ms"]
     assert resumed == pytest.approx(whole, rel=1e-5)
-    monkeypatch.setattr(experiments.sequence.evaluation, "fit_batches", None)
-    assert run(replace(config, resume=True)).keys() == whole.keys() | {"step_ms"}
+    monkeypatch.setattr(experiments.headlines.train, "fit_batches", None)
+    assert run(TASK, replace(config, resume=True)).keys() == whole.keys() | {"step_ms"}
     with pytest.raises(UserError, match="another configuration"):
-        run(replace(config, resume=True, dropout=0.5))
+        run(TASK, replace(config, resume=True, dropout=0.5))
 
 
 # headlines
@@ -176,7 +180,7 @@ def test_neither_padding_nor_the_order_changes_headlines(size, random_writer, mo
     expected = write_headlines(trained, texts)
     assert len({one.text for one in expected}) > 2
     assert write_headlines(trained, texts[::-1]) == expected[::-1]
-    monkeypatch.setattr(experiments.sequence.evaluation, "BATCH", size)
+    monkeypatch.setattr(evaluation, "BATCH", size)
     assert write_headlines(trained, texts) == expected
 
 
@@ -205,14 +209,14 @@ def test_a_cut_headline(random_writer):
 )
 def test_bad_options(options, part, tiny_config):
     with pytest.raises(UserError, match=part):
-        run(tiny_config(**options))
+        run(TASK, tiny_config(**options))
 
 
 @pytest.mark.parametrize("split", FILES)
 def test_bad_data_is_found_before_anything_is_written(split, root, tiny_config):
     write_entries(root / FILES[split], [entries()[0], {"text": "a"}])
     with pytest.raises(UserError, match=f"{root / FILES[split]}: line 2 cannot be read"):
-        run(tiny_config())
+        run(TASK, tiny_config())
     assert not tiny_config().out.exists()
 
 

@@ -5,6 +5,8 @@ import json
 import math
 import signal
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -14,20 +16,20 @@ from experiments.datasets.text import masked_text
 from experiments.datasets.text.readers import toy
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.files import UserError
-from experiments.harness.cli import run_script
+from experiments.harness.cli import run_commands
+from experiments.harness.options import StudyOptions
 from experiments.harness.results import read_metrics
 from experiments.pretrain import model as text_model
+from experiments.pretrain.config import COMMANDS, FinetuneConfig, PretrainConfig
 from experiments.pretrain.evaluation import definitions, key_masses, token_scores
-from experiments.pretrain.finetune import FinetuneConfig
-from experiments.pretrain.finetune import run as finetune
-from experiments.pretrain.finetune import run_and_show as show_finetuned
-from experiments.pretrain.model import load_trained
-from experiments.pretrain.rows import score_rows
-from experiments.pretrain.table import PretrainTableConfig, _history
-from experiments.pretrain.table import run as run_table
-from experiments.pretrain.train import PretrainConfig, run
+from experiments.pretrain.finetune import SST2Task
+from experiments.pretrain.studies import STUDIES, table
+from experiments.pretrain.train import PretrainTask, figures
+from experiments.report.results import read_results
+from experiments.run import load_trained, run
 from tests.experiments.pretrain.tiny_reviews import write_reviews
 
+TASK = PretrainTask()
 TINY = {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2, "batch_size": 8, "max_epochs": 2, "num_samples": 2}
 
 
@@ -48,7 +50,7 @@ def tiny_config(tmp_path, **options):
 def pretrained(tmp_path):
     """A finished run."""
     config = tiny_config(tmp_path, normalizer="hybrid", guide="weibull", out=tmp_path / "pretrained")
-    run(config)
+    run(TASK, config)
     return config.out
 
 
@@ -64,14 +66,12 @@ def pretrained(tmp_path):
 )
 def test_pretraining(normalizer, guide, tmp_path):
     config = tiny_config(tmp_path, normalizer=normalizer, guide=guide)
-    metrics = run(config)
+    metrics = run(TASK, config)
     assert all(math.isfinite(value) for value in metrics.values())
     assert 1 < metrics["test_ppl"] < 1000
     assert metrics["updates"] == 2 * 3
     saved = json.loads((config.out / "metrics.json").read_text())
     assert saved["definitions"] == definitions(metrics)
-    figures = {path.name for path in (config.out / "figures").iterdir()}
-    assert figures == {"loss.png", "key_mass.png"} | ({"hybrid.png"} if normalizer == "hybrid" else set())
     with (config.out / "history.csv").open() as file:
         history = list(csv.DictReader(file))
     columns = [name for name in history[0] if name.startswith("hybrid_")]
@@ -80,15 +80,16 @@ def test_pretraining(normalizer, guide, tmp_path):
         assert float(history[metrics["best_epoch"]][name]) == pytest.approx(metrics[name])
         assert float(history[0][name]) != 0.5
     # the same numbers from the checkpoint
-    trained = load_trained(config.out)
+    trained = load_trained(TASK, config)
     assert token_scores(trained)["test_ppl"] == pytest.approx(metrics["test_ppl"], rel=1e-5)
+    assert list(figures({f"{normalizer}, {guide}": [config]})) == ["loss", "mass", "hybrid"][: 2 + bool(columns)]
 
 
 @pytest.mark.parametrize("normalizer", ["softmax", "doubly_normalized"])
 def test_key_masses(tmp_path, normalizer):
     config = tiny_config(tmp_path, normalizer=normalizer, max_epochs=1)
-    metrics = run(config)
-    trained = load_trained(config.out)
+    metrics = run(TASK, config)
+    trained = load_trained(TASK, config)
     masses = key_masses(trained)
     assert list(masses) == ["layers.0", "layers.1"]
     texts = masked_text.load_english("toy")["test"]
@@ -115,7 +116,7 @@ def test_initial_weights_depend_on_the_seed_alone(tmp_path):
 
 def test_ctrl_c_and_resume_give_the_same_run(tmp_path, monkeypatch):
     options = {"normalizer": "hybrid", "guide": "weibull", "max_epochs": 3}
-    whole = run(tiny_config(tmp_path, **options, out=tmp_path / "whole"))
+    whole = run(TASK, tiny_config(tmp_path, **options, out=tmp_path / "whole"))
     config, step = tiny_config(tmp_path, **options), text_model.MaskedTraining.training_step
 
     def interrupted(self, batch, batch_idx):
@@ -125,28 +126,31 @@ def test_ctrl_c_and_resume_give_the_same_run(tmp_path, monkeypatch):
 
     monkeypatch.setattr(text_model.MaskedTraining, "training_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(config)
+        run(TASK, config)
     assert read_metrics(config.out) is None
     monkeypatch.setattr(text_model.MaskedTraining, "training_step", step)
-    resumed = run(replace(config, resume=True))
+    resumed = run(TASK, replace(config, resume=True))
     del whole["step_ms"], resumed["step_ms"]
     assert resumed == pytest.approx(whole, rel=1e-5)
     monkeypatch.setattr(experiments.pretrain.train, "fit_batches", None)
-    assert run(replace(config, resume=True)).keys() == whole.keys() | {"step_ms"}
+    assert run(TASK, replace(config, resume=True)).keys() == whole.keys() | {"step_ms"}
     with pytest.raises(UserError, match="another configuration"):
-        run(replace(config, resume=True, dropout=0.5))
+        run(TASK, replace(config, resume=True, dropout=0.5))
+
+
+def command_line(*arguments: object) -> int:
+    return run_commands(COMMANDS, name="experiments.pretrain", arguments=[str(word) for word in arguments])
 
 
 def test_command_line(tmp_path, capsys):
     options = [f"--{name.replace('_', '-')}={value}" for name, value in (TINY | {"max_epochs": 1}).items()]
-    options += ["--no-progress", f"--out={tmp_path / 'run'}"]
-    main = {"name": "experiments.pretrain", "arguments": options}
-    assert run_script(PretrainConfig, experiments.pretrain.train.run_and_show, **main) == 0
+    arguments = ["train", *options, "--no-progress", f"--out={tmp_path / 'run'}", "--normalizer=hybrid"]
+    assert command_line(*arguments) == 0
     assert "test_ppl" in capsys.readouterr().out
-    assert run_script(PretrainConfig, experiments.pretrain.train.run_and_show, **main) == 1
+    assert {path.name for path in (tmp_path / "run" / "figures").iterdir()} == {"loss.png", "mass.png", "hybrid.png"}
+    assert command_line(*arguments) == 1
     assert "--resume" in capsys.readouterr().err
-    main["arguments"] = [*options, "--overwrite", "--normalizer=sparsemax"]
-    assert run_script(PretrainConfig, experiments.pretrain.train.run_and_show, **main) == 2
+    assert command_line(*arguments, "--overwrite", "--normalizer=sparsemax") == 2
     assert "normalizer" in capsys.readouterr().err
 
 
@@ -162,15 +166,15 @@ def test_command_line(tmp_path, capsys):
 )
 def test_bad_options(options, part, tmp_path):
     with pytest.raises(UserError, match=part):
-        run(tiny_config(tmp_path, **options))
+        run(TASK, tiny_config(tmp_path, **options))
 
 
 @pytest.mark.parametrize("content", ["epoch,loss\n0,x\n", "epoch,loss\n0,1,2\n"])
 def test_damaged_history(tmp_path, content):
-    path = tmp_path / "history.csv"
-    path.write_text(content)
-    with pytest.raises(UserError, match=f"^{path} cannot be read .*; remove {tmp_path} to train it again"):
-        _history(tmp_path)
+    config = PretrainConfig(out=tmp_path)
+    (tmp_path / "history.csv").write_text(content)
+    with pytest.raises(UserError, match=f"history.csv cannot be read .*; remove {tmp_path} to train it again"):
+        figures({"softmax, soft": [config]})
 
 
 # fine-tuning
@@ -179,29 +183,31 @@ def test_damaged_history(tmp_path, content):
 def finetune_config(tmp_path, start, **options):
     shared = {"data_root": write_reviews(tmp_path / "data"), "progress": False}
     sizes = {"batch_size": 8, "max_epochs": 2, "num_samples": 2}
-    return FinetuneConfig(**(shared | sizes | {"init_from": start, "out": tmp_path / "finetuned"} | options))
+    return FinetuneConfig(**(shared | sizes | {"run": start, "out": tmp_path / "finetuned"} | options))
 
 
 @pytest.mark.parametrize("options", [{}, {"pooling": "first", "kl_weight": 0.0}, {"scratch": True}])
 def test_finetuning(options, pretrained, tmp_path):
     config = finetune_config(tmp_path, pretrained, **options)
-    metrics = finetune(config)
+    metrics = run(SST2Task(), config)
     assert all(math.isfinite(value) for value in metrics.values())
     assert 0 <= metrics["test_accuracy_before"] <= 1
     assert 0 <= metrics["test_accuracy"] <= 1
     assert read_metrics(config.out) == pytest.approx(metrics)
-    assert finetune(replace(config, resume=True)) == pytest.approx(metrics)
+    assert run(SST2Task(), replace(config, resume=True)) == pytest.approx(metrics)
     assert "hybrid_layers.1_1" in (config.out / "history.csv").read_text()
 
 
 def test_finetuning_begins_with_the_pretrained_encoder(pretrained, tmp_path):
     changes = {}
-    expected = load_trained(pretrained).model.encoder.state_dict()
+    expected = load_trained(
+        TASK, PretrainConfig(**TINY, normalizer="hybrid", guide="weibull", out=pretrained)
+    ).model.encoder.state_dict()
     for scratch in (False, True):
         config = finetune_config(
             tmp_path, pretrained, scratch=scratch, learning_rate=1e-12, max_epochs=1, out=tmp_path / str(scratch)
         )
-        finetune(config)
+        run(SST2Task(), config)
         state = load_file(config.out / "checkpoints" / "best.safetensors")
         changes[scratch] = max(
             (state[f"objective.model.encoder.{name}"] - value).abs().max().item() for name, value in expected.items()
@@ -213,63 +219,69 @@ def test_finetuning_begins_with_the_pretrained_encoder(pretrained, tmp_path):
 def test_finetuning_from_the_command_line(pretrained, tmp_path, capsys):
     data = write_reviews(tmp_path / "data")
     options = [f"--data-root={data}", "--no-progress", "--max-epochs=1", f"--out={tmp_path / 'finetuned'}"]
-    for more, code in (([], 1), ([f"--init-from={pretrained}"], 0)):
-        assert (
-            run_script(FinetuneConfig, show_finetuned, name="experiments.finetune sst2", arguments=options + more)
-            == code
-        )
-    captured = capsys.readouterr()
-    assert captured.err.startswith("error: init_from is missing, expected --init-from RUN")
-    assert "test accuracy before fine-tuning" in captured.out
+    assert command_line("sst2", pretrained, *options) == 0
+    assert "test accuracy before fine-tuning" in capsys.readouterr().out
 
 
 def test_bad_start(pretrained, tmp_path):
-    with pytest.raises(UserError, match=r"no finished run \(config\.yaml is missing\)"):
-        finetune(finetune_config(tmp_path, tmp_path / "nowhere"))
-    (pretrained / "checkpoints" / "best.safetensors").unlink()
-    with pytest.raises(UserError, match=r"best\.safetensors is missing"):
-        finetune(finetune_config(tmp_path, pretrained))
+    with pytest.raises(UserError, match=r"config\.yaml is missing.*python -m experiments\.pretrain train"):
+        run(SST2Task(), finetune_config(tmp_path, tmp_path / "nowhere"))
+    for name in ("checkpoints/best.safetensors", "vocabulary.json"):
+        (pretrained / name).unlink()
+        with pytest.raises(UserError, match=f"{Path(name).name} is missing"):
+            run(SST2Task(), finetune_config(tmp_path, pretrained))
 
 
 # the table
 
 
-COMPARISONS = {
-    "softmax, soft": ("", ""),
-    "softmax, weibull": ("softmax, soft", "+10.00 [+10.00, +10.00]"),
-    "hybrid, soft": ("softmax, soft", "+20.00 [+20.00, +20.00]"),
-    "hybrid, weibull": ("softmax, weibull", "+20.00 [+20.00, +20.00]"),
-}
+def test_every_study_declares_options_and_rows_that_there_are() -> None:
+    for name, study in STUDIES.items():
+        assert study.name == name
+        for row in study.rows.values():
+            PretrainConfig(**{**study.options, **row})
+        assert {*study.against, *study.against.values()} <= study.rows.keys()
 
 
-@pytest.mark.parametrize("place", range(4), ids=COMPARISONS)
-def test_rows_are_compared_under_their_own_guide(place):
-    runs = {name: [{"test_ppl": 10.0 * number + seed} for seed in (1, 2)] for number, name in enumerate(COMPARISONS)}
-    row = score_rows(runs)[place]
-    assert (row["compared with"], row["perplexity: difference"]) == COMPARISONS[row["attention"]]
-
-
-def test_table(tmp_path, capsys):
-    config = PretrainTableConfig(
-        dataset="toy", normalizers=("softmax", "hybrid"), guides=("soft",), seeds=2, vocabulary=270, width=8,
-        max_epochs=1, finetune_epochs=1, num_samples=2, workers=1, progress=False, out=tmp_path / "out",
-        data_root=write_reviews(tmp_path / "data"), results=tmp_path / "RESULTS.md",
+def test_table(tmp_path: Path) -> None:
+    data, results = write_reviews(tmp_path / "data"), tmp_path / "results"
+    tiny = {name: TINY[name] for name in ("vocabulary", "width", "num_samples")}
+    changes: dict[str, Any] = tiny | {"dataset": "toy", "max_epochs": 1, "finetune_epochs": 1}
+    options = StudyOptions(
+        name="pretraining-english", rows=("softmax, soft", "hybrid, soft"), seeds=2, workers=1, progress=False,
+        changes=changes, out=tmp_path / "out", data_root=data, results=results,
     )  # fmt: skip
-    means = run_table(config)
-    printed, page = capsys.readouterr().out, (tmp_path / "RESULTS.md").read_text()
-    for row in ("softmax, soft", "hybrid, soft"):
-        assert means[f"{row}/test_ppl"] > 1
-        assert f"\n{row}  " in printed
-        assert f"| {row} |" in page
-    assert "perplexity: difference" in page
-    assert "| hybrid, soft | softmax, soft |" in page
-    assert "SST-2 %, not pretrained" in page
-    assert "python -m experiments.pretrain_table --dataset toy --" in page
-    pictures = [path.name for path in (tmp_path / "pictures").iterdir()]
+    means = table(options)
+    report, source = read_results(next(results.glob("*.json")))
+    assert source.command.startswith("python -m experiments.pretrain table pretraining-english --seeds 2 --rows")
+    first, second = report.parts[0].rows
+    assert (first["compared with"], second["compared with"]) == ("", "softmax, soft")
+    for column, metric, factor in (
+        ("perplexity", "test_ppl", 1), ("hidden pieces %", "test_accuracy", 100), ("SST-2 %", "sst2_accuracy", 100),
+    ):  # fmt: skip
+        expected = [factor * means[f"{row}, soft/{metric}"] for row in ("softmax", "hybrid")]
+        assert [first[column].mean, second[column].mean] == pytest.approx(expected)
+        assert second[f"{column}: difference"].mean == pytest.approx(expected[1] - expected[0])
+    assert second["SST-2 %, not pretrained"].mean == pytest.approx(100 * means["hybrid, soft/scratch_accuracy"])
+    # the fine-tunings are those of the command
+    start = tmp_path / "out" / "runs" / "hybrid-soft-1"
+    pretraining = read_metrics(start)
+    for name, scratch in (("sst2", False), ("scratch", True)):
+        config = FinetuneConfig(
+            run=start, scratch=scratch, seed=1, max_epochs=1, num_samples=2, data_root=data, progress=False,
+            out=tmp_path / name,
+        )  # fmt: skip
+        assert run(SST2Task(), config)["test_accuracy"] == pytest.approx(pretraining[f"{name}_accuracy"])
+    assert [row["attention"] for part in report.parts if part.title == "Hybrid attention" for row in part.rows] == [
+        "hybrid, soft"
+    ]
+    pictures = [part.picture for part in report.parts if part.picture is not None]
     assert len(pictures) == 4
-    assert all(f"(pictures/{name})" in page for name in pictures)
-    assert read_metrics(tmp_path / "out") == pytest.approx(means)
-    # more rows later; what is there is read
-    fewer = replace(config, resume=True, normalizers=("softmax",))
-    assert run_table(fewer)["softmax, soft/test_ppl"] == means["softmax, soft/test_ppl"]
-    assert "hybrid" not in (tmp_path / "RESULTS.md").read_text()
+    assert all(picture.is_file() for picture in pictures)
+    assert table(replace(options, resume=True)) == pytest.approx(means)
+
+
+def test_missing_reviews_are_found_before_the_pretraining(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="SST-2"):
+        run(TASK, tiny_config(tmp_path, finetune_epochs=1, data_root=tmp_path))
+    assert not (tmp_path / "run").exists()

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -17,17 +19,17 @@ from experiments.harness.folder import exclusive, open_run
 from experiments.harness.results import write_environment, write_metrics
 from experiments.mode_collapse.clusters import ATTENTIONS, centre_distances, clusters, next_distance, trajectory
 from experiments.mode_collapse.config import ModeCollapseConfig
-from experiments.mode_collapse.figures import RATIOS, distance_curves, one_update, trajectory_panels
 from experiments.report.columns import Row
-from experiments.report.figures import save
+from experiments.report.figures import panels, save
 from experiments.report.report import Part, Report
 from experiments.report.results import RESULTS, source_of, write_results
 from experiments.report.statistics import Estimate, summarize
 
-__all__ = ["ModeCollapseConfig", "run"]
+__all__ = ["run"]
 
 CASES = {"225 + 225": (225, 225), "500 + 50": (500, 50)}
 DIMS = (1, 2)
+FIRST, SECOND = "#d1495b", "#1b6ca8"  # colors of the clusters
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
     write_metrics(folder, metrics, definitions)
     write_environment(folder, torch.device("cpu"))
     table = Part(text=_text(config, metrics), rows=[_row(setting, name) for setting in settings for name in ATTENTIONS])
-    parts = [table, *_pictures(settings, folder / "figures", results / "pictures" / "mode_collapse.png")]
+    parts = [table, *_pictures(settings, folder / "figures", results)]
     report = Report("Mode collapse: two clusters under repeated attention", "mode-collapse", parts)
     source = source_of([folder], command_line("experiments.mode_collapse", config))
     report.write(folder, source)
@@ -128,32 +130,54 @@ def _text(config: ModeCollapseConfig, metrics: Mapping[str, float]) -> str:
     )
 
 
-def _pictures(settings: list[_Setting], folder: Path, shown: Path) -> list[Part]:
-    """All pictures, in a folder; that of the last setting is shown on the page too, from a file beside it."""
-    distances = {setting.name: {name: setting.distances(name) for name in ATTENTIONS} for setting in settings}
-    path = save(distance_curves(distances), folder / "distances.png")
-    parts = [Part("Distance of the centres", picture=path, published=False)]
+def _pictures(settings: list[_Setting], folder: Path, results: Path) -> list[Part]:
+    """Points of every setting, step by step; those of the last one are published."""
+    parts = []
     for setting in settings:
-        path = save(_panels(setting), folder / f"points-{setting.dim}d-{setting.case.replace(' + ', '-')}.png")
-        parts.append(Part(f"Points: {setting.name}", picture=path, published=False))
-    caption = f"points of {settings[-1].case} in two dimensions, step by step"
-    parts[-1] = Part(picture=save(_panels(settings[-1]), shown), caption=caption)
-    path = save(one_update(_one_update()), folder / "one_update.png")
-    return [*parts, Part("One update of clusters without extent", picture=path, published=False)]
+        points = {name: seeds[0] for name, seeds in setting.trajectories.items()}
+        figure = _panels(points, setting.first, title=f"{setting.name} (Weibull: one draw)")
+        path = folder / f"points-{setting.dim}d-{setting.case.replace(' + ', '-')}.png"
+        if last := setting is settings[-1]:
+            path = results / "pictures" / "mode_collapse.png"
+        parts.append(Part(picture=save(figure, path), caption=f"Points: {setting.name}", published=last))
+    return parts
 
 
-def _panels(setting: _Setting) -> Figure:
-    points = {name: seeds[0] for name, seeds in setting.trajectories.items()}
-    return trajectory_panels(points, setting.first, title=f"{setting.name} (Weibull: one draw)")
+def _panels(trajectories: Mapping[str, Tensor], first: int, *, title: str) -> Figure:
+    """Points ``[steps + 1, points, dim]`` step by step, one row an attention; the first of them are one cluster.
+
+    Points in one dimension are spread out upwards.
+    """
+    steps, total, dim = next(iter(trajectories.values())).shape
+    inches = (2.2 * steps, 0.8 + (1.0 if dim == 1 else 1.12) * len(trajectories))
+    figure, axes = panels(len(trajectories), steps, size=inches, sharex=True, sharey=True)
+    for row, (name, points) in zip(axes, trajectories.items(), strict=True):
+        for step, (axis, at) in enumerate(zip(row, points, strict=True)):
+            _scatter(axis, at, first)
+            distance = centre_distances(at, first).item()
+            axis.annotate(f"{distance:.2f}", (0.5, 0.97), xycoords="axes fraction", fontsize=8, ha="center", va="top")
+            if axis in axes[0]:
+                axis.set_title("start" if step == 0 else f"step {step}", fontsize=10)
+        row[0].set_ylabel(name.replace(", ", ",\n").replace("doubly ", "doubly\n"), fontsize=10)
+    for colour, size in ((FIRST, first), (SECOND, total - first)):
+        axes[0, 0].plot([], [], "o", color=colour, markersize=5, label=f"{size} points")
+    axes[0, 0].plot([], [], "x", color="0.3", markersize=8, label="centre (distance of both: the number)")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    figure.suptitle(title, fontsize=11)
+    return figure
 
 
-def _one_update() -> dict[str, list[tuple[float, float]]]:
-    """Measured distances before and after one update of clusters without extent, for some ratios of their sizes."""
-    found: dict[str, list[tuple[float, float]]] = {"softmax": [], "doubly normalised": []}
-    for name, points in found.items():
-        for ratio in RATIOS:
-            for distance in (1.0, 2.0, 3.0, 4.0):
-                sizes = (100, round(100 * ratio))
-                after = trajectory(clusters(sizes, distance, dim=1, deviation=0.0), ATTENTIONS[name], steps=1)[-1]
-                points.append((distance, centre_distances(after, sizes[0]).item()))
-    return found
+def _scatter(axis: Axes, points: Tensor, first: int) -> None:
+    for colour, part in ((FIRST, points[:first]), (SECOND, points[first:])):
+        x = part[:, 0].numpy()
+        # in one dimension the height only keeps the points apart
+        y = part[:, 1].numpy() if part.size(1) == 2 else np.linspace(-0.6, 0.6, len(x))
+        axis.scatter(x, y, s=6, color=colour, alpha=0.35, linewidths=0)
+        axis.plot(x.mean(), y.mean(), "x", color="white", markersize=9, markeredgewidth=3.2, zorder=3)
+        axis.plot(x.mean(), y.mean(), "x", color=colour, markersize=8, markeredgewidth=1.8, zorder=3)
+    if points.size(1) == 1:
+        axis.set(ylim=(-1, 1.4), yticks=[])
+    else:
+        axis.set_aspect("equal")
+        axis.margins(y=0.15)
+    axis.tick_params(labelsize=8)

@@ -8,9 +8,11 @@ import torch
 
 from experiments.harness.cli import run_script
 from experiments.harness.results import read_metrics
-from experiments.mode_collapse import train as mode_collapse
+from experiments.mode_collapse import report as mode_collapse
 from experiments.mode_collapse.clusters import ATTENTIONS, centre_distances, clusters, next_distance, trajectory
-from experiments.mode_collapse.train import ModeCollapseConfig, run
+from experiments.mode_collapse.config import ModeCollapseConfig
+from experiments.mode_collapse.report import run
+from experiments.report.results import read_results
 
 SOFTMAX, DOUBLY = ATTENTIONS["softmax"], ATTENTIONS["doubly normalised"]
 
@@ -54,20 +56,20 @@ def test_sampled_weights_spread_around_the_deterministic_ones():
 
 def test_script(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mode_collapse, "CASES", {"6 + 6": (6, 6), "10 + 2": (10, 2)})
-    config = ModeCollapseConfig(out=tmp_path / "run", results=tmp_path / "RESULTS.md", seeds=2, steps=2)
+    config = ModeCollapseConfig(out=tmp_path / "run", results=tmp_path / "results", seeds=2, steps=2)
     metrics = run(config)
     assert read_metrics(tmp_path / "run") == pytest.approx(metrics)
     assert metrics["1d/10 + 2/softmax/step2"] < metrics["1d/10 + 2/doubly normalised/step2"]
     assert metrics["2d/6 + 6/softmax, Weibull/step1/spread"] > 0
     assert metrics["closed_form_error"] < 1e-10
-    figures = {path.name for path in (tmp_path / "run" / "figures").iterdir()}
-    assert figures == {
-        *(f"points-{dim}d-{case}.png" for dim in (1, 2) for case in ("6-6", "10-2")), "distances.png", "one_update.png",
-    }  # fmt: skip
-    assert (tmp_path / "run" / "report.html").read_text().count("data:image/png;base64,") == 6
-    assert "| 1-D, 10 + 2 | softmax | 3.000 |" in (tmp_path / "RESULTS.md").read_text()
-    assert (tmp_path / "pictures" / "mode_collapse.png").is_file()
-    capsys.readouterr()
-    options = [f"--out={tmp_path / 'run'}", f"--results={tmp_path / 'RESULTS.md'}", "--seeds=2", "--steps=2"]
+    report, source = read_results(tmp_path / "results" / "mode-collapse.json")
+    assert source.command == "python -m experiments.mode_collapse --steps 2 --seeds 2"
+    table, picture = report.parts
+    row = next(row for row in table.rows if row["clusters"] == "1-D, 10 + 2" and row["attention"] == "softmax")
+    assert (row["start"].mean, row["step 2"].mean) == pytest.approx((3.0, metrics["1d/10 + 2/softmax/step2"]))
+    assert picture.picture.is_file()
+    assert len(list((tmp_path / "run" / "figures").iterdir())) == 3
+    assert (tmp_path / "run" / "report.html").read_text().count("data:image/png;base64,") == 4
+    options = [f"--out={tmp_path / 'run'}", f"--results={tmp_path / 'results'}", "--seeds=2", "--steps=2"]
     assert run_script(ModeCollapseConfig, run, name="experiments.mode_collapse", arguments=options) == 1
     assert "--resume" in capsys.readouterr().err

@@ -1,0 +1,109 @@
+"""Normalisers of the encoder's attention, deterministic and Bayesian, by the headlines that are written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from experiments.files import UserError
+from experiments.harness.options import StudyOptions
+from experiments.headlines.data import load_texts
+from experiments.headlines.evaluation import lead_baseline, rouge
+from experiments.headlines.train import HeadlineTask, summaries
+from experiments.report.columns import Column, Row
+from experiments.report.report import Part
+from experiments.report.statistics import Estimate, paired_difference
+from experiments.study import Block, Finished, Study, run_study
+from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
+
+__all__ = ["STUDIES", "table"]
+
+SCORES = (
+    Column("ROUGE-1", "test_rouge_1", 2, better="higher"),
+    Column("ROUGE-2", "test_rouge_2", 2, better="higher"),
+    Column("ROUGE-L", "test_rouge_l", 2, better="higher"),
+)
+
+
+def first_words(finished: Finished) -> Sequence[Part]:
+    """How far every row is beyond a headline of the first words of each text.
+
+    Raises:
+        UserError: The headlines of a run are missing, or not as many as there are texts.
+    """
+    config = next(iter(finished.configs.values()))
+    test = load_texts(config)["test"]
+    baseline, words = lead_baseline(test, config.lead_words), f"the first {config.lead_words} words"
+    names = {column.metric.removeprefix("test_"): column.name for column in SCORES}
+    rows: list[Row] = [{"headlines of": words}]
+    for name, values in baseline.items():
+        interval = paired_difference(values, [0.0] * len(values))
+        rows[0][names[name]] = Estimate(interval.mean, low=interval.low, high=interval.high)
+    for row in finished.rows:
+        seeds = []
+        for seed in finished.seeds:
+            folder = Path(finished.configs[row, "", seed].out)
+            headlines = summaries(folder)
+            if len(headlines) != len(test):
+                raise UserError(
+                    f"{folder} has headlines of {len(headlines)} texts, expected {len(test)}; remove it to train again"
+                )
+            seeds.append(rouge(headlines, test.headlines))
+        means = {name: [fmean(text) for text in zip(*(one[name] for one in seeds), strict=True)] for name in baseline}
+        differences = {names[name]: paired_difference(means[name], baseline[name]) for name in baseline}
+        rows.append({"headlines of": f"{row}, minus {words}"} | differences)
+    text = (
+        f"On {len(test)} test texts, each text's score being its mean over seeds; the 95 % intervals are over texts "
+        f"and not corrected for their number."
+    )
+    return [Part("Beyond the first words", text, rows)]
+
+
+HEADLINES = Study(
+    name="headlines",
+    title="Headlines with normalisers of attention",
+    about="text: headlines",
+    text=(
+        "Transformer of {config.layers} + {config.layers} layers of {config.heads} heads, width {config.width}, at "
+        "most {config.vocabulary} word pieces, and no copying of words; {config.max_epochs} epochs, in the first "
+        "{config.lead_epochs} of which the decoder learns to say the first {config.lead_words} words of a text. The "
+        "decoder has {config.decoder} attention, normalised by softmax. Weibull: concentration "
+        "{config.concentration:g}, {config.prior} prior, KL weight {config.kl_weight:g}; hybrid begins with a share of "
+        "{config.hybrid_share:g}. Beam search with {config.beam} hypotheses, attention at its mean; perplexity of "
+        "weibull over {config.num_samples} posterior samples. ROUGE is the F-measure of torchmetrics. The paper's "
+        "numbers, ROUGE-1, 2 and L of its table 3, are of 3.8 million training texts and 12 layers of width 768, and "
+        "stand here for the order of the rows alone."
+    ),
+    task=HeadlineTask(),
+    options={"precision": "bf16-mixed"},
+    rows=NORMALIZERS,
+    row="attention",
+    against=UNDER_ITS_GUIDE,
+    columns=(*SCORES, Column("perplexity", "test_ppl", 2, better="lower")),
+    more=(Column("words", "test_words", 1), Column("ms/step", "step_ms", 0)),
+    paper={
+        "softmax, soft": "38.02 / 18.93 / 35.25",
+        "doubly_normalized, soft": "38.19 / 19.09 / 35.52",
+        "hybrid, soft": "38.27 / 19.30 / 35.56",
+    },
+    blocks=(
+        Block(
+            "Hybrid attention",
+            "Share of doubly normalised attention that it ends with, of the encoder's heads.",
+            [
+                Column(f"layer {layer}, head {head}", f"hybrid_layers.{layer}_{head}")
+                for layer in range(2)
+                for head in range(4)
+            ],
+            terminal=True,
+        ),
+    ),
+    parts=first_words,
+)
+STUDIES = {study.name: study for study in (HEADLINES,)}
+
+
+def table(options: StudyOptions) -> dict[str, float]:
+    """Train the rows of a study and publish its tables."""
+    return run_study(STUDIES, options)

@@ -1,0 +1,79 @@
+"""Normalisers of attention, deterministic and Bayesian: pretraining, then fine-tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments.harness.options import StudyOptions
+from experiments.pretrain.train import PretrainTask, figures
+from experiments.report.columns import Column
+from experiments.report.figures import save
+from experiments.report.report import Part
+from experiments.study import Block, Finished, Study, run_study
+from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
+
+__all__ = ["STUDIES", "table"]
+
+
+def pictures(finished: Finished) -> Sequence[Part]:
+    """Curves of all runs, and the attention of those of the first seed."""
+    runs = {row: [finished.configs[row, "", seed] for seed in finished.seeds] for row in finished.rows}
+    return [
+        Part(picture=save(figure, finished.pictures / f"{finished.name}_{name}.png"), caption=caption)
+        for name, (figure, caption) in figures(runs).items()
+    ]
+
+
+PRETRAINING = Study(
+    name="pretraining-english",
+    title="Pretraining with normalisers of attention: english",
+    about="text: masked language model",
+    text=(
+        "Masked language model: {config.layers} layers of {config.heads} heads, width {config.width}, "
+        "{config.masked:.0%} of the word pieces hidden, at most {config.sentences} sentences, {config.max_epochs} "
+        "epochs. Perplexity and accuracy are those of hidden pieces of the test sentences. Weibull: concentration "
+        "{config.concentration:g}, {config.prior} prior, KL weight {config.kl_weight:g}, test scores over "
+        "{config.num_samples} posterior samples. SST-2: fine-tuned on at most 10000 sentences and phrases for "
+        "{config.finetune_epochs} epochs; GLUE hides the labels of its test part, so half of its development part "
+        "validates and the other half (436 sentences, where one standard error of an accuracy of 80 % is 1.9 points) "
+        "tests: these are no GLUE scores. Not pretrained: the same from fresh weights. A key's mass is the sum of the "
+        "weights that all queries give to it, at the mean of the attention; it is explained away below "
+        "{config.epsilon:g}. Losses still fall after {config.max_epochs} epochs, so these are speeds of learning as "
+        "much as qualities. What a step costs is in the benchmark of normalisers, measured side by side."
+    ),
+    task=PretrainTask(),
+    options={"dataset": "english", "sentences": 20_000, "max_epochs": 6, "finetune_epochs": 3},
+    rows=NORMALIZERS,
+    row="attention",
+    against=UNDER_ITS_GUIDE,
+    columns=(
+        Column("perplexity", "test_ppl", 2, better="lower"),
+        Column("hidden pieces %", "test_accuracy", 2, 100, better="higher"),
+        Column("SST-2 %", "sst2_accuracy", 2, 100, better="higher"),
+    ),
+    more=(
+        Column("SST-2 %, not pretrained", "scratch_accuracy", 2, 100),
+        Column("explained away %", "explained_away", 3, 100),
+        Column("mass, 1st percentile", "key_mass_1_percent"),
+    ),
+    blocks=(
+        Block(
+            "Hybrid attention",
+            "Share of doubly normalised attention that it ends with.",
+            [
+                Column(f"layer {layer}, head {head}", f"hybrid_layers.{layer}_{head}")
+                for layer in range(2)
+                for head in range(4)
+            ],
+            terminal=True,
+        ),
+    ),
+    picture="intervals",
+    parts=pictures,
+)
+STUDIES = {study.name: study for study in (PRETRAINING,)}
+
+
+def table(options: StudyOptions) -> dict[str, float]:
+    """Train the rows of a study and publish its tables."""
+    return run_study(STUDIES, options)
