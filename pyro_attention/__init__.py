@@ -4,6 +4,7 @@ from pyro_attention._guide_runs import GuideRun, PriorWarning
 from pyro_attention.attention import LatentAttention
 from pyro_attention.blocked.value import BlockedValue
 from pyro_attention.check import ModelReport, SiteReport, check_model
+from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.alignment import (
     AlignmentPrior,
     AlignmentWeights,
@@ -31,7 +32,7 @@ from pyro_attention.guide import AttentionGuide
 from pyro_attention.layers.graph import GraphAttention
 from pyro_attention.layers.multihead import MultiheadAttention
 from pyro_attention.layers.scores import Additive, Bilinear, GraphAdditive, GraphAdditiveV2, ScaledDotProduct
-from pyro_attention.layout import Dense, EdgeList, Layout
+from pyro_attention.layout import Dense, Layout
 from pyro_attention.likelihoods import TokenLikelihood
 from pyro_attention.normalizers import NORMALIZERS, DoublyNormalized, Hybrid, Normalizer, Sinkhorn, Softmax
 from pyro_attention.objectives.elbo import AttentionELBO, KLWarning

@@ -12,7 +12,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._causal import looks_causal
 from pyro_attention._checks import as_float
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.registry import Registry
@@ -53,13 +52,9 @@ class Normalizer(nn.Module):
         what = f"site '{site}': {type(self).__name__} normalises over queries"
         if layout.event_dim == 2:
             raise ValueError(f"{what}, but with event_dim=2 these lie in a plate; use Dense(event_dim=3), or Softmax()")
-        causal = layout.causal
-        if causal is None:
-            causal = layout.mask is not None and looks_causal(layout.mask)
-        if causal:
+        if layout.causal:
             raise ValueError(
-                f"{what}, the later ones too, and would leak the future through a causal mask; use Softmax(), or, "
-                f"where queries are no steps in time, LatentAttention with layout=Dense(mask, causal=False)"
+                f"{what}, the later ones too, and would leak the future to the earlier ones; use Softmax()"
             )
 
 
@@ -94,8 +89,8 @@ class DoublyNormalized(Normalizer):
     weights, whatever the keys are, and under a contextual LogNormal prior all keys are alike. Under a contextual Gamma
     prior they differ a little, by their spread.
 
-    Causal attention is refused: where ``Dense(causal=True)`` says so, or where it says nothing and the mask looks like
-    it (never because of padding alone). Edge lists are not checked: a graph of steps in time needs :class:`Softmax`.
+    Where a query may not know of later ones this would leak them: attention that says so, ``Dense(causal=True)`` or
+    ``is_causal=True`` of a layer, is refused. A mask alone does not say it, nor does a graph of steps in time.
 
     Example:
         >>> DoublyNormalized()(torch.tensor([[[3.0, 0.0], [3.0, 0.0]]]), Dense()).tolist()  # both prefer key 0

@@ -51,7 +51,7 @@ ALIGNMENT = CategoricalAlignment(torch.zeros(2, 1, 3))
         (KeyNetwork(3), "KeyNetwork(3, heads=1, hidden_dim=10)"),
         (LogNormal(0.5, learnable=True), "LogNormal(scale=0.5, learnable=True)"),
         (GraphAdditive(3, 4), "GraphAdditive(heads=3, dim=4, negative_slope=0.2)"),
-        (Dense(torch.ones(4, dtype=torch.bool)), "Dense(mask: (4,), event_dim=3, causal=None)"),
+        (Dense(torch.ones(4, dtype=torch.bool)), "Dense(mask: (4,), event_dim=3, causal=False)"),
         (GRAPH, "EdgeList(edges=4, sources=2, targets=2, has_self_loops=True, mask: None)"),
     ],
     ids=lambda value: type(value).__name__,

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.gamma import ContextualGammaPrior
 from pyro_attention.families.prior import Prior
 from pyro_attention.layers.pyg import (
@@ -20,7 +21,6 @@ from pyro_attention.layers.pyg import (
     self_loop_features,
 )
 from pyro_attention.layers.scores import GraphAdditive, GraphAdditiveV2
-from pyro_attention.layout import EdgeList
 from pyro_attention.normalizers import Normalizer
 from pyro_attention.ops.dropout import Dropout
 from pyro_attention.ops.linear import apply_linear

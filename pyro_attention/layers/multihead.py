@@ -230,7 +230,7 @@ class MultiheadAttention(AttentionLayer, TorchLayer):
 
         Raises:
             ValueError: Shapes do not fit; a mask has NaN; the implementation is "blocked" and something asked for is
-                not, or "auto" and so for more than 2**31 weights; or a normalizer over queries meets a causal mask, or
+                not, or "auto" and so for more than 2**31 weights; or a normalizer over queries meets ``is_causal``, or
                 padded keys without a ``query_padding_mask``.
             TypeError: An input is no floating-point tensor, or a mask is neither boolean nor floating point.
         """
@@ -278,7 +278,7 @@ class MultiheadAttention(AttentionLayer, TorchLayer):
             scores: Tensor = self.score(q, k)
             if mask.bias is not None:
                 scores = scores + mask.bias.to(scores.dtype)
-            output = self.attention(scores, v, keys=k, layout=Dense(mask.allowed, causal=is_causal or None))
+            output = self.attention(scores, v, keys=k, layout=Dense(mask.allowed, causal=is_causal))
         context = self.out_proj(output.context.transpose(-3, -2).flatten(-2))
         return replace(output, context=context, weights=output.weights if need_weights else None)
 
