@@ -2,7 +2,6 @@
 
 from pyro_attention._guide_runs import GuideRun, PriorWarning
 from pyro_attention.attention import LatentAttention
-from pyro_attention.blocked.value import BlockedValue
 from pyro_attention.check import ModelReport, SiteReport, check_model
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.alignment import (
@@ -24,7 +23,6 @@ from pyro_attention.families.key_network import KeyNetwork
 from pyro_attention.families.log_weights import LogWeights
 from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior, LogNormal, LogNormalWeights
 from pyro_attention.families.prior import PRIORS, Prior
-from pyro_attention.families.proposal import Proposal
 from pyro_attention.families.soft import Soft
 from pyro_attention.families.sparse import SparseAlignment, SparseAlignmentPrior, SparseCategorical
 from pyro_attention.families.weibull import Weibull, WeibullWeights
@@ -60,7 +58,6 @@ __all__ = [
     "AttentionGuide",
     "AttentionOutput",
     "Bilinear",
-    "BlockedValue",
     "Categorical",
     "CategoricalAlignment",
     "ContextualGammaPrior",
@@ -103,7 +100,6 @@ __all__ = [
     "Prediction",
     "Prior",
     "PriorWarning",
-    "Proposal",
     "ScaledDotProduct",
     "ScoreFunctionELBO",
     "Sinkhorn",

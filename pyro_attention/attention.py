@@ -12,9 +12,8 @@ from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor, nn
 
 from pyro_attention._checks import PlateCheck, as_float, check_kind, check_per_key, check_scores
-from pyro_attention.families.distribution import AttentionDistribution
+from pyro_attention.families.distribution import AttentionDistribution, enter
 from pyro_attention.families.prior import Prior
-from pyro_attention.families.proposal import Proposal
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.dropout import Dropout
@@ -147,13 +146,13 @@ class LatentAttention(nn.Module):
         Raises:
             TypeError: The prior network returns another distribution.
         """
-        normalize = self.normalize_scores and self.prior.normalizes
-        proposal = Proposal(scores, layout, self.normalizer, normalize)
-        prior = self.prior(proposal.scores, keys, layout)
+        normalizes = self.normalize_scores and self.prior.normalizes
+        scores = enter(scores, layout, self.normalizer if normalizes else None)
+        prior = self.prior(scores, keys, layout)
         if not isinstance(prior, AttentionDistribution):
             seen = f"the prior network {type(self.prior).__name__} returned a {type(prior).__name__}"
             raise TypeError(f"site '{self.name}': {seen}, expected an AttentionDistribution such as GammaWeights")
-        return prior.with_proposal(proposal)
+        return prior.proposing(scores, self.normalizer, normalizes=normalizes)
 
     def sample(self, prior: AttentionDistribution) -> Tensor:
         """Value of the site, whose prior :meth:`propose` gives; that of ordinary attention where Pyro does not run it.
@@ -162,7 +161,7 @@ class LatentAttention(nn.Module):
             ValueError: A batch dimension has no plate where Pyro runs the model.
         """
         if not pyro_runs_the_model():
-            return prior.deterministic_value
+            return prior.soft_value
         with PlateCheck():
             value: Tensor = pyro.sample(self.name, prior)  # type: ignore[arg-type]
         return value

@@ -105,7 +105,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             raise TypeError(f"rest is {rest!r}, expected a guide, or a class of guides such as AutoNormal")
         if rest is not None and isinstance(getattr(rest, "func", rest), type):
             # an autoguide would keep the output of its first call, with the graph behind it
-            rest = rest(poutine.block(_Undrawn()(_without_output(model)), self._hidden_from_rest))
+            rest = rest(poutine.block(_Soft()(_without_output(model)), self._hidden_from_rest))
         self.rest: Callable[..., Any] | None = rest
 
     @pyro_method
@@ -144,7 +144,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         family = self.family(name)
         family.check_fits(prior, site=name)
         args, kwargs = self.args_kwargs
-        return prior.posterior(family, *args, **kwargs)
+        return family.posterior(prior, *args, **kwargs)
 
     def get_traces(self) -> tuple[Any, Any]:
         """Traces of the model and of the guide after a call; sites that are summed out are in the model's alone."""
@@ -306,13 +306,12 @@ def _check_handlers_around() -> None:
             )
 
 
-class _Undrawn(Messenger):
-    """Gives blocked attention, whose prior cannot be drawn from, its deterministic weights; stands inside the model."""
+class _Soft(Messenger):
+    """Gives attention its deterministic weights, while a guide of the other sites looks at them; inside the model."""
 
     def _pyro_sample(self, msg: Any) -> None:
-        prior = msg["fn"]
-        if msg["value"] is None and isinstance(prior, AttentionDistribution) and prior.held_scores is None:
-            msg["value"] = prior.deterministic_value
+        if msg["value"] is None and isinstance(msg["fn"], AttentionDistribution):
+            msg["value"] = msg["fn"].soft_value
 
 
 def _without_output(model: Callable[..., Any], keep: Callable[[Any], Any] = lambda _: None) -> Callable[..., None]:

@@ -166,7 +166,7 @@ def test_replay_repeats_a_run(around, model, data):
     with poutine.replay(trace=trace):
         guide(data.x, data.y)
     prior, posterior = (side.nodes["layers.0"]["fn"] for side in guide.get_traces())
-    assert posterior.log_expected_weight.equal(prior.proposal.scores)
+    assert posterior.log_expected_weight.equal(prior.scores)
 
 
 @pytest.mark.parametrize("around", [0, 1], ids=["rest", "no rest"])

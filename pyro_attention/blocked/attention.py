@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -10,12 +12,23 @@ from pyro_attention.attention import LatentAttention
 from pyro_attention.blocked.distributions import BlockedPrior
 from pyro_attention.blocked.pairs import Pairs
 from pyro_attention.blocked.value import BlockedValue
-from pyro_attention.families.log_weights import LogWeights
+from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior
+from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior
+from pyro_attention.families.prior import Prior
 from pyro_attention.normalizers import Softmax
 from pyro_attention.ops.transforms import in_transform
 from pyro_attention.output import AttentionOutput
 
-__all__ = ["attend_blocked", "blocked_obstacle"]
+__all__ = ["READS", "attend_blocked", "blocked_obstacle"]
+
+# What the parameters of a prior depend on, as scores are never held; add a prior of your own. Subclasses are not meant:
+# they may read more.
+READS: dict[type[Prior], Literal["nothing", "keys"]] = {
+    FixedGammaPrior: "nothing",
+    FixedLogNormalPrior: "nothing",
+    ContextualGammaPrior: "keys",
+    ContextualLogNormalPrior: "keys",
+}
 
 
 def attend_blocked(
@@ -66,7 +79,7 @@ def attend_blocked(
     check_pairs(queries, keys, values, key_mask, query_mask, site=site)
     pairs = Pairs(queries, keys, key_mask, query_mask, causal, attention.normalize_scores and prior.normalizes)
     with torch.autocast(queries.device.type, enabled=False):
-        blocked = BlockedPrior(prior, pairs, per_query=causal and prior.reads != "nothing", site=site)
+        blocked = BlockedPrior(prior, pairs, per_query=causal and READS[type(prior)] != "nothing", site=site)
         value = attention.sample(blocked)
         if isinstance(value, BlockedValue):
             return AttentionOutput(context=value.attend(values), weights=None)
@@ -89,7 +102,7 @@ def blocked_obstacle(attention: LatentAttention, *, training: bool | None = None
     prior, p = attention.prior, attention.dropout.p
     if type(attention.normalizer) is not Softmax:
         return f"the normalizer {type(attention.normalizer).__name__}, only Softmax"
-    if prior.kind != LogWeights.kind or prior.reads == "scores":  # there are no scores to read
+    if type(prior) not in READS:
         return f"the prior {type(prior).__name__}, only Gamma and LogNormal priors that do not read the scores"
     if (attention.dropout.training if training is None else training) and p > 0:
         return f"dropout of the weights (here {p} in training mode)"

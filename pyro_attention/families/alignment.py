@@ -13,9 +13,8 @@ from torch.distributions import constraints, register_kl
 
 from pyro_attention._checks import as_float
 from pyro_attention.families.base import FAMILIES, Family
-from pyro_attention.families.distribution import AttentionDistribution, expand_shared
+from pyro_attention.families.distribution import AttentionDistribution, enter, expand_shared
 from pyro_attention.families.prior import PRIORS, Prior
-from pyro_attention.families.proposal import Proposal
 from pyro_attention.layout import Dense, Layout
 
 __all__ = [
@@ -65,7 +64,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         if not scores.size(-1):
             raise ValueError(f"scores have shape {tuple(scores.shape)}, expected at least one key to be attended to")
         scores = as_float(scores)
-        self.layout, self._proposal = layout, Proposal(scores, layout, normalize=False)
+        self.layout, self._scores = layout, enter(scores, layout, None)
         mask = None if layout.mask is None else layout.mask.expand(scores.shape).squeeze(-2)
         super().__init__(logits=self._log_probabilities(scores.squeeze(-2), mask), validate_args=validate_args)
 
@@ -79,7 +78,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
     def expand(self, batch_shape: Any, _instance: Any = None) -> CategoricalAlignment:
         new = type(self).__new__(type(self)) if _instance is None else _instance
         new = super().expand(batch_shape, _instance=new)
-        new.layout, new._proposal = self.layout, self._proposal
+        new.layout, new._scores = self.layout, self._scores
         return new  # type: ignore[no-any-return]
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -165,7 +164,7 @@ class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
     support = _WeightRows()
 
     def __init__(self, alignment: CategoricalAlignment) -> None:
-        self.alignment, self.layout, self._proposal = alignment, alignment.layout, alignment._proposal
+        self.alignment, self.layout, self._scores = alignment, alignment.layout, alignment._scores
         shape = alignment.full_shape
         super().__init__(shape[:-2], shape[-2:], validate_args=alignment._validate_args)
 
@@ -231,7 +230,7 @@ class ExpectedAlignment(Family):
     def prior(self, prior: CategoricalAlignment) -> AlignmentWeights:
         return AlignmentWeights(prior)
 
-    def posterior(self, prior: CategoricalAlignment) -> Distribution:
+    def posterior(self, prior: CategoricalAlignment, *_: Any, **__: Any) -> Distribution:
         return Delta(prior.mean_value, event_dim=2)
 
 
@@ -251,7 +250,7 @@ class Marginal(Family):
     kind = CategoricalAlignment.kind
     infer: ClassVar[dict[str, Any]] = {"enumerate": "parallel", "marginal": True}
 
-    def posterior(self, prior: CategoricalAlignment) -> Distribution:
+    def posterior(self, prior: CategoricalAlignment, *_: Any, **__: Any) -> Distribution:
         return prior
 
 
@@ -279,8 +278,8 @@ class Categorical(Family):
         self.enumerate = enumerate
         self.infer = {"enumerate": "parallel"} if enumerate else {}  # type: ignore[misc]
 
-    def posterior(self, prior: CategoricalAlignment) -> Distribution:
-        return prior.at_scores(prior.proposal.scores)
+    def posterior(self, prior: CategoricalAlignment, *_: Any, **__: Any) -> Distribution:
+        return prior.at_scores(prior.scores)
 
     def extra_repr(self) -> str:
         return f"enumerate={self.enumerate}"

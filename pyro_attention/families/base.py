@@ -61,31 +61,25 @@ class Family(nn.Module):
         kind: The kind of prior it fits (a prior distribution's own ``kind``).
         has_prior_term: False when the site adds no KL to the ELBO.
         infer: Pyro's inference options of the site, such as enumeration.
-        shifts_scores: The posterior is that of scores of zero, shifted by the scores, so blocked attention can draw
-            from it; its distribution needs a ``noise_kind``, or is a point mass. Each class says so for itself, by
-            ``class Mine(Family, shifts_scores=True)``: a subclass may make the spread depend on the scores.
     """
 
     kind: str = LogWeights.kind
     has_prior_term: bool = True
     infer: ClassVar[dict[str, Any]] = {}
-    shifts_scores: ClassVar[bool] = False
-
-    def __init_subclass__(cls, *, shifts_scores: bool = False, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        cls.shifts_scores = shifts_scores
 
     def prior(self, prior: Any) -> Any:
         """The prior over what the posterior draws; another one than the layer's where that is another variable."""
         return prior
 
-    def posterior(self, prior: Any) -> Distribution:
-        """Posterior of a site from its prior; ``proposal.scores`` hold ``log E[S]`` where weights are positive."""
-        raise NotImplementedError
+    def posterior(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
+        """Posterior of a site from its prior, whose ``scores`` hold ``log E[S]`` where weights are positive.
 
-    def amortise(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:  # noqa: ARG002
-        """Posterior of a site from its prior and the arguments of the model; most families ignore these."""
-        return self.posterior(prior)
+        Args:
+            prior: The prior, with what the attention layer proposes.
+            args: Arguments of the model, which most families ignore.
+            kwargs: Its keyword arguments.
+        """
+        raise NotImplementedError
 
     def check_fits(self, prior: Any, *, site: str) -> None:
         """Raise ValueError unless the prior of a site is of this family's kind."""

@@ -202,8 +202,8 @@ class Dirichlet(Family):
 
     kind = DirichletWeights.kind
 
-    def posterior(self, prior: Any) -> DirichletWeights:
-        return DirichletWeights(_clamp(prior.proposal.scores), layout=prior.layout, shape=prior.full_shape)
+    def posterior(self, prior: Any, *_: Any, **__: Any) -> DirichletWeights:
+        return DirichletWeights(_clamp(prior.scores), layout=prior.layout, shape=prior.full_shape)
 
 
 def _clamp(scores: Tensor) -> Tensor:

@@ -49,9 +49,9 @@ class GaussianWeights(NormalValue):
         return self.loc.expand(self.full_shape)
 
     @property
-    def deterministic_value(self) -> Tensor:
+    def soft_value(self) -> Tensor:
         """The weights of ordinary attention, around which the posterior lies."""
-        return super().weights(self.proposal.scores).expand(self.full_shape)
+        return super().weights(self.scores).expand(self.full_shape)
 
 
 @register_kl(GaussianWeights, GaussianWeights)
@@ -81,7 +81,7 @@ def kl_gaussian(q: GaussianWeights, p: GaussianWeights) -> Tensor:
 
 
 @PRIORS.register("gaussian_fixed")
-class FixedGaussianPrior(Prior, reads="nothing"):
+class FixedGaussianPrior(Prior):
     """The same Normal(loc, scale) for every weight.
 
     Args:
@@ -110,7 +110,7 @@ class FixedGaussianPrior(Prior, reads="nothing"):
 
 
 @PRIORS.register("gaussian_contextual")
-class ContextualGaussianPrior(Prior, reads="keys"):
+class ContextualGaussianPrior(Prior):
     r"""Gaussian prior whose mean is read off the keys: :math:`m_j = \Psi_j`, a softmax over them, and fixed scale.
 
     Args:
@@ -163,6 +163,6 @@ class Gaussian(OneParameterFamily):
     def __init__(self, scale: float | Tensor = 0.1, *, learnable: bool = False) -> None:
         super().__init__("scale", scale, of="gaussian", learnable=learnable)
 
-    def posterior(self, prior: Any) -> GaussianWeights:
-        mean = prior.proposal.normalizer(prior.proposal.scores, prior.layout)
+    def posterior(self, prior: Any, *_: Any, **__: Any) -> GaussianWeights:
+        mean = prior.normalizer(prior.scores, prior.layout)
         return GaussianWeights(mean, self.value(prior), layout=prior.layout, shape=prior.full_shape)

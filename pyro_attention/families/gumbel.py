@@ -87,8 +87,8 @@ class GumbelSoftmax(Family):
     def prior(self, prior: CategoricalAlignment) -> AlignmentWeights:
         return AlignmentWeights(prior)
 
-    def posterior(self, prior: CategoricalAlignment) -> RelaxedAlignment:
-        alignment = prior.at_scores(prior.proposal.scores)
+    def posterior(self, prior: CategoricalAlignment, *_: Any, **__: Any) -> RelaxedAlignment:
+        alignment = prior.at_scores(prior.scores)
         return RelaxedAlignment(alignment, temperature=self.temperature).expand(prior.batch_shape)
 
     def extra_repr(self) -> str:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import ClassVar, TypeVar
 
 from torch import Tensor
 from torch.distributions import register_kl
 
 from pyro_attention.families.distribution import ContinuousWeights, check_same_event
-from pyro_attention.families.proposal import Proposal
-from pyro_attention.layout import Layout
-from pyro_attention.ops.noise import NoiseKind
 
 __all__ = ["LogWeights", "kl_log_weights"]
+
+Posterior = TypeVar("Posterior", bound="LogWeights")
 
 
 class LogWeights(ContinuousWeights):
@@ -23,40 +22,30 @@ class LogWeights(ContinuousWeights):
     NaN, and leaves every KL unchanged (log is a bijection).
 
     A subclass supplies :meth:`draw`, the moments ``mean`` (E[log S]), ``variance`` (Var[log S]),
-    :meth:`compute_log_expected_weight` (log E[S]) and ``entropy_per_weight``, and, to serve as a prior,
-    :meth:`cross_entropy`. Every moment is per weight, in the smallest shape that holds it.
+    ``log_expected_weight`` (log E[S]) and ``entropy_per_weight``, and, to serve as a prior, :meth:`cross_entropy`.
+    Every moment is per weight, in the smallest shape that holds it.
 
-    A distribution whose noise does not depend on its location may also say so by ``noise_kind``, with ``noise_scale``,
-    :meth:`from_noise` and :meth:`shifted`; blocked attention makes such noise again instead of holding it.
-
-    Args:
-        proposal: The attention layer's, given where the posterior is known to have ``E[S] = exp(proposal.scores)``;
-            then the scores are taken for ``log E[S]``, and nothing is computed.
-        options: The parameters, and what :class:`ContinuousWeights` takes.
-
-    Attributes:
-        noise_kind: Standard noise that the value is made of, ``location + noise_scale * noise``; None for another form.
     """
 
     kind: ClassVar[str] = "positive weights"
-    noise_kind: ClassVar[NoiseKind | None] = None
+    _matches: LogWeights | None = None
 
-    def __init__(self, *, proposal: Proposal | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self._known_mean = proposal
+    def matched(self, posterior: type[Posterior], *parameters: Tensor) -> Posterior:
+        """Posterior with these parameters of the site whose prior this is, known to have ``E[S] = exp(scores)``."""
+        q = posterior(*parameters, layout=self.layout, shape=self.full_shape)
+        # as if the property had been computed already
+        q.__dict__.update(_matches=self, log_expected_weight=self.scores)
+        return q
 
-    @property
+    @cached_property
     def expected_total(self) -> Tensor | float | None:
         """Sum of ``E[S]`` over the unmasked entries of the event where it is known; a number, or one a batch entry."""
-        return None if self._known_mean is None else self._known_mean.expected_total
+        p = self._matches
+        return p.normalizer.total(p.scores, p.layout) if p is not None and p.normalizes else None
 
     @cached_property
     def log_expected_weight(self) -> Tensor:
-        """``log E[S]``, per weight: the proposed scores where these are known to be it."""
-        return self.compute_log_expected_weight() if self._known_mean is None else self._known_mean.scores
-
-    def compute_log_expected_weight(self) -> Tensor:
-        """``log E[S]``, per weight, from the parameters."""
+        """``log E[S]``, per weight."""
         raise NotImplementedError
 
     @property
@@ -65,29 +54,13 @@ class LogWeights(ContinuousWeights):
         return self.log_expected_weight - self.mean
 
     @property
-    def deterministic_value(self) -> Tensor:
-        return self.proposal.scores.expand(self.full_shape)
+    def soft_value(self) -> Tensor:
+        return self.scores.expand(self.full_shape)
 
     @property
     def mean_value(self) -> Tensor:
         """The value ``log E[S]``."""
         return self.log_expected_weight.expand(self.full_shape)
-
-    @property
-    def noise_scale(self) -> Tensor:
-        """Factor of the standard noise, a number or one per head."""
-        raise NotImplementedError
-
-    def from_noise(self, noise: Tensor) -> Tensor:
-        """The value that a draw of the standard noise becomes."""
-        raise NotImplementedError
-
-    def shifted(self, scores: Tensor, layout: Layout) -> Self:
-        """The distribution of ``log S + scores``, of the shape of the scores; the location is the first parameter."""
-        parameters: dict[str, Any] = {name: getattr(self, name) for name in self.parameter_names}
-        location = self.parameter_names[0]
-        parameters[location] = scores + parameters[location]
-        return type(self)(**parameters, layout=layout, shape=scores.shape)
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
         """``-E_q[log p(log S)]``, p being this distribution, summed over the unmasked entries of the event."""

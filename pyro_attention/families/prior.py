@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,9 @@ from pyro_attention.families.log_weights import LogWeights
 from pyro_attention.layout import Layout
 from pyro_attention.registry import Registry
 
-__all__ = ["PRIORS", "Prior", "Reads"]
+__all__ = ["PRIORS", "Prior"]
 
 PRIORS: Registry[type[Prior]] = Registry("prior")
-
-Reads = Literal["nothing", "keys", "scores"]
 
 _TRAINED = "a prior with a trained parameter is a subclass of Prior"
 
@@ -35,18 +33,11 @@ class Prior(nn.Module):
         kind: The kind of its distributions, which a posterior family must share.
         normalizes: Scores may enter as log-softmax; False where their size means something.
         over_queries_obstacle: Why no weights may be normalised over queries too; None where they may.
-        reads: What the parameters depend on; a prior that does not read the scores suits blocked attention, which
-            holds none. Each class says so for itself, by ``class Mine(Prior, reads="keys")``: a subclass may read more.
     """
 
     kind: ClassVar[str] = LogWeights.kind
     normalizes: ClassVar[bool] = True
     over_queries_obstacle: ClassVar[str | None] = None
-    reads: ClassVar[Reads] = "scores"
-
-    def __init_subclass__(cls, *, reads: Reads = "scores", **options: Any) -> None:
-        super().__init_subclass__(**options)
-        cls.reads = reads
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
         """Prior over weights, or their logarithms, of the shape of ``scores``.

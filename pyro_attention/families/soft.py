@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyro.distributions import Delta, Distribution
 
 from pyro_attention.families.base import FAMILIES, Family
@@ -11,7 +13,7 @@ __all__ = ["Soft"]
 
 
 @FAMILIES.register("soft")
-class Soft(Family, shifts_scores=True):
+class Soft(Family):
     """The point mass at the posterior mean: ordinary deterministic attention, without a prior term.
 
     Example:
@@ -21,5 +23,5 @@ class Soft(Family, shifts_scores=True):
 
     has_prior_term = False
 
-    def posterior(self, prior: LogWeights) -> Distribution:
-        return Delta(prior.proposal.scores.expand(prior.full_shape), event_dim=len(prior.event_shape))
+    def posterior(self, prior: LogWeights, *_: Any, **__: Any) -> Distribution:
+        return Delta(prior.soft_value, event_dim=len(prior.event_shape))

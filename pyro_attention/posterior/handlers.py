@@ -62,7 +62,7 @@ def dropout_mode(active: bool) -> Iterator[None]:
     """Evaluation mode for every module that runs, except dropout when it is to be sampled.
 
     A hook on all modules also reaches those that a plain model function holds in its closure. The first call of a
-    module sets what is inside it, too: blocked attention reads the mode of a dropout that it never calls.
+    module sets what is inside it, too, as a layer may read the mode of a dropout that it does not call.
     """
     before: dict[nn.Module, bool] = {}
 

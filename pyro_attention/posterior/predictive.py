@@ -110,7 +110,7 @@ def _collect(draws: Iterable[Pass], num_samples: int, *, log_weights: bool) -> d
     for drawn in draws:
         for name, site in drawn.attention_sites():
             prior, value = site["infer"]["prior"], site["value"]
-            value = prior.materialise(value) if log_weights else prior.weights(value)
+            value = value.to_dense() if log_weights else prior.weights(value)
             value = drawn.samples_first(value, site)
             if name not in samples:
                 samples[name] = _room(name, num_samples, value)
@@ -137,8 +137,7 @@ def _room(name: str, num_samples: int, value: Tensor) -> Tensor:
         size = 1e-9 * num_samples * value[0].nbytes
         raise ValueError(
             f"site '{name}': {num_samples} samples of shape {shape[1:]} would take {size:.1f} GB, more than can be "
-            f"allocated; draw fewer, use predict, which streams over samples, or, in blocked attention, read the log "
-            f"weights of some queries by value.window(rows)"
+            f"allocated; draw fewer, or use predict, which streams over samples"
         ) from error
 
 

@@ -47,7 +47,7 @@ class SampleSize(Messenger):
 
     def _pyro_post_sample(self, msg: Any) -> None:
         if is_attention_site(msg):
-            # normalisation takes about three copies, also those of a blocked value, which it makes dense
+            # normalisation takes about three copies
             self.bytes = max(self._tensors.most, self._tensors.now + 3 * msg["value"].nbytes)
 
 
@@ -78,5 +78,5 @@ class _NewTensors(TorchDispatchMode):
 
 def _storages(tree: Any) -> list[Any]:
     leaves = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.layout == torch.strided)
-    # a subclass that answers every operation itself, such as a blocked value, need not have a storage
+    # a subclass that answers every operation itself need not have a storage
     return [leaf.untyped_storage() for leaf in leaves if type(leaf).__torch_dispatch__ is Tensor.__torch_dispatch__]

@@ -166,7 +166,7 @@ def test_the_prior_by_hand():
     prior = trace.nodes["attention"]["fn"]
     assert isinstance(prior, DirichletWeights)
     assert prior.log_concentration.tolist() == [[2.0, 10.0, 0.0]]
-    assert prior.proposal.scores.tolist() == [[2.0, 30.0, 0.0]]
+    assert prior.scores.tolist() == [[2.0, 30.0, 0.0]]
     weights = trace.nodes["_RETURN"]["value"].weights
     assert weights[0, 2] == 0
     assert weights.sum().item() == pytest.approx(1)

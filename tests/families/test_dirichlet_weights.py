@@ -263,7 +263,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="fewer dimensions than the 3 event"):
         DirichletWeights(torch.zeros(2, 4))
     with pytest.raises(ValueError, match="sample it through LatentAttention"):
-        _ = DirichletWeights(scores()).proposal
+        _ = DirichletWeights(scores()).scores
 
 
 # precision and copies

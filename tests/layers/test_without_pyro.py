@@ -24,6 +24,7 @@ from pyro_attention import (
     MultiheadAttention,
     Soft,
 )
+from pyro_attention.blocked import BlockedMultiheadAttention
 from pyro_attention.families.gaussian import ContextualGaussianPrior, FixedGaussianPrior
 from tests.helpers import POSITIVE_PRIORS, make_normalizer, make_prior
 
@@ -104,7 +105,7 @@ def test_alignments():
 @pytest.mark.parametrize("name", POSITIVE_PRIORS)
 def test_blocked(name, masks):
     x = torch.randn(BATCH, 4, 8)
-    layer = MultiheadAttention(8, HEADS, prior=make_prior(name, width=4), implementation="blocked")
+    layer = BlockedMultiheadAttention(8, HEADS, prior=make_prior(name, width=4))
     blocked = layer(x, x, x, need_weights=False, **masks)[0]
     layer.implementation = "dense"
     torch.testing.assert_close(blocked, layer(x, x, x, **masks)[0], rtol=1e-5, atol=1e-6)
