@@ -74,7 +74,7 @@ TOPICS = {
     "layouts": Topic(
         "Layouts and normalizers",
         "Which query may attend to which key, and how positive numbers become weights.",
-        ("layout", "normalizers"),
+        ("layout", "edge_list", "normalizers"),
     ),
     "posterior": Topic(
         "Posterior samples and predictions",
