@@ -63,9 +63,7 @@ TOPICS = {
         "Each family stands in one module with its distribution, its prior and its posterior.",
         ("families.weibull", "families.lognormal", "families.gamma", "families.soft", "families", "registry"),
     ),
-    "guide": Topic(
-        "Guide", "The guide replaces the prior of every attention site by a posterior.", ("guide", "_guide_runs")
-    ),
+    "guide": Topic("Guide", "The guide replaces the prior of every attention site by a posterior.", ("guide",)),
     "objectives": Topic(
         "Objectives",
         "What training minimises, schedules of the KL weight, and the likelihood for large vocabularies.",

@@ -1,6 +1,5 @@
 """Attention weights as latent variables of Pyro models."""
 
-from pyro_attention._guide_runs import GuideRun, PriorWarning
 from pyro_attention.attention import LatentAttention
 from pyro_attention.check import ModelReport, SiteReport, check_model
 from pyro_attention.edge_list import EdgeList
@@ -9,7 +8,6 @@ from pyro_attention.families.alignment import (
     AlignmentWeights,
     Categorical,
     CategoricalAlignment,
-    ExpectedAlignment,
     Marginal,
 )
 from pyro_attention.families.amortised import Amortised
@@ -26,13 +24,14 @@ from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.families.soft import Soft
 from pyro_attention.families.sparse import SparseAlignment, SparseAlignmentPrior, SparseCategorical
 from pyro_attention.families.weibull import Weibull, WeibullWeights
-from pyro_attention.guide import AttentionGuide
+from pyro_attention.guide import AttentionGuide, GuideRun, PriorWarning
 from pyro_attention.layers.graph import GraphAttention
 from pyro_attention.layers.multihead import MultiheadAttention
 from pyro_attention.layers.scores import Additive, Bilinear, GraphAdditive, GraphAdditiveV2, ScaledDotProduct
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.likelihoods import TokenLikelihood
 from pyro_attention.normalizers import NORMALIZERS, DoublyNormalized, Hybrid, Normalizer, Sinkhorn, Softmax
+from pyro_attention.objectives.choice import elbo_for
 from pyro_attention.objectives.elbo import AttentionELBO, KLWarning
 from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.objectives.importance import ImportanceELBO
@@ -69,7 +68,6 @@ __all__ = [
     "DirichletWeights",
     "DoublyNormalized",
     "EdgeList",
-    "ExpectedAlignment",
     "Family",
     "FixedGammaPrior",
     "FixedGaussianPrior",
@@ -113,6 +111,7 @@ __all__ = [
     "Weibull",
     "WeibullWeights",
     "check_model",
+    "elbo_for",
     "exact_alignments",
     "name_sites",
     "predict",

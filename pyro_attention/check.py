@@ -12,9 +12,8 @@ from pyro import poutine
 from torch import Tensor
 
 from pyro_attention._checks import parameters_elsewhere, unregistered_parameters
-from pyro_attention._guide_runs import PriorWarning, is_attention_site, sites_at_prior
-from pyro_attention.families.base import Family
-from pyro_attention.guide import AttentionGuide, check_guide
+from pyro_attention.guide import AttentionGuide, PriorWarning, is_attention_site, sites_at_prior
+from pyro_attention.objectives.choice import elbo_for
 from pyro_attention.objectives.elbo import AttentionELBO
 from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.objectives.module import other_model
@@ -98,7 +97,7 @@ def check_model(
         model: The Pyro model.
         guide: Its guide.
         args: Arguments of a training step, observations included.
-        elbo: Objective; by default ``AlignmentELBO()`` where alignments are summed out, else ``AttentionELBO()``.
+        elbo: Objective; by default that of :func:`elbo_for`.
         svi: Check as well that Pyro's SVI would train every parameter (all are param sites).
         kwargs: Keyword arguments of a training step.
 
@@ -115,9 +114,7 @@ def check_model(
         >>> report.sites[0].event_shape, report.problems
         ((1, 2, 3), ('the model observes nothing: no sample site has obs=, so the loss holds no likelihood',))
     """
-    if elbo is None:
-        families = [family for family in check_guide(guide).families if isinstance(family, Family)]
-        elbo = AlignmentELBO() if any("enumerate" in family.infer for family in families) else AttentionELBO()
+    elbo = elbo_for(guide) if elbo is None else elbo
     recorder = _Recorder()
     problems = [*filter(None, [other_model(model, guide)])]
     loss: Tensor | None = None

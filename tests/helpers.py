@@ -135,7 +135,6 @@ FAMILY_ARGUMENTS = {
     "gaussian": lambda k: {"scale": 1 / k},
     "dirichlet": lambda k: {},
     "categorical": lambda k: {},
-    "expected_alignment": lambda k: {},
     "marginal": lambda k: {},
     "gumbel_softmax": lambda k: {},
     "sparse_categorical": lambda k: {},
@@ -166,8 +165,10 @@ def make_model(form, prior, normalizer="softmax", *, heads=2, **options):
 
 
 POSITIVE_PRIORS = [name for name in PRIORS if PRIORS[name].kind == LogWeights.kind]
-ALL_PAIRS = [(family, prior) for prior in PRIORS for family in FAMILIES if FAMILIES[family].kind == PRIORS[prior].kind]
-PAIRS = [(family, prior) for family, prior in ALL_PAIRS if FAMILIES[family].kind == LogWeights.kind]
+ALL_PAIRS = [
+    (family, prior) for prior in PRIORS for family in FAMILIES if FAMILIES[family].kind in (None, PRIORS[prior].kind)
+]
+PAIRS = [(family, prior) for family, prior in ALL_PAIRS if PRIORS[prior].kind == LogWeights.kind]
 # A normalizer sees a value, not the prior: for those beside the softmax one prior is enough, and the experiments' pair.
 CASES = [(family, prior, "softmax") for family, prior in PAIRS]
 OTHERS = [*dict(PAIRS).items(), ("weibull", "gamma_contextual")]

@@ -22,7 +22,6 @@ from pyro_attention import (
     AttentionGuide,
     Categorical,
     Dense,
-    ExpectedAlignment,
     FixedGammaPrior,
     FixedLogNormalPrior,
     Gamma,
@@ -83,7 +82,7 @@ class Network(nn.Module):
 @pytest.mark.filterwarnings("ignore:TraceEnum_ELBO found no sample sites")
 @pytest.mark.parametrize(
     "family",
-    [Categorical(), Categorical(enumerate=False), SparseCategorical(), GumbelSoftmax(), ExpectedAlignment()],
+    [Categorical(), Categorical(enumerate=False), SparseCategorical(), GumbelSoftmax(), Soft()],
     ids=str,
 )
 def test_observed_alignments_are_scored_by_their_prior(family):

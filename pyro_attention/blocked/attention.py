@@ -19,7 +19,7 @@ from pyro_attention.normalizers import Softmax
 from pyro_attention.ops.transforms import in_transform
 from pyro_attention.output import AttentionOutput
 
-__all__ = ["READS", "attend_blocked", "blocked_obstacle"]
+__all__ = ["attend_blocked", "blocked_obstacle"]
 
 # What the parameters of a prior depend on, as scores are never held; add a prior of your own. Subclasses are not meant:
 # they may read more.

@@ -19,7 +19,7 @@ from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.families.weibull import WeibullWeights
 from pyro_attention.ops.noise import NoiseKind
 
-__all__ = ["NOISE", "BlockedPosterior", "BlockedPrior", "Noise"]
+__all__ = ["BlockedPosterior", "BlockedPrior", "Noise"]
 
 
 class Noise(NamedTuple):

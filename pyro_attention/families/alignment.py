@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import pyro.distributions as dist
 import torch
-from pyro.distributions import Delta, Distribution
+from pyro.distributions import Distribution
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
@@ -22,7 +22,7 @@ __all__ = [
     "AlignmentWeights",
     "Categorical",
     "CategoricalAlignment",
-    "ExpectedAlignment",
+    "EnumeratedAlignment",
     "Marginal",
 ]
 
@@ -103,6 +103,10 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
     def mean_value(self) -> Tensor:
         """Probabilities of the keys as attention weights, ``[..., 1, N]``."""
         return self._masked(self.probs.unsqueeze(-2))
+
+    @property
+    def over_weights(self) -> AlignmentWeights:
+        return AlignmentWeights(self)
 
     def is_possible(self, value: Tensor) -> Tensor:
         """True where an index ``[...]`` is a key that the layout has; without any key all are alike."""
@@ -197,6 +201,22 @@ def _kl_alignment(q: Any, p: Any) -> Tensor:
     return torch.as_tensor((q.probs * (q.logits - p.logits)).sum(-1))
 
 
+class EnumeratedAlignment(NamedTuple):
+    """An alignment whose keys are summed over, for a likelihood below it; shapes as of its value.
+
+    Attributes:
+        possible: True at keys of positive probability.
+        dim: The dimension of the keys, below 0.
+        log_prob: Log probability of the keys, without gradient.
+        evidence: The log of a sum is wanted, as without a posterior; else an expectation.
+    """
+
+    possible: Tensor
+    dim: int
+    log_prob: Tensor
+    evidence: bool
+
+
 @PRIORS.register("alignment")
 class AlignmentPrior(Prior):
     r"""The attention scores are the prior: :math:`z \sim \mathrm{Categorical}(\mathrm{softmax}(\Phi))`.
@@ -215,25 +235,6 @@ class AlignmentPrior(Prior):
         return CategoricalAlignment(scores, layout=layout)
 
 
-@FAMILIES.register("expected_alignment")
-class ExpectedAlignment(Family):
-    r"""Soft attention under an alignment prior: the point mass at :math:`\mathrm{E}[z]`, without a prior term.
-
-    Example:
-        >>> ExpectedAlignment().posterior(CategoricalAlignment(torch.zeros(1, 2))).sample().tolist()
-        [[0.5, 0.5]]
-    """
-
-    kind = CategoricalAlignment.kind
-    has_prior_term = False
-
-    def prior(self, prior: CategoricalAlignment) -> AlignmentWeights:
-        return AlignmentWeights(prior)
-
-    def posterior(self, prior: CategoricalAlignment, *_: Any, **__: Any) -> Distribution:
-        return Delta(prior.mean_value, event_dim=2)
-
-
 @FAMILIES.register("marginal")
 class Marginal(Family):
     r"""No posterior: the alignment is summed out exactly, :math:`\log \sum_z p(z)\, f(y \mid z)`.
@@ -241,14 +242,15 @@ class Marginal(Family):
     For :class:`AlignmentELBO`, whose value then is the log evidence; elsewhere it draws from the prior.
 
     Example:
-        >>> Marginal().infer["enumerate"]
-        'parallel'
+        >>> Marginal().infer
+        {'enumerate': 'parallel'}
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.
     """
 
     kind = CategoricalAlignment.kind
-    infer: ClassVar[dict[str, Any]] = {"enumerate": "parallel", "marginal": True}
+    is_marginal = True
+    infer: ClassVar[dict[str, Any]] = {"enumerate": "parallel"}
 
     def posterior(self, prior: CategoricalAlignment, *_: Any, **__: Any) -> Distribution:
         return prior

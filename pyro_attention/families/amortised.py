@@ -49,7 +49,7 @@ class Amortised(Family):
         check_kind("family", family, Family, "Categorical()")
         self.network, self.family = network, family
         self.from_prior, self.warm_start = from_prior, warm_start
-        self.kind, self.has_prior_term = family.kind, family.has_prior_term
+        self.kind, self.has_prior_term, self.is_marginal = family.kind, family.has_prior_term, family.is_marginal
         self.infer = family.infer  # type: ignore[misc]
 
     def prior(self, prior: Any) -> Any:

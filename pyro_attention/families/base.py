@@ -58,13 +58,15 @@ class Family(nn.Module):
     """A posterior family; subclasses implement :meth:`posterior`. It sees the scores, not the observations.
 
     Attributes:
-        kind: The kind of prior it fits (a prior distribution's own ``kind``).
+        kind: The kind of prior it fits (a prior distribution's own ``kind``); None for every kind.
         has_prior_term: False when the site adds no KL to the ELBO.
+        is_marginal: There is no posterior: the site is the model's alone, and is summed out.
         infer: Pyro's inference options of the site, such as enumeration.
     """
 
-    kind: str = LogWeights.kind
+    kind: str | None = LogWeights.kind
     has_prior_term: bool = True
+    is_marginal: bool = False
     infer: ClassVar[dict[str, Any]] = {}
 
     def prior(self, prior: Any) -> Any:
@@ -83,10 +85,10 @@ class Family(nn.Module):
 
     def check_fits(self, prior: Any, *, site: str) -> None:
         """Raise ValueError unless the prior of a site is of this family's kind."""
-        if self.kind == prior.kind:
+        if self.kind in (None, prior.kind):
             return
         own, other = type(self).__name__, type(prior).__name__
-        families = ", ".join(each.__name__ for each in FAMILIES.values() if each.kind == prior.kind)
+        families = ", ".join(each.__name__ for each in FAMILIES.values() if each.kind in (None, prior.kind))
         priors = ", ".join(each.__name__ for each in PRIORS.values() if each.kind == self.kind)
         remedy = f"families for this prior: {families or 'none is registered'}; priors for {own}: {priors}"
         if "alignment" in (self.kind, prior.kind):

@@ -90,6 +90,11 @@ class AttentionDistribution:
         return self.weights(self.mean_value)
 
     @property
+    def over_weights(self) -> AttentionDistribution:
+        """The same prior of a site whose value is weights or their logarithms, where this one's is an index."""
+        return self
+
+    @property
     def full_shape(self) -> torch.Size:
         """Shape of the weights."""
         return self.batch_shape + self.event_shape

@@ -85,7 +85,7 @@ class GumbelSoftmax(Family):
         self.temperature = temperature
 
     def prior(self, prior: CategoricalAlignment) -> AlignmentWeights:
-        return AlignmentWeights(prior)
+        return prior.over_weights
 
     def posterior(self, prior: CategoricalAlignment, *_: Any, **__: Any) -> RelaxedAlignment:
         alignment = prior.at_scores(prior.scores)

@@ -7,21 +7,27 @@ from typing import Any
 from pyro.distributions import Delta, Distribution
 
 from pyro_attention.families.base import FAMILIES, Family
-from pyro_attention.families.log_weights import LogWeights
 
 __all__ = ["Soft"]
 
 
 @FAMILIES.register("soft")
 class Soft(Family):
-    """The point mass at the posterior mean: ordinary deterministic attention, without a prior term.
+    r"""The point mass at the posterior mean: ordinary deterministic attention, without a prior term, under every prior.
+
+    Under an alignment prior that is soft attention, :math:`\mathrm{E}[z]`.
 
     Example:
         >>> Soft()
         Soft()
     """
 
+    kind = None
     has_prior_term = False
 
-    def posterior(self, prior: LogWeights, *_: Any, **__: Any) -> Distribution:
-        return Delta(prior.soft_value, event_dim=len(prior.event_shape))
+    def prior(self, prior: Any) -> Any:
+        return prior.over_weights
+
+    def posterior(self, prior: Any, *_: Any, **__: Any) -> Distribution:
+        value = prior.soft_value
+        return Delta(value, event_dim=value.dim() - len(prior.batch_shape))

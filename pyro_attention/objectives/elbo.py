@@ -19,9 +19,8 @@ from pyro.util import check_model_guide_match, check_site_shape
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyro_attention._guide_runs import is_attention_site, run_messenger
+from pyro_attention.guide import is_attention_site, keeps_prior, run_messenger
 from pyro_attention.objectives.module import DifferentiableELBO
-from pyro_attention.schedules import Constant
 
 __all__ = ["AttentionELBO", "KLWarning"]
 
@@ -136,7 +135,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
                 warnings.warn(problem, KLWarning, stacklevel=2)
         step, count = self._seen
         self._seen = self.step, count + 1 if step == self.step else 1
-        if self._seen[1] == _STILL and callable(self.kl_weight) and not isinstance(self.kl_weight, Constant):
+        moves = callable(self.kl_weight) and self.kl_weight(self.step + 1) != self.kl_weight(self.step)
+        if self._seen[1] == _STILL and moves:
             warnings.warn(
                 f"kl_weight is a schedule, and elbo.step was the same in {_STILL} training steps, so the weight does "
                 f"not change; set elbo.step in the training loop",
@@ -188,8 +188,12 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             elbo = elbo + model_trace.nodes[name]["log_prob_sum"]
         for name in model_trace.stochastic_nodes:
             if name not in guide_trace.nodes:
-                marginal = model_trace.nodes[name]["infer"].get("marginal")
-                remedy = "use AlignmentELBO, which sums it out" if marginal else "give the guide such a site"
+                family = model_trace.nodes[name]["infer"].get("family")
+                remedy = (
+                    "use AlignmentELBO, which sums it out"
+                    if getattr(family, "is_marginal", False)
+                    else "give the guide such a site"
+                )
                 raise ValueError(f"site '{name}' is in the model alone; {remedy}")
         for name, site in _sample_sites(guide_trace):
             if name not in model_trace.nodes and not site["infer"].get("is_auxiliary"):
@@ -232,7 +236,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
     def _check_pathwise(self, name: str, site: Any) -> None:
         """Raise ValueError when a site's draw loses a gradient."""
         # a site that keeps a prior without parameters has none to lose
-        if not (_has_path(site) if site["infer"].get("keeps_prior") else site["fn"].has_rsample):
+        if not (_has_path(site) if keeps_prior(site) else site["fn"].has_rsample):
             seen = f"site '{name}': {type(site['fn']).__name__} has no reparameterised sampler, it cannot train here"
             remedy = "use AlignmentELBO or ScoreFunctionELBO for alignments"
             if name.endswith("_unobserved"):  # Pyro's own name
@@ -263,7 +267,7 @@ def _take_means(model_trace: Any, guide_trace: Any) -> None:
 
 def _keeps_prior(guide_site: Any, model_site: Any) -> bool:
     same = model_site is not None and guide_site["fn"] is model_site["fn"]
-    return (same or guide_site["infer"].get("keeps_prior", False)) and _has_path(guide_site)
+    return (same or keeps_prior(guide_site)) and _has_path(guide_site)
 
 
 def _has_path(site: Any) -> bool:

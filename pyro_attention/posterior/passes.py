@@ -13,8 +13,7 @@ from pyro import poutine
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_attention._guide_runs import is_attention_site
-from pyro_attention.guide import AttentionGuide, run_guide
+from pyro_attention.guide import AttentionGuide, is_attention_site, run_guide
 from pyro_attention.posterior.handlers import AtMean, dropout_mode, seeded, stop_after
 from pyro_attention.posterior.sample_size import SampleSize
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pyro_attention._guide_runs import is_attention_site
+from pyro_attention.guide import is_attention_site
 
 __all__ = ["SampleSize"]
 

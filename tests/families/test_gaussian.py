@@ -214,7 +214,6 @@ def test_guides_pickle():
 @pytest.mark.parametrize(
     ("prior", "family", "message"),
     [
-        (FixedGaussianPrior(), Soft(), "'positive weights', but its prior GaussianWeights is of kind 'gaussian"),
         (FixedGaussianPrior(), Weibull(), "'positive weights', but its prior GaussianWeights is of kind 'gaussian"),
         (FixedGammaPrior(), Gaussian(), "Gaussian fits priors of kind 'gaussian weights'.* 'positive weights'"),
     ],

@@ -17,7 +17,6 @@ from pyro_attention import (
     DirichletPrior,
     DoublyNormalized,
     EdgeList,
-    ExpectedAlignment,
     FixedGammaPrior,
     GraphAttention,
     LatentAttention,
@@ -86,7 +85,7 @@ def test_other_kinds_of_weights(prior, expected, problem):
 
 
 def test_alignments():
-    """E[z], as under ExpectedAlignment()."""
+    """E[z], as under Soft()."""
     scores, values, mask = torch.randn(BATCH, 1, KEYS), torch.randn(BATCH, 1, KEYS, WIDTH), MASK[0]
     layer = LatentAttention("alignment", AlignmentPrior())
 
@@ -96,7 +95,7 @@ def test_alignments():
 
     for output in (model(), layer(scores, values, layout=Dense(mask, event_dim=2))):
         torch.testing.assert_close(output.weights, expected_weights(scores, mask))
-        torch.testing.assert_close(output.weights, AttentionGuide(model, ExpectedAlignment()).run().output.weights)
+        torch.testing.assert_close(output.weights, AttentionGuide(model, Soft()).run().output.weights)
 
 
 @pytest.mark.parametrize(
