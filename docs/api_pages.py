@@ -55,7 +55,7 @@ TOPICS = {
     "layers": Topic(
         "Attention layers",
         "The layers declare the attention weights as sample sites of a Pyro model.",
-        ("attention", "layers.multihead", "layers.graph", "layers", "output", "site_names"),
+        ("attention", "layers.multihead", "layers.graph", "layers"),
     ),
     "families": Topic(
         "Priors and posterior families",
@@ -72,12 +72,12 @@ TOPICS = {
     "layouts": Topic(
         "Layouts and normalizers",
         "Which query may attend to which key, and how positive numbers become weights.",
-        ("layout", "edge_list", "normalizers"),
+        ("layout", "edge_list", "normalizers", "over_queries"),
     ),
     "posterior": Topic(
         "Posterior samples and predictions",
         "What one does with a trained guide.",
-        ("posterior.predictive", "posterior.exact", "check", "posterior"),
+        ("posterior.sampling", "posterior.predictive", "posterior.exact", "check", "posterior"),
     ),
     "analysis": Topic(
         "Analysis of uncertainty",

@@ -11,7 +11,7 @@ from models.decoder import AttentionDecoder
 from models.decoder_state import DecoderSizes as CaptioningSizes
 from models.decoder_state import DecoderState, InputFeed, Step
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, TokenLikelihood
-from pyro_attention.ops.dropout import Dropout
+from pyro_attention.ops.noise import Dropout
 
 __all__ = ["Captioning", "CaptioningSizes"]
 

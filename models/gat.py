@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pyro_attention import ContextualGammaPrior, EdgeList, GraphAttention, Normalizer, Prior, Softmax
 from pyro_attention.layers.graph import GraphScores
-from pyro_attention.ops.dropout import Dropout
+from pyro_attention.ops.noise import Dropout
 
 __all__ = ["GAT", "observe_labels"]
 

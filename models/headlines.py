@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from models.text import TextEncoder
 from pyro_attention import FixedGammaPrior, MultiheadAttention, Prior, TokenLikelihood
-from pyro_attention.ops.dropout import Dropout
+from pyro_attention.ops.noise import Dropout
 
 __all__ = ["HeadlineState", "HeadlineWriter"]
 

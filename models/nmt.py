@@ -15,7 +15,7 @@ from models.jumps import Jumps
 from models.null_word import PROBABILITY, NullWord
 from models.temporal import TemporalNormalizer
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, SparseAlignmentPrior, TokenLikelihood
-from pyro_attention.ops.dropout import Dropout
+from pyro_attention.ops.noise import Dropout
 from pyro_attention.ops.sequence import encode_sequence
 
 __all__ = ["PAPER", "EncoderName", "PriorFrom", "Translation", "TranslationSizes", "WordsFrom"]

@@ -11,7 +11,7 @@ from pyro.distributions import Categorical
 from torch import Tensor, nn
 
 from pyro_attention import ContextualGammaPrior, MultiheadAttention, Normalizer, Prior, Softmax, TokenLikelihood
-from pyro_attention.ops.dropout import Dropout
+from pyro_attention.ops.noise import Dropout
 
 __all__ = ["MaskedLanguageModel", "TextClassifier", "TextEncoder"]
 

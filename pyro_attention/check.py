@@ -11,12 +11,10 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyro_attention._checks import parameters_elsewhere, unregistered_parameters
 from pyro_attention.guide import AttentionGuide, PriorWarning, is_attention_site, sites_at_prior
 from pyro_attention.objectives.choice import elbo_for
-from pyro_attention.objectives.elbo import AttentionELBO
+from pyro_attention.objectives.elbo import AttentionELBO, other_model, parameters_elsewhere, unregistered_parameters
 from pyro_attention.objectives.enumeration import AlignmentELBO
-from pyro_attention.objectives.module import other_model
 
 __all__ = ["ModelReport", "SiteReport", "check_model"]
 

@@ -8,11 +8,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import check_boolean_mask, check_device, check_edge_index, check_mask_fits
+from pyro_attention._checks import check_boolean_mask, check_device, check_mask_fits, whole
 from pyro_attention.layout import Layout
 from pyro_attention.ops.segment import Segments, segment_aggregate, segment_log_softmax, segment_softmax
 
-__all__ = ["EdgeList"]
+__all__ = [
+    "EdgeList",
+    "check_edge_index",
+]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,3 +151,25 @@ class EdgeList(Layout):
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
         """``[..., E, H] x [..., N, H, D] -> [..., targets, H, D]``."""
         return segment_aggregate(weights, values, sources=self.sources, targets=self.targets)
+
+
+def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) -> None:
+    """Raise TypeError or ValueError unless ``edge_index`` is int64 or int32 ``[2, E]`` with indices in range."""
+    if edge_index.layout != torch.strided:
+        raise ValueError(
+            f"edge_index is a sparse matrix ({edge_index.layout}), expected the indices [2, edges]; of PyG's adj_t, "
+            f"with a row for each target, these are adj_t.to_sparse_coo().coalesce().indices().flip(0)"
+        )
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}, expected [2, edges]")
+    if edge_index.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"edge_index has dtype {edge_index.dtype}, expected torch.int64; convert it with .long()")
+    if torch.compiler.is_exporting() or edge_index.size(1) == 0:  # there are no numbers to look at
+        return
+    if whole(edge_index) is not edge_index:
+        raise ValueError("edge_index is mapped over by torch.func.vmap, expected the same edges for every entry")
+    for row, (name, size) in enumerate((("source", num_sources), ("target", num_targets))):
+        low, high = edge_index[row].min().item(), edge_index[row].max().item()
+        if low < 0 or high >= size:
+            seen = f"edge_index names {name} nodes {low} to {high}, expected 0 to {size - 1}"
+            raise ValueError(f"{seen}; check num_nodes or renumber the nodes")

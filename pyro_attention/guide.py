@@ -21,10 +21,10 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import nn
 
-from pyro_attention._checks import check_kind, check_repetition
+from pyro_attention._checks import check_kind
+from pyro_attention.attention import name_model_sites
 from pyro_attention.families.base import Family
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.site_names import name_model_sites
 
 __all__ = [
     "AttentionGuide",
@@ -223,7 +223,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 f"give each layer its own name=, or leave it out and call name_sites(net) for each module of the "
                 f"model; call a layer that is used several times in `with pyro.contrib.autoname.scope(prefix=...):`"
             )
-        check_repetition(msg)
+        _check_repetition(msg)
         family = self.family(msg["name"])
         msg["infer"].update(family.infer, family=family)
 
@@ -390,6 +390,19 @@ def _check_handlers_around() -> None:
             raise ValueError(
                 f"poutine.{name} stands around the guide, which has no posterior for the sites that it makes, expected "
                 f"it inside: AttentionGuide(poutine.{name}(model, ...), families)"
+            )
+
+
+def _check_repetition(msg: Any) -> None:
+    """Raise ValueError when a plate of the model repeats an attention site, as it does where heads were forgotten."""
+    dims = msg["infer"].pop("batch_dims", None)
+    for frame in msg["cond_indep_stack"]:
+        if dims is not None and frame.vectorized and frame.size > 1 and -frame.dim > dims:
+            head_dim = msg["fn"].layout.head_dim
+            raise ValueError(
+                f"site '{msg['name']}': its scores have no dimension for plate '{frame.name}' of size {frame.size}; if "
+                f"that of the heads is missing, add it to scores, values and keys (.unsqueeze({head_dim})); if all of "
+                f"the plate share their scores, give these a dimension of size 1 at the left (.unsqueeze(0))"
             )
 
 

@@ -34,7 +34,7 @@ from pyro_attention import (
 )
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
-from pyro_attention.posterior.passes import Noise
+from pyro_attention.posterior.sampling import Noise
 from pyro_attention.schedules import Constant, Linear
 
 __all__ = [

@@ -19,7 +19,7 @@ from pyro_attention import (
     Prior,
     Softmax,
 )
-from pyro_attention.ops.dropout import Dropout
+from pyro_attention.ops.noise import Dropout
 from pyro_attention.ops.sequence import encode_sequence
 
 __all__ = ["MCAN", "MCANSizes"]

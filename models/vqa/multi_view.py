@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from models.vqa.answers import AnswerModel, Likelihood
 from pyro_attention import ContextualGammaPrior, Dense, LatentAttention, Normalizer, Prior, ScaledDotProduct, Softmax
-from pyro_attention.ops.dropout import Dropout
+from pyro_attention.ops.noise import Dropout
 
 __all__ = ["MultiView"]
 

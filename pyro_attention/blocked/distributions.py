@@ -14,7 +14,7 @@ from pyro_attention._checks import as_float, check_scores
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
 from pyro_attention.blocked.pairs import Pairs
 from pyro_attention.blocked.value import BlockedValue, rows_of
-from pyro_attention.families.log_weights import LogWeights
+from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.families.weibull import WeibullWeights
 from pyro_attention.ops.noise import NoiseKind

@@ -14,8 +14,8 @@ from torch.distributions import register_kl
 
 from pyro_attention._checks import as_float
 from pyro_attention.blocked.distributions import BlockedPosterior, BlockedPrior
+from pyro_attention.families.distribution import LogWeights, kl_log_weights
 from pyro_attention.families.gamma import GammaWeights
-from pyro_attention.families.log_weights import LogWeights, kl_log_weights
 from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.ops.special import lgamma_exp
 

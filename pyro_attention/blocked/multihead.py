@@ -8,12 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from pyro_attention._checks import as_float
+from pyro_attention.attention import AttentionOutput
 from pyro_attention.blocked.attention import attend_blocked, blocked_obstacle
 from pyro_attention.blocked.choice import Implementation, check_implementation, is_blocked, unsupported
 from pyro_attention.layers.multihead import MultiheadAttention
 from pyro_attention.layers.scores import ScaledDotProduct
 from pyro_attention.layers.torch_layer import Mask
-from pyro_attention.output import AttentionOutput
 
 __all__ = ["BlockedMultiheadAttention"]
 

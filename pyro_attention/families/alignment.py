@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.distributions import constraints, register_kl
 
 from pyro_attention._checks import as_float
-from pyro_attention.families.base import FAMILIES, Family
+from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
 from pyro_attention.families.distribution import AttentionDistribution, enter, expand_shared
-from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Dense, Layout
 
 __all__ = [

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_attention.families.base import FAMILIES, OneParameterFamily
+from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily, Prior
+from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.key_network import KeyNetwork
-from pyro_attention.families.log_weights import LogWeights
-from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Layout
 from pyro_attention.ops.noise import log_standard_gamma
 from pyro_attention.ops.special import digamma_exp, lgamma_and_exp, lgamma_exp, trigamma_exp

@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence, register_kl
 
-from pyro_attention.families.base import FAMILIES, OneParameterFamily
+from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily, Prior
 from pyro_attention.families.distribution import check_same_event
 from pyro_attention.families.key_network import KeyNetwork
 from pyro_attention.families.normal import NormalValue
-from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Layout
 
 __all__ = ["ContextualGaussianPrior", "FixedGaussianPrior", "Gaussian", "GaussianWeights", "kl_gaussian"]

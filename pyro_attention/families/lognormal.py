@@ -8,11 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from pyro_attention.families.base import FAMILIES, OneParameterFamily
+from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily, Prior
+from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.key_network import KeyNetwork
-from pyro_attention.families.log_weights import LogWeights
 from pyro_attention.families.normal import NormalValue
-from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Layout
 
 __all__ = ["ContextualLogNormalPrior", "FixedLogNormalPrior", "LogNormal", "LogNormalWeights"]

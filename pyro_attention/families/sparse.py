@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_attention.families.alignment import AlignmentPrior, CategoricalAlignment
-from pyro_attention.families.base import FAMILIES, Family
-from pyro_attention.families.prior import PRIORS
+from pyro_attention.families.base import FAMILIES, PRIORS, Family
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.ops.sparsemax import check_most_keys, sparsemax
 

@@ -12,10 +12,10 @@ from torch.distributions import Gamma as TorchGamma
 from torch.distributions import Weibull as TorchWeibull
 from torch.distributions import register_kl
 
+from pyro_attention._checks import in_transform
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
-from pyro_attention.families.log_weights import LogWeights
+from pyro_attention.families.distribution import LogWeights
 from pyro_attention.ops.noise import log_exponential
-from pyro_attention.ops.transforms import in_transform
 
 __all__ = ["Weibull", "WeibullWeights", "kl_weibull_gamma"]
 

@@ -8,8 +8,9 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from pyro_attention.attention import AttentionLayer, AttentionOutput
+from pyro_attention.families.base import Prior
 from pyro_attention.families.gamma import ContextualGammaPrior
-from pyro_attention.families.prior import Prior
 from pyro_attention.layers.scores import ScaledDotProduct
 from pyro_attention.layers.torch_layer import (
     Mask,
@@ -23,8 +24,6 @@ from pyro_attention.layers.torch_layer import (
 )
 from pyro_attention.layout import Dense
 from pyro_attention.normalizers import Normalizer, Softmax
-from pyro_attention.output import AttentionOutput
-from pyro_attention.site_names import AttentionLayer
 
 __all__ = ["MultiheadAttention"]
 

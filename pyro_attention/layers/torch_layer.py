@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import kind_of
-from pyro_attention.ops.transforms import whole
+from pyro_attention._checks import kind_of, whole
 
 __all__ = [
     "Mask",

@@ -17,7 +17,7 @@ from torch import Tensor
 from pyro_attention.families.alignment import CategoricalAlignment, EnumeratedAlignment
 from pyro_attention.families.sparse import SparseAlignment
 from pyro_attention.guide import AttentionGuide, forget_traces, is_attention_site, warn_of_priors
-from pyro_attention.objectives.module import DifferentiableELBO
+from pyro_attention.objectives.elbo import DifferentiableELBO
 
 __all__ = ["AlignmentELBO"]
 

@@ -16,11 +16,10 @@ from pyro.poutine.indep_messenger import IndepMessenger
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float
-from pyro_attention.attention import LatentAttention, pyro_runs_the_model
-from pyro_attention.families.prior import Prior
+from pyro_attention.attention import AttentionOutput, LatentAttention, pyro_runs_the_model
+from pyro_attention.families.base import Prior
 from pyro_attention.integrations._sites import fresh_name, fresh_site
 from pyro_attention.layout import Dense
-from pyro_attention.output import AttentionOutput
 
 __all__ = ["BATCH", "CHILD", "NAME", "OBSERVER", "SiteAttention", "attend", "batch_plate"]
 
