@@ -10,17 +10,10 @@ import torch
 from pyro.distributions import Normal
 from torch import Tensor, nn
 
-from pyro_attention import (
-    FAMILIES,
-    NORMALIZERS,
-    PRIORS,
-    AttentionELBO,
-    AttentionGuide,
-    Dense,
-    EdgeList,
-    LatentAttention,
-    LogWeights,
-)
+from pyro_attention import AttentionELBO, AttentionGuide, Dense, EdgeList, LatentAttention
+from pyro_attention.families.base import FAMILIES, PRIORS
+from pyro_attention.families.distribution import LogWeights
+from pyro_attention.normalizers import NORMALIZERS
 
 
 def assert_mean(draws, expected, *, errors=4.0):

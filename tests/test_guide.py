@@ -20,16 +20,16 @@ from pyro_attention import (
     FixedGammaPrior,
     FixedLogNormalPrior,
     Gamma,
-    GammaWeights,
     Gaussian,
     LatentAttention,
     LogNormal,
-    LogNormalWeights,
     Soft,
     Weibull,
-    WeibullWeights,
     sample_posterior,
 )
+from pyro_attention.families.gamma import GammaWeights
+from pyro_attention.families.lognormal import LogNormalWeights
+from pyro_attention.families.weibull import WeibullWeights
 from tests.toy_models import FreeScores, SelfAttention, Sequences, attention_values
 
 SITES = ("layers.0", "layers.1")

@@ -14,16 +14,9 @@ from pyro.infer import SVI, Predictive
 from pyro.infer.autoguide import AutoNormal
 from pyro.optim import Adam
 
-from pyro_attention import (
-    AttentionELBO,
-    AttentionGuide,
-    PriorWarning,
-    Weibull,
-    check_model,
-    predict,
-    sample_posterior,
-)
+from pyro_attention import AttentionELBO, AttentionGuide, Weibull, check_model, predict, sample_posterior
 from pyro_attention.blocked import BlockedMultiheadAttention
+from pyro_attention.guide import PriorWarning
 from tests.rest_guides import OTHERS, RESTS, Shifted, written
 from tests.toy_models import SelfAttention, Sequences
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from pyro_attention import NORMALIZERS, Dense, DoublyNormalized, Hybrid, Sinkhorn, Softmax
+from pyro_attention import Dense, DoublyNormalized, Hybrid, Sinkhorn, Softmax
+from pyro_attention.normalizers import NORMALIZERS
 from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm, make_normalizer
 
 every_normalizer = pytest.mark.parametrize("name", list(NORMALIZERS))

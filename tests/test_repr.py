@@ -4,21 +4,20 @@ import pytest
 import torch
 
 from pyro_attention import (
-    AlignmentWeights,
-    CategoricalAlignment,
     ContextualGammaPrior,
     Dense,
-    DirichletWeights,
     EdgeList,
     FixedGammaPrior,
     FixedGaussianPrior,
-    GammaWeights,
-    GraphAdditive,
-    KeyNetwork,
     LatentAttention,
     LogNormal,
-    WeibullWeights,
 )
+from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment
+from pyro_attention.families.dirichlet import DirichletWeights
+from pyro_attention.families.gamma import GammaWeights
+from pyro_attention.families.key_network import KeyNetwork
+from pyro_attention.families.weibull import WeibullWeights
+from pyro_attention.layers.scores import GraphAdditive
 
 SCORES = torch.zeros(2, 1, 3, 4)
 GRAPH = EdgeList.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2, add_self_loops=True)

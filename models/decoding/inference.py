@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from models.decoder import AttentionDecoder
-from pyro_attention import AlignmentPrior, Amortised, Family, Soft
+from pyro_attention import AlignmentPrior, Amortised, Soft
+from pyro_attention.families.base import Family
 
 __all__ = ["DEFAULT", "Inference"]
 

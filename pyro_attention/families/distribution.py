@@ -364,7 +364,7 @@ def kl_log_weights(q: LogWeights, p: LogWeights) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from pyro_attention import LogNormalWeights
+        >>> from pyro_attention.families.lognormal import LogNormalWeights
         >>> p = LogNormalWeights(torch.zeros(1, 1, 4), torch.tensor(1.0))
         >>> kl_log_weights(p, p).item()
         0.0

@@ -8,7 +8,6 @@ from pyro.nn import PyroModule
 from pyro.optim import Adam
 
 from pyro_attention import (
-    PRIORS,
     Amortised,
     AttentionELBO,
     AttentionGuide,
@@ -29,6 +28,7 @@ from pyro_attention.blocked import value as value_module
 from pyro_attention.blocked.attention import READS
 from pyro_attention.blocked.distributions import NOISE
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
+from pyro_attention.families.base import PRIORS
 from pyro_attention.families.weibull import WeibullWeights
 from tests.helpers import assert_mean, make_prior
 

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_attention import FAMILIES, LogWeights, OneParameterFamily
+from pyro_attention.families.base import FAMILIES, OneParameterFamily
+from pyro_attention.families.distribution import LogWeights
 from pyro_attention.ops.noise import log_standard_gamma
 
 

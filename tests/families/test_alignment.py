@@ -15,7 +15,6 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     Categorical,
-    CategoricalAlignment,
     Dense,
     LatentAttention,
     Marginal,
@@ -25,6 +24,7 @@ from pyro_attention import (
     Weibull,
     sample_posterior,
 )
+from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.objectives.enumeration import AlignmentELBO
 
 NEVER = -1e12  # not -inf, which has no gradient

@@ -10,17 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from pyro_attention import (
-    FAMILIES,
-    NORMALIZERS,
-    PRIORS,
-    Amortised,
-    AttentionELBO,
-    AttentionGuide,
-    Dense,
-    LogWeights,
-    Soft,
-)
+from pyro_attention import Amortised, AttentionELBO, AttentionGuide, Dense, Soft
+from pyro_attention.families.base import FAMILIES, PRIORS
+from pyro_attention.families.distribution import LogWeights
+from pyro_attention.normalizers import NORMALIZERS
 from tests.helpers import (
     CASES,
     PAIRS,

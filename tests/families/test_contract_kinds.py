@@ -13,17 +13,10 @@ import torch
 from pyro.distributions import Normal
 from torch import Tensor, nn
 
-from pyro_attention import (
-    FAMILIES,
-    PRIORS,
-    Amortised,
-    AttentionDistribution,
-    AttentionGuide,
-    Dense,
-    GaussianWeights,
-    LatentAttention,
-    elbo_for,
-)
+from pyro_attention import Amortised, AttentionGuide, Dense, LatentAttention, elbo_for
+from pyro_attention.families.base import FAMILIES, PRIORS
+from pyro_attention.families.distribution import AttentionDistribution
+from pyro_attention.families.gaussian import GaussianWeights
 from tests.helpers import ALL_PAIRS, make_family, make_prior
 
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import Normal, kl_divergence
 
-from pyro_attention import NORMALIZERS, AttentionGuide, Soft
+from pyro_attention import AttentionGuide, Soft
+from pyro_attention.normalizers import NORMALIZERS
 from tests.helpers import (
     CASES,
     PAIRS,

@@ -19,7 +19,6 @@ from pyro_attention import (
     Dense,
     Dirichlet,
     DirichletPrior,
-    DirichletWeights,
     GumbelSoftmax,
     LatentAttention,
     Weibull,
@@ -27,6 +26,7 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
+from pyro_attention.families.dirichlet import DirichletWeights
 from tests.families.test_alignment import BATCH, KEYS, QUERIES, Network, Toy, make_problem
 from tests.helpers import assert_mean
 

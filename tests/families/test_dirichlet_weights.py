@@ -10,7 +10,10 @@ import pytest
 import torch
 from torch.distributions import Dirichlet, kl_divergence
 
-from pyro_attention import Dense, DirichletWeights, EdgeList, GammaWeights, WeibullWeights
+from pyro_attention import Dense, EdgeList
+from pyro_attention.families.dirichlet import DirichletWeights
+from pyro_attention.families.gamma import GammaWeights
+from pyro_attention.families.weibull import WeibullWeights
 from tests.helpers import assert_mean
 
 HEADS, QUERIES, KEYS = 2, 3, 4

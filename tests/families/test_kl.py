@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch.distributions import Gamma, Weibull, kl_divergence
 
-from pyro_attention import Dense, EdgeList, GammaWeights, LogNormalWeights, Softmax, WeibullWeights
+from pyro_attention import Dense, EdgeList, Softmax
+from pyro_attention.families.gamma import GammaWeights
+from pyro_attention.families.lognormal import LogNormalWeights
+from pyro_attention.families.weibull import WeibullWeights
 from tests.helpers import assert_mean
 from tests.quadrature import log_density, log_posterior, reference_kl
 

@@ -10,17 +10,17 @@ from pyro_attention import (
     Amortised,
     AttentionGuide,
     Categorical,
-    CategoricalAlignment,
     Dense,
     LatentAttention,
     Marginal,
     ScoreFunctionELBO,
     Soft,
-    SparseAlignment,
     SparseAlignmentPrior,
     SparseCategorical,
     sample_posterior,
 )
+from pyro_attention.families.alignment import CategoricalAlignment
+from pyro_attention.families.sparse import SparseAlignment
 from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.ops.sparsemax import sparsemax
 from tests.families.test_alignment import (

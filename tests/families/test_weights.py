@@ -10,18 +10,13 @@ from scipy import stats
 from torch.distributions import Gamma, LogNormal, TransformedDistribution, Weibull
 from torch.distributions.transforms import ExpTransform
 
-from pyro_attention import (
-    FAMILIES,
-    Dense,
-    DirichletWeights,
-    EdgeList,
-    FixedGammaPrior,
-    GammaWeights,
-    GaussianWeights,
-    LatentAttention,
-    LogNormalWeights,
-    WeibullWeights,
-)
+from pyro_attention import Dense, EdgeList, FixedGammaPrior, LatentAttention
+from pyro_attention.families.base import FAMILIES
+from pyro_attention.families.dirichlet import DirichletWeights
+from pyro_attention.families.gamma import GammaWeights
+from pyro_attention.families.gaussian import GaussianWeights
+from pyro_attention.families.lognormal import LogNormalWeights
+from pyro_attention.families.weibull import WeibullWeights
 from tests.helpers import assert_mean
 from tests.quadrature import reference_moments
 

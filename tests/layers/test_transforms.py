@@ -10,7 +10,6 @@ from torch.autograd import gradgradcheck
 from torch.func import functional_call, grad, hessian, stack_module_state, vmap
 
 from pyro_attention import (
-    NORMALIZERS,
     AttentionELBO,
     AttentionGuide,
     DoublyNormalized,
@@ -21,6 +20,7 @@ from pyro_attention import (
     Weibull,
 )
 from pyro_attention.blocked import BlockedMultiheadAttention
+from pyro_attention.normalizers import NORMALIZERS
 from pyro_attention.ops.noise import uniform
 from tests.helpers import POSITIVE_PRIORS, make_normalizer, make_prior
 

@@ -25,14 +25,14 @@ from pyro_attention import (
     FixedLogNormalPrior,
     Gamma,
     LogNormal,
-    LogNormalWeights,
     Marginal,
     ScoreFunctionELBO,
     Soft,
     Weibull,
-    WeibullWeights,
     elbo_for,
 )
+from pyro_attention.families.lognormal import LogNormalWeights
+from pyro_attention.families.weibull import WeibullWeights
 from pyro_attention.schedules import Linear
 from tests.helpers import assert_mean
 from tests.toy_models import FreeScores, GraphData, SelfAttention, Sequences

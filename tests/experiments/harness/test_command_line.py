@@ -139,7 +139,7 @@ def test_the_names_of_the_options_are_those_of_what_is_built():
 
     from experiments.graph.studies import STUDIES
     from guides.schemes import build_scheme
-    from pyro_attention import NORMALIZERS
+    from pyro_attention.normalizers import NORMALIZERS
 
     assert set(get_args(TableName)) == EVERY_TABLE.keys()
     assert set(get_args(StudyName)) == STUDIES.keys()
