@@ -69,6 +69,7 @@ class GammaWeights(LogWeights):
 
     @cached_property
     def log_expected_weight(self) -> Tensor:
+        """``log E[S]``, per weight."""
         return self.log_concentration - self.log_rate
 
     @property

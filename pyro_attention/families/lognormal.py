@@ -38,6 +38,7 @@ class LogNormalWeights(NormalValue, LogWeights):
 
     @cached_property
     def log_expected_weight(self) -> Tensor:
+        """``log E[S]``, per weight."""
         return self.loc + self.scale.square() / 2
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
