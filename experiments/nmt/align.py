@@ -22,8 +22,8 @@ from experiments.nmt.linking import combine_pairs, link_both
 from experiments.nmt.model import Trained, load_trained
 from experiments.report.figures import save
 from experiments.sequence.own_text import refuse_to_replace, write_lines
-from pyro_attention import CategoricalAlignment
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment
+from pyro_attention.families.alignment import CategoricalAlignment
 
 __all__ = ["AlignConfig", "align_file", "aligned_pairs"]
 

@@ -138,7 +138,7 @@ def test_bars_of_a_command_that_are_no_terminal_print_a_line_a_minute():
 
 def test_the_names_of_the_options_are_those_of_what_is_built():
     from guides.schemes import build_scheme
-    from pyro_attention import NORMALIZERS
+    from pyro_attention.normalizers import NORMALIZERS
 
     assert set(get_args(NormalizerName)) <= NORMALIZERS.keys()
     for name in get_args(SchemeName) + get_args(AblationSchemeName):
