@@ -32,7 +32,7 @@ TASKS = {
     "nmt": TranslationConfig(),
     "captioning": CaptioningConfig(),
     "pretrain": PretrainConfig(),
-    "finetune": FinetuneConfig(),
+    "finetune": FinetuneConfig(run=Path("run")),
 }
 BAD: list[tuple[str, Any]] = [
     ("learning_rate", 0),
