@@ -6,6 +6,7 @@ A :class:`Study` is a declaration; :func:`run_study` trains what is not trained 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -51,10 +52,12 @@ class Study:
         name: Of its folder and of its file in results/.
         title: Heading.
         about: The task, under which its differences count in "Where it helps"; "" where they do not.
-        text: What the rows are and how they were trained; ``{config.max_epochs}`` is an option of the first training,
-            ``{seeds}`` the number of seeds.
+        text: What the rows are and how they were trained; ``{config.max_epochs}`` is an option of the first row,
+            ``{base.max_epochs}`` of the ``base``, ``{seeds}`` the number of seeds.
         task: What is trained.
         options: Options of all trainings.
+        base: Options of a first training at each level and seed, from whose network all rows go on: their ``init_from``
+            is its folder; none when empty. It is no row.
         rows: Options of each row.
         levels: Options of each level, such as a data set or a share of noise.
         cells: Options of a row at a level, where it has others than elsewhere.
@@ -84,6 +87,7 @@ class Study:
     text: str = ""
     about: str = ""
     options: Options = field(default_factory=dict)
+    base: Options = field(default_factory=dict)
     levels: Mapping[str, Options] = field(default_factory=lambda: {"": {}})
     cells: Mapping[tuple[str, str], Options] = field(default_factory=dict)
     axis: str = ""
@@ -128,10 +132,13 @@ class Study:
         lacking = {self.against.get(row, self.baseline) for row in rows} - set(rows)
         if lacking:
             raise UserError(f"rows are compared with '{lacking.pop()}', which has to be among them")
+        if options.base and not self.base:
+            raise UserError(f"base is for studies whose rows go on from another training, and {self.name} is none")
         return replace(
             self,
             rows={name: self.rows[name] for name in rows},
             levels={name: {**self.levels[name], **options.changes} for name in options.levels or self.levels},
+            base={**self.base, **options.base},
             seeds=self.seeds if options.seeds is None else options.seeds,
             first_seed=self.first_seed if options.first_seed is None else options.first_seed,
         )
@@ -148,6 +155,7 @@ class Finished:
         pictures: Where its pictures are drawn.
         configs: Options of every training, by row, level and seed.
         metrics: Their metrics.
+        bases: Options of the trainings that the rows go on from, by level and seed.
     """
 
     study: Study
@@ -156,6 +164,7 @@ class Finished:
     pictures: Path
     configs: Mapping[Key, Any]
     metrics: Mapping[Key, Mapping[str, float]]
+    bases: Mapping[tuple[str, int], Any] = field(default_factory=dict)
 
     @cached_property
     def seeds(self) -> list[int]:
@@ -199,7 +208,8 @@ class Finished:
 
     def fill(self, text: str) -> str:
         """A text with its placeholders filled in."""
-        return text.format(config=next(iter(self.configs.values())), seeds=len(self.seeds), first=self.seeds[0])
+        config, base = (next(iter(configs.values()), None) for configs in (self.configs, self.bases))
+        return text.format(config=config, base=base, seeds=len(self.seeds), first=self.seeds[0])
 
 
 @exclusive
@@ -268,14 +278,24 @@ def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
     results = options.results or (RESULTS if study.published else None)
     name = _name(study, options)
     folder = options.out or Path("runs", kind, name)
-    open_run(folder, options, free=("seeds", "rows", "changes"))
-    configs = _configs(study, options, folder)
-    metrics = run_all(
-        _Run(study.task), configs, workers=options.workers, cluster=options.cluster, progress=options.progress,
-        describe=lambda key, _: ", ".join(str(part) for part in key if part != ""),
-    )  # fmt: skip
+    open_run(folder, options, free=("seeds", "rows", "changes", "base"))
+    bases, configs = _configs(study, options, folder)
+
+    def train(configs: Mapping[Any, Any]) -> dict[Any, Any]:
+        return run_all(
+            _Run(study.task), configs, workers=options.workers, cluster=options.cluster, progress=options.progress,
+            describe=lambda key, _: ", ".join(str(part) for part in key if part != ""),
+        )  # fmt: skip
+
+    if bases:
+        print("Training what all rows go on from:", flush=True)
+        train(bases)
+    metrics = train(configs)
+    for key, found in metrics.items():
+        for text in study.task.warnings(found):
+            print(f"warning: {', '.join(str(part) for part in key if part != '')}: {text}", file=sys.stderr)
     pictures = folder / "figures" if results is None else results / "pictures"
-    return Finished(study, name, folder, pictures, configs, metrics)
+    return Finished(study, name, folder, pictures, configs, metrics, bases)
 
 
 @dataclass(frozen=True)
@@ -290,26 +310,39 @@ class _Run:
 
 def _name(study: Study, options: StudyOptions) -> str:
     """Name of a study's folder and file; one of some levels alone, or with other options, has its own."""
-    return "-".join((study.name, *options.levels, *(f"{name}-{value}" for name, value in options.changes.items())))
+    return "-".join((study.name, *options.levels, *(f"{name}-{value}" for name, value in _others(options).items())))
 
 
 def _changed(options: StudyOptions) -> str:
     """Which options are others than those of the study."""
-    changes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options.changes.items())
+    changes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in _others(options).items())
     return f"Other than said here: {changes}." if changes else ""
 
 
-def _configs(study: Study, options: StudyOptions, folder: Path) -> dict[Key, Any]:
-    """Options of all trainings; all rows of the first seed come first, so that an interrupted study has them."""
-    how, configs = options.for_runs(), {}
+def _others(options: StudyOptions) -> dict[str, Any]:
+    return {**{f"base_{name}": value for name, value in options.base.items()}, **options.changes}
+
+
+def _configs(study: Study, options: StudyOptions, folder: Path) -> tuple[dict[tuple[str, int], Any], dict[Key, Any]]:
+    """Options of the trainings to go on from, and of all rows; the first seed comes first, for who stops early."""
+    bases, configs = dict[tuple[str, int], Any](), dict[Key, Any]()
+
+    def config(level: str, row: str, seed: int, *given: Options) -> Any:
+        name = "-".join(filter(None, (level, row, str(seed)))).translate({ord(" "): "-", ord(","): None})
+        merged = {key: value for some in (study.options, study.levels[level], *given) for key, value in some.items()}
+        seeded = dict.fromkeys(("seed", *study.seeded), seed)
+        return study.task.config(**options.for_runs(), **merged, **seeded, out=folder / "runs" / name)
+
     for seed in range(study.first_seed, study.first_seed + study.seeds):
-        for level, at_level in study.levels.items():
+        for level in study.levels:
+            start: Options = {}
+            if study.base:
+                bases[level, seed] = config(level, "base", seed, study.base)
+                start = {"init_from": bases[level, seed].out}
             for row, of_row in study.rows.items():
-                name = "-".join(filter(None, (level, row, str(seed)))).translate({ord(" "): "-", ord(","): None})
-                given = {**study.options, **at_level, **of_row, **study.cells.get((row, level), {})}
-                seeded = dict.fromkeys(("seed", *study.seeded), seed)
-                configs[row, level, seed] = study.task.config(**how, **given, **seeded, out=folder / "runs" / name)
-    return configs
+                cell = study.cells.get((row, level), {})
+                configs[row, level, seed] = config(level, row, seed, of_row, cell, start)
+    return bases, configs
 
 
 def _how_compared(finished: Finished) -> str:
@@ -459,13 +492,13 @@ def _command(study: Study, options: StudyOptions, kind: str) -> str:
     """The command that makes the results again."""
     given: dict[str, Any] = {
         "seeds": options.seeds, "first_seed": options.first_seed, "rows": options.rows, "levels": options.levels,
-        **options.changes,
+        "base": options.base, **options.changes,
     }  # fmt: skip
     words = [f"python -m {study.task.script} {kind} {study.name}"]
     for name, value in given.items():
-        if value not in (None, ()):
+        if value not in (None, (), {}):
             shown = "" if isinstance(value, bool) else f" {value}"
-            if isinstance(value, list | tuple):
+            if isinstance(value, list | tuple | dict):
                 shown = f" '{json.dumps(value)}'"
             words.append(f"--{'no-' if value is False else ''}{name.replace('_', '-')}{shown}")
     return " ".join(words)
