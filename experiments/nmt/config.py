@@ -284,7 +284,7 @@ class AlignConfig(FileOptions):
 
 
 COMMANDS = {
-    "train": Command(TranslationConfig, "experiments.nmt.train:run_and_show"),
+    "train": Command(TranslationConfig, "experiments.nmt.train:train"),
     "evaluate": Command(EvaluateConfig, "experiments.nmt.files:evaluate_run"),
     "selective": Command("experiments.nmt.selective_config:SelectiveConfig", "experiments.nmt.selective:selective_run"),
     "translate": Command(TranslateConfig, "experiments.nmt.files:translate_file"),
