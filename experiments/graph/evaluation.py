@@ -185,7 +185,7 @@ def _kl_and_gradient(trained: TrainedGraph) -> dict[str, float]:
     trained.module.eval()
     none_labelled = torch.zeros_like(trained.data.labels, dtype=torch.bool)  # leaves only the KL of the objective
     with seeded(trained.config.seed):
-        kl: Tensor = AttentionELBO()(trained.model, trained.guide)(*trained.inputs, none_labelled)
+        kl: Tensor = AttentionELBO().differentiable_loss(trained.model, trained.guide, *trained.inputs, none_labelled)
     gradients = torch.autograd.grad(kl, list(trained.module.parameters()), allow_unused=True)
     norms = [gradient.norm() for gradient in gradients if gradient is not None]
     return {"kl": kl.item(), "kl_gradient_norm": torch.stack(norms).norm().item()}

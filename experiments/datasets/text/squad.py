@@ -173,8 +173,9 @@ def _questions(tree: Any, path: Path, with_answers: bool) -> Iterator[Question]:
             for entry in paragraph["qas"]:
                 with reading(f"{path}: paragraph {number} of article {place}", "a question of SQuAD"):
                     key, title, context = entry["id"], article["title"], paragraph["context"]
-                    if not all(isinstance(text, str) for text in (key, title, context, entry["question"])):
-                        raise ValueError(f"{shown(entry)} with title or context that is no text")
+                    texts = (key, title, context, entry["question"])
+                    if not all(isinstance(text, str) for text in texts) or not context.strip():
+                        raise ValueError(f"id, title, context and question are {shown(texts)}")
                 answers = _answers(entry, context, f"{path}: question {key}") if with_answers else ()
                 yield Question(key, title, context, entry["question"], answers)
 

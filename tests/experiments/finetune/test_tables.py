@@ -56,7 +56,7 @@ def test_table(options, capsys):
     folder = options["out"] / "runs" / "cola-WC-0"
     assert not (folder / "checkpoints" / "best.safetensors").exists()
     (folder / "predictions.npz").unlink()
-    with pytest.raises(UserError, match=r"predictions\.npz cannot be read"):
+    with pytest.raises(UserError, match=r"predictions\.npz is missing"):
         table(GlueTableConfig(**options, tasks=("cola", "stsb"), seeds=2, resume=True))
     capsys.readouterr()
 

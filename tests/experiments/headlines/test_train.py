@@ -209,13 +209,9 @@ def test_bad_options(options, part, tiny_config):
 
 
 @pytest.mark.parametrize("split", FILES)
-@pytest.mark.parametrize(
-    ("line", "part"),
-    [("{", "no JSON"), ({"text": "a"}, "'summaries' is None"), ({"summaries": ["a"]}, "'text' is None")],
-)
-def test_bad_data_is_found_before_anything_is_written(split, line, part, root, tiny_config):
-    write_entries(root / FILES[split], [entries()[0], line])
-    with pytest.raises(UserError, match=f"{root / FILES[split]}: line 2.* {part}"):
+def test_bad_data_is_found_before_anything_is_written(split, root, tiny_config):
+    write_entries(root / FILES[split], [entries()[0], {"text": "a"}])
+    with pytest.raises(UserError, match=f"{root / FILES[split]}: line 2 cannot be read"):
         run(tiny_config())
     assert not tiny_config().out.exists()
 

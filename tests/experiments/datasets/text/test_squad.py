@@ -87,7 +87,7 @@ def test_the_official_name_comes_first(root):
     [
         ({"data": []}, "it has no questions"),
         ({"data": [{"title": "Ada"}]}, "KeyError: 'paragraphs'"),
-        (tree(entry(question=None)), "paragraph 1 of article 1 .*with title or context that is no text"),
+        (tree(entry(question=None)), "paragraph 1 of article 1 .*question are .*None"),
         (
             tree(entry(answers=[{"text": "Ada", "answer_start": 4}])),
             "question q .*at character 4, but 'da '",
