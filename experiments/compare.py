@@ -2,7 +2,6 @@
 
 python -m experiments.compare                  translation of an embedded corpus
 python -m experiments.compare --task graph     node classification
-python -m experiments.compare --task captioning    captions of digit scenes
 python -m experiments.compare --task vqa       questions about digit scenes
 """
 
@@ -20,7 +19,6 @@ __all__ = ["TASKS", "main"]
 TASKS = {
     "translation": Command("experiments.nmt.config:CompareTranslations", "experiments.nmt.compare:run"),
     "graph": Command("experiments.graph.config:CompareGraphs", "experiments.graph.compare:run"),
-    "captioning": Command("experiments.captioning.config:CompareCaptions", "experiments.captioning.compare:run"),
     "vqa": Command("experiments.vqa.config:CompareQuestions", "experiments.vqa.compare:run"),
 }
 
