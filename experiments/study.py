@@ -317,13 +317,20 @@ class _Run:
 
 
 def _name(study: Study, options: StudyOptions) -> str:
-    """Name of a study's folder and file; one of some levels alone, or with other options, has its own."""
-    return "-".join((study.name, *options.levels, *(f"{name}-{value}" for name, value in _others(options).items())))
+    """Name of a study's folder and file; one of some levels alone, or with other options, has its own.
+
+    A file or folder among the options says where something is, not what is computed.
+    """
+    others = (f"{name}-{value}" for name, value in _others(options).items() if not isinstance(value, Path))
+    return "-".join((study.name, *options.levels, *others))
 
 
 def _changed(options: StudyOptions) -> str:
     """Which options are others than those of the study."""
-    changes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in _others(options).items())
+    changes = ", ".join(
+        f"{name.replace('_', ' ')} {value.name if isinstance(value, Path) else value}"
+        for name, value in _others(options).items()
+    )
     return f"Other than said here: {changes}." if changes else ""
 
 
@@ -514,7 +521,7 @@ def _command(task: Task[Any, Any, Any], options: StudyOptions, kind: str) -> str
     words = [f"python -m {task.script} {kind} {options.name}"]
     for name, value in given.items():
         if value not in (None, (), {}):
-            shown = "" if isinstance(value, bool) else f" {value}"
+            shown = "" if isinstance(value, bool) else f" {value.name if isinstance(value, Path) else value}"
             if isinstance(value, list | tuple | dict):
                 shown = f" '{json.dumps(value)}'"
             words.append(f"--{'no-' if value is False else ''}{name.replace('_', '-')}{shown}")

@@ -11,6 +11,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from experiments.datasets.names import ParallelName
 from experiments.datasets.text.batches import BucketSampler, EncodedText
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.files import UserError, user_errors
@@ -116,7 +117,7 @@ def measured(
     *,
     progress: bool = False,
 ) -> Measured:
-    """What the uncertainty of a network's translations of a text is worth, and whether it tells texts from elsewhere."""
+    """What the uncertainty of translations of a text is worth, and whether it tells texts from elsewhere."""
     with user_errors(ValueError):
         own = _scored(trained, text, config, progress=progress)
         foreign = {name: _scored(trained, one, config, progress=progress) for name, one in elsewhere.items()}
@@ -153,7 +154,7 @@ def translation_uncertainty(
     return by_name | {"length": torch.tensor([len(ids) for ids in data.sources], dtype=torch.float64)}
 
 
-def foreign_texts(config: TranslationConfig, names: Sequence[str]) -> dict[str, ParallelText]:
+def foreign_texts(config: TranslationConfig, names: Sequence[ParallelName]) -> dict[str, ParallelText]:
     """Test texts of data sets that a network was not trained on, read as its own was.
 
     Raises:

@@ -55,8 +55,8 @@ FROM_SCRATCH = (
 LEGEND = (
     "Perplexity: how well the network predicts the words of the test translations, 1 would be certainty. Alignments "
     "are summed out exactly; for weibull and lognormal it averages over samples of q(W | x, prefix), for dirichlet "
-    "over samples of its prior. BLEU and chrF are those of beam search. K-max: with the {config.k_max} largest weights "
-    "of each word alone.\n\n"
+    "over samples of its prior. BLEU and chrF are those of beam search. K-max: with the largest weights of "
+    "each word alone.\n\n"
     "Entropy of the mean weights that predict, in nats. Posterior gap: KL in nats from the posterior of an inference "
     "network to the exact one; so far is the bound that it trains below the log evidence of a word piece. Support, of "
     "sparse alignments: mean number of source pieces with a positive probability."

@@ -56,7 +56,7 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
         config = trained.config
         if config.selective_pairs:
             options = SelectiveOptions(pairs=config.selective_pairs)
-            elsewhere = {name: data[name] for name in config.out_of_domain}
+            elsewhere: dict[str, ParallelText] = {name: data[name] for name in config.out_of_domain}
             metrics |= measured(trained, data["test"], elsewhere, options).numbers
         return metrics | sizes, translations
 
