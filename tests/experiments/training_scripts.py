@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from experiments.captioning import train as captioning
 from experiments.captioning.config import CaptioningConfig
+from experiments.captioning.train import CaptioningTask
 from experiments.datasets.text import masked_text
 from experiments.datasets.text.readers import toy
 from experiments.datasets.text.toy_translation import toy_translation
@@ -26,7 +26,6 @@ from experiments.graph.config import GraphConfig
 from experiments.graph.train import GraphTask
 from experiments.headlines import train as headlines
 from experiments.headlines.config import HeadlineConfig
-from experiments.nmt import train as nmt
 from experiments.nmt.config import TranslationConfig
 from experiments.pretrain import finetune as sst2
 from experiments.pretrain import train as pretrain
@@ -112,8 +111,10 @@ def _qa(root: Path) -> dict[str, Any]:
 
 SCRIPTS = {
     "graph": Script(GraphConfig, partial(run, GraphTask()), _graph),
-    "nmt": Script(TranslationConfig, nmt.run, _nmt),
-    "captioning": Script(CaptioningConfig, captioning.run, lambda _: tiny_captions.TINY | {"guide": "weibull"}),
+    "nmt": Script(TranslationConfig, tiny_text.run, _nmt),
+    "captioning": Script(
+        CaptioningConfig, partial(run, CaptioningTask()), lambda _: tiny_captions.TINY | {"guide": "weibull"}
+    ),
     "headlines": Script(HeadlineConfig, headlines.run, _headlines),
     "vqa": Script(VQAConfig, vqa.run, lambda _: tiny_questions.TINY | {"guide": "weibull", "test_noise": (0.0,)}),
     "pretrain": Script(PretrainConfig, pretrain.run, lambda _: TEXT | {"guide": "weibull", "normalizer": "hybrid"}),

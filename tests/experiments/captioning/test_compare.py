@@ -1,9 +1,9 @@
 """The comparison on captioning, end to end."""
 
 import pytest
-
 from experiments.captioning.compare import SCHEMES, CompareCaptions, run
 from experiments.compare import main
+
 from experiments.files import UserError
 from experiments.harness.results import read_metrics
 from tests.experiments.captioning.tiny_captions import small_scenes, write_flickr8k

@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
+from experiments.captioning.kl_estimators import CompareEstimators, run
 
 import experiments.sequence.evaluation
 from experiments.captioning import gradient_noise
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import batches
-from experiments.captioning.kl_estimators import CompareEstimators, run
 from experiments.captioning.model import build, load_vocabulary
 from experiments.files import UserError
 from experiments.harness.cli import run_script

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from experiments.captioning.page import region_view, write_page
 
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.data import load_images
 from experiments.captioning.model import build
-from experiments.captioning.page import region_view, write_page
 from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.files import UserError
 from tests.experiments.captioning.tiny_captions import TINY, small_scenes

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from experiments.captioning.rows import GRIDS, ROWS
+from experiments.captioning.table import run
 
 from experiments.captioning import data as captioning_data
 from experiments.captioning.config import TableConfig
-from experiments.captioning.rows import GRIDS, ROWS
-from experiments.captioning.table import run
 from experiments.files import UserError
 from tests.experiments.captioning.tiny_captions import colour_encoder, write_flickr8k
 
