@@ -34,7 +34,7 @@ help: ## show this list
 install: $(STAMP) ## only install, into .venv
 
 demo: $(STAMP) ## compare the kinds of attention on a small task
-	$(BIN)/python -m experiments.compare --resume
+	$(BIN)/python -m experiments.nmt table compare --resume
 
 test: $(STAMP) ## run the tests, without the slow ones
 	$(BIN)/python -m pytest -n auto -m "not slow"
