@@ -253,7 +253,7 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
         ]
         for name, found in means.items()
     }
-    best = {min((name for name in ranks if name.split(": ")[0] == row), key=ranks.__getitem__) for row in study.grid}
+    best = {min((name for name in ranks if name.split(": ")[0] == row), key=ranks.__getitem__) for row in options.rows or study.grid}
     rows = [
         {"row": name.partition(": ")[0], "setting": name.partition(": ")[2]}
         | {one.name: finished.cell(name, one, level) for one in study.quality}
@@ -309,25 +309,20 @@ class _Run:
 
 
 def _name(study: Study, options: StudyOptions) -> str:
-    """Name of a study's folder and file; one of some levels alone, or with other options, has its own.
-
-    A file or folder among the options says where something is, not what is computed.
-    """
-    others = (f"{name}-{value}" for name, value in _others(options).items() if not isinstance(value, Path))
-    return "-".join((study.name, *options.levels, *others))
+    """Name of a study's folder and file; one of some levels alone, or with other options, has its own."""
+    return "-".join((study.name, *options.levels, *(f"{name}-{value}" for name, value in _others(options).items())))
 
 
 def _changed(options: StudyOptions) -> str:
     """Which options are others than those of the study."""
-    changes = ", ".join(
-        f"{name.replace('_', ' ')} {value.name if isinstance(value, Path) else value}"
-        for name, value in _others(options).items()
-    )
+    changes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in _others(options).items())
     return f"Other than said here: {changes}." if changes else ""
 
 
 def _others(options: StudyOptions) -> dict[str, Any]:
-    return {**{f"base_{name}": value for name, value in options.base.items()}, **options.changes}
+    """Options that are given, but for files and folders, which say where something is."""
+    given = {**{f"base_{name}": value for name, value in options.base.items()}, **options.changes}
+    return {name: value for name, value in given.items() if not isinstance(value, Path)}
 
 
 def _configs(study: Study, options: StudyOptions, folder: Path) -> tuple[dict[tuple[str, int], Any], dict[Key, Any]]:
