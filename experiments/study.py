@@ -20,7 +20,7 @@ from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
 from experiments.harness.words import expected_one_of
-from experiments.report.columns import Cell, Column, Row, Runs
+from experiments.report.columns import Cell, Column, Row, Runs, best_cells
 from experiments.report.figures import save
 from experiments.report.report import Part, Report
 from experiments.report.results import RESULTS, source_of, write_results
@@ -74,6 +74,7 @@ class Study:
         seeded: Further options that are the seed, such as the number of a fixed split.
         picture: What is drawn: every row with its "intervals", or "curves" over the levels; nothing when "".
         parts: What else is reported.
+        summary: What was found, in one or two sentences.
         grid: Settings of a row that a search tries on validation data.
         quality: Numbers on validation data by which a search chooses, in their order.
         published: Whether results/ gets the numbers when nothing is said.
@@ -105,6 +106,7 @@ class Study:
     seeded: Sequence[str] = ()
     picture: Literal["", "intervals", "curves"] = ""
     parts: Callable[[Finished], Sequence[Part]] = lambda _: ()
+    summary: Callable[[Finished], str] = lambda _: ""
     grid: Mapping[str, Sequence[Options]] = field(default_factory=dict)
     quality: Sequence[Column] = ()
     published: bool = True
@@ -222,9 +224,15 @@ def run_study(studies: Mapping[str, Study], options: StudyOptions) -> dict[str, 
     finished = _trained(_named(studies, options).chosen(options), options, "table")
     study = finished.study
     text = "\n\n".join(filter(None, (finished.fill(study.text), _changed(options), _how_compared(finished))))
-    table = Part(text=text, rows=(_wide if study.wide else _long)(finished), labels=len(_labels(finished, "", "")))
+    table = Part(
+        text=text,
+        rows=(_wide if study.wide else _long)(finished),
+        labels=len(_labels(finished, "", "")),
+        best=_best(finished),
+    )
     parts = [table, *_pictures(finished), *study.parts(finished), *_block_parts(finished)]
-    return _publish(finished, options, Report(study.title, finished.name, parts, about=study.about), "table")
+    report = Report(study.title, finished.name, parts, study.summary(finished), study.about)
+    return _publish(finished, options, report, "table")
 
 
 @exclusive
@@ -417,6 +425,15 @@ def _long(finished: Finished) -> list[Row]:
     return [{head: row.get(head, "-") for head in heads} for row in rows]
 
 
+def _best(finished: Finished) -> frozenset[tuple[int, str]]:
+    """Cells of the table with the best mean of their column, of rows of one level and kind of prediction."""
+    study = finished.study
+    if study.wide or study.shows or study.kinds or len(study.levels) > 1:
+        return frozenset()
+    runs = {row: finished.runs(row, *study.levels) for row in finished.rows}
+    return best_cells(runs, [*study.columns, *study.more])
+
+
 def _present(finished: Finished, columns: Sequence[Column], level: str | None = None) -> list[Column]:
     """The columns that some row has a number for."""
     levels = finished.study.levels if level is None else [level]
@@ -482,7 +499,7 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, kind: st
     write_metrics(finished.folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
     seeds = f"seeds {finished.seeds[0]} to {finished.seeds[-1]}"
     folders = [Path(str(config.out)) for config in finished.configs.values()]
-    source = source_of(folders, _command(study, options, kind), seeds)
+    source = source_of(folders, _command(study.task, options, kind), seeds)
     report.write(finished.folder, source)
     results = options.results or (RESULTS if study.published else None)
     if results is not None:
@@ -490,13 +507,13 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, kind: st
     return means
 
 
-def _command(study: Study, options: StudyOptions, kind: str) -> str:
+def _command(task: Task[Any, Any, Any], options: StudyOptions, kind: str) -> str:
     """The command that makes the results again."""
     given: dict[str, Any] = {
         "seeds": options.seeds, "first_seed": options.first_seed, "rows": options.rows, "levels": options.levels,
         "base": options.base, **options.changes,
     }  # fmt: skip
-    words = [f"python -m {study.task.script} {kind} {options.name}"]
+    words = [f"python -m {task.script} {kind} {options.name}"]
     for name, value in given.items():
         if value not in (None, (), {}):
             shown = "" if isinstance(value, bool) else f" {value.name if isinstance(value, Path) else value}"

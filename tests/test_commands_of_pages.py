@@ -12,13 +12,11 @@ import shutil
 import subprocess
 import sys
 from contextlib import chdir
-from dataclasses import replace
 
 import pytest
-from experiments.report.page import RESULTS
 
 from experiments.benchmarks import memory
-from experiments.graph import search, studies
+from experiments.report.results import RESULTS
 from tests.experiments.training_scripts import small_data  # noqa: F401 (a fixture)
 from tests.pages.commands import CHAINS
 from tests.pages.data import write_files
@@ -78,11 +76,10 @@ def place(files, tmp_path, monkeypatch, small_data):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYRO_ATTENTION_DATA", str(tmp_path / "DIR"))
     monkeypatch.setattr(memory, "peak_memory", lambda *_, **__: 1.0)  # each of its processes imports torch again
-    monkeypatch.setattr(search, "GRIDS", {"soft": [{}], "WC": search.GRIDS["WC"][:2]})
-    monkeypatch.setitem(studies.STUDIES, "label_rate", replace(studies.STUDIES["label_rate"], levels=(1, 2)))
-    before = RESULTS.stat().st_mtime_ns
+    before = {path: path.stat().st_mtime_ns for path in RESULTS.rglob("*")}
     yield tmp_path
-    assert RESULTS.stat().st_mtime_ns == before, f"{RESULTS} was written; pass --results in {TABLE}"
+    after = {path: path.stat().st_mtime_ns for path in RESULTS.rglob("*")}
+    assert after == before, f"{RESULTS} was written; pass --results in {TABLE}"
 
 
 def execute(line: str, monkeypatch: pytest.MonkeyPatch) -> object:

@@ -232,6 +232,7 @@ HETEROPHILOUS = replace(
     level_columns={"minesweeper": (AUC,)},
     seeded=("split_seed",),
     options={
+        "num_samples": 10,
         "architecture": "residual_gat",
         "monitor": "metric",
         "learning_rate": 0.003,

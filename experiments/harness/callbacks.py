@@ -69,11 +69,11 @@ class SamplerEpoch(pl.Callback):
     loader's iterator, so the first epoch would have the order of epoch 0.
     """
 
-    def __init__(self, sampler: Any, val_sampler: Any) -> None:
-        self.sampler, self.val_sampler = sampler, val_sampler
+    def __init__(self, sampler: Any, *others: Any) -> None:
+        self.sampler, self.others = sampler, others
 
     def setup(self, trainer: pl.Trainer, *_: Any, **__: Any) -> None:
-        for sampler in (self.sampler, self.val_sampler):
+        for sampler in (self.sampler, *self.others):
             sampler.share(trainer.global_rank, trainer.world_size)
 
     def on_load_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002

@@ -106,8 +106,8 @@ def _on_cluster(run: Callable[[Config], Metrics], configs: Mapping[Key, Config],
             client.submit(_outcome, run, key, config, Path.cwd(), pure=False): key for key, config in configs.items()
         }
         for future in as_completed(futures, loop=client.loop):
-            error = future.exception()  # the worker has died too often, or lacks a module
-            yield future.result() if error is None else (futures[future], f"{type(error).__name__}: {error}")
+            lost = future.exception()  # the worker has died too often, or lacks a module
+            yield future.result() if lost is None else (futures[future], f"{type(lost).__name__}: {lost}")
 
 
 def _outcome(run: Callable[[Config], Metrics], key: Key, config: Config, place: Path) -> Outcome:

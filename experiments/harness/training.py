@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 import lightning.pytorch as pl
 import pyro
 import torch
-from lightning.fabric.plugins.environments import TorchElasticEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import TensorBoardLogger
 from pyro.infer import ELBO

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import sacrebleu
 from tqdm import tqdm
 
-from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, batch_loader
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.word_rules import join_words
 from experiments.nmt.alignments import alignment_summary
 from experiments.nmt.config import SearchOptions, TranslationConfig
 from experiments.nmt.data import tokenised
-from experiments.nmt.model import Trained
+from experiments.nmt.model import Trained, batches
 from experiments.sequence import evaluation as sequence
 from experiments.sequence.model import perplexity as sequence_perplexity
 
@@ -23,12 +22,10 @@ __all__ = [
     "DEFINITIONS",
     "Score",
     "Translated",
-    "batches",
     "bleu",
     "chrf",
     "evaluate",
     "perplexity",
-    "progress_bar",
     "translate",
 ]
 
@@ -56,22 +53,9 @@ DEFINITIONS = {
 }
 
 
-def batches(trained: Trained, text: ParallelText) -> Iterator[Batch]:
-    """The pairs of a text in batches of similar lengths, on the network's device."""
-    data = EncodedText(text, trained.vocabulary)
-    sampler = BucketSampler(data.lengths, sentences=sequence.BATCH, shuffle=False)
-    for batch in batch_loader(data, sampler):
-        yield batch.to(trained.device)
-
-
 def perplexity(trained: Trained, text: ParallelText, *, k_max: int | None = None) -> float:
     """Perplexity per word piece; see DEFINITIONS."""
     return sequence_perplexity(trained, batches(trained, text), k_max=k_max)
-
-
-def progress_bar(total: int, what: str, *, shown: bool = True) -> tqdm[Any]:
-    """A bar over sentences."""
-    return tqdm(total=total, desc=what, unit="sentence", disable=not shown)
 
 
 @dataclass(frozen=True)
@@ -92,7 +76,7 @@ def translate(
     terms = None if options.sum_over == "all" else options.sum_over
     inference = trained.inference(samples=options.samples, k_max=options.k_max, terms=terms)
     given |= {"inference": inference, "seed": config.seed}
-    with progress_bar(len(text), "translating", shown=progress) as bar:
+    with tqdm(total=len(text), desc="translating", unit="sentence", disable=not progress) as bar:
         for batch in batches(trained, text):
             best = sequence.search(trained, batch.source, batch.source_mask, max_length=options.max_length, **given)
             for index, one in zip(batch.indices.tolist(), best, strict=True):
@@ -141,7 +125,7 @@ def evaluate(trained: Trained, text: ParallelText) -> tuple[dict[str, float], li
         found = translate(trained, text, replace(_EXACT, k_max=k_max))
         metrics["test_bleu_k_max"] = bleu(found, text, trained.config).score
     metrics |= {
-        **alignment_summary(trained, text, batches(trained, text)),
+        **alignment_summary(trained, text),
         "network_parameters": sum(parameter.numel() for parameter in trained.model.parameters()),
     }
     if trained.model.normalizer is not None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from experiments.datasets.places import SPLITS
 from experiments.datasets.text.batches import BucketSampler, EncodedText
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.nmt.align import aligned_pairs
-from experiments.nmt.alignment_figures import pair_figure
-from experiments.nmt.config import TranslationConfig
+from experiments.nmt.alignments import aligned_pairs
+from experiments.nmt.config import SelectiveOptions, TranslationConfig
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import DEFINITIONS, evaluate
+from experiments.nmt.figures import pair_figure
 from experiments.nmt.model import Trained, build, load_trained, load_vocabulary
+from experiments.nmt.selective import definition, foreign_texts, measured
 from experiments.report.figures import save
 from experiments.run import run_and_show
 from experiments.sequence.train import Encoded, SequenceTask
@@ -39,7 +40,7 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
         if config.progress and texts["train"].skipped:
             reasons = ", ".join(f"{count} {reason}" for reason, count in texts["train"].skipped.items())
             print(f"training text: {len(texts['train'])} pairs; left out in reading: {reasons}", file=sys.stderr)
-        return texts
+        return texts | foreign_texts(config, config.out_of_domain)
 
     def build(self, config: TranslationConfig, data: Texts, folder: Path) -> Trained:
         return build(config, load_vocabulary(config, folder, data["train"]))
@@ -52,10 +53,15 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
     def scores(self, trained: Trained, data: Texts) -> tuple[dict[str, float], list[str]]:
         sizes = {"train_pairs": len(data["train"]), "train_left_out": sum(data["train"].skipped.values())}
         metrics, translations = evaluate(trained, data["test"])
+        config = trained.config
+        if config.selective_pairs:
+            options = SelectiveOptions(pairs=config.selective_pairs)
+            elsewhere: dict[str, ParallelText] = {name: data[name] for name in config.out_of_domain}
+            metrics |= measured(trained, data["test"], elsewhere, options).numbers
         return metrics | sizes, translations
 
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:  # noqa: ARG002
-        return DEFINITIONS
+    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
+        return {name: DEFINITIONS.get(name) or definition(name) for name in metrics}
 
     def show(self, config: TranslationConfig, metrics: Mapping[str, float], folder: Path) -> None:
         if config.dataset == "own":

@@ -126,11 +126,7 @@ class VQAConfig(VQAOptions, AlignmentSchemeOptions):
     test_noise: tuple[NonNegativeFloat, ...] = (0.0, 0.5)
     train_share: ClosedUnitInterval = 1.0
 
-    USED_BY: ClassVar[UsedBy] = {
-        "normalizer": {"model": ("mcan", "multi_view")},
-        "layers": {"model": ("mcan", "bottom_up")},
-        "heads": {"model": ("mcan", "bottom_up")},
-    }
+    USED_BY: ClassVar[UsedBy] = {"normalizer": {"model": ("mcan", "multi_view")}}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from experiments.finetune import train as glue
 from experiments.finetune.config import GlueConfig
 from experiments.finetune.qa import train as qa
 from experiments.finetune.qa.config import QaConfig
-from experiments.graph import train as graph
 from experiments.graph.config import GraphConfig
+from experiments.graph.train import GraphTask
 from experiments.headlines import train as headlines
 from experiments.headlines.config import HeadlineConfig
 from experiments.nmt import train as nmt
@@ -30,6 +31,7 @@ from experiments.nmt.config import TranslationConfig
 from experiments.pretrain import finetune as sst2
 from experiments.pretrain import train as pretrain
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
+from experiments.run import run
 from experiments.vqa import train as vqa
 from experiments.vqa.config import VQAConfig
 from tests.experiments.captioning import tiny_captions
@@ -109,7 +111,7 @@ def _qa(root: Path) -> dict[str, Any]:
 
 
 SCRIPTS = {
-    "graph": Script(GraphConfig, graph.run, _graph),
+    "graph": Script(GraphConfig, partial(run, GraphTask()), _graph),
     "nmt": Script(TranslationConfig, nmt.run, _nmt),
     "captioning": Script(CaptioningConfig, captioning.run, lambda _: tiny_captions.TINY | {"guide": "weibull"}),
     "headlines": Script(HeadlineConfig, headlines.run, _headlines),

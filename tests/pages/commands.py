@@ -46,20 +46,26 @@ def comparison_files(task: str) -> tuple[str, ...]:
 # one training at a time, of the first seed; the section of RESULTS.md goes into a page of its own
 SWEEP = "--seeds 1 --workers 1 --no-progress --results page.md"
 PAGE = ("page.md", "runs/*/*/metrics.json", "runs/*/*/report.html")
+COMPARISON = "--seeds 1 --workers 1 --no-progress"
+STUDY = f"{COMPARISON} --results results"
 TRAINING = "--max-epochs 1 --num-samples 2 --no-progress"
 TEXT = f"{TRAINING} --vocabulary 300 --embedding 8 --hidden 8 --layers 1 --batch-size 8 --beam 2"
 CAPTIONS = f"{TRAINING} --vocabulary 300 --embedding 8 --hidden 8 --batch-size 8 --beam 2"
 PHOTOGRAPHS = f"{CAPTIONS} --size 32 --encoder-epochs 1"
 QUESTIONS = "--hidden 8 --heads 2 --batch-size 32 --max-epochs 1 --num-samples 2"
-GRAPHS = "--max-epochs 2"
-TWO_ROWS = f"{GRAPHS} --num-samples 2 --rows [soft,WC]"
-FOUR_GRAPHS = '--graphs \'["texas", "chameleon_filtered", "squirrel_filtered", "actor"]\''
-CORA = f"{GRAPHS} --graphs [cora] --num-samples 2"
+GRAPH = "python -m experiments.graph"
+TINY = "--max-epochs 2 --num-samples 2"
+TWO_ROWS = f"{TINY} --rows [soft,WC]"
+FOUR_GRAPHS = """--levels '["texas", "chameleon_filtered", "squirrel_filtered", "actor"]'"""
+GAT = f"""heterophilous --architecture gat {FOUR_GRAPHS} --rows '["soft", "WC"]'"""
+CORA = f"{TINY} --levels [cora]"
 HEADLINES = f"{TRAINING} --vocabulary 280 --width 8 --heads 2 --length 40 --headline-length 12 --batch-size 8 --beam 2"
 PIECES = "--vocabulary 270 --width 8 --max-epochs 1 --num-samples 2"
 BERT = f"{TRAINING} --length 20 --batch-size 8"
 QUESTION_ROWS = "--rows [soft,WC] --max-epochs 1 --num-samples 2 --train-share 0.5"
 BENCHMARK = "--rounds 1 --out bench"
+TRANSLATIONS = """--base '{"max_epochs": 1}' --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --beam 1"""
+DEMO_FILES = tuple(f"runs/table/translation-toy*/{name}" for name in ("metrics.json", "report.html", "figures/*.png"))
 COMPARE = f"{SWEEP} --base-epochs 1 --hidden 8 --vocabulary 300 --num-samples 2 --beam 1"
 COMPARE_CAPTIONS = f"{COMPARE} --epochs 1"
 
@@ -76,21 +82,21 @@ def table(line: str, more: str, *leaves: str) -> Step:
     return Step(line, f"{SWEEP} {more}", (*PAGE, *leaves))
 
 
+def study(line: str, more: str) -> Step:
+    """A study that trains many networks and publishes their numbers."""
+    return Step(line, f"{STUDY} {more}", ("results/*.json", "runs/*/*/metrics.json", "runs/*/*/report.html"))
+
+
 CHAINS: dict[str, list[Step]] = {
     # comparisons
     "make demo": [
-        Step(f"{COMPARE_LINE} --resume", COMPARE, comparison_files("translation-toy"), ("categorical_enum",)),
+        Step(f"{NMT} table compare --resume", f"{COMPARISON} {TRANSLATIONS}", DEMO_FILES, ("categorical_enum",)),
     ],
-    "compare": [Step(COMPARE_LINE, f"{COMPARE} --schemes [soft]", comparison_files("translation-toy"))],
+    "compare": [Step(f"{NMT} table compare", f"{COMPARISON} {TRANSLATIONS} --rows [soft]", DEMO_FILES)],
     "compare multi30k": [
-        Step(f"{COMPARE_LINE} --dataset multi30k", f"{COMPARE} --schemes [soft,marginal]",
-             comparison_files("translation-multi30k")),
+        study(f"{NMT} table translation-multi30k", f"{TRANSLATIONS} --rows [soft,marginal]"),
     ],
-    "compare normalizers": [
-        Step(f"""{COMPARE_LINE} --schemes '["soft", "marginal", "weibull"]' """
-             """--normalizers '["softmax", "temporal", "hybrid"]' --ibm 0""",
-             COMPARE, comparison_files("translation-toy")),
-    ],
+    "compare normalizers": [study(f"{NMT} table translation-toy-normalizers", TRANSLATIONS)],
     "compare captioning": [
         Step(f"{COMPARE_LINE} --task captioning", COMPARE_CAPTIONS, comparison_files("captioning-digits")),
     ],
@@ -99,7 +105,8 @@ CHAINS: dict[str, list[Step]] = {
              f"{COMPARE_CAPTIONS} --schemes [soft,weibull] --size 32", comparison_files("captioning-flickr8k")),
     ],
     "compare graph": [
-        Step(f"{COMPARE_LINE} --task graph", f"{SWEEP} --max-epochs 1 --num-samples 2", comparison_files("digits")),
+        Step(f"{GRAPH} table compare", f"{COMPARISON} --max-epochs 1 --num-samples 2",
+             tuple(f"runs/table/compare*/{name}" for name in ("metrics.json", "report.html", "figures/*.png"))),
     ],
     "compare vqa": [
         Step(f"{COMPARE_LINE} --task vqa", f"{SWEEP} {QUESTIONS} --pictures 1", comparison_files("vqa-digits")),
@@ -128,8 +135,8 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{NMT} align RUN some.de some.en --out alignments --html", "", ("alignments/alignments.html",)),
     ],
     "aligners": [
-        table(f"{NMT} align-table --dataset europarl_de_en --data-root DIR",
-              "--schemes [marginal] --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --max-epochs 1"),
+        study(f"{NMT} table alignment-europarl_de_en --data-root DIR",
+              "--rows [marginal] --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --max-epochs 1"),
     ],
     # captions
     "own photographs": [
@@ -180,36 +187,27 @@ CHAINS: dict[str, list[Step]] = {
     "vqa studies": [table(f"{VQA} studies", f"{QUESTIONS} --shares [1.0]")],
     # graphs
     "cora": [
-        Step("python -m experiments.graph --dataset cora --guide weibull --prior contextual --out runs/cora",
+        Step(f"{GRAPH} train --dataset cora --guide weibull --prior contextual --out runs/cora",
              f"{TRAINING}", drawn("runs/cora")),
     ],
     "own graph": [
-        Step("python -m experiments.graph --graph my_graph.npz --guide weibull --prior contextual --out runs/mine",
+        Step(f"{GRAPH} train --graph my_graph.npz --guide weibull --prior contextual --out runs/mine",
              f"{TRAINING}", drawn("runs/mine")),
     ],
-    "bam1": [table("python -m experiments.table bam1 --seeds 10", CORA, "pictures/bam1*.png")],
-    "normalizers": [table("python -m experiments.table normalizers", CORA, "pictures/*.png")],
-    "normalizers, five seeds": [table("python -m experiments.table normalizers --seeds 5", CORA, "pictures/*.png")],
+    "bam1": [study(f"{GRAPH} table bam1 --seeds 10", CORA)],
+    "normalizers": [study(f"{GRAPH} table normalizers", CORA)],
+    "normalizers, five seeds": [study(f"{GRAPH} table normalizers --seeds 5", CORA)],
     "graphs whose neighbours disagree": [
-        table(f"python -m experiments.table heterophilous {FOUR_GRAPHS} --seeds 10 --num-samples 10", TWO_ROWS,
-              "pictures/heterophilous-*.png"),
-        table("python -m experiments.table heterophilous --graphs '[\"minesweeper\"]' --seeds 3 --num-samples 10 --out "
-              "runs/table/minesweeper", TWO_ROWS, "pictures/*-minesweeper.png"),
-        table(f"python -m experiments.table heterophilous --architecture gat {FOUR_GRAPHS} --rows '[\"soft\", \"WC\"]' "
-              "--seeds 10 --num-samples 10", f"{GRAPHS} --num-samples 2", "pictures/heterophilous-gat-*.png"),
-        table("python -m experiments.studies edge_noise --dataset minesweeper --num-samples 10",
-              f"{GRAPHS} --num-samples 2", "pictures/edge_noise-minesweeper.png"),
-        table("python -m experiments.studies label_rate --dataset minesweeper --num-samples 10",
-              f"{GRAPHS} --num-samples 2", "pictures/label_rate-minesweeper.png"),
+        study(f"{GRAPH} table heterophilous {FOUR_GRAPHS} --seeds 10", TWO_ROWS),
+        study(f"{GRAPH} table heterophilous --levels '[\"minesweeper\"]' --seeds 3", TWO_ROWS),
+        study(f"{GRAPH} table {GAT} --seeds 10", TINY),
+        study(f"{GRAPH} table edge_noise-minesweeper", TINY),
+        study(f"{GRAPH} table label_rate-minesweeper", f"{TINY} --levels '[\"2\"]'"),
     ],
-    "search": [table("python -m experiments.search bam1", GRAPHS)],
-    "label rate": [
-        table("python -m experiments.studies label_rate", f"{GRAPHS} --num-samples 2", "pictures/label_rate-cora.png"),
-    ],
-    "edge noise": [
-        table("python -m experiments.studies edge_noise", f"{GRAPHS} --num-samples 2", "pictures/edge_noise-cora.png"),
-    ],
-    "uniformity": [table("python -m experiments.uniformity", f"{GRAPHS} --datasets [cora]", "pictures/uniformity.png")],
+    "search": [study(f"{GRAPH} search bam1 --levels '[\"cora\"]'", f"{TINY} --rows [soft,WC]")],
+    "label rate": [study(f"{GRAPH} table label_rate-cora", f"{TINY} --levels '[\"2\"]'")],
+    "edge noise": [study(f"{GRAPH} table edge_noise-cora", TINY)],
+    "uniformity": [study(f"{GRAPH} table uniformity", CORA)],
     # pretraining and fine-tuning
     "two clusters": [
         Step("python -m experiments.mode_collapse", "--seeds 1 --steps 1 --results page.md",
@@ -239,9 +237,7 @@ CHAINS: dict[str, list[Step]] = {
         Step("python -m experiments.pretrain_table --dataset english --sentences 20000 --max-epochs 6 "
              "--finetune-epochs 3", PRETRAINING, PRETRAINING_FILES),
     ],
-    "where it helps": [
-        Step("python -m experiments.where_it_helps", "--out where.md", ("where.md",)),
-    ],
+    "where it helps": [Step("python -m experiments.report", "", (), ("where_it_helps.md",))],
     "glue": [
         Step(f"{FINETUNE} glue rte --model FOLDER --guide weibull --data-root DIR --precision bf16-mixed --out RUN",
              BERT, run_files("RUN")),

@@ -22,8 +22,8 @@ ELSEWHERE: dict[str, str] = {
     "python -m dask scheduler --host 127.0.0.1 --port 8786 --no-dashboard --dashboard-address 127.0.0.1:0": LISTENS,
     "python -m dask worker tcp://127.0.0.1:8786 --host 127.0.0.1 --no-dashboard --dashboard-address 127.0.0.1:0 "
     "--nthreads 1 --nworkers 2": LISTENS,
-    "python -m experiments.table bam1 --cluster tcp://127.0.0.1:8786": CLUSTER,
-    "python -m experiments.table bam1 --out /shared/bam1 --cluster tcp://sweep-scheduler:8786": CLUSTER,
+    "python -m experiments.graph table bam1 --cluster tcp://127.0.0.1:8786": CLUSTER,
+    "python -m experiments.graph table bam1 --out /shared/bam1 --cluster tcp://sweep-scheduler:8786": CLUSTER,
     "torchrun --standalone --nproc-per-node 2 -m experiments.nmt train --out RUN --devices 2": RANKS,
     "srun --kill-on-bad-exit=1 python -m experiments.nmt train --out RUN --devices 4 --num-nodes 2 --resume": RANKS,
 }

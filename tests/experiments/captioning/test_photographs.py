@@ -32,11 +32,12 @@ def few_scenes(monkeypatch):
     small_scenes(monkeypatch)
 
 
-PHOTOGRAPHS = ["--dataset", "flickr8k", "--size", "32", "--encoder-epochs", "1", "--max-epochs", "1"]
+PHOTOGRAPHS = ["--dataset", "flickr8k", "--size", "32", "--max-epochs", "1"]
 
 
-def photograph_options(root, out):
-    return [*tiny_options(), *PHOTOGRAPHS, "--data-root", str(root), "--out", str(out)]
+def photograph_options(root, out, *encoder):
+    encoder = encoder or ("--encoder-epochs", "1")
+    return [*tiny_options(), *PHOTOGRAPHS, "--data-root", str(root), "--out", str(out), *encoder]
 
 
 def test_photographs(tmp_path):
@@ -68,7 +69,7 @@ def described(tmp_path, monkeypatch):
     points = np.zeros((len(names), 3, 4), np.uint8)
     points[..., :2], points[..., 2:] = 1, 2
     np.savez(tmp_path / "maps.npz", names=names, classes=["background", "person", "dog"], named=points)
-    options = [*photograph_options(tmp_path, tmp_path / "run"), "--encoder", "mobilenet_v2", "--size", "64"]
+    options = photograph_options(tmp_path, tmp_path / "run", "--encoder", "mobilenet_v2", "--size", "64")
     assert command_line("train", *options, "--maps", tmp_path / "maps.npz", "--guide", "weibull") == 0
     return tmp_path / "run"
 
@@ -139,8 +140,8 @@ def overlapping_masks(path):
 def test_bad_weights_and_maps_stop_the_run_before_it_starts(write, arguments, message, tmp_path, capsys):
     write_flickr8k(tmp_path)
     write(tmp_path / "file.npz")
-    options = photograph_options(tmp_path, tmp_path / "run")
-    assert command_line("train", *options, *arguments, tmp_path / "file.npz") == 1
+    options = photograph_options(tmp_path, tmp_path / "run", *arguments, tmp_path / "file.npz")
+    assert command_line("train", *options) == 1
     assert_one_line(capsys, message)
     assert not (tmp_path / "run").exists()
 

@@ -20,14 +20,16 @@ from experiments.captioning import data as captioning_data
 from experiments.captioning.config import CaptioningConfig
 from experiments.datasets.images.digit_scenes import digit_scenes
 from experiments.graph.config import GraphConfig
+from experiments.graph.train import GraphTask
 from experiments.harness.cli import run_script
 from experiments.harness.training import ELBOTraining
 from experiments.nmt.config import TranslationConfig
+from experiments.run import run
 
 TASKS = {
     "translation": (TranslationConfig, "experiments.nmt.train:run"),
     "captioning": (CaptioningConfig, "experiments.captioning.train:run"),
-    "graph": (GraphConfig, "experiments.graph.train:run"),
+    "graph": (GraphConfig, partial(run, GraphTask())),
 }
 SIZES = {"train": 23, "val": 5, "test": 3}
 

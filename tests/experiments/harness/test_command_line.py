@@ -15,14 +15,15 @@ from experiments import compare
 from experiments.captioning.config import COMMANDS as CAPTIONING
 from experiments.files import UserError
 from experiments.finetune.config import COMMANDS as FINETUNING
-from experiments.graph.config import GraphConfig, NormalizerName, StudyName, TableName, UniformityConfig
+from experiments.graph.config import COMMANDS as GRAPHS
+from experiments.graph.config import GraphConfig
 from experiments.harness.cli import Command, run_commands, run_script
 from experiments.harness.option_parser import option_parser
 from experiments.headlines.config import COMMANDS as HEADLINES
 from experiments.headlines.config import HeadlineTableConfig
 from experiments.nmt.config import COMMANDS as TRANSLATION
 from experiments.vqa.config import COMMANDS as QUESTIONS
-from guides.names import AblationSchemeName, SchemeName
+from guides.names import AblationSchemeName, NormalizerName, SchemeName
 
 ROOT = Path(__file__).parents[3]
 SOURCES = {path: path.read_text() for path in sorted((ROOT / "experiments").rglob("*.py"))}
@@ -32,6 +33,7 @@ SCRIPTS = [
     if '\nif __name__ == "__main__":' in text
 ]
 SUBCOMMANDS = {
+    "experiments.graph": GRAPHS,
     "experiments.nmt": TRANSLATION,
     "experiments.captioning": CAPTIONING,
     "experiments.finetune": FINETUNING,
@@ -134,17 +136,10 @@ def test_bars_of_a_command_that_are_no_terminal_print_a_line_a_minute():
 
 
 def test_the_names_of_the_options_are_those_of_what_is_built():
-    from experiments.graph.rows import ROWS
-    from experiments.graph.table import EVERY_TABLE
-
-    from experiments.graph.studies import STUDIES
     from guides.schemes import build_scheme
     from pyro_attention import NORMALIZERS
 
-    assert set(get_args(TableName)) == EVERY_TABLE.keys()
-    assert set(get_args(StudyName)) == STUDIES.keys()
     assert set(get_args(NormalizerName)) <= NORMALIZERS.keys()
-    assert set(UniformityConfig().rows) <= ROWS.keys()
     for name in get_args(SchemeName) + get_args(AblationSchemeName):
         assert build_scheme(name).elbo is not None
 
@@ -174,8 +169,8 @@ def compare_line(*arguments):
     return compare.main(arguments)
 
 
-def uniformity_line(*arguments):
-    return run_script(UniformityConfig, lambda _: None, name="experiments.uniformity", arguments=arguments)
+def table_line(*arguments):
+    return run_commands(GRAPHS, name="experiments.graph", arguments=["table", *arguments])
 
 
 def the_error(capsys):
@@ -199,13 +194,15 @@ def the_error(capsys):
         (graph_line, ["soft"], "'soft' is one word too many"),
         (graph_line, ["--seed"], "--seed: expected one argument"),
         (graph_line, ["--seed", "x"], "--seed: .*'x'"),
-        (uniformity_line, ["--datasets", "[cora, citeser]"], "--datasets citeser: .*; did you mean 'citeseer'"),
-        (uniformity_line, ["--datasets", "cora"], r"expected a list, such as '\[cora\]'"),
+        (table_line, ["bam1", "--architecture", "gta"], "--architecture gta: .*; did you mean 'gat'"),
+        (table_line, ["bam1", "--levels", "cora"], "--levels: .*"),
+        (table_line, ["bma1"], "name bma1: expected one of .*; did you mean 'bam1'"),
+        (table_line, [], "required: name"),
         (nmt_line, ["trian"], "trian is no command, expected one of train, .*; did you mean 'train'"),
         (nmt_line, [], "no command is given, expected one of train"),
         (nmt_line, ["train", "--guide", "categorical-enum"], "did you mean 'categorical_enum'"),
-        (compare_line, ["--task", "grph"], "--task grph: .*; did you mean 'graph'"),
-        (compare_line, ["--task=capt"], "expected one of translation, graph, captioning"),
+        (compare_line, ["--task", "captionin"], "--task captionin: .*; did you mean 'captioning'"),
+        (compare_line, ["--task=capt"], "expected one of translation, captioning"),
         (compare_line, ["--task"], "--task"),
     ],
 )
@@ -243,15 +240,6 @@ def test_a_saved_configuration_may_have_what_is_not_used(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("guide: soft\nkl_weight: 0.1\n")
     assert graph_line("--config", str(path)) == 0
-
-
-@pytest.mark.parametrize("name", ["experiments.graph.studies", "experiments.graph.uniformity"])
-def test_an_unknown_row_names_the_nearest(name, tmp_path):
-    module = resolve_name(name)
-    first = {"name": "label_rate"} if name.endswith("studies") else {}
-    config_type = module.StudyConfig if first else module.UniformityConfig
-    with pytest.raises(UserError, match="did you mean 'gamma'"):
-        module.run(config_type(**first, rows=("soft", "gama"), out=tmp_path))
 
 
 @dataclass(frozen=True)

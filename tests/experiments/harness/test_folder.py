@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from experiments.report.page import hardware
 from matplotlib.figure import Figure
 
 from experiments.files import UserError
@@ -16,6 +15,7 @@ from experiments.harness.folder import exclusive, open_results, open_run, saved_
 from experiments.harness.options import RunOptions
 from experiments.harness.results import read_metrics, write_environment, write_metrics
 from experiments.report.figures import save
+from experiments.report.results import source_of
 from tests.experiments.harness.second_process import second_process
 
 OPENS = """
@@ -244,7 +244,7 @@ def test_damaged_metrics(finished: Path, content: str) -> None:
 def test_damaged_environment(finished: Path, content: str) -> None:
     (finished / "environment.json").write_text(content)
     with pytest.raises(UserError, match=rf"^{finished / 'environment.json'} .*; remove the folder"):
-        hardware([finished])
+        source_of([finished], "command")
 
 
 def test_saved_options_are_plain(finished: Path) -> None:

@@ -8,12 +8,11 @@ from typing import Any, get_args
 import pytest
 import torch
 import yaml
-from experiments.graph.compare import CompareGraphs
 
 from experiments.captioning.compare import CompareCaptions
 from experiments.captioning.config import CaptioningConfig, CaptioningOptions, CompareEstimators, EstimatorOptions
 from experiments.files import UserError
-from experiments.graph.config import GraphConfig, GraphOptions
+from experiments.graph.config import GraphConfig
 from experiments.harness.folder import open_run, saved_config
 from experiments.harness.options import OptionError, configuration, options_of
 from experiments.nmt.compare import CompareTranslations
@@ -131,7 +130,6 @@ def test_an_unset_shell_variable_is_not_the_current_folder(value: str) -> None:
 @pytest.mark.parametrize(
     ("comparison", "run", "shared"),
     [
-        (CompareGraphs(), GraphConfig, GraphOptions),
         (CompareTranslations(), TranslationConfig, TranslationOptions),
         (CompareCaptions(), CaptioningConfig, CaptioningOptions),
         (CompareEstimators(), CaptioningConfig, EstimatorOptions),

@@ -19,8 +19,9 @@ import pytest
 import torch
 
 from experiments.files import UserError
-from experiments.graph import table
+from experiments.graph.studies import table
 from experiments.harness import parallel
+from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
 from tests.experiments.graph.tiny_graphs import write_citations
 
@@ -169,11 +170,12 @@ def test_a_table_from_a_cluster_is_that_of_this_process(
     cluster: tuple[str, list[psutil.Process]], tmp_path: Path
 ) -> None:
     write_citations(tmp_path)
-    sizes: dict[str, Any] = {"seeds": 1, "graphs": ("cora",), "num_samples": 3, "max_epochs": 2, "progress": False}
+    tiny = {"num_samples": 3, "max_epochs": 2}
+    sizes: dict[str, Any] = {"seeds": 1, "levels": ("cora",), "progress": False, "changes": tiny}
     found = []
     for name, where in (("here", {"workers": 1}), ("there", {"cluster": cluster[0]})):
-        places = {"data_root": tmp_path, "out": tmp_path / name, "results": tmp_path / f"{name}.md"}
-        metrics = table.run(table.TableConfig(name="bam1", **sizes, **places, **where))
+        places = {"data_root": tmp_path, "out": tmp_path / name, "results": tmp_path / f"{name}-results"}
+        metrics = table(StudyOptions(name="bam1", **sizes, **places, **where))
         found.append({name: value for name, value in metrics.items() if not name.endswith("step_ms")})
     assert found[0] == found[1]
 

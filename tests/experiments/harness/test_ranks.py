@@ -198,5 +198,5 @@ def test_torchrun_with_another_number_of_processes(capsys, monkeypatch, tmp_path
     for name, value in {"TORCHELASTIC_RUN_ID": "one", "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     arguments = [*options("graph", tmp_path), "--max-epochs", "1", "--out", str(tmp_path / "run")]
-    assert run_script(GraphConfig, "experiments.graph.train:run", name="graph", arguments=arguments) == 1
+    assert run_script(GraphConfig, "experiments.graph.train:train", name="graph", arguments=arguments) == 1
     assert "devices=1" in capsys.readouterr().err
