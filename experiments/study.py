@@ -261,7 +261,7 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
         ]
         for name, found in means.items()
     }
-    best = {min((name for name in ranks if name.split(": ")[0] == row), key=ranks.__getitem__) for row in options.rows or study.grid}
+    best = {min((name for name in ranks if name.split(": ")[0] == row), key=ranks.__getitem__) for row in study.grid}
     rows = [
         {"row": name.partition(": ")[0], "setting": name.partition(": ")[2]}
         | {one.name: finished.cell(name, one, level) for one in study.quality}

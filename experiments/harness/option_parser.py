@@ -38,7 +38,7 @@ def parse(config_type: type, arguments: Sequence[str], *, name: str, training: t
         raise ArgumentError(None, _explained(parser, error)) from error
     options.pop("config", None)
     if training is not None:
-        options["changes"] = {option: options.pop(option) for option in [*options] if option not in own}
+        options["changes"] = {option: options.pop(option) for option in sorted(options.keys() - own)}
     return options
 
 

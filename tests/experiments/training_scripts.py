@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from experiments.captioning import train as captioning
 from experiments.captioning.config import CaptioningConfig
+from experiments.captioning.train import CaptioningTask
 from experiments.datasets.text import masked_text
 from experiments.datasets.text.readers import toy
 from experiments.datasets.text.toy_translation import toy_translation
@@ -113,7 +113,9 @@ def _qa(root: Path) -> dict[str, Any]:
 SCRIPTS = {
     "graph": Script(GraphConfig, partial(run, GraphTask()), _graph),
     "nmt": Script(TranslationConfig, nmt.run, _nmt),
-    "captioning": Script(CaptioningConfig, captioning.run, lambda _: tiny_captions.TINY | {"guide": "weibull"}),
+    "captioning": Script(
+        CaptioningConfig, partial(run, CaptioningTask()), lambda _: tiny_captions.TINY | {"guide": "weibull"}
+    ),
     "headlines": Script(HeadlineConfig, headlines.run, _headlines),
     "vqa": Script(VQAConfig, vqa.run, lambda _: tiny_questions.TINY | {"guide": "weibull", "test_noise": (0.0,)}),
     "pretrain": Script(PretrainConfig, pretrain.run, lambda _: TEXT | {"guide": "weibull", "normalizer": "hybrid"}),

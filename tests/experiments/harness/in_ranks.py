@@ -18,6 +18,7 @@ import torch
 
 from experiments.captioning import data as captioning_data
 from experiments.captioning.config import CaptioningConfig
+from experiments.captioning.train import CaptioningTask
 from experiments.datasets.images.digit_scenes import digit_scenes
 from experiments.graph.config import GraphConfig
 from experiments.graph.train import GraphTask
@@ -28,7 +29,7 @@ from experiments.run import run
 
 TASKS = {
     "translation": (TranslationConfig, "experiments.nmt.train:run"),
-    "captioning": (CaptioningConfig, "experiments.captioning.train:run"),
+    "captioning": (CaptioningConfig, partial(run, CaptioningTask())),
     "graph": (GraphConfig, partial(run, GraphTask())),
 }
 SIZES = {"train": 23, "val": 5, "test": 3}

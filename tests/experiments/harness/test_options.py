@@ -9,8 +9,7 @@ import pytest
 import torch
 import yaml
 
-from experiments.captioning.compare import CompareCaptions
-from experiments.captioning.config import CaptioningConfig, CaptioningOptions, CompareEstimators, EstimatorOptions
+from experiments.captioning.config import CaptioningConfig
 from experiments.files import UserError
 from experiments.graph.config import GraphConfig
 from experiments.harness.folder import open_run, saved_config
@@ -131,8 +130,6 @@ def test_an_unset_shell_variable_is_not_the_current_folder(value: str) -> None:
     ("comparison", "run", "shared"),
     [
         (CompareTranslations(), TranslationConfig, TranslationOptions),
-        (CompareCaptions(), CaptioningConfig, CaptioningOptions),
-        (CompareEstimators(), CaptioningConfig, EstimatorOptions),
         (PretrainTableConfig(), PretrainConfig, NetworkOptions),
     ],
 )
