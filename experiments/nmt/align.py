@@ -24,7 +24,7 @@ from pyro_attention import CategoricalAlignment
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment
 from pyro_attention.analysis.inputs import equal_tailed
 
-__all__ = ["AlignConfig", "align_file", "table_lines"]
+__all__ = ["COLUMNS", "align_file", "table_lines"]
 
 
 COLUMNS = ("line", "source", "target", "source_word", "target_word", "prior", "posterior", "low", "high", "link")

@@ -43,7 +43,7 @@ from experiments.sequence.alignments import predicts_by_posterior
 from experiments.study import Finished
 from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh
 
-__all__ = ["DIRECTIONS", "aligner_parts"]
+__all__ = ["DIRECTIONS", "aligner_parts", "classic_aligners"]
 
 DIRECTIONS = ("forward", "backward")
 _LONGEST = 200  # words of a sentence that the baselines are trained on; Model 2 has a table for every length
@@ -113,7 +113,7 @@ def _network(config: TranslationConfig, split: str) -> list[PairAlignment]:
     return [replace(pair, prior=None) for pair in pairs] if predicts_by_posterior(trained) else pairs
 
 
-def _baselines(train: ParallelText, test: ParallelText) -> Iterator[tuple[str, Aligned]]:
+def classic_aligners(train: ParallelText, test: ParallelText) -> Iterator[tuple[str, Aligned]]:
     """Classic aligners, trained in both directions on both texts, as is their custom; eflomal where it is installed."""
     own = word_pairs(test)
     text = [*word_pairs(train), *own]
@@ -172,7 +172,7 @@ def aligner_parts(finished: Finished, *, ablated: str = "") -> list[Part]:
     if (gold := test.gold) is None or len(gold) < 2:
         raise UserError(f"{config.dataset} has gold links of {len(gold or ())} test pairs, expected 2 at least")
     print("Training the baselines, and scoring ...", flush=True)
-    baselines = {name: score_row([aligned], gold) for name, aligned in _baselines(train, test)}
+    baselines = {name: score_row([aligned], gold) for name, aligned in classic_aligners(train, test)}
     networks = _score_networks(finished, gold)
     found = baselines | networks
     protocol = _PROTOCOL.format(sentences=len(gold), pairs=len(train))

@@ -39,7 +39,7 @@ DEFINITIONS = {
     "test_bleu": f"BLEU of beam search on the test text, word pieces joined, by sacrebleu {sacrebleu.__version__}: "
     "case:lc where the text is lower-cased, tok:13a, or tok:none for data sets that come tokenised",
     "test_bleu_k_max": "the same with the k_max largest weights of each word",
-    "test_chrf": "F-score of runs of characters (chrF) of the translations that test_bleu judges",
+    "test_chrf": "F-score of runs of characters (chrF) by sacrebleu of the translations that test_bleu judges",
     "test_prior_aer": "alignment error rate of the prior alignment, which predicts a word, between words; none of "
     "Bayesian attention, whose prior sees the source alone",
     "test_posterior_aer": "alignment error rate of the posterior: of the inference network where there is one, else "

@@ -26,7 +26,6 @@ from experiments.graph.config import GraphConfig
 from experiments.graph.train import GraphTask
 from experiments.headlines import train as headlines
 from experiments.headlines.config import HeadlineConfig
-from experiments.nmt import train as nmt
 from experiments.nmt.config import TranslationConfig
 from experiments.pretrain import finetune as sst2
 from experiments.pretrain import train as pretrain
@@ -112,7 +111,7 @@ def _qa(root: Path) -> dict[str, Any]:
 
 SCRIPTS = {
     "graph": Script(GraphConfig, partial(run, GraphTask()), _graph),
-    "nmt": Script(TranslationConfig, nmt.run, _nmt),
+    "nmt": Script(TranslationConfig, tiny_text.run, _nmt),
     "captioning": Script(
         CaptioningConfig, partial(run, CaptioningTask()), lambda _: tiny_captions.TINY | {"guide": "weibull"}
     ),

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from experiments.captioning.map_pointing import NOUNS, MapPointing, middle
 
 from experiments.captioning.diversity import set_scores
-from experiments.captioning.map_pointing import NOUNS, MapPointing, middle
 from experiments.captioning.scores import cider_d, split_words
 from experiments.captioning.uncertainty import ranking
 from experiments.datasets.images.image_files import ImageFile

@@ -25,10 +25,11 @@ from experiments.graph.train import GraphTask
 from experiments.harness.cli import run_script
 from experiments.harness.training import ELBOTraining
 from experiments.nmt.config import TranslationConfig
+from experiments.nmt.train import TranslationTask
 from experiments.run import run
 
 TASKS = {
-    "translation": (TranslationConfig, "experiments.nmt.train:run"),
+    "translation": (TranslationConfig, partial(run, TranslationTask())),
     "captioning": (CaptioningConfig, partial(run, CaptioningTask())),
     "graph": (GraphConfig, partial(run, GraphTask())),
 }

@@ -14,8 +14,7 @@ from experiments.files import UserError
 from experiments.graph.config import GraphConfig
 from experiments.harness.folder import open_run, saved_config
 from experiments.harness.options import OptionError, configuration, options_of
-from experiments.nmt.compare import CompareTranslations
-from experiments.nmt.config import TranslationConfig, TranslationOptions
+from experiments.nmt.config import TranslationConfig
 from experiments.pretrain.config import NetworkOptions, PretrainConfig, PretrainTableConfig
 from experiments.pretrain.finetune import FinetuneConfig
 from guides import build_scheme
@@ -129,7 +128,6 @@ def test_an_unset_shell_variable_is_not_the_current_folder(value: str) -> None:
 @pytest.mark.parametrize(
     ("comparison", "run", "shared"),
     [
-        (CompareTranslations(), TranslationConfig, TranslationOptions),
         (PretrainTableConfig(), PretrainConfig, NetworkOptions),
     ],
 )

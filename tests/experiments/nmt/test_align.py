@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments.files import UserError
-from experiments.nmt.alignment_table import COLUMNS, table_lines
+from experiments.nmt.align import COLUMNS, table_lines
 from experiments.nmt.alignments import PairAlignment
 from experiments.nmt.gold import GoldLinks, better_reading, read_gold
 from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh, write_pharaoh

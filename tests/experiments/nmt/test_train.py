@@ -11,18 +11,18 @@ from typing import get_args
 import pytest
 import torch
 
-import experiments.sequence.evaluation
+import experiments.sequence.train
 from experiments.files import UserError
-from experiments.nmt.align import aligned_pairs
+from experiments.nmt.alignments import aligned_pairs
+from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text
-from experiments.nmt.evaluation import DEFINITIONS, batches, perplexity
-from experiments.nmt.model import load_trained
-from experiments.nmt.train import TranslationConfig, run, with_percent
+from experiments.nmt.evaluation import DEFINITIONS, perplexity
+from experiments.nmt.model import batches, load_trained
 from experiments.sequence.model import SequenceTraining, model_arguments
 from guides.names import SchemeName
 from guides.schemes import build_scheme
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
-from tests.experiments.nmt.tiny_text import SIZES, TINY, command_line, tiny_options, write_text
+from tests.experiments.nmt.tiny_text import SIZES, TINY, command_line, run, tiny_options, write_text
 
 ROOT = Path(__file__).parents[3]
 
@@ -170,7 +170,7 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys
 def test_a_finished_run_is_not_trained_again(tmp_path, monkeypatch):
     config = tiny_config(tmp_path)
     metrics = run(config)
-    monkeypatch.setattr(experiments.sequence.evaluation, "fit_batches", None)
+    monkeypatch.setattr(experiments.sequence.train, "fit_batches", None)
     assert run(replace(config, resume=True)) == metrics
     with pytest.raises(UserError, match="another configuration"):
         run(replace(config, resume=True, dropout=0.5))
@@ -224,11 +224,6 @@ def test_what_is_left_out_of_the_training_text_is_told(tmp_path, capsys):
     metrics = run(config)
     assert (metrics["train_pairs"], metrics["train_left_out"]) == (SIZES["train"] - 2, 2)
     assert "training text: 22 pairs; left out in reading: 1 long, 1 empty\n" in capsys.readouterr().err
-
-
-def test_error_rates_are_shown_in_per_cent():
-    shown = with_percent({"test_ppl": 2.0, "test_prior_aer": 0.2564, "test_posterior_aer": 0.0})
-    assert shown == {"test_ppl": 2.0, "test_prior_aer": "25.6 %", "test_posterior_aer": "0.0 %"}
 
 
 @pytest.mark.parametrize("guide", ["soft", "marginal", "weibull"])
