@@ -11,7 +11,7 @@ import mathml  # noqa: E402
 import matplotlib  # noqa: E402
 
 import pyro_attention  # noqa: E402
-from experiments.report.__main__ import write_tables  # noqa: E402
+from experiments.report.pages import write_tables  # noqa: E402
 
 matplotlib.use("agg")
 

@@ -19,6 +19,7 @@ from experiments.harness.folder import exclusive, open_run
 from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
+from experiments.harness.sweep import to_continue
 from experiments.harness.words import expected_one_of
 from experiments.report.columns import Cell, Column, Row, Runs, best_cells
 from experiments.report.figures import save
@@ -50,7 +51,7 @@ class Study:
 
     Attributes:
         name: Of its folder and of its file in results/.
-        title: Heading.
+        title: Heading, with placeholders as in the text.
         about: The task, under which its differences count in "Where it helps"; "" where they do not.
         text: What the rows are and how they were trained; ``{config.max_epochs}`` is an option of the first row,
             ``{base.max_epochs}`` of the ``base``, ``{seeds}`` the number of seeds.
@@ -72,6 +73,7 @@ class Study:
         against: Rows that are compared with another row than the first.
         paper: The paper's numbers by row, and by level in a wide table.
         seeded: Further options that are the seed, such as the number of a fixed split.
+        named: Options that are asked for with the study, such as a pretrained model: its file is named after them.
         picture: What is drawn: every row with its "intervals", or "curves" over the levels; nothing when "".
         parts: What else is reported.
         summary: What was found, in one or two sentences.
@@ -104,6 +106,7 @@ class Study:
     seeds: int = 3
     first_seed: int = 0
     seeded: Sequence[str] = ()
+    named: Sequence[str] = ()
     picture: Literal["", "intervals", "curves"] = ""
     parts: Callable[[Finished], Sequence[Part]] = lambda _: ()
     summary: Callable[[Finished], str] = lambda _: ""
@@ -215,15 +218,17 @@ class Finished:
 
 
 @exclusive
-def run_study(studies: Mapping[str, Study], options: StudyOptions) -> dict[str, float]:
+def run_study(studies: Mapping[str, Study], options: StudyOptions, *, command: str = "table") -> dict[str, float]:
     """Train what is not trained yet, print the tables and publish them: ``"<level>/<row>/<metric>"`` to the mean.
+
+    ``command`` is the task's command that runs these studies.
 
     Raises:
         UserError: An option is wrong, or trainings have failed; the others are finished.
     """
-    finished = _trained(_named(studies, options).chosen(options), options, "table")
+    finished = _trained(_named(studies, options).chosen(options), options, command)
     study = finished.study
-    text = "\n\n".join(filter(None, (finished.fill(study.text), _changed(options), _how_compared(finished))))
+    text = "\n\n".join(filter(None, (finished.fill(study.text), _changed(study, options), _how_compared(finished))))
     table = Part(
         text=text,
         rows=(_wide if study.wide else _long)(finished),
@@ -231,8 +236,8 @@ def run_study(studies: Mapping[str, Study], options: StudyOptions) -> dict[str, 
         best=_best(finished),
     )
     parts = [table, *_pictures(finished), *study.parts(finished), *_block_parts(finished)]
-    report = Report(study.title, finished.name, parts, study.summary(finished), study.about)
-    return _publish(finished, options, report, "table")
+    report = Report(finished.fill(study.title), finished.name, parts, study.summary(finished), study.about)
+    return _publish(finished, options, report, command)
 
 
 @exclusive
@@ -243,10 +248,9 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
         UserError: As of :func:`run_study`.
     """
     study = _named(studies, options)
+    searched = options.rows or study.grid
     tried = {
-        f"{row}: {_setting(setting)}": {**study.rows[row], **setting}
-        for row in options.rows or study.grid
-        for setting in study.grid[row]
+        f"{row}: {_setting(setting)}": {**study.rows[row], **setting} for row in searched for setting in study.grid[row]
     }
     study = replace(study, rows=tried, seeds=3, first_seed=1000, cells={}, against={}, shows={}, kinds={})
     finished = _trained(study.chosen(replace(options, rows=())), options, "search")
@@ -261,7 +265,7 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
         ]
         for name, found in means.items()
     }
-    best = {min((name for name in ranks if name.split(": ")[0] == row), key=ranks.__getitem__) for row in study.grid}
+    best = {min((name for name in ranks if name.split(": ")[0] == row), key=ranks.__getitem__) for row in searched}
     rows = [
         {"row": name.partition(": ")[0], "setting": name.partition(": ")[2]}
         | {one.name: finished.cell(name, one, level) for one in study.quality}
@@ -272,7 +276,7 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
         f"Means over {len(finished.seeds)} seeds, which are none of the table's, on validation data. Best: the largest "
         f"or smallest {study.quality[0].name}, of equals that by {study.quality[-1].name}; rows of the table have it."
     )
-    title, name = f"Settings tried: {study.title}", f"search-{finished.name}"
+    title, name = f"Settings tried: {finished.fill(study.title)}", f"search-{finished.name}"
     return _publish(finished, options, Report(title, name, [Part(text=text, rows=rows, labels=2)]), "search")
 
 
@@ -291,7 +295,8 @@ def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
 
     def train(configs: Mapping[Any, Any]) -> dict[Any, Any]:
         return run_all(
-            _Run(study.task), configs, workers=options.workers, cluster=options.cluster, progress=options.progress,
+            _Run(study.task), {key: to_continue(config) for key, config in configs.items()},
+            workers=options.workers, cluster=options.cluster, progress=options.progress,
             describe=lambda key, _: ", ".join(str(part) for part in key if part != ""),
         )  # fmt: skip
 
@@ -317,20 +322,28 @@ class _Run:
 
 
 def _name(study: Study, options: StudyOptions) -> str:
-    """Name of a study's folder and file; one of some levels alone, or with other options, has its own."""
-    return "-".join((study.name, *options.levels, *(f"{name}-{value}" for name, value in _others(options).items())))
+    """Name of a study's folder and file; one of some levels alone, or with other options, has its own.
+
+    A file or folder among the options says where something is, not what is computed, unless the study is named by it.
+    """
+    named = [Path(str(options.changes[name])).name for name in study.named if name in options.changes]
+    changes = [f"{name}-{value}" for name, value in _others(study, options).items() if not isinstance(value, Path)]
+    return "-".join((study.name, *options.levels, *named, *changes))
 
 
-def _changed(options: StudyOptions) -> str:
+def _changed(study: Study, options: StudyOptions) -> str:
     """Which options are others than those of the study."""
-    changes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in _others(options).items())
+    changes = ", ".join(
+        f"{name.replace('_', ' ')} {value.name if isinstance(value, Path) else value}"
+        for name, value in _others(study, options).items()
+    )
     return f"Other than said here: {changes}." if changes else ""
 
 
-def _others(options: StudyOptions) -> dict[str, Any]:
-    """Options that are given, but for files and folders, which say where something is."""
-    given = {**{f"base_{name}": value for name, value in options.base.items()}, **options.changes}
-    return {name: value for name, value in given.items() if not isinstance(value, Path)}
+def _others(study: Study, options: StudyOptions) -> dict[str, Any]:
+    """Options that are others than those of the study, and not named with it."""
+    changes = {name: value for name, value in options.changes.items() if name not in study.named}
+    return {**{f"base_{name}": value for name, value in options.base.items()}, **changes}
 
 
 def _configs(study: Study, options: StudyOptions, folder: Path) -> tuple[dict[tuple[str, int], Any], dict[Key, Any]]:
@@ -485,7 +498,7 @@ def _pictures(finished: Finished) -> Iterator[Part]:
         figure = level_curves(shown, list(study.levels), axis=study.axis)
     else:
         return
-    yield Part(picture=save(figure, finished.pictures / f"{finished.name}.png"), caption=study.title)
+    yield Part(picture=save(figure, finished.pictures / f"{finished.name}.png"), caption=finished.fill(study.title))
 
 
 def _publish(finished: Finished, options: StudyOptions, report: Report, kind: str) -> dict[str, float]:

@@ -16,15 +16,18 @@ PACKAGES = ("pyro_attention", "models", "guides", "experiments")
 LONGEST = 600  # lines of a file
 LONGEST_LAUNCHER = 40  # of a command beside the packages of experiments
 
-# A box is one of these packages, a package inside experiments, or "commands": the modules beside those packages.
+# A box is one of these packages, a package inside experiments, one of its modules files, run and study, or "commands":
+# the other modules beside those packages.
 LIBRARY = {"pyro_attention": set(), "models": {"pyro_attention"}, "guides": {"pyro_attention"}}
 TASKS = {"graph", "nmt", "captioning", "pretrain", "finetune", "mode_collapse", "vqa", "headlines"}
-TASK = {*LIBRARY, "files", "harness", "report", "datasets"}
+TASK = {*LIBRARY, "files", "harness", "report", "datasets", "run", "study"}
 ALLOWED = LIBRARY | {
     "files": {*LIBRARY},
     "report": {*LIBRARY, "files"},
     "harness": {*LIBRARY, "files", "report"},
     "datasets": {*LIBRARY, "files"},
+    "run": {"files", "harness", "report"},
+    "study": {"files", "harness", "report", "run"},
     "sequence": TASK,
     "graph": TASK,
     "nmt": TASK | {"sequence"},
@@ -35,9 +38,9 @@ ALLOWED = LIBRARY | {
     "vqa": TASK,
     "headlines": TASK | {"sequence"},
     "benchmarks": TASK,
-    "commands": {"harness", *TASKS},
+    "commands": {"harness", "report", *TASKS},
 }
-MOST_ARROWS, MOST_LEVELS = 83, 7  # of experiments
+MOST_ARROWS, MOST_LEVELS = 90, 9  # of experiments
 CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers")
 
 
@@ -88,7 +91,7 @@ def box(name: str) -> str:
     package, *rest = name.split(".")
     if package != "experiments" or not rest:
         return package
-    return rest[0] if rest[0] == "files" or (ROOT / "experiments" / rest[0]).is_dir() else "commands"
+    return rest[0] if rest[0] in ("files", "run", "study") or (ROOT / "experiments" / rest[0]).is_dir() else "commands"
 
 
 @cache

@@ -4,30 +4,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from jsonargparse.typing import (
-    ClosedUnitInterval,
-    NonNegativeFloat,
-    NonNegativeInt,
-    OpenUnitInterval,
-    PositiveFloat,
-    PositiveInt,
-)
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, OpenUnitInterval, PositiveFloat, PositiveInt
 
 from experiments.harness.cli import Command
-from experiments.harness.options import BatchOptions, Device, HalfOpenUnitInterval, Precision, SweepOptions
+from experiments.harness.options import BatchOptions, Device, HalfOpenUnitInterval, OptionError, StudyOptions
 from guides.options import WEIGHTS, PosteriorOptions, UsedBy
 
-__all__ = [
-    "COMMANDS", "SMALL_TASKS", "FineTuneOptions", "GlueConfig", "GlueName", "GlueSearchConfig", "GlueStudyConfig",
-    "GlueTableConfig", "GuideName", "ManyRuns", "Pooling", "PredictConfig", "RowName", "RowOptions", "StudyName",
-]  # fmt: skip
+__all__ = ["COMMANDS", "FineTuneOptions", "GlueConfig", "GlueName", "GuideName", "Pooling", "PredictConfig", "QaConfig"]
 
 Pooling = Literal["head", "mean", "pair"]
 GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
 GuideName = Literal["soft", "weibull", "lognormal"]
-RowName = Literal["soft", "WF", "WC", "LF", "LC"]
-StudyName = Literal["label_noise", "train_share", "out_of_domain"]
-SMALL_TASKS: tuple[GlueName, ...] = ("mrpc", "rte", "cola", "stsb")
+_SHORTEST = 20  # a quarter for the question, then special tokens, and the rest for the context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +39,9 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
         precision: Arithmetic of training and evaluation.
         keep_weights: Keep the weights, for predictions; scores and predictions are always kept.
         seed: Seed of the output layer, the order of the batches, the choice of examples, and all noise.
+
+    Raises:
+        OptionError: No model is named.
     """
 
     model: str = ""
@@ -64,6 +55,16 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
     keep_weights: bool = True
 
     USED_BY: ClassVar[UsedBy] = {name: {"guide": WEIGHTS} for name in ("kl_warmup", "prior_learning_rate")}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.model:
+            raise OptionError("model is missing, expected --model FOLDER, of a pretrained model of Hugging Face")
+
+    @property
+    def model_name(self) -> str:
+        """The model without the folders that it lies in."""
+        return Path(self.model).name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +98,46 @@ class GlueConfig(FineTuneOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QaConfig(FineTuneOptions):
+    """Fine-tune a pretrained transformer to answer questions by spans of a paragraph, as in SQuAD 1.1 and 2.0.
+
+    The test part is the development file; validation, which chooses the no-answer threshold, has whole
+    articles of its own. Where v2 has no training file with unanswerable questions, the articles of the development file
+    are divided: 3/8 are trained on, 1/8 are for validation, and the others are the test part.
+
+    Args:
+        task: v1, all questions have an answer in their paragraph; v2, some have none.
+        length: Tokens of a window at most: of the question, a quarter of this and 64 at most, and of the context.
+        stride: Tokens that a window of the context shares with the one before it.
+        max_answer: Tokens of an answer at most.
+        batch_size: Windows of a batch.
+        train_share: Share of the training questions to train on; the same ones for a seed, whatever the other options.
+        train_file: File of one's own to train on; train-v1.1 or train-v2.0 in squad/ below the data root when omitted.
+        test_file: File of one's own to test on; dev-v1.1 or dev-v2.0 there when omitted.
+
+    Raises:
+        OptionError: The length is below 20, or the stride more than half of it.
+    """
+
+    task: Literal["v1", "v2"]
+    max_epochs: PositiveInt = 3
+    length: PositiveInt = 256
+    stride: PositiveInt = 128
+    max_answer: PositiveInt = 30
+    train_share: ClosedUnitInterval = 1.0
+    train_file: Path | None = None
+    test_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.length < _SHORTEST or 2 * self.stride > self.length:
+            raise OptionError(
+                f"length is {self.length} and stride {self.stride}, expected a length of {_SHORTEST} at least and a "
+                f"stride of half of it at most; pass --length 256 --stride 128"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PredictConfig:
     """Classify sentences, or answer questions, of a file: probabilities and uncertainty.
 
@@ -122,92 +163,12 @@ class PredictConfig:
     device: Device = "auto"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowOptions(SweepOptions):
-    """What the scripts that fine-tune many times have in common.
-
-    Args:
-        model: Folder of the pretrained model and its tokenizer, or its name on the hub; it has to be given.
-        rows: The rows: soft, and W (Weibull) or L (LogNormal) with F (fixed prior) or C (contextual prior).
-        learning_rate: Largest learning rate of every training.
-        max_epochs: Epochs of every training.
-        num_samples: Posterior samples, or dropout masks, for scores.
-        precision: Arithmetic of training and evaluation.
-    """
-
-    model: str = ""
-    rows: tuple[RowName, ...] = ("soft", "WF", "WC", "LF", "LC")
-    learning_rate: PositiveFloat = 1e-4
-    max_epochs: PositiveInt = 4
-    num_samples: PositiveInt = 20
-    precision: Precision = "32"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ManyRuns(RowOptions):
-    """What the scripts that fine-tune many times on GLUE have in common.
-
-    Args:
-        pooling: What an example is read from, in every training.
-        sst2_share: Share of the training part of SST-2, the largest one, to train on.
-    """
-
-    pooling: Pooling = "head"
-    sst2_share: ClosedUnitInterval = 0.15
-
-
-@dataclass(frozen=True, kw_only=True)
-class GlueTableConfig(ManyRuns):
-    """Fine-tune a pretrained transformer on tasks of GLUE with every row and seed, and write the table.
-
-    Args:
-        tasks: The tasks; others than the default ones have a folder and a section of their own.
-        seeds: Number of seeds.
-    """
-
-    tasks: tuple[GlueName, ...] = SMALL_TASKS
-    seeds: PositiveInt = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class GlueSearchConfig(ManyRuns):
-    """Try settings of the rows of the table, and choose the best ones by the scores on the validation parts alone.
-
-    Args:
-        tasks: The tasks; the mean of their scores decides.
-        seeds: Number of seeds.
-        first_seed: The first one; those of the tables begin with 0.
-    """
-
-    tasks: tuple[GlueName, ...] = ("rte", "mrpc")
-    seeds: PositiveInt = 1
-    first_seed: NonNegativeInt = 100
-
-
-@dataclass(frozen=True, kw_only=True)
-class GlueStudyConfig(ManyRuns):
-    """How rows fare with noise in the training labels, with fewer examples, or with sentences from elsewhere.
-
-    Args:
-        name: label_noise: labels replaced at random; train_share: fewer training examples; out_of_domain: trained on
-            one task, the uncertainty tells its test sentences from those of others.
-        task: The task to train on; sst2 for out_of_domain, else rte, when omitted.
-        seeds: Number of seeds.
-    """
-
-    name: StudyName
-    task: GlueName | None = None
-    rows: tuple[RowName, ...] = ("soft", "WC")
-    seeds: PositiveInt = 3
-
-
 COMMANDS = {
-    "glue": Command(GlueConfig, "experiments.finetune.train:run_and_show"),
-    "qa": Command("experiments.finetune.qa.config:QaConfig", "experiments.finetune.qa.train:run_and_show"),
-    "qa-table": Command("experiments.finetune.qa.config:QaTableConfig", "experiments.finetune.qa.table:run"),
+    "glue": Command(GlueConfig, "experiments.finetune.train:train"),
+    "qa": Command(QaConfig, "experiments.finetune.qa.train:train"),
     "predict": Command(PredictConfig, "experiments.finetune.predict:predict_file"),
-    "table": Command(GlueTableConfig, "experiments.finetune.table:run"),
-    "studies": Command(GlueStudyConfig, "experiments.finetune.studies:run"),
-    "search": Command(GlueSearchConfig, "experiments.finetune.search:run"),
+    "table": Command(StudyOptions, "experiments.finetune.studies:table", training=GlueConfig),
+    "search": Command(StudyOptions, "experiments.finetune.studies:search", training=GlueConfig),
+    "qa-table": Command(StudyOptions, "experiments.finetune.studies:qa_table", training=QaConfig),
     "sst2": Command("experiments.pretrain.config:FinetuneConfig", "experiments.pretrain.finetune:run_and_show"),
 }

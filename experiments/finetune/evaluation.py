@@ -10,21 +10,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from experiments.datasets.text.glue import GLUE
 from experiments.files import write_atomic
-from experiments.finetune import out_of_domain
 from experiments.finetune.data import EncodedPairs
 from experiments.finetune.metrics import METRICS, definition, glue_scores
 from experiments.finetune.model import FineTuned, predictions
-from experiments.finetune.out_of_domain import MEASURES, auroc_scores
 from experiments.harness.training import FITTED
 from experiments.report.classification import SCALED_SCORES, SCORES, score, score_scaled
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, max_probability, selective_accuracy
 from pyro_attention.posterior.predictive import Noise, seeded
 
-__all__ = ["KINDS", "OTHERS", "RISKS", "definitions", "evaluate", "outputs_of", "save_predictions"]
+__all__ = [
+    "KINDS", "MEASURES", "OTHERS", "RISKS", "auroc_scores", "definitions", "evaluate", "kinds", "outputs_of",
+    "save_predictions",
+]  # fmt: skip
 
 Outputs = Mapping[str, Mapping[str, Tensor]]
 """Outputs ``[S, items, outputs]`` by kind of prediction and part; a task that is out of domain is a part too."""
@@ -34,6 +36,8 @@ KINDS: dict[str, tuple[Noise, str]] = {
     "attention": ("attention", "mean over posterior samples of the attention"),
     "mc_dropout": ("dropout", "mean over dropout masks"),
 }
+MEASURES = {"entropy": "entropy of the mean probabilities", "mutual_information": "mutual information"}
+"""Measures of uncertainty that tell sentences of other tasks."""
 RISKS = (50, 80, 90)
 """Coverages of selective prediction in per cent."""
 _CLASSES = {
@@ -76,7 +80,10 @@ def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
         texts |= {f"test_{kind}_{name}": f"{text}; test part; {how}" for name, text in names.items()}
         texts[f"{kind}_temperature"] = f"temperature of least NLL on the validation part; {how}"
         for name, measure in product(GLUE, MEASURES):
-            texts[f"auroc_{kind}_{name}_{measure}"] = f"{out_of_domain.definition(name, measure)}; {how}"
+            texts[f"auroc_{kind}_{name}_{measure}"] = (
+                f"area under the ROC curve of telling test sentences of {GLUE[name].title} from those of this task by "
+                f"the larger {MEASURES[measure]}; {how}"
+            )
         texts[f"{kind}_scale"] = f"standard deviation of least NLL on the validation part; {how}"
     return {name: texts[name] for name in metrics}
 
@@ -112,6 +119,22 @@ def evaluate(trained: FineTuned, outputs: Outputs, labels: Mapping[str, Tensor])
             areas = auroc_scores(parts["test"], parts[name])
             metrics |= {f"auroc_{kind}_{name}_{measure}": area for measure, area in areas.items()}
     return metrics
+
+
+def auroc_scores(own: Tensor, foreign: Tensor) -> dict[str, float]:
+    """Area under the ROC curve of telling foreign examples by their larger uncertainty; 0.5 is chance.
+
+    Args:
+        own: Logits ``[S, items, classes]``.
+        foreign: Logits of the others.
+    """
+    parts = [decompose_uncertainty(logits.softmax(-1)) for logits in (own, foreign)]
+    truth = np.repeat([0, 1], [own.size(1), foreign.size(1)])
+    measures = {"entropy": "total"} | ({"mutual_information": "mutual_information"} if len(own) > 1 else {})
+    return {
+        name: float(roc_auc_score(truth, torch.cat([getattr(part, attribute) for part in parts]).numpy()))
+        for name, attribute in measures.items()
+    }
 
 
 def _class_scores(parts: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> dict[str, float]:

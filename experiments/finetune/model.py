@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyro
 import pyro.distributions as dist
@@ -22,7 +22,7 @@ from experiments.finetune.data import PairBatch
 from experiments.finetune.metrics import glue_scores, main_metric
 from experiments.finetune.pretrained import check_fit, load_network, load_tokenizer
 from experiments.harness import ranks
-from experiments.harness.training import ELBOTraining, resolve_device, resolve_precision
+from experiments.harness.training import ELBOTraining, Trained, resolve_device, resolve_precision
 from pyro_attention import (
     FAMILIES,
     PRIORS,
@@ -44,7 +44,6 @@ __all__ = [
 
 Config = TypeVar("Config", bound=FineTuneOptions)
 Model = TypeVar("Model", bound=nn.Module)
-Training = TypeVar("Training", bound=ELBOTraining)
 
 
 class PairModel(nn.Module):
@@ -177,32 +176,14 @@ def predictions(outputs: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Tuned(Generic[Config, Training]):
-    """A pretrained network as it is fine-tuned, with its tokenizer.
+class Tuned(Trained[Config, Model]):
+    """A pretrained network as it is fine-tuned, with its tokenizer."""
 
-    Attributes:
-        config: How it was made.
-        module: Network, guide and objective.
-        tokenizer: Its tokenizer.
-    """
-
-    config: Config
-    module: Training
+    module: FineTuning
     tokenizer: Any
 
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.module.device
 
-    @property
-    def parameters(self) -> int:
-        """Number of trained numbers."""
-        return sum(parameter.numel() for parameter in self.module.parameters())
-
-
-class FineTuned(Tuned[GlueConfig, PairTraining]):
-    """A network that classifies or grades sentences."""
+FineTuned: TypeAlias = Tuned[GlueConfig, PairModel]
 
 
 def build(config: GlueConfig, *, lengths: Sequence[int] = (1,)) -> FineTuned:

@@ -1,138 +1,351 @@
-"""How rows fare with noise in the training labels, with fewer examples, or with sentences from elsewhere."""
+"""Tables and studies of fine-tuned transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from experiments.datasets.text.glue import GLUE
-from experiments.files import UserError
-from experiments.finetune import train
-from experiments.finetune.config import GlueConfig, GlueName, GlueStudyConfig, StudyName
-from experiments.finetune.out_of_domain import MEASURES
-from experiments.finetune.rows import BASELINE, LEGEND, check_rows, kind_of, shown_rows, trained_row
-from experiments.finetune.runs import run_options
-from experiments.finetune.table import columns
-from experiments.harness.folder import exclusive
-from experiments.harness.sweep import Sweep, Trainings
-from experiments.report.columns import Cell, Column, Row, columns_of
-from experiments.report.report import Part, Report
-from experiments.report.results import RESULTS
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["STUDIES", "GlueStudyConfig", "Study", "run"]
+from experiments.datasets.arrays import read_arrays
+from experiments.files import reading
+from experiments.finetune.config import GlueName
+from experiments.finetune.evaluation import MEASURES, RISKS
+from experiments.finetune.metrics import main_metric, weighted_score
+from experiments.finetune.qa.train import QaTask
+from experiments.finetune.train import GlueTask
+from experiments.harness.options import StudyOptions
+from experiments.report.columns import Column, Row
+from experiments.report.report import Part
+from experiments.report.statistics import Difference
+from experiments.study import Block, Finished, Study, run_search, run_study
+from guides.rows import LEGEND, rows
+
+__all__ = ["QA_STUDIES", "STUDIES", "at_the_mean", "over_items", "qa_table", "resamples", "search", "table"]
+
+Arrays = Mapping[str, NDArray[Any]]
+Scores = Callable[[Arrays, str, str], NDArray[np.float64]]
+"""Of the predictions of a training, a kind of prediction and a metric: the metric of all :func:`resamples`."""
+
+RESAMPLES = 2000
+DROPOUT = "MC dropout"
+GRID: Mapping[str, tuple[dict[str, float], ...]] = {
+    **{row: tuple({"kl_weight": weight, "concentration": k} for weight in (0.01, 0.1) for k in (10.0, 2.0))
+       for row in ("WF", "WC")},
+    **{row: tuple({"kl_weight": weight, "scale": scale} for weight in (0.01, 0.1) for scale in (0.1, 0.5))
+       for row in ("LF", "LC")},
+}  # fmt: skip
+# The spreads are the better ones on the validation part of STS-B with MiniLM, those of WC and LC, which WF and LF take
+# too. The KL weight is small enough for the labels to count most: the KL of a weight begins at some five nats.
+ROWS = rows(("soft", "WF", "WC", "LF", "LC"), {row: settings[0] for row, settings in GRID.items()})
+
+_ROWS_TEXT = (
+    f"{LEGEND} Probabilities of these rows are means over {{config.num_samples}} posterior samples. {DROPOUT}: the "
+    "networks of soft, with means over as many dropout masks."
+)
+_TRAINED = (
+    "{config.max_epochs} epochs, the last of which is kept, AdamW with learning rate {config.learning_rate:g} (prior "
+    "networks {config.prior_learning_rate:g}), linear warm-up over a tenth of the steps and linear decay, precision "
+    "{config.precision}"
+)
+_SETTINGS = (
+    "KL weight .01, concentration 10, scale .1. Scale and concentration of LC and WC are the better of two on the "
+    "validation part of STS-B (one seed, under an earlier weighting of the KL), and LF and WF have the same; the KL "
+    "weight, of the mean KL of an attention weight, was not searched."
+)
+_NAMES = {"f1": "F1", "accuracy": "accuracy", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
 
 
-@dataclass(frozen=True)
-class Study:
-    """One option of experiments.finetune glue at several levels.
+def _first_metric(task: GlueName) -> Column:
+    """The number that rows are compared by."""
+    name = main_metric(task)
+    return Column(f"{_NAMES[name]} %", f"test_{{kind}}_{name}", 2, 100, better="higher")
 
-    Attributes:
-        title: Title.
-        text: What the levels mean.
-        task: The task when none is given.
-        axis: Head of the levels.
-        levels: Options of each level, by its name.
+
+SCORES = (
+    Column("validation %", "val_score", 2, 100),
+    Column("accuracy %", "test_{kind}_accuracy", 2, 100),
+    Column("Spearman %", "test_{kind}_spearman", 2, 100),
+    Column("MSE", "test_{kind}_mse"),
+    Column("NLL", "test_{kind}_nll"),
+    Column("ECE", "test_{kind}_ece"),
+    Column("NLL, scaled", "test_{kind}_scaled_nll"),
+    Column("ECE, scaled", "test_{kind}_scaled_ece"),
+    Column("AURC", "test_{kind}_aurc"),
+    *(Column(f"error at {percent} %", f"test_{{kind}}_risk_{percent}", 2, 100) for percent in RISKS),
+)
+QUALITY = (
+    Column("validation score %", "val_score", 2, 100, better="higher"),
+    Column("validation loss", "val_loss", 3, better="lower"),
+)
+
+
+# Differences over test items
+
+
+def over_items(finished: Finished, scores: Scores, items: str) -> Part:
+    """Differences to the baseline with intervals over resampled test items, the same ones for both rows.
+
+    The seeds are those that are there, so an interval says how far the test part decides, not the training.
+
+    Raises:
+        UserError: Predictions are missing or damaged.
     """
+    study = finished.study
 
-    title: str
-    text: str
-    task: GlueName
-    axis: str
-    levels: Mapping[str, Mapping[str, Any]]
+    def resampled(row: str, column: Column, level: str) -> NDArray[np.float64]:
+        kind, name = study.kinds.get(row, "mean"), column.metric.rpartition("_")[2]
+        remedy, found = "remove its folder, and the same command with --resume makes it again", []
+        for seed in finished.seeds:
+            path = Path(finished.configs[study.shows.get(row, row), level, seed].out, "predictions.npz")
+            with reading(path, "the predictions of a training", remedy):
+                found.append(scores(read_arrays(path, remedy), kind, name))
+        return column.factor * np.mean(found, 0)
+
+    cells = {row: Row(row=row) for row in finished.rows if row != study.baseline}
+    for level in study.levels:
+        for column in finished.main(level):
+            others = resampled(study.baseline, column, level)
+            for row, of_row in cells.items():
+                found = resampled(row, column, level) - others
+                mean, (low, high) = float(found[0]), np.quantile(found[1:], (0.025, 0.975)).tolist()
+                of_row[f"{level} {column.name}".strip()] = Difference(
+                    mean, low, high, metric=column.name, against=study.baseline, data=level, over="items"
+                )
+    text = (
+        f"Mean differences to {study.baseline}, with 95 % intervals of a bootstrap over the test {items} for the "
+        f"networks that there are, not corrected for their number."
+    )
+    return Part(f"Differences over test {items}", text, list(cells.values())) if cells else Part()
 
 
-_FOREIGN: tuple[GlueName, ...] = ("cola", "rte")
+@cache
+def resamples(items: int) -> NDArray[np.float64]:
+    """How often each item is there, ``[R, items]``: every item once, and then resamples, always the same."""
+    drawn = np.random.default_rng(0).multinomial(items, np.full(items, 1 / items), size=RESAMPLES)
+    return np.vstack([np.ones((1, items)), drawn])
 
-STUDIES: Mapping[StudyName, Study] = {
-    "label_noise": Study(
-        "Noise in the labels",
-        "This share of the training labels is replaced by another class at random (grades: by those of other "
-        "examples); the labels of the validation part are right.",
-        "rte", "labels replaced",
-        {f"{share:.0%}": {"label_noise": share} for share in (0.0, 0.1, 0.2, 0.3)},
+
+def _example_scores(arrays: Arrays, kind: str, metric: str) -> NDArray[np.float64]:
+    """Of the class by the mean of the probabilities, or of the mean grade, out of outputs ``[S, items, outputs]``."""
+    outputs, labels = arrays[f"{kind}_test"].astype(float), arrays["labels_test"]
+    if outputs.shape[-1] == 1:
+        predicted = outputs[..., 0].mean(0)
+    else:
+        exponentials = np.exp(outputs - outputs.max(-1, keepdims=True))
+        predicted = (exponentials / exponentials.sum(-1, keepdims=True)).mean(0).argmax(-1)
+    return weighted_score(metric, predicted, labels, resamples(len(labels)))
+
+
+def _answer_scores(arrays: Arrays, kind: str, metric: str) -> NDArray[np.float64]:
+    """Means over the questions."""
+    scores = arrays[f"{kind}_{metric}"]
+    return np.asarray(resamples(len(scores)) @ scores / len(scores))
+
+
+def at_the_mean(finished: Finished) -> Part:
+    """The numbers that rows are compared by, with attention at its mean, of all trainings."""
+    found = [
+        Row(row=row)
+        | {
+            f"{level} {column.name}".strip(): replace(column, metric=column.metric.format(kind="mean")).cell(
+                finished.runs(row, level)
+            )
+            for level in finished.study.levels
+            for column in finished.main(level)
+        }
+        for row in finished.study.rows
+    ]
+    return Part("Attention at its mean", "One pass of the network, without samples.", found)
+
+
+# GLUE
+
+
+def _of(*tasks: GlueName, **options: Any) -> dict[str, Any]:
+    """Levels, one a task, with their columns."""
+    return {
+        "levels": {task: {"task": task, **options} for task in tasks},
+        "level_columns": {task: (_first_metric(task),) for task in tasks},
+    }
+
+
+GLUE = Study(
+    name="glue",
+    title="GLUE with {config.model_name}, fine-tuned with latent attention",
+    about="text: GLUE",
+    text=(
+        f"First metric of every task. {_ROWS_TEXT} {_TRAINED}, batches of {{config.batch_size}}, at most "
+        f"{{config.length}} tokens, pooling {{config.pooling}}. {_SETTINGS} RTE and CoLA are tested on GLUE's "
+        f"development parts, as their test labels are not public, MRPC, STS-B and SST-2 on the test parts of their "
+        f"publishers. The paper (Fan et al. 2020, Table 5) fine-tuned ALBERT-base, which is another and larger model, "
+        f"and does not name its metrics: compare the differences, not the numbers."
     ),
-    "train_share": Study(
-        "Fewer training examples",
-        "This share of the training examples, drawn by the run's seed, with as many epochs.",
-        "rte", "training examples",
-        {f"{share:.0%}": {"train_share": share} for share in (0.05, 0.1, 0.25, 1.0)},
+    task=GlueTask(),
+    named=("model",),
+    options={"max_epochs": 3, "num_samples": 5, "precision": "bf16-mixed", "pooling": "pair", "keep_weights": False},
+    rows=ROWS,
+    shows={DROPOUT: "soft"},
+    kinds={DROPOUT: "mc_dropout", **dict.fromkeys(("WF", "WC", "LF", "LC"), "attention")},
+    wide=True,
+    columns=(),
+    **_of("mrpc", "rte", "cola", "stsb"),
+    paper={
+        "soft": {"mrpc": "86.5", "cola": "54.5", "rte": "75.8", "sst2": "92.4", "stsb": "90.3"},
+        "WC": {"mrpc": "88.5", "cola": "55.8", "rte": "76.2", "sst2": "92.7", "stsb": "91.1"},
+    },
+    blocks=(
+        Block(
+            "All scores",
+            "Validation: the first metric on the validation part, which also chooses the temperature; it is held out "
+            "of the training part where the task has no other one. Error at 80 %: of the 80 % of the test examples "
+            "with the most confident predictions. Scaled: after temperature scaling (grades: with the best standard "
+            "deviation) on the validation part.",
+            SCORES,
+        ),
     ),
-    "out_of_domain": Study(
-        "Sentences from elsewhere",
-        "Test sentences of other tasks, which have no class of this one: the area under the ROC curve of telling them "
-        "from the test sentences of the task by their larger uncertainty, .5 being chance.",
-        "sst2", "others", {"": {"out_of_domain": _FOREIGN}},
-    ),
+    parts=lambda finished: (over_items(finished, _example_scores, "examples"), at_the_mean(finished)),
+    grid=GRID,
+    quality=QUALITY,
+)
+
+
+def _study(name: str, title: str, text: str, task: GlueName, **given: Any) -> Study:
+    """Rows soft and WC in another situation than the table's."""
+    defaults = {
+        "rows": {row: ROWS[row] for row in ("soft", "WC")},
+        "wide": False,
+        "level_columns": {},
+        "columns": (_first_metric(task),),
+        "more": SCORES,
+        "paper": {},
+        "blocks": (),
+        "parts": lambda _: (),
+        "grid": {},
+    }
+    share = " Trained on {config.train_share:.0%} of the examples." if task == "sst2" else ""
+    options = {**GLUE.options, "task": task, **({"train_share": 0.05} if task == "sst2" else {})}
+    title = f"{title}: {{config.task}} with {{config.model_name}}"
+    text = f"{text}{share} {_ROWS_TEXT} Settings as in the table glue, not searched again."
+    return replace(
+        GLUE, **{**defaults, "name": f"{name}-{task}", "title": title, "text": text, "options": options, **given}
+    )
+
+
+_FOREIGN = (("cola", "CoLA"), ("rte", "RTE"))
+_AREAS = {
+    measure: [
+        Column(f"{title}: AUROC of {measure.replace('_', ' ')}", f"auroc_{{kind}}_{task}_{measure}", better="higher")
+        for task, title in _FOREIGN
+    ]
+    for measure in MEASURES
+}
+
+STUDIES = {
+    study.name: study
+    for study in (
+        GLUE,
+        replace(GLUE, name="glue-sst2", **_of("sst2", train_share=0.3), grid={}),
+        _study(
+            "label_noise", "Noise in the labels",
+            "This share of the training labels is replaced by another class at random (grades: by those of other "
+            "examples); the labels of the validation part are right.", "sst2", axis="labels replaced",
+            levels={f"{share:.0%}": {"label_noise": share} for share in (0.0, 0.1, 0.2, 0.3)},
+        ),
+        _study(
+            "train_share", "Fewer training examples",
+            "This share of the training examples, drawn by the run's seed, with as many epochs.", "stsb",
+            axis="training examples",
+            levels={f"{share:.0%}": {"train_share": share} for share in (0.05, 0.1, 0.25, 1.0)},
+        ),
+        _study(
+            "out_of_domain", "Sentences from elsewhere",
+            "Test sentences of other tasks, which have no class of this one: the area under the ROC curve of telling "
+            "them from the test sentences of the task by their larger uncertainty, .5 being chance.", "sst2",
+            levels={"": {"out_of_domain": tuple(task for task, _ in _FOREIGN)}}, columns=_AREAS["entropy"],
+            more=(*_AREAS["mutual_information"], _first_metric("sst2"), *SCORES),
+        ),
+    )
 }  # fmt: skip
 
 
-@exclusive
-def run(config: GlueStudyConfig) -> dict[str, float]:
-    """Train what is not trained yet, write the section and print it.
+# Questions
 
-    Returns:
-        ``"<row>/<level>/<metric>"`` to its mean over seeds.
 
-    Raises:
-        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`.
-    """
-    check_rows(config.rows)
-    study = STUDIES[config.name]
-    task = config.task or study.task
-    if config.name == "out_of_domain" and task != study.task:
-        raise UserError(f"task is {task}, expected {study.task}, whose sentences the others are told from")
-    name = f"{config.name}-{task}-{Path(config.model).name}"
-    rows = {
-        (row, level): run_options(config, task, row, **options)
-        for level, options in study.levels.items()
-        for row in config.rows
-    }
-    sweep = Sweep(
-        f"experiments.finetune studies {config.name}", config, f"studies/{name}", RESULTS, free=("seeds", "rows"),
-        always=("rows", "seeds"),
-    ).open()  # fmt: skip
-    trainings = sweep.train(train.run, sweep.configs(GlueConfig, rows, range(config.seeds)), shown="val_score")
-    one = next(iter(trainings.configs.values()))
-    share = f"trained on {config.sst2_share:.0%} of its examples, " if task == "sst2" else ""
-    text = (
-        f"{study.text} {LEGEND} Settings as in the table on GLUE; {share}{one.max_epochs} epochs, {one.num_samples} "
-        f"samples. Mean ± standard deviation over {config.seeds} seeds; differences to {BASELINE} of the same seed "
-        f"with their 95 % intervals (Student's t), not corrected for the number of comparisons."
+def _squad(task: str, title: str, paper: Mapping[str, str], more: str = "") -> Study:
+    parts = ("train", "val", "test")
+    return replace(
+        GLUE,
+        name=f"squad-{task}",
+        title=f"{title} with {{config.model_name}}, fine-tuned with latent attention",
+        about="text: answers in texts",
+        text=(
+            f"{_ROWS_TEXT} {_TRAINED}, batches of {{config.batch_size}} windows of at most {{config.length}} tokens "
+            f"(stride {{config.stride}}). {_SETTINGS} Trained on {{config.train_share:.0%}} of the training questions, "
+            f"drawn by the seed, and tested on those of the development file; all parts have different articles.{more} "
+            f"EM and F1 are those of the official evaluation. The paper (Fan et al. 2020, Table 5) fine-tuned "
+            f"ALBERT-base, a larger model, on all of SQuAD: compare the differences, not the numbers. AUROC: of "
+            f"telling answers that are not exactly right by their larger uncertainty, .5 being chance."
+        ),
+        task=QaTask(),
+        options={"task": task, "max_epochs": 2, "num_samples": 3, "precision": "bf16-mixed", "keep_weights": False},
+        levels={"": {}},
+        level_columns={},
+        wide=False,
+        columns=(
+            Column("EM %", "test_{kind}_exact", 2, 100, better="higher"),
+            Column("F1 %", "test_{kind}_f1", 2, 100, better="higher"),
+        ),
+        more=(
+            Column("HasAns EM %", "test_{kind}_has_answer_exact", 2, 100),
+            Column("HasAns F1 %", "test_{kind}_has_answer_f1", 2, 100),
+            Column("NoAns %", "test_{kind}_no_answer_accuracy", 2, 100),
+            Column("AUROC, entropy", "test_{kind}_auroc_entropy"),
+            Column("AUROC, mutual information", "test_{kind}_auroc_mutual_information"),
+            Column("F1 % on validation", "val_score", 2, 100),
+        ),
+        paper=paper,
+        blocks=(
+            Block(
+                "Questions of the parts",
+                "Left out: no window holds their whole answer.",
+                [
+                    *(Column(part, f"{part}_questions", 0, spread=False) for part in parts),
+                    *(Column(f"{part}, without answer", f"{part}_without_answer", 0, spread=False) for part in parts),
+                    Column("train, left out", "left_out", 0),
+                ],
+            ),
+        ),
+        parts=lambda finished: (over_items(finished, _answer_scores, "questions"), at_the_mean(finished)),
     )
-    shown = shown_rows(config.rows)
-    table = _rows(study, trainings, task, shown)
-    report = Report(f"{study.title}: {GLUE[task].title} with {Path(config.model).name}", name, [Part("", text, table)])
-    return sweep.finish(report, trainings, definitions="mean over seeds; see metrics.json of the runs")
 
 
-def _rows(study: Study, trainings: Trainings[GlueConfig], task: GlueName, shown: Sequence[str]) -> list[Row]:
-    """One row a level and row of the table, with the difference to the baseline at the same level."""
-    rows = list[Row]()
-    for level in study.levels:
-        reference = [*_areas(BASELINE), *columns(task, kind_of(BASELINE))]
-        first = columns_of({level: trainings.runs(BASELINE, level)}, reference)[0]
-        for row in shown:
-            runs = trainings.runs(trained_row(row), level)
-            all_columns = [*_areas(row), *columns(task, kind_of(row))]
-            column = next(one for one in all_columns if one.name == first.name)
-            difference: Cell = (
-                ""
-                if row == BASELINE
-                else column.difference(runs, trainings.runs(BASELINE, level), BASELINE, other=first)
-            )
-            cells: Row = ({study.axis: level} if level else {}) | {"row": row}
-            cells |= {one.name: one.cell(runs) for one in columns_of({row: runs}, all_columns)}
-            rows.append(cells | {f"{first.name} minus {BASELINE}": difference})
-    heads = dict.fromkeys(head for row in rows for head in row)
-    return [{head: row.get(head, "-") for head in heads} for row in rows]
+QA_STUDIES = {
+    study.name: study
+    for study in (
+        _squad("v1", "SQuAD 1.1", {"soft": "80.86, 88.70", "WC": "81.40, 88.82"}),
+        _squad(
+            "v2", "SQuAD 2.0", {"soft": "78.80, 82.07", "WC": "78.97, 82.23"},
+            " Whether a question gets no answer is decided by a threshold, that of the best F1 on the validation part.",
+        ),
+    )
+}  # fmt: skip
 
 
-def _areas(row: str) -> list[Column]:
-    """Areas under ROC curves of a row, where there are any."""
-    return [
-        Column(f"{GLUE[name].title}: AUROC of {measure.replace('_', ' ')}", f"auroc_{kind_of(row)}_{name}_{measure}")
-        for name in _FOREIGN
-        for measure in MEASURES
-    ]
+def table(options: StudyOptions) -> dict[str, float]:
+    """Train the rows of a study on GLUE and publish its tables."""
+    return run_study(STUDIES, options)
+
+
+def search(options: StudyOptions) -> dict[str, float]:
+    """Try the settings of a table's rows on validation data."""
+    return run_search(STUDIES, options)
+
+
+def qa_table(options: StudyOptions) -> dict[str, float]:
+    """Train the rows of a study on questions and publish its tables."""
+    return run_study(QA_STUDIES, options, command="qa-table")

@@ -1,90 +1,108 @@
-"""Fine-tune a pretrained transformer on a task of GLUE."""
+"""Fine-tune a pretrained transformer on a task of GLUE; what its trainings share with those on questions."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
-from experiments.datasets.text.glue import GLUE, LabelledPairs, load_glue
-from experiments.files import user_errors
-from experiments.finetune.config import GlueConfig
-from experiments.finetune.data import EncodedPairs, noisy_labels, share_of
+from experiments.finetune.config import GlueConfig, QaConfig
+from experiments.finetune.data import EncodedPairs, EncodedTexts, load_texts
 from experiments.finetune.evaluation import definitions, evaluate, kinds, outputs_of, save_predictions
-from experiments.finetune.model import FineTuned, build
-from experiments.finetune.out_of_domain import foreign_parts
+from experiments.finetune.model import FineTuned, Tuned, build
 from experiments.finetune.pretrained import load_tokenizer
-from experiments.finetune.training import check_model, drop_weights, fit_scored, run_name, training_metrics
-from experiments.harness.folder import exclusive, open_run
-from experiments.harness.results import read_metrics, write_metrics
-from experiments.harness.training import Fitted
-from experiments.report.tables import metrics_table
+from experiments.harness.training import Fitted, fit_batches
+from experiments.harness.weights import remove_weights
+from experiments.run import Task, run_and_show
 
-__all__ = ["GlueConfig", "run", "run_and_show", "run_folder"]
+__all__ = ["FineTuneTask", "GlueTask", "train"]
 
-
-def run_folder(config: GlueConfig) -> Path:
-    """Folder of the run."""
-    return config.out or Path("runs", "finetune", f"{config.task}-{run_name(config)}")
+Config = TypeVar("Config", bound=GlueConfig | QaConfig)
+Texts = TypeVar("Texts", bound=EncodedTexts[Any])
+Network = TypeVar("Network", bound=Tuned[Any, Any])
 
 
-@exclusive
-def run(config: GlueConfig) -> dict[str, float]:
-    """Fine-tune, evaluate and save; what is in the folder already is not computed again when resuming.
+class FineTuneTask(Task[Config, Mapping[str, Texts], Network]):
+    """Fine-tuning, whatever the task: a network is built of its pretrained model alone."""
 
-    Returns:
-        The numbers of metrics.json, which says what they are.
+    script = "experiments.finetune"
+    prefix = ""  # of the task in the name of a folder
 
-    Raises:
-        UserError: Data, model, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
-    """
-    check_model(config)
-    folder = run_folder(config)
-    with user_errors(ValueError, OSError):
-        texts: dict[str, LabelledPairs] = dict(load_glue(config.task, data_root=config.data_root))
-        foreign = foreign_parts(config)
-        open_run(folder, config)
-    metrics = read_metrics(folder)
-    if metrics is not None:
+    @abstractmethod
+    def network(self, config: Config, *, lengths: Sequence[int] = (1,)) -> Network:
+        """The network with its pretrained weights; ``lengths`` are the tokens of every training text."""
+
+    @abstractmethod
+    def scores(self, trained: Network, data: Mapping[str, Texts], folder: Path) -> dict[str, float]:
+        """Scores of the test part; predictions are put into the folder."""
+
+    def folder(self, config: Config) -> str:
+        row = config.guide if config.guide == "soft" else f"{config.guide}-{config.prior}"
+        return f"finetune/{self.prefix}{config.task}-{config.model_name}-{row}-{config.seed}"
+
+    def build(self, config: Config, data: Mapping[str, Texts], folder: Path) -> Network:  # noqa: ARG002
+        return self.network(config, lengths=data["train"].lengths)
+
+    def restore(self, config: Config, folder: Path) -> Network:  # noqa: ARG002
+        return self.network(config)
+
+    def fit(self, trained: Network, data: Mapping[str, Texts], folder: Path) -> Fitted:
+        """Train for all epochs, as the learning rate is planned over them, and keep the last one.
+
+        The validation parts of small tasks have a few hundred examples: the best of their scores is often that of an
+        epoch in which the network still gave nearly all examples to the larger class.
+        """
+        config = trained.config
+        train = data["train"].loader(sentences=config.batch_size, seed=config.seed)
+        val = data["val"].loader(sentences=64, shuffle=False)
+        return fit_batches(
+            config, trained.module, train, val, folder=folder, patience=config.max_epochs,
+            monitor={"val_score": "max"}, keep="last",
+        )  # fmt: skip
+
+    def evaluate(self, trained: Network, data: Mapping[str, Texts], fitted: Fitted, folder: Path) -> dict[str, float]:
+        last = fitted.history[fitted.best_epoch]
+        metrics = self.scores(trained, data, folder) | {name: last[name] for name in ("val_score", "val_loss")}
+        # three times the weights, and nothing goes on from it
+        (folder / "checkpoints" / "last.ckpt").unlink(missing_ok=True)
+        if not trained.config.keep_weights:
+            remove_weights(folder)
         return metrics
-    with user_errors(ValueError, OSError):
-        train, noisy = training_part(config, texts["train"])
-        texts = texts | {"train": train} | foreign
-        tokenizer = load_tokenizer(config.model)
-        data = {part: EncodedPairs(text, tokenizer, length=config.length) for part, text in texts.items()}
-        trained = build(config, lengths=data["train"].lengths)
-    loaders = (
-        data["train"].loader(sentences=config.batch_size, seed=config.seed),
-        data["val"].loader(sentences=64, shuffle=False),
-    )
-    fitted = fit_scored(config, trained, *loaders, folder=folder)
-    metrics = _evaluated(trained, data, fitted, folder) | {"train_examples": len(train), "noisy_labels": noisy}
-    write_metrics(folder, metrics, definitions(metrics))
-    drop_weights(config, folder)
-    return metrics
+
+    def planned(self, config: Config) -> bool:  # noqa: ARG002
+        return True
 
 
-def training_part(config: GlueConfig, text: LabelledPairs) -> tuple[LabelledPairs, int]:
-    """The examples to train on, with noise in their labels if there is to be any, and how many labels that changed."""
-    share = config.train_share
-    chosen = text.select(share_of(len(text), share, seed=config.seed)) if share < 1 else text
-    classes = len(GLUE[config.task].classes)
-    labels = noisy_labels(chosen.labels, config.label_noise, classes=classes, seed=config.seed)
-    changed = round(config.label_noise * len(chosen))
-    return LabelledPairs(chosen.first, chosen.second, labels), changed
+class GlueTask(FineTuneTask[GlueConfig, EncodedPairs, FineTuned]):
+    """Classes or grades of sentences, or of pairs of them."""
+
+    config = GlueConfig
+
+    def load(self, config: GlueConfig) -> dict[str, EncodedPairs]:
+        texts, tokenizer = load_texts(config), load_tokenizer(config.model)
+        return {part: EncodedPairs(text, tokenizer, length=config.length) for part, text in texts.items()}
+
+    def network(self, config: GlueConfig, *, lengths: Sequence[int] = (1,)) -> FineTuned:
+        return build(config, lengths=lengths)
+
+    def scores(self, trained: FineTuned, data: Mapping[str, EncodedPairs], folder: Path) -> dict[str, float]:
+        config = trained.config
+        parts = ("val", "test", *config.out_of_domain)
+        outputs = {
+            kind: {part: outputs_of(trained, data[part], kind, num_samples=config.num_samples) for part in parts}
+            for kind in kinds(config.guide)
+        }
+        labels = {part: data[part].labels for part in ("val", "test")}
+        save_predictions(folder / "predictions.npz", outputs, labels)
+        examples = len(data["train"])
+        noisy = round(config.label_noise * examples)
+        return evaluate(trained, outputs, labels) | {"train_examples": examples, "noisy_labels": noisy}
+
+    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
+        return definitions(metrics)
 
 
-def _evaluated(trained: FineTuned, data: dict[str, EncodedPairs], fitted: Fitted, folder: Path) -> dict[str, float]:
-    config = trained.config
-    parts = ("val", "test", *config.out_of_domain)
-    outputs = {
-        kind: {part: outputs_of(trained, data[part], kind, num_samples=config.num_samples) for part in parts}
-        for kind in kinds(config.guide)
-    }
-    labels = {part: data[part].labels for part in ("val", "test")}
-    save_predictions(folder / "predictions.npz", outputs, labels)
-    return evaluate(trained, outputs, labels) | training_metrics(trained, fitted)
-
-
-def run_and_show(config: GlueConfig) -> None:
-    """The script: table on the terminal."""
-    print(f"{metrics_table(run(config))}\n\nsaved in {run_folder(config)}")
+def train(config: GlueConfig) -> None:
+    """The command."""
+    run_and_show(GlueTask(), config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from argparse import ArgumentError
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -23,6 +23,7 @@ def parse(config_type: type, arguments: Sequence[str], *, name: str, training: t
     """Read the options that are given to a command, fields of a dataclass; ``name`` is what the help calls it.
 
     Those of a ``training`` are taken too, into ``changes``: a command that trains many networks changes all of them.
+    What a training requires says which one it is, and stays.
 
     Raises:
         ArgumentError: What is given is not an option, or not a value of one; its text is one line.
@@ -30,7 +31,8 @@ def parse(config_type: type, arguments: Sequence[str], *, name: str, training: t
     """
     parser, own = option_parser(config_type, name=name), {field.name for field in fields(config_type)}
     if training is not None:
-        parser.add_class_arguments(training, as_group=False, skip={*own, "seed"})
+        required = {field.name for field in fields(training) if field.default is field.default_factory is MISSING}
+        parser.add_class_arguments(training, as_group=False, skip={*own, *required, "seed"})
     parser.given = {word.partition("=")[0] for word in arguments}
     try:
         options: dict[str, Any] = parser.parse_args(arguments, defaults=False).as_dict()

@@ -7,6 +7,7 @@ are not imported.
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -222,7 +223,8 @@ def configuration(config_type: type[Config], values: Mapping[str, Any]) -> Confi
 def _checked(config_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values in the types of their fields."""
     try:
-        found: dict[str, Any] = _parser(config_type).parse_object(dict(values)).as_dict()
+        # the parser reads the words inside of a dictionary as numbers, in place
+        found: dict[str, Any] = _parser(config_type).parse_object(deepcopy(dict(values))).as_dict()
     except ArgumentError as error:
         raise OptionError(" ".join(str(error).split())) from error
     hints = {field.name: field.type for field in fields(config_type)}

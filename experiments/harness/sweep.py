@@ -19,7 +19,7 @@ from experiments.report.columns import Runs
 from experiments.report.report import Report
 from experiments.report.results import source_of, write_results
 
-__all__ = ["Key", "Metrics", "Sweep", "Trainings", "best_settings"]
+__all__ = ["Key", "Metrics", "Sweep", "Trainings", "best_settings", "to_continue"]
 
 Key = tuple[Any, ...]  # tells a training from the others of its sweep: its row, in one or several parts, and its seed
 Metrics = Mapping[str, float]
@@ -140,7 +140,7 @@ class Sweep:
             score = f": {shown} {metrics[shown]:.3f}" if shown in metrics else ""
             return f"{', '.join(map(str, key[:-1]))}, seed {key[-1]}{score}"
 
-        emptied = {key: _to_continue(config) for key, config in configs.items()}
+        emptied = {key: to_continue(config) for key, config in configs.items()}
         metrics = run_all(
             run, emptied, workers=self.config.workers, cluster=self.config.cluster, progress=self.config.progress,
             describe=describe,
@@ -174,7 +174,7 @@ class Sweep:
         return found
 
 
-def _to_continue(config: Config) -> Config:
+def to_continue(config: Config) -> Config:
     """The configuration of a run, which is removed before the first training begins, if it is to be.
 
     What an interrupted sweep or a worker that dies leaves can then be continued, and holds nothing that is older.

@@ -22,7 +22,7 @@ _HEAD = """# Where it helps
 
 Where do random or latent attention weights help, where do they not, and where can nothing be told? The table counts
 every difference in `experiments/results/` that has an interval and a better side, by task;
-`python -m experiments.report` writes this page.
+`python -m experiments.pages` writes this page.
 
 A row is *better* or *worse* if the whole 95 % interval of the difference lies on one side of zero, else it *cannot be
 told*. Intervals over seeds are Student's t, and are widened by Bonferroni's correction for the number of differences

@@ -6,99 +6,36 @@ The rules are those of the official evaluation of VQA (Antol et al., 2015; Goyal
 
 so three agreeing people beside oneself are enough. Where all people gave the same answer, texts are compared as they
 stand; else both sides lose punctuation and articles, numbers become digits, and contractions get their apostrophe.
+
+:func:`guesses` is what frequent answers reach without a look; a network that sees the question alone is any model
+trained with ``--blind``.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-__all__ = ["consensus", "normalize_answer", "soft_scores", "vqa_accuracy"]
+from experiments.datasets.questions.data import Questions
 
-_NUMBERS = dict(
-    zip(
-        ("none", "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
-        (0, *range(11)),
-        strict=True,
-    )
-)
+__all__ = ["consensus", "guesses", "most_frequent", "normalize_answer", "soft_scores", "vqa_accuracy"]
+
+_NUMBERS = {
+    "none": 0, "zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8,
+    "nine": 9, "ten": 10,
+}  # fmt: skip
 _ARTICLES = {"a", "an", "the"}
 _PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 _WITH_APOSTROPHE = [
-    "ain't",
-    "aren't",
-    "can't",
-    "could've",
-    "couldn't",
-    "didn't",
-    "doesn't",
-    "don't",
-    "hadn't",
-    "hasn't",
-    "haven't",
-    "he'd",
-    "he's",
-    "how'd",
-    "how'll",
-    "how's",
-    "isn't",
-    "it'd",
-    "it'll",
-    "ma'am",
-    "might've",
-    "mightn't",
-    "must've",
-    "mustn't",
-    "needn't",
-    "not've",
-    "o'clock",
-    "oughtn't",
-    "shan't",
-    "should've",
-    "shouldn't",
-    "somebody'll",
-    "somebody's",
-    "someone'd",
-    "someone'll",
-    "someone's",
-    "something'd",
-    "something'll",
-    "that's",
-    "there'd",
-    "there're",
-    "there's",
-    "they'd",
-    "they'll",
-    "they're",
-    "they've",
-    "'twas",
-    "wasn't",
-    "we've",
-    "weren't",
-    "what'll",
-    "what're",
-    "what's",
-    "what've",
-    "when's",
-    "where'd",
-    "where's",
-    "where've",
-    "who'd",
-    "who'll",
-    "who's",
-    "who've",
-    "why'll",
-    "why're",
-    "why's",
-    "won't",
-    "would've",
-    "wouldn't",
-    "y'all",
-    "you'd",
-    "you'll",
-    "you're",
-    "you've",
-]
+    "ain't", "aren't", "can't", "could've", "couldn't", "didn't", "doesn't", "don't", "hadn't", "hasn't", "haven't",
+    "he'd", "he's", "how'd", "how'll", "how's", "isn't", "it'd", "it'll", "ma'am", "might've", "mightn't", "must've",
+    "mustn't", "needn't", "not've", "o'clock", "oughtn't", "shan't", "should've", "shouldn't", "somebody'll",
+    "somebody's", "someone'd", "someone'll", "someone's", "something'd", "something'll", "that's", "there'd",
+    "there're", "there's", "they'd", "they'll", "they're", "they've", "'twas", "wasn't", "we've", "weren't", "what'll",
+    "what're", "what's", "what've", "when's", "where'd", "where's", "where've", "who'd", "who'll", "who's", "who've",
+    "why'll", "why're", "why's", "won't", "would've", "wouldn't", "y'all", "you'd", "you'll", "you're", "you've"
+]  # fmt: skip
 _CONTRACTIONS = {word.replace("'", ""): word for word in _WITH_APOSTROPHE}
 
 
@@ -173,3 +110,26 @@ def soft_scores(votes: Mapping[str, int]) -> dict[str, float]:
     """
     people = sum(votes.values())
     return {answer: min(count / min(3, people), 1.0) for answer, count in consensus(votes).items()}
+
+
+def most_frequent(counts: Mapping[str, int], number: int) -> list[str]:
+    """The most frequent answers; of those that are as frequent, the first in the alphabet."""
+    return sorted(counts, key=lambda answer: (-counts[answer], answer))[:number]
+
+
+def guesses(train: Questions, test: Questions) -> dict[str, float]:
+    """Accuracies on the test questions of answers that are frequent in training.
+
+    Returns:
+        "majority_accuracy": that of the most frequent answer; "form_accuracy": that of the most frequent one to
+        questions that begin with the same two words, or of all where none does.
+    """
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by the form of the question; "" is any
+    for question, votes in zip(train.questions, train.answers, strict=True):
+        for form in ("", " ".join(question[:2])):
+            counts[form].update(consensus(votes))
+    answers = {form: most_frequent(found, 1)[0] for form, found in counts.items()}
+    asked = list(zip(test.questions, test.answers, strict=True))
+    majority = sum(vqa_accuracy(answers[""], votes) for _, votes in asked)
+    by_form = sum(vqa_accuracy(answers.get(" ".join(words[:2]), answers[""]), votes) for words, votes in asked)
+    return {"majority_accuracy": majority / len(asked), "form_accuracy": by_form / len(asked)}

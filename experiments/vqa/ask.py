@@ -1,4 +1,4 @@
-"""Use a trained network: ask it one question and see where it looks, or evaluate it again."""
+"""Use a trained network: ask it one question and draw where it looks, or evaluate it again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
@@ -17,18 +20,20 @@ from experiments.datasets.questions.data import Questions, Regions
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import saved_config
 from experiments.harness.options import Device
+from experiments.harness.training import load_best
 from experiments.report.columns import Row
-from experiments.report.figures import save
+from experiments.report.figures import overlay, panels, printable, save
 from experiments.report.tables import as_table, metrics_table
 from experiments.vqa.config import AskConfig, EvaluateConfig, VQAConfig
-from experiments.vqa.data import Answered, load_questions, own_photograph
+from experiments.vqa.data import load_questions, load_words, own_photograph
 from experiments.vqa.evaluation import LOOKING, Outputs, evaluate, looked_at
-from experiments.vqa.figures import LEVEL, looking_figure
-from experiments.vqa.model import TrainedAnswers, load_trained
+from experiments.vqa.model import TrainedAnswers, build
+from pyro_attention.analysis import CredibleIntervals, credible_intervals
 from pyro_attention.posterior.predictive import Noise
 
-__all__ = ["Reply", "ask", "draw_questions", "evaluate_run", "reply_to"]
+__all__ = ["Reply", "ask", "draw_questions", "evaluate_run", "load_trained", "looking_figure", "reply_to"]
 
+LEVEL = 0.95
 # Why a photograph of one's own cannot be asked about.
 _WITHOUT_PHOTOGRAPHS = {
     "digits": "questions are about scenes of handwritten digits, which a photograph is not",
@@ -73,7 +78,7 @@ def reply_to(
 ) -> Reply:
     """Ask a question about the photograph at a place of the regions."""
     one = Questions("asked", [list(words)], [{}], torch.tensor([photograph]), regions, ["asked"])
-    batch = next(Answered(one, trained.words, trained.config.likelihood).batches(trained.device))
+    batch = next(trained.answered(one).batches(trained.device))
     count = num_samples if trained.is_random else 1
     noise: Noise = "attention" if trained.is_random else "none"
     logits = trained.module.outputs(batch, num_samples=count, noise=noise, seed=trained.config.seed)
@@ -91,7 +96,7 @@ def ask(config: AskConfig) -> Reply:
     if not words:
         raise UserError(f"the question '{config.question}' has no word; ask one, such as 'how many are there'")
     image = None if config.photo is None else _opened(config.photo, config)
-    trained, questions = _load(config.run, config.device, train_encoder=image is None)
+    trained, questions = load_trained(config.run, config.device, train_encoder=image is None)
     regions, place = questions["test"].regions, config.place
     if image is not None:
         with user_errors(ValueError):
@@ -119,7 +124,7 @@ def draw_questions(
     folder: Path, count: int, *, device: Device = "auto", out: Path | None = None, name: str = "question"
 ) -> list[Path]:
     """Draw where the network of a run looks at some test questions, which lie as far apart as they can."""
-    trained, questions = _load(folder, device)
+    trained, questions = load_trained(folder, device)
     if trained.config.model not in LOOKING:
         return []
     data, paths = questions["test"], list[Path]()
@@ -134,11 +139,10 @@ def draw_questions(
 
 def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
     """Print the metrics of a run's network on its test questions."""
-    trained, questions = _load(config.run, config.device)
+    trained, questions = load_trained(config.run, config.device)
     changes = {name: getattr(config, name) for name in ("num_samples", "test_noise")}
     changed = replace(trained.config, **{name: value for name, value in changes.items() if value is not None})
-    data = {part: Answered(found, trained.words, changed.likelihood) for part, found in questions.items()}
-    metrics = evaluate(replace(trained, config=changed), data).metrics
+    metrics = evaluate(replace(trained, config=changed), questions).metrics
     print(metrics_table(metrics))
     return metrics
 
@@ -155,11 +159,19 @@ def _opened(photo: Path, config: AskConfig) -> Image.Image:
         return open_photograph(photo)
 
 
-def _load(folder: Path, device: Device, *, train_encoder: bool = True) -> tuple[TrainedAnswers, dict[str, Questions]]:
+def load_trained(
+    folder: Path, device: Device = "auto", *, train_encoder: bool = True
+) -> tuple[TrainedAnswers, dict[str, Questions]]:
+    """The network of a finished run, at its best epoch, and the questions of its options.
+
+    Raises:
+        UserError: The folder holds no run, or one of another network.
+    """
     config = saved_config(folder, VQAConfig, script="experiments.vqa", device=device)
     with user_errors(ValueError, OSError):
         questions = load_questions(config, train_encoder=train_encoder)
-    trained = load_trained(folder, questions["train"], device=device)
+        trained = build(config, load_words(folder), questions["train"])
+        load_best(trained.module, folder)
     trained.module.eval()
     return trained, questions
 
@@ -167,3 +179,41 @@ def _load(folder: Path, device: Device, *, train_encoder: bool = True) -> tuple[
 def _title(reply: Reply, words: Sequence[str], trained: TrainedAnswers) -> str:
     (best,) = reply.rows(trained.words.answers, 1)
     return f"{trained.config.guide}: {' '.join(words)}? {best['answer']} ({best['probability']})"
+
+
+def looking_figure(weights: Tensor, regions: Regions, photograph: int, *, title: str = "") -> Figure:
+    """The photograph, the mean weight of every region, and the width of its credible interval.
+
+    Regions that are no cells of a grid, or whose photograph is not there, are bars with their intervals.
+
+    Args:
+        weights: Samples ``[S, N]``; of one sample there is no interval.
+        regions: The regions of all photographs.
+        photograph: Place of the photograph.
+        title: Title.
+    """
+    found = credible_intervals(weights.cpu().unsqueeze(1), level=LEVEL) if len(weights) > 1 else None
+    mean = weights.cpu().mean(0)
+    if regions.pictures is None or regions.grid is None:
+        figure, ((axis,),) = panels(1, 1, size=(6.4, 2.8))
+        _bars(axis, mean, found)
+    else:
+        picture, grid = regions.pictures[photograph], regions.grid
+        shown: list[tuple[str, str | None, Tensor | None]] = [("", None, None), ("mean attention", "Blues", mean)]
+        if found is not None:
+            shown.append((f"width of its {LEVEL:.0%} credible interval", "Purples", (found.high - found.low)[0]))
+        figure, (axes,) = panels(1, len(shown), size=(3.2 * len(shown), 3.2))
+        for axis, (name, colours, values) in zip(axes, shown, strict=True):
+            heat = overlay(axis, picture, grid, values, colours, name=name)
+            if values is not None:
+                figure.colorbar(heat, ax=axis, shrink=0.75).ax.tick_params(labelsize=7)
+    figure.suptitle(printable(title), fontsize=11)
+    return figure
+
+
+def _bars(axis: Axes, mean: Tensor, found: CredibleIntervals | None) -> None:
+    places = np.arange(len(mean))
+    axis.bar(places, mean.numpy(), color="#1b6ca8", width=0.7)
+    if found is not None:
+        axis.vlines(places, found.low[0].numpy(), found.high[0].numpy(), color="0.25", linewidth=1)
+    axis.set(xlabel="region", ylabel="attention")

@@ -23,7 +23,7 @@ from experiments.datasets.text.masked_text import EpochSampler
 from experiments.files import UserError, read_json, user_errors, write_atomic
 from experiments.harness.ranks import is_first
 from experiments.harness.training import resolve_device
-from experiments.vqa.accuracy import consensus, soft_scores
+from experiments.vqa.accuracy import consensus, most_frequent, soft_scores
 from experiments.vqa.config import LikelihoodName, VQAConfig
 
 __all__ = ["Answered", "QuestionBatch", "Words", "load_questions", "load_words", "own_photograph"]
@@ -61,8 +61,8 @@ class Words:
         counts: Counter[str] = Counter()
         for votes in data.answers:
             counts.update(consensus(votes))
-        kept = sorted(counts, key=lambda answer: (-counts[answer], answer))[:answers]
-        return cls(sorted({word for question in data.questions for word in question}), kept)
+        words = {word for question in data.questions for word in question}
+        return cls(sorted(words), most_frequent(counts, answers))
 
     def __len__(self) -> int:
         return len(self.words) + _UNKNOWN + 1

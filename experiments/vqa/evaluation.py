@@ -11,6 +11,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
+from experiments.datasets.questions.data import Questions
 from experiments.files import write_atomic
 from experiments.harness.training import FITTED
 from experiments.report.classification import SCALED_SCORES, SCORES, score, score_scaled
@@ -77,6 +78,8 @@ _DEFINITIONS = {
     "attention_entropy": "entropy of that attention, mean over test questions, nats",
     "val_accuracy": "accuracy on the validation questions at the best epoch, attention at its mean",
     "val_loss": "mean negative log-likelihood on the validation questions at the best epoch, without KL, nats",
+    "majority_accuracy": "accuracy on the test questions of the most frequent answer of the training questions",
+    "form_accuracy": "the same of the most frequent answer to questions that begin with the same two words",
     "train_questions": "number of training questions",
     **FITTED,
 }
@@ -189,13 +192,14 @@ def looked_at(trained: TrainedAnswers, batch: QuestionBatch, *, num_samples: int
     return drawn[site].flatten(2)
 
 
-def evaluate(trained: TrainedAnswers, data: Mapping[str, Answered]) -> Evaluation:
+def evaluate(trained: TrainedAnswers, questions: Mapping[str, Questions]) -> Evaluation:
     """All metrics of a trained network; with the same weights, the same numbers.
 
     Args:
         trained: The network, with the weights to evaluate.
-        data: Questions "val" and "test", and "absent" where there are any.
+        questions: Parts "val" and "test", and "absent" where there is one.
     """
+    data = {part: trained.answered(found) for part, found in questions.items() if part != "train"}
     metrics: dict[str, float] = {}
     probabilities: dict[str, Tensor] = {}
     uncertainties: dict[tuple[str, str], Tensor] = {}

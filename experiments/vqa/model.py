@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from experiments.datasets.questions.data import Questions
-from experiments.files import UserError, user_errors
-from experiments.harness.folder import saved_config
-from experiments.harness.training import ELBOTraining, PriorFactory, Trained, load_best, resolve_device, seeded_build
+from experiments.files import UserError
+from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.vqa.config import VQAConfig
-from experiments.vqa.data import QuestionBatch, Words, load_words
+from experiments.vqa.data import Answered, QuestionBatch, Words
 from guides.answer_network import AnswerNetwork
 from guides.schemes import build_normalizer
 from models.vqa import MCAN, AnswerModel, BottomUp, MCANSizes, MultiView
 from pyro_attention import AlignmentPrior, AttentionGuide, Normalizer, Soft, predict
 from pyro_attention.posterior.predictive import Noise
 
-__all__ = ["AnswerTraining", "TrainedAnswers", "build", "load_trained"]
+__all__ = ["AnswerTraining", "TrainedAnswers", "build"]
 
 
 class AnswerTraining(ELBOTraining):
@@ -100,6 +98,10 @@ class TrainedAnswers(Trained[VQAConfig, AnswerModel]):
         """Whether predictions average over samples of the attention."""
         return not self.module.sums_out and not isinstance(next(iter(self.guide.families)), Soft)
 
+    def answered(self, data: Questions) -> Answered:
+        """Questions with their answers as the network's targets."""
+        return Answered(data, self.words, self.config.likelihood, seed=self.config.seed)
+
 
 def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
     """Network and guide, untrained.
@@ -151,16 +153,3 @@ def _network(config: VQAConfig, words: Words, features: int, prior: PriorFactory
         return MultiView(*sizes, prior=prior, normalizer=normalizer, **options)
     seen = config.hidden if config.layers else features
     return BottomUp(*sizes, context_layers=config.layers, heads=config.heads, prior=prior(seen, 1), **options)
-
-
-def load_trained(folder: Path, data: Questions, *, device: str = "auto") -> TrainedAnswers:
-    """The network of a finished run, at its best epoch.
-
-    Raises:
-        UserError: The folder holds no run, or one of another network.
-    """
-    config = saved_config(folder, VQAConfig, script="experiments.vqa", device=device)
-    with user_errors(ValueError, OSError):
-        trained = build(config, load_words(folder), data)
-        load_best(trained.module, folder)
-    return trained

@@ -1,165 +1,273 @@
-"""Fewer training questions, and whether uncertainty tells wrong answers from right ones."""
+"""Tables and studies on questions about photographs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.datasets.arrays import read_arrays
-from experiments.files import UserError, reading, user_errors
-from experiments.harness.folder import exclusive
-from experiments.harness.sweep import Key, Sweep, Trainings
-from experiments.report.columns import Column, Row, columns_of
-from experiments.report.report import Part, Report
-from experiments.report.results import RESULTS
-from experiments.vqa import train as vqa
-from experiments.vqa.config import StudiesConfig, VQAConfig
+from experiments.files import reading, user_errors
+from experiments.harness.options import StudyOptions
+from experiments.report.claims import Claim, claims_part
+from experiments.report.columns import Column, Row
+from experiments.report.report import Part
+from experiments.report.statistics import Difference, Estimate, paired_difference
+from experiments.study import Block, Finished, Study, run_search, run_study
+from experiments.vqa.ask import draw_questions
 from experiments.vqa.data import Answered, load_questions, load_words
 from experiments.vqa.evaluation import UNCERTAINTIES, accuracies, auroc
-from experiments.vqa.rows import ACCURACY, BLOCKS, NLL
-from experiments.vqa.table import prepare, shared_options
+from experiments.vqa.train import VQATask
+from guides.rows import LEGEND, rows
 from pyro_attention.analysis import decompose_uncertainty
 
-__all__ = ["bootstrap_text", "run"]
+__all__ = ["STUDIES", "bootstrap", "search", "table"]
 
-ROWS = ("soft", "WC")
+TASK = VQATask()
+ABOUT = "pictures: questions about pictures"
 RESAMPLES = 300
-_COLUMNS = (ACCURACY, NLL, Column("ECE", "test_ece/mean"), Column("ECE, scaled", "test_scaled_ece/mean"))
-_NAMES = {"mc_dropout": "dropout", "attention": "attention", "both": "attention and dropout"}
+NOISE = {"clean": "", "noise .5": "/noise_0.5"}  # on the regions of the test, with the end of the metrics' names
+ACCURACY = Column("accuracy %", "test_accuracy/mean", 2, 100, better="higher")
+NLL = Column("NLL", "test_nll/mean", better="lower")
+ECE = Column("ECE", "test_ece/mean")
+LOOKING = (
+    Column("mass on relevant %", "relevant_mass", 1, 100),
+    Column("uniform %", "uniform_mass", 1, 100, spread=False),
+    Column("entropy of attention", "attention_entropy"),
+)
+MS = Column("ms/step", "step_ms", 0)
+QUALITY = (
+    Column("validation loss", "val_loss", 4, better="lower"),
+    Column("validation accuracy %", "val_accuracy", 2, 100, better="higher"),
+)
+
+GRID = {
+    "LC": (*({"kl_weight": weight, "scale": 0.1} for weight in (1e-3, 1e-4, 1e-5)), {"kl_weight": 1e-5, "scale": 0.01}),
+    "WC": (
+        *({"kl_weight": weight, "concentration": 10.0} for weight in (1e-3, 1e-4, 1e-5)),
+        {"kl_weight": 1e-5, "concentration": 100.0},
+    ),
+}
+# The best of them on validation questions about digits, and for fixed priors too.
+_L, _W = GRID["LC"][2], GRID["WC"][3]
+POSTERIORS = rows(("soft", "LF", "LC", "WF", "WC"), {"LF": _L, "LC": _L, "WF": _W, "WC": _W})
 
 
-@exclusive
-def run(config: StudiesConfig) -> dict[str, float]:
-    """Train what is not trained yet, print the tables, and write results/.
+def _in_noise(column: Column, noise: str) -> Column:
+    """The same number on the regions with some noise."""
+    return replace(column, name=f"{column.name}, {noise}", metric=column.metric + NOISE[noise])
 
-    Returns:
-        ``"<row>/<share>/<metric>"`` to its mean over seeds.
 
-    Raises:
-        UserError, KeyboardInterrupt: As the methods of :class:`Sweep`; no shares, a share of 0, or none of 1.
-    """
-    if not config.shares or min(config.shares) == 0 or max(config.shares) < 1:
-        raise UserError(
-            f"shares are {list(config.shares)}, expected shares above 0, and 1 among them, where all seeds of the "
-            f"ensemble have the same questions and choose from the same answers"
+def _scores(title: str, kind: str) -> list[Block]:
+    """Scores of a kind of prediction, without noise on the regions and with it."""
+    columns = [
+        Column("accuracy %", f"test_accuracy/{kind}", 2, 100),
+        Column("NLL", f"test_nll/{kind}"),
+        Column("ECE", f"test_ece/{kind}"),
+        Column("NLL, scaled", f"test_scaled_nll/{kind}"),
+        Column("ECE, scaled", f"test_scaled_ece/{kind}"),
+        *(Column(f"PAvPU .{level}", f"test_pavpu_{level}/{kind}", 1, 100) for level in ("01", "05", "10")),
+        *(Column(f"AUROC {name.replace('_', ' ')}", f"test_auroc_{name}/{kind}") for name in UNCERTAINTIES),
+    ]
+    return [
+        Block(f"{title}; {noise}", "", [replace(one, metric=one.metric + end) for one in columns])
+        for noise, end in NOISE.items()
+    ]
+
+
+BY_QUESTION = Block(
+    "Accuracy % by kind of question",
+    "Majority, form: without a look at any photograph, by the most frequent answer of the training, and by the most "
+    "frequent one to questions that begin with the same two words.",
+    [
+        Column("all", "test_accuracy/mean", 1, 100),
+        *(
+            Column(kind, f"test_accuracy/mean/{kind}", 1, 100)
+            for kind in ("where", "count", "exists", "which", "chain", "shape", "color", "object", "yes/no", "other")
+        ),
+        Column("majority", "majority_accuracy", 1, 100, spread=False),
+        Column("form", "form_accuracy", 1, 100, spread=False),
+    ],
+)
+TRAINING = Block(
+    "Where it looks, and what training took",
+    "Mass: of the attention that the answer is read from, on the regions that one has to look at, and what uniform "
+    "attention has there.",
+    [Column("validation %", "val_accuracy", 2, 100), *LOOKING, ECE, Column("epochs", "epochs", 0), MS],
+)
+SHARES = Block(
+    "Mixing weight of hybrid attention",
+    "Share of doubly normalised attention at the best epoch; training begins with .5.",
+    [Column("second view", "hybrid_view.1"), Column("third view", "hybrid_view.2")],
+)
+
+_TRAINED = (
+    "Width {config.hidden}, depth {config.layers}, {config.heads} heads, dropout {config.dropout:g}, Adam with "
+    "learning rate {config.learning_rate:g}, halved on a plateau, batches of {config.batch_size}, at most "
+    "{config.max_epochs} epochs, patience {config.patience} on the validation loss. The paper's numbers are of VQA-v2 "
+    "and of another network, and stand here for the order of the rows alone"
+)
+
+
+def _claims(check: Callable[[Finished], Iterator[Claim]]) -> Callable[[Finished], list[Part]]:
+    """The part with the claims of a paper; a single seed has no intervals, and so no claims."""
+
+    def parts(finished: Finished) -> list[Part]:
+        claims = list(check(finished)) if len(finished.seeds) > 1 else []
+        return [claims_part("Claims of the paper", claims)] if claims else []
+
+    return parts
+
+
+def _noise_and_certainty(finished: Finished) -> Iterator[Claim]:
+    """Fan et al. (2020), section 4.2 and Table 2."""
+    if "WC" not in finished.rows:
+        return
+    soft, weibull = finished.runs("soft"), finished.runs("WC")
+    change = Column("accuracy %, noise .5 minus clean", "change", 2, 100, better="higher")
+    ours, others = (
+        [{"change": one["test_accuracy/mean/noise_0.5"] - one["test_accuracy/mean"]} for one in runs]
+        for runs in (weibull, soft)
+    )
+    yield Claim(
+        text="WC loses less accuracy than soft to noise on the regions", percent=True,
+        differences={"WC - soft": change.difference(ours, others, "soft")},
+    )  # fmt: skip
+    for noise, end in NOISE.items():
+        # the noise of soft attention is dropout alone; that of WC is both, as in the paper
+        both, dropout = (
+            Column(f"PAvPU %, {noise}", f"test_pavpu_05/{kind}{end}", 2, 100, better="higher")
+            for kind in ("both", "mc_dropout")
         )
-    name = f"vqa-studies-{config.dataset}"
-    sweep = Sweep(
-        "experiments.vqa studies", config, f"studies/{name}", RESULTS, free=("seeds", "shares", "max_epochs"),
-        always=("dataset", "seeds"),
-    ).open()  # fmt: skip
-    prepare(config)
-    shared = shared_options(config)
-    rows: dict[Key, dict[str, Any]] = {
-        (row, share): {**shared, **BLOCKS["bam"].rows[row], "train_share": share, "test_noise": (0.0,)}
-        for share in config.shares
-        for row in ROWS
-    }
-    trainings = sweep.train(vqa.run, sweep.configs(VQAConfig, rows, range(config.seed, config.seed + config.seeds)))
-    fewer = Part("Fewer training questions", _FEWER.format(config.seeds), rows=_share_rows(trainings))
-    wrong = Part("Does uncertainty tell wrong answers from right ones?", _WRONG, rows=_wrong_rows(trainings))
-    parts = [fewer, wrong]
-    if absent := _absent_rows(trainings):
-        parts.append(Part("Questions about what is not in the scene", _ABSENT, rows=absent))
-    report = Report(f"Fewer questions, and uncertainty: {config.dataset}", name, parts)
-    return sweep.finish(report, trainings, definitions="mean over seeds; see metrics.json of the runs")
+        yield Claim(
+            text=f"WC has a larger PAvPU (level .05) than soft with dropout, {noise}", percent=True,
+            differences={"WC - soft": both.difference(weibull, soft, "soft", other=dropout)},
+        )  # fmt: skip
 
 
-_FEWER = (
-    "MCAN, soft and WC (Weibull posterior, contextual prior), trained on shares of the training questions, which the "
-    "seed draws. Attention at its posterior mean. Mean ± standard deviation over {} seeds; the difference to soft is "
-    "taken seed by seed, with its 95 % confidence interval."
+def _evidence(finished: Finished) -> Iterator[Claim]:
+    """Deng et al. (2018), Table 1."""
+    if "marginal" in finished.rows:
+        text = "the marginal likelihood has a smaller NLL than soft attention"
+        yield Claim(text=text, differences={"marginal - soft": _again(finished, "marginal", NLL)}, expected="below")
+
+
+def _views(finished: Finished) -> Iterator[Claim]:
+    """Ding et al. (2020), section 6.1."""
+    if "doubly_normalized" in finished.rows:
+        more = {"doubly_normalized - softmax": _again(finished, "doubly_normalized", ACCURACY)}
+        yield Claim(text="doubly normalised attention between views is more accurate", differences=more, percent=True)
+    if "hybrid" in finished.rows:
+        shares = {one.name: one.values(finished.runs("hybrid")) for one in SHARES.columns}
+        yield Claim(
+            text="hybrid attention moves from its beginning, .5, towards doubly normalised attention, 1",
+            differences={f"{name} - .5": paired_difference(one, [0.5] * len(one)) for name, one in shares.items()},
+        )
+
+
+def _again(finished: Finished, row: str, column: Column) -> Difference:
+    """A difference to the first row; it counts where it stands first, in the table."""
+    first = finished.study.baseline
+    return replace(column, better=None).difference(finished.runs(row), finished.runs(first), first)
+
+
+def _mcan(dataset: str, **options: Any) -> Study:
+    noisy = {"feature_noise": 0.5}
+    return Study(
+        name=f"vqa-{dataset}",
+        title=f"Bayesian Attention Modules, Table 2: MCAN on {dataset}",
+        about=ABOUT,
+        text=f"{LEGEND} Every attention of MCAN is random. Noise is Gaussian, on the regions, in units of the "
+        "features' standard deviation; rows that are named so are trained with noise of .5, the others have it at test "
+        "time alone. Attention at its posterior mean, no dropout. Question only: soft, trained and tested with all "
+        f"regions blank. {_TRAINED}: accuracy clean / noisy; PAvPU clean / noisy. KL weight 1e-5, scale .1, "
+        "concentration 100: chosen on validation questions about digits (search vqa-digits), where fixed priors take "
+        "the setting of contextual ones.",
+        task=TASK,
+        rows={
+            **POSTERIORS,
+            **{f"{row}, in noise": {**POSTERIORS[row], **noisy} for row in ("soft", "WC")},
+            "question only": {**POSTERIORS["soft"], "blind": True},
+        },
+        options={"dataset": dataset, "max_epochs": 8, **options},
+        columns=[*(_in_noise(ACCURACY, noise) for noise in NOISE), _in_noise(NLL, "clean")],
+        against={"WC, in noise": "soft, in noise"},
+        paper={
+            "soft": "66.95 / 61.25; 70.04 / 65.34",
+            "LF": "66.89 / 61.43; 69.92 / 65.48",
+            "LC": "66.93 / 61.58; 70.14 / 65.60",
+            "WF": "66.93 / 61.60; 70.09 / 65.62",
+            "WC": "67.02 / 62.89; 71.21 / 66.75",
+        },
+        blocks=(
+            TRAINING,
+            BY_QUESTION,
+            *_scores("Confidence at the posterior mean, no dropout, before and after temperature scaling", "mean"),
+            *_scores("Samples of the attention alone", "attention"),
+            *_scores("Samples of dropout alone, attention at its posterior mean", "mc_dropout"),
+            *_scores("Samples of attention and dropout", "both"),
+        ),
+        parts=_claims(_noise_and_certainty),
+        grid=GRID,
+        quality=QUALITY,
+    )
+
+
+def _alignments(mcan: Study) -> Study:
+    return replace(
+        mcan,
+        name=mcan.name.replace("vqa", "vqa-alignments", 1),
+        title=f"Latent Alignment and Variational Attention, Tables 1 and 3: one alignment, {mcan.options['dataset']}",
+        text="A question looks at one region. Alignments are summed out at test time, so NLL is exact; soft attention "
+        "has no alignment. The mass is that of the weights that predict, which have not seen the answer. The KL of an "
+        f"alignment has weight 1. {_TRAINED}: NLL, accuracy, entropy of the attention.",
+        rows={
+            guide: {"model": "bottom_up", "guide": guide}
+            for guide in ("soft", "marginal", "hard_enum", "hard_sample", "categorical_enum", "categorical_sample")
+        },
+        columns=(NLL, ACCURACY),
+        against={},
+        paper={
+            "soft": "1.76, 58.93, 2.70",
+            "marginal": "1.69, 60.33, 2.66",
+            "hard_enum": "1.78, 57.60, .73",
+            "hard_sample": "1.82, 56.30, .58",
+            "categorical_enum": "1.69, 58.44, 2.07",
+            "categorical_sample": "1.75, 57.52, 2.44",
+        },
+        blocks=(TRAINING, BY_QUESTION),
+        parts=_claims(_evidence),
+        grid={},
+    )
+
+
+MCAN = {
+    "digits": _mcan("digits"),
+    "easy_vqa": _mcan("easy_vqa", test_questions=500, max_epochs=6),
+    "daquar": _mcan("daquar", encoder="mobilenet_v2", test_questions=2000, hidden=128, dropout=0.3),
+    "vqa_v2": _mcan("vqa_v2"),
+}
+VIEWS = replace(
+    _alignments(MCAN["digits"]),
+    name="vqa-views-digits",
+    title="Attention that does not Explain Away, Table 1: several views of a scene",
+    text="Three views of every scene, each of which misses every digit with probability .3; the regions of the first "
+    f"one attend to those of each other. {_TRAINED}: accuracy test-dev / test-standard.",
+    rows={
+        name: {"model": "multi_view", "guide": "soft", "normalizer": name}
+        for name in ("softmax", "doubly_normalized", "hybrid")
+    },
+    columns=(ACCURACY, NLL),
+    paper={"softmax": "69.14 / 69.50", "doubly_normalized": "69.70 / 70.01"},
+    blocks=(SHARES, TRAINING, BY_QUESTION),
+    parts=_claims(_views),
 )
-_WRONG = (
-    "Area under the ROC curve: .5 is chance, 1 tells every wrong answer of the test from every right one. Mean over "
-    f"seeds with the 95 % interval of {RESAMPLES} bootstrap samples of the test questions, the same ones in all rows; "
-    "the seeds are fixed, so the interval says nothing of other seeds. An ensemble is the mean probability of all "
-    "seeds, without dropout, and there is one. Trained on all questions."
-)
-_ABSENT = (
-    "Area under the ROC curve for questions whose answer is not in the scene, against those of the same form that have "
-    "one; mean ± standard deviation over seeds. None of them was trained on."
-)
 
 
-def _share_rows(trainings: Trainings[VQAConfig]) -> list[Row]:
-    rows, by_row = [], {row: trainings.runs(*row) for row in trainings.rows}
-    shown = columns_of({str(row): runs for row, runs in by_row.items()}, _COLUMNS)
-    for (row, share), runs in by_row.items():
-        cells: Row = {"questions": f"{share:.0%}", "row": row} | {column.name: column.cell(runs) for column in shown}
-        cells["number"] = f"{runs[0]['train_questions']:.0f}"
-        soft = by_row[ROWS[0], share]
-        cells["accuracy minus soft"] = "" if row == ROWS[0] else ACCURACY.difference(runs, soft, ROWS[0])
-        rows.append(cells)
-    return rows
-
-
-def _absent_rows(trainings: Trainings[VQAConfig]) -> list[Row]:
-    rows = []
-    for row in ROWS:
-        runs = trainings.runs(row, 1.0)
-        for kind, noise in _NAMES.items():
-            columns = [Column(name.replace("_", " "), f"test_absent_auroc_{name}/{kind}") for name in UNCERTAINTIES]
-            if columns[0].values(runs):
-                rows.append({"row": f"{row}: {noise}", **{column.name: column.cell(runs) for column in columns}})
-    return rows
-
-
-def _wrong_rows(trainings: Trainings[VQAConfig]) -> list[Row]:
-    """Mean areas under the ROC curve over seeds, with bootstrap intervals over questions."""
-    rows = []
-    for row in ROWS:
-        configs = [trainings.configs[row, 1.0, seed] for seed in trainings.seeds]
-        found: dict[str, dict[str, list[tuple[Tensor, Tensor]]]] = {}
-        for predicted, uncertainty, values, wrong in _judged(configs):
-            found.setdefault(predicted, {}).setdefault(uncertainty, []).append((values, wrong))
-        for predicted, uncertainties in found.items():
-            cells: Row = {"row": f"{row}: {predicted}"}
-            cells |= {
-                name.replace("_", " "): bootstrap_text(uncertainties[name]) if name in uncertainties else "-"
-                for name in UNCERTAINTIES
-            }
-            rows.append(cells)
-    return rows
-
-
-def _judged(configs: Sequence[VQAConfig]) -> Iterator[tuple[str, str, Tensor, Tensor]]:
-    """Kinds of prediction and of uncertainty, its values and which answers are wrong, of every seed and of all."""
-    with user_errors(ValueError, OSError):
-        test = load_questions(configs[0])["test"]
-    members: list[Tensor] = []
-    for config in configs:
-        folder = vqa.run_folder(config)
-        arrays, words = _predictions(folder), load_words(folder)
-        data = Answered(test, words, config.likelihood)
-        members.append(arrays["mean"])
-        for kind, noise in _NAMES.items():
-            if kind in arrays:
-                wrong = accuracies(arrays[kind], data) < 0.5
-                for name in UNCERTAINTIES:
-                    if f"{name}_{kind}" in arrays:
-                        yield noise, name, arrays[f"{name}_{kind}"], wrong
-    if len(members) > 1:
-        samples = torch.stack(members)
-        parts, wrong = decompose_uncertainty(samples), accuracies(samples.mean(0), data) < 0.5
-        yield f"ensemble of {len(members)} seeds", "entropy", parts.total, wrong
-        yield f"ensemble of {len(members)} seeds", "mutual_information", parts.mutual_information, wrong
-
-
-def _predictions(folder: Path) -> Mapping[str, Tensor]:
-    path, again = folder / "predictions.npz", "train again with --overwrite"
-    with reading(path, "an array mean", again):
-        arrays = {name: torch.from_numpy(values) for name, values in read_arrays(path, again).items()}
-        if "mean" not in arrays:
-            raise ValueError("it has none")
-        return arrays
-
-
-def bootstrap_text(judged: Sequence[tuple[Tensor, Tensor]]) -> str:
+def bootstrap(judged: Sequence[tuple[Tensor, Tensor]]) -> Estimate | str:
     """Mean over seeds of the area under the ROC curve, with its bootstrap interval over questions; "-" without any.
 
     Args:
@@ -177,4 +285,144 @@ def bootstrap_text(judged: Sequence[tuple[Tensor, Tensor]]) -> str:
         if areas:  # of few questions, a sample may have right answers alone
             found.append(sum(areas) / len(areas))
     low, high = torch.tensor(found[1:]).quantile(torch.tensor([0.025, 0.975])).tolist()
-    return f"{found[0]:.3f} [{low:.3f}, {high:.3f}]"
+    return Estimate(found[0], digits=3, low=low, high=high)
+
+
+_NAMES = {"mc_dropout": "dropout", "attention": "attention", "both": "attention and dropout"}
+
+
+def _uncertainty(finished: Finished) -> Iterator[Part]:
+    """Whether uncertainty tells wrong answers from right ones, where all questions were trained on."""
+    if "1" not in finished.study.levels:
+        return
+    text = (
+        "Area under the ROC curve: .5 is chance, 1 tells every wrong answer of the test from every right one. Mean "
+        f"over seeds with the 95 % interval of {RESAMPLES} bootstrap samples of the test questions, the same ones in "
+        "all rows; the seeds are fixed, so the interval says nothing of other seeds. An ensemble is the mean "
+        "probability of all seeds, without dropout, and there is one. Trained on all questions."
+    )
+    yield Part("Does uncertainty tell wrong answers from right ones?", text, _wrong_rows(finished))
+    text = (
+        "Area under the ROC curve for questions whose answer is not in the scene, against those of the same form that "
+        "have one. None of them was trained on."
+    )
+    absent = list[Row]()
+    for row in finished.rows:
+        for kind, noise in _NAMES.items():
+            columns = [Column(name.replace("_", " "), f"test_absent_auroc_{name}/{kind}") for name in UNCERTAINTIES]
+            if columns[0].values(finished.runs(row, "1")):
+                cells = {column.name: finished.cell(row, column, "1") for column in columns}
+                absent.append({"row": f"{row}: {noise}", **cells})
+    if absent:
+        yield Part("Questions about what is not in the scene", text, absent)
+
+
+def _wrong_rows(finished: Finished) -> list[Row]:
+    table = list[Row]()
+    for row in finished.rows:
+        found: dict[str, dict[str, list[tuple[Tensor, Tensor]]]] = {}
+        for predicted, uncertainty, values, wrong in _judged(finished, row):
+            found.setdefault(predicted, {}).setdefault(uncertainty, []).append((values, wrong))
+        table += [
+            {"row": f"{row}: {predicted}"}
+            | {name.replace("_", " "): bootstrap(judged.get(name, [])) for name in UNCERTAINTIES}
+            for predicted, judged in found.items()
+        ]
+    return table
+
+
+def _judged(finished: Finished, row: str) -> Iterator[tuple[str, str, Tensor, Tensor]]:
+    """Kinds of prediction and of uncertainty, its values and which answers are wrong, of every seed and of all."""
+    configs = [finished.configs[row, "1", seed] for seed in finished.seeds]
+    members = list[Tensor]()
+    with user_errors(ValueError, OSError):
+        questions = load_questions(configs[0])
+    for config in configs:
+        # all shares of 1 have the same answers to choose from
+        data = Answered(questions["test"], load_words(config.out), config.likelihood)
+        path = config.out / "predictions.npz"
+        with reading(path, "the predictions of a run", "run it again with --overwrite"), np.load(path) as arrays:
+            found = {name: torch.from_numpy(arrays[name]) for name in arrays}
+            members.append(found["mean"])
+        for kind, noise in _NAMES.items():
+            if kind in found:
+                wrong = accuracies(found[kind], data) < 0.5
+                for name in UNCERTAINTIES:
+                    if f"{name}_{kind}" in found:
+                        yield noise, name, found[f"{name}_{kind}"], wrong
+    if len(members) > 1:
+        samples = torch.stack(members)
+        parts, wrong = decompose_uncertainty(samples), accuracies(samples.mean(0), data) < 0.5
+        yield f"ensemble of {len(members)} seeds", "entropy", parts.total, wrong
+        yield f"ensemble of {len(members)} seeds", "mutual_information", parts.mutual_information, wrong
+
+
+SHARES_OF_QUESTIONS = replace(
+    MCAN["digits"],
+    name="vqa-studies-digits",
+    title="Fewer questions, and uncertainty: digits",
+    text=f"{LEGEND} MCAN, trained on shares of the training questions, which the seed draws. Attention at its "
+    "posterior mean. Settings as in the table vqa-digits, not searched again.",
+    rows={row: POSTERIORS[row] for row in ("soft", "WC")},
+    options={**MCAN["digits"].options, "test_noise": (0.0,)},
+    levels={f"{share:g}": {"train_share": share} for share in (0.05, 0.1, 0.25, 1.0)},
+    axis="share of the questions",
+    columns=(ACCURACY, NLL),
+    more=(ECE, Column("ECE, scaled", "test_scaled_ece/mean"), Column("questions", "train_questions", 0, spread=False)),
+    against={},
+    paper={},
+    blocks=(),
+    picture="curves",
+    parts=lambda finished: list(_uncertainty(finished)),
+    grid={},
+)
+
+
+def _pictures(finished: Finished) -> Iterator[Part]:
+    """Where the network of the first seed looks at some test questions, for every row."""
+    for row in finished.rows:
+        config = finished.configs[row, "", finished.seeds[0]]
+        for path in draw_questions(config.out, 2, device=config.device, out=finished.pictures, name=row):
+            yield Part(f"Where {row} attention looks", picture=path, published=False)
+
+
+COMPARE = Study(
+    name="compare",
+    title="Kinds of attention of a network that answers questions",
+    text=f"{LEGEND} MCAN on a small number of questions; attention at its posterior mean, noise of half a standard "
+    "deviation of the features at test time alone. Mass: of the attention that the answer is read from, on the regions "
+    "that one has to look at, beside uniform attention. AUROC: of the entropy of the answer over samples, for wrong "
+    "answers.",
+    task=TASK,
+    rows=rows(("soft", "LC", "WC")),
+    row="attention",
+    options={"questions": 8000, "max_epochs": 10, "num_samples": 5},
+    seeds=2,
+    columns=(ACCURACY,),
+    more=(
+        _in_noise(ACCURACY, "noise .5"),
+        NLL,
+        ECE,
+        *LOOKING[:2],
+        Column("AUROC dropout", "test_auroc_entropy/mc_dropout"),
+        Column("AUROC attention", "test_auroc_entropy/attention"),
+        MS,
+    ),
+    parts=lambda finished: list(_pictures(finished)),
+    published=False,
+)
+
+STUDIES = {
+    study.name: study
+    for study in (*MCAN.values(), *map(_alignments, MCAN.values()), VIEWS, SHARES_OF_QUESTIONS, COMPARE)
+}
+
+
+def table(options: StudyOptions) -> dict[str, float]:
+    """Train the rows of a study and publish its tables."""
+    return run_study(STUDIES, options)
+
+
+def search(options: StudyOptions) -> dict[str, float]:
+    """Try the settings of a table's rows on validation data."""
+    return run_search(STUDIES, options)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from experiments.finetune.qa.config import QaConfig
 from safetensors.torch import load_file
 
 from experiments.captioning.config import CaptioningConfig
@@ -21,7 +22,6 @@ from experiments.datasets.text.toy_translation import toy_translation
 from experiments.finetune import train as glue
 from experiments.finetune.config import GlueConfig
 from experiments.finetune.qa import train as qa
-from experiments.finetune.qa.config import QaConfig
 from experiments.graph.config import GraphConfig
 from experiments.graph.train import GraphTask
 from experiments.headlines import train as headlines
@@ -31,8 +31,8 @@ from experiments.pretrain import finetune as sst2
 from experiments.pretrain import train as pretrain
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
 from experiments.run import run
-from experiments.vqa import train as vqa
 from experiments.vqa.config import VQAConfig
+from experiments.vqa.train import VQATask
 from tests.experiments.captioning import tiny_captions
 from tests.experiments.finetune.tiny_glue import write_bert, write_glue
 from tests.experiments.finetune.tiny_squad import write_squad
@@ -46,6 +46,7 @@ __all__ = ["EPOCHS", "SCRIPTS", "Left", "Script", "assert_same", "left", "small_
 
 EPOCHS = 3
 SIZES = {"batch_size": 8, "num_samples": 2}
+QUESTIONS = {"guide": "weibull", "feature_noise": 0.5, "test_noise": (0.0,)}
 TEXT = SIZES | {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2}
 
 
@@ -116,7 +117,7 @@ SCRIPTS = {
         CaptioningConfig, partial(run, CaptioningTask()), lambda _: tiny_captions.TINY | {"guide": "weibull"}
     ),
     "headlines": Script(HeadlineConfig, headlines.run, _headlines),
-    "vqa": Script(VQAConfig, vqa.run, lambda _: tiny_questions.TINY | {"guide": "weibull", "test_noise": (0.0,)}),
+    "vqa": Script(VQAConfig, partial(run, VQATask()), lambda _: tiny_questions.TINY | QUESTIONS),
     "pretrain": Script(PretrainConfig, pretrain.run, lambda _: TEXT | {"guide": "weibull", "normalizer": "hybrid"}),
     "sst2": Script(FinetuneConfig, sst2.run, _sst2),
     "glue": Script(GlueConfig, glue.run, _glue),

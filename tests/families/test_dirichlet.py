@@ -287,7 +287,8 @@ def test_predictions_average_over_draws():
 
 def test_check_model_reports_the_site():
     problem, model = make_problem(), Relaxed()
-    report = check_model(model, AttentionGuide(model, Amortised(Network(), Dirichlet())), *problem, svi=True)
+    guide, elbo = AttentionGuide(model, Amortised(Network(), Dirichlet())), AttentionELBO(kl_weight=0.01)
+    report = check_model(model, guide, *problem, elbo=elbo, svi=True)
     (site,) = report.sites
     assert (site.family, site.prior) == ("DirichletWeights", "DirichletWeights")
     assert (site.batch_shape, site.event_shape, site.masked) == ((BATCH, QUERIES), (1, KEYS), 0.125)

@@ -109,7 +109,8 @@ CHAINS: dict[str, list[Step]] = {
              tuple(f"runs/table/compare*/{name}" for name in ("metrics.json", "report.html", "figures/*.png"))),
     ],
     "compare vqa": [
-        Step(f"{COMPARE_LINE} --task vqa", f"{SWEEP} {QUESTIONS} --pictures 1", comparison_files("vqa-digits")),
+        Step(f"{VQA} table compare", f"{COMPARISON} {QUESTIONS}",
+             tuple(f"runs/table/compare*/{name}" for name in ("metrics.json", "report.html", "figures/WC-*.png"))),
     ],
     "list": [Step("python -m experiments", "", (), ("compare", "nmt"))],
     # translation
@@ -173,18 +174,19 @@ CHAINS: dict[str, list[Step]] = {
         Step(QUESTIONS_TRAIN, f"{QUESTIONS} --no-progress --dataset daquar --encoder-epochs 1", drawn("RUN")),
         Step(f'{VQA} ask RUN "what is on the desk" --photo my.jpg', "", ("RUN/figures/asked.png",), ("probability",)),
     ],
-    "vqa table": [table(f"{VQA} table", f"{QUESTIONS} --blocks [dn]")],
-    "vqa table digits": [table(f"{VQA} table --dataset digits", f"{QUESTIONS} --rows [soft,marginal,softmax]")],
+    "vqa table digits": [study(f"{VQA} table vqa-digits", f"{QUESTIONS} --rows [soft,WC]")],
     "vqa table easy_vqa": [
-        table(f"""{VQA} table --dataset easy_vqa --blocks '["bam", "va"]'""",
-              f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
+        study(f"{VQA} table vqa-easy_vqa", f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
+        study(f"{VQA} table vqa-alignments-easy_vqa", f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
     ],
     "vqa table daquar": [
-        table(f"""{VQA} table --dataset daquar --blocks '["bam"]' --rows '["soft", "question only"]'""",
-              f"{QUESTIONS} --encoder-epochs 1"),
+        study(f"""{VQA} table vqa-daquar --rows '["soft", "question only"]'""",
+              f"{QUESTIONS} --encoder own --encoder-epochs 1"),
     ],
-    "vqa search": [table(f"{VQA} search", QUESTIONS)],
-    "vqa studies": [table(f"{VQA} studies", f"{QUESTIONS} --shares [1.0]")],
+    "vqa alignments": [study(f"{VQA} table vqa-alignments-digits", f"{QUESTIONS} --rows [soft,marginal]")],
+    "vqa views": [study(f"{VQA} table vqa-views-digits", QUESTIONS)],
+    "vqa search": [study(f"{VQA} search vqa-digits", QUESTIONS)],
+    "vqa studies": [study(f"{VQA} table vqa-studies-digits", f"{QUESTIONS} --levels '[\"1\"]'")],
     # graphs
     "cora": [
         Step(f"{GRAPH} train --dataset cora --guide weibull --prior contextual --out runs/cora",
@@ -237,7 +239,7 @@ CHAINS: dict[str, list[Step]] = {
         Step("python -m experiments.pretrain_table --dataset english --sentences 20000 --max-epochs 6 "
              "--finetune-epochs 3", PRETRAINING, PRETRAINING_FILES),
     ],
-    "where it helps": [Step("python -m experiments.report", "", (), ("where_it_helps.md",))],
+    "where it helps": [Step("python -m experiments.pages", "", (), ("where_it_helps.md",))],
     "glue": [
         Step(f"{FINETUNE} glue rte --model FOLDER --guide weibull --data-root DIR --precision bf16-mixed --out RUN",
              BERT, run_files("RUN")),

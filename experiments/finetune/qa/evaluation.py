@@ -15,10 +15,16 @@ from sklearn.metrics import roc_auc_score
 from experiments.datasets.text.squad import Question
 from experiments.files import write_atomic
 from experiments.finetune.evaluation import KINDS, OTHERS, kinds
+from experiments.finetune.qa.answers import (
+    Answered,
+    all_scores,
+    best_answers,
+    best_spans,
+    best_threshold,
+    bootstrap_interval,
+)
 from experiments.finetune.qa.model import QaTuned
-from experiments.finetune.qa.scores import all_scores, best_threshold, bootstrap_interval
-from experiments.finetune.qa.spans import Answered, best_answers, best_spans
-from experiments.finetune.qa.windows import Windows, batches_of
+from experiments.finetune.qa.windows import Windows
 from pyro_attention.posterior.predictive import seeded
 
 __all__ = ["answers_of", "definitions", "evaluate"]
@@ -78,7 +84,7 @@ def answers_of(trained: QaTuned, data: Windows, kind: str, *, spans: int = 1) ->
     samples = 1 if noise == "none" else config.num_samples
     found = []
     with seeded(config.seed):
-        for batch in batches_of(data, trained.device, sentences=_BATCH):
+        for _, batch in data.batches(trained.device, sentences=_BATCH):
             logits = trained.module.outputs(batch.inputs, batch.allowed, num_samples=samples, noise=noise)
             found.append(best_spans(logits, batch, longest=config.max_answer, count=spans))
     return best_answers(data, found)

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering
 
+from experiments.finetune.config import QaConfig
 from experiments.finetune.model import FineTuning, Tuned, prepare
 from experiments.finetune.pretrained import load_tokenizer
-from experiments.finetune.qa.config import QaConfig
-from experiments.finetune.qa.scores import all_scores, best_threshold
-from experiments.finetune.qa.spans import BestSpans, best_answers, best_spans
+from experiments.finetune.qa.answers import BestSpans, all_scores, best_answers, best_spans, best_threshold
 from experiments.finetune.qa.windows import WindowBatch, Windows
 from experiments.harness import ranks
 from experiments.harness.training import resolve_device
@@ -86,8 +85,10 @@ class SpanTraining(FineTuning):
         self.log("val_score", float(score))
 
 
-class QaTuned(Tuned[QaConfig, SpanTraining]):
+class QaTuned(Tuned[QaConfig, SpanModel]):
     """A network that answers questions."""
+
+    module: SpanTraining
 
 
 def build(config: QaConfig, *, lengths: Sequence[int] = (1,)) -> QaTuned:

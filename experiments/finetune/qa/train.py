@@ -2,75 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.datasets.text.squad import load_squad
-from experiments.files import user_errors
+from experiments.finetune.config import QaConfig
 from experiments.finetune.data import share_of
 from experiments.finetune.pretrained import load_tokenizer
-from experiments.finetune.qa.config import QaConfig
 from experiments.finetune.qa.evaluation import definitions, evaluate
-from experiments.finetune.qa.model import build
-from experiments.finetune.qa.windows import Windows, loader_of
-from experiments.finetune.training import check_model, drop_weights, fit_scored, run_name, training_metrics
-from experiments.harness.folder import exclusive, open_run
-from experiments.harness.results import read_metrics, write_metrics
-from experiments.report.tables import metrics_table
+from experiments.finetune.qa.model import QaTuned, build
+from experiments.finetune.qa.windows import Windows
+from experiments.finetune.train import FineTuneTask
+from experiments.harness.training import Fitted
+from experiments.run import run_and_show
 
-__all__ = ["QaConfig", "run", "run_and_show", "run_folder"]
-
-
-def run_folder(config: QaConfig) -> Path:
-    """Folder of the run."""
-    return config.out or Path("runs", "finetune", f"squad-{config.task}-{run_name(config)}")
+__all__ = ["QaTask", "train"]
 
 
-@exclusive
-def run(config: QaConfig) -> dict[str, float]:
-    """Fine-tune, evaluate and save; what is in the folder already is not computed again when resuming.
+class QaTask(FineTuneTask[QaConfig, Windows, QaTuned]):
+    """Answers to questions as spans of a text."""
 
-    Returns:
-        The numbers of metrics.json, which says what they are.
+    config = QaConfig
+    prefix = "squad-"
 
-    Raises:
-        UserError: Data, model, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C; ``resume`` continues.
-    """
-    check_model(config)
-    folder = run_folder(config)
-    with user_errors(ValueError, OSError):
+    def load(self, config: QaConfig) -> dict[str, Windows]:
         questions = load_squad(
             config.task, data_root=config.data_root, train_file=config.train_file, test_file=config.test_file
         )
-        open_run(folder, config)
-    places = share_of(len(questions["train"]), config.train_share, seed=config.seed)
-    questions["train"] = [questions["train"][place] for place in places.tolist()]
-    metrics = read_metrics(folder)
-    if metrics is not None:
-        return metrics
-    with user_errors(ValueError, OSError):
+        chosen = share_of(len(questions["train"]), config.train_share, seed=config.seed)
+        questions["train"] = [questions["train"][place] for place in chosen.tolist()]
         tokenizer = load_tokenizer(config.model)
-        data = {part: Windows(asked, tokenizer, config, train=part == "train") for part, asked in questions.items()}
-        trained = build(config, lengths=data["train"].lengths)
-    trained.module.validation = data["val"]
-    loaders = (
-        loader_of(data["train"], sentences=config.batch_size, seed=config.seed),
-        loader_of(data["val"], sentences=64, shuffle=False),
-    )
-    fitted = fit_scored(config, trained, *loaders, folder=folder)
-    metrics = {
-        **evaluate(trained, data, folder),
-        **training_metrics(trained, fitted),
-        "left_out": data["train"].left_out,
-        **{f"{part}_questions": len(asked) for part, asked in questions.items()},
-        **{f"{part}_without_answer": sum(not one.answers for one in asked) for part, asked in questions.items()},
-        **{f"{part}_windows": len(windows) for part, windows in data.items()},
-    }
-    write_metrics(folder, metrics, definitions(metrics))
-    drop_weights(config, folder)
-    return metrics
+        return {part: Windows(asked, tokenizer, config, train=part == "train") for part, asked in questions.items()}
+
+    def network(self, config: QaConfig, *, lengths: Sequence[int] = (1,)) -> QaTuned:
+        return build(config, lengths=lengths)
+
+    def fit(self, trained: QaTuned, data: Mapping[str, Windows], folder: Path) -> Fitted:
+        trained.module.validation = data["val"]
+        return super().fit(trained, data, folder)
+
+    def scores(self, trained: QaTuned, data: Mapping[str, Windows], folder: Path) -> dict[str, float]:
+        metrics = evaluate(trained, data, folder) | {"left_out": data["train"].left_out}
+        for part, windows in data.items():
+            metrics[f"{part}_questions"] = len(windows.questions)
+            metrics[f"{part}_without_answer"] = sum(not question.answers for question in windows.questions)
+            metrics[f"{part}_windows"] = len(windows)
+        return metrics
+
+    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
+        return definitions(metrics)
 
 
-def run_and_show(config: QaConfig) -> None:
-    """The script: table on the terminal."""
-    print(f"{metrics_table(run(config))}\n\nsaved in {run_folder(config)}")
+def train(config: QaConfig) -> None:
+    """The command."""
+    run_and_show(QaTask(), config)

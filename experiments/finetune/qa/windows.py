@@ -8,16 +8,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, Dataset
 
-from experiments.datasets.text.masked_text import EpochSampler
 from experiments.datasets.text.squad import Question
 from experiments.files import UserError
-from experiments.finetune.qa.config import QaConfig
+from experiments.finetune.config import QaConfig
+from experiments.finetune.data import EncodedTexts
 
-__all__ = ["Window", "WindowBatch", "Windows", "batches_of", "loader_of"]
+__all__ = ["Window", "WindowBatch", "Windows"]
 
-_POOL = 10  # batches whose windows are sorted by length together: some padding, but batches of many lengths
 _QUESTION = 64  # tokens of a question at most
 
 
@@ -61,8 +59,8 @@ class WindowBatch(NamedTuple):
     places: Tensor
 
 
-class Windows(Dataset[WindowBatch]):
-    """The windows of questions; indexed by an epoch, which does not matter, and a list of places.
+class Windows(EncodedTexts[WindowBatch]):
+    """The windows of questions.
 
     Args:
         questions: The questions.
@@ -86,7 +84,6 @@ class Windows(Dataset[WindowBatch]):
         self.questions = list(questions)
         self.windows = list[Window]()
         self.left_out = 0
-        self._padding = {"input_ids": tokenizer.pad_token_id}
         limit = min(_QUESTION, config.length // 4)
         for place, question in enumerate(questions):
             windows = list(_windows(place, question, tokenizer, config, limit))
@@ -98,22 +95,13 @@ class Windows(Dataset[WindowBatch]):
         if not self.windows:
             raise ValueError(f"no answer of {len(questions)} questions is in a window of {config.length} tokens")
 
-    def __len__(self) -> int:
-        return len(self.windows)
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of every window."""
-        return [len(window.inputs["input_ids"]) for window in self.windows]
+        super().__init__([window.inputs for window in self.windows], tokenizer)
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> WindowBatch:
         _, places = index
         chosen = [self.windows[place] for place in places]
-        inputs = {
-            name: _padded([window.inputs[name] for window in chosen], self._padding.get(name, 0)).long()
-            for name in chosen[0].inputs
-        }
-        allowed = _padded([window.spans[:, 1] > 0 for window in chosen])
+        inputs = {name: tokens.long() for name, tokens in self.padded(places).items()}
+        allowed = pad_sequence([window.spans[:, 1] > 0 for window in chosen], batch_first=True)
         first, last, nothing = (
             torch.tensor([getattr(window, name) for window in chosen]) for name in ("first", "last", "nothing")
         )
@@ -152,20 +140,3 @@ def _labels(question: Question, spans: Tensor, nothing: int) -> tuple[int, int]:
     if not len(over) or begins[0] > start or ends[-1] < end:
         return nothing, nothing
     return int(over[0]), int(over[-1])
-
-
-def _padded(rows: list[Tensor], value: int = 0) -> Tensor:
-    return pad_sequence(rows, batch_first=True, padding_value=value)
-
-
-def loader_of(data: Windows, **options: Any) -> DataLoader[WindowBatch]:
-    """Batches of windows of similar lengths; options as of :class:`EpochSampler`."""
-    sampler = EpochSampler([window.spans for window in data.windows], pool=_POOL, **options)
-    return DataLoader(data, sampler=sampler, batch_size=None)
-
-
-def batches_of(data: Windows, device: torch.device, *, sentences: int) -> Iterator[WindowBatch]:
-    """All windows in order of their lengths, on a device."""
-    for index in EpochSampler([window.spans for window in data.windows], sentences=sentences, shuffle=False):
-        inputs, *others = data[index]
-        yield WindowBatch({name: ids.to(device) for name, ids in inputs.items()}, *(one.to(device) for one in others))

@@ -1,4 +1,5 @@
-"""Metrics against scikit-learn and SciPy, noise in labels, and the choice of examples."""
+"""Metrics of GLUE against scikit-learn and SciPy, those of SQuAD on worked examples, the threshold against all others,
+spans against a search by hand; noise in labels, and the choice of examples."""
 
 import numpy as np
 import pytest
@@ -6,8 +7,18 @@ import torch
 from scipy import stats
 from sklearn import metrics
 
+from experiments.datasets.text.squad import Answer, Question
 from experiments.finetune.data import noisy_labels, share_of
 from experiments.finetune.metrics import METRICS, glue_scores, weighted_score
+from experiments.finetune.qa.answers import (
+    all_scores,
+    best_spans,
+    best_threshold,
+    bootstrap_interval,
+    normalized,
+    question_scores,
+)
+from experiments.finetune.qa.windows import WindowBatch
 
 GENERATOR = np.random.default_rng(0)
 CLASSES = GENERATOR.integers(0, 2, (2, 50)).astype(float)
@@ -61,3 +72,101 @@ def test_a_larger_share_holds_a_smaller_one():
     assert few < many
     assert set(share_of(20, 0.25, seed=4).tolist()) != few
     assert share_of(20, 1.0, seed=3).tolist() == list(range(20))
+
+
+# Questions
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("The Cat,  a  dog", "cat dog"),
+        ("U.S.A.", "usa"),
+        ("an-other theme", "another theme"),  # "-" goes before articles do, and "the" is no word of "theme"
+        ("the", ""),
+        ("Königsberg’s", "königsberg’s"),  # only ASCII punctuation
+    ],
+)
+def test_normalisation(answer, expected):
+    assert normalized(answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("predicted", "answers", "rules", "exact", "f1"),
+    [
+        ("the Denver Broncos", ["Denver Broncos", "Broncos"], "v1", 1, 1),
+        ("Denver Broncos team", ["Denver Broncos"], "v1", 0, 0.8),  # 2 of 3 words, all 2 found
+        ("Broncos Broncos", ["Denver Broncos"], "v1", 0, 0.5),  # a word counts once: precision and recall 1/2
+        ("Carolina", ["Denver", "Carolina Panthers"], "v1", 0, 2 / 3),  # the best answer
+        ("", ["Denver"], "v1", 0, 0),
+        ("the", ["a", "The"], "v1", 1, 0),  # 1.1: nothing is left of both, and no word is common
+        ("the", ["a"], "v2", 1, 1),
+        ("", [], "v2", 1, 1),
+        ("Denver", [], "v2", 0, 0),
+        ("", ["Denver"], "v2", 0, 0),
+        ("", ["the", "Denver"], "v2", 0, 0),  # "the" does not count as an answer
+    ],
+)
+def test_worked_examples(predicted, answers, rules, exact, f1):
+    assert question_scores(predicted, answers, rules) == pytest.approx((exact, f1))
+
+
+def questions_of(answerable):
+    return [Question(str(n), "t", "c", "q", (Answer("c", 0),) if yes else ()) for n, yes in enumerate(answerable)]
+
+
+def test_scores_of_all_questions():
+    exact, f1 = all_scores(["c", "", "d"], questions_of([True, False, False]), "v2")
+    assert exact.tolist() == f1.tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_threshold_is_the_best_of_all(seed):
+    generator = np.random.default_rng(seed)
+    answerable = generator.random(12) < [0.5, 0.9, 0.1, 0, 1][seed]
+    no_answer, f1 = generator.integers(-3, 4, 12) / 2, generator.random(12)  # with ties
+
+    def mean(threshold):
+        return np.where(no_answer > threshold, ~answerable, answerable * f1).mean()
+
+    threshold, score = best_threshold(no_answer, f1, questions_of(answerable))
+    assert mean(threshold) == pytest.approx(score)
+    assert score == pytest.approx(max(mean(other) for other in [-9, *no_answer]))
+
+
+def test_the_bootstrap_interval_is_that_of_the_standard_error():
+    values = np.random.default_rng(1).random(400)
+    low, high = bootstrap_interval(values)
+    error = values.std() / 20
+    # quantiles of 2000 resamples have a standard error of about .06 standard errors
+    assert low == pytest.approx(values.mean() - 1.96 * error, abs=0.25 * error)
+    assert high == pytest.approx(values.mean() + 1.96 * error, abs=0.25 * error)
+    assert bootstrap_interval(values) == (low, high)
+
+
+def test_the_best_span_is_the_best_of_all_that_are_allowed():
+    torch.manual_seed(0)
+    logits, longest = 3 * torch.randn(4, 3, 2, 9), 3
+    allowed = torch.tensor(
+        [[1, 0, 0, 1, 1, 1, 1, 1, 0], [1, 0, 1, 1, 0, 0, 0, 0, 0], [0, 1, 1, 1, 1, 1, 1, 1, 1]]
+    ).bool()
+    nothing = torch.tensor([0, 0, 8])
+    logits = logits.masked_fill(~allowed[:, None], -1e4)
+    zeros = torch.zeros(3, dtype=torch.int64)
+    batch = WindowBatch({}, allowed, zeros, zeros, nothing, torch.arange(3))
+    found = best_spans(logits, batch, longest=longest, count=4)
+    mean = logits.softmax(-1).mean(0)
+    for row in range(3):
+        context = [place for place in range(9) if allowed[row, place] and place != nothing[row]]
+        spans = {(i, j): mean[row, 0, i] * mean[row, 1, j] for i in context for j in context if 0 <= j - i < longest}
+        best = sorted(spans, key=spans.get, reverse=True)[:4]
+        scores = torch.stack([spans[span] for span in best] + [torch.zeros(())] * (4 - len(best)))
+        torch.testing.assert_close(found.score[row].exp(), scores)
+        assert list(zip(found.first[row].tolist(), found.last[row].tolist(), strict=True))[: len(best)] == best
+        torch.testing.assert_close(found.nothing[row].exp(), mean[row, :, nothing[row]].prod())
+        entropy = sum(torch.distributions.Categorical(side).entropy() for side in mean[row])
+        torch.testing.assert_close(found.entropy[row], entropy)
+    assert (found.mutual_information > 0).all()
+    single = best_spans(logits[:1], batch, longest=longest)
+    assert single.score.shape == (3, 1)
+    assert single.mutual_information.max() < 1e-5

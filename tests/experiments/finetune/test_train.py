@@ -1,4 +1,4 @@
-"""Fine-tuning end to end on a tiny random BERT: every guide, resuming, predictions for a file, bad input."""
+"""Fine-tuning on GLUE end to end on a tiny random BERT: every guide, what is learned, bad input."""
 
 import json
 import math
@@ -9,15 +9,18 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from experiments.datasets.text.glue import load_glue
 from experiments.files import UserError
-from experiments.finetune.config import COMMANDS, GlueConfig, PredictConfig
-from experiments.finetune.data import PairBatch
+from experiments.finetune.config import COMMANDS, GlueConfig
+from experiments.finetune.data import EncodedPairs, PairBatch
 from experiments.finetune.evaluation import definitions, outputs_of
 from experiments.finetune.model import PairModel, attention_weights, build
-from experiments.finetune.predict import load_trained, predict_file
-from experiments.finetune.train import run
+from experiments.finetune.train import GlueTask
 from experiments.harness.cli import run_commands
-from tests.experiments.finetune.tiny_glue import interrupted, write_bert, write_glue
+from experiments.run import load_trained, run
+from tests.experiments.finetune.tiny_glue import write_bert, write_glue
+
+TASK = GlueTask()
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,7 @@ def tiny_config(data, out, **options):
 def finished(data, tmp_path_factory):
     """A finished run with a contextual prior."""
     config = tiny_config(data, tmp_path_factory.mktemp("runs") / "run", guide="weibull", concentration=1.0)
-    run(config)
+    run(TASK, config)
     return config
 
 
@@ -45,9 +48,9 @@ def finished(data, tmp_path_factory):
     "options",
     [
         {},
-        {"guide": "lognormal", "prior": "fixed", "task": "cola", "precision": "bf16-mixed", "kl_warmup": 0.0},
+        {"guide": "lognormal", "prior": "fixed", "precision": "bf16-mixed", "kl_warmup": 0.0},
         {"guide": "weibull", "task": "stsb", "label_noise": 0.25, "pooling": "pair"},
-        {"task": "stsb", "pooling": "mean"},
+        {"task": "cola", "pooling": "mean"},
         {"task": "mrpc", "label_noise": 0.5, "train_share": 0.5, "keep_weights": False},
         {"task": "sst2", "out_of_domain": ("cola", "rte"), "max_epochs": 1},
     ],
@@ -55,7 +58,7 @@ def finished(data, tmp_path_factory):
 )
 def test_training(data, tmp_path, options):
     config = tiny_config(data, tmp_path / "run", **options)
-    metrics = run(config)
+    metrics = run(TASK, config)
     assert all(math.isfinite(value) for value in metrics.values())
     saved = json.loads((config.out / "metrics.json").read_text())
     assert saved["definitions"] == definitions(metrics)
@@ -75,11 +78,11 @@ def test_training(data, tmp_path, options):
     for name in config.out_of_domain:
         assert 0 <= metrics[f"auroc_mc_dropout_{name}_mutual_information"] <= 1
     assert metrics["noisy_labels"] == round(config.label_noise * metrics["train_examples"])
-    assert run(replace(config, resume=True)) == pytest.approx(metrics)
+    assert run(TASK, replace(config, resume=True)) == pytest.approx(metrics)
 
 
 def test_prior_networks_train_and_the_guide_is_stochastic(finished, data):
-    before, after = build(finished), load_trained(finished.out)
+    before, after = build(finished), load_trained(TASK, finished)
     old, new = before.module.state_dict(), after.module.state_dict()
     assert old.keys() == new.keys()
     priors = [name for name in new if "latent_attention.prior" in name]
@@ -101,21 +104,8 @@ def test_the_kl_of_long_texts_does_not_drown_their_labels(finished):
     assert 1 < parts[1] / parts[0] < 3
 
 
-def test_training_that_is_interrupted_goes_on_with_the_same_numbers(data, tmp_path, monkeypatch):
-    whole = run(tiny_config(data, tmp_path / "whole", checkpoint_every=1))
-    config = tiny_config(data, tmp_path / "half", checkpoint_every=1)
-    interrupted(monkeypatch, run, config)
-    resumed = run(replace(config, resume=True))
-    assert {name: value for name, value in resumed.items() if name != "step_ms"} == pytest.approx(
-        {name: value for name, value in whole.items() if name != "step_ms"}
-    )
-
-
 def test_padding_and_the_order_of_examples_do_not_matter(finished):
-    from experiments.datasets.text.glue import load_glue
-    from experiments.finetune.data import EncodedPairs
-
-    trained = load_trained(finished.out)
+    trained = load_trained(TASK, finished)
     text = load_glue("rte", data_root=finished.data_root)["test"]
     together = outputs_of(trained, EncodedPairs(text, trained.tokenizer, length=20), "mean", num_samples=1)[0]
     for place in (0, 5):
@@ -143,81 +133,12 @@ def test_what_an_example_is_read_from(data, pooling):
     torch.testing.assert_close(model(inputs), model.head(expected))
 
 
-def test_predictions_for_a_file(finished, tmp_path, capsys):
-    file = tmp_path / "mine.txt"
-    file.write_text("word1 word2\tword3\nword4\tword5 unheard\n")
-    out = predict_file(PredictConfig(run=finished.out, file=file, num_samples=8))
-    head, *lines = (line.split("\t") for line in out.read_text().splitlines())
-    assert head == ["class", "entailment", "not_entailment", "entropy", "mutual_information", "low", "high"]
-    assert len(lines) == 2
-    for name, *values in lines:
-        first, second, entropy, information, low, high = map(float, values)
-        assert name == head[1 + (second > first)]
-        assert first + second == pytest.approx(1, abs=2e-4)
-        assert 0 <= low <= high <= 1
-        assert 0 <= information <= entropy <= math.log(2) + 1e-4
-    assert str(out) in capsys.readouterr().out
-    with pytest.raises(UserError, match="--overwrite"):
-        predict_file(PredictConfig(run=finished.out, file=file))
-
-
-def test_grades_for_a_file(data, tmp_path):
-    config = tiny_config(data, tmp_path / "run", task="stsb", max_epochs=1)
-    run(config)
-    file = tmp_path / "mine.txt"
-    file.write_text("word1 word2\tword3\n")
-    out = predict_file(PredictConfig(run=config.out, file=file, num_samples=8, out=tmp_path / "grades.tsv"))
-    head, line = out.read_text().splitlines()
-    grade, spread, low, high = map(float, line.split("\t"))
-    assert head.split("\t") == ["grade", "standard_deviation", "low", "high"]
-    assert low <= grade <= high
-    assert spread > 0
-
-
 # bad input
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"one sentence\n", r"line 1 has 0 tabs, expected 1: two sentences with a tab"),
-        (b"one\ttwo\none\t \n", r"line 2 has an empty second sentence"),
-        (b"one\t\xff\n", "line 1 is not UTF-8"),
-        (b"", "is empty, expected two sentences"),
-        (None, "is missing"),
-    ],
-)
-def test_bad_files_to_predict(finished, tmp_path, content, message):
-    file = tmp_path / "mine.txt"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(UserError, match=message):
-        predict_file(PredictConfig(run=finished.out, file=file))
-
-
-def test_questions_for_a_run_that_reads_sentences(finished, tmp_path):
-    with pytest.raises(UserError, match=r"\(rte\) reads sentences; questions in the format of SQuAD need a run"):
-        predict_file(PredictConfig(run=finished.out, file=tmp_path / "mine.json"))
-
-
-@pytest.mark.parametrize(("task", "seen"), [("translation", "'translation'"), (None, "None")])
-def test_a_run_of_another_script(tmp_path, task, seen):
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "best.ckpt").touch()
-    (tmp_path / "config.yaml").write_text(json.dumps({"task": task}))
-    with pytest.raises(UserError, match=rf"config\.yaml: task is {seen}, expected one of rte, .*, v1, v2; name"):
-        predict_file(PredictConfig(run=tmp_path, file=tmp_path / "mine.txt"))
-
-
-def test_no_run_to_predict_with(tmp_path):
-    with pytest.raises(UserError, match=r"with its weights \(config\.yaml is missing; runs of tables keep none\)"):
-        load_trained(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": ""}, "model is missing, expected --model FOLDER"),
         ({"model": "no/such/folder"}, "its tokenizer cannot be loaded"),
         ({"length": 500}, "length is 500, and model .* has 40 positions; pass --length 40"),
         ({"task": "stsb", "out_of_domain": ("cola",)}, "expected a task with classes"),
@@ -227,7 +148,7 @@ def test_no_run_to_predict_with(tmp_path):
 )
 def test_bad_options(data, tmp_path, options, message):
     with pytest.raises(UserError, match=message):
-        run(tiny_config(data, tmp_path / "run", **options))
+        run(TASK, tiny_config(data, tmp_path / "run", **options))
 
 
 def one_sequence(folder):
@@ -238,6 +159,11 @@ def one_sequence(folder):
 def two_tokenizers(folder):
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer_class": "RagTokenizer"}))
+
+
+def more_layers(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
 
 
 def shards_elsewhere(folder):
@@ -255,30 +181,33 @@ def shards_elsewhere(folder):
         (lambda folder: (folder / "config.json").write_text("{}"), "cannot be loaded"),
         (lambda folder: (folder / "tokenizer.json").write_text("{}"), "its tokenizer cannot be loaded"),
         (two_tokenizers, "its tokenizer has no padding token"),
+        (more_layers, r"16 weights of the pretrained network are missing \(bert\.encoder\.layer\.2"),
         (shards_elsewhere, "its model cannot be loaded .* names the file '/dev/zero'"),
     ],
-    ids=["vocabulary", "one sequence", "pickled", "damaged", "config", "tokenizer", "two tokenizers", "shards"],
+    ids=[
+        "vocabulary",
+        "one sequence",
+        "pickled",
+        "damaged",
+        "config",
+        "tokenizer",
+        "two tokenizers",
+        "layers",
+        "shards",
+    ],
 )
 def test_bad_models(data, tmp_path, change, message):
     folder = write_bert(tmp_path / "bert")
     change(folder)
     with pytest.raises(UserError, match=message):
-        run(tiny_config((data[0], folder), tmp_path / "run", pooling="pair"))
-
-
-def test_weights_of_another_network(data, tmp_path):
-    folder = write_bert(tmp_path / "bert")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
-    with pytest.raises(UserError, match=r"16 weights of the pretrained network are missing \(bert\.encoder\.layer\.2"):
-        run(tiny_config((data[0], folder), tmp_path / "run"))
+        run(TASK, tiny_config((data[0], folder), tmp_path / "run", pooling="pair"))
 
 
 def test_the_command_line(data, tmp_path, capsys):
     root, model = data
     options = ["glue", "cola", f"--data-root={root}", f"--out={tmp_path / 'run'}", "--no-progress", "--length=20"]
     more = [f"--model={model}", "--max-epochs=1", "--num-samples=2"]
-    assert run_commands(COMMANDS, name="experiments.finetune", arguments=options) == 1
+    assert run_commands(COMMANDS, name="experiments.finetune", arguments=options) == 2
     assert run_commands(COMMANDS, name="experiments.finetune", arguments=[*options, *more]) == 0
     captured = capsys.readouterr()
     assert captured.err.startswith("error: model is missing, expected --model FOLDER")
@@ -289,4 +218,4 @@ def test_the_train_part_is_learned(data, tmp_path):
     """The first word tells the class, which the model finds out; chance is a half, with a standard error of .08."""
     root = write_glue(tmp_path / "more", train=120, test=40)
     config = tiny_config((root, data[1]), tmp_path / "run", task="sst2", learning_rate=1e-2, max_epochs=5)
-    assert run(config)["test_mean_accuracy"] > 0.8
+    assert run(TASK, config)["test_mean_accuracy"] > 0.8

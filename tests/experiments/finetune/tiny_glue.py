@@ -1,18 +1,13 @@
-"""Tiny GLUE files of random words, a tiny random BERT with its tokenizer on disk, and a run that is interrupted."""
+"""Tiny GLUE files of random words, and a tiny random BERT with its tokenizer on disk."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
-from experiments.finetune import training
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 WORDS = tuple(f"word{number}" for number in range(20))
@@ -81,25 +76,3 @@ def write_bert(folder: Path, *, vocabulary: int | None = None, positions: int = 
         torch.save(model.state_dict(), folder / "pytorch_model.bin")
         (folder / "model.safetensors").unlink()
     return folder
-
-
-def interrupted(monkeypatch: pytest.MonkeyPatch, run: Callable[[Any], object], config: Any) -> None:
-    """Run a script that an error stops when its second epoch begins."""
-
-    class StopError(Exception):
-        pass
-
-    fit = training.fit_batches
-
-    def stopping(config: Any, module: Any, *args: Any, **options: Any) -> Any:
-        def stop(*_: Any) -> None:
-            if module.current_epoch == 1:
-                raise StopError
-
-        monkeypatch.setattr(module, "on_train_epoch_start", stop)
-        return fit(config, module, *args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "fit_batches", stopping)
-        with pytest.raises(StopError):
-            run(config)

@@ -13,6 +13,7 @@ from experiments.harness.options import RunOptions, SweepOptions
 from experiments.harness.results import read_metrics, write_environment, write_metrics
 from experiments.harness.sweep import Sweep, Trainings
 from experiments.report.report import Part, Report
+from experiments.report.results import read_results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ def run(config):
 
 
 def sweep_options(tmp_path, **options):
-    return Levels(out=tmp_path / "out", results=tmp_path / "RESULTS.md", workers=1, progress=False, **options)
+    return Levels(out=tmp_path / "out", results=tmp_path / "results", workers=1, progress=False, **options)
 
 
 def test_a_sweep_from_the_folder_to_the_page(tmp_path, capsys):
@@ -53,7 +54,8 @@ def test_a_sweep_from_the_folder_to_the_page(tmp_path, capsys):
     # seeds first, and numbers without what they do not need
     names = [path.name for path in sorted((tmp_path / "out" / "runs").iterdir())]
     assert names == ["some-row-0-0", "some-row-0-1", "some-row-0.5-0", "some-row-0.5-1"]
-    assert "`python -m levels --seeds 2`; seeds 0 to 1; " in (tmp_path / "RESULTS.md").read_text()
+    _, source = read_results(tmp_path / "results" / "levels.json")
+    assert (source.command, source.seeds) == ("python -m levels --seeds 2", "seeds 0 to 1")
     assert "some row" in capsys.readouterr().out
     with pytest.raises(UserError, match="--resume"):
         run(sweep_options(tmp_path))
@@ -111,10 +113,10 @@ def test_means_are_over_the_seeds_that_have_the_number():
     assert math.isnan(means["row/a"])
 
 
-@pytest.mark.parametrize("results", [None, "page.md"])
-def test_pictures_lie_beside_the_page_if_there_is_one(results, tmp_path):
+@pytest.mark.parametrize("results", [None, "results"])
+def test_pictures_lie_beside_the_published_numbers(results, tmp_path):
     config = Levels(out=tmp_path / "out", results=None if results is None else tmp_path / results)
-    expected = tmp_path / ("pictures" if results else "out/figures")
+    expected = tmp_path / ("results/pictures" if results else "out/figures")
     assert Sweep("levels", config, "levels").pictures == expected
-    assert Sweep("levels", Levels(), "levels", tmp_path / "page.md").page == tmp_path / "page.md"
+    assert Sweep("levels", Levels(), "levels", tmp_path / "there").results == tmp_path / "there"
     assert Sweep("levels", Levels(), "levels").folder == Path("runs/levels")

@@ -21,7 +21,7 @@ def publish(folder: Path, name: str, *rows: dict[str, object], about: str = "gra
 
 
 def test_the_page_is_that_of_the_results() -> None:
-    assert PAGE.read_text() == page_of(findings()), "run python -m experiments.report"
+    assert PAGE.read_text() == page_of(findings()), "run python -m experiments.pages"
 
 
 @pytest.mark.parametrize(

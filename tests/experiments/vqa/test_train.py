@@ -1,25 +1,28 @@
-"""Training on questions, end to end on tiny sizes: every model and scheme, its numbers, resuming and bad input."""
+"""Training on questions, end to end on tiny sizes: every model and scheme, its data and its numbers."""
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 from experiments.files import UserError
-from experiments.harness.cli import run_commands
 from experiments.harness.results import read_metrics
 from experiments.vqa.accuracy import vqa_accuracy
-from experiments.vqa.ask import evaluate_run
+from experiments.vqa.ask import evaluate_run, load_trained
 from experiments.vqa.config import EvaluateConfig, VQAConfig
 from experiments.vqa.data import Answered, Words, load_questions, load_words
 from experiments.vqa.evaluation import Outputs, accuracies, auroc, looked_at
-from experiments.vqa.model import load_trained
-from experiments.vqa.train import run, run_and_show
-from tests.experiments.vqa.tiny_questions import few_digits, tiny_config, tiny_options
+from tests.experiments.datasets.questions.tiny_questions import write_easy_vqa, write_vqa_v2
+from tests.experiments.vqa.tiny_questions import few_digits, run_tiny
 
 KINDS = {"where", "count", "which", "exists", "chain"}
+ALIGNED = (
+    "marginal", "sparse_marginal", "hard_enum", "hard_sample", "categorical_sample", "categorical_enum", "sparse_enum",
+    "gumbel", "wake_sleep", "iwae",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -31,18 +34,15 @@ KINDS = {"where", "count", "which", "exists", "chain"}
         {"guide": "gamma", "likelihood": "scores"},
         {"model": "bottom_up", "guide": "soft", "layers": 0},
         {"model": "bottom_up", "guide": "weibull"},
-        *({"model": "bottom_up", "guide": guide} for guide in ("marginal", "sparse_marginal", "hard_enum")),
-        *({"model": "bottom_up", "guide": guide} for guide in ("hard_sample", "categorical_sample")),
-        *({"model": "bottom_up", "guide": guide} for guide in ("categorical_enum", "sparse_enum")),
-        *({"model": "bottom_up", "guide": guide} for guide in ("gumbel", "wake_sleep", "iwae")),
+        *({"model": "bottom_up", "guide": guide} for guide in ALIGNED),
         {"model": "multi_view", "guide": "soft", "normalizer": "doubly_normalized"},
         {"model": "multi_view", "guide": "weibull", "normalizer": "hybrid"},
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
 def test_every_model_and_scheme(options, tmp_path, capsys):
-    config = tiny_config(tmp_path, test_noise=(0.0, 0.5), **options)
-    metrics = run(config)
+    model, guide, normalizer = (options.get(name) for name in ("model", "guide", "normalizer"))
+    metrics = run_tiny(tmp_path, **options)
     assert all(math.isfinite(value) for value in metrics.values())
     assert {name.split("/")[2] for name in metrics if name.startswith("test_accuracy/mean/")} == KINDS | {"noise_0.5"}
     meanings = json.loads((tmp_path / "metrics.json").read_text())["definitions"]
@@ -51,12 +51,11 @@ def test_every_model_and_scheme(options, tmp_path, capsys):
     found = evaluate_run(EvaluateConfig(run=tmp_path))
     assert "test_nll/mean" in capsys.readouterr().out
     assert found == pytest.approx({name: metrics[name] for name in found})
-    assert len(metrics) == len(found) + 8  # how training went
-    assert ("relevant_mass" in found) == (config.model != "multi_view")
-    assert ("hybrid_view.1" in found) == (config.model == "multi_view" and config.normalizer == "hybrid")
-    exact = config.model == "bottom_up" and config.guide not in ("soft", "weibull")
-    assert ("test_nll/mc_dropout" in found) == (not exact)
-    assert ("test_nll/attention" in found) == (config.guide != "soft" and not exact)
+    assert len(metrics) == len(found) + 10  # how training went, and guesses
+    assert ("relevant_mass" in found) == (model != "multi_view")
+    assert ("hybrid_view.1" in found) == (model == "multi_view" and normalizer == "hybrid")
+    assert ("test_nll/mc_dropout" in found) == (guide not in ALIGNED)
+    assert ("test_nll/attention" in found) == (guide not in (*ALIGNED, "soft"))
 
 
 def test_the_numbers_are_those_of_the_saved_predictions(weibull_run):
@@ -84,11 +83,9 @@ def test_the_numbers_are_those_of_the_saved_predictions(weibull_run):
 
 
 def test_the_mass_on_relevant_cells(weibull_run):
-    metrics, questions = read_metrics(weibull_run), load_questions(VQAConfig())
-    trained = load_trained(weibull_run, questions["train"])
-    trained.module.eval()
+    metrics, (trained, questions) = read_metrics(weibull_run), load_trained(weibull_run)
     data, shares = questions["test"], []
-    for batch in Answered(data, trained.words, "single").batches(trained.device, size=1):
+    for batch in trained.answered(data).batches(trained.device, size=1):
         (place,) = batch.places.tolist()
         weights = looked_at(trained, batch)[0, 0]
         shares.append(sum(weights[cell].item() for cell in range(9) if data.relevant[place, cell]))
@@ -117,34 +114,17 @@ def test_scores_by_hand():
     assert auroc(torch.ones(5), wrong) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("model", "guide"), [("mcan", "weibull"), ("bottom_up", "categorical_sample")])
-def test_a_resumed_run_has_the_same_numbers(model, guide, tmp_path):
-    options = {"model": model, "guide": guide, "feature_noise": 0.5, "test_noise": (0.0,)}
-    whole = run(tiny_config(tmp_path / "whole", max_epochs=2, **options))
-    run(tiny_config(tmp_path / "parts", max_epochs=1, **options))
-    resumed = run(tiny_config(tmp_path / "parts", max_epochs=2, resume=True, **options))
-    assert {**resumed, "step_ms": 0} == {**whole, "step_ms": 0}
-
-
-def test_training_draws_three_questions(tmp_path, capsys):
-    run_and_show(tiny_config(tmp_path, model="bottom_up", guide="marginal", test_noise=(0.0,)))
-    pictures = list((tmp_path / "figures").glob("question-*.png"))
-    assert len(pictures) == 3
-    assert all(str(picture) in capsys.readouterr().out for picture in pictures[:1])
-
-
 @pytest.mark.parametrize(
-    ("model", "guide", "message"),
+    ("options", "message"),
     [
-        ("mcan", "marginal", "--model bottom_up takes all"),
-        ("multi_view", "hard_enum", "--model bottom_up takes all"),
-        ("bottom_up", "dirichlet", "cannot predict"),
+        ({"guide": "marginal"}, "--model bottom_up takes all"),
+        ({"model": "bottom_up", "guide": "dirichlet"}, "cannot predict"),
+        ({"model": "multi_view", "dataset": "daquar"}, "daquar has one view; take digits or another model"),
     ],
 )
-def test_a_scheme_that_a_model_cannot_have(model, guide, message, tmp_path, capsys):
-    arguments = ["train", "--model", model, "--guide", guide, "--out", str(tmp_path), *tiny_options()]
-    assert run_commands("experiments.vqa.config:COMMANDS", name="experiments.vqa", arguments=arguments) == 1
-    assert message in capsys.readouterr().err
+def test_what_does_not_go_together(options, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        run_tiny(tmp_path, **options)
 
 
 def test_a_share_of_the_questions_is_the_seeds():
@@ -153,6 +133,32 @@ def test_a_share_of_the_questions_is_the_seeds():
     assert [len(found["train"]) for found in shares] == [round(len(whole) / 4)] * 2
     assert shares[0]["train"].questions != shares[1]["train"].questions
     assert len(shares[0]["test"]) == len(few_digits(1)["test"])
+
+
+def test_photographs_by_option(tmp_path, monkeypatch):
+    write_easy_vqa(tmp_path)
+    options = {"dataset": "easy_vqa", "data_root": tmp_path, "progress": False}
+    data = load_questions(VQAConfig(**options, encoder_epochs=1, questions=4, test_questions=3))
+    assert {part: len(found) for part, found in data.items()} == {"train": 4, "val": 3, "test": 3}
+    batch = next(Answered(data["train"], Words.of(data["train"], answers=9), "single").batches(torch.device("cpu")))
+    assert batch.regions.shape == (4, 16, 264)
+    assert batch.regions.dtype == torch.float32
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    monkeypatch.delitem(sys.modules, "torchvision.models", raising=False)
+    with pytest.raises(UserError, match="torchvision cannot be imported"):
+        load_questions(VQAConfig(**options, encoder="mobilenet_v2"))
+
+
+def test_blind_models_see_blank_regions(tmp_path):
+    write_vqa_v2(tmp_path)
+    options = {"dataset": "vqa_v2", "data_root": tmp_path, "progress": False}
+    seen, blind = (load_questions(VQAConfig(**options, blind=blind))["train"] for blind in (False, True))
+    assert seen.regions.features.any()
+    assert not blind.regions.features.any()
+    assert blind.regions.features.shape == seen.regions.features.shape
+    assert torch.equal(blind.regions.mask, seen.regions.mask)
+    assert blind.questions == seen.questions
+    assert blind.regions.spread == 0 < seen.regions.spread
 
 
 @pytest.mark.parametrize("content", ['{"words": []}', '{"words": ["a"], "answers": [1]}'])

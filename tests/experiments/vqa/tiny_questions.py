@@ -4,9 +4,12 @@ from functools import cache
 
 import pytest
 
+from experiments import run as engine
 from experiments.datasets.questions.digit_questions import digit_questions
+from experiments.harness.cli import run_commands
 from experiments.vqa import data as vqa_data
 from experiments.vqa.config import VQAConfig
+from experiments.vqa.train import VQATask
 
 TINY = {"hidden": 8, "layers": 1, "heads": 2, "batch_size": 32, "max_epochs": 1, "num_samples": 3, "progress": False}
 
@@ -21,11 +24,11 @@ def small_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vqa_data, "_digits", few_digits)
 
 
-def tiny_config(folder, **options):
-    return VQAConfig(**(TINY | {"out": folder} | options))
+def run_tiny(folder, **options):
+    """The metrics of a tiny run."""
+    return engine.run(VQATask(), VQAConfig(**(TINY | {"out": folder} | options)))
 
 
-def tiny_options() -> list[str]:
-    """The command line of a tiny run."""
-    options = [(f"--{name.replace('_', '-')}", str(value)) for name, value in TINY.items() if name != "progress"]
-    return [word for pair in options for word in pair] + ["--no-progress"]
+def command(*words):
+    """The exit code of a command."""
+    return run_commands("experiments.vqa.config:COMMANDS", name="experiments.vqa", arguments=list(map(str, words)))

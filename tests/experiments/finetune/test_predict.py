@@ -1,4 +1,4 @@
-"""Answers of a tiny fine-tuned model to questions of a file, and bad files."""
+"""Predictions of tiny fine-tuned models for files of one's own, and bad files."""
 
 import json
 import math
@@ -8,19 +8,36 @@ import torch
 
 from experiments.datasets.text.squad import load_squad
 from experiments.files import UserError
-from experiments.finetune.config import COMMANDS, PredictConfig
+from experiments.finetune.config import COMMANDS, GlueConfig, PredictConfig, QaConfig
 from experiments.finetune.evaluation import kinds
-from experiments.finetune.predict import predict_file
-from experiments.finetune.qa.config import QaConfig
+from experiments.finetune.predict import finished_run, predict_file
 from experiments.finetune.qa.evaluation import answers_of
-from experiments.finetune.qa.predict import load_trained
-from experiments.finetune.qa.train import run
+from experiments.finetune.qa.train import QaTask
 from experiments.finetune.qa.windows import Windows
+from experiments.finetune.train import GlueTask
 from experiments.harness.cli import run_commands
-from tests.experiments.finetune.tiny_glue import write_bert
+from experiments.run import run
+from tests.experiments.finetune.tiny_glue import write_bert, write_glue
 from tests.experiments.finetune.tiny_squad import write_squad
 
 CONTEXT = " ".join(f"word{number % 20}" for number in range(30))  # several windows of 20 tokens
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory):
+    """Folders of finished runs on tasks of GLUE."""
+
+    def trained(task, guide):
+        root = tmp_path_factory.mktemp(task)
+        config = GlueConfig(
+            task=task, guide=guide, concentration=1.0, model=str(write_bert(root / "bert")),
+            data_root=write_glue(root), out=root / "run", length=20, batch_size=8, max_epochs=1, num_samples=3,
+            progress=False,
+        )  # fmt: skip
+        run(GlueTask(), config)
+        return config.out
+
+    return {"rte": trained("rte", "weibull"), "stsb": trained("stsb", "soft")}
 
 
 @pytest.fixture(scope="module", params=[("v1", "soft"), ("v2", "weibull")], ids=lambda param: "-".join(param))
@@ -32,13 +49,38 @@ def finished(request, tmp_path_factory):
         task=task, guide=guide, concentration=1.0, model=str(write_bert(root / "bert")), data_root=write_squad(root),
         out=root / "run", length=20, stride=8, batch_size=8, max_epochs=1, num_samples=3, progress=False,
     )  # fmt: skip
-    run(config)
+    run(QaTask(), config)
     return config
 
 
 def predicted(config, file, **options):
     out = predict_file(PredictConfig(run=config.out, file=file, num_samples=3, **options))
     return out, [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def test_classes_and_grades_for_a_file(glue, tmp_path, capsys):
+    file = tmp_path / "mine.txt"
+    file.write_text("word1 word2\tword3\nword4\tword5 unheard\n")
+    out = predict_file(PredictConfig(run=glue["rte"], file=file, num_samples=8))
+    head, *lines = (line.split("\t") for line in out.read_text().splitlines())
+    assert head == ["class", "entailment", "not_entailment", "entropy", "mutual_information", "low", "high"]
+    assert len(lines) == 2
+    for name, *values in lines:
+        first, second, entropy, information, low, high = map(float, values)
+        assert name == head[1 + (second > first)]
+        assert first + second == pytest.approx(1, abs=2e-4)
+        assert 0 <= low <= high <= 1
+        assert 0 <= information <= entropy <= math.log(2) + 1e-4
+    assert str(out) in capsys.readouterr().out
+    with pytest.raises(UserError, match="--overwrite"):
+        predict_file(PredictConfig(run=glue["rte"], file=file))
+    out = predict_file(PredictConfig(run=glue["stsb"], file=file, num_samples=8, out=tmp_path / "grades.tsv"))
+    head, *lines = out.read_text().splitlines()
+    assert head.split("\t") == ["grade", "standard_deviation", "low", "high"]
+    for line in lines:
+        grade, spread, low, high = map(float, line.split("\t"))
+        assert low <= grade <= high
+        assert spread > 0
 
 
 def test_answers_to_a_text_file(finished, tmp_path, capsys):
@@ -75,7 +117,7 @@ def test_answers_are_those_of_the_evaluation(finished, tmp_path):
     file.write_text(json.dumps({"data": [{"title": "mine", "paragraphs": paragraphs}]}))
     _, entries = predicted(finished, file, out=tmp_path / "answers.jsonl")
     assert [entry["id"] for entry in entries] == [one.id for one in questions]
-    trained = load_trained(finished.out)
+    trained = finished_run(QaTask(), finished.out)
     kind = kinds(finished.guide)[1]
     found = answers_of(trained, Windows(questions, trained.tokenizer, finished), kind)
     assert [entry["best"][0]["answer"] for entry in entries] == found.texts
@@ -95,22 +137,43 @@ def test_answers_are_those_of_the_evaluation(finished, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            "a.txt",
-            "word1 word2\tword3 ?\nno tab\n",
-            "line 2 has 0 tabs, expected 1: a context and a question",
-        ),
-        ("a.txt", "one\ttwo\tthree\n", "line 1 has 2 tabs"),
-        ("a.txt", " \tword3 ?\n", "line 1 has an empty context"),
-        ("a.txt", "word1\t\n", "line 1 has an empty question"),
+        ("mine.txt", b"one sentence\n", r"line 1 has 0 tabs, expected 1: two sentences with a tab"),
+        ("mine.txt", b"one\ttwo\none\t \n", r"line 2 has an empty second sentence"),
+        ("mine.txt", b"one\t\xff\n", "line 1 is not UTF-8"),
+        ("mine.txt", b"", "is empty, expected two sentences"),
+        ("mine.txt", None, "is missing"),
+        ("mine.json", b"", r"\(rte\) reads sentences; questions in the format of SQuAD need a run"),
+    ],
+)
+def test_bad_files_of_sentences(glue, tmp_path, name, content, message):
+    file = tmp_path / name
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        predict_file(PredictConfig(run=glue["rte"], file=file))
+
+
+def test_a_run_of_another_script(tmp_path):
+    with pytest.raises(UserError, match=r"with its weights \(config\.yaml is missing; runs of tables keep none\)"):
+        predict_file(PredictConfig(run=tmp_path, file=tmp_path / "mine.txt"))
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "best.safetensors").touch()
+    (tmp_path / "config.yaml").write_text(json.dumps({"task": "translation"}))
+    with pytest.raises(UserError, match=r"config\.yaml: task is 'translation', expected one of rte, .*, v1, v2; name"):
+        predict_file(PredictConfig(run=tmp_path, file=tmp_path / "mine.txt"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", "word1 word2\tword3 ?\nno tab\n", "line 2 has 0 tabs, expected 1: a context and a question"),
         ("a.txt", "", r"is empty, expected a context and a question .*, or a file \.json in the format of SQuAD"),
-        ("a.txt", None, "is missing"),
         ("a.json", '{"rows": []}', "cannot be read .* expected a JSON file in the format of SQuAD"),
         ("a.json", (" ", "word1 ?"), "paragraph 1 of article 1 cannot be read"),
         ("a.json", ("word1", " "), "question 'q' is empty, expected a text"),
     ],
 )
-def test_bad_files(finished, tmp_path, name, content, message):
+def test_bad_files_of_questions(finished, tmp_path, name, content, message):
     file = tmp_path / name
     if isinstance(content, tuple):
         context, question = content

@@ -1,18 +1,21 @@
-"""Write the pages that are made of results/: where it helps, and the tables of every study.
-
-python -m experiments.report
-"""
+"""The pages that are made of results/: where it helps, and the tables of every study."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.files import write_text
 from experiments.report.results import RESULTS, results_in
 from experiments.report.where_it_helps import PAGE, findings, page_of
 
-__all__ = ["run", "write_tables"]
+__all__ = ["PageOptions", "run", "write_tables"]
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """Write the pages that are made of experiments/results: where it helps, and the tables of every study."""
 
 
 def write_tables(folder: Path) -> None:
@@ -27,13 +30,9 @@ def write_tables(folder: Path) -> None:
             write_text(path, text)
 
 
-def run() -> None:
+def run(_: PageOptions) -> None:
     """Write all pages."""
     folder = PAGE.parent / "results" / "tables"
     write_text(PAGE, page_of(findings()))
     write_tables(folder)
     print(PAGE, folder, sep="\n")
-
-
-if __name__ == "__main__":
-    run()
