@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from experiments.captioning.data import load_images
 from experiments.captioning.diversity import COUNT, WAYS
@@ -43,7 +42,6 @@ RANDOM = (
     Column("BLEU-1 of random captions", "floor_bleu_1", 1, spread=False),
     Column("CIDEr-D of random captions", "floor_cider_d", 1, spread=False),
 )
-HARD = {"guide": "hard_sample", "kl_weight": 1.0}
 
 _SCORED = (
     "BLEU by sacrebleu's counts, CIDEr-D and ROUGE-L as in coco-caption; METEOR is NLTK-METEOR, where NLTK finds "
@@ -157,7 +155,7 @@ FLICKR8K = Study(
     base={"guide": "soft", "learning_rate": 2e-3, "max_epochs": 40, "patience": 40},
     rows={
         **rows(("soft",)),
-        "hard": HARD,
+        "hard": {"guide": "hard_sample"},
         **rows(("LC", "LF", "WC", "WF"), {"LC": _L, "LF": _L, "WC": _W, "WF": _W}),
     },
     options={
@@ -205,13 +203,7 @@ FLICKR8K = Study(
     quality=(VALIDATION,),
 )
 
-SCHEMES: dict[str, dict[str, Any]] = {
-    "soft": {"guide": "soft"},
-    "hard_sample": HARD,
-    "hard_enum": {"guide": "hard_enum"},
-    "lognormal": {"guide": "lognormal"},
-    "weibull": {"guide": "weibull"},
-}
+SCHEMES = {name: {"guide": name} for name in ("soft", "hard_sample", "hard_enum", "lognormal", "weibull")}
 COMPARE = Study(
     name="captioning-digits",
     title="Captioning: digits",
