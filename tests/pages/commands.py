@@ -65,6 +65,8 @@ BERT = f"{TRAINING} --length 20 --batch-size 8"
 SOFT_AND_WC = "--rows [soft,WC] --max-epochs 1 --num-samples 2"
 QUESTION_ROWS = f"{SOFT_AND_WC} --train-share 0.5"
 BENCHMARK = "--rounds 1 --out bench"
+TRANSLATIONS = """--base '{"max_epochs": 1}' --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --beam 1"""
+DEMO_FILES = tuple(f"runs/table/translation-toy*/{name}" for name in ("metrics.json", "report.html", "figures/*.png"))
 COMPARE = f"{SWEEP} --base-epochs 1 --hidden 8 --vocabulary 300 --num-samples 2 --beam 1"
 COMPARE_CAPTIONS = f"{COMPARE} --epochs 1"
 
@@ -88,18 +90,18 @@ def study(line: str, more: str) -> Step:
 CHAINS: dict[str, list[Step]] = {
     # comparisons
     "make demo": [
-        Step(f"{COMPARE_LINE} --resume", COMPARE, comparison_files("translation-toy"), ("categorical_enum",)),
+        Step(f"{NMT} table compare --resume", f"{COMPARISON} {TRANSLATIONS}", DEMO_FILES, ("categorical_enum",)),
     ],
-    "compare": [Step(COMPARE_LINE, f"{COMPARE} --schemes [soft]", comparison_files("translation-toy"))],
+    "compare": [Step(f"{NMT} table compare", f"{COMPARISON} {TRANSLATIONS} --rows [soft]", DEMO_FILES)],
     "compare multi30k": [
-        Step(f"{COMPARE_LINE} --dataset multi30k", f"{COMPARE} --schemes [soft,marginal]",
-             comparison_files("translation-multi30k")),
+        study(f"{NMT} table translation-multi30k", f"{TRANSLATIONS} --rows [soft,marginal]"),
     ],
-    "compare normalizers": [
-        Step(f"""{COMPARE_LINE} --schemes '["soft", "marginal", "weibull"]' """
-             """--normalizers '["softmax", "temporal", "hybrid"]' --ibm 0""",
-             COMPARE, comparison_files("translation-toy")),
+    "translation from scratch": [
+        study(f"{NMT} table translation-multi30k-from-scratch",
+              "--rows [soft,marginal] --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --beam 1 "
+              "--max-epochs 1 --selective-pairs 2 --out-of-domain [tatoeba]"),
     ],
+    "compare normalizers": [study(f"{NMT} table translation-toy-normalizers", TRANSLATIONS)],
     "compare captioning": [
         Step(f"{COMPARE_LINE} --task captioning", COMPARE_CAPTIONS, comparison_files("captioning-digits")),
     ],
@@ -139,8 +141,8 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{NMT} align RUN some.de some.en --out alignments --html", "", ("alignments/alignments.html",)),
     ],
     "aligners": [
-        table(f"{NMT} align-table --dataset europarl_de_en --data-root DIR",
-              "--schemes [marginal] --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --max-epochs 1"),
+        study(f"{NMT} table alignment-europarl_de_en --data-root DIR",
+              "--hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --max-epochs 1"),
     ],
     # captions
     "own photographs": [

@@ -5,8 +5,8 @@ s_i)`. In Model 1 the prior a is uniform; in Model 2 it is a table for every pai
 with the distance from the diagonal, :math:`a \propto \exp(-\lambda\, |i / N - j / M|)`, with a fixed probability of
 NULL, a trained :math:`\lambda` and a Dirichlet prior on the translations.
 
-NLTK has Models 1 and 2, which :mod:`experiments.nmt.ibm_models` uses for small texts; in plain Python Model 2 takes
-hours for the 19 000 pairs of Europarl, and here all pairs of words of a text are one array: a minute.
+All pairs of words of a text are one array: Model 2 takes a minute for the 19 000 pairs of Europarl, for which NLTK's in
+plain Python takes hours.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 from scipy.special import digamma
 from torch import Tensor
 
-from experiments.nmt.ibm_models import SentencePair
-
-__all__ = ["EMAligner", "EMModel", "train_em"]
+__all__ = ["EMAligner", "EMModel", "SentencePair", "train_em"]
 
 EMModel = Literal["ibm1", "ibm2", "diagonal"]
+SentencePair = tuple[Sequence[str], Sequence[str]]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
