@@ -249,6 +249,9 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
     """
     study = _named(studies, options)
     searched = options.rows or study.grid
+    unknown = next((row for row in searched if row not in study.grid), None)
+    if unknown is not None:
+        raise UserError(f"rows '{unknown}': {expected_one_of(study.grid, unknown)}")
     tried = {
         f"{row}: {_setting(setting)}": {**study.rows[row], **setting} for row in searched for setting in study.grid[row]
     }

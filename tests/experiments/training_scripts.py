@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from experiments.finetune.qa.config import QaConfig
 from safetensors.torch import load_file
 
 from experiments.captioning.config import CaptioningConfig
@@ -19,9 +18,9 @@ from experiments.captioning.train import CaptioningTask
 from experiments.datasets.text import masked_text
 from experiments.datasets.text.readers import toy
 from experiments.datasets.text.toy_translation import toy_translation
-from experiments.finetune import train as glue
-from experiments.finetune.config import GlueConfig
-from experiments.finetune.qa import train as qa
+from experiments.finetune.config import GlueConfig, QaConfig
+from experiments.finetune.qa.train import QaTask
+from experiments.finetune.train import GlueTask
 from experiments.graph.config import GraphConfig
 from experiments.graph.train import GraphTask
 from experiments.headlines import train as headlines
@@ -120,8 +119,8 @@ SCRIPTS = {
     "vqa": Script(VQAConfig, partial(run, VQATask()), lambda _: tiny_questions.TINY | QUESTIONS),
     "pretrain": Script(PretrainConfig, pretrain.run, lambda _: TEXT | {"guide": "weibull", "normalizer": "hybrid"}),
     "sst2": Script(FinetuneConfig, sst2.run, _sst2),
-    "glue": Script(GlueConfig, glue.run, _glue),
-    "qa": Script(QaConfig, qa.run, _qa),
+    "glue": Script(GlueConfig, partial(run, GlueTask()), _glue),
+    "qa": Script(QaConfig, partial(run, QaTask()), _qa),
 }
 
 
