@@ -37,7 +37,7 @@ help: ## show this list
 install: $(DEV_STAMP) ## only install, into .venv
 
 demo: $(STAMP) ## compare the kinds of attention on a small task
-	$(BIN)/python -m experiments.compare --resume
+	$(BIN)/python -m experiments.nmt table compare --resume
 
 test: $(DEV_STAMP) ## run the tests, without the slow ones
 	$(BIN)/python -m pytest -n auto -m "not slow"

@@ -252,12 +252,10 @@ TED_SCRATCH = replace(
 )  # fmt: skip
 
 _NO_ALIGNMENT = {"prior_from": "words", "jumps": False}  # such weights would be the same for all words
+_SCHEMES = ("soft", "hard_enum", "categorical_enum", "categorical_sample", "weibull", "dirichlet")
 ALIGNERS = {
     name: {**row, **(_NO_ALIGNMENT if name in get_args(WeightsSchemeName) else {})}
-    for name, row in scheme_rows(
-        ("marginal", "soft", "hard_enum", "categorical_enum", "categorical_sample", "weibull", "dirichlet"),
-        warm_start=2,
-    ).items()
+    for name, row in scheme_rows(("marginal", *_SCHEMES), warm_start=2).items()
 }
 ABLATIONS: Mapping[str, Mapping[str, Any]] = {
     f"marginal, {name} {value}": {**ALIGNERS["marginal"], name: value}
@@ -275,7 +273,7 @@ def _aligners(dataset: str, source: str, target: str, **options: Any) -> Study:
             "{config.max_words} words."
         ),
         task=TASK,
-        rows=ALIGNERS,
+        rows={"marginal": ALIGNERS["marginal"]},
         row="aligner",
         levels={
             direction: {"source": pair[0], "target": pair[1]}
@@ -286,7 +284,7 @@ def _aligners(dataset: str, source: str, target: str, **options: Any) -> Study:
             "dataset": dataset, "input_feed": "none", "diagonal": True, "null_word": True, "words_from": "context",
             "encoder": "words", "prior_from": "place", "jumps": True, "embedding": 128, "hidden": 128, "dropout": 0.1,
             "max_words": 40, "max_epochs": 8, "patience": 3, "vocabulary": 4000, "batch_size": 64,
-            "learning_rate": 1e-2, "layers": 1, "k_max": None, "beam": 1, **options,
+            "learning_rate": 1e-2, "layers": 1, "k_max": None, "beam": 1, "precision": "bf16-mixed", **options,
         },
         columns=(),
         more=(Column("perplexity", "val_ppl", 2), Column("ms/step", "step_ms", 0), Column("epochs", "epochs", 0)),
@@ -302,7 +300,7 @@ def _ablations(study: Study, *names: str) -> Study:
         name=f"{study.name}-ablations",
         title=f"{study.title}, one option changed at a time",
         about="",
-        rows={**study.rows, **rows},
+        rows={**ALIGNERS, **rows},
         parts=parts,
         seeds=1,
     )

@@ -94,7 +94,8 @@ def _plain(cell: Cell) -> dict[str, Any]:
     if not isinstance(cell, Estimate | Difference):
         return {"text": str(cell)}
     defaults = {field.name: field.default for field in fields(cell)}
-    found = {name: value for name, value in asdict(cell).items() if value != defaults[name]}
+    # the metric tells a difference from an estimate, where it has no name too
+    found = {name: value for name, value in asdict(cell).items() if value != defaults[name] or name == "metric"}
     return {name: value for name, value in found.items() if not (isinstance(value, float) and math.isnan(value))}
 
 

@@ -90,6 +90,11 @@ CHAINS: dict[str, list[Step]] = {
     "compare multi30k": [
         study(f"{NMT} table translation-multi30k", f"{TRANSLATIONS} --rows [soft,marginal]"),
     ],
+    "translation from scratch": [
+        study(f"{NMT} table translation-multi30k-from-scratch",
+              "--rows [soft,marginal] --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --beam 1 "
+              "--max-epochs 1 --selective-pairs 2 --out-of-domain [tatoeba]"),
+    ],
     "compare normalizers": [study(f"{NMT} table translation-toy-normalizers", TRANSLATIONS)],
     "compare captioning": [
         Step(f"{CAPTIONING} table compare", f"{COMPARISON} {CAPTIONED}",
@@ -131,7 +136,7 @@ CHAINS: dict[str, list[Step]] = {
     ],
     "aligners": [
         study(f"{NMT} table alignment-europarl_de_en --data-root DIR",
-              "--rows [marginal] --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --max-epochs 1"),
+              "--hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --max-epochs 1"),
     ],
     # captions
     "own photographs": [

@@ -35,14 +35,6 @@ def test_nothing_is_replaced_unasked(align, tmp_path, name, capsys, monkeypatch)
     assert (tmp_path / "out" / name).read_text() == "mine"
 
 
-def test_replacing_when_asked(align, tmp_path):
-    assert align() == 0
-    found = links_of(tmp_path / "out")
-    (tmp_path / "out" / "alignments.txt").write_text("mine")
-    assert align("--overwrite") == 0
-    assert links_of(tmp_path / "out") == found
-
-
 def test_files_that_are_given_the_wrong_way_round_are_told(align, text, tmp_path, capsys):
     options = ["--guide", "soft", "--learning-rate", "0.03", "--max-epochs", "15", "--patience", "15"]
     assert command_line("train", *tiny_options(text), *options, "--out", tmp_path / "run") == 0
@@ -282,12 +274,6 @@ def test_unlikely_links_are_left_out_of_the_table_unless_chosen(links, words):
     pair = PairAlignment(["a", "b", "c"], ["x"], torch.tensor([[0.5, 0.005, 0.495]]), posterior)
     _, *rows = table_lines([pair], [Alignment(frozenset(links), 3, 1)])
     assert [row.split("\t")[3] for row in rows] == words
-
-
-@pytest.mark.parametrize("threshold", ["1.5", "1", "-0.1"])
-def test_a_threshold_out_of_range(align, threshold, capsys):
-    assert align("--method", "threshold", f"--threshold={threshold}") == 2
-    assert re.search(f"--threshold.*{threshold}", capsys.readouterr().err)
 
 
 # probabilities of both directions
