@@ -19,7 +19,7 @@ class PageOptions:
 
 
 def write_tables(folder: Path) -> None:
-    """Write a page for every study into a folder, and leave alone those that have not changed."""
+    """Write a page for every study into a folder, leave alone those that have not changed, and remove all others."""
     pictures = os.path.relpath(RESULTS / "pictures", folder)
     pages = {report.name: report.markdown(source, pictures=pictures) for report, source in results_in(RESULTS)}
     entries = "\n".join(pages)
@@ -28,6 +28,9 @@ def write_tables(folder: Path) -> None:
         path = folder / f"{name}.md"
         if not path.is_file() or path.read_text() != text:
             write_text(path, text)
+    for path in folder.glob("*.md"):
+        if path.stem not in pages:
+            path.unlink()
 
 
 def run(_: PageOptions) -> None:

@@ -57,7 +57,8 @@ CORA = f"{TINY} --levels [cora]"
 HEADLINES = f"{TRAINING} --vocabulary 280 --width 8 --heads 2 --length 40 --headline-length 12 --batch-size 8 --beam 2"
 PIECES = "--vocabulary 270 --width 8 --max-epochs 1 --num-samples 2"
 BERT = f"{TRAINING} --length 20 --batch-size 8"
-QUESTION_ROWS = "--rows [soft,WC] --max-epochs 1 --num-samples 2 --train-share 0.5"
+SOFT_AND_WC = "--rows [soft,WC] --max-epochs 1 --num-samples 2"
+QUESTION_ROWS = f"{SOFT_AND_WC} --train-share 0.5"
 BENCHMARK = "--rounds 1 --out bench"
 TRANSLATIONS = """--base '{"max_epochs": 1}' --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --beam 1"""
 DEMO_FILES = tuple(f"runs/table/translation-toy*/{name}" for name in ("metrics.json", "report.html", "figures/*.png"))
@@ -240,31 +241,37 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{FINETUNE} predict RUN my.txt", "", ("my.txt.tsv",)),
     ],
     "glue table, as in the results": [
-        table(
-            f"{FINETUNE} table --model all-MiniLM-L6-v2 --max-epochs 3 --num-samples 5 --precision bf16-mixed "
-            "--pooling pair",
-            "--model FOLDER --rows [soft,WC] --tasks [mrpc] --max-epochs 1 --num-samples 2 --precision 32",
-        ),
+        study(f"{FINETUNE} table glue --model all-MiniLM-L6-v2", f"--model FOLDER --levels [mrpc] {SOFT_AND_WC}"),
     ],
     "glue table": [
-        table(f"{FINETUNE} table --model FOLDER", "--rows [soft,WC] --tasks [rte] --max-epochs 1 --num-samples 2"),
+        study(f"{FINETUNE} table glue --model FOLDER", f"--levels [rte] {SOFT_AND_WC}"),
+    ],
+    "glue table, sst2": [
+        study(f"""{FINETUNE} table glue-sst2 --rows '["soft"]' --seeds 1""", f"--model FOLDER {TRAINING}"),
+    ],
+    "glue studies": [
+        study(f"{FINETUNE} table label_noise-sst2 --seeds 2", f"--model FOLDER --levels [0%,30%] {SOFT_AND_WC}"),
+        study(f"{FINETUNE} table out_of_domain-sst2 --seeds 2", f"--model FOLDER {SOFT_AND_WC}"),
+        study(f"{FINETUNE} table train_share-stsb --seeds 2", f"--model FOLDER --levels [25%,100%] {SOFT_AND_WC}"),
+    ],
+    "glue search": [
+        study(f"""{FINETUNE} search glue --model FOLDER --levels '["rte"]'""", f"{TRAINING} --rows [WC]"),
     ],
     "squad v1": [
         Step(f"{FINETUNE} qa v1 --model FOLDER --data-root DIR --out RUN", f"{BERT} --stride 8", run_files("RUN")),
         Step(f"{FINETUNE} predict RUN questions.txt", "--num-samples 2", ("questions.txt.jsonl",)),
     ],
     "squad table, as in the results": [
-        table(
-            f"{FINETUNE} qa-table v1 --model all-MiniLM-L6-v2 --rows '[\"soft\"]' --max-epochs 2 --num-samples 3 "
-            "--precision bf16-mixed --seeds 1 --train-share 0.25",
-            f"--model FOLDER {QUESTION_ROWS} --precision 32",
+        study(
+            f"{FINETUNE} qa-table squad-v1 --model all-MiniLM-L6-v2 --rows '[\"soft\"]' --seeds 1 --train-share 0.25",
+            f"--model FOLDER {QUESTION_ROWS}",
         ),
     ],
     "squad table": [
-        table(f"{FINETUNE} qa-table v1 --model FOLDER --data-root DIR", QUESTION_ROWS),
+        study(f"{FINETUNE} qa-table squad-v1 --model FOLDER --data-root DIR", QUESTION_ROWS),
     ],
     "squad table, default folder": [
-        table(f"{FINETUNE} qa-table v1 --model FOLDER", QUESTION_ROWS),
+        study(f"{FINETUNE} qa-table squad-v1 --model FOLDER", QUESTION_ROWS),
     ],
     "squad v2": [
         Step(f"{FINETUNE} qa v2 --model FOLDER --data-root DIR --out RUN", f"{BERT} --stride 8", run_files("RUN")),
