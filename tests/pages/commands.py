@@ -38,11 +38,6 @@ def drawn(folder: str) -> tuple[str, ...]:
     return run_files(folder, "figures/*.png")
 
 
-def comparison_files(task: str) -> tuple[str, ...]:
-    """What a comparison leaves."""
-    return tuple(f"runs/compare/{task}/{name}" for name in ("metrics.json", "report.html", "figures/*.png"))
-
-
 # one training at a time, of the first seed; the section of RESULTS.md goes into a page of its own
 SWEEP = "--seeds 1 --workers 1 --no-progress --results page.md"
 PAGE = ("page.md", "runs/*/*/metrics.json", "runs/*/*/report.html")
@@ -67,12 +62,11 @@ QUESTION_ROWS = f"{SOFT_AND_WC} --train-share 0.5"
 BENCHMARK = "--rounds 1 --out bench"
 TRANSLATIONS = """--base '{"max_epochs": 1}' --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --beam 1"""
 DEMO_FILES = tuple(f"runs/table/translation-toy*/{name}" for name in ("metrics.json", "report.html", "figures/*.png"))
-COMPARE = f"{SWEEP} --base-epochs 1 --hidden 8 --vocabulary 300 --num-samples 2 --beam 1"
-COMPARE_CAPTIONS = f"{COMPARE} --epochs 1"
+SCENES = "--max-epochs 1 --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2"
+CAPTIONED = f"""{SCENES} --beam 1 --base '{{"max_epochs": 1}}'"""
 
 NMT, CAPTIONING, VQA, FINETUNE = (f"python -m experiments.{name}" for name in ("nmt", "captioning", "vqa", "finetune"))
 QUESTIONS_TRAIN = f"{VQA} train --dataset digits --model mcan --guide weibull --out RUN"
-COMPARE_LINE = "python -m experiments.compare"
 BENCH = "python -m experiments.benchmarks"
 SOFT_ROWS = """--rows '["softmax, soft", "hybrid, soft"]'"""
 
@@ -103,11 +97,11 @@ CHAINS: dict[str, list[Step]] = {
     ],
     "compare normalizers": [study(f"{NMT} table translation-toy-normalizers", TRANSLATIONS)],
     "compare captioning": [
-        Step(f"{COMPARE_LINE} --task captioning", COMPARE_CAPTIONS, comparison_files("captioning-digits")),
+        Step(f"{CAPTIONING} table compare", f"{COMPARISON} {CAPTIONED}",
+             tuple(f"runs/table/captioning-digits*/{name}" for name in ("report.html", "figures/hard_enum-*.png"))),
     ],
     "compare flickr8k": [
-        Step(f"{COMPARE_LINE} --task captioning --dataset flickr8k",
-             f"{COMPARE_CAPTIONS} --schemes [soft,weibull] --size 32", comparison_files("captioning-flickr8k")),
+        study(f"{CAPTIONING} table compare-flickr8k", f"{CAPTIONED} --rows [soft,weibull] --size 32"),
     ],
     "compare graph": [
         Step(f"{GRAPH} table compare", f"{COMPARISON} --max-epochs 1 --num-samples 2",
@@ -158,17 +152,12 @@ CHAINS: dict[str, list[Step]] = {
              run_files("RUN")),
     ],
     "captions of photographs": [
-        table(f"{CAPTIONING} table --dataset flickr8k --encoder-weights mobilenet_v2_imagenet.safetensors --seeds 3",
-              "--rows [soft,WC] --base-epochs 1 --epochs 1 --vocabulary 300 --hidden 8 --batch-size 8 --num-samples 2 "
-              "--size 64"),
+        study(f"{CAPTIONING} table flickr8k --encoder-weights mobilenet_v2_imagenet.safetensors",
+              f"{CAPTIONED} --rows [soft,WC] --batch-size 8 --size 64"),
+        study(f"{CAPTIONING} search flickr8k", f"{CAPTIONED} --rows [WC] --batch-size 8 --size 64 "
+              "--encoder-weights mobilenet_v2_imagenet.safetensors"),
     ],
-    "kl estimators": [
-        table("python -m experiments.kl_estimators", "--guides [soft,weibull] --max-epochs 1 --hidden 8 --pairs 2"),
-    ],
-    "kl estimators, full weight": [
-        table("python -m experiments.kl_estimators --kl-weight 1.0",
-              "--guides [lognormal] --max-epochs 1 --hidden 8 --pairs 2"),
-    ],
+    "kl estimators": [study(f"{CAPTIONING} table kl-estimators", f"{SCENES} --rows [soft,weibull]")],
     # questions
     "questions about digits": [
         Step(QUESTIONS_TRAIN, f"{QUESTIONS} --no-progress", drawn("RUN")),
