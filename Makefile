@@ -2,10 +2,12 @@
 #   PYTHON       the interpreter that makes .venv (3.11 or newer)
 #   CONSTRAINTS  exact versions that were tested together; empty (CONSTRAINTS=) installs the newest of everything
 #   TORCH_SPEC   the torch to install in place of the one in the constraints, e.g. torch==2.13.0
-#   PIP_ARGS     extra arguments to every pip install, e.g. an --extra-index-url with CPU wheels
+#   TORCH_INDEX  the index that torch is taken from, such as PyTorch's own of wheels for CPUs
+#   PIP_ARGS     extra arguments to every pip install
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 TORCH_SPEC ?=
+TORCH_INDEX ?=
 PIP_ARGS ?=
 
 VENV := .venv
@@ -14,7 +16,8 @@ BIN := $(VENV)/bin
 PINNED := $(VENV)/constraints.txt
 # Named after the settings, so that asking for other versions installs them.
 STAMP := $(VENV)/.installed-$(shell printf '%s' '$(TORCH_SPEC) $(CONSTRAINTS)' | cksum | cut -d' ' -f1)
-# The site needs more packages than the demo and the tests.
+# The tests need more packages than the demo, and the site more than the tests.
+DEV_STAMP := $(STAMP)-dev
 DOCS_STAMP := $(STAMP)-docs
 
 ifneq ($(shell command -v uv 2>/dev/null),)
@@ -31,18 +34,18 @@ endif
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(STAMP) ## only install, into .venv
+install: $(DEV_STAMP) ## only install, into .venv
 
 demo: $(STAMP) ## compare the kinds of attention on a small task
-	$(BIN)/python -m experiments.compare --resume
+	$(BIN)/python -m experiments.nmt table compare --resume
 
-test: $(STAMP) ## run the tests, without the slow ones
+test: $(DEV_STAMP) ## run the tests, without the slow ones
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
-test-all: $(STAMP) ## run all tests
+test-all: $(DEV_STAMP) ## run all tests
 	$(BIN)/python -m pytest -n auto
 
-lint: $(STAMP) ## check style, format and types
+lint: $(DEV_STAMP) ## check style, format and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -51,10 +54,10 @@ docs: $(DOCS_STAMP) ## build the site into build/site: pages, reference, tutoria
 	$(BIN)/python -m sphinx -W --keep-going -q docs build/site
 	@echo "build/site/index.html"
 
-figures: $(STAMP) ## draw the figures of the README and of the site anew
+figures: $(DEV_STAMP) ## draw the figures of the README and of the site anew
 	$(BIN)/python docs/figures/draw.py
 
-bench: $(STAMP) ## run the benchmarks, or one: make bench NAME=graph_attention
+bench: $(DEV_STAMP) ## run the benchmarks, or one: make bench NAME=graph_attention
 	$(BIN)/python -m experiments.benchmarks $(if $(NAME),--name $(NAME))
 
 constraints: ## write constraints.txt anew: the newest versions, in an environment of their own
@@ -80,13 +83,17 @@ clean: ## remove caches and build products; .venv stays
 $(STAMP): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	rm -f $(VENV)/.installed-*
 	cat /dev/null $(CONSTRAINTS) $(if $(TORCH_SPEC),| sed -e '/^torch==/d' -e '/^torchvision==/d') > $(PINNED)
-	$(PIP_INSTALL) -c $(PINNED) "$(or $(TORCH_SPEC),torch)"
+	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) -c $(PINNED) "$(or $(TORCH_SPEC),torch)" $(if $(TORCH_INDEX),torchvision)
 	$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >> $(PINNED)
-	$(PIP_INSTALL) -c $(PINNED) -e '.[experiments,dev]'
+	$(PIP_INSTALL) -c $(PINNED) -e '.[experiments]'
 	$(BIN)/python -c 'import torchvision' 2>/dev/null || $(BIN)/python -m pip uninstall -y torchvision
 	touch $@
 
-$(DOCS_STAMP): $(STAMP)
+$(DEV_STAMP): $(STAMP)
+	$(PIP_INSTALL) -c $(PINNED) -e '.[dev]'
+	touch $@
+
+$(DOCS_STAMP): $(DEV_STAMP)
 	$(PIP_INSTALL) -c $(PINNED) -e '.[docs]'
 	touch $@
 

@@ -55,7 +55,7 @@ TOPICS = {
     "layers": Topic(
         "Attention layers",
         "The layers declare the attention weights as sample sites of a Pyro model.",
-        ("attention", "layers.multihead", "layers.graph", "layers", "output", "site_names"),
+        ("attention", "layers.multihead", "layers.graph", "layers"),
     ),
     "families": Topic(
         "Priors and posterior families",
@@ -63,9 +63,7 @@ TOPICS = {
         "Each family stands in one module with its distribution, its prior and its posterior.",
         ("families.weibull", "families.lognormal", "families.gamma", "families.soft", "families", "registry"),
     ),
-    "guide": Topic(
-        "Guide", "The guide replaces the prior of every attention site by a posterior.", ("guide", "_guide_runs")
-    ),
+    "guide": Topic("Guide", "The guide replaces the prior of every attention site by a posterior.", ("guide",)),
     "objectives": Topic(
         "Objectives",
         "What training minimises, schedules of the KL weight, and the likelihood for large vocabularies.",
@@ -74,12 +72,12 @@ TOPICS = {
     "layouts": Topic(
         "Layouts and normalizers",
         "Which query may attend to which key, and how positive numbers become weights.",
-        ("layout", "normalizers"),
+        ("layout", "edge_list", "normalizers", "over_queries"),
     ),
     "posterior": Topic(
         "Posterior samples and predictions",
         "What one does with a trained guide.",
-        ("posterior.predictive", "posterior.exact", "check", "posterior"),
+        ("posterior.sampling", "posterior.predictive", "posterior.exact", "check", "posterior"),
     ),
     "analysis": Topic(
         "Analysis of uncertainty",

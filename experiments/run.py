@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -59,6 +59,10 @@ class Task(ABC, Generic[Config, Data, Network]):
     @abstractmethod
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
         """What the metrics mean, those of ``FITTED`` too."""
+
+    def warnings(self, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
+        """What shows that a network has learned nothing, a sentence each."""
+        return ()
 
     def show(self, config: Config, metrics: Mapping[str, float], folder: Path) -> None:  # noqa: ARG002
         """What the command shows of a finished run: a table, and pictures in the folder."""

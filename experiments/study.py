@@ -6,6 +6,7 @@ A :class:`Study` is a declaration; :func:`run_study` trains what is not trained 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,7 +21,7 @@ from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
 from experiments.harness.sweep import to_continue
 from experiments.harness.words import expected_one_of
-from experiments.report.columns import Cell, Column, Row, Runs
+from experiments.report.columns import Cell, Column, Row, Runs, best_cells
 from experiments.report.figures import save
 from experiments.report.report import Part, Report
 from experiments.report.results import RESULTS, source_of, write_results
@@ -52,10 +53,12 @@ class Study:
         name: Of its folder and of its file in results/.
         title: Heading, with placeholders as in the text.
         about: The task, under which its differences count in "Where it helps"; "" where they do not.
-        text: What the rows are and how they were trained; ``{config.max_epochs}`` is an option of the first training,
-            ``{seeds}`` the number of seeds.
+        text: What the rows are and how they were trained; ``{config.max_epochs}`` is an option of the first row,
+            ``{base.max_epochs}`` of the ``base``, ``{seeds}`` the number of seeds.
         task: What is trained.
         options: Options of all trainings.
+        base: Options of a first training at each level and seed, from whose network all rows go on: their ``init_from``
+            is its folder; none when empty. It is no row.
         rows: Options of each row.
         levels: Options of each level, such as a data set or a share of noise.
         cells: Options of a row at a level, where it has others than elsewhere.
@@ -73,6 +76,7 @@ class Study:
         named: Options that are asked for with the study, such as a pretrained model: its file is named after them.
         picture: What is drawn: every row with its "intervals", or "curves" over the levels; nothing when "".
         parts: What else is reported.
+        summary: What was found, in one or two sentences.
         grid: Settings of a row that a search tries on validation data.
         quality: Numbers on validation data by which a search chooses, in their order.
         published: Whether results/ gets the numbers when nothing is said.
@@ -86,6 +90,7 @@ class Study:
     text: str = ""
     about: str = ""
     options: Options = field(default_factory=dict)
+    base: Options = field(default_factory=dict)
     levels: Mapping[str, Options] = field(default_factory=lambda: {"": {}})
     cells: Mapping[tuple[str, str], Options] = field(default_factory=dict)
     axis: str = ""
@@ -104,6 +109,7 @@ class Study:
     named: Sequence[str] = ()
     picture: Literal["", "intervals", "curves"] = ""
     parts: Callable[[Finished], Sequence[Part]] = lambda _: ()
+    summary: Callable[[Finished], str] = lambda _: ""
     grid: Mapping[str, Sequence[Options]] = field(default_factory=dict)
     quality: Sequence[Column] = ()
     published: bool = True
@@ -131,10 +137,13 @@ class Study:
         lacking = {self.against.get(row, self.baseline) for row in rows} - set(rows)
         if lacking:
             raise UserError(f"rows are compared with '{lacking.pop()}', which has to be among them")
+        if options.base and not self.base:
+            raise UserError(f"base is for studies whose rows go on from another training, and {self.name} is none")
         return replace(
             self,
             rows={name: self.rows[name] for name in rows},
             levels={name: {**self.levels[name], **options.changes} for name in options.levels or self.levels},
+            base={**self.base, **options.base},
             seeds=self.seeds if options.seeds is None else options.seeds,
             first_seed=self.first_seed if options.first_seed is None else options.first_seed,
         )
@@ -151,6 +160,7 @@ class Finished:
         pictures: Where its pictures are drawn.
         configs: Options of every training, by row, level and seed.
         metrics: Their metrics.
+        bases: Options of the trainings that the rows go on from, by level and seed.
     """
 
     study: Study
@@ -159,6 +169,7 @@ class Finished:
     pictures: Path
     configs: Mapping[Key, Any]
     metrics: Mapping[Key, Mapping[str, float]]
+    bases: Mapping[tuple[str, int], Any] = field(default_factory=dict)
 
     @cached_property
     def seeds(self) -> list[int]:
@@ -202,7 +213,8 @@ class Finished:
 
     def fill(self, text: str) -> str:
         """A text with its placeholders filled in."""
-        return text.format(config=next(iter(self.configs.values())), seeds=len(self.seeds), first=self.seeds[0])
+        config, base = (next(iter(configs.values()), None) for configs in (self.configs, self.bases))
+        return text.format(config=config, base=base, seeds=len(self.seeds), first=self.seeds[0])
 
 
 @exclusive
@@ -217,9 +229,14 @@ def run_study(studies: Mapping[str, Study], options: StudyOptions, *, command: s
     finished = _trained(_named(studies, options).chosen(options), options, command)
     study = finished.study
     text = "\n\n".join(filter(None, (finished.fill(study.text), _changed(study, options), _how_compared(finished))))
-    table = Part(text=text, rows=(_wide if study.wide else _long)(finished), labels=len(_labels(finished, "", "")))
+    table = Part(
+        text=text,
+        rows=(_wide if study.wide else _long)(finished),
+        labels=len(_labels(finished, "", "")),
+        best=_best(finished),
+    )
     parts = [table, *_pictures(finished), *study.parts(finished), *_block_parts(finished)]
-    report = Report(finished.fill(study.title), finished.name, parts, about=study.about)
+    report = Report(finished.fill(study.title), finished.name, parts, study.summary(finished), study.about)
     return _publish(finished, options, report, command)
 
 
@@ -276,17 +293,27 @@ def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
     results = options.results or (RESULTS if study.published else None)
     name = _name(study, options)
     folder = options.out or Path("runs", kind, name)
-    open_run(folder, options, free=("seeds", "rows", "changes"))
-    configs = _configs(study, options, folder)
+    open_run(folder, options, free=("seeds", "rows", "changes", "base"))
+    bases, configs = _configs(study, options, folder)
     if any(config.processes > 1 for config in configs.values()):
         raise UserError("devices times num_nodes is above 1, but every training of a table has one; use --workers")
-    metrics = run_all(
-        _Run(study.task), {key: to_continue(config) for key, config in configs.items()},
-        workers=options.workers, cluster=options.cluster, progress=options.progress,
-        describe=lambda key, _: ", ".join(str(part) for part in key if part != ""),
-    )  # fmt: skip
+
+    def train(configs: Mapping[Any, Any]) -> dict[Any, Any]:
+        return run_all(
+            _Run(study.task), {key: to_continue(config) for key, config in configs.items()},
+            workers=options.workers, cluster=options.cluster, progress=options.progress,
+            describe=lambda key, _: ", ".join(str(part) for part in key if part != ""),
+        )  # fmt: skip
+
+    if bases:
+        print("Training what all rows go on from:", flush=True)
+        train(bases)
+    metrics = train(configs)
+    for key, found in metrics.items():
+        for text in study.task.warnings(found):
+            print(f"warning: {', '.join(str(part) for part in key if part != '')}: {text}", file=sys.stderr)
     pictures = folder / "figures" if results is None else results / "pictures"
-    return Finished(study, name, folder, pictures, configs, metrics)
+    return Finished(study, name, folder, pictures, configs, metrics, bases)
 
 
 @dataclass(frozen=True)
@@ -300,30 +327,50 @@ class _Run:
 
 
 def _name(study: Study, options: StudyOptions) -> str:
-    """Name of a study's folder and file; one of some levels alone, or with other options, has its own."""
+    """Name of a study's folder and file; one of some levels alone, or with other options, has its own.
+
+    A file or folder among the options says where something is, not what is computed, unless the study is named by it.
+    """
     named = [Path(str(options.changes[name])).name for name in study.named if name in options.changes]
-    changes = [f"{name}-{value}" for name, value in options.changes.items() if name not in study.named]
+    changes = [f"{name}-{value}" for name, value in _others(study, options).items() if not isinstance(value, Path)]
     return "-".join((study.name, *options.levels, *named, *changes))
 
 
 def _changed(study: Study, options: StudyOptions) -> str:
     """Which options are others than those of the study."""
-    changed = {name: value for name, value in options.changes.items() if name not in study.named}
-    changes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in changed.items())
+    changes = ", ".join(
+        f"{name.replace('_', ' ')} {value.name if isinstance(value, Path) else value}"
+        for name, value in _others(study, options).items()
+    )
     return f"Other than said here: {changes}." if changes else ""
 
 
-def _configs(study: Study, options: StudyOptions, folder: Path) -> dict[Key, Any]:
-    """Options of all trainings; all rows of the first seed come first, so that an interrupted study has them."""
-    how, configs = options.for_runs(), {}
+def _others(study: Study, options: StudyOptions) -> dict[str, Any]:
+    """Options that are others than those of the study, and not named with it."""
+    changes = {name: value for name, value in options.changes.items() if name not in study.named}
+    return {**{f"base_{name}": value for name, value in options.base.items()}, **changes}
+
+
+def _configs(study: Study, options: StudyOptions, folder: Path) -> tuple[dict[tuple[str, int], Any], dict[Key, Any]]:
+    """Options of the trainings to go on from, and of all rows; the first seed comes first, for who stops early."""
+    bases, configs = dict[tuple[str, int], Any](), dict[Key, Any]()
+
+    def config(level: str, row: str, seed: int, *given: Options) -> Any:
+        name = "-".join(filter(None, (level, row, str(seed)))).translate({ord(" "): "-", ord(","): None})
+        merged = {key: value for some in (study.options, study.levels[level], *given) for key, value in some.items()}
+        seeded = dict.fromkeys(("seed", *study.seeded), seed)
+        return study.task.config(**options.for_runs(), **merged, **seeded, out=folder / "runs" / name)
+
     for seed in range(study.first_seed, study.first_seed + study.seeds):
-        for level, at_level in study.levels.items():
+        for level in study.levels:
+            start: Options = {}
+            if study.base:
+                bases[level, seed] = config(level, "base", seed, study.base)
+                start = {"init_from": bases[level, seed].out}
             for row, of_row in study.rows.items():
-                name = "-".join(filter(None, (level, row, str(seed)))).translate({ord(" "): "-", ord(","): None})
-                given = {**study.options, **at_level, **of_row, **study.cells.get((row, level), {})}
-                seeded = dict.fromkeys(("seed", *study.seeded), seed)
-                configs[row, level, seed] = study.task.config(**how, **given, **seeded, out=folder / "runs" / name)
-    return configs
+                cell = study.cells.get((row, level), {})
+                configs[row, level, seed] = config(level, row, seed, of_row, cell, start)
+    return bases, configs
 
 
 def _how_compared(finished: Finished) -> str:
@@ -396,6 +443,15 @@ def _long(finished: Finished) -> list[Row]:
     return [{head: row.get(head, "-") for head in heads} for row in rows]
 
 
+def _best(finished: Finished) -> frozenset[tuple[int, str]]:
+    """Cells of the table with the best mean of their column, of rows of one level and kind of prediction."""
+    study = finished.study
+    if study.wide or study.shows or study.kinds or len(study.levels) > 1:
+        return frozenset()
+    runs = {row: finished.runs(row, *study.levels) for row in finished.rows}
+    return best_cells(runs, [*study.columns, *study.more])
+
+
 def _present(finished: Finished, columns: Sequence[Column], level: str | None = None) -> list[Column]:
     """The columns that some row has a number for."""
     levels = finished.study.levels if level is None else [level]
@@ -461,7 +517,7 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, kind: st
     write_metrics(finished.folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
     seeds = f"seeds {finished.seeds[0]} to {finished.seeds[-1]}"
     folders = [Path(str(config.out)) for config in finished.configs.values()]
-    source = source_of(folders, _command(study, options, kind), seeds)
+    source = source_of(folders, _command(study.task, options, kind), seeds)
     report.write(finished.folder, source)
     results = options.results or (RESULTS if study.published else None)
     if results is not None:
@@ -469,17 +525,17 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, kind: st
     return means
 
 
-def _command(study: Study, options: StudyOptions, kind: str) -> str:
+def _command(task: Task[Any, Any, Any], options: StudyOptions, kind: str) -> str:
     """The command that makes the results again."""
     given: dict[str, Any] = {
         "seeds": options.seeds, "first_seed": options.first_seed, "rows": options.rows, "levels": options.levels,
-        **options.changes,
+        "base": options.base, **options.changes,
     }  # fmt: skip
-    words = [f"python -m {study.task.script} {kind} {study.name}"]
+    words = [f"python -m {task.script} {kind} {options.name}"]
     for name, value in given.items():
-        if value not in (None, ()):
-            shown = "" if isinstance(value, bool) else f" {value}"
-            if isinstance(value, list | tuple):
+        if value not in (None, (), {}):
+            shown = "" if isinstance(value, bool) else f" {value.name if isinstance(value, Path) else value}"
+            if isinstance(value, list | tuple | dict):
                 shown = f" '{json.dumps(value)}'"
             words.append(f"--{'no-' if value is False else ''}{name.replace('_', '-')}{shown}")
     return " ".join(words)

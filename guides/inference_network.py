@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention import Bilinear
-from pyro_attention.ops.dropout import Dropout
+from pyro_attention.ops.noise import Dropout
 from pyro_attention.ops.sequence import encode_sequence
 
 __all__ = ["AlignmentNetwork", "RegionNetwork"]

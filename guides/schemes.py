@@ -32,26 +32,22 @@ from torch import nn
 
 from guides.names import AblationSchemeName, AlignmentSchemeName, NormalizerName, PriorName, SchemeName
 from pyro_attention import (
-    FAMILIES,
-    NORMALIZERS,
-    PRIORS,
     AlignmentELBO,
     Amortised,
     AttentionELBO,
     AttentionGuide,
     Categorical,
     Dirichlet,
-    Family,
     GumbelSoftmax,
     Hybrid,
     ImportanceELBO,
     Marginal,
-    Normalizer,
-    Prior,
     ScoreFunctionELBO,
     Soft,
     SparseCategorical,
 )
+from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
+from pyro_attention.normalizers import NORMALIZERS, Normalizer
 
 __all__ = ["Scheme", "build_normalizer", "build_scheme"]
 

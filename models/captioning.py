@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from models.decoder import AttentionDecoder
 from models.decoder_state import DecoderSizes as CaptioningSizes
 from models.decoder_state import DecoderState, InputFeed, Step
-from pyro_attention import Additive, AlignmentPrior, LatentAttention, Prior, TokenLikelihood
-from pyro_attention.ops.dropout import Dropout
+from pyro_attention import Additive, AlignmentPrior, LatentAttention, TokenLikelihood
+from pyro_attention.families.base import Prior
+from pyro_attention.ops.noise import Dropout
 
 __all__ = ["Captioning", "CaptioningSizes"]
 

@@ -10,9 +10,11 @@ from pyro.distributions import Categorical
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from pyro_attention import ContextualGammaPrior, EdgeList, GraphAttention, Normalizer, Prior, Softmax
+from pyro_attention import ContextualGammaPrior, EdgeList, GraphAttention, Softmax
+from pyro_attention.families.base import Prior
 from pyro_attention.layers.graph import GraphScores
-from pyro_attention.ops.dropout import Dropout
+from pyro_attention.normalizers import Normalizer
+from pyro_attention.ops.noise import Dropout
 
 __all__ = ["GAT", "observe_labels"]
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from models.text import TextEncoder
-from pyro_attention import FixedGammaPrior, MultiheadAttention, Prior, TokenLikelihood
-from pyro_attention.ops.dropout import Dropout
+from pyro_attention import FixedGammaPrior, MultiheadAttention, TokenLikelihood
+from pyro_attention.families.base import Prior
+from pyro_attention.ops.noise import Dropout
 
 __all__ = ["HeadlineState", "HeadlineWriter"]
 

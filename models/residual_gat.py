@@ -9,10 +9,12 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from models.gat import observe_labels
-from pyro_attention import ContextualGammaPrior, EdgeList, GraphAttention, Normalizer, Prior, Softmax
+from pyro_attention import ContextualGammaPrior, EdgeList, GraphAttention, Softmax
+from pyro_attention.families.base import Prior
 from pyro_attention.layers.graph import GraphScores
-from pyro_attention.ops.dropout import Dropout
+from pyro_attention.normalizers import Normalizer
 from pyro_attention.ops.linear import apply_linear
+from pyro_attention.ops.noise import Dropout
 
 __all__ = ["ResidualGAT"]
 

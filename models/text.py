@@ -10,8 +10,10 @@ import torch
 from pyro.distributions import Categorical
 from torch import Tensor, nn
 
-from pyro_attention import ContextualGammaPrior, MultiheadAttention, Normalizer, Prior, Softmax, TokenLikelihood
-from pyro_attention.ops.dropout import Dropout
+from pyro_attention import ContextualGammaPrior, MultiheadAttention, Softmax, TokenLikelihood
+from pyro_attention.families.base import Prior
+from pyro_attention.normalizers import Normalizer
+from pyro_attention.ops.noise import Dropout
 
 __all__ = ["MaskedLanguageModel", "TextClassifier", "TextEncoder"]
 

@@ -1,121 +1,81 @@
-"""Attention weights as latent variables of Pyro models."""
+"""Attention weights as latent variables of Pyro models.
 
-from pyro_attention._guide_runs import GuideRun, PriorWarning
-from pyro_attention.attention import LatentAttention
-from pyro_attention.blocked.value import BlockedValue
-from pyro_attention.check import ModelReport, SiteReport, check_model
-from pyro_attention.families.alignment import (
-    AlignmentPrior,
-    AlignmentWeights,
-    Categorical,
-    CategoricalAlignment,
-    ExpectedAlignment,
-    Marginal,
-)
+Distributions, registries and bases of parts of your own live in their modules, such as ``families.weibull``.
+"""
+
+from pyro_attention.attention import AttentionOutput, LatentAttention, name_sites
+from pyro_attention.check import check_model
+from pyro_attention.edge_list import EdgeList
+from pyro_attention.families.alignment import AlignmentPrior, Categorical, Marginal
 from pyro_attention.families.amortised import Amortised
-from pyro_attention.families.base import FAMILIES, Family, OneParameterFamily
-from pyro_attention.families.dirichlet import Dirichlet, DirichletPrior, DirichletWeights
-from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior, Gamma, GammaWeights
-from pyro_attention.families.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian, GaussianWeights
+from pyro_attention.families.dirichlet import Dirichlet, DirichletPrior
+from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior, Gamma
+from pyro_attention.families.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian
 from pyro_attention.families.gumbel import GumbelSoftmax
-from pyro_attention.families.key_network import KeyNetwork
-from pyro_attention.families.log_weights import LogWeights
-from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior, LogNormal, LogNormalWeights
-from pyro_attention.families.prior import PRIORS, Prior
-from pyro_attention.families.proposal import Proposal
+from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior, LogNormal
 from pyro_attention.families.soft import Soft
-from pyro_attention.families.sparse import SparseAlignment, SparseAlignmentPrior, SparseCategorical
-from pyro_attention.families.weibull import Weibull, WeibullWeights
+from pyro_attention.families.sparse import SparseAlignmentPrior, SparseCategorical
+from pyro_attention.families.weibull import Weibull
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.layers.graph import GraphAttention
 from pyro_attention.layers.multihead import MultiheadAttention
-from pyro_attention.layers.scores import Additive, Bilinear, GraphAdditive, GraphAdditiveV2, ScaledDotProduct
-from pyro_attention.layout import Dense, EdgeList, Layout
+from pyro_attention.layers.scores import Additive, Bilinear, ScaledDotProduct
+from pyro_attention.layout import Dense
 from pyro_attention.likelihoods import TokenLikelihood
-from pyro_attention.normalizers import NORMALIZERS, DoublyNormalized, Hybrid, Normalizer, Sinkhorn, Softmax
-from pyro_attention.objectives.elbo import AttentionELBO, KLWarning
+from pyro_attention.normalizers import Softmax
+from pyro_attention.objectives.choice import elbo_for
+from pyro_attention.objectives.elbo import AttentionELBO
 from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO
-from pyro_attention.output import AttentionOutput
+from pyro_attention.over_queries import DoublyNormalized, Hybrid, Sinkhorn
 from pyro_attention.posterior.exact import exact_alignments
-from pyro_attention.posterior.predictive import Prediction, predict, sample_posterior
-from pyro_attention.site_names import name_sites
+from pyro_attention.posterior.predictive import predict, sample_posterior
 
 __version__ = "0.2.0"
 
 __all__ = [
-    "FAMILIES",
-    "NORMALIZERS",
-    "PRIORS",
     "Additive",
     "AlignmentELBO",
     "AlignmentPrior",
-    "AlignmentWeights",
     "Amortised",
-    "AttentionDistribution",
     "AttentionELBO",
     "AttentionGuide",
     "AttentionOutput",
     "Bilinear",
-    "BlockedValue",
     "Categorical",
-    "CategoricalAlignment",
     "ContextualGammaPrior",
     "ContextualGaussianPrior",
     "ContextualLogNormalPrior",
     "Dense",
     "Dirichlet",
     "DirichletPrior",
-    "DirichletWeights",
     "DoublyNormalized",
     "EdgeList",
-    "ExpectedAlignment",
-    "Family",
     "FixedGammaPrior",
     "FixedGaussianPrior",
     "FixedLogNormalPrior",
     "Gamma",
-    "GammaWeights",
     "Gaussian",
-    "GaussianWeights",
-    "GraphAdditive",
-    "GraphAdditiveV2",
     "GraphAttention",
-    "GuideRun",
     "GumbelSoftmax",
     "Hybrid",
     "ImportanceELBO",
-    "KLWarning",
-    "KeyNetwork",
     "LatentAttention",
-    "Layout",
     "LogNormal",
-    "LogNormalWeights",
-    "LogWeights",
     "Marginal",
-    "ModelReport",
     "MultiheadAttention",
-    "Normalizer",
-    "OneParameterFamily",
-    "Prediction",
-    "Prior",
-    "PriorWarning",
-    "Proposal",
     "ScaledDotProduct",
     "ScoreFunctionELBO",
     "Sinkhorn",
-    "SiteReport",
     "Soft",
     "Softmax",
-    "SparseAlignment",
     "SparseAlignmentPrior",
     "SparseCategorical",
     "TokenLikelihood",
     "Weibull",
-    "WeibullWeights",
     "check_model",
+    "elbo_for",
     "exact_alignments",
     "name_sites",
     "predict",

@@ -1,26 +1,37 @@
-"""LatentAttention: the one place in the library that samples attention weights."""
+"""LatentAttention: the one place in the library that samples attention weights, and the base of the layers with it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import pyro
 import torch
+from pyro import poutine
 from pyro.poutine import runtime
 from pyro.poutine.indep_messenger import IndepMessenger
 from pyro.poutine.markov_messenger import MarkovMessenger
 from pyro.poutine.mask_messenger import MaskMessenger
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor, nn
 
-from pyro_attention._checks import PlateCheck, as_float, check_kind, check_per_key, check_scores
-from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.families.prior import Prior
-from pyro_attention.families.proposal import Proposal
+from pyro_attention._checks import as_float, check_device, check_kind, check_scores
+from pyro_attention.families.base import Prior
+from pyro_attention.families.distribution import AttentionDistribution, enter
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
-from pyro_attention.ops.dropout import Dropout
-from pyro_attention.output import AttentionOutput
+from pyro_attention.ops.noise import Dropout
 
-__all__ = ["LatentAttention", "pyro_runs_the_model"]
+__all__ = [
+    "AttentionLayer",
+    "AttentionOutput",
+    "LatentAttention",
+    "name_model_sites",
+    "name_sites",
+    "pyro_runs_the_model",
+]
 
 # A model enters these by itself, also where somebody calls it like any other module.
 _ANNOTATIONS = (IndepMessenger, MarkovMessenger, MaskMessenger, ScaleMessenger)
@@ -128,8 +139,8 @@ class LatentAttention(nn.Module):
         check_scores(scores, site=self.name)
         layout.check(scores, site=self.name)
         self.normalizer.check(layout, site=self.name)
-        check_per_key("values", values, scores, layout, site=self.name)
-        check_per_key("keys", keys, scores, layout, site=self.name)
+        _check_per_key("values", values, scores, layout, site=self.name)
+        _check_per_key("keys", keys, scores, layout, site=self.name)
         # an autocast region would redo the softmax inputs in half precision
         with torch.autocast(scores.device.type, enabled=False):
             prior = self.propose(as_float(scores), keys, layout)
@@ -147,13 +158,13 @@ class LatentAttention(nn.Module):
         Raises:
             TypeError: The prior network returns another distribution.
         """
-        normalize = self.normalize_scores and self.prior.normalizes
-        proposal = Proposal(scores, layout, self.normalizer, normalize)
-        prior = self.prior(proposal.scores, keys, layout)
+        normalizes = self.normalize_scores and self.prior.normalizes
+        scores = enter(scores, layout, self.normalizer if normalizes else None)
+        prior = self.prior(scores, keys, layout)
         if not isinstance(prior, AttentionDistribution):
             seen = f"the prior network {type(self.prior).__name__} returned a {type(prior).__name__}"
             raise TypeError(f"site '{self.name}': {seen}, expected an AttentionDistribution such as GammaWeights")
-        return prior.with_proposal(proposal)
+        return prior.proposing(scores, self.normalizer, normalizes=normalizes)
 
     def sample(self, prior: AttentionDistribution) -> Tensor:
         """Value of the site, whose prior :meth:`propose` gives; that of ordinary attention where Pyro does not run it.
@@ -162,10 +173,126 @@ class LatentAttention(nn.Module):
             ValueError: A batch dimension has no plate where Pyro runs the model.
         """
         if not pyro_runs_the_model():
-            return prior.deterministic_value
-        with PlateCheck():
+            return prior.soft_value
+        with _PlateCheck():
             value: Tensor = pyro.sample(self.name, prior)  # type: ignore[arg-type]
         return value
 
     def extra_repr(self) -> str:
         return f"'{self.name}', normalize_scores={self.normalize_scores}"
+
+
+@dataclass(frozen=True)
+class AttentionOutput:
+    """What :class:`LatentAttention` and the method ``attend`` of the other layers return.
+
+    Attributes:
+        context: Weighted sum of the values: of :class:`LatentAttention` ``[..., H, M, D]``, ``[..., H, D]`` where
+            queries lie in plates, or ``[..., N, H, D]`` on a graph; of other layers their output.
+        weights: Weights that produced it, ``[..., H, M, N]``, ``[..., H, N]`` or ``[..., E, H]``; None when not asked
+            for. They are normalised; dropout in training mode then sets some to zero and scales the others, and what is
+            returned is what dropout left, as in torch's and PyG's layers.
+        self_loop_weights: Weights of the self loops a graph layer added, ``[..., N, H]``; None elsewhere.
+    """
+
+    context: Tensor
+    weights: Tensor | None
+    self_loop_weights: Tensor | None = None
+
+
+class AttentionLayer(nn.Module):
+    """Base of the layers with one attention site.
+
+    Attributes:
+        attention: What samples the weights; its ``name`` is that of the site.
+        default_name: Name of the site while nobody has named it.
+        named: Whether the user gave the name; :func:`name_sites` then leaves it alone.
+    """
+
+    attention: LatentAttention
+    default_name = "attention"
+    named: bool
+
+    def add_attention(self, name: str | None, prior: Prior, **options: Any) -> None:
+        """Make the site, with the options of :class:`LatentAttention`; None leaves it without a name of its own."""
+        self.named = name is not None
+        self.attention = LatentAttention(self.default_name if name is None else name, prior, **options)
+
+
+def name_sites(model: nn.Module) -> list[str]:
+    """Name the site of every layer without a name of its own after the layer's path in the model.
+
+    An :class:`AttentionGuide` does this by itself at every run where its model is a module or a method of one. Call it
+    once where the model is a plain function, or runs without a guide, as under ``Predictive``. Without it, a function
+    that calls one unnamed layer has the site ``attention`` or ``graph_attention``, and one that calls two raises an
+    error.
+
+    Args:
+        model: A module that holds layers such as :class:`MultiheadAttention` and :class:`GraphAttention`.
+
+    Returns:
+        The names of these layers' sites, in the order of ``model.named_modules()``. A layer that is the model itself
+        keeps its default name.
+
+    Raises:
+        TypeError: The model is no module.
+
+    Example:
+        >>> from pyro_attention import MultiheadAttention
+        >>> name_sites(nn.Sequential(MultiheadAttention(4, 2), MultiheadAttention(4, 2, name="last")))
+        ['0', 'last']
+    """
+    if not isinstance(model, nn.Module):
+        seen = type(model).__name__
+        raise TypeError(f"model is a {seen}, expected a torch.nn.Module; of a function, name those that it calls")
+    names = []
+    for path, layer in model.named_modules():
+        if isinstance(layer, AttentionLayer):
+            if not layer.named:
+                layer.attention.name = path or layer.default_name
+            names.append(layer.attention.name)
+    return names
+
+
+def name_model_sites(model: Callable[..., Any]) -> None:
+    """:func:`name_sites` for a Pyro model; it does nothing where that is a function, whose modules nobody knows."""
+    model = poutine.unwrap(model)
+    owner = getattr(model, "__self__", model)
+    if isinstance(owner, nn.Module):
+        name_sites(owner)
+
+
+class _PlateCheck(Messenger):
+    """Innermost handler: after all handlers have spoken, every batch dimension must be a plate's or of enumeration.
+
+    What the plates make of the batch shape is left to the guide, as a guide knows which are the model's.
+    """
+
+    def _pyro_sample(self, msg: Any) -> None:
+        msg["infer"]["batch_dims"] = len(msg["fn"].batch_shape)
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        plated = {frame.dim for frame in msg["cond_indep_stack"] if frame.vectorized}
+        plated.update(msg["infer"].get("_dim_to_id", ()))
+        shape = tuple(msg["fn"].batch_shape)
+        missing = [dim for dim in range(-len(shape), 0) if shape[dim] > 1 and dim not in plated]
+        if missing:
+            raise ValueError(
+                f"site '{msg['name']}': batch shape {shape} has no plate at dimension {missing[-1]}; wrap the call, "
+                f"for example `with pyro.plate('data', {shape[missing[-1]]}, dim={missing[-1]}):`"
+            )
+
+
+def _check_per_key(name: str, tensor: Tensor | None, scores: Tensor, layout: Any, *, site: str) -> None:
+    """Raise unless values or keys hold one vector per head and key, in floating point, on the scores' device."""
+    if tensor is None:
+        return
+    if not tensor.is_floating_point():
+        raise TypeError(f"site '{site}': {name} have dtype {tensor.dtype}, expected floating point")
+    check_device(name, tensor.device, scores, site=site)
+    heads, keys = scores.size(layout.head_dim), layout.num_keys(scores)
+    if tensor.dim() < 3 or layout.heads_first(tensor).shape[-3:-1] not in ((heads, keys), (1, keys)):
+        raise ValueError(
+            f"site '{site}': {name} have shape {tuple(tensor.shape)}, expected {keys} keys of {heads} heads: "
+            f"[..., heads, keys, width] dense, [..., nodes, heads, width] on a graph"
+        )

@@ -11,13 +11,10 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyro_attention._checks import parameters_elsewhere, unregistered_parameters
-from pyro_attention._guide_runs import PriorWarning, is_attention_site, sites_at_prior
-from pyro_attention.families.base import Family
-from pyro_attention.guide import AttentionGuide, check_guide
-from pyro_attention.objectives.elbo import AttentionELBO
+from pyro_attention.guide import AttentionGuide, PriorWarning, is_attention_site, sites_at_prior
+from pyro_attention.objectives.choice import elbo_for
+from pyro_attention.objectives.elbo import AttentionELBO, other_model, parameters_elsewhere, unregistered_parameters
 from pyro_attention.objectives.enumeration import AlignmentELBO
-from pyro_attention.objectives.module import other_model
 
 __all__ = ["ModelReport", "SiteReport", "check_model"]
 
@@ -34,8 +31,8 @@ class SiteReport:
         event_shape: (heads, queries, keys) or (edges, heads).
         masked: Fraction of masked entries.
         kl: KL of the site in nats, None where the site has no prior term.
-        gradient_norm: Euclidean norm of the loss's gradient with respect to the site's scores, None without one.
-        scores_held: Whether the scores were there to take a gradient of; blocked attention does not hold them.
+        gradient_norm: Euclidean norm of the loss's gradient with respect to the site's scores, None without one, as in
+            blocked attention, which holds no scores.
     """
 
     name: str
@@ -46,7 +43,6 @@ class SiteReport:
     masked: float
     kl: float | None
     gradient_norm: float | None
-    scores_held: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,9 +68,7 @@ class ModelReport:
         rows = [("site", "family", "prior", "batch", "event", "masked", "KL", "|gradient|")]
         for site in self.sites:
             kl = "-" if site.kl is None else f"{site.kl:.4g}"
-            gradient = "-" if site.scores_held else "not held"
-            if site.gradient_norm is not None:
-                gradient = f"{site.gradient_norm:.3g}"
+            gradient = "-" if site.gradient_norm is None else f"{site.gradient_norm:.3g}"
             shapes = str(site.batch_shape), str(site.event_shape)
             rows.append((site.name, site.family, site.prior, *shapes, f"{site.masked:.1%}", kl, gradient))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -101,7 +95,7 @@ def check_model(
         model: The Pyro model.
         guide: Its guide.
         args: Arguments of a training step, observations included.
-        elbo: Objective; by default ``AlignmentELBO()`` where alignments are summed out, else ``AttentionELBO()``.
+        elbo: Objective; by default that of :func:`elbo_for`.
         svi: Check as well that Pyro's SVI would train every parameter (all are param sites).
         kwargs: Keyword arguments of a training step.
 
@@ -118,9 +112,7 @@ def check_model(
         >>> report.sites[0].event_shape, report.problems
         ((1, 2, 3), ('the model observes nothing: no sample site has obs=, so the loss holds no likelihood',))
     """
-    if elbo is None:
-        families = [family for family in check_guide(guide).families if isinstance(family, Family)]
-        elbo = AlignmentELBO() if any("enumerate" in family.infer for family in families) else AttentionELBO()
+    elbo = elbo_for(guide) if elbo is None else elbo
     recorder = _Recorder()
     problems = [*filter(None, [other_model(model, guide)])]
     loss: Tensor | None = None
@@ -147,8 +139,7 @@ def check_model(
 
 
 def _site_reports(recorder: _Recorder, loss: Tensor | None, kl: dict[str, Tensor]) -> tuple[SiteReport, ...]:
-    scores = {name: prior.held_scores for name, (prior, _) in recorder.sites.items()}
-    gradients = _gradient_norms(loss, scores)
+    gradients = _gradient_norms(loss, {name: prior.scores for name, (prior, _) in recorder.sites.items()})
     return tuple(
         SiteReport(
             name=name,
@@ -159,7 +150,6 @@ def _site_reports(recorder: _Recorder, loss: Tensor | None, kl: dict[str, Tensor
             masked=prior.masked_fraction,
             kl=kl[name].item() if name in kl else None,
             gradient_norm=gradients.get(name),
-            scores_held=scores[name] is not None,
         )
         for name, (prior, posterior) in recorder.sites.items()
     )
@@ -198,9 +188,9 @@ def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[
     return problems + [f"site '{name}': every entry is masked; in masks True means may attend" for name in masked]
 
 
-def _gradient_norms(loss: Tensor | None, scores: dict[str, Tensor | None]) -> dict[str, float]:
+def _gradient_norms(loss: Tensor | None, scores: dict[str, Any]) -> dict[str, float]:
     """Norm of the loss's gradient at the scores of each site that has one."""
-    wanted = {name: tensor for name, tensor in scores.items() if tensor is not None and tensor.requires_grad}
+    wanted = {name: tensor for name, tensor in scores.items() if isinstance(tensor, Tensor) and tensor.requires_grad}
     if loss is None or not loss.requires_grad or not wanted:
         return {}
     found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)

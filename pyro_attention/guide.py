@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -19,13 +21,45 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import nn
 
-from pyro_attention._checks import check_kind, check_repetition
-from pyro_attention._guide_runs import TRACES, GuideRun, forget_traces, is_attention_site
+from pyro_attention._checks import check_kind
+from pyro_attention.attention import name_model_sites
 from pyro_attention.families.base import Family
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.site_names import name_model_sites
 
-__all__ = ["AttentionGuide", "check_guide", "run_guide"]
+__all__ = [
+    "AttentionGuide",
+    "GuideRun",
+    "PriorWarning",
+    "check_guide",
+    "forget_traces",
+    "is_attention_site",
+    "keeps_prior",
+    "run_guide",
+    "run_messenger",
+    "sites_at_prior",
+    "warn_of_priors",
+]
+
+# What a guide holds of its last run.
+TRACES = ("trace", "_drawn")
+
+
+class PriorWarning(UserWarning):
+    """A latent site is drawn from its prior, and nobody said that it should be."""
+
+
+@dataclass(frozen=True)
+class GuideRun:
+    """One run of an :class:`AttentionGuide`.
+
+    Attributes:
+        output: What the model returned.
+        trace: Pyro's trace of the model's sites. At a latent site ``fn`` is the posterior, ``infer["prior"]`` the prior
+            and ``infer["family"]`` the family, which is None where the site keeps its prior.
+    """
+
+    output: Any
+    trace: Trace
 
 
 class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
@@ -105,7 +139,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             raise TypeError(f"rest is {rest!r}, expected a guide, or a class of guides such as AutoNormal")
         if rest is not None and isinstance(getattr(rest, "func", rest), type):
             # an autoguide would keep the output of its first call, with the graph behind it
-            rest = rest(poutine.block(_Undrawn()(_without_output(model)), self._hidden_from_rest))
+            rest = rest(poutine.block(_Soft()(_without_output(model)), self._hidden_from_rest))
         self.rest: Callable[..., Any] | None = rest
 
     @pyro_method
@@ -144,14 +178,15 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         family = self.family(name)
         family.check_fits(prior, site=name)
         args, kwargs = self.args_kwargs
-        return prior.posterior(family, *args, **kwargs)
+        return family.posterior(prior, *args, **kwargs)
 
     def get_traces(self) -> tuple[Any, Any]:
         """Traces of the model and of the guide after a call; sites that are summed out are in the model's alone."""
         model_trace, guide_trace = super().get_traces()
         for name, site in list(guide_trace.nodes.items()):
             infer = site["infer"] or {}
-            if infer.get("marginal") or (infer.get("keeps_prior") and "_enumerate_dim" in infer):
+            family = infer.get("family", site)
+            if getattr(family, "is_marginal", False) or (family is None and "_enumerate_dim" in infer):
                 del guide_trace.nodes[name]
         if self.rest is None:
             return model_trace, guide_trace
@@ -180,7 +215,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if not is_attention_site(msg):
             if msg["fn"] is msg["infer"]["prior"]:
                 # a plate outside the guide (vectorised particles) makes prior and posterior two objects
-                msg["infer"]["keeps_prior"] = True
+                msg["infer"]["family"] = None
             return
         if msg["name"] in self.trace:
             raise ValueError(
@@ -188,8 +223,9 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 f"give each layer its own name=, or leave it out and call name_sites(net) for each module of the "
                 f"model; call a layer that is used several times in `with pyro.contrib.autoname.scope(prefix=...):`"
             )
-        check_repetition(msg)
-        msg["infer"].update(self.family(msg["name"]).infer)
+        _check_repetition(msg)
+        family = self.family(msg["name"])
+        msg["infer"].update(family.infer, family=family)
 
     def _pyro_post_sample(self, msg: Any) -> None:
         msg["infer"] = msg.pop("_infer")
@@ -216,7 +252,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             return
         infer.setdefault("prior", msg["fn"])  # poutine.uncondition makes it latent
         if is_attention_site(msg):
-            family = self.family(msg["name"])
+            family = infer.setdefault("family", self.family(msg["name"]))
             infer["prior"] = family.prior(infer["prior"])
             if not family.has_prior_term:
                 # a point mass has no density: without this its "KL" would be -log p, MAP instead of soft attention
@@ -272,6 +308,57 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         return {name: value for name, value in state.items() if name not in TRACES}
 
 
+def is_attention_site(site: Any) -> bool:
+    """Whether a node of a guide's trace, or a message that has passed the guide, is an attention site.
+
+    It may be observed: its ``fn`` in the guide's trace is the prior then.
+    """
+    return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
+
+
+def keeps_prior(site: Any) -> bool:
+    """Whether an AttentionGuide has left a latent site at its prior: ``infer["family"]`` is None then."""
+    return site["infer"].get("family", site) is None
+
+
+def forget_traces(messenger: Any) -> None:
+    """Drop the traces of a messenger guide, which would keep this step's autograd graph alive until the next one."""
+    for name in TRACES:
+        vars(messenger).pop(name, None)
+
+
+def run_messenger(guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Traces of model and guide of one run of a messenger guide, with the handlers around it; it keeps neither."""
+    messenger: Any = poutine.unwrap(guide)
+    try:
+        guide(*args, **kwargs)
+        model_trace, guide_trace = messenger.get_traces()
+    finally:
+        forget_traces(messenger)
+    warn_of_priors(messenger, guide_trace)
+    return model_trace, guide_trace
+
+
+def warn_of_priors(messenger: Any, guide_trace: Any) -> None:
+    """Warn of the latent sites that an AttentionGuide leaves at their prior without having been told to."""
+    message = sites_at_prior(messenger, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
+    if message is not None:
+        warnings.warn(message, PriorWarning, stacklevel=2)
+
+
+def sites_at_prior(messenger: Any, sites: Iterable[Any]) -> str | None:
+    """What is to be said of latent sites that keep their prior without having been told to; None when none does."""
+    # what is enumerated is summed out
+    at_prior = [s["name"] for s in sites if keeps_prior(s) and "_enumerate_dim" not in s["infer"]]
+    kept = [name for name in at_prior if not messenger.keeps_prior(name)]
+    if not kept:
+        return None
+    return (
+        f"latent sites without a posterior are drawn from their prior: {', '.join(map(repr, kept))}; give "
+        f"AttentionGuide a guide for them (rest=AutoNormal), observe them, or say that they keep it (keep_prior={kept})"
+    )
+
+
 def check_guide(guide: Any) -> AttentionGuide:
     """The guide without the handlers around it; TypeError unless it is an AttentionGuide."""
     guide = poutine.unwrap(guide)
@@ -306,13 +393,25 @@ def _check_handlers_around() -> None:
             )
 
 
-class _Undrawn(Messenger):
-    """Gives blocked attention, whose prior cannot be drawn from, its deterministic weights; stands inside the model."""
+def _check_repetition(msg: Any) -> None:
+    """Raise ValueError when a plate of the model repeats an attention site, as it does where heads were forgotten."""
+    dims = msg["infer"].pop("batch_dims", None)
+    for frame in msg["cond_indep_stack"]:
+        if dims is not None and frame.vectorized and frame.size > 1 and -frame.dim > dims:
+            head_dim = msg["fn"].layout.head_dim
+            raise ValueError(
+                f"site '{msg['name']}': its scores have no dimension for plate '{frame.name}' of size {frame.size}; if "
+                f"that of the heads is missing, add it to scores, values and keys (.unsqueeze({head_dim})); if all of "
+                f"the plate share their scores, give these a dimension of size 1 at the left (.unsqueeze(0))"
+            )
+
+
+class _Soft(Messenger):
+    """Gives attention its deterministic weights, while a guide of the other sites looks at them; inside the model."""
 
     def _pyro_sample(self, msg: Any) -> None:
-        prior = msg["fn"]
-        if msg["value"] is None and isinstance(prior, AttentionDistribution) and prior.held_scores is None:
-            msg["value"] = prior.deterministic_value
+        if msg["value"] is None and isinstance(msg["fn"], AttentionDistribution):
+            msg["value"] = msg["fn"].soft_value
 
 
 def _without_output(model: Callable[..., Any], keep: Callable[[Any], Any] = lambda _: None) -> Callable[..., None]:

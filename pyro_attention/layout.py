@@ -1,4 +1,4 @@
-"""Where attention weights live: on a dense query x key grid, or on the edges of a graph.
+"""Where attention weights live: on a dense query x key grid, or elsewhere, such as on the edges of a graph.
 
 A layout is the small interface between the probabilistic part (which only knows entries of ``log S``) and the
 shape of the data: it masks, normalises, spreads per-key quantities and aggregates values. Shapes: B batch, H heads,
@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import check_boolean_mask, check_device, check_edge_index, check_mask_fits
-from pyro_attention.ops.segment import Segments, segment_aggregate, segment_log_softmax, segment_softmax
+from pyro_attention._checks import check_boolean_mask, check_mask_fits
 
-__all__ = ["Dense", "EdgeList", "Layout"]
+__all__ = ["Dense", "Layout"]
 
 
 class Layout(ABC):
@@ -97,8 +96,7 @@ class Dense(Layout):
         event_dim: 3 when one site holds all queries (self-attention); 2 when queries lie in a plate, as where each
             target position has its own observation: scores ``[..., H, N]``.
         causal: Whether queries are steps in time that may not know of later ones: a statement, which changes no mask.
-            Normalizers over queries refuse such attention. None: they look at the mask, and refuse one that looks
-            causal.
+            Normalizers over queries refuse such attention.
         counted: Boolean ``[..., queries, 1]``, broadcastable to the scores in the dimensions ahead; True for queries
             whose weights count in the KL. The others draw weights, too, but nothing may depend on them: padded queries
             of a model that computes their output and does not use it. A mask of these rows would say the same, and
@@ -116,7 +114,7 @@ class Dense(Layout):
 
     mask: Tensor | None = None
     event_dim: int = 3
-    causal: bool | None = None
+    causal: bool = False
     counted: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -198,138 +196,3 @@ class Dense(Layout):
         if self.event_dim == 3:
             return weights @ values
         return (weights.unsqueeze(-2) @ values).squeeze(-2)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class EdgeList(Layout):
-    """Attention along the edges of a graph: scores ``[..., E, H]``, keys and values ``[..., N, H, D]``.
-
-    Node i attends to the sources of its in-edges. Build one by :meth:`from_edge_index`; added self loops are the
-    last ``num_targets`` edges, so the first ones stay aligned with the input.
-
-    Args:
-        sources: Source node of each edge.
-        targets: Target node of each edge.
-        num_input_edges: Edges given by the user, without added self loops.
-        mask: True where an edge counts, boolean ``[E, 1]``.
-
-    Raises:
-        TypeError: The mask is not boolean.
-        ValueError: It has another shape.
-
-    Example:
-        >>> graph = EdgeList.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2, add_self_loops=True)
-        >>> graph.sources.index.tolist(), graph.targets.index.tolist()
-        ([0, 1, 0, 1], [1, 0, 0, 1])
-    """
-
-    sources: Segments
-    targets: Segments
-    num_input_edges: int
-    mask: Tensor | None = None
-
-    event_dim = 2
-    head_dim = -1
-
-    def __post_init__(self) -> None:
-        check_boolean_mask(self.mask)
-        edges = self.sources.index.numel()
-        if self.mask is not None and self.mask.shape != (edges, 1):
-            raise ValueError(f"mask has shape {tuple(self.mask.shape)}, expected [{edges}, 1], an entry for each edge")
-
-    @classmethod
-    def from_edge_index(
-        cls, edge_index: Tensor, *, num_nodes: int | tuple[int, int], add_self_loops: bool = False
-    ) -> EdgeList:
-        """Build the layout from PyG's ``edge_index`` (sources in row 0, targets in row 1).
-
-        Args:
-            edge_index: int64 or int32 ``[2, E]``, or a sparse matrix, PyG's ``adj_t``, with a row for each target.
-            num_nodes: Number of nodes, or (sources, targets) of a bipartite graph.
-            add_self_loops: Give every node exactly one self loop, behind the input edges. Self loops among the
-                input edges are then masked (weight zero), as PyG replaces them.
-
-        Raises:
-            TypeError: ``edge_index`` holds no integers.
-            ValueError: Wrong shape, an index out of range, or self loops on a bipartite graph.
-        """
-        num_sources, num_targets = (num_nodes, num_nodes) if isinstance(num_nodes, int) else num_nodes
-        if edge_index.layout != torch.strided:
-            edge_index = edge_index.to_sparse_coo().coalesce().indices().flip(0)
-        check_edge_index(edge_index, num_sources=num_sources, num_targets=num_targets)
-        source, target = edge_index.long()
-        if not add_self_loops:
-            return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1))
-        if num_sources != num_targets:
-            seen = f"{num_sources} sources and {num_targets} targets"
-            raise ValueError(f"add_self_loops needs one set of nodes, got {seen}; pass add_self_loops=False")
-        loops = torch.arange(num_targets, device=edge_index.device)
-        replaced = source == target
-        mask = None
-        if torch.compiler.is_exporting() or replaced.any():
-            mask = torch.cat([~replaced, torch.ones_like(loops, dtype=torch.bool)]).unsqueeze(-1)
-        source, target = torch.cat([source, loops]), torch.cat([target, loops])
-        return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1), mask)
-
-    def __repr__(self) -> str:
-        mask = None if self.mask is None else tuple(self.mask.shape)
-        return (
-            f"EdgeList(edges={self.sources.index.numel()}, sources={self.sources.count}, "
-            f"targets={self.targets.count}, has_self_loops={self.has_self_loops}, mask: {mask})"
-        )
-
-    def to(self, device: torch.device | str) -> EdgeList:
-        """The layout on another device; itself when it is there already."""
-        if torch.device(device) == self.sources.index.device:
-            return self
-        mask = None if self.mask is None else self.mask.to(device)
-        return EdgeList(self.sources.to(device), self.targets.to(device), self.num_input_edges, mask)
-
-    @property
-    def has_self_loops(self) -> bool:
-        """Whether self loops were appended behind the input edges."""
-        return self.sources.index.numel() > self.num_input_edges
-
-    def check(self, scores: Tensor, *, site: str) -> None:
-        edges = self.sources.index
-        if scores.dim() < 2 or scores.size(-2) != edges.numel():
-            seen = f"scores of shape {tuple(scores.shape)} do not fit {edges.numel()} edges"
-            raise ValueError(f"site '{site}': {seen}; expected [..., edges, heads]")
-        check_device("edges", edges.device, scores, site=site)
-        check_mask_fits(self.mask, scores, site=site)
-
-    def heads_first(self, keys: Tensor) -> Tensor:
-        return keys.transpose(-3, -2)
-
-    def num_keys(self, scores: Tensor) -> int:  # noqa: ARG002
-        return self.sources.count
-
-    def num_rows(self, scores: Tensor) -> Tensor:
-        return self._seeing * scores.size(-1)
-
-    @cached_property
-    def _seeing(self) -> Tensor:
-        """Number of targets with an unmasked in-edge, on average over the columns of the mask."""
-        kept = torch.ones_like(self.targets.index, dtype=torch.bool).unsqueeze(-1)
-        if self.mask is not None:
-            kept = kept & self.mask
-        return (self.targets.sum(kept.float()) > 0).sum(-2).float().mean(-1)
-
-    def spread_keys(self, values: Tensor) -> Tensor:
-        return self.sources.spread(values.transpose(-1, -2))
-
-    def log_softmax(self, scores: Tensor) -> Tensor:
-        return segment_log_softmax(scores, self.targets, mask=self.mask)
-
-    def softmax(self, scores: Tensor) -> Tensor:
-        return segment_softmax(scores, self.targets, mask=self.mask)
-
-    def log_softmax_over_queries(self, scores: Tensor) -> Tensor:
-        return segment_log_softmax(scores, self.sources, mask=self.mask)
-
-    def sum_over_queries(self, weights: Tensor) -> Tensor:
-        return self.sources.sum(weights).transpose(-1, -2)
-
-    def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
-        """``[..., E, H] x [..., N, H, D] -> [..., targets, H, D]``."""
-        return segment_aggregate(weights, values, sources=self.sources, targets=self.targets)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_attention._checks import as_float, broadcasts_to, kind_of
+from pyro_attention.families.alignment import EnumeratedAlignment
 from pyro_attention.families.distribution import expand_shared
 from pyro_attention.ops.summed_token_log_prob import summed_token_log_prob
 from pyro_attention.ops.token_log_prob import sample_tokens, token_log_prob
@@ -150,6 +153,27 @@ class TokenLikelihood(TorchDistribution):
         new = copy.copy(self)
         new._summed = _Summed(dim, log_weight, evidence, roulette)
         return new
+
+    def below_alignments(
+        self, alignments: Sequence[EnumeratedAlignment], mask: Tensor | bool | None, *, roulette: float = 0.0
+    ) -> TokenLikelihood:
+        """Copy for a site below alignments that are summed out: possible keys, and what counts, alone are computed.
+
+        Args:
+            alignments: What may be summed over.
+            mask: That of the site.
+            roulette: See :meth:`summed_over`.
+        """
+        over = [each for each in alignments if broadcasts_to(each.possible.shape, self.batch_shape)]
+        if not over:
+            return self
+        wanted = [each.possible for each in over]
+        if isinstance(mask, Tensor) and broadcasts_to(mask.shape, self.batch_shape):
+            wanted.append(mask)
+        new, one = self.where(reduce(torch.logical_and, wanted)), over[0]
+        if len(over) > 1 or not broadcasts_to(one.log_prob.shape, self.batch_shape):
+            return new
+        return new.summed_over(one.dim, one.log_prob, evidence=one.evidence, roulette=roulette)
 
     def _check_broadcasts(self, seen: str, tensor: Tensor) -> None:
         if not broadcasts_to(tensor.shape, self.batch_shape):

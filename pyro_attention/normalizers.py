@@ -1,23 +1,20 @@
-"""From log weights to weights: what is normalised over what.
-
-Softmax normalises over the keys; the others also over the queries, so that no key is ignored by all of them. A query
-that may attend to nothing (a padded one) takes no part in either.
-"""
+"""From log weights to weights: Softmax normalises over the keys, those of ``over_queries`` also over the queries."""
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from pyro_attention._causal import looks_causal
 from pyro_attention._checks import as_float
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.registry import Registry
 
-__all__ = ["NORMALIZERS", "DoublyNormalized", "Hybrid", "Normalizer", "Sinkhorn", "Softmax"]
+__all__ = [
+    "NORMALIZERS",
+    "Normalizer",
+    "Softmax",
+]
 
 NORMALIZERS: Registry[type[Normalizer]] = Registry("normalizer")
 
@@ -53,13 +50,9 @@ class Normalizer(nn.Module):
         what = f"site '{site}': {type(self).__name__} normalises over queries"
         if layout.event_dim == 2:
             raise ValueError(f"{what}, but with event_dim=2 these lie in a plate; use Dense(event_dim=3), or Softmax()")
-        causal = layout.causal
-        if causal is None:
-            causal = layout.mask is not None and looks_causal(layout.mask)
-        if causal:
+        if layout.causal:
             raise ValueError(
-                f"{what}, the later ones too, and would leak the future through a causal mask; use Softmax(), or, "
-                f"where queries are no steps in time, LatentAttention with layout=Dense(mask, causal=False)"
+                f"{what}, the later ones too, and would leak the future to the earlier ones; use Softmax()"
             )
 
 
@@ -80,128 +73,3 @@ class Softmax(Normalizer):
 
     def total(self, scores: Tensor, layout: Layout) -> Tensor | float | None:
         return layout.num_rows(scores)
-
-
-@NORMALIZERS.register("doubly_normalized")
-class DoublyNormalized(Normalizer):
-    r"""Normalise over the queries, then over the keys: no key is explained away.
-
-    .. math:: A_{ij} = S_{ij} / \sum_{i'} S_{i'j}, \qquad W_{ij} = A_{ij} / \sum_{j'} A_{ij'}
-
-    The weights a key gets from all queries sum to at least 1 / number of keys, if any query may attend to it.
-
-    What is the same for all queries cancels: where they see the same keys, the mean of a contextual prior has uniform
-    weights, whatever the keys are, and under a contextual LogNormal prior all keys are alike. Under a contextual Gamma
-    prior they differ a little, by their spread.
-
-    Causal attention is refused: where ``Dense(causal=True)`` says so, or where it says nothing and the mask looks like
-    it (never because of padding alone). Edge lists are not checked: a graph of steps in time needs :class:`Softmax`.
-
-    Example:
-        >>> DoublyNormalized()(torch.tensor([[[3.0, 0.0], [3.0, 0.0]]]), Dense()).tolist()  # both prefer key 0
-        [[[0.5, 0.5], [0.5, 0.5]]]
-
-    Source: Ding et al. (2020), Attention that does not Explain Away, equation (5) and Theorem 2.
-    """
-
-    over_queries = True
-
-    def forward(self, log_weights: Tensor, layout: Layout) -> Tensor:
-        return layout.softmax(layout.log_softmax_over_queries(as_float(log_weights)))
-
-    def normalize_scores(self, scores: Tensor, layout: Layout) -> Tensor:
-        return layout.log_softmax_over_queries(scores)
-
-
-@NORMALIZERS.register("sinkhorn")
-class Sinkhorn(DoublyNormalized):
-    r"""Normalise over queries and keys in turn; one iteration is :class:`DoublyNormalized`, whose limits it shares.
-
-    Many iterations approach the weights that maximise :math:`\sum W \log S - \sum W \log W` with rows that sum to one
-    and columns that sum to queries / keys.
-
-    Args:
-        iterations: Number of sweeps.
-
-    Raises:
-        ValueError: ``iterations`` is below one.
-
-    Example:
-        >>> Sinkhorn(50)(torch.randn(1, 3, 3), Dense()).sum(-2)
-        tensor([[1.0000, 1.0000, 1.0000]])
-
-    Source: Ding et al. (2020), Attention that does not Explain Away, equations (9) and (10).
-    """
-
-    def __init__(self, iterations: int = 5) -> None:
-        super().__init__()
-        if iterations < 1:
-            raise ValueError(f"iterations is {iterations}, expected at least 1")
-        self.iterations = iterations
-
-    def forward(self, log_weights: Tensor, layout: Layout) -> Tensor:
-        log_weights = as_float(log_weights)
-        for _ in range(self.iterations - 1):
-            log_weights = layout.log_softmax(layout.log_softmax_over_queries(log_weights))
-        return super().forward(log_weights, layout)
-
-    def extra_repr(self) -> str:
-        return str(self.iterations)
-
-
-@NORMALIZERS.register("hybrid")
-class Hybrid(Normalizer):
-    r"""A trained mixture, one mixing weight a head: :math:`W = u\, W^\mathrm{doubly} + (1 - u)\, W^\mathrm{softmax}`.
-
-    The paper does not say how u is kept between 0 and 1; here it is a sigmoid.
-
-    Args:
-        heads: Number of mixing weights: the layer's heads, or 1 for one that they share.
-        initial: Initial mixing weight, between 0 and 1 (the paper has .5 and .1).
-
-    Raises:
-        ValueError: ``heads`` is below one, ``initial`` not between 0 and 1; at a call, another number of heads.
-
-    Example:
-        >>> Hybrid(heads=2, initial=0.1).mixing_weights
-        tensor([0.1000, 0.1000])
-
-    Source: Ding et al. (2020), Attention that does not Explain Away, equation (12).
-    """
-
-    over_queries = True
-
-    def __init__(self, heads: int = 1, *, initial: float = 0.5) -> None:
-        super().__init__()
-        if heads < 1:
-            raise ValueError(f"heads is {heads}, expected at least 1")
-        if not 0 < initial < 1:
-            raise ValueError(f"initial is {initial}, expected a number between 0 and 1, both excluded")
-        self.softmax, self.doubly_normalized = Softmax(), DoublyNormalized()
-        self.logit = nn.Parameter(torch.full((heads,), math.log(initial / (1 - initial))))
-
-    @property
-    def mixing_weights(self) -> Tensor:
-        """Share u of doubly normalised attention in each head, ``[heads]``, without gradient."""
-        return as_float(self.logit.detach()).sigmoid()
-
-    def forward(self, log_weights: Tensor, layout: Layout) -> Tensor:
-        own, heads = self.logit.numel(), log_weights.size(layout.head_dim)
-        if own not in (1, heads):
-            raise ValueError(f"Hybrid has {own} mixing weights, attention {heads} heads; pass Hybrid(heads={heads})")
-        plain: Tensor = self.softmax(log_weights, layout)
-        doubly: Tensor = self.doubly_normalized(log_weights, layout)
-        return torch.lerp(plain, doubly, layout.spread_heads(self.logit.to(plain).sigmoid()))
-
-    def normalize_scores(self, scores: Tensor, layout: Layout) -> Tensor:
-        """Scores less one number a head, the only shift that changes neither part: rows sum to one on average."""
-        dims = [dim for dim in range(-layout.event_dim, 0) if dim != layout.head_dim]
-        rows = layout.softmax(scores.detach()).sum(dims, keepdim=True)  # one for each query with a key
-        hidden = None if layout.mask is None else ~layout.mask
-        visible = scores if hidden is None else scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
-        # one log softmax over the whole event of a head, several times faster than a difference to its logsumexp
-        shifted = visible.flatten(dims[0], dims[-1]).log_softmax(dims[-1]).view_as(scores) + rows.clamp(min=1).log()
-        return shifted if hidden is None else shifted.masked_fill(hidden, 0)
-
-    def extra_repr(self) -> str:
-        return f"mixing_weights={[round(weight, 4) for weight in self.mixing_weights.tolist()]}"

@@ -6,7 +6,9 @@ import pyro
 import pytest
 import torch
 
-from pyro_attention import FAMILIES, NORMALIZERS, PRIORS, ContextualGammaPrior, FixedGammaPrior, LatentAttention
+from pyro_attention import ContextualGammaPrior, FixedGammaPrior, LatentAttention
+from pyro_attention.families.base import FAMILIES, PRIORS
+from pyro_attention.normalizers import NORMALIZERS
 from tests.toy_models import KEYS, WIDTH
 
 # It registers a family when it is imported, which doctests would do.

@@ -10,17 +10,10 @@ import torch
 from pyro.distributions import Normal
 from torch import Tensor, nn
 
-from pyro_attention import (
-    FAMILIES,
-    NORMALIZERS,
-    PRIORS,
-    AttentionELBO,
-    AttentionGuide,
-    Dense,
-    EdgeList,
-    LatentAttention,
-    LogWeights,
-)
+from pyro_attention import AttentionELBO, AttentionGuide, Dense, EdgeList, LatentAttention
+from pyro_attention.families.base import FAMILIES, PRIORS
+from pyro_attention.families.distribution import LogWeights
+from pyro_attention.normalizers import NORMALIZERS
 
 
 def assert_mean(draws, expected, *, errors=4.0):
@@ -135,7 +128,6 @@ FAMILY_ARGUMENTS = {
     "gaussian": lambda k: {"scale": 1 / k},
     "dirichlet": lambda k: {},
     "categorical": lambda k: {},
-    "expected_alignment": lambda k: {},
     "marginal": lambda k: {},
     "gumbel_softmax": lambda k: {},
     "sparse_categorical": lambda k: {},
@@ -166,8 +158,10 @@ def make_model(form, prior, normalizer="softmax", *, heads=2, **options):
 
 
 POSITIVE_PRIORS = [name for name in PRIORS if PRIORS[name].kind == LogWeights.kind]
-ALL_PAIRS = [(family, prior) for prior in PRIORS for family in FAMILIES if FAMILIES[family].kind == PRIORS[prior].kind]
-PAIRS = [(family, prior) for family, prior in ALL_PAIRS if FAMILIES[family].kind == LogWeights.kind]
+ALL_PAIRS = [
+    (family, prior) for prior in PRIORS for family in FAMILIES if FAMILIES[family].kind in (None, PRIORS[prior].kind)
+]
+PAIRS = [(family, prior) for family, prior in ALL_PAIRS if PRIORS[prior].kind == LogWeights.kind]
 # A normalizer sees a value, not the prior: for those beside the softmax one prior is enough, and the experiments' pair.
 CASES = [(family, prior, "softmax") for family, prior in PAIRS]
 OTHERS = [*dict(PAIRS).items(), ("weibull", "gamma_contextual")]

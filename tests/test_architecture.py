@@ -40,7 +40,7 @@ ALLOWED = LIBRARY | {
     "benchmarks": TASK,
     "commands": {"harness", "report", *TASKS},
 }
-MOST_ARROWS, MOST_LEVELS = 90, 9  # of experiments
+MOST_ARROWS, MOST_LEVELS = 100, 9  # of experiments
 CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers")
 
 

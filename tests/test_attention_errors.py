@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from pyro_attention import (
-    PRIORS,
     AttentionGuide,
     Dense,
     EdgeList,
@@ -15,10 +14,10 @@ from pyro_attention import (
     GraphAttention,
     LatentAttention,
     MultiheadAttention,
-    Prior,
     Soft,
     Weibull,
 )
+from pyro_attention.families.base import PRIORS, Prior
 from tests.toy_models import KEYS, WIDTH
 
 

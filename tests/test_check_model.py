@@ -17,7 +17,6 @@ from pyro_attention import (
     AttentionGuide,
     Categorical,
     Dense,
-    ExpectedAlignment,
     FixedGammaPrior,
     LatentAttention,
     LogNormal,
@@ -236,7 +235,7 @@ def test_infinite_loss():
     assert any("site 'attention': the gradient of its scores is" in problem for problem in report.problems)
 
 
-@pytest.mark.parametrize("family", [Marginal(), Categorical(), ExpectedAlignment()])
+@pytest.mark.parametrize("family", [Marginal(), Categorical(), Soft()])
 def test_alignments(family):
     model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8))
     source, target = torch.randint(10, (2, 5)), torch.randint(12, (2, 4))
@@ -244,7 +243,7 @@ def test_alignments(family):
     report = check_model(model, AttentionGuide(model, family), source, source_mask, target, target, target_mask)
     assert report.ok, report.problems
     (site,) = report.sites
-    assert site.prior == ("AlignmentWeights" if isinstance(family, ExpectedAlignment) else "CategoricalAlignment")
+    assert site.prior == ("AlignmentWeights" if isinstance(family, Soft) else "CategoricalAlignment")
     assert site.masked == pytest.approx(0.2)
 
 

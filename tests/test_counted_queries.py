@@ -18,7 +18,7 @@ PAIRS = [pair for pair in ALL_PAIRS if not pair[1].endswith("alignment") and pai
 def terms(layout, attention, family, scores, keys, value):
     """KL, entropy and densities of a posterior from its prior, and the gradients of the KL."""
     prior = attention.propose(scores, keys, layout)
-    posterior = prior.posterior(family)
+    posterior = family.posterior(prior)
     kl = kl_divergence(posterior, prior)
     inputs = [scores, *attention.prior.parameters()]
     gradients = torch.autograd.grad(kl.sum(), inputs, allow_unused=True)
@@ -37,7 +37,7 @@ def test_as_with_a_mask_of_the_rows(family, prior, normalize, mask):
     counted = Dense(MASKS[mask], counted=QUERIES)
     masked = Dense(QUERIES.expand(BATCH, 1, LENGTH, LENGTH) if mask == "none" else MASKS[mask] & QUERIES)
     family = make_family(family, 5.0)
-    value = attention.propose(scores, keys, counted).posterior(family).rsample().detach()
+    value = family.posterior(attention.propose(scores, keys, counted)).rsample().detach()
     assert value[1, :, 3:].abs().sum() > 0  # the others are drawn, too
     results = [terms(layout, attention, family, scores, keys, value) for layout in (counted, masked)]
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)

@@ -14,16 +14,9 @@ from pyro.infer import SVI, Predictive
 from pyro.infer.autoguide import AutoNormal
 from pyro.optim import Adam
 
-from pyro_attention import (
-    AttentionELBO,
-    AttentionGuide,
-    MultiheadAttention,
-    PriorWarning,
-    Weibull,
-    check_model,
-    predict,
-    sample_posterior,
-)
+from pyro_attention import AttentionELBO, AttentionGuide, Weibull, check_model, predict, sample_posterior
+from pyro_attention.blocked import BlockedMultiheadAttention
+from pyro_attention.guide import PriorWarning
 from tests.rest_guides import OTHERS, RESTS, Shifted, written
 from tests.toy_models import SelfAttention, Sequences
 
@@ -129,7 +122,7 @@ def test_a_rest_that_does_not_fit(rest, message, data):
 
 def test_an_autoguide_beside_blocked_attention(data):
     """Its first pass runs the model without the guide, and a blocked prior cannot be drawn from."""
-    layer = MultiheadAttention(4, 2, implementation="blocked")
+    layer = BlockedMultiheadAttention(4, 2)
 
     def model(x, y=None):
         shift = pyro.sample("shift", dist.Normal(0.0, 1.0))

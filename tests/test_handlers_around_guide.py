@@ -22,7 +22,6 @@ from pyro_attention import (
     AttentionGuide,
     Categorical,
     Dense,
-    ExpectedAlignment,
     FixedGammaPrior,
     FixedLogNormalPrior,
     Gamma,
@@ -83,7 +82,7 @@ class Network(nn.Module):
 @pytest.mark.filterwarnings("ignore:TraceEnum_ELBO found no sample sites")
 @pytest.mark.parametrize(
     "family",
-    [Categorical(), Categorical(enumerate=False), SparseCategorical(), GumbelSoftmax(), ExpectedAlignment()],
+    [Categorical(), Categorical(enumerate=False), SparseCategorical(), GumbelSoftmax(), Soft()],
     ids=str,
 )
 def test_observed_alignments_are_scored_by_their_prior(family):
@@ -166,7 +165,7 @@ def test_replay_repeats_a_run(around, model, data):
     with poutine.replay(trace=trace):
         guide(data.x, data.y)
     prior, posterior = (side.nodes["layers.0"]["fn"] for side in guide.get_traces())
-    assert posterior.log_expected_weight.equal(prior.proposal.scores)
+    assert posterior.log_expected_weight.equal(prior.scores)
 
 
 @pytest.mark.parametrize("around", [0, 1], ids=["rest", "no rest"])

@@ -11,12 +11,12 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     MultiheadAttention,
-    PriorWarning,
     Soft,
     Weibull,
-    WeibullWeights,
     check_model,
 )
+from pyro_attention.families.weibull import WeibullWeights
+from pyro_attention.guide import PriorWarning
 from tests.toy_models import Sequences, attention_values
 
 vectorized = pytest.mark.parametrize("vectorize", [False, True])

@@ -17,11 +17,13 @@ import torch
 from experiments.files import UserError
 from experiments.harness import cli
 from experiments.harness.option_parser import parse
+from experiments.report.results import RESULTS, results_in
 from pyro_attention import predict
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-WRITTEN = [path for path in sorted(DOCS.rglob("*.md")) if "gallery" not in path.relative_to(DOCS).parts]
+MADE = {"gallery", "tables"}  # when the site is built
+WRITTEN = [path for path in sorted(DOCS.rglob("*.md")) if not MADE.intersection(path.relative_to(DOCS).parts)]
 READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *WRITTEN]
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in READ}
 REPOSITORY = "https://github.com/pyro-attention/pyro-attention/blob/main/"
@@ -100,13 +102,14 @@ ALL_TEXT = "\n".join(PAGES.values())
 FENCED = "\n".join(block for text in PAGES.values() for block in blocks(text, "", "bash"))
 COMMANDS = {line.partition("  # ")[0].strip() for line in re.findall(r"^python -m experiments\..*", FENCED, re.M)}
 COMMANDS |= {" ".join(line.split()) for line in re.findall(r"`(python -m experiments\.\w[^`]*)`", ALL_TEXT)}
+COMMANDS |= {source.command for _, source in results_in(RESULTS)}
 
 
 def parse_alone(command: cli.Command, given: list[str], name: str) -> int:
     """What a script does before it runs."""
     config = cli._resolved(command.config)
     try:
-        config(**parse(config, given, name=name))
+        config(**parse(config, given, name=name, training=cli._resolved(command.training)))
     except (ArgumentError, UserError) as error:
         return cli.user_error(error, code=2)
     return 0

@@ -12,17 +12,17 @@ from pyro.distributions import Normal
 from torch import Tensor, nn
 
 from pyro_attention import (
-    NORMALIZERS,
     AlignmentELBO,
     AttentionELBO,
     AttentionGuide,
-    CategoricalAlignment,
     Dense,
-    GaussianWeights,
     GraphAttention,
     LatentAttention,
     MultiheadAttention,
 )
+from pyro_attention.families.alignment import CategoricalAlignment
+from pyro_attention.families.gaussian import GaussianWeights
+from pyro_attention.normalizers import NORMALIZERS
 from tests.helpers import ALL_PAIRS, PAIRS, make_family, make_normalizer, make_prior
 
 WIDTH, HEADS = 4, 2

@@ -3,7 +3,8 @@
 import pytest
 from torch import nn
 
-from pyro_attention import FAMILIES, NORMALIZERS, PRIORS
+from pyro_attention.families.base import FAMILIES, PRIORS
+from pyro_attention.normalizers import NORMALIZERS
 from pyro_attention.registry import Registry
 
 

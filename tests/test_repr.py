@@ -4,21 +4,20 @@ import pytest
 import torch
 
 from pyro_attention import (
-    AlignmentWeights,
-    CategoricalAlignment,
     ContextualGammaPrior,
     Dense,
-    DirichletWeights,
     EdgeList,
     FixedGammaPrior,
     FixedGaussianPrior,
-    GammaWeights,
-    GraphAdditive,
-    KeyNetwork,
     LatentAttention,
     LogNormal,
-    WeibullWeights,
 )
+from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment
+from pyro_attention.families.dirichlet import DirichletWeights
+from pyro_attention.families.gamma import GammaWeights
+from pyro_attention.families.key_network import KeyNetwork
+from pyro_attention.families.weibull import WeibullWeights
+from pyro_attention.layers.scores import GraphAdditive
 
 SCORES = torch.zeros(2, 1, 3, 4)
 GRAPH = EdgeList.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2, add_self_loops=True)
@@ -51,7 +50,7 @@ ALIGNMENT = CategoricalAlignment(torch.zeros(2, 1, 3))
         (KeyNetwork(3), "KeyNetwork(3, heads=1, hidden_dim=10)"),
         (LogNormal(0.5, learnable=True), "LogNormal(scale=0.5, learnable=True)"),
         (GraphAdditive(3, 4), "GraphAdditive(heads=3, dim=4, negative_slope=0.2)"),
-        (Dense(torch.ones(4, dtype=torch.bool)), "Dense(mask: (4,), event_dim=3, causal=None)"),
+        (Dense(torch.ones(4, dtype=torch.bool)), "Dense(mask: (4,), event_dim=3, causal=False)"),
         (GRAPH, "EdgeList(edges=4, sources=2, targets=2, has_self_loops=True, mask: None)"),
     ],
     ids=lambda value: type(value).__name__,

@@ -104,8 +104,8 @@ def normalizers() -> None:
 
 def priors() -> None:
     """Prior distributions of the weights: fixed and contextual, weak and strong."""
+    from pyro_attention.families.distribution import LogWeights
     from pyro_attention.families.gamma import GammaWeights
-    from pyro_attention.families.log_weights import LogWeights
 
     context = SCORES.log_softmax(-1)
 

@@ -94,7 +94,7 @@ from pyro_attention import (
     AttentionGuide,
     Categorical,
     ContextualGammaPrior,
-    ExpectedAlignment,
+    Soft,
     Marginal,
     ScoreFunctionELBO,
     Weibull,
@@ -102,7 +102,7 @@ from pyro_attention import (
 
 exact = AlignmentELBO(max_plate_nesting=1)
 schemes = {
-    "soft": (AlignmentPrior(), ExpectedAlignment(), AttentionELBO()),
+    "soft": (AlignmentPrior(), Soft(), AttentionELBO()),
     "marginal": (AlignmentPrior(), Marginal(), exact),
     "categorical, summed": (AlignmentPrior(), Amortised(Inference(), Categorical()), exact),
     "categorical, drawn": (

@@ -18,11 +18,11 @@ from pyro_attention import (
     AttentionGuide,
     ContextualGammaPrior,
     Dense,
-    KeyNetwork,
     LatentAttention,
     Weibull,
 )
 from pyro_attention.blocked import attend_blocked
+from pyro_attention.families.key_network import KeyNetwork
 
 __all__ = ["LatentLayer", "NaiveLayer", "SoftmaxLayer", "weibull_loss"]
 

@@ -24,7 +24,8 @@ from experiments.benchmarks.timing import training_step
 from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive
 from models.vqa import MCAN, MCANSizes
-from pyro_attention import AttentionELBO, AttentionGuide, Family, Soft, Weibull
+from pyro_attention import AttentionELBO, AttentionGuide, Soft, Weibull
+from pyro_attention.families.base import Family
 
 __all__ = ["CONTESTANTS", "Contestant", "MCANConfig", "Sizes", "finding", "make_step", "run"]
 

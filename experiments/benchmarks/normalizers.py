@@ -14,14 +14,14 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     DoublyNormalized,
-    Family,
     Hybrid,
     MultiheadAttention,
-    Normalizer,
     Soft,
     Softmax,
     Weibull,
 )
+from pyro_attention.families.base import Family
+from pyro_attention.normalizers import Normalizer
 
 __all__ = ["LENGTHS", "make_step", "run"]
 

@@ -27,11 +27,11 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     ContextualGammaPrior,
-    Family,
     MultiheadAttention,
     Soft,
     Weibull,
 )
+from pyro_attention.families.base import Family
 
 __all__ = ["LOSSES", "Contestant", "Sizes", "make_step", "run"]
 

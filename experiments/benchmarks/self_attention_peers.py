@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.distributions import Gamma, Weibull, kl_divergence
 from torch.nn.functional import cross_entropy, dropout, scaled_dot_product_attention
 
-from pyro_attention import Dense, KeyNetwork
+from pyro_attention import Dense
+from pyro_attention.families.key_network import KeyNetwork
 
 __all__ = [
     "CONCENTRATION",

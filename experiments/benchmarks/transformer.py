@@ -29,7 +29,8 @@ from experiments.benchmarks.timing import backward_step
 from experiments.files import UserError
 from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive
-from pyro_attention import AttentionELBO, AttentionGuide, Family, LogNormal, Soft, Weibull
+from pyro_attention import AttentionELBO, AttentionGuide, LogNormal, Soft, Weibull
+from pyro_attention.families.base import Family
 from pyro_attention.integrations.huggingface import bayesian
 
 __all__ = ["CONTESTANTS", "Contestant", "Sizes", "TransformerConfig", "make_step", "run"]

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from experiments.captioning import diversity, map_pointing, pointing, uncertainty
+from experiments.captioning import diversity, pointing, uncertainty
 from experiments.captioning import scores as caption_scores
 from experiments.captioning.diversity import LONGEST
-from experiments.captioning.map_pointing import MapPointing
 from experiments.captioning.model import Trained
+from experiments.captioning.pointing import MapPointing
 from experiments.captioning.scores import score_captions
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
 from experiments.datasets.images.segmentation import SegmentationMaps
 from experiments.datasets.text.batches import Batch, BucketSampler, batch_loader
-from experiments.harness.training import Fitted
 from experiments.sequence import evaluation as sequence
 from experiments.sequence.alignments import EntropySums, align_batch, has_posterior_gap
 from experiments.sequence.model import perplexity
@@ -31,7 +30,6 @@ DEFINITIONS = {
         for name in ("bleu_1", "cider_d")
     },
     **pointing.DEFINITIONS,
-    **map_pointing.DEFINITIONS,
     **uncertainty.DEFINITIONS,
     **diversity.DEFINITIONS,
     "test_true_captions": "share of the captions of beam search that are true of the scene, word for word",
@@ -71,9 +69,9 @@ def floor_scores(train: RegionCaptions, test: RegionCaptions) -> dict[str, float
 
 
 def evaluate(
-    trained: Trained, data: dict[str, RegionCaptions], maps: SegmentationMaps | None, fitted: Fitted
-) -> sequence.Evaluation:
-    """All metrics of a trained network on the test images, with segmentation maps of photographs if there are any."""
+    trained: Trained, data: dict[str, RegionCaptions], maps: SegmentationMaps | None
+) -> tuple[dict[str, float], list[str]]:
+    """Metrics on the test images, with segmentation maps of photographs if there are any, and their captions."""
     test, photographs = data["test"], data["test"].scenes is None
     captions, references = describe(trained, test), _REFERENCES if photographs else 1
     metrics = {f"test_{name}": score for name, score in score_captions(captions, test.captions).items()}
@@ -84,16 +82,13 @@ def evaluate(
         metrics["test_true_captions"] = sum(true) / len(true)
     metrics |= {
         "test_ppl": perplexity(trained, batches(trained, test, references=references)),
-        **sequence.shared_metrics(trained, fitted),
         "word_pieces": len(trained.vocabulary),
         "skipped": sum(sum(split.skipped.values()) for split in data.values()),
     }
     if photographs:
         doubts = uncertainty.caption_doubts(trained, test, captions)
         metrics |= uncertainty.ranking(doubts, captions, test.captions) | diversity.diversity(trained, test)
-    definitions = {name: DEFINITIONS[name] for name in metrics}
-    definitions["parameters"] += f"; features: {test.encoder}"
-    return sequence.Evaluation(metrics, definitions, captions)
+    return metrics, captions
 
 
 def _looking(

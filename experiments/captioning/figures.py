@@ -1,8 +1,8 @@
-"""Pictures of captions: where the attention looks at each word, and how sure each word is."""
+"""Pictures and pages of captions: where the attention looks at each word, and how sure each word is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +15,25 @@ from torch import Tensor
 
 from experiments.captioning.model import Trained
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
+from experiments.datasets.text.batches import Batch
+from experiments.files import user_errors, write_atomic
 from experiments.report.figures import overlay, printable, save
 from experiments.report.report import Part
-from experiments.sequence.alignments import align_batch, predicts_by_posterior
+from experiments.report.tables import element
+from experiments.sequence.alignments import BatchAlignment, align_batch, predicts_by_posterior
 from experiments.sequence.uncertainty import word_uncertainty
 from pyro_attention.analysis import merge_pieces
+from pyro_attention.viewer import RegionView, document, fragment
 
-__all__ = ["CaptionView", "attention_figure", "caption_sections", "uncertainty_figure", "view_caption"]
+__all__ = [
+    "CaptionView",
+    "attention_figure",
+    "caption_sections",
+    "region_view",
+    "uncertainty_figure",
+    "view_caption",
+    "write_page",
+]
 
 MEAN, WIDTH, PRIOR = "Blues", "Purples", "Reds"
 WORD, ATTENTION = "#9ca3af", "#1b6ca8"
@@ -29,6 +41,14 @@ _LEVEL = 0.95  # of credible intervals
 _DPI = 150  # dots of a saved picture in an inch
 _LEAST, _WIDEST = 1.3, 14.0  # inches: of a panel's longer side, and of the panels of one line
 _GAP, _BETWEEN, _WORD, _HEAD, _FOOT = 0.08, 0.3, 0.24, 0.4, 0.75  # inches
+
+_PAGE = (
+    "For each word of a caption the page shows at which regions of the picture the network looked, and how sure that "
+    "is: what is looked at is clear, the rest is veiled. The prior is what it expected from the picture alone or "
+    "before the word, the posterior the weights that it used or holds after the word. Point at a word or a region, or "
+    "move to it with the Tab and arrow keys, to read the mean weight of each link, its 90 % credible interval and "
+    "samples, where the weights are random."
+)
 
 
 @dataclass(frozen=True)
@@ -52,22 +72,29 @@ class CaptionView:
     attention: Tensor
 
 
+def _looked(
+    trained: Trained, data: RegionCaptions, image: int, caption: str, num_samples: int
+) -> tuple[Batch, list[int], BatchAlignment, Callable[[Tensor], Tensor]]:
+    """A caption as a batch, the word of each piece, its alignment, and how weights of pieces become those of words."""
+    captions = [""] * len(data)
+    captions[image] = caption
+    batch = EncodedCaptions(data.with_captions(captions), trained.vocabulary)[[image]].to(trained.device)
+    # the end token is a word of its own here
+    known = trained.vocabulary.words(batch.target_out[0].tolist())
+    pieces = [len(caption.split()) if word is None else word for word in known]
+
+    def of_words(weights: Tensor) -> Tensor:
+        return merge_pieces(weights.cpu(), source=list(range(weights.size(-1))), target=pieces)
+
+    return batch, pieces, align_batch(trained, batch, num_samples=num_samples), of_words
+
+
 def view_caption(
     trained: Trained, data: RegionCaptions, image: int, caption: str, *, num_samples: int = 200
 ) -> CaptionView:
     """Look at one caption of the image at a place, one that the network has made, say."""
-    captions = [""] * len(data)
-    captions[image] = caption
-    batch = EncodedCaptions(data.with_captions(captions), trained.vocabulary)[[image]].to(trained.device)
-    found = align_batch(trained, batch, num_samples=num_samples)
+    batch, pieces, found, of_words = _looked(trained, data, image, caption, num_samples)
     doubt = word_uncertainty(trained, batch, num_samples=num_samples)
-    # the end token is a word of its own here
-    known = trained.vocabulary.words(batch.target_out[0].tolist())
-    pieces = [len(caption.split()) if word is None else word for word in known]
-    regions = list(range(data.regions.size(1)))
-
-    def of_words(weights: Tensor) -> Tensor:
-        return merge_pieces(weights.cpu(), source=regions, target=pieces)
 
     def sums(values: Tensor) -> Tensor:
         return torch.zeros(pieces[-1] + 1).index_add(0, torch.tensor(pieces), values[0].cpu())
@@ -150,3 +177,34 @@ def caption_sections(
             path = save(draw(view, title=f"{name}: {captions[image]}"), folder / f"{name}-{image}-{kind}.png")
             parts.append(Part(f"{name}, image {image}: {kind}", captions[image], picture=path, published=False))
     return parts
+
+
+def region_view(
+    trained: Trained, data: RegionCaptions, image: int, caption: str, *, num_samples: int = 200
+) -> RegionView:
+    """View of one caption of the image at a place, one that the network has made, say.
+
+    Raises:
+        ValueError: Weights that are negative, as Gaussian ones are.
+    """
+    _, _, found, of_words = _looked(trained, data, image, caption, num_samples)
+    picture = data.shown(image)
+    if picture.dtype != torch.uint8:  # ink on paper, as shades of grey
+        picture = (255 * (1 - picture.clamp(0, 1))).round().to(torch.uint8)
+    return RegionView(
+        title=f"image {image}", words=[*caption.split(), "(end)"], picture=picture, grid=data.grid,
+        posterior=of_words(found.posterior[:, 0]), prior=None if found.prior is None else of_words(found.prior[0]),
+    )  # fmt: skip
+
+
+def write_page(
+    trained: Trained, data: RegionCaptions, captions: Sequence[str], images: Sequence[int], path: Path
+) -> Path:
+    """Write a page on the captions of some images; UserError where it cannot be written or weights are negative."""
+    with user_errors(ValueError, OSError):
+        views = [region_view(trained, data, image, captions[image]) for image in images]
+        page = document(
+            f"Captions by {trained.config.guide} attention", element("p", _PAGE, **{"class": "lead"}) + fragment(views)
+        )
+        write_atomic(path, lambda file: file.write(page))
+    return path

@@ -17,20 +17,9 @@ from experiments.report.statistics import summarize
 from experiments.sequence.model import AnyTrained
 from pyro_attention.posterior.predictive import seeded
 
-__all__ = ["DEFINITIONS", "gradient_noise", "loss_terms"]
+__all__ = ["PAIRS", "gradient_noise", "loss_terms"]
 
-_AT = "at the same parameters, of the loss per word piece of one batch, without dropout, over draws of the attention"
-
-DEFINITIONS = {
-    **{
-        f"{part}_variance_{kl}": f"trace of the covariance of the gradient of {term}, KL {how}, {_AT}"
-        for part, term in (("kl", "the weighted KL alone"), ("loss", "the whole loss"))
-        for kl, how in (("closed_form", "in closed form"), ("sampled", "sampled"))
-    },
-    "loss_variance_ratio": "loss_variance_sampled / loss_variance_closed_form",
-    "gradient_square": f"squared norm of the mean gradient, {_AT}",
-}
-DEFINITIONS |= {f"{name}_error": f"standard error of {name} over pairs of draws" for name in list(DEFINITIONS)}
+PAIRS = 50  # of draws of the attention
 
 
 def loss_terms(trained: AnyTrained, batch: Batch) -> dict[str, Tensor]:
@@ -59,7 +48,12 @@ def gradient_noise(trained: AnyTrained, batch: Batch, *, kl_weight: float, pairs
 
     Of two independent draws, :math:`\tfrac12 \|g - g'\|^2` estimates the trace of the covariance and :math:`g \cdot g'`
     the squared norm of the mean without bias; pairs are independent, which gives the standard errors. Both estimators
-    see the same draws. The result has the names of ``DEFINITIONS``.
+    see the same draws.
+
+    Returns:
+        ``kl_variance_*`` of the weighted KL alone and ``loss_variance_*`` of the whole loss per word piece, each with
+        the KL ``closed_form`` and ``sampled``, the ``loss_variance_ratio`` of sampled to closed form, and
+        ``gradient_square``, the squared norm of the mean gradient; of each its ``*_error``, the standard error.
     """
     trained.module.eval()
     parameters = [parameter for parameter in trained.module.parameters() if parameter.requires_grad]

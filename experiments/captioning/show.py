@@ -9,9 +9,8 @@ from PIL import Image
 from experiments.captioning.config import ShowConfig
 from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import describe
-from experiments.captioning.figures import caption_sections
+from experiments.captioning.figures import caption_sections, write_page
 from experiments.captioning.model import load_trained, read_config
-from experiments.captioning.page import write_page
 from experiments.datasets.images.image_files import open_photograph
 from experiments.datasets.images.region_captions import own_photograph
 from experiments.files import UserError, read_text, user_errors

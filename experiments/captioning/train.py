@@ -2,57 +2,59 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.data import load_images, load_maps
-from experiments.captioning.evaluation import evaluate
-from experiments.captioning.model import build, load_vocabulary
-from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler
-from experiments.files import user_errors
-from experiments.harness.folder import exclusive, open_training
-from experiments.report.tables import metrics_table
-from experiments.sequence.evaluation import train_and_save
-from experiments.sequence.learned import print_verdict
+from experiments.captioning.evaluation import DEFINITIONS, evaluate
+from experiments.captioning.model import Trained, build, load_vocabulary
+from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler, RegionCaptions
+from experiments.datasets.images.segmentation import SegmentationMaps
+from experiments.run import run_and_show
+from experiments.sequence.train import Encoded, SequenceTask
 
-__all__ = ["CaptioningConfig", "run", "run_and_show", "run_folder"]
+__all__ = ["CaptionData", "CaptioningTask", "train"]
 
 
-def run_folder(config: CaptioningConfig) -> Path:
-    """Folder of the run."""
-    return config.out or Path("runs", "captioning", f"{config.dataset}-{config.guide}-{config.seed}")
+class CaptionData(NamedTuple):
+    """All splits, and what is where in the test photographs, if that is known."""
+
+    splits: dict[str, RegionCaptions]
+    maps: SegmentationMaps | None
 
 
-@exclusive
-def run(config: CaptioningConfig) -> dict[str, float]:
-    """Train, evaluate and save; what is in the folder already is not computed again when resuming.
+class CaptioningTask(SequenceTask[CaptioningConfig, CaptionData, Trained]):
+    """Captions of images."""
 
-    Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.
-    """
-    folder = run_folder(config)
-    with user_errors(ValueError, OSError, ImportError):
-        # all splits, so that nothing is found bad or missing after the training
-        data, maps = load_images(config, progress=config.progress), load_maps(config)
-        metrics = open_training(folder, config, planned=config.planned)
-        vocabulary = load_vocabulary(config, folder, data["train"])
-        trained = build(config, vocabulary, features=data["train"].regions.size(2))
-    if metrics is not None:
-        return metrics
-    train_data = EncodedCaptions(data["train"], vocabulary)
-    val_data = EncodedCaptions(data["val"], vocabulary, references=1)
-    sampler = OneCaptionSampler(train_data, sentences=config.batch_size, seed=config.seed)
-    return train_and_save(
-        trained, folder, train_data, val_data, sampler=sampler, evaluate=partial(evaluate, trained, data, maps),
-        file="captions.txt",
-    )  # fmt: skip
+    config = CaptioningConfig
+    script = "experiments.captioning"
+    file = "captions.txt"
+
+    def folder(self, config: CaptioningConfig) -> str:
+        return f"captioning/{config.dataset}-{config.guide}-{config.seed}"
+
+    def load(self, config: CaptioningConfig) -> CaptionData:
+        return CaptionData(load_images(config, progress=config.progress), load_maps(config))
+
+    def build(self, config: CaptioningConfig, data: CaptionData, folder: Path) -> Trained:
+        train = data.splits["train"]
+        return build(config, load_vocabulary(config, folder, train), features=train.regions.size(2))
+
+    def encode(self, trained: Trained, data: CaptionData) -> Encoded:
+        train = EncodedCaptions(data.splits["train"], trained.vocabulary)
+        val = EncodedCaptions(data.splits["val"], trained.vocabulary, references=1)
+        sampler = OneCaptionSampler(train, sentences=trained.config.batch_size, seed=trained.config.seed)
+        return Encoded(train, val, sampler, train.targets)
+
+    def scores(self, trained: Trained, data: CaptionData) -> tuple[dict[str, float], list[str]]:
+        return evaluate(trained, data.splits, data.maps)
+
+    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:  # noqa: ARG002
+        return DEFINITIONS
 
 
-def run_and_show(config: CaptioningConfig) -> None:
-    """The script: table on the terminal."""
-    metrics = run(config)
-    print(metrics_table(metrics))
-    print_verdict(metrics)
-    print(f"\nsaved in {run_folder(config)}")
+def train(config: CaptioningConfig) -> None:
+    """The command."""
+    run_and_show(CaptioningTask(), config)

@@ -23,18 +23,11 @@ from experiments.finetune.metrics import glue_scores, main_metric
 from experiments.finetune.pretrained import check_fit, load_network, load_tokenizer
 from experiments.harness import ranks
 from experiments.harness.training import ELBOTraining, Trained, resolve_device, resolve_precision
-from pyro_attention import (
-    FAMILIES,
-    PRIORS,
-    AttentionELBO,
-    AttentionGuide,
-    Family,
-    Prior,
-    predict,
-)
+from pyro_attention import AttentionELBO, AttentionGuide, predict
+from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
-from pyro_attention.posterior.passes import Noise
+from pyro_attention.posterior.sampling import Noise
 from pyro_attention.schedules import Constant, Linear
 
 __all__ = [

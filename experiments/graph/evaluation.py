@@ -20,7 +20,7 @@ from experiments.graph.model import TrainedGraph
 from experiments.harness.training import FITTED, Fitted
 from experiments.report.classification import SCALED_SCORES, SCORES, roc_auc, score, score_scaled
 from experiments.report.tables import as_table, metrics_table
-from pyro_attention import AttentionELBO, Prediction, Soft, predict, sample_posterior
+from pyro_attention import AttentionELBO, Soft, predict, sample_posterior
 from pyro_attention.analysis import (
     decompose_uncertainty,
     fit_temperature,
@@ -30,7 +30,7 @@ from pyro_attention.analysis import (
     selective_accuracy,
     split_variance,
 )
-from pyro_attention.posterior.predictive import Noise, seeded
+from pyro_attention.posterior.predictive import Noise, Prediction, seeded
 
 __all__ = [
     "DEFINITIONS",

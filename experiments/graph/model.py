@@ -19,7 +19,8 @@ from experiments.report.classification import roc_auc
 from guides.schemes import build_normalizer
 from models.gat import GAT
 from models.residual_gat import ResidualGAT
-from pyro_attention import EdgeList, GraphAttention, Normalizer, predict
+from pyro_attention import EdgeList, GraphAttention, predict
+from pyro_attention.normalizers import Normalizer
 from pyro_attention.schedules import Constant, Cyclical, Linear, Sigmoid
 
 __all__ = ["GraphTraining", "TrainedGraph", "build", "build_model", "kl_schedule"]

@@ -187,6 +187,8 @@ class StudyOptions(SweepOptions):
         first_seed: The first of them; the study's own when omitted.
         rows: Rows of the study, those among them that others are compared with; all when omitted.
         levels: Its levels, such as data sets; all when omitted.
+        base: Options that the training has in place of the study's from whose network all rows go on, where there is
+            one.
         changes: Options that all trainings have in place of the study's.
     """
 
@@ -195,6 +197,7 @@ class StudyOptions(SweepOptions):
     first_seed: NonNegativeInt | None = None
     rows: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
+    base: dict[str, Any] = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
 
 

@@ -30,7 +30,8 @@ from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints
 from experiments.harness.options import BatchOptions, Device, Precision, TrainingOptions
 from experiments.harness.results import hybrid_metrics, write_environment
 from experiments.harness.weights import read_weights, weights_file
-from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior, Prior
+from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior
+from pyro_attention.families.base import Prior
 
 __all__ = [
     "FITTED",

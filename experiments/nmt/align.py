@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,22 +11,24 @@ from torch import Tensor
 
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.files import UserError, user_errors
-from experiments.nmt.alignment_figures import pair_figure
-from experiments.nmt.alignment_page import MOST_PAIRS, alignment_views, write_page
-from experiments.nmt.alignment_table import table_lines
-from experiments.nmt.alignments import PairAlignment, align_pairs
+from experiments.nmt.alignments import PairAlignment, aligned_pairs, combine_pairs, link_both
 from experiments.nmt.config import AlignConfig, ProbabilityCombineName
-from experiments.nmt.evaluation import batches, perplexity, progress_bar
+from experiments.nmt.evaluation import perplexity
+from experiments.nmt.figures import MOST_PAIRS, alignment_views, pair_figure, write_page
 from experiments.nmt.gold import better_reading, read_gold
 from experiments.nmt.input import check_divided, read_pairs
-from experiments.nmt.linking import combine_pairs, link_both
 from experiments.nmt.model import Trained, load_trained
 from experiments.report.figures import save
 from experiments.sequence.own_text import refuse_to_replace, write_lines
-from pyro_attention import CategoricalAlignment
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment
+from pyro_attention.analysis.inputs import equal_tailed
+from pyro_attention.families.alignment import CategoricalAlignment
 
-__all__ = ["AlignConfig", "align_file", "aligned_pairs"]
+__all__ = ["COLUMNS", "align_file", "table_lines"]
+
+
+COLUMNS = ("line", "source", "target", "source_word", "target_word", "prior", "posterior", "low", "high", "link")
+_LEAST = 0.01  # links whose prior and posterior are below it are left out
 
 
 def align_file(config: AlignConfig) -> Path:
@@ -85,6 +88,25 @@ def align_file(config: AlignConfig) -> Path:
     if config.html:
         _write_html(page, config, networks, text, pairs, known)
     return path
+
+
+def table_lines(pairs: Sequence[PairAlignment], links: Sequence[Alignment], *, level: float = 0.9) -> Iterator[str]:
+    """Lines of the table, its header first, with tabs between the columns; lines count from 1 and words from 0.
+
+    A prior that there is none of is an empty cell, and so are the ends of an interval where the posterior is exact. The
+    last column is 1 for links that were chosen, else 0.
+    """
+    yield "\t".join(COLUMNS)
+    for number, (pair, chosen) in enumerate(zip(pairs, links, strict=True), 1):
+        mean = pair.posterior.mean(0)
+        ends: list[Tensor | None] = [None, None]
+        if len(pair.posterior) > 1:
+            ends = list(equal_tailed(pair.posterior, level)[1:])
+        likely = (mean if pair.prior is None else mean.maximum(pair.prior)) >= _LEAST
+        for target, source in (likely.cpu() | chosen.to_matrix()).nonzero().tolist():
+            cells = ["" if part is None else f"{part[target, source]:.4f}" for part in (pair.prior, mean, *ends)]
+            place = [str(number), str(source), str(target), pair.source[source], pair.target[target]]
+            yield "\t".join([*place, *cells, str(int((source, target) in chosen.links))])
 
 
 def _write_html(
@@ -173,18 +195,6 @@ def _compared(config: AlignConfig, trained: Trained) -> dict[str, Trained]:
     if len(set(names)) < len(names):
         raise UserError(f"the networks to compare would be called {names}; give their folders names of their own")
     return dict(zip(names, found, strict=True))
-
-
-def aligned_pairs(
-    trained: Trained, text: ParallelText, *, num_samples: int, exact: bool = False, progress: bool = False
-) -> list[PairAlignment]:
-    """Alignments of all sentence pairs, in the order of the text; ``exact`` as of a batch."""
-    found: dict[int, PairAlignment] = {}
-    with progress_bar(len(text), "aligning", shown=progress) as bar:
-        for index, pair in align_pairs(trained, text, batches(trained, text), num_samples=num_samples, exact=exact):
-            found[index] = pair
-            bar.update()
-    return [found[index] for index in range(len(text))]
 
 
 def _pairs(config: AlignConfig, trained: Trained, text: ParallelText) -> list[PairAlignment]:

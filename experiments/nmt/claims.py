@@ -1,4 +1,4 @@
-"""Claims about latent alignments, each checked against the runs; they may well not hold."""
+"""What a comparison on translation found: claims on latent alignments, which may well not hold, and the best rows."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from experiments.report.claims import Claim, claims_part
-from experiments.report.columns import Column, Runs
+from experiments.report.columns import Column, Runs, best_row
 from experiments.report.report import Part
 from experiments.report.statistics import paired_difference
 
-__all__ = ["claim_parts", "claims", "table_claims"]
+__all__ = ["claim_parts", "claims", "summarised", "table_claims"]
 
 SMALL_LOSS = 0.5  # BLEU
 PERPLEXITY = Column("perplexity", "test_ppl", 4, better="lower")
@@ -130,3 +130,29 @@ def claim_parts(runs: Mapping[str, Runs], *, from_scratch: bool = False) -> list
     checked = claims(runs)
     chosen = {title: [claim for claim in checked if claim.ours == ours] for ours, title in titles.items()}
     return [claims_part(title, some) for title, some in chosen.items() if some]
+
+
+def summarised(runs: Mapping[str, Runs], *, perplexity: Column, errors: Column) -> str:
+    """Which schemes predict and align best, beside soft attention; says nothing of what no row has.
+
+    Example:
+        >>> runs = {"soft": [{"ppl": 2.0, "aer": 0.5}], "marginal": [{"ppl": 1.5, "aer": 0.25}]}
+        >>> columns = {"perplexity": Column("perplexity", "ppl", 1, better="lower")}
+        >>> print(summarised(runs, **columns, errors=Column("AER", "aer", 0, 100, better="lower")))
+        Of 2 rows, marginal predicts translations best, with a perplexity of 1.5 (soft attention: 2.0). The alignment of
+        marginal comes closest to the gold links, with an error rate of 25 % (soft attention: 50 %).
+    """
+    found = []
+    if (best := best_row(runs, perplexity)) is not None:
+        number = f"{perplexity.cell(runs[best])}{_beside(runs, best, perplexity)}"
+        found.append(f"Of {len(runs)} rows, {best} predicts translations best, with a perplexity of {number}.")
+    if (best := best_row(runs, errors)) is not None:
+        number = f"{errors.cell(runs[best])} %{_beside(runs, best, errors, ' %')}"
+        found.append(f"The alignment of {best} comes closest to the gold links, with an error rate of {number}.")
+    return " ".join(found) if len(runs) > 1 else ""
+
+
+def _beside(runs: Mapping[str, Runs], best: str, column: Column, unit: str = "") -> str:
+    if best == "soft" or "soft" not in runs or not column.values(runs["soft"]):
+        return ""
+    return f" (soft attention: {column.cell(runs['soft'])}{unit})"

@@ -9,8 +9,8 @@ from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 from experiments.datasets.names import ParallelName
 from experiments.datasets.text.word_rules import WordRule
 from experiments.harness.cli import Command
-from experiments.harness.options import Device, Dropout, HalfOpenUnitInterval
-from experiments.sequence.config import CompareSequences, NetworkOptions, Schedule, SequenceConfig
+from experiments.harness.options import Device, Dropout, HalfOpenUnitInterval, StudyOptions
+from experiments.sequence.config import SequenceConfig
 from guides.names import SchemeName, WeightsSchemeName
 from guides.options import UsedBy
 
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMMANDS",
-    "SCHEMES",
     "AlignConfig",
     "CombineName",
-    "CompareTranslations",
     "EvaluateConfig",
     "FileOptions",
     "GoldIndex",
@@ -31,10 +29,11 @@ __all__ = [
     "NormalizerName",
     "ProbabilityCombineName",
     "SearchOptions",
+    "SelectiveConfig",
+    "SelectiveOptions",
     "TextName",
     "TranslateConfig",
     "TranslationConfig",
-    "TranslationOptions",
 ]
 
 GoldIndex = Literal[0, 1]
@@ -49,11 +48,12 @@ TextName = Literal[ParallelName, "own"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslationOptions(NetworkOptions):
-    """What a comparison of translations has in common with its runs.
+class TranslationConfig(SequenceConfig):
+    """Train a translation model whose alignment is a latent variable, and evaluate it on the test sentences.
 
     Args:
-        dataset: The sentence pairs: toy is a generated corpus of German-like and English-like sentences.
+        dataset: The sentence pairs: toy is a generated corpus of German-like and English-like sentences, own is read
+            from the folder given by --text.
         train_pairs: Sentence pairs to train on, the first ones; all when omitted.
         test_pairs: Sentence pairs to test on, the first ones; all when omitted.
         max_words: Most words of a training sentence; longer pairs are left out and counted.
@@ -61,24 +61,10 @@ class TranslationOptions(NetworkOptions):
         hidden: Width of encoder, decoder, attention and inference network.
         layers: Layers of encoder, decoder and inference network.
         k_max: Evaluate also with so many largest weights of each word.
-    """
-
-    dataset: TextName = "toy"
-    train_pairs: PositiveInt | None = None
-    test_pairs: PositiveInt | None = None
-    max_words: PositiveInt = 80
-    vocabulary: PositiveInt = 1000
-    hidden: PositiveInt = 64
-    layers: PositiveInt = 2
-    k_max: PositiveInt | None = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class TranslationConfig(TranslationOptions, SequenceConfig):
-    """Train a translation model whose alignment is a latent variable, and evaluate it on the test sentences.
-
-    Args:
-        dataset: The sentence pairs: toy is generated, own is read from the folder given by --text.
+        selective_pairs: Measure also, on so many test pairs, whether uncertainty tells good translations from bad ones;
+            0 for none.
+        out_of_domain: Data sets of the same languages: does uncertainty tell their test sentences? For
+            --selective-pairs.
         text: Folder of one's own text: train.SOURCE, train.TARGET, and the same for val and test, a sentence a line.
         source: Language to translate from, the ending of its files.
         target: Language to translate to.
@@ -103,6 +89,16 @@ class TranslationConfig(TranslationOptions, SequenceConfig):
             is halved.
     """
 
+    dataset: TextName = "toy"
+    train_pairs: PositiveInt | None = None
+    test_pairs: PositiveInt | None = None
+    max_words: PositiveInt = 80
+    vocabulary: PositiveInt = 1000
+    hidden: PositiveInt = 64
+    layers: PositiveInt = 2
+    k_max: PositiveInt | None = 5
+    selective_pairs: NonNegativeInt = 0
+    out_of_domain: tuple[ParallelName, ...] = ()
     text: Path | None = None
     source: str = "de"
     target: str = "en"
@@ -206,6 +202,30 @@ class EvaluateConfig(FileOptions, SearchOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SelectiveOptions(SearchOptions):
+    """What to measure of the uncertainty of translations.
+
+    Args:
+        pairs: Sentence pairs of each text, the first ones; all when omitted.
+        coverage: Shares of the translations to keep, the most certain ones.
+        out_of_domain: Data sets of the same languages, whose test sentences its uncertainty is to tell from its own.
+    """
+
+    pairs: PositiveInt | None = None
+    coverage: tuple[PositiveFloat, ...] = (0.25, 0.5, 0.75, 0.9)
+    out_of_domain: tuple[ParallelName, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectiveConfig(SelectiveOptions, EvaluateConfig):
+    """BLEU and chrF of a trained network's most certain translations, and whether text from elsewhere is less certain.
+
+    Each measure of uncertainty is a mean over the word pieces of a translation. The length of the source sentence
+    stands beside them for comparison: long sentences are hard to translate, and every measure is to do better.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
 class TranslateConfig(FileOptions, SearchOptions):
     """Translate a text file, a sentence a line; a line that is empty or too long gives an empty line.
 
@@ -284,57 +304,10 @@ class AlignConfig(FileOptions):
 
 
 COMMANDS = {
-    "train": Command(TranslationConfig, "experiments.nmt.train:run_and_show"),
+    "train": Command(TranslationConfig, "experiments.nmt.train:train"),
     "evaluate": Command(EvaluateConfig, "experiments.nmt.files:evaluate_run"),
-    "selective": Command("experiments.nmt.selective_config:SelectiveConfig", "experiments.nmt.selective:selective_run"),
+    "selective": Command(SelectiveConfig, "experiments.nmt.selective:selective_run"),
     "translate": Command(TranslateConfig, "experiments.nmt.files:translate_file"),
     "align": Command(AlignConfig, "experiments.nmt.align:align_file"),
-    "align-table": Command("experiments.nmt.align_table.config:AlignTable", "experiments.nmt.align_table.run:run"),
+    "table": Command(StudyOptions, "experiments.nmt.studies:table", training=TranslationConfig),
 }
-
-
-SCHEMES: tuple[SchemeName, ...] = (
-    "soft", "marginal", "hard_enum", "categorical_enum", "categorical_sample", "dirichlet", "weibull", "lognormal",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareTranslations(TranslationOptions, CompareSequences):
-    """Compare inference schemes for the alignment of a translation model.
-
-    For each seed soft attention is trained first; every scheme, and soft as a control, goes on from its network for a
-    common number of epochs, at half the learning rate. With --base-epochs 0 every scheme begins by itself, and ten
-    claims of the papers are checked.
-
-    Args:
-        task: The task; the others have other options.
-        normalizers: What attention is normalised over: softmax, the source words; temporal, the target words before and
-            then the source words; hybrid, a trained mixture. Soft attention is trained from the beginning with each.
-        train_pairs: Sentence pairs to train on, the first ones; 3000 of toy, else all when omitted.
-        test_pairs: Sentence pairs to test on, the first ones; 250 of toy, else all when omitted.
-        patience: Epochs without a better validation loss before a training from the beginning stops.
-        schedule: How the learning rate of a training from the beginning goes: halved on a plateau, or planned.
-        dropout: Dropout of word vectors, inside the networks and before the output.
-        ibm: Also train IBM Models 1 up to this on the same text, as baselines for alignment; 0 for none.
-        selective: Also measure whether uncertainty tells good translations from bad ones.
-        selective_pairs: Sentence pairs of each text to measure that on, the first ones; all when omitted.
-        out_of_domain: Data sets of the same languages: does uncertainty tell their test sentences? For --selective.
-    """
-
-    task: Literal["translation"] = "translation"
-    dataset: ParallelName = "toy"
-    schemes: tuple[SchemeName, ...] = SCHEMES
-    normalizers: tuple[NormalizerName, ...] = ("softmax",)
-    seeds: PositiveInt = 3
-    base_epochs: NonNegativeInt = 6
-    patience: PositiveInt = 3
-    schedule: Schedule = "plateau"
-    dropout: Dropout = 0.3
-    layers: PositiveInt = 1
-    learning_rate: PositiveFloat = 1e-2
-    beam: PositiveInt = 1
-    k_max: PositiveInt | None = None
-    ibm: Literal[0, 1, 2] = 1
-    selective: bool = False
-    selective_pairs: PositiveInt | None = None
-    out_of_domain: tuple[ParallelName, ...] = ()

@@ -9,7 +9,7 @@ from experiments.datasets.text.parallel import PARALLEL, ParallelText, load_para
 from experiments.files import UserError
 from experiments.nmt.config import TranslationConfig
 
-__all__ = ["check_coverage", "load_text", "tokenised"]
+__all__ = ["check_coverage", "load_text", "tokenised", "word_pairs"]
 
 
 def load_text(config: TranslationConfig, split: str) -> ParallelText:
@@ -41,6 +41,11 @@ def _load_all(config: TranslationConfig, split: str) -> ParallelText:
 def tokenised(config: TranslationConfig) -> bool:
     """Whether punctuation stands between blanks in the files of the data set."""
     return config.dataset != "own" and PARALLEL[config.dataset].tokenised
+
+
+def word_pairs(text: ParallelText) -> list[tuple[list[str], list[str]]]:
+    """The words of every pair."""
+    return [(source.split(), target.split()) for source, target in zip(text.source, text.target, strict=True)]
 
 
 def check_coverage(shares: Sequence[float], *, of: str) -> None:

@@ -1,34 +1,193 @@
-"""Alignments of a comparison on translation to look at, and the IBM models beside it."""
+"""Alignments to look at: pictures, the page of a viewer, and what a comparison shows of its schemes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.nmt.align import aligned_pairs
-from experiments.nmt.alignment_figures import agreement_heatmap, pair_figure
-from experiments.nmt.alignment_page import alignment_views, what_is_shown
-from experiments.nmt.alignments import PairAlignment
+from experiments.files import user_errors, write_atomic
+from experiments.nmt.alignments import PairAlignment, aligned_pairs
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text
-from experiments.nmt.ibm_models import train_ibm
 from experiments.nmt.model import load_trained
-from experiments.report.figures import save
+from experiments.report.figures import printable, save
 from experiments.report.report import Part
-from pyro_attention.analysis import Alignment, agreement, alignment_error_rate
+from experiments.report.tables import element
+from pyro_attention.analysis import Alignment, GoldAlignment, agreement, credible_intervals
+from pyro_attention.viewer import AlignmentView, document, fragment
 
-__all__ = ["differing_places", "ibm_error_rates", "picture_parts"]
+__all__ = [
+    "MOST_PAIRS", "agreement_heatmap", "alignment_views", "differing_places", "pair_figure", "picture_parts",
+    "write_page",
+]  # fmt: skip
 
+MOST_PAIRS = 200  # on one page
+_LEVEL = 0.9  # mass of the credible intervals
+_LONGEST = 18  # letters of a word that are shown; one long word would take the place of the picture
 _SHOWN = 50  # sentence pairs whose alignments are compared
 _CHOSEN = 8  # of them, that are shown
 _SHORT = 5  # words
 _SAMPLES = 200
 
 
-def compared_pairs(runs: Mapping[str, TranslationConfig], text: ParallelText) -> dict[str, list[PairAlignment]]:
+def pair_figure(
+    pair: PairAlignment,
+    *,
+    gold: GoldAlignment | None = None,
+    title: str = "",
+    languages: tuple[str, str] = ("source", "target"),
+) -> Figure:
+    """Mean of samples beside their credible intervals; prior beside an exact posterior; weights alone.
+
+    Gold links are outlined: solid where sure, dotted where only possible. Colours follow the square root of the
+    weights, so that the small ones of long sentences can be told apart.
+    """
+    panels: list[tuple[str, Tensor, str, float | None]]
+    if len(pair.posterior) > 1:
+        found = credible_intervals(pair.posterior, level=_LEVEL)
+        width = f"width of the {_LEVEL:.0%} credible interval"
+        panels = [("mean weight", found.mean, "Blues", None), (width, found.width, "Purples", None)]
+    elif pair.prior is not None:
+        panels = [("prior", pair.prior, "Reds", 1.0), ("posterior", pair.posterior[0], "Blues", 1.0)]
+    else:
+        panels = [("attention weight", pair.posterior[0], "Blues", 1.0)]
+    figure = _heatmaps(panels, pair.source, pair.target, languages)
+    if gold is not None:
+        _outline(figure, gold, panels=len(panels))
+    figure.suptitle(title, fontsize=11)
+    # the layout settles in the second drawing only: after one, long words reach into the title
+    figure.draw_without_rendering()
+    return figure
+
+
+def agreement_heatmap(alignments: Mapping[str, Sequence[Alignment]], *, title: str = "") -> Figure:
+    """F1 between the hard alignments of the same sentences by every two schemes, with the numbers."""
+    table = agreement(alignments).numpy()
+    names = [printable(name, _LONGEST) for name in alignments]
+    side = 0.62 * len(names)
+    figure = Figure(figsize=(side + 2.8, side + 1.6), layout="constrained")
+    axis = figure.subplots()
+    image = axis.imshow(table, cmap="Greens", vmin=0, vmax=1)
+    for (row, column), value in np.ndenumerate(table):
+        ink = "white" if value > 0.55 else "black"
+        axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=ink)
+    axis.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=9)
+    axis.set_yticks(range(len(names)), names, fontsize=9)
+    axis.spines[:].set_visible(False)
+    figure.colorbar(image, ax=axis, shrink=0.8, label="F1 between links")
+    figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def _heatmaps(
+    panels: Sequence[tuple[str, Tensor, str, float | None]],
+    source: Sequence[str],
+    target: Sequence[str],
+    languages: tuple[str, str],
+) -> Figure:
+    """Weights ``[M, N]`` side by side: their name, colours, and the top of their scale, the largest when None."""
+    rows, columns = len(target), len(source)
+    cell = max(0.17, min(0.34, 9 / max(rows, columns)))
+    words = 0.085 * max(min(len(word), _LONGEST) for word in (*source, *target))
+    width, height = max(2.2, cell * columns), max(0.9, cell * rows)
+    # compressed: cells are square, and "constrained" leaves a gap beside panels that this makes narrow
+    figure = Figure(figsize=(len(panels) * (width + words + 1.3), height + words + 1.4), layout="compressed")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    size = 9 if cell > 0.25 else 7.5
+    for axis, (name, weights, colours, top) in zip(axes, panels, strict=True):
+        if weights.shape != (rows, columns):
+            raise ValueError(
+                f"'{name}' has weights of shape {tuple(weights.shape)} for {rows} target and {columns} source words, "
+                f"expected [{rows}, {columns}]; merge pieces into words, drop special tokens"
+            )
+        shown = weights.detach().float().cpu().numpy()
+        top = max(shown.max(), 1e-6) if top is None else top
+        image = axis.imshow(
+            shown, cmap=colours, norm=PowerNorm(0.5, vmin=0, vmax=top), aspect="equal", interpolation="nearest"
+        )
+        axis.set_xticks(range(columns), [printable(word, _LONGEST) for word in source], rotation=90, fontsize=size)
+        # on both panels: a row of 30 words is hard to follow from the other one
+        axis.set_yticks(range(rows), [printable(word, _LONGEST) for word in target], fontsize=size)
+        axis.xaxis.tick_top()
+        axis.xaxis.set_label_position("top")
+        axis.tick_params(length=2)
+        axis.set(xlabel=languages[0], ylabel=languages[1])
+        axis.set_title(name, fontsize=10)
+        # thin lines between the cells, so that one can follow a word across an empty stretch
+        axis.vlines([x - 0.5 for x in range(1, columns)], -0.5, rows - 0.5, colors="0.9", linewidth=0.5)
+        axis.hlines([y - 0.5 for y in range(1, rows)], -0.5, columns - 0.5, colors="0.9", linewidth=0.5)
+        axis.spines[:].set_color("0.7")
+        ticks = [0, *(round(part * top, 2) for part in (0.05, 0.25, 0.5, 1))] if top > 0.2 else None
+        figure.colorbar(image, ax=axis, shrink=0.7, aspect=25, pad=0.02, ticks=ticks)
+    return figure
+
+
+def _outline(figure: Figure, gold: GoldAlignment, *, panels: int) -> None:
+    """A box around each gold link, and what the boxes mean."""
+    handles = []
+    kinds = (("sure", gold.sure, "#111827", "-"), ("possible", gold.possible - gold.sure, "#6b7280", ":"))
+    for name, links, colour, style in kinds:
+        look: dict[str, Any] = {"fill": False, "edgecolor": colour, "linestyle": style, "linewidth": 1.3}
+        for axis in figure.axes[:panels]:
+            for source, target in links:
+                axis.add_patch(Rectangle((source - 0.43, target - 0.43), 0.86, 0.86, **look))
+        if links:
+            handles.append(Rectangle((0, 0), 1, 1, label=f"{name} gold link", **look))
+    if handles:
+        figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+
+
+def alignment_views(
+    schemes: Mapping[str, Sequence[PairAlignment]],
+    *,
+    languages: tuple[str, str],
+    gold: Sequence[GoldAlignment] | None = None,
+) -> list[AlignmentView]:
+    """A view of every sentence pair, with the prior and posterior of each scheme that has one."""
+    views = []
+    for place, pairs in enumerate(zip(*schemes.values(), strict=True)):
+        found = dict(zip(schemes, pairs, strict=True))
+        views.append(
+            AlignmentView(
+                title=f"Pair {place + 1}", source=pairs[0].source, target=pairs[0].target, languages=languages,
+                posterior={name: pair.posterior for name, pair in found.items()},
+                prior={name: pair.prior for name, pair in found.items() if pair.prior is not None},
+                gold=None if gold is None else gold[place],
+            )
+        )  # fmt: skip
+    return views
+
+
+def _what_is_shown(languages: tuple[str, str]) -> str:
+    """What one sees on such a page, in plain words."""
+    source, target = languages
+    return (
+        f"For each word of a translation ({target}) the page shows from which words of the sentence ({source}) the "
+        "network took it, and how sure that is: the prior is what it expected before it saw the word, the posterior "
+        "what it holds afterwards, or, for Bayesian attention, the weights that it used. Point at a word, or move to "
+        "it with the Tab and arrow keys: the stronger a colour, the larger the weight. On the right stand the mean "
+        "weight of each link, its 90 % credible interval and samples, where the weights are random."
+    )
+
+
+def write_page(path: Path, views: Sequence[AlignmentView], *, title: str) -> Path:
+    """Write the page, one file that needs no other; UserError where it cannot be written."""
+    text = element("p", _what_is_shown(views[0].languages), **{"class": "lead"})
+    with user_errors(OSError):
+        write_atomic(path, lambda file: file.write(document(title, text + fragment(views))))
+    return path
+
+
+def _compared_pairs(runs: Mapping[str, TranslationConfig], text: ParallelText) -> dict[str, list[PairAlignment]]:
     """Alignments of the first test sentences by every scheme."""
     return {row: _pairs(config, text) for row, config in runs.items()}
 
@@ -43,18 +202,18 @@ def differing_places(pairs: Mapping[str, Sequence[PairAlignment]]) -> list[int]:
     return sorted(range(len(next(iter(pairs.values())))), key=agreed)[:_CHOSEN]
 
 
-def sentence_part(runs: Mapping[str, TranslationConfig], text: ParallelText) -> Part:
+def _sentence_part(runs: Mapping[str, TranslationConfig], text: ParallelText) -> Part:
     """The viewer, with prior and posterior of all schemes for some sentences."""
     schemes = {row: _pairs(config, text, num_samples=_SAMPLES) for row, config in runs.items()}
     views = alignment_views(schemes, languages=text.languages, gold=text.gold)
     words = (
         f"Of the first {_SHOWN} test sentences these are the {len(text)} on which the schemes agree least. "
-        f"{what_is_shown(text.languages)}"
+        f"{_what_is_shown(text.languages)}"
     )
     return Part("Where do the schemes differ?", words, views=views, terminal=False, published=False)
 
 
-def sentence_figures(runs: Mapping[str, TranslationConfig], text: ParallelText, folder: Path) -> list[Part]:
+def _sentence_figures(runs: Mapping[str, TranslationConfig], text: ParallelText, folder: Path) -> list[Part]:
     """Prior beside posterior, and mean beside credible intervals, for the first sentence of a text."""
     gold = None if text.gold is None else text.gold[0]
     parts = []
@@ -73,7 +232,7 @@ def sentence_figures(runs: Mapping[str, TranslationConfig], text: ParallelText, 
     return parts
 
 
-def agreement_figure(pairs: Mapping[str, Sequence[PairAlignment]], text: ParallelText, folder: Path) -> Part:
+def _agreement_figure(pairs: Mapping[str, Sequence[PairAlignment]], text: ParallelText, folder: Path) -> Part:
     """How far the schemes' alignments agree on the first test sentences."""
     links: dict[str, Sequence[Alignment]] = {row: [pair.links for pair in found] for row, found in pairs.items()}
     if text.alignments is not None:
@@ -86,27 +245,13 @@ def agreement_figure(pairs: Mapping[str, Sequence[PairAlignment]], text: Paralle
 def picture_parts(runs: Mapping[str, TranslationConfig], folder: Path) -> list[Part]:
     """The viewer for sentences on which the schemes differ, pictures of the first of them, and how far all agree."""
     text = load_text(next(iter(runs.values())), "test").first(_SHOWN)
-    pairs = compared_pairs(runs, text)
+    pairs = _compared_pairs(runs, text)
     chosen = text.chosen(differing_places(pairs))
-    return [sentence_part(runs, chosen), *sentence_figures(runs, chosen, folder), agreement_figure(pairs, text, folder)]
-
-
-def ibm_error_rates(config: TranslationConfig, *, models: Iterable[Any]) -> list[dict[str, Any]]:
-    """Alignment error rates of NLTK's IBM models, trained on the training text of a run; none without gold links."""
-    train, test = load_text(config, "train"), load_text(config, "test")
-    gold = test.gold
-    if gold is None:
-        return []
-    rows = []
-    for model in models:
-        aligner = train_ibm(_words(train), model=model)
-        found = [aligner.align(source, target) for source, target in _words(test)]
-        rows.append({"model": f"IBM Model {model}", "AER %": 100 * alignment_error_rate(found, gold).aer})
-    return rows
-
-
-def _words(text: ParallelText) -> list[tuple[list[str], list[str]]]:
-    return [(source.split(), target.split()) for source, target in zip(text.source, text.target, strict=True)]
+    return [
+        _sentence_part(runs, chosen),
+        *_sentence_figures(runs, chosen, folder),
+        _agreement_figure(pairs, text, folder),
+    ]
 
 
 def _pairs(config: TranslationConfig, text: ParallelText, *, num_samples: int | None = None) -> list[PairAlignment]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, batch_loader
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.harness.folder import saved_config
 from experiments.harness.training import PriorFactory, seeded_build
 from experiments.nmt.config import TranslationConfig
+from experiments.sequence.evaluation import BATCH
 from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
 from guides.inference_network import AlignmentNetwork
 from models.diagonal import DiagonalBias
@@ -17,7 +20,7 @@ from models.jumps import Jumps
 from models.nmt import Translation, TranslationSizes
 from models.temporal import TemporalNormalizer
 
-__all__ = ["Trained", "build", "load_trained", "load_vocabulary", "read_config"]
+__all__ = ["Trained", "batches", "build", "load_trained", "load_vocabulary", "read_config"]
 
 Trained = TrainedSequences[TranslationConfig, Translation]
 
@@ -56,6 +59,14 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
             dropout=config.dropout, null_word=config.null_word,
         )  # fmt: skip
     return assembled(config, scheme, model, network, vocabulary, plateau=0)
+
+
+def batches(trained: Trained, text: ParallelText) -> Iterator[Batch]:
+    """The pairs of a text in batches of similar lengths, on the network's device."""
+    data = EncodedText(text, trained.vocabulary)
+    sampler = BucketSampler(data.lengths, sentences=BATCH, shuffle=False)
+    for batch in batch_loader(data, sampler):
+        yield batch.to(trained.device)
 
 
 def load_trained(folder: Path, *, device: str = "auto") -> Trained:

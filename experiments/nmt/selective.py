@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,15 +11,16 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from experiments.datasets.names import ParallelName
 from experiments.datasets.text.batches import BucketSampler, EncodedText
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.files import UserError, user_errors
 from experiments.harness.results import write_numbers
+from experiments.nmt.config import SelectiveConfig, SelectiveOptions, TranslationConfig
 from experiments.nmt.data import check_coverage, load_text, tokenised
 from experiments.nmt.evaluation import Translated, bleu, chrf, translate
 from experiments.nmt.files import evaluated_text
 from experiments.nmt.model import Trained, load_trained
-from experiments.nmt.selective_config import SelectiveConfig, SelectiveOptions
 from experiments.report.columns import Row
 from experiments.report.tables import as_table
 from experiments.sequence import evaluation as sequence
@@ -29,7 +30,9 @@ from experiments.sequence.uncertainty import word_uncertainty
 from models.decoding import target_log_probs
 from pyro_attention.posterior.predictive import seeded
 
-__all__ = ["MEASURES", "Measured", "SelectiveConfig", "measured", "selective_run", "translation_uncertainty"]
+__all__ = [
+    "MEASURES", "Measured", "definition", "foreign_texts", "measured", "selective_run", "translation_uncertainty",
+]  # fmt: skip
 
 _MEAN = "mean over the word pieces of the translation"
 MEASURES = {
@@ -49,21 +52,15 @@ class Measured:
 
     Attributes:
         numbers: Every number by its name.
-        definitions: What the names mean.
         kept: Table of scores of the most certain translations.
         ranks: Table of rank correlations.
         elsewhere: Table of areas, a row for each text from elsewhere.
     """
 
     numbers: dict[str, float] = field(default_factory=dict)
-    definitions: dict[str, str] = field(default_factory=dict)
     kept: list[Row] = field(default_factory=list)
     ranks: list[Row] = field(default_factory=list)
     elsewhere: list[Row] = field(default_factory=list)
-
-    def add(self, name: str, value: float, definition: str) -> None:
-        """Add a number."""
-        self.numbers[name], self.definitions[name] = value, definition
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,8 @@ def selective_run(config: SelectiveConfig) -> dict[str, float]:
         refuse_to_replace([config.out], overwrite=config.overwrite)
     trained = load_trained(config.run, device=config.device)
     text = evaluated_text(config, trained)
-    found = measured(trained, text, config, progress=True)
+    elsewhere = foreign_texts(trained.config, config.out_of_domain)
+    found = measured(trained, text, elsewhere, config, progress=True)
     print("The most certain translations, by several measures:")
     print(as_table(found.kept))
     print("\nRank correlation (Spearman's) of the certainty of a translation with its chrF:")
@@ -92,18 +90,34 @@ def selective_run(config: SelectiveConfig) -> dict[str, float]:
         print(as_table(found.elsewhere))
     if config.out is not None:
         with user_errors(OSError):
-            write_numbers(config.out, found.numbers, found.definitions)
+            write_numbers(config.out, found.numbers, {name: definition(name) for name in found.numbers})
         print(config.out)
     return found.numbers
 
 
-def measured(trained: Trained, text: ParallelText, config: SelectiveOptions, *, progress: bool = False) -> Measured:
-    """What the uncertainty of a network's translations of a text is worth.
+def definition(name: str) -> str:
+    """What a number is."""
+    what, _, measure = name.rpartition(" by ")
+    if what == "rank correlation":
+        return f"Spearman's rank correlation of chrF of a translation with minus its uncertainty: {MEASURES[measure]}"
+    if what.startswith("auroc of "):
+        return (
+            f"area under the ROC curve of telling translations of {what.removeprefix('auroc of ')} from those of the "
+            f"test text by the larger {MEASURES[measure]}"
+        )
+    score, _, share = what.partition(" at ")
+    return f"{score} by sacrebleu of the {share} most certain translations, the least {MEASURES[measure]}"
 
-    Raises:
-        UserError: A text from elsewhere is that of the training, or cannot be had.
-    """
-    elsewhere = _foreign_texts(config, trained)
+
+def measured(
+    trained: Trained,
+    text: ParallelText,
+    elsewhere: Mapping[str, ParallelText],
+    config: SelectiveOptions,
+    *,
+    progress: bool = False,
+) -> Measured:
+    """What the uncertainty of translations of a text is worth, and whether it tells texts from elsewhere."""
     with user_errors(ValueError):
         own = _scored(trained, text, config, progress=progress)
         foreign = {name: _scored(trained, one, config, progress=progress) for name, one in elsewhere.items()}
@@ -140,13 +154,17 @@ def translation_uncertainty(
     return by_name | {"length": torch.tensor([len(ids) for ids in data.sources], dtype=torch.float64)}
 
 
-def _foreign_texts(config: SelectiveOptions, trained: Trained) -> dict[str, ParallelText]:
-    """Test texts of the data sets that are out of domain, read as the network's own was."""
+def foreign_texts(config: TranslationConfig, names: Sequence[ParallelName]) -> dict[str, ParallelText]:
+    """Test texts of data sets that a network was not trained on, read as its own was.
+
+    Raises:
+        UserError: One is that of the training, or cannot be had.
+    """
     texts: dict[str, ParallelText] = {}
-    for name in config.out_of_domain:
-        if name == trained.config.dataset:
+    for name in names:
+        if name == config.dataset:
             raise UserError(f"--out-of-domain is {name}, expected other data sets than the one that is trained on")
-        foreign = replace(trained.config, dataset=name, text=None, test_pairs=config.pairs)
+        foreign = replace(config, dataset=name, text=None, test_pairs=None)
         if tokenised(foreign):  # what divides the network's own text has divided this one already
             foreign = replace(foreign, tokenize=None)
         with user_errors(ValueError, OSError):
@@ -174,8 +192,7 @@ def _add_kept(found: Measured, trained: Trained, own: _Scored, coverage: Sequenc
             for score, function in _SCORES.items():
                 scored = function(chosen, some, trained.config)
                 row[f"{score} by {measure}"] = f"{scored.score:.1f}"
-                text = f"{score} of the {share:.0%} most certain translations, the least {MEASURES[measure]}"
-                found.add(f"{score} at {share:.0%} by {measure}", scored.score, f"{text}; sacrebleu {scored.signature}")
+                found.numbers[f"{score} at {share:.0%} by {measure}"] = scored.score
         found.kept.append(row)
 
 
@@ -188,8 +205,7 @@ def _add_ranks(found: Measured, trained: Trained, own: _Scored) -> None:
         if len(set(scores)) > 1 and len(values.unique()) > 1:
             correlation = float(-spearmanr(values.numpy(), scores).statistic)
             row[f"by {measure}"] = f"{correlation:.3f}"
-            text = "Spearman's rank correlation of chrF of a translation with minus its uncertainty"
-            found.add(f"rank correlation by {measure}", correlation, f"{text}: {MEASURES[measure]}")
+            found.numbers[f"rank correlation by {measure}"] = correlation
     found.ranks.append(row)
 
 
@@ -200,6 +216,5 @@ def _add_areas(found: Measured, name: str, own: _Scored, foreign: _Scored) -> No
     for measure, values in own.uncertainty.items():
         area = float(roc_auc_score(truth.numpy(), torch.cat([values, foreign.uncertainty[measure]]).numpy()))
         row[f"by {measure}"] = f"{area:.3f}"
-        text = f"area under the ROC curve of telling translations of {name} from those of the test text by the larger"
-        found.add(f"auroc of {name} by {measure}", area, f"{text} {MEASURES[measure]}")
+        found.numbers[f"auroc of {name} by {measure}"] = area
     found.elsewhere.append(row)

@@ -1,83 +1,85 @@
-"""Translation with a latent alignment: train a network, evaluate it, translate files, align files."""
+"""Translation with a latent alignment: train a network, evaluate it, draw the first alignments."""
 
 from __future__ import annotations
 
 import sys
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
 from experiments.datasets.places import SPLITS
 from experiments.datasets.text.batches import BucketSampler, EncodedText
-from experiments.files import user_errors
-from experiments.harness.folder import exclusive, open_training
-from experiments.nmt.align import aligned_pairs
-from experiments.nmt.alignment_figures import pair_figure
-from experiments.nmt.config import TranslationConfig
+from experiments.datasets.text.parallel_text import ParallelText
+from experiments.nmt.alignments import aligned_pairs
+from experiments.nmt.config import SelectiveOptions, TranslationConfig
 from experiments.nmt.data import load_text
-from experiments.nmt.evaluation import evaluate
-from experiments.nmt.model import build, load_trained, load_vocabulary
+from experiments.nmt.evaluation import DEFINITIONS, evaluate
+from experiments.nmt.figures import pair_figure
+from experiments.nmt.model import Trained, build, load_trained, load_vocabulary
+from experiments.nmt.selective import definition, foreign_texts, measured
 from experiments.report.figures import save
-from experiments.report.tables import metrics_table
-from experiments.sequence.evaluation import train_and_save
-from experiments.sequence.learned import print_verdict
+from experiments.run import run_and_show
+from experiments.sequence.train import Encoded, SequenceTask
 
-__all__ = ["TranslationConfig", "run", "run_and_show", "run_folder", "with_percent"]
+__all__ = ["TranslationTask", "train"]
 
-
-def run_folder(config: TranslationConfig) -> Path:
-    """Folder of the run."""
-    return config.out or Path("runs", "nmt", f"{config.dataset}-{config.guide}-{config.seed}")
+Texts = dict[str, ParallelText]
 
 
-@exclusive
-def run(config: TranslationConfig) -> dict[str, float]:
-    """Train, evaluate and save; what is in the folder already is not computed again when resuming.
+class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
+    """Translations of sentences."""
 
-    Raises:
-        UserError: Data, options or folder are not right.
-        KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` continues.
-    """
-    folder = run_folder(config)
-    with user_errors(ValueError, OSError):
-        # the test text too, so that nothing is found missing after the training
-        train_text, val_text, _ = (load_text(config, split) for split in SPLITS)
-        metrics = open_training(folder, config, planned=config.planned)
-        vocabulary = load_vocabulary(config, folder, train_text)
-        trained = build(config, vocabulary)
-        train_data, val_data = EncodedText(train_text, vocabulary), EncodedText(val_text, vocabulary)
-    if metrics is not None:
-        return metrics
-    if config.progress and train_text.skipped:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in train_text.skipped.items())
-        print(f"training text: {len(train_text)} pairs; left out in reading: {reasons}", file=sys.stderr)
-    sampler = BucketSampler(train_data.lengths, sentences=config.batch_size, seed=config.seed)
-    return train_and_save(
-        trained, folder, train_data, val_data, sampler=sampler, evaluate=partial(evaluate, trained, train_text),
-        file="translations.txt",
-    )  # fmt: skip
+    config = TranslationConfig
+    script = "experiments.nmt"
+    file = "translations.txt"
+
+    def folder(self, config: TranslationConfig) -> str:
+        return f"nmt/{config.dataset}-{config.guide}-{config.seed}"
+
+    def load(self, config: TranslationConfig) -> Texts:
+        texts = {split: load_text(config, split) for split in SPLITS}
+        if config.progress and texts["train"].skipped:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in texts["train"].skipped.items())
+            print(f"training text: {len(texts['train'])} pairs; left out in reading: {reasons}", file=sys.stderr)
+        return texts | foreign_texts(config, config.out_of_domain)
+
+    def build(self, config: TranslationConfig, data: Texts, folder: Path) -> Trained:
+        return build(config, load_vocabulary(config, folder, data["train"]))
+
+    def encode(self, trained: Trained, data: Texts) -> Encoded:
+        train, val = (EncodedText(data[split], trained.vocabulary) for split in ("train", "val"))
+        sampler = BucketSampler(train.lengths, sentences=trained.config.batch_size, seed=trained.config.seed)
+        return Encoded(train, val, sampler, train.targets)
+
+    def scores(self, trained: Trained, data: Texts) -> tuple[dict[str, float], list[str]]:
+        sizes = {"train_pairs": len(data["train"]), "train_left_out": sum(data["train"].skipped.values())}
+        metrics, translations = evaluate(trained, data["test"])
+        config = trained.config
+        if config.selective_pairs:
+            options = SelectiveOptions(pairs=config.selective_pairs)
+            elsewhere: dict[str, ParallelText] = {name: data[name] for name in config.out_of_domain}
+            metrics |= measured(trained, data["test"], elsewhere, options).numbers
+        return metrics | sizes, translations
+
+    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
+        return {name: DEFINITIONS.get(name) or definition(name) for name in metrics}
+
+    def show(self, config: TranslationConfig, metrics: Mapping[str, float], folder: Path) -> None:
+        if config.dataset == "own":
+            case = "all letters made small (--no-lowercase keeps them)" if config.lowercase else "capitals kept"
+            divided = "words as they stand between blanks"
+            if config.words != "none":
+                divided = f"punctuation split off words by {config.words} (--tokenize none for text that is tokenised)"
+            print(f"{config.text}: {case}, {divided}")
+        super().show(config, metrics, folder)
+        trained = load_trained(folder, device=config.device)
+        text = load_text(config, "test").first(3)
+        links = text.gold
+        for place, pair in enumerate(aligned_pairs(trained, text, num_samples=100)):
+            gold = None if links is None else links[place]
+            figure = pair_figure(pair, gold=gold, title=f"test pair {place + 1}", languages=text.languages)
+            print(save(figure, folder / "figures" / f"pair-{place + 1}.png"))
 
 
-def with_percent(metrics: dict[str, float]) -> dict[str, float | str]:
-    """Metrics for the terminal: alignment error rates in per cent, where metrics.json has fractions."""
-    return {name: f"{100 * value:.1f} %" if name.endswith("_aer") else value for name, value in metrics.items()}
-
-
-def run_and_show(config: TranslationConfig) -> None:
-    """The script: table on the terminal, pictures of the first test sentences in the folder."""
-    if config.dataset == "own":
-        case = "all letters made small (--no-lowercase keeps them)" if config.lowercase else "capitals kept"
-        divided = "words as they stand between blanks"
-        if config.words != "none":
-            divided = f"punctuation split off words by {config.words} (--tokenize none for text that is tokenised)"
-        print(f"{config.text}: {case}, {divided}")
-    metrics, folder = run(config), run_folder(config)
-    print(metrics_table(with_percent(metrics)))
-    print_verdict(metrics)
-    trained = load_trained(folder, device=config.device)
-    text = load_text(config, "test").first(3)
-    links = text.gold
-    for place, pair in enumerate(aligned_pairs(trained, text, num_samples=100)):
-        gold = None if links is None else links[place]
-        figure = pair_figure(pair, gold=gold, title=f"test pair {place + 1}", languages=text.languages)
-        print(save(figure, folder / "figures" / f"pair-{place + 1}.png"))
-    print(f"\nsaved in {folder}")
+def train(config: TranslationConfig) -> None:
+    """The command."""
+    run_and_show(TranslationTask(), config)

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.files import write_text
 from experiments.report.results import RESULTS, results_in
 from experiments.report.where_it_helps import PAGE, findings, page_of
 
-__all__ = ["PageOptions", "run", "write_tables"]
-
-
-@dataclass(frozen=True)
-class PageOptions:
-    """Write the pages that are made of experiments/results: where it helps, and the tables of every study."""
+__all__ = ["run", "write_tables"]
 
 
 def write_tables(folder: Path) -> None:
-    """Write a page for every study into a folder, and leave alone those that have not changed."""
+    """Write a page for every study into a folder, leave alone those that have not changed, and remove all others."""
     pictures = os.path.relpath(RESULTS / "pictures", folder)
     pages = {report.name: report.markdown(source, pictures=pictures) for report, source in results_in(RESULTS)}
     entries = "\n".join(pages)
@@ -28,9 +22,12 @@ def write_tables(folder: Path) -> None:
         path = folder / f"{name}.md"
         if not path.is_file() or path.read_text() != text:
             write_text(path, text)
+    for path in folder.glob("*.md"):
+        if path.stem not in pages:
+            path.unlink()
 
 
-def run(_: PageOptions) -> None:
+def run(_: object) -> None:
     """Write all pages."""
     folder = PAGE.parent / "results" / "tables"
     write_text(PAGE, page_of(findings()))

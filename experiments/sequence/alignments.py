@@ -13,15 +13,15 @@ from experiments.sequence.model import AnyTrained, model_arguments
 from models.decoding import smoothed_alignments, target_alignments
 from pyro_attention import (
     Amortised,
-    CategoricalAlignment,
     FixedGammaPrior,
     FixedLogNormalPrior,
-    LogWeights,
     Soft,
     SparseAlignmentPrior,
     SparseCategorical,
     sample_posterior,
 )
+from pyro_attention.families.alignment import CategoricalAlignment
+from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.gaussian import FixedGaussianPrior, GaussianWeights
 from pyro_attention.posterior.predictive import seeded
 

@@ -6,47 +6,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from experiments.harness.options import BatchOptions, Dropout, Precision, SweepOptions
-from guides.names import AlignmentSchemeName, SchemeName
+from experiments.harness.options import BatchOptions, Dropout
+from guides.names import AlignmentSchemeName
 from guides.options import AMORTISED, AlignmentSchemeOptions, UsedBy
 
 if TYPE_CHECKING:
     from guides.schemes import Scheme
 
-__all__ = ["CompareSequences", "NetworkOptions", "Schedule", "SequenceConfig"]
+__all__ = ["Schedule", "SequenceConfig"]
 
 Schedule = Literal["plateau", "one-cycle"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkOptions:
-    """What a comparison has in common with its runs.
+class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
+    """Train a network that writes sentences, and whose attention is latent.
 
     Args:
         vocabulary: Word pieces at most.
         hidden: Width of the networks.
-        batch_size: Sentences of a batch.
-        learning_rate: Learning rate of Adam.
-        num_samples: Posterior samples of random attention weights.
         beam: Live hypotheses of the beam search; 1 is greedy.
-        precision: Arithmetic of the training; 32 bits in any case on a CPU without instructions for bfloat16, and in
-            evaluation.
-    """
-
-    vocabulary: PositiveInt = 4000
-    hidden: PositiveInt = 128
-    batch_size: PositiveInt = 32
-    learning_rate: PositiveFloat = 1e-3
-    num_samples: PositiveInt = 20
-    beam: PositiveInt = 5
-    precision: Precision = "32"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
-    """Train a network that writes sentences, and whose attention is latent.
-
-    Args:
         input_feed: What the decoder goes on with: the expected context, or that of the drawn alignment (not for schemes
             with an inference network or that sum alignments out), or none, the words alone.
         warm_start: Epochs at first without the inference network: q = p, Jensen's bound; for dirichlet. Give
@@ -65,6 +44,9 @@ class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
         fused_adam: Take Adam's fused kernel: faster, with other rounding.
     """
 
+    vocabulary: PositiveInt = 4000
+    hidden: PositiveInt = 128
+    beam: PositiveInt = 5
     input_feed: Literal["expected", "sampled", "none"] = "expected"
     warm_start: NonNegativeInt = 0
     posterior_from_prior: bool = False
@@ -97,22 +79,3 @@ class SequenceConfig(NetworkOptions, BatchOptions, AlignmentSchemeOptions):
                 f"before; expected soft, weibull, lognormal, gamma or hard_sample, or input_feed expected"
             )
         return super().build_scheme(**changes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareSequences(SweepOptions):
-    """Compare inference schemes, which go on from the network of soft attention.
-
-    Args:
-        schemes: The schemes to compare.
-        seeds: Number of seeds.
-        base_epochs: Epochs of soft attention at first; with 0 every scheme begins by itself.
-        epochs: Epochs of every scheme, at most.
-        kl_weight: Weight of the KL in weibull, lognormal and gamma.
-    """
-
-    schemes: tuple[SchemeName, ...] = ("soft",)
-    seeds: PositiveInt = 3
-    base_epochs: NonNegativeInt = 10
-    epochs: PositiveInt = 1
-    kl_weight: NonNegativeFloat = 0.01

@@ -8,7 +8,7 @@ from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.harness.training import PriorFactory
 from guides.schemes import build_normalizer
 from models.text import TextEncoder
-from pyro_attention import Normalizer
+from pyro_attention.normalizers import Normalizer
 
 __all__ = ["text_encoder"]
 

@@ -23,7 +23,9 @@ from guides.inference_network import AlignmentNetwork, RegionNetwork
 from guides.schemes import Scheme
 from models.decoder import AttentionDecoder
 from models.decoding import Inference, target_log_probs
-from pyro_attention import Amortised, AttentionGuide, CategoricalAlignment, Family, Soft
+from pyro_attention import Amortised, AttentionGuide, Soft
+from pyro_attention.families.alignment import CategoricalAlignment
+from pyro_attention.families.base import Family
 from pyro_attention.posterior.predictive import seeded
 
 __all__ = [

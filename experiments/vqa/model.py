@@ -17,7 +17,8 @@ from experiments.vqa.data import Answered, QuestionBatch, Words
 from guides.answer_network import AnswerNetwork
 from guides.schemes import build_normalizer
 from models.vqa import MCAN, AnswerModel, BottomUp, MCANSizes, MultiView
-from pyro_attention import AlignmentPrior, AttentionGuide, Normalizer, Soft, predict
+from pyro_attention import AlignmentPrior, AttentionGuide, Soft, predict
+from pyro_attention.normalizers import Normalizer
 from pyro_attention.posterior.predictive import Noise
 
 __all__ = ["AnswerTraining", "TrainedAnswers", "build"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from models.decoder import AttentionDecoder
-from pyro_attention import AlignmentPrior, Amortised, ExpectedAlignment, Family
+from pyro_attention import AlignmentPrior, Amortised, Soft
+from pyro_attention.families.base import Family
 
 __all__ = ["DEFAULT", "Inference"]
 
@@ -17,8 +18,8 @@ class Inference:
     ====================== ============================= ============================================
     prior of the attention family and samples            value
     ====================== ============================= ============================================
-    ``AlignmentPrior``     any but ``ExpectedAlignment`` exact: log of the sum over z of p(z) f(y|z)
-    ``AlignmentPrior``     ``ExpectedAlignment()``       soft attention, log f(y|E[z])
+    ``AlignmentPrior``     any but ``Soft``              exact: log of the sum over z of p(z) f(y|z)
+    ``AlignmentPrior``     ``Soft()``                    soft attention, log f(y|E[z])
     Gamma, LogNormal       any, ``samples=0``            posterior mean of log S: log f(y|softmax(scores))
     Gamma, LogNormal       Weibull..., ``samples=S``     log of the mean of f(y|w) over S posterior draws of w
     ====================== ============================= ============================================
@@ -65,7 +66,7 @@ class Inference:
     def check(self, model: AttentionDecoder) -> None:
         """Raise ValueError unless family and samples fit the model's prior."""
         aligned, family = isinstance(model.attention.prior, AlignmentPrior), self.family
-        if family is not None and aligned != (family.kind == ExpectedAlignment.kind):
+        if family is not None and family.kind not in (None, model.attention.prior.kind):
             kind, prior = family.kind, type(model.attention.prior).__name__
             raise ValueError(f"family is {family}, of kind '{kind}', which does not fit the model's prior {prior}")
         if self.samples == 0:
@@ -81,7 +82,7 @@ class Inference:
     def sums_out(self, model: AttentionDecoder) -> bool:
         """Whether alignments are summed out; else weights make one context."""
         family = self.family.family if isinstance(self.family, Amortised) else self.family
-        return isinstance(model.attention.prior, AlignmentPrior) and not isinstance(family, ExpectedAlignment)
+        return isinstance(model.attention.prior, AlignmentPrior) and not isinstance(family, Soft)
 
 
 DEFAULT = Inference()

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from models.vqa.answers import AnswerModel, Likelihood
-from pyro_attention import Additive, AlignmentPrior, Dense, LatentAttention, Prior, SparseAlignmentPrior
-from pyro_attention.ops.dropout import Dropout
+from pyro_attention import Additive, AlignmentPrior, Dense, LatentAttention, SparseAlignmentPrior
+from pyro_attention.families.base import Prior
+from pyro_attention.ops.noise import Dropout
 
 __all__ = ["BottomUp"]
 

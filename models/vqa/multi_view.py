@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from models.vqa.answers import AnswerModel, Likelihood
-from pyro_attention import ContextualGammaPrior, Dense, LatentAttention, Normalizer, Prior, ScaledDotProduct, Softmax
-from pyro_attention.ops.dropout import Dropout
+from pyro_attention import ContextualGammaPrior, Dense, LatentAttention, ScaledDotProduct, Softmax
+from pyro_attention.families.base import Prior
+from pyro_attention.normalizers import Normalizer
+from pyro_attention.ops.noise import Dropout
 
 __all__ = ["MultiView"]
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import as_float, check_edge_index
+from pyro_attention._checks import as_float
 from pyro_attention.analysis.alignments.uncertainty import CredibleIntervals
 from pyro_attention.analysis.inputs import ROUNDING, check_floats, equal_tailed
+from pyro_attention.edge_list import check_edge_index
 
 __all__ = ["EdgeIntervals", "edge_intervals"]
 

@@ -12,7 +12,7 @@ from pyro_attention._checks import as_float
 from pyro_attention.analysis.inputs import ROUNDING, check_floats
 from pyro_attention.attention import LatentAttention
 from pyro_attention.layout import Dense, Layout
-from pyro_attention.normalizers import Hybrid
+from pyro_attention.over_queries import Hybrid
 
 __all__ = ["ExplainedAway", "MassHistogram", "explained_away", "hybrid_weights"]
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from pyro_attention.blocked.ops.fused_attention import unfused
+from pyro_attention.layers.torch_layer import scores_shape
 
-__all__ = ["Implementation", "check_implementation", "is_blocked", "scores_shape", "unsupported"]
+__all__ = ["Implementation", "check_implementation", "is_blocked", "unsupported"]
 
 Implementation = Literal["dense", "blocked", "auto"]
 
@@ -79,12 +80,6 @@ def unsupported(site: str, obstacle: str) -> ValueError:
     return ValueError(
         f"site '{site}': implementation='blocked' does not support {obstacle}; or use implementation='dense'"
     )
-
-
-def scores_shape(q: Tensor, k: Tensor) -> torch.Size:
-    """Shape of the scores of queries and keys, ``[..., H, M, N]``."""
-    batch = q.shape[:-2] if q.shape[:-2] == k.shape[:-2] else torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
-    return torch.Size((*batch, q.size(-2), k.size(-2)))
 
 
 def _slow(q: Tensor, k: Tensor, v: Tensor) -> str | None:

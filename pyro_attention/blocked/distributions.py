@@ -4,25 +4,77 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from pyro.distributions import Delta
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pyro_attention._checks import check_scores
+from pyro_attention._checks import as_float, check_scores
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
 from pyro_attention.blocked.pairs import Pairs
 from pyro_attention.blocked.value import BlockedValue, rows_of
-from pyro_attention.families.base import Family
-from pyro_attention.families.log_weights import LogWeights
+from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.lognormal import LogNormalWeights
-from pyro_attention.families.proposal import Proposal
-from pyro_attention.layout import Dense
+from pyro_attention.families.weibull import WeibullWeights
 from pyro_attention.ops.noise import NoiseKind
 
-__all__ = ["BlockedPosterior", "BlockedPrior"]
+__all__ = ["BlockedPosterior", "BlockedPrior", "Noise"]
+
+
+class Noise(NamedTuple):
+    """Noise of a distribution of ``log S`` that is its first parameter plus a scale times standard noise.
+
+    Attributes:
+        kind: Of the standard noise.
+        scale: From a distribution to the factor of its noise, a number or one per head.
+    """
+
+    kind: NoiseKind
+    scale: Callable[[Any], Tensor]
+
+
+# The distributions that blocked attention draws from, as it makes their noise again; add one of your own.
+NOISE: dict[type[LogWeights], Noise] = {
+    WeibullWeights: Noise("log_exponential", lambda q: q.concentration.reciprocal()),
+    LogNormalWeights: Noise("normal", lambda q: q.scale),
+}
+
+
+class _Shifted:
+    """The scores of a blocked site as a family sees them: it may add a shift to them, and nothing else."""
+
+    def __init__(self, site: str, shift: Tensor | float = 0.0) -> None:
+        self.site, self.shift = site, shift
+
+    def __add__(self, shift: Any) -> _Shifted:
+        return _Shifted(self.site, self.shift + shift)
+
+    __radd__ = __add__
+
+    def __sub__(self, shift: Any) -> _Shifted:
+        return _Shifted(self.site, self.shift - shift)
+
+    def _refuse(self, *_: Any) -> Any:
+        raise _not_blocked(self.site)
+
+    __getattr__ = __getitem__ = __len__ = __neg__ = __mul__ = __rmul__ = __truediv__ = __pow__ = __rsub__ = _refuse
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        scores = next(each for each in args if isinstance(each, cls))
+        if func.__name__ in ("add", "__add__") and len(args) == 2 and not kwargs:
+            return scores + args[0]
+        raise _not_blocked(scores.site)
+
+
+def _not_blocked(site: str) -> ValueError:
+    """The error of a family that does something with scores that are never held."""
+    return ValueError(
+        f"site '{site}': blocked attention draws Weibull and LogNormal weights around its scores, expected a family "
+        f"that adds noise to them, the same whatever they are: Weibull, LogNormal or Soft; for other families use "
+        f"MultiheadAttention, which holds the scores"
+    )
 
 
 class _BlockedWeights(LogWeights):
@@ -42,11 +94,7 @@ class _BlockedWeights(LogWeights):
 
     def weights(self, value: Tensor) -> Tensor:
         """Normalised weights of a value, all of them; ValueError when they would take too much memory."""
-        return self.pairs.layout(slice(None)).softmax(self.materialise(value))
-
-    def materialise(self, value: Tensor) -> Tensor:
-        """``log S`` of all pairs; ValueError when it would take too much memory."""
-        return value.dense() if isinstance(value, BlockedValue) else value
+        return self.pairs.layout(slice(None)).softmax(value.to_dense())
 
     def sum_windows(self, term: Callable[[slice], Tensor]) -> Tensor:
         """Sum of a function of some queries over all of them; backward computes each window again."""
@@ -84,28 +132,27 @@ class BlockedPrior(_BlockedWeights):
         shape_only = self.pairs.queries.new_zeros(()).expand(self.pairs.shape)[..., rows, :]
         return self.network(shape_only, self.pairs.keys, self.pairs.layout(rows))
 
-    def posterior(self, family: Family, *args: Any, **kwargs: Any) -> BlockedPosterior:  # noqa: ARG002
-        """Posterior of a family that adds noise to the scores, the same whatever they are.
+    @property
+    def scores(self) -> Any:
+        """A stand-in for the scores, which are never held; a family may add a shift to them."""
+        return _Shifted(self.site)
+
+    def with_scores(self, scores: Tensor) -> BlockedPrior:  # noqa: ARG002
+        raise _not_blocked(self.site)
+
+    def matched(self, posterior: type[Any], *parameters: Any) -> Any:
+        """Posterior with these parameters, the first of which are the scores, shifted.
 
         Raises:
-            ValueError: It does not, or its class does not say so (``shifts_scores``).
+            ValueError: They are not, or the distribution is not one of :data:`NOISE`.
         """
-        zero = self.pairs.queries.new_zeros(self.event_shape[0], 1, 1)
-        origin = LogNormalWeights(zero, torch.ones(())).with_proposal(Proposal(zero, Dense(), normalize=False))
-        relative = family.posterior(origin) if family.shifts_scores else None
-        if isinstance(relative, Delta) or (isinstance(relative, LogWeights) and relative.noise_kind is not None):
-            return BlockedPosterior(self.pairs, relative, site=self.site)
-        raise ValueError(
-            f"site '{self.site}': blocked attention draws Weibull and LogNormal weights, not those of "
-            f"{type(family).__name__}; choose one of these families (or Soft()), or "
-            f"MultiheadAttention(implementation='dense'); a family of your own whose noise does not depend on the "
-            f"scores says so where it is defined: class Mine(Family, shifts_scores=True)"
-        )
-
-    @property
-    def held_scores(self) -> None:
-        """None: the scores are never held together."""
-        return None
+        location, *spread = parameters
+        if posterior not in NOISE or not isinstance(location, _Shifted):
+            raise _not_blocked(self.site)
+        zero = as_float(self.pairs.queries).new_zeros(self.event_shape[0], 1, 1)
+        relative = LogNormalWeights(zero, torch.ones_like(zero)).proposing(zero)
+        relative = relative.matched(posterior, zero + location.shift, *spread)
+        return BlockedPosterior(self.pairs, relative, site=self.site)
 
     @property
     def masked_fraction(self) -> float:
@@ -117,15 +164,14 @@ class BlockedPrior(_BlockedWeights):
         return self.event_shape[0] * self.pairs.counts().sum((-3, -2, -1))
 
     @property
-    def deterministic_value(self) -> BlockedValue:
+    def soft_value(self) -> BlockedValue:
         """The value without noise, whose weights are ordinary attention."""
-        point = Delta(self.pairs.queries.new_zeros(self.event_shape[0], 1, 1), event_dim=3)
-        return BlockedPosterior(self.pairs, point, site=self.site).mean_value
+        return BlockedValue(BlockedPosterior(self.pairs, None, site=self.site).expand(self.batch_shape), None)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         raise NotImplementedError(
             f"site '{self.site}': blocked attention draws from the posterior alone; run the model under an "
-            f"AttentionGuide, or pass implementation='dense' to draw from the prior"
+            f"AttentionGuide, or use MultiheadAttention to draw from the prior"
         )
 
 
@@ -134,11 +180,11 @@ class BlockedPosterior(_BlockedWeights):
 
     Args:
         pairs: Queries, keys and masks.
-        relative: Distribution for scores of zero, with one entry or one per head; a Delta adds no noise.
+        relative: Distribution for scores of zero, with one entry or one per head; None adds no noise.
         site: Name of the site, for messages.
     """
 
-    def __init__(self, pairs: Pairs, relative: LogWeights | Delta, *, site: str) -> None:
+    def __init__(self, pairs: Pairs, relative: LogWeights | None, *, site: str) -> None:
         super().__init__(pairs)
         self.relative, self.site = relative, site
         self._log_sums: dict[str, Tensor] = {}  # shared by copies
@@ -154,21 +200,23 @@ class BlockedPosterior(_BlockedWeights):
         return BlockedValue(self, None)
 
     def window(self, rows: slice) -> LogWeights:
-        if isinstance(self.relative, Delta):
-            raise NotImplementedError("a point mass has no density")
-        return self.relative.shifted(self.pairs.scores(rows), self.pairs.layout(rows))
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of ``log S``; zero for a point mass, whose site has no prior term."""
-        if isinstance(self.relative, Delta):
-            return self.pairs.queries.new_zeros(self.batch_shape)
-        return super().log_prob(value)
+        scores, relative = self.pairs.scores(rows), self.relative
+        assert relative is not None  # a point mass stands at no site
+        location, *spread = (getattr(relative, name) for name in relative.parameter_names)
+        parameters: Any = scores + location, *spread
+        return type(relative)(*parameters, layout=self.pairs.layout(rows), shape=scores.shape)
 
     def noise(self) -> tuple[NoiseKind | None, Tensor | None]:
         """Distribution of the noise and its factor, one number or one per head."""
-        if isinstance(self.relative, Delta):
+        if self.relative is None:
             return None, None
-        return self.relative.noise_kind, self.relative.noise_scale.reshape(-1)
+        kind, scale = NOISE[type(self.relative)]
+        return kind, scale(self.relative).reshape(-1)
+
+    def draw_rows(self, rows: slice, noise: Tensor) -> Tensor:
+        """``log S`` of some queries, from their standard noise."""
+        q = self.window(rows)
+        return torch.addcmul(getattr(q, q.parameter_names[0]), noise, NOISE[type(q)].scale(q))
 
     def attend(self, seed: int | None, values: Tensor) -> Tensor:
         """Context ``[..., H, M, D]`` of the values under the weights of a seed; None for the posterior mean."""

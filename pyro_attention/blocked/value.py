@@ -31,15 +31,16 @@ class BlockedValue(Tensor):
     """``log S`` of a site ``[..., H, M, N]`` as posterior and seed: a tensor without storage.
 
     It has a shape, a dtype and a device, and can be detached; whatever would need or change its numbers raises.
-    :meth:`window` gives the numbers of some queries.
+    :meth:`window` gives the numbers of some queries, :meth:`to_dense` all of them.
 
     Args:
         posterior: Distribution it is drawn from.
         seed: Seed of the noise; None for none, which is the posterior mean.
 
     Example:
-        >>> from pyro_attention import AttentionGuide, MultiheadAttention, Weibull
-        >>> layer = MultiheadAttention(8, 2, implementation="blocked")
+        >>> from pyro_attention import AttentionGuide, Weibull
+        >>> from pyro_attention.blocked import BlockedMultiheadAttention
+        >>> layer = BlockedMultiheadAttention(8, 2)
         >>> guide = AttentionGuide(lambda x: layer(x, x, x, need_weights=False)[0], Weibull())
         >>> value = guide(torch.randn(5, 8))["attention"]
         >>> value.shape, value.window(slice(1, 3)).shape
@@ -74,9 +75,9 @@ class BlockedValue(Tensor):
             return posterior.pairs.scores(rows).expand(*shape[:-2], -1, -1)
         table = CounterNoise(kind, self.seed, (shape[:-2].numel(), *shape[-2:]), device=self.device)
         noise = table.block(slice(None), rows, slice(None), dtype=self.dtype)
-        return posterior.window(rows).from_noise(noise.unflatten(0, shape[:-2]))
+        return posterior.draw_rows(rows, noise.unflatten(0, shape[:-2]))
 
-    def dense(self) -> Tensor:
+    def to_dense(self) -> Tensor:  # type: ignore[override]
         """``log S`` of all queries.
 
         Raises:
@@ -113,6 +114,11 @@ class BlockedValue(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         if func is torch.ops.aten.detach.default:
             return cls(args[0].posterior.detach(), args[0].seed)
+        if all(value.seed is None for value in args if isinstance(value, cls)):  # a point mass, without noise
+            if func is torch.ops.aten.expand.default:
+                return cls(args[0].posterior.expand(args[1][:-3]), None)
+            if func is torch.ops.aten.eq.Tensor:
+                return torch.ones((), dtype=torch.bool, device=args[0].device).expand(args[0].shape)
         raise _not_held(func, args, kwargs)
 
 
@@ -123,7 +129,7 @@ def _not_held(operation: Any, *arguments: Any) -> RuntimeError:
         f"{operation} on the log weights of site '{value.posterior.site}', which blocked attention does not hold: "
         f"materialise first, some queries by value.window(rows), or draw weights by "
         f"pyro_attention.sample_posterior (in place of Pyro's Predictive); "
-        f"MultiheadAttention(implementation='dense') holds them all"
+        f"MultiheadAttention holds them all"
     )
 
 

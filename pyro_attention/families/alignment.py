@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import pyro.distributions as dist
 import torch
-from pyro.distributions import Delta, Distribution
+from pyro.distributions import Distribution
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
 from pyro_attention._checks import as_float
-from pyro_attention.families.base import FAMILIES, Family
-from pyro_attention.families.distribution import AttentionDistribution, expand_shared
-from pyro_attention.families.prior import PRIORS, Prior
-from pyro_attention.families.proposal import Proposal
+from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
+from pyro_attention.families.distribution import AttentionDistribution, enter, expand_shared
 from pyro_attention.layout import Dense, Layout
 
 __all__ = [
@@ -23,7 +21,7 @@ __all__ = [
     "AlignmentWeights",
     "Categorical",
     "CategoricalAlignment",
-    "ExpectedAlignment",
+    "EnumeratedAlignment",
     "Marginal",
 ]
 
@@ -65,7 +63,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         if not scores.size(-1):
             raise ValueError(f"scores have shape {tuple(scores.shape)}, expected at least one key to be attended to")
         scores = as_float(scores)
-        self.layout, self._proposal = layout, Proposal(scores, layout, normalize=False)
+        self.layout, self._scores = layout, enter(scores, layout, None)
         mask = None if layout.mask is None else layout.mask.expand(scores.shape).squeeze(-2)
         super().__init__(logits=self._log_probabilities(scores.squeeze(-2), mask), validate_args=validate_args)
 
@@ -79,7 +77,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
     def expand(self, batch_shape: Any, _instance: Any = None) -> CategoricalAlignment:
         new = type(self).__new__(type(self)) if _instance is None else _instance
         new = super().expand(batch_shape, _instance=new)
-        new.layout, new._proposal = self.layout, self._proposal
+        new.layout, new._scores = self.layout, self._scores
         return new  # type: ignore[no-any-return]
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -104,6 +102,10 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
     def mean_value(self) -> Tensor:
         """Probabilities of the keys as attention weights, ``[..., 1, N]``."""
         return self._masked(self.probs.unsqueeze(-2))
+
+    @property
+    def over_weights(self) -> AlignmentWeights:
+        return AlignmentWeights(self)
 
     def is_possible(self, value: Tensor) -> Tensor:
         """True where an index ``[...]`` is a key that the layout has; without any key all are alike."""
@@ -165,7 +167,7 @@ class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
     support = _WeightRows()
 
     def __init__(self, alignment: CategoricalAlignment) -> None:
-        self.alignment, self.layout, self._proposal = alignment, alignment.layout, alignment._proposal
+        self.alignment, self.layout, self._scores = alignment, alignment.layout, alignment._scores
         shape = alignment.full_shape
         super().__init__(shape[:-2], shape[-2:], validate_args=alignment._validate_args)
 
@@ -198,6 +200,22 @@ def _kl_alignment(q: Any, p: Any) -> Tensor:
     return torch.as_tensor((q.probs * (q.logits - p.logits)).sum(-1))
 
 
+class EnumeratedAlignment(NamedTuple):
+    """An alignment whose keys are summed over, for a likelihood below it; shapes as of its value.
+
+    Attributes:
+        possible: True at keys of positive probability.
+        dim: The dimension of the keys, below 0.
+        log_prob: Log probability of the keys, without gradient.
+        evidence: The log of a sum is wanted, as without a posterior; else an expectation.
+    """
+
+    possible: Tensor
+    dim: int
+    log_prob: Tensor
+    evidence: bool
+
+
 @PRIORS.register("alignment")
 class AlignmentPrior(Prior):
     r"""The attention scores are the prior: :math:`z \sim \mathrm{Categorical}(\mathrm{softmax}(\Phi))`.
@@ -216,25 +234,6 @@ class AlignmentPrior(Prior):
         return CategoricalAlignment(scores, layout=layout)
 
 
-@FAMILIES.register("expected_alignment")
-class ExpectedAlignment(Family):
-    r"""Soft attention under an alignment prior: the point mass at :math:`\mathrm{E}[z]`, without a prior term.
-
-    Example:
-        >>> ExpectedAlignment().posterior(CategoricalAlignment(torch.zeros(1, 2))).sample().tolist()
-        [[0.5, 0.5]]
-    """
-
-    kind = CategoricalAlignment.kind
-    has_prior_term = False
-
-    def prior(self, prior: CategoricalAlignment) -> AlignmentWeights:
-        return AlignmentWeights(prior)
-
-    def posterior(self, prior: CategoricalAlignment) -> Distribution:
-        return Delta(prior.mean_value, event_dim=2)
-
-
 @FAMILIES.register("marginal")
 class Marginal(Family):
     r"""No posterior: the alignment is summed out exactly, :math:`\log \sum_z p(z)\, f(y \mid z)`.
@@ -242,16 +241,17 @@ class Marginal(Family):
     For :class:`AlignmentELBO`, whose value then is the log evidence; elsewhere it draws from the prior.
 
     Example:
-        >>> Marginal().infer["enumerate"]
-        'parallel'
+        >>> Marginal().infer
+        {'enumerate': 'parallel'}
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.
     """
 
     kind = CategoricalAlignment.kind
-    infer: ClassVar[dict[str, Any]] = {"enumerate": "parallel", "marginal": True}
+    is_marginal = True
+    infer: ClassVar[dict[str, Any]] = {"enumerate": "parallel"}
 
-    def posterior(self, prior: CategoricalAlignment) -> Distribution:
+    def posterior(self, prior: CategoricalAlignment, *_: Any, **__: Any) -> Distribution:
         return prior
 
 
@@ -279,8 +279,8 @@ class Categorical(Family):
         self.enumerate = enumerate
         self.infer = {"enumerate": "parallel"} if enumerate else {}  # type: ignore[misc]
 
-    def posterior(self, prior: CategoricalAlignment) -> Distribution:
-        return prior.at_scores(prior.proposal.scores)
+    def posterior(self, prior: CategoricalAlignment, *_: Any, **__: Any) -> Distribution:
+        return prior.at_scores(prior.scores)
 
     def extra_repr(self) -> str:
         return f"enumerate={self.enumerate}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -50,17 +49,16 @@ class Amortised(Family):
         check_kind("family", family, Family, "Categorical()")
         self.network, self.family = network, family
         self.from_prior, self.warm_start = from_prior, warm_start
-        self.kind, self.has_prior_term = family.kind, family.has_prior_term
+        self.kind, self.has_prior_term, self.is_marginal = family.kind, family.has_prior_term, family.is_marginal
         self.infer = family.infer  # type: ignore[misc]
 
     def prior(self, prior: Any) -> Any:
         return self.family.prior(prior)
 
-    def amortise(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
+    def posterior(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
         if self.warm_start:
             return self.family.posterior(prior)
-        scores = self.network(*args, **kwargs)
-        own = prior.proposal.scores
+        scores, own = self.network(*args, **kwargs), prior.scores
         # what was drawn ahead gives the layer's scores the dimensions of plates around the guide, such as particles
         outer = own.dim() - scores.dim() if any(getattr(h, "_outer_plates", ()) for h in runtime._PYRO_STACK) else 0
         if scores.shape != own.shape[max(outer, 0) :]:
@@ -70,7 +68,7 @@ class Amortised(Family):
         scores = scores.expand(own.shape)
         if self.from_prior:
             scores = scores + own.detach()
-        proposal = replace(prior.proposal, scores=scores)
+        proposed = prior.with_scores(scores)
         if torch.distributions.Distribution._validate_args:
-            check_finite("the inference network's output", proposal.scores)
-        return self.family.posterior(prior.with_proposal(proposal))
+            check_finite("the inference network's output", proposed.scores)
+        return self.family.posterior(proposed)

@@ -38,6 +38,7 @@ values lie on a simplex, is refused by Hamiltonian Monte Carlo.
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -45,11 +46,73 @@ from pyro.distributions import Distribution
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_numbers, check_constant, check_positive
-from pyro_attention.families.log_weights import LogWeights
-from pyro_attention.families.prior import PRIORS
+from pyro_attention.families.distribution import AttentionDistribution, LogWeights
+from pyro_attention.layout import Layout
 from pyro_attention.registry import Registry
 
-__all__ = ["FAMILIES", "Family", "OneParameterFamily"]
+__all__ = ["FAMILIES", "PRIORS", "Family", "OneParameterFamily", "Prior"]
+
+PRIORS: Registry[type[Prior]] = Registry("prior")
+
+_TRAINED = "a prior with a trained parameter is a subclass of Prior"
+
+
+class Prior(nn.Module):
+    """Maps (scores, keys, layout) to the prior of one attention call; subclasses implement :meth:`forward`.
+
+    Raises:
+        TypeError: A number requires a gradient, as an ``nn.Parameter`` does.
+        ValueError: A number that is not finite, or not positive where it must be; where the prior reads the keys, a
+            size below one and, at a call, keys of another width.
+
+    Attributes:
+        kind: The kind of its distributions, which a posterior family must share.
+        normalizes: Scores may enter as log-softmax; False where their size means something.
+        over_queries_obstacle: Why no weights may be normalised over queries too; None where they may.
+    """
+
+    kind: ClassVar[str] = LogWeights.kind
+    normalizes: ClassVar[bool] = True
+    over_queries_obstacle: ClassVar[str | None] = None
+
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
+        """Prior over weights, or their logarithms, of the shape of ``scores``.
+
+        Args:
+            scores: As they enter the site. Gamma, LogNormal and Gaussian priors read their shape only; those of
+                alignments and the Dirichlet prior read the values, too.
+            keys: In the layout's own shape, ``[..., H, N, D]`` dense, ``[..., N, H, D]`` on graphs.
+            layout: Where the weights live.
+        """
+        raise NotImplementedError
+
+    def soft_weights(self, scores: Tensor, layout: Layout) -> Tensor:
+        """Weights of ordinary attention with these scores, in a layout of their shape: softmax, or an own mean.
+
+        A model may go on with them where it needs no site, as the input feed of a decoder does.
+        """
+        return layout.softmax(scores)
+
+    def add_positive(self, name: str, value: float, *, of: str = "") -> None:
+        """Keep a positive constant in a buffer, as its logarithm; ValueError when it is not positive and finite."""
+        check_constant(name, value, _TRAINED)
+        check_positive(name, value)
+        self.register_buffer(f"log_{of}{name}", torch.tensor(math.log(value)))
+
+    def add_constant(self, name: str, value: float, *, of: str = "") -> None:
+        """Keep a constant in a buffer; ValueError when it is not finite."""
+        check_constant(name, value, _TRAINED)
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is {value}, expected a finite number")
+        self.register_buffer(f"{of}{name}", torch.tensor(float(value)))
+
+    def extra_repr(self) -> str:
+        shown = {
+            name.removeprefix("log_"): as_numbers(value.exp() if name.startswith("log_") else value)
+            for name, value in self.named_buffers(recurse=False)
+        }
+        return ", ".join(f"{name}={value}" for name, value in shown.items())
+
 
 FAMILIES: Registry[type[Family]] = Registry("posterior family")
 
@@ -58,41 +121,37 @@ class Family(nn.Module):
     """A posterior family; subclasses implement :meth:`posterior`. It sees the scores, not the observations.
 
     Attributes:
-        kind: The kind of prior it fits (a prior distribution's own ``kind``).
+        kind: The kind of prior it fits (a prior distribution's own ``kind``); None for every kind.
         has_prior_term: False when the site adds no KL to the ELBO.
+        is_marginal: There is no posterior: the site is the model's alone, and is summed out.
         infer: Pyro's inference options of the site, such as enumeration.
-        shifts_scores: The posterior is that of scores of zero, shifted by the scores, so blocked attention can draw
-            from it; its distribution needs a ``noise_kind``, or is a point mass. Each class says so for itself, by
-            ``class Mine(Family, shifts_scores=True)``: a subclass may make the spread depend on the scores.
     """
 
-    kind: str = LogWeights.kind
+    kind: str | None = LogWeights.kind
     has_prior_term: bool = True
+    is_marginal: bool = False
     infer: ClassVar[dict[str, Any]] = {}
-    shifts_scores: ClassVar[bool] = False
-
-    def __init_subclass__(cls, *, shifts_scores: bool = False, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        cls.shifts_scores = shifts_scores
 
     def prior(self, prior: Any) -> Any:
         """The prior over what the posterior draws; another one than the layer's where that is another variable."""
         return prior
 
-    def posterior(self, prior: Any) -> Distribution:
-        """Posterior of a site from its prior; ``proposal.scores`` hold ``log E[S]`` where weights are positive."""
-        raise NotImplementedError
+    def posterior(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
+        """Posterior of a site from its prior, whose ``scores`` hold ``log E[S]`` where weights are positive.
 
-    def amortise(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:  # noqa: ARG002
-        """Posterior of a site from its prior and the arguments of the model; most families ignore these."""
-        return self.posterior(prior)
+        Args:
+            prior: The prior, with what the attention layer proposes.
+            args: Arguments of the model, which most families ignore.
+            kwargs: Its keyword arguments.
+        """
+        raise NotImplementedError
 
     def check_fits(self, prior: Any, *, site: str) -> None:
         """Raise ValueError unless the prior of a site is of this family's kind."""
-        if self.kind == prior.kind:
+        if self.kind in (None, prior.kind):
             return
         own, other = type(self).__name__, type(prior).__name__
-        families = ", ".join(each.__name__ for each in FAMILIES.values() if each.kind == prior.kind)
+        families = ", ".join(each.__name__ for each in FAMILIES.values() if each.kind in (None, prior.kind))
         priors = ", ".join(each.__name__ for each in PRIORS.values() if each.kind == self.kind)
         remedy = f"families for this prior: {families or 'none is registered'}; priors for {own}: {priors}"
         if "alignment" in (self.kind, prior.kind):

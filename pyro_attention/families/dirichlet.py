@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
-from pyro_attention.families.base import FAMILIES, Family
+from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
 from pyro_attention.families.distribution import ContinuousWeights, check_same_event
-from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.ops.noise import log_standard_gamma
 from pyro_attention.ops.special import digamma_exp, lgamma_exp, trigamma_exp
@@ -202,8 +201,8 @@ class Dirichlet(Family):
 
     kind = DirichletWeights.kind
 
-    def posterior(self, prior: Any) -> DirichletWeights:
-        return DirichletWeights(_clamp(prior.proposal.scores), layout=prior.layout, shape=prior.full_shape)
+    def posterior(self, prior: Any, *_: Any, **__: Any) -> DirichletWeights:
+        return DirichletWeights(_clamp(prior.scores), layout=prior.layout, shape=prior.full_shape)
 
 
 def _clamp(scores: Tensor) -> Tensor:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from functools import cached_property
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
-from pyro.distributions import Distribution, TorchDistribution
+from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import constraints, register_kl
 
-from pyro_attention._checks import as_float, check_finite, check_positive
-from pyro_attention.families.proposal import Proposal
+from pyro_attention._checks import as_float, check_finite, check_positive, whole
 from pyro_attention.layout import Dense, Layout
-from pyro_attention.normalizers import Softmax
-from pyro_attention.ops.transforms import whole
+from pyro_attention.normalizers import Normalizer, Softmax
 
-if TYPE_CHECKING:
-    from pyro_attention.families.base import Family
-
-__all__ = ["AttentionDistribution", "ContinuousWeights", "check_same_event", "expand_shared"]
+__all__ = [
+    "AttentionDistribution",
+    "ContinuousWeights",
+    "LogWeights",
+    "check_same_event",
+    "enter",
+    "expand_shared",
+    "kl_log_weights",
+]
 
 Shared = TypeVar("Shared", bound=TorchDistribution)
 
@@ -35,6 +39,8 @@ class AttentionDistribution:
         kind: Which posterior families fit a prior: those of the same kind.
         layout: Where the weights live.
         parameter_names: Attributes that hold the parameters.
+        normalizer: Of a prior, from log weights to weights.
+        normalizes: Of a prior, whether scores enter normalised as the weights are.
     """
 
     kind: ClassVar[str]
@@ -42,21 +48,31 @@ class AttentionDistribution:
     parameter_names: tuple[str, ...] = ()
     batch_shape: torch.Size
     event_shape: torch.Size
-    _proposal: Proposal | None = None
+    normalizer: Normalizer = _SOFTMAX
+    normalizes: bool = False
+    _scores: Tensor | None = None
 
     @property
-    def proposal(self) -> Proposal:
-        """What the attention layer proposes to the site, from which a posterior family starts."""
-        if self._proposal is None:
-            remedy = "sample it through LatentAttention, or use .with_proposal(Proposal(scores, layout))"
-            raise ValueError(f"{type(self).__name__} carries no scores; {remedy}")
-        return self._proposal
+    def scores(self) -> Tensor:
+        r"""Of a prior, the scores :math:`\Phi` that the attention layer proposes; a posterior family starts from them.
 
-    def with_proposal(self, proposal: Proposal) -> Self:
-        """Copy, for the prior of a site, with what the attention layer proposes."""
+        They are as they enter the site: normalised if ``normalizes``, and zero at masked entries.
+        """
+        if self._scores is None:
+            remedy = "sample it through LatentAttention, or use .with_scores(scores)"
+            raise ValueError(f"{type(self).__name__} carries no scores; {remedy}")
+        return self._scores
+
+    def proposing(self, scores: Tensor, normalizer: Normalizer = _SOFTMAX, *, normalizes: bool = False) -> Self:
+        """Copy, for the prior of a site, with what the attention layer proposes: scores that :func:`enter` gives."""
         new = copy.copy(self)
-        new._proposal = proposal
+        new._scores, new.normalizer, new.normalizes = scores, normalizer, normalizes
         return new
+
+    def with_scores(self, scores: Tensor) -> Self:
+        """Copy, for the prior of a site, with other scores, which enter as those of the attention layer do."""
+        scores = enter(scores, self.layout, self.normalizer if self.normalizes else None)
+        return self.proposing(scores, self.normalizer, normalizes=self.normalizes)
 
     def weights(self, value: Tensor) -> Tensor:
         """Attention weights of a value of the site; exactly zero at masked entries."""
@@ -72,8 +88,8 @@ class AttentionDistribution:
         raise NotImplementedError
 
     @property
-    def deterministic_value(self) -> Tensor:
-        """For a prior, the value that :class:`Soft` gives to its site: ordinary attention with the proposed scores."""
+    def soft_value(self) -> Tensor:
+        """Of a prior, the value that :class:`Soft` gives to its site: ordinary attention with the proposed scores."""
         return self.mean_value
 
     @property
@@ -82,22 +98,14 @@ class AttentionDistribution:
         return self.weights(self.mean_value)
 
     @property
+    def over_weights(self) -> AttentionDistribution:
+        """The same prior of a site whose value is weights or their logarithms, where this one's is an index."""
+        return self
+
+    @property
     def full_shape(self) -> torch.Size:
         """Shape of the weights."""
         return self.batch_shape + self.event_shape
-
-    def posterior(self, family: Family, *args: Any, **kwargs: Any) -> Distribution:
-        """Posterior of the site whose prior this is, by a family of the same kind, from the arguments of the model."""
-        return family.amortise(self, *args, **kwargs)
-
-    def materialise(self, value: Tensor) -> Tensor:
-        """The value of the site with all its numbers in memory, as it is already but in blocked attention."""
-        return value
-
-    @property
-    def held_scores(self) -> Tensor | None:
-        """The proposed scores, or None where they are never held together, as in blocked attention."""
-        return self.proposal.scores
 
     @property
     def masked_fraction(self) -> float:
@@ -117,6 +125,13 @@ class AttentionDistribution:
         shapes = [f"batch_shape={tuple(self.batch_shape)}", f"event_shape={tuple(self.event_shape)}"]
         shapes += [f"{name}: {tuple(getattr(self, name).shape)}" for name in self.parameter_names]
         return f"{type(self).__name__}({', '.join(shapes)})"
+
+
+def enter(scores: Tensor, layout: Layout, normalizer: Normalizer | None) -> Tensor:
+    """Scores as they enter a site: normalised, unless the normalizer is None, and zero at masked entries."""
+    if normalizer is not None:
+        return normalizer.normalize_scores(scores, layout)
+    return scores if layout.mask is None else scores.masked_fill(~layout.mask, 0)
 
 
 def expand_shared(distribution: Shared, batch_shape: Any) -> Shared:
@@ -209,8 +224,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
 
     def weights(self, value: Tensor) -> Tensor:
         """Normalised attention weights of a value that holds their logarithms."""
-        normalizer = _SOFTMAX if self._proposal is None else self._proposal.normalizer
-        weights: Tensor = normalizer(value, self.layout)
+        weights: Tensor = self.normalizer(value, self.layout)
         return weights
 
     @property
@@ -275,3 +289,87 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
     def entropy(self) -> Tensor:
         """Entropy summed over the unmasked entries of the event: the batch shape."""
         return self.sum_event(self.entropy_per_weight)
+
+
+Posterior = TypeVar("Posterior", bound="LogWeights")
+
+
+class LogWeights(ContinuousWeights):
+    """Independent positive attention weights S, as a distribution over ``log S``.
+
+    The value is ``log S`` because ``softmax(log S)`` is the normalised weight, is stable where ``S / S.sum()`` gives
+    NaN, and leaves every KL unchanged (log is a bijection).
+
+    A subclass supplies :meth:`draw`, the moments ``mean`` (E[log S]), ``variance`` (Var[log S]),
+    ``log_expected_weight`` (log E[S]) and ``entropy_per_weight``, and, to serve as a prior, :meth:`cross_entropy`.
+    Every moment is per weight, in the smallest shape that holds it.
+
+    """
+
+    kind: ClassVar[str] = "positive weights"
+    _matches: LogWeights | None = None
+
+    def matched(self, posterior: type[Posterior], *parameters: Tensor) -> Posterior:
+        """Posterior with these parameters of the site whose prior this is, known to have ``E[S] = exp(scores)``."""
+        q = posterior(*parameters, layout=self.layout, shape=self.full_shape)
+        # as if the property had been computed already
+        q.__dict__.update(_matches=self, log_expected_weight=self.scores)
+        return q
+
+    @cached_property
+    def expected_total(self) -> Tensor | float | None:
+        """Sum of ``E[S]`` over the unmasked entries of the event where it is known; a number, or one a batch entry."""
+        p = self._matches
+        return p.normalizer.total(p.scores, p.layout) if p is not None and p.normalizes else None
+
+    @cached_property
+    def log_expected_weight(self) -> Tensor:
+        """``log E[S]``, per weight."""
+        raise NotImplementedError
+
+    @property
+    def mean_gap(self) -> Tensor:
+        """``log E[S] - E[log S]``, per weight; it depends on the spread alone."""
+        return self.log_expected_weight - self.mean
+
+    @property
+    def soft_value(self) -> Tensor:
+        return self.scores.expand(self.full_shape)
+
+    @property
+    def mean_value(self) -> Tensor:
+        """The value ``log E[S]``."""
+        return self.log_expected_weight.expand(self.full_shape)
+
+    def cross_entropy(self, q: LogWeights) -> Tensor:
+        """``-E_q[log p(log S)]``, p being this distribution, summed over the unmasked entries of the event."""
+        raise NotImplementedError(f"{type(self).__name__} has no closed-form cross entropy and is no prior")
+
+
+@register_kl(LogWeights, LogWeights)
+def kl_log_weights(q: LogWeights, p: LogWeights) -> Tensor:
+    r"""KL between two distributions over log weights, summed over the unmasked entries of the event.
+
+    .. math:: \mathrm{KL}(q \| p) = -\mathrm{E}_q[\log p] - \mathrm{H}[q]
+
+    One rule serves every pair, because every prior is linear in a few moments of the posterior.
+
+    Args:
+        q: Posterior; any family with moments.
+        p: Prior; Gamma or LogNormal. The result has q's batch shape, in nats.
+
+    Raises:
+        NotImplementedError: p has no closed-form cross entropy (a Weibull prior).
+        ValueError: The two have different event shapes.
+
+    Example:
+        >>> import torch
+        >>> from pyro_attention.families.lognormal import LogNormalWeights
+        >>> p = LogNormalWeights(torch.zeros(1, 1, 4), torch.tensor(1.0))
+        >>> kl_log_weights(p, p).item()
+        0.0
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, equation (4) and below.
+    """
+    check_same_event(q, p)
+    return p.cross_entropy(q) - q.entropy()

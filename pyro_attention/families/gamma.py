@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyro_attention.families.base import FAMILIES, OneParameterFamily
+from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily, Prior
+from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.key_network import KeyNetwork
-from pyro_attention.families.log_weights import LogWeights
-from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Layout
 from pyro_attention.ops.noise import log_standard_gamma
 from pyro_attention.ops.special import digamma_exp, lgamma_and_exp, lgamma_exp, trigamma_exp
@@ -67,7 +67,9 @@ class GammaWeights(LogWeights):
     def mean_gap(self) -> Tensor:
         return self.log_concentration + (-self.log_concentration).exp() - torch.digamma(1 + self.concentration)
 
-    def compute_log_expected_weight(self) -> Tensor:
+    @cached_property
+    def log_expected_weight(self) -> Tensor:
+        """``log E[S]``, per weight."""
         return self.log_concentration - self.log_rate
 
     @property
@@ -92,7 +94,7 @@ class GammaWeights(LogWeights):
 
 
 @PRIORS.register("gamma_fixed")
-class FixedGammaPrior(Prior, reads="nothing"):
+class FixedGammaPrior(Prior):
     """The same Gamma(concentration, rate) for every weight.
 
     Args:
@@ -119,7 +121,7 @@ class FixedGammaPrior(Prior, reads="nothing"):
 
 
 @PRIORS.register("gamma_contextual")
-class ContextualGammaPrior(Prior, reads="keys"):
+class ContextualGammaPrior(Prior):
     r"""Gamma prior whose shape is read off the keys: :math:`a_j = b\,\Psi_j`, rate b, so the prior mean is Psi.
 
     Args:
@@ -169,9 +171,6 @@ class Gamma(OneParameterFamily):
     def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:
         super().__init__("concentration", concentration, of="gamma", learnable=learnable)
 
-    def posterior(self, prior: LogWeights) -> GammaWeights:
+    def posterior(self, prior: LogWeights, *_: Any, **__: Any) -> GammaWeights:
         log_concentration = self.value(prior).log()
-        log_rate = log_concentration - prior.proposal.scores
-        return GammaWeights(
-            log_concentration, log_rate, layout=prior.layout, shape=prior.full_shape, proposal=prior.proposal
-        )
+        return prior.matched(GammaWeights, log_concentration, log_concentration - prior.scores)

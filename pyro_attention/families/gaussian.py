@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence, register_kl
 
-from pyro_attention.families.base import FAMILIES, OneParameterFamily
+from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily, Prior
 from pyro_attention.families.distribution import check_same_event
 from pyro_attention.families.key_network import KeyNetwork
 from pyro_attention.families.normal import NormalValue
-from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Layout
 
 __all__ = ["ContextualGaussianPrior", "FixedGaussianPrior", "Gaussian", "GaussianWeights", "kl_gaussian"]
@@ -49,9 +48,9 @@ class GaussianWeights(NormalValue):
         return self.loc.expand(self.full_shape)
 
     @property
-    def deterministic_value(self) -> Tensor:
+    def soft_value(self) -> Tensor:
         """The weights of ordinary attention, around which the posterior lies."""
-        return super().weights(self.proposal.scores).expand(self.full_shape)
+        return super().weights(self.scores).expand(self.full_shape)
 
 
 @register_kl(GaussianWeights, GaussianWeights)
@@ -81,7 +80,7 @@ def kl_gaussian(q: GaussianWeights, p: GaussianWeights) -> Tensor:
 
 
 @PRIORS.register("gaussian_fixed")
-class FixedGaussianPrior(Prior, reads="nothing"):
+class FixedGaussianPrior(Prior):
     """The same Normal(loc, scale) for every weight.
 
     Args:
@@ -110,7 +109,7 @@ class FixedGaussianPrior(Prior, reads="nothing"):
 
 
 @PRIORS.register("gaussian_contextual")
-class ContextualGaussianPrior(Prior, reads="keys"):
+class ContextualGaussianPrior(Prior):
     r"""Gaussian prior whose mean is read off the keys: :math:`m_j = \Psi_j`, a softmax over them, and fixed scale.
 
     Args:
@@ -163,6 +162,6 @@ class Gaussian(OneParameterFamily):
     def __init__(self, scale: float | Tensor = 0.1, *, learnable: bool = False) -> None:
         super().__init__("scale", scale, of="gaussian", learnable=learnable)
 
-    def posterior(self, prior: Any) -> GaussianWeights:
-        mean = prior.proposal.normalizer(prior.proposal.scores, prior.layout)
+    def posterior(self, prior: Any, *_: Any, **__: Any) -> GaussianWeights:
+        mean = prior.normalizer(prior.scores, prior.layout)
         return GaussianWeights(mean, self.value(prior), layout=prior.layout, shape=prior.full_shape)

@@ -85,10 +85,10 @@ class GumbelSoftmax(Family):
         self.temperature = temperature
 
     def prior(self, prior: CategoricalAlignment) -> AlignmentWeights:
-        return AlignmentWeights(prior)
+        return prior.over_weights
 
-    def posterior(self, prior: CategoricalAlignment) -> RelaxedAlignment:
-        alignment = prior.at_scores(prior.proposal.scores)
+    def posterior(self, prior: CategoricalAlignment, *_: Any, **__: Any) -> RelaxedAlignment:
+        alignment = prior.at_scores(prior.scores)
         return RelaxedAlignment(alignment, temperature=self.temperature).expand(prior.batch_shape)
 
     def extra_repr(self) -> str:

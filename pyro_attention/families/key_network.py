@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float, check_positive
-from pyro_attention.layout import EdgeList, Layout
+from pyro_attention.edge_list import EdgeList
+from pyro_attention.layout import Layout
 
 __all__ = ["KeyNetwork"]
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from functools import cached_property
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from pyro_attention.families.base import FAMILIES, OneParameterFamily
+from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily, Prior
+from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.key_network import KeyNetwork
-from pyro_attention.families.log_weights import LogWeights
 from pyro_attention.families.normal import NormalValue
-from pyro_attention.families.prior import PRIORS, Prior
 from pyro_attention.layout import Layout
-from pyro_attention.ops.noise import NoiseKind
 
 __all__ = ["ContextualLogNormalPrior", "FixedLogNormalPrior", "LogNormal", "LogNormalWeights"]
 
@@ -34,20 +32,13 @@ class LogNormalWeights(NormalValue, LogWeights):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
 
-    noise_kind: ClassVar[NoiseKind | None] = "normal"
-
-    @property
-    def noise_scale(self) -> Tensor:
-        return self.scale
-
-    def from_noise(self, noise: Tensor) -> Tensor:
-        return torch.addcmul(self.loc, noise, self.scale)
-
     @property
     def mean_gap(self) -> Tensor:
         return self.scale.square() / 2
 
-    def compute_log_expected_weight(self) -> Tensor:
+    @cached_property
+    def log_expected_weight(self) -> Tensor:
+        """``log E[S]``, per weight."""
         return self.loc + self.scale.square() / 2
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
@@ -60,7 +51,7 @@ class LogNormalWeights(NormalValue, LogWeights):
 
 
 @PRIORS.register("lognormal_fixed")
-class FixedLogNormalPrior(Prior, reads="nothing"):
+class FixedLogNormalPrior(Prior):
     """The same LogNormal(loc, scale) for every weight.
 
     Args:
@@ -87,7 +78,7 @@ class FixedLogNormalPrior(Prior, reads="nothing"):
 
 
 @PRIORS.register("lognormal_contextual")
-class ContextualLogNormalPrior(Prior, reads="keys"):
+class ContextualLogNormalPrior(Prior):
     r"""LogNormal prior whose location is read off the keys: :math:`m_j = \log\Psi_j`, fixed scale.
 
     Args:
@@ -120,7 +111,7 @@ class ContextualLogNormalPrior(Prior, reads="keys"):
 
 
 @FAMILIES.register("lognormal")
-class LogNormal(OneParameterFamily, shifts_scores=True):
+class LogNormal(OneParameterFamily):
     r"""LogNormal posterior: location :math:`\Phi - \sigma^2/2`.
 
     Args:
@@ -137,7 +128,6 @@ class LogNormal(OneParameterFamily, shifts_scores=True):
     def __init__(self, scale: float | Tensor = 0.5, *, learnable: bool = False) -> None:
         super().__init__("scale", scale, of="lognormal", learnable=learnable)
 
-    def posterior(self, prior: LogWeights) -> LogNormalWeights:
+    def posterior(self, prior: LogWeights, *_: Any, **__: Any) -> LogNormalWeights:
         scale = self.value(prior)
-        loc = prior.proposal.scores - scale.square() / 2
-        return LogNormalWeights(loc, scale, layout=prior.layout, shape=prior.full_shape, proposal=prior.proposal)
+        return prior.matched(LogNormalWeights, prior.scores - scale.square() / 2, scale)

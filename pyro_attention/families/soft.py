@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyro.distributions import Delta, Distribution
 
 from pyro_attention.families.base import FAMILIES, Family
-from pyro_attention.families.log_weights import LogWeights
 
 __all__ = ["Soft"]
 
 
 @FAMILIES.register("soft")
-class Soft(Family, shifts_scores=True):
-    """The point mass at the posterior mean: ordinary deterministic attention, without a prior term.
+class Soft(Family):
+    r"""The point mass at the posterior mean: ordinary deterministic attention, without a prior term, under every prior.
+
+    Under an alignment prior that is soft attention, :math:`\mathrm{E}[z]`.
 
     Example:
         >>> Soft()
         Soft()
     """
 
+    kind = None
     has_prior_term = False
 
-    def posterior(self, prior: LogWeights) -> Distribution:
-        return Delta(prior.proposal.scores.expand(prior.full_shape), event_dim=len(prior.event_shape))
+    def prior(self, prior: Any) -> Any:
+        return prior.over_weights
+
+    def posterior(self, prior: Any, *_: Any, **__: Any) -> Distribution:
+        value = prior.soft_value
+        return Delta(value, event_dim=value.dim() - len(prior.batch_shape))

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_attention.families.alignment import AlignmentPrior, CategoricalAlignment
-from pyro_attention.families.base import FAMILIES, Family
-from pyro_attention.families.prior import PRIORS
+from pyro_attention.families.base import FAMILIES, PRIORS, Family
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.ops.sparsemax import check_most_keys, sparsemax
 
@@ -52,7 +51,7 @@ class SparseAlignment(CategoricalAlignment):
         k: int | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        self.k, self._scores = k, scores
+        self.k, self._given = k, scores
         super().__init__(scores, layout=layout, validate_args=validate_args)
 
     def _log_probabilities(self, scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -64,7 +63,7 @@ class SparseAlignment(CategoricalAlignment):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> SparseAlignment:
         new: Any = super().expand(batch_shape, _instance=_instance)
-        new.k, new._support, new._scores, new._mask = self.k, self._support, self._scores, self._mask
+        new.k, new._support, new._given, new._mask = self.k, self._support, self._given, self._mask
         return new  # type: ignore[no-any-return]
 
     @property
@@ -77,10 +76,10 @@ class SparseAlignment(CategoricalAlignment):
         """True where sparsemax has more than k keys; it broadcasts to the batch shape."""
         if self.k is None:
             return torch.zeros_like(self._support[..., 0])
-        return sparsemax(self._scores.detach().squeeze(-2), mask=self._mask).count_nonzero(-1) > self.k
+        return sparsemax(self._given.detach().squeeze(-2), mask=self._mask).count_nonzero(-1) > self.k
 
     def at_scores(self, scores: Tensor) -> SparseAlignment:
-        if scores is self._scores:
+        if scores is self._given:
             return copy.copy(self)
         return SparseAlignment(scores, layout=self.possible_layout, k=self.k)
 
@@ -174,8 +173,8 @@ class SparseCategorical(Family):
         self.k = k
         self.infer = {"enumerate": "parallel"}  # type: ignore[misc]
 
-    def posterior(self, prior: CategoricalAlignment) -> SparseAlignment:
-        return SparseAlignment(prior.proposal.scores, layout=prior.possible_layout, k=self.k)
+    def posterior(self, prior: CategoricalAlignment, *_: Any, **__: Any) -> SparseAlignment:
+        return SparseAlignment(prior.scores, layout=prior.possible_layout, k=self.k)
 
     def extra_repr(self) -> str:
         return f"k={self.k}"

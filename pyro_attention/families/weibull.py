@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -11,10 +12,10 @@ from torch.distributions import Gamma as TorchGamma
 from torch.distributions import Weibull as TorchWeibull
 from torch.distributions import register_kl
 
+from pyro_attention._checks import in_transform
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
-from pyro_attention.families.log_weights import LogWeights
-from pyro_attention.ops.noise import NoiseKind, log_exponential
-from pyro_attention.ops.transforms import in_transform
+from pyro_attention.families.distribution import LogWeights
+from pyro_attention.ops.noise import log_exponential
 
 __all__ = ["Weibull", "WeibullWeights", "kl_weibull_gamma"]
 
@@ -43,7 +44,6 @@ class WeibullWeights(LogWeights):
     """
 
     positive: ClassVar[tuple[str, ...]] = ("concentration",)
-    noise_kind: ClassVar[NoiseKind | None] = "log_exponential"
     log_scale: Tensor
     concentration: Tensor
 
@@ -53,15 +53,8 @@ class WeibullWeights(LogWeights):
     def draw(self, shape: torch.Size) -> Tensor:
         noise = log_exponential(shape, dtype=self.log_scale.dtype, device=self.log_scale.device)
         if self.concentration.requires_grad or in_transform(self.log_scale):
-            return self.from_noise(noise)
+            return torch.addcdiv(self.log_scale, noise, self.concentration)
         return noise.div_(self.concentration).add_(self.log_scale)  # in place, as nothing needs the noise
-
-    @property
-    def noise_scale(self) -> Tensor:
-        return self.concentration.reciprocal()
-
-    def from_noise(self, noise: Tensor) -> Tensor:
-        return torch.addcdiv(self.log_scale, noise, self.concentration)
 
     @property
     def mean(self) -> Tensor:
@@ -75,7 +68,9 @@ class WeibullWeights(LogWeights):
     def variance(self) -> Tensor:
         return math.pi**2 / 6 / self.concentration.square()
 
-    def compute_log_expected_weight(self) -> Tensor:
+    @cached_property
+    def log_expected_weight(self) -> Tensor:
+        """``log E[S]``, per weight."""
         return self.log_scale + torch.lgamma(1 + self.concentration.reciprocal())
 
     @property
@@ -88,7 +83,7 @@ class WeibullWeights(LogWeights):
 
 
 @FAMILIES.register("weibull")
-class Weibull(OneParameterFamily, shifts_scores=True):
+class Weibull(OneParameterFamily):
     r"""Weibull posterior: :math:`\lambda = \exp(\Phi) / \Gamma(1 + 1/k)`.
 
     Args:
@@ -105,10 +100,9 @@ class Weibull(OneParameterFamily, shifts_scores=True):
     def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:
         super().__init__("concentration", concentration, of="weibull", learnable=learnable)
 
-    def posterior(self, prior: LogWeights) -> WeibullWeights:
+    def posterior(self, prior: LogWeights, *_: Any, **__: Any) -> WeibullWeights:
         k = self.value(prior)
-        log_scale = prior.proposal.scores - torch.lgamma(1 + k.reciprocal())
-        return WeibullWeights(log_scale, k, layout=prior.layout, shape=prior.full_shape, proposal=prior.proposal)
+        return prior.matched(WeibullWeights, prior.scores - torch.lgamma(1 + k.reciprocal()), k)
 
 
 @register_kl(TorchWeibull, TorchGamma)

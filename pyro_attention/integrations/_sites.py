@@ -13,8 +13,8 @@ from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 
 from pyro_attention.attention import LatentAttention
+from pyro_attention.families.base import PRIORS, Prior
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.families.prior import PRIORS, Prior
 
 __all__ = ["PriorFactory", "RepeatedAttention", "fresh_name", "fresh_site", "make_prior", "read_sites"]
 

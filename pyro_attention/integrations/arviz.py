@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_attention._guide_runs import is_attention_site
-from pyro_attention.guide import AttentionGuide, run_guide
-from pyro_attention.layout import Dense, EdgeList
-from pyro_attention.posterior.handlers import seeded
+from pyro_attention.edge_list import EdgeList
+from pyro_attention.guide import AttentionGuide, is_attention_site, run_guide
+from pyro_attention.layout import Dense
+from pyro_attention.posterior.sampling import seeded
 
 __all__ = ["attention_dims", "to_arviz"]
 

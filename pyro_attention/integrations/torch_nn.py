@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from pyro_attention.attention import AttentionOutput, name_sites
 from pyro_attention.integrations._sites import PriorFactory, RepeatedAttention, make_prior, read_sites
 from pyro_attention.layers.multihead import MultiheadAttention
-from pyro_attention.output import AttentionOutput
-from pyro_attention.site_names import name_sites
 
 __all__ = ["LengthFirstAttention", "bayesian", "deterministic"]
 

@@ -8,8 +8,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from pyro_attention.attention import AttentionLayer, AttentionOutput
+from pyro_attention.edge_list import EdgeList
+from pyro_attention.families.base import Prior
 from pyro_attention.families.gamma import ContextualGammaPrior
-from pyro_attention.families.prior import Prior
 from pyro_attention.layers.pyg import (
     REDUCTIONS,
     check_conv,
@@ -20,12 +22,9 @@ from pyro_attention.layers.pyg import (
     self_loop_features,
 )
 from pyro_attention.layers.scores import GraphAdditive, GraphAdditiveV2
-from pyro_attention.layout import EdgeList
 from pyro_attention.normalizers import Normalizer
-from pyro_attention.ops.dropout import Dropout
 from pyro_attention.ops.linear import apply_linear
-from pyro_attention.output import AttentionOutput
-from pyro_attention.site_names import AttentionLayer
+from pyro_attention.ops.noise import Dropout
 
 __all__ = ["GraphAttention", "GraphScores"]
 

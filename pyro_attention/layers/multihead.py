@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import as_float
-from pyro_attention.blocked.attention import attend_blocked, blocked_obstacle
-from pyro_attention.blocked.choice import Implementation, check_implementation, is_blocked, scores_shape, unsupported
+from pyro_attention.attention import AttentionLayer, AttentionOutput
+from pyro_attention.families.base import Prior
 from pyro_attention.families.gamma import ContextualGammaPrior
-from pyro_attention.families.prior import Prior
 from pyro_attention.layers.scores import ScaledDotProduct
 from pyro_attention.layers.torch_layer import (
     Mask,
@@ -23,13 +20,12 @@ from pyro_attention.layers.torch_layer import (
     projections,
     read_attn_mask,
     read_padding,
+    scores_shape,
 )
 from pyro_attention.layout import Dense
 from pyro_attention.normalizers import Normalizer, Softmax
-from pyro_attention.output import AttentionOutput
-from pyro_attention.site_names import AttentionLayer
 
-__all__ = ["Implementation", "MultiheadAttention"]
+__all__ = ["MultiheadAttention"]
 
 
 class MultiheadAttention(AttentionLayer, TorchLayer):
@@ -72,17 +68,9 @@ class MultiheadAttention(AttentionLayer, TorchLayer):
         prior: Prior network; a contextual Gamma prior shared by the heads by default.
         normalizer: From log weights to weights; softmax by default.
         normalize_scores: See :class:`LatentAttention`.
-        implementation: "dense" holds scores and weights; "blocked" makes them block by block and again in backward,
-            in memory that grows as the lengths and not as their product, and returns no weights: calls need
-            ``need_weights=False``. "auto" is dense below 2**25 weights a call (34 million). From there on it is blocked
-            where it can be. That needs ``need_weights=False`` (not the default), no ``attn_mask``, :class:`Softmax`, a
-            Gamma or LogNormal prior of this library, no dropout in training mode, and on a GPU what the fused kernels
-            take. Elsewhere it stays dense, and warns once unless the weights were asked for. Beyond 2**31 weights
-            (8.6 GB in float32) it raises instead; if only the kernels are missing, it is blocked with a warning.
 
     Raises:
-        ValueError: ``num_heads`` does not divide ``embed_dim``, the normalizer has another number of heads, the
-            implementation is unknown, or it is "blocked" and normalizer or prior are not supported.
+        ValueError: ``num_heads`` does not divide ``embed_dim``, or the normalizer has another number of heads.
 
     Example:
         >>> import pyro
@@ -110,11 +98,8 @@ class MultiheadAttention(AttentionLayer, TorchLayer):
         prior: Prior | None = None,
         normalizer: Normalizer | None = None,
         normalize_scores: bool = True,
-        implementation: Implementation = "auto",
     ) -> None:
         super().__init__()
-        check_implementation(implementation)
-        self.implementation: Implementation = implementation
         if num_heads < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}")
         self.embed_dim, self.num_heads = embed_dim, num_heads
@@ -125,9 +110,6 @@ class MultiheadAttention(AttentionLayer, TorchLayer):
         self.score = ScaledDotProduct()
         prior = ContextualGammaPrior(embed_dim // num_heads) if prior is None else prior
         self.add_attention(name, prior, normalizer=normalizer, dropout=dropout, normalize_scores=normalize_scores)
-        obstacle = blocked_obstacle(self.attention, training=False)  # dropout may be meant for dense training
-        if implementation == "blocked" and obstacle is not None:
-            raise unsupported(self.attention.name, obstacle)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -229,9 +211,8 @@ class MultiheadAttention(AttentionLayer, TorchLayer):
             dropout in training mode.
 
         Raises:
-            ValueError: Shapes do not fit; a mask has NaN; the implementation is "blocked" and something asked for is
-                not, or "auto" and so for more than 2**31 weights; or a normalizer over queries meets a causal mask, or
-                padded keys without a ``query_padding_mask``.
+            ValueError: Shapes do not fit; a mask has NaN; or a normalizer over queries meets ``is_causal``, or padded
+                keys without a ``query_padding_mask``.
             TypeError: An input is no floating-point tensor, or a mask is neither boolean nor floating point.
         """
         masks = key_padding_mask, need_weights, attn_mask, is_causal
@@ -264,40 +245,34 @@ class MultiheadAttention(AttentionLayer, TorchLayer):
         shape = scores_shape(q, k)
         keys = read_padding("key_padding_mask", key_padding_mask, shape, -1)
         queries = self._queries(query_padding_mask, shape, keys)
-        obstacle, site = self._obstacle(attn_mask, keys, need_weights), self.attention.name
-        if is_blocked(self.implementation, q, k, v, site=site, obstacle=obstacle, wanted=need_weights):
-            output = attend_blocked(
-                self.attention,
-                as_float(q) / math.sqrt(q.size(-1)), k, v,
-                key_mask=keys.allowed, query_mask=queries.allowed, causal=is_causal,
-            )  # fmt: skip
-        else:
-            mask = read_attn_mask(attn_mask, shape) & keys[..., None, None, :] & queries[..., None, :, None]
-            if is_causal:
-                mask &= Mask(torch.ones(shape[-2:], dtype=torch.bool, device=q.device).tril())
-            scores: Tensor = self.score(q, k)
-            if mask.bias is not None:
-                scores = scores + mask.bias.to(scores.dtype)
-            output = self.attention(scores, v, keys=k, layout=Dense(mask.allowed, causal=is_causal or None))
+        output = self.attend_heads(q, k, v, keys, queries, attn_mask, is_causal=is_causal, need_weights=need_weights)
         context = self.out_proj(output.context.transpose(-3, -2).flatten(-2))
         return replace(output, context=context, weights=output.weights if need_weights else None)
 
+    def attend_heads(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keys: Mask,
+        queries: Mask,
+        attn_mask: Tensor | None,
+        *,
+        is_causal: bool,
+        need_weights: bool,  # noqa: ARG002
+    ) -> AttentionOutput:
+        """What the heads attend to, before the output projection, of projected vectors ``[..., H, M or N, D]``."""
+        shape = scores_shape(q, k)
+        mask = read_attn_mask(attn_mask, shape) & keys[..., None, None, :] & queries[..., None, :, None]
+        if is_causal:
+            mask &= Mask(torch.ones(shape[-2:], dtype=torch.bool, device=q.device).tril())
+        scores: Tensor = self.score(q, k)
+        if mask.bias is not None:
+            scores = scores + mask.bias.to(scores.dtype)
+        return self.attention(scores, v, keys=k, layout=Dense(mask.allowed, causal=is_causal))  # type: ignore[no-any-return]
+
     def extra_repr(self) -> str:
         return f"{self.embed_dim}, {self.num_heads}, kdim={self.k_proj.in_features}, vdim={self.v_proj.in_features}"
-
-    def _obstacle(self, attn_mask: Tensor | None, keys: Mask, need_weights: bool) -> str | None:
-        """What keeps a call from being blocked; None when nothing does."""
-        if need_weights:
-            return (
-                "need_weights=True, of which it never holds all; pass need_weights=False, draw some by sample_posterior"
-            )
-        if attn_mask is not None:
-            return "attn_mask, only key_padding_mask, query_padding_mask and is_causal"
-        if self.implementation != "dense" and keys.has_bias:
-            return "a key_padding_mask with numbers other than 0 and -inf"
-        if type(self.score) is not ScaledDotProduct:
-            return f"scores by {type(self.score).__name__}, only ScaledDotProduct"
-        return blocked_obstacle(self.attention)
 
     def _heads(self, projected: Tensor) -> Tensor:
         heads: Tensor = projected.unflatten(-1, (self.num_heads, -1))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from pyro_attention.layout import EdgeList
+from pyro_attention.edge_list import EdgeList
 
 __all__ = [
     "REDUCTIONS",

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pyro_attention.layout import EdgeList
+from pyro_attention.edge_list import EdgeList
 
 __all__ = ["Additive", "Bilinear", "GraphAdditive", "GraphAdditiveV2", "ScaledDotProduct"]
 

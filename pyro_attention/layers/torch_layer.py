@@ -9,10 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import kind_of
-from pyro_attention.ops.transforms import whole
+from pyro_attention._checks import kind_of, whole
 
-__all__ = ["Mask", "TorchLayer", "check_inputs", "check_layer", "projections", "read_attn_mask", "read_padding"]
+__all__ = [
+    "Mask",
+    "TorchLayer",
+    "check_inputs",
+    "check_layer",
+    "projections",
+    "read_attn_mask",
+    "read_padding",
+    "scores_shape",
+]
 
 _IGNORED = -1e4  # and less is ignored: the softmax of such a score is zero
 _STATE = {"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"} | {f"{x}_proj_weight" for x in "qkv"}
@@ -196,3 +204,9 @@ def _suffixes(batch: torch.Size | list[int]) -> list[tuple[int, ...]]:
     At least one dimension is left; the shape of a single input, where there is none.
     """
     return [tuple(batch[start:]) for start in range(len(batch))] or [()]
+
+
+def scores_shape(q: Tensor, k: Tensor) -> torch.Size:
+    """Shape of the scores of queries and keys, ``[..., H, M, N]``."""
+    batch = q.shape[:-2] if q.shape[:-2] == k.shape[:-2] else torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+    return torch.Size((*batch, q.size(-2), k.size(-2)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -12,18 +12,123 @@ from pyro import poutine
 from pyro.distributions import Delta
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
+from pyro.infer.elbo import ELBO, ELBOModule
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine.guide import GuideMessenger
+from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites
 from pyro.util import check_model_guide_match, check_site_shape
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
-from pyro_attention._guide_runs import is_attention_site, run_messenger
-from pyro_attention.objectives.module import DifferentiableELBO
-from pyro_attention.schedules import Constant
+from pyro_attention.guide import is_attention_site, keeps_prior, run_messenger
 
-__all__ = ["AttentionELBO", "KLWarning"]
+__all__ = [
+    "AttentionELBO",
+    "DifferentiableELBO",
+    "KLWarning",
+    "WholeELBOModule",
+    "other_model",
+    "parameters_elsewhere",
+    "unregistered_parameters",
+]
+
+
+class DifferentiableELBO(ELBO):
+    """An objective with ``differentiable_loss``, which is all that its training needs."""
+
+    def __call__(self, model: Any, guide: Any) -> ELBOModule:
+        """The loss as a module, called with the arguments of the model.
+
+        Raises:
+            ValueError: The guide is that of another model; at the first call: the loss depends on parameters that
+                belong to no module of its own.
+        """
+        _raise(other_model(model, guide))
+        return WholeELBOModule(model, guide, self)
+
+    def watch(self, loss: Tensor) -> None:
+        """Look at the loss of a training step, before its backward pass."""
+
+    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """Value of the loss; its gradient is added to the parameters of the param store.
+
+        Raises:
+            ValueError: The loss depends on no parameter, or on one that SVI would not train, or the guide is that of
+                another model.
+        """
+        _raise(other_model(model, guide))
+        with poutine.trace(param_only=True) as tracer:
+            loss: Tensor = self.differentiable_loss(model, guide, *args, **kwargs)  # type: ignore[attr-defined]
+        if not loss.requires_grad:
+            raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
+        # stock Pyro skips the backward pass silently when nothing is registered
+        if is_validation_enabled():
+            _raise(unregistered_parameters(loss, tracer.trace))
+        self.watch(loss)
+        loss.backward(retain_graph=self.retain_graph)
+        return loss.item()
+
+    def _guess_max_plate_nesting(self, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
+        if isinstance(poutine.unwrap(guide), GuideMessenger):
+            # it runs its model, under the handlers around it, which another run would lack
+            model = _nothing
+        super()._guess_max_plate_nesting(model, guide, args, kwargs)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """A model without sites."""
+
+
+class WholeELBOModule(ELBOModule):
+    """Pyro's module of a loss, whose graph reaches every parameter, those too that this step does not use.
+
+    DistributedDataParallel waits for all of them.
+    """
+
+    elbo: DifferentiableELBO
+    _complete = False  # nothing is missing among the parameters, as the first step has shown
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        loss: Tensor = super().forward(*args, **kwargs)
+        if not loss.requires_grad:
+            return loss
+        if not self._complete and is_validation_enabled():
+            _raise(parameters_elsewhere(loss, self))
+            self._complete = True
+        self.elbo.watch(loss)
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        return _Reach.apply(loss, *parameters)  # type: ignore[no-any-return]
+
+
+def other_model(model: Any, guide: Any) -> str | None:
+    """What is wrong when a guide that is a handler stands over another model; None when it does not."""
+    messenger: Any = poutine.unwrap(guide)
+    if not isinstance(messenger, GuideMessenger) or poutine.unwrap(model) == poutine.unwrap(messenger.model):
+        return None
+    return (
+        "the model is not that of the guide, which runs its own one and leaves the other untrained; pass guide.model, "
+        "or make a guide of this model"
+    )
+
+
+def _raise(problem: str | None) -> None:
+    if problem is not None:
+        raise ValueError(problem)
+
+
+class _Reach(torch.autograd.Function):
+    """The first argument; the others get no gradient, but their hooks are called."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.count = len(parameters)
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return gradient, *[None] * ctx.count
+
 
 _STILL = 100  # training steps at one step of a schedule that are too many
 
@@ -136,7 +241,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
                 warnings.warn(problem, KLWarning, stacklevel=2)
         step, count = self._seen
         self._seen = self.step, count + 1 if step == self.step else 1
-        if self._seen[1] == _STILL and callable(self.kl_weight) and not isinstance(self.kl_weight, Constant):
+        moves = callable(self.kl_weight) and self.kl_weight(self.step + 1) != self.kl_weight(self.step)
+        if self._seen[1] == _STILL and moves:
             warnings.warn(
                 f"kl_weight is a schedule, and elbo.step was the same in {_STILL} training steps, so the weight does "
                 f"not change; set elbo.step in the training loop",
@@ -188,8 +294,12 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             elbo = elbo + model_trace.nodes[name]["log_prob_sum"]
         for name in model_trace.stochastic_nodes:
             if name not in guide_trace.nodes:
-                marginal = model_trace.nodes[name]["infer"].get("marginal")
-                remedy = "use AlignmentELBO, which sums it out" if marginal else "give the guide such a site"
+                family = model_trace.nodes[name]["infer"].get("family")
+                remedy = (
+                    "use AlignmentELBO, which sums it out"
+                    if getattr(family, "is_marginal", False)
+                    else "give the guide such a site"
+                )
                 raise ValueError(f"site '{name}' is in the model alone; {remedy}")
         for name, site in _sample_sites(guide_trace):
             if name not in model_trace.nodes and not site["infer"].get("is_auxiliary"):
@@ -232,7 +342,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
     def _check_pathwise(self, name: str, site: Any) -> None:
         """Raise ValueError when a site's draw loses a gradient."""
         # a site that keeps a prior without parameters has none to lose
-        if not (_has_path(site) if site["infer"].get("keeps_prior") else site["fn"].has_rsample):
+        if not (_has_path(site) if keeps_prior(site) else site["fn"].has_rsample):
             seen = f"site '{name}': {type(site['fn']).__name__} has no reparameterised sampler, it cannot train here"
             remedy = "use AlignmentELBO or ScoreFunctionELBO for alignments"
             if name.endswith("_unobserved"):  # Pyro's own name
@@ -263,7 +373,7 @@ def _take_means(model_trace: Any, guide_trace: Any) -> None:
 
 def _keeps_prior(guide_site: Any, model_site: Any) -> bool:
     same = model_site is not None and guide_site["fn"] is model_site["fn"]
-    return (same or guide_site["infer"].get("keeps_prior", False)) and _has_path(guide_site)
+    return (same or keeps_prior(guide_site)) and _has_path(guide_site)
 
 
 def _has_path(site: Any) -> bool:
@@ -305,3 +415,63 @@ def _check_mean_field(model_trace: Any, guide_trace: Any) -> None:
 
 def _sample_sites(trace: Any) -> Iterator[tuple[str, Any]]:
     return ((name, site) for name, site in trace.nodes.items() if site["type"] == "sample")
+
+
+def unregistered_parameters(loss: Tensor, trace: Trace) -> str | None:
+    """What is wrong when a loss depends on parameters that are no param sites of its trace; None when nothing is."""
+    leaves = _leaves(loss)
+    missing = _missing(leaves, _param_sites(trace))
+    if not missing:
+        return None
+    return (
+        f"{_count(missing, leaves)} need gradients but are no param sites, so SVI would not train them; make the model "
+        f"a PyroModule or call pyro.module('net', net) inside it, call pyro.clear_param_store() first where another "
+        f"model or guide was trained in this process (their names clash), or train AttentionELBO()(model, guide) with "
+        f"a torch optimiser"
+    )
+
+
+def parameters_elsewhere(loss: Tensor, *parts: Any, trace: Trace | None = None) -> str | None:
+    """What is wrong when a loss depends on parameters of other modules than its parts; None when nothing is.
+
+    Param sites of a trace are not missed: SVI trains them.
+    """
+    leaves = [leaf for leaf in _leaves(loss) if isinstance(leaf, nn.Parameter)]  # an input may need a gradient, too
+    own = [parameter for part in parts if isinstance(part, nn.Module) for parameter in part.parameters()]
+    missing = _missing(leaves, [*own, *_param_sites(trace)])
+    if not missing:
+        return None
+    return (
+        f"{_count(missing, leaves)} need gradients but belong to no module of the loss, so an optimiser of its "
+        f"parameters() would not train them; make the model a torch.nn.Module that holds the layers it calls, or give "
+        f"elbo.differentiable_loss(model, guide, ...) an optimiser of your own choice of parameters"
+    )
+
+
+def _leaves(loss: Tensor) -> list[Tensor]:
+    """Tensors that the gradient of a loss is added to."""
+    leaves, seen, stack = [], set(), [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        stack.extend(parent for parent, _ in node.next_functions)
+    return leaves
+
+
+def _param_sites(trace: Trace | None) -> list[Tensor]:
+    sites: list[Any] = [] if trace is None else [trace.nodes[name]["value"] for name in trace.param_nodes]
+    return [site.unconstrained() for site in sites]
+
+
+def _missing(leaves: Iterable[Tensor], known: Iterable[Tensor]) -> list[Tensor]:
+    ids = {id(tensor) for tensor in known}
+    return [leaf for leaf in leaves if id(leaf) not in ids]
+
+
+def _count(missing: list[Tensor], leaves: Sequence[Tensor]) -> str:
+    shapes = ", ".join(str(tuple(leaf.shape)) for leaf in missing[:5])
+    return f"{len(missing)} of {len(leaves)} parameters (shapes {shapes})"

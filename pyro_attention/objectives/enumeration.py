@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import reduce
 from math import isfinite
 from typing import Any
 
@@ -16,13 +14,10 @@ from pyro.infer.util import is_validation_enabled
 from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
 
-from pyro_attention._checks import broadcasts_to
-from pyro_attention._guide_runs import forget_traces, is_attention_site, warn_of_priors
-from pyro_attention.families.alignment import CategoricalAlignment
+from pyro_attention.families.alignment import CategoricalAlignment, EnumeratedAlignment
 from pyro_attention.families.sparse import SparseAlignment
-from pyro_attention.guide import AttentionGuide
-from pyro_attention.likelihoods import TokenLikelihood
-from pyro_attention.objectives.module import DifferentiableELBO
+from pyro_attention.guide import AttentionGuide, forget_traces, is_attention_site, warn_of_priors
+from pyro_attention.objectives.elbo import DifferentiableELBO
 
 __all__ = ["AlignmentELBO"]
 
@@ -40,16 +35,16 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
     Give ``max_plate_nesting`` (the number of nested plates), or it is guessed by an additional pass at first.
 
     Of a :class:`SparseAlignment`, the prior or the posterior, only keys with a positive probability are summed over,
-    which is still exact: a likelihood is computed for as many keys as the query with the most of them has. A
-    :class:`TokenLikelihood` is computed at possible keys, and for what counts, alone: padding costs it nothing, under
-    any alignment.
+    which is still exact: a likelihood is computed for as many keys as the query with the most of them has. A likelihood
+    may know better how it is summed, by a method ``below_alignments``: a :class:`TokenLikelihood` is computed at
+    possible keys, and for what counts, alone, so that padding costs it nothing.
 
     Args:
         args: Those of Pyro's ``TraceEnum_ELBO``.
         options: Its options.
-        roulette: Alignments of a :class:`TokenLikelihood` whose posterior probability is below this are left out of its
-            gradient at random, and count for more where they stay (Russian roulette). The ELBO is exact and its
-            gradient unbiased, and the steps of a trained network are faster; 0.001 is a good value. 0 leaves out none.
+        roulette: Alignments whose posterior probability is below this are left out of the gradient of such a likelihood
+            at random, and count for more where they stay (Russian roulette). The ELBO is exact and its gradient
+            unbiased, and the steps of a trained network are faster; 0.001 is a good value. 0 leaves out none.
 
     Attributes:
         support_record: Mean number of keys with a positive probability at every sparse site, over the queries that
@@ -155,7 +150,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             self._guess_max_plate_nesting(model, guide, args, kwargs)
         for _ in range(self.num_particles):
             # posteriors stand inside, so what is enumerated is their support
-            enumeration = _PossibleOnly(-1 - int(self.max_plate_nesting), self.roulette)
+            enumeration = _Enumeration(-1 - int(self.max_plate_nesting), self.roulette)
             try:
                 traces = self._get_trace(model, enumeration(guide), args, kwargs)
             finally:
@@ -190,50 +185,30 @@ def _check_posteriors(model_trace: Any, guide_trace: Any) -> None:
             )
 
 
-class _PossibleOnly(EnumMessenger):
-    """Enumerates, and computes the likelihood of tokens for possible alignments alone."""
+class _Enumeration(EnumMessenger):
+    """Enumerates, and tells likelihoods that want to know what they are summed over."""
 
     def __init__(self, first_available_dim: int, roulette: float) -> None:
         super().__init__(first_available_dim)
         self.roulette = roulette
-        self.possible: dict[int, _Enumerated] = {}
+        self.alignments: dict[int, EnumeratedAlignment] = {}
         self.sizes: dict[str, Tensor] = {}
         self.cuts: dict[str, Tensor] = {}
 
     def _pyro_sample(self, msg: Any) -> None:
         super()._pyro_sample(msg)
         fn, mask, dim = msg["fn"], msg["mask"], msg["infer"].get("_enumerate_dim")
-        self.possible.pop(dim, None)  # steps of a Markov chain take turns in using a dimension
+        self.alignments.pop(dim, None)  # steps of a Markov chain take turns in using a dimension
         if isinstance(fn, CategoricalAlignment) and dim is not None:
             with torch.no_grad():
                 log_prob = fn.log_prob(msg["value"])
-            evidence = bool(msg["infer"].get("marginal"))
-            self.possible[dim] = _Enumerated(fn.is_possible(msg["value"]), dim, log_prob, evidence)
+            evidence = getattr(msg["infer"].get("family"), "is_marginal", False)
+            self.alignments[dim] = EnumeratedAlignment(fn.is_possible(msg["value"]), dim, log_prob, evidence)
             if not isinstance(fn, SparseAlignment):
                 return
             counted = torch.as_tensor(True if mask is None else mask).to(fn.logits.device).expand(fn.batch_shape)
             total = counted.sum().clamp(min=1)
             self.sizes[msg["name"]] = fn.support_size.where(counted, 0).sum() / total
             self.cuts[msg["name"]] = (fn.is_cut & counted).sum() / total
-        elif msg["is_observed"] and isinstance(fn, TokenLikelihood):
-            over = [found for found in self.possible.values() if broadcasts_to(found.possible.shape, fn.batch_shape)]
-            if not over:
-                return
-            wanted = [found.possible for found in over]
-            if isinstance(mask, Tensor) and broadcasts_to(mask.shape, fn.batch_shape):
-                wanted.append(mask)  # what does not count is not computed either
-            fn = fn.where(reduce(torch.logical_and, wanted))
-            one = over[0]
-            if len(over) == 1 and broadcasts_to(one.log_prob.shape, fn.batch_shape):
-                fn = fn.summed_over(one.dim, one.log_prob, evidence=one.evidence, roulette=self.roulette)
-            msg["fn"] = fn
-
-
-@dataclass(frozen=True)
-class _Enumerated:
-    """An alignment whose keys are summed over along a dimension; shapes as of its value."""
-
-    possible: Tensor
-    dim: int
-    log_prob: Tensor
-    evidence: bool
+        elif msg["is_observed"] and self.alignments and hasattr(fn, "below_alignments"):
+            msg["fn"] = fn.below_alignments(list(self.alignments.values()), mask, roulette=self.roulette)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_attention._checks import in_transform
 from pyro_attention.ops.head_product import HeadPattern, head_product
 from pyro_attention.ops.plain_segment import (
     plain_aggregate,
@@ -25,7 +26,6 @@ from pyro_attention.ops.plain_segment import (
     plain_spread,
     plain_sum,
 )
-from pyro_attention.ops.transforms import in_transform
 
 __all__ = ["Segments", "segment_aggregate", "segment_log_softmax", "segment_softmax"]
 

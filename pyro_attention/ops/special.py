@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_attention.ops.transforms import in_transform
+from pyro_attention._checks import in_transform
 
 __all__ = ["digamma_exp", "lgamma_and_exp", "lgamma_exp", "trigamma_exp"]
 

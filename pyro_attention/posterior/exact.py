@@ -10,9 +10,8 @@ import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from pyro_attention._guide_runs import is_attention_site
 from pyro_attention.families.alignment import CategoricalAlignment, Marginal
-from pyro_attention.guide import AttentionGuide
+from pyro_attention.guide import AttentionGuide, is_attention_site
 from pyro_attention.objectives.enumeration import AlignmentELBO
 
 __all__ = ["exact_alignments"]

@@ -1,30 +1,75 @@
-"""Posterior samples of attention weights, and Monte Carlo predictions whose variance splits into its sources."""
+"""Monte Carlo predictions, whose variance splits into its sources."""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from threading import RLock
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyro_attention._checks import as_float
 from pyro_attention.guide import AttentionGuide, check_guide
-from pyro_attention.posterior.handlers import seeded
-from pyro_attention.posterior.passes import Noise, Pass, Request, passes
-from pyro_attention.posterior.streaming import Moments, OrderStatistics
+from pyro_attention.posterior.sampling import _TURN, Noise, Pass, Request, passes, sample_posterior, seeded
 
-__all__ = ["Noise", "Prediction", "predict", "sample_posterior", "seeded"]
+__all__ = [
+    "Moments",
+    "Noise",
+    "OrderStatistics",
+    "Prediction",
+    "predict",
+    "sample_posterior",
+    "seeded",
+]
 
 
-# What torch's allocators say: for a CPU on each system, for a GPU, and of a size beyond 64 bits.
-_OUT_OF_MEMORY = "can't allocate memory", "not enough memory", "out of memory", "overflow"
+class Moments:
+    """Number, mean and variance of a stream, which need no memory for the samples."""
 
-# Pyro has one stack of handlers, and torch one generator, for all threads: they take turns.
-_TURN = RLock()
+    def __init__(self) -> None:
+        self.count, self.mean, self._squares = 0, torch.zeros(()), torch.zeros(())
+
+    def update(self, chunk: Tensor) -> None:
+        """Count samples ``[S, ...]``, by Chan's update of mean and sum of squared deviations."""
+        chunk = as_float(chunk)  # in half precision the sums would stop to grow
+        size, mean = len(chunk), chunk.mean(0)
+        shift, total = mean - self.mean, self.count + size
+        self._squares = self._squares + (chunk - mean).square().sum(0) + shift.square() * (self.count * size / total)
+        self.mean, self.count = self.mean + shift * (size / total), total
+
+    @property
+    def variance(self) -> Tensor:
+        """Unbiased variance; zero for a single sample."""
+        return self._squares / max(1, self.count - 1)
+
+
+class OrderStatistics:
+    """Exact quantile ``q`` of a stream of known length: keeps only the samples beyond it, on its shorter side."""
+
+    def __init__(self, q: float, num_samples: int) -> None:
+        if not 0 <= q <= 1:
+            raise ValueError(f"quantile {q} lies outside [0, 1]")
+        self._largest = q > 0.5
+        # position counted from the kept end
+        self._position = (1 - q if self._largest else q) * (num_samples - 1)
+        self._keep = min(num_samples, math.floor(self._position) + 2)
+        self._kept: Tensor | None = None
+
+    def update(self, chunk: Tensor) -> None:
+        """Count samples ``[S, ...]``."""
+        pool = chunk if self._kept is None else torch.cat([self._kept, chunk])
+        self._kept = pool.topk(min(self._keep, len(pool)), dim=0, largest=self._largest).values
+
+    def result(self) -> Tensor:
+        """The quantile, between two samples interpolated linearly; ValueError before the first one."""
+        if self._kept is None:
+            raise ValueError("no samples")
+        low = math.floor(self._position)
+        high = min(low + 1, len(self._kept) - 1)
+        return torch.lerp(self._kept[low], self._kept[high], self._position - low)
 
 
 @dataclass(frozen=True)
@@ -44,102 +89,6 @@ class Prediction:
     num_samples: int
     quantiles: dict[float, Tensor] = field(default_factory=dict)
     samples: Tensor | None = None
-
-
-def sample_posterior(
-    guide: AttentionGuide,
-    *args: Any,
-    num_samples: int = 100,
-    noise: Noise = "attention",
-    log_weights: bool = False,
-    chunk_size: int | None = None,
-    memory_budget: float | None = None,
-    seed: int | None = None,
-    **kwargs: Any,
-) -> dict[str, Tensor]:
-    r"""Draw attention weights from the posterior, :math:`W^{(s)} = \mathrm{normalize}(S^{(s)}),\ S^{(s)} \sim q`.
-
-    The first pass is one sample; the others are drawn in chunks. A chunk computes what is ahead of the first attention
-    site once, and nothing behind the last one: many samples of a single site cost little more than two passes.
-
-    Args:
-        guide: The guide, with or without handlers around it; its model is run.
-        args: Arguments of the model.
-        num_samples: Number of samples S.
-        noise: What is random: "attention", "dropout", "both", or "none"; whatever the training mode of the modules.
-        log_weights: Return the site's value ``log S`` instead of the normalised weights.
-        chunk_size: Samples drawn in one pass, by a plate at the left (the model must broadcast over it, as for
-            vectorised particles; two more passes check this). One when omitted, which suits every model.
-        memory_budget: Bytes that the samples of one pass may take, beside the results: as many are drawn in it as fit,
-            ``chunk_size`` at most, by what the first pass takes from the first attention site on.
-        seed: Seed of this call alone; the global generator goes on as if nothing had happened.
-        kwargs: Keyword arguments of the model.
-
-    Other latent sites are random under every ``noise``. Threads take turns, each with a guide of its own. At the same
-    time no other thread may run the model, train, or draw random numbers: a process has one stack of handlers, so that
-    a model that another thread calls would be random, too, and one generator.
-
-    Returns:
-        For every attention site ``[S, ..., H, M, N]`` or ``[S, ..., E, H]``; of alignments ``[S, ..., 1, N]``, or with
-        ``log_weights`` the chosen keys ``[S, ...]``, int64. Weights are in float32, or float64 where the scores are.
-
-    Raises:
-        TypeError: The guide is no AttentionGuide, or ``num_samples`` or ``chunk_size`` is no integer.
-        ValueError: ``num_samples`` or ``chunk_size`` below one, chunks with dropout, a memory budget below one sample,
-            samples that do not fit in memory, attention sites that change from pass to pass, or chunks of a model that
-            does not broadcast.
-
-    Example:
-        >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
-        >>> attention = LatentAttention("attention", FixedGammaPrior())
-        >>> guide = AttentionGuide(lambda scores, values: attention(scores, values).context, Weibull())
-        >>> samples = sample_posterior(guide, torch.zeros(1, 2, 3), torch.ones(1, 3, 4), num_samples=5, seed=0)
-        >>> samples["attention"].shape
-        torch.Size([5, 1, 2, 3])
-    """
-    check_guide(guide)
-    request = Request(num_samples, noise, chunk_size, memory_budget, seed)
-    with _TURN, closing(passes(guide, args, kwargs, request, whole=False)) as draws:
-        return _collect(draws, num_samples, log_weights=log_weights)
-
-
-def _collect(draws: Iterable[Pass], num_samples: int, *, log_weights: bool) -> dict[str, Tensor]:
-    """Samples of every attention site; ValueError where a site was not reached by all of them."""
-    samples: dict[str, Tensor] = {}
-    counts: Counter[str] = Counter()
-    for drawn in draws:
-        for name, site in drawn.attention_sites():
-            prior, value = site["infer"]["prior"], site["value"]
-            value = prior.materialise(value) if log_weights else prior.weights(value)
-            value = drawn.samples_first(value, site)
-            if name not in samples:
-                samples[name] = _room(name, num_samples, value)
-            samples[name][counts[name] : counts[name] + len(value)] = value
-            counts[name] += len(value)
-        del drawn, prior, value, site  # the next pass needs the memory
-    for name, count in counts.items():
-        if count != num_samples:
-            raise ValueError(
-                f"site '{name}' was reached by {count} of {num_samples} samples, expected all: the attention sites of "
-                f"a model may not change from pass to pass"
-            )
-    return samples
-
-
-def _room(name: str, num_samples: int, value: Tensor) -> Tensor:
-    """Memory for all samples of a site, of which ``value`` has one first."""
-    shape = (num_samples, *value.shape[1:])
-    try:
-        return value.new_empty(shape)
-    except RuntimeError as error:
-        if not any(reason in str(error) for reason in _OUT_OF_MEMORY):
-            raise
-        size = 1e-9 * num_samples * value[0].nbytes
-        raise ValueError(
-            f"site '{name}': {num_samples} samples of shape {shape[1:]} would take {size:.1f} GB, more than can be "
-            f"allocated; draw fewer, use predict, which streams over samples, or, in blocked attention, read the log "
-            f"weights of some queries by value.window(rows)"
-        ) from error
 
 
 def predict(

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_attention import AttentionGuide, BlockedValue, Weibull
+from pyro_attention import AttentionGuide, Weibull
+from pyro_attention.blocked import BlockedValue
 from tests.blocked.test_multihead_blocked import BATCH, HEADS, LENGTH, MASKS, WIDTH, Model
 
 

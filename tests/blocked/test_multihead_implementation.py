@@ -1,4 +1,4 @@
-"""Which implementation MultiheadAttention chooses by itself, and what it says where it cannot choose the better one."""
+"""Which implementation a layer chooses by itself, and what it says where it cannot choose the better one."""
 
 import functools
 import warnings
@@ -11,7 +11,6 @@ import torch
 
 from pyro_attention import (
     AttentionGuide,
-    BlockedValue,
     DirichletPrior,
     DoublyNormalized,
     FixedGammaPrior,
@@ -20,6 +19,7 @@ from pyro_attention import (
     ScaledDotProduct,
     Weibull,
 )
+from pyro_attention.blocked import BlockedMultiheadAttention, BlockedValue
 from pyro_attention.blocked import choice as implementation_module
 
 BATCH, HEADS, LENGTH, WIDTH = 3, 2, 6, 8
@@ -54,7 +54,7 @@ def huge(large, monkeypatch):
 
 def make(implementation="auto", **options):
     score = options.pop("score", None)
-    layer = MultiheadAttention(WIDTH, HEADS, implementation=implementation, **options)
+    layer = BlockedMultiheadAttention(WIDTH, HEADS, implementation=implementation, **options)
     layer.score = score or layer.score
     return layer
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.nmt.train import TranslationConfig, run
-from tests.experiments.nmt.tiny_text import TINY, write_text
+from experiments.nmt.config import TranslationConfig
+from tests.experiments.nmt.tiny_text import TINY, run, write_text
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ from typing import get_args
 
 import pytest
 
-from experiments.captioning import train as captioning
 from experiments.captioning.config import COMMANDS as CAPTIONING
 from experiments.finetune.config import COMMANDS as FINETUNING
 from experiments.harness.checkpoints import read_run
@@ -109,15 +108,15 @@ def test_every_scheme_resumes_to_the_same_numbers(guide, data, tmp_path, monkeyp
     whole, config = (SCRIPTS["captioning"].config(data, tmp_path / name, guide=guide) for name in ("whole", "killed"))
     with monkeypatch.context() as patch:
         moments = Moments(patch)
-        expected = left(whole.out, captioning.run(whole))
+        expected = left(whole.out, SCRIPTS["captioning"].run(whole))
     steps = [at for at, kind in enumerate(moments.kinds) if kind == "step"]
 
     def killed():
         Moments(monkeypatch, at=steps[len(steps) // EPOCHS + 1], act=kill)
-        captioning.run(config)
+        SCRIPTS["captioning"].run(config)
 
     assert forked(killed) == -signal.SIGKILL
-    assert_same(left(config.out, captioning.run(replace(config, resume=True))), expected)
+    assert_same(left(config.out, SCRIPTS["captioning"].run(replace(config, resume=True))), expected)
 
 
 NUMBERS = (errno.ENOSPC, errno.EROFS, errno.EACCES)

@@ -27,12 +27,16 @@ class Config(TrainingOptions):
 
     gain: float = 0.0
     level: float = 0.0
+    init_from: Path | None = None
 
 
 class Task:
     """What a study needs of a task."""
 
     config, script = Config, "experiments.nothing"
+
+    def warnings(self, metrics: Mapping[str, float]) -> list[str]:
+        return ["no gain"] if metrics["mean_score"] == 0 else []
 
 
 @pytest.fixture(autouse=True)
@@ -130,15 +134,43 @@ def test_a_wide_table_and_rows_of_another_kind(tmp_path: Path) -> None:
 
 
 def test_changes_hold_for_all_trainings_and_are_told(tmp_path: Path, trained: list[Config]) -> None:
-    given = options(tmp_path, seeds=2, first_seed=5, rows=("soft", "good"), changes={"level": 4.0})
-    run_study({"made": study()}, given)
+    changes = {"level": 4.0, "init_from": tmp_path / "weights"}
+    run_study(
+        {"short": study()},
+        options(tmp_path, name="short", seeds=2, first_seed=5, rows=("soft", "good"), changes=changes),
+    )
     assert {(config.level, config.seed) for config in trained} == {(4.0, 5), (4.0, 6)}
     report, source = published(tmp_path)
     assert report.name == "made-level-4.0"
-    assert "Other than said here: level 4.0." in report.parts[0].text
+    assert "Other than said here: level 4.0, init from weights." in report.parts[0].text
     assert source.command == (
-        'python -m experiments.nothing table made --seeds 2 --first-seed 5 --rows \'["soft", "good"]\' --level 4.0'
+        'python -m experiments.nothing table short --seeds 2 --first-seed 5 --rows \'["soft", "good"]\' --level 4.0 '
+        "--init-from weights"
     )
+
+
+def test_rows_go_on_from_a_first_training(
+    tmp_path: Path, trained: list[Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its options stand above the study's and a change, and under those that are given for it."""
+    made = study(
+        rows={"soft": {}, "good": {"gain": 3.0}}, levels={"low": {}, "high": {"level": 1.0}}, axis="at", seeds=1,
+        base={"max_epochs": 7, "gain": 9.0}, text="{base.max_epochs} and {config.max_epochs}",
+    )  # fmt: skip
+    run_study({"made": made}, options(tmp_path, base={"gain": 8.0}, changes={"max_epochs": 2}))
+    runs = tmp_path / "out" / "runs"
+    bases, rows = trained[:2], trained[2:]
+    assert [(one.gain, one.level, one.max_epochs, one.init_from) for one in bases] == [
+        (8.0, 0.0, 7, None), (8.0, 1.0, 7, None),
+    ]  # fmt: skip
+    assert [(one.gain, one.max_epochs, one.init_from) for one in rows] == [
+        (gain, 2, runs / f"{level}-base-0") for level in ("low", "high") for gain in (0.0, 3.0)
+    ]
+    report, source = published(tmp_path)
+    assert [row["row"] for row in report.parts[0].rows] == ["soft", "good"] * 2
+    assert report.parts[0].text.startswith("7 and 2\n\nOther than said here: base gain 8.0, max epochs 2.")
+    assert source.command.endswith("made --base '{\"gain\": 8.0}' --max-epochs 2")
+    assert "warning: soft, low, 0: no gain" in capsys.readouterr().err
 
 
 def test_a_search_chooses_by_quality(tmp_path: Path, trained: list[Config]) -> None:
@@ -161,6 +193,7 @@ def test_a_search_chooses_by_quality(tmp_path: Path, trained: list[Config]) -> N
         ({"rows": ("good",)}, "rows are compared with 'soft', which has to be among them"),
         ({"levels": ("low",)}, "levels 'low'"),
         ({"changes": {"devices": 2}}, "every training of a table has one; use --workers"),
+        ({"base": {"gain": 1.0}}, "base is for studies whose rows go on from another training, and made is none"),
     ],
 )
 def test_what_a_study_has_not_is_named(given: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from experiments.captioning import train as captioning
 from experiments.captioning.config import CaptioningConfig
+from experiments.captioning.train import CaptioningTask
 from experiments.datasets.text import masked_text
 from experiments.datasets.text.readers import toy
 from experiments.datasets.text.toy_translation import toy_translation
@@ -25,7 +25,6 @@ from experiments.graph.config import GraphConfig
 from experiments.graph.train import GraphTask
 from experiments.headlines.config import HeadlineConfig
 from experiments.headlines.train import HeadlineTask
-from experiments.nmt import train as nmt
 from experiments.nmt.config import TranslationConfig
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
 from experiments.pretrain.finetune import SST2Task
@@ -112,8 +111,10 @@ def _qa(root: Path) -> dict[str, Any]:
 
 SCRIPTS = {
     "graph": Script(GraphConfig, partial(run, GraphTask()), _graph),
-    "nmt": Script(TranslationConfig, nmt.run, _nmt),
-    "captioning": Script(CaptioningConfig, captioning.run, lambda _: tiny_captions.TINY | {"guide": "weibull"}),
+    "nmt": Script(TranslationConfig, tiny_text.run, _nmt),
+    "captioning": Script(
+        CaptioningConfig, partial(run, CaptioningTask()), lambda _: tiny_captions.TINY | {"guide": "weibull"}
+    ),
     "headlines": Script(HeadlineConfig, partial(run, HeadlineTask()), _headlines),
     "vqa": Script(VQAConfig, partial(run, VQATask()), lambda _: tiny_questions.TINY | QUESTIONS),
     "pretrain": Script(

@@ -1,11 +1,13 @@
 """A new posterior family, complete in one file, as a user writes it: the example of docs/how_to/own_family.md."""
 
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyro_attention import FAMILIES, LogWeights, OneParameterFamily
+from pyro_attention.families.base import FAMILIES, OneParameterFamily
+from pyro_attention.families.distribution import LogWeights
 from pyro_attention.ops.noise import log_standard_gamma
 
 
@@ -19,7 +21,8 @@ class InverseGammaWeights(LogWeights):
         a = self.shape_a.expand(shape)
         return self.log_scale - log_standard_gamma(a, a.log())
 
-    def compute_log_expected_weight(self) -> Tensor:  # log E[S]
+    @cached_property
+    def log_expected_weight(self) -> Tensor:  # log E[S]
         return self.log_scale - (self.shape_a - 1).log()
 
     @property
@@ -46,6 +49,6 @@ class InverseGamma(OneParameterFamily):
     def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:
         super().__init__("concentration", concentration, of="inverse_gamma", learnable=learnable)
 
-    def posterior(self, prior: Any) -> InverseGammaWeights:
-        k, scores = self.value(prior), prior.proposal.scores
-        return InverseGammaWeights(1 + k, k.log() + scores, layout=prior.layout, shape=prior.full_shape)
+    def posterior(self, prior: Any, *args: Any, **kwargs: Any) -> InverseGammaWeights:
+        k = self.value(prior)
+        return prior.matched(InverseGammaWeights, 1 + k, k.log() + prior.scores)

@@ -15,16 +15,16 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     Categorical,
-    CategoricalAlignment,
     Dense,
-    ExpectedAlignment,
     LatentAttention,
     Marginal,
+    Soft,
     SparseAlignmentPrior,
     TokenLikelihood,
     Weibull,
     sample_posterior,
 )
+from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.objectives.enumeration import AlignmentELBO
 
 NEVER = -1e12  # not -inf, which has no gradient
@@ -197,7 +197,7 @@ def test_the_bounds_are_ordered(problem):
 
 def test_expected_alignment_is_soft_attention(problem):
     model = Toy()
-    guide = AttentionGuide(model, ExpectedAlignment())
+    guide = AttentionGuide(model, Soft())
     loss = pyro.infer.Trace_ELBO().differentiable_loss(model, guide, *problem)
     prior, _ = log_factors(model, problem)
     logits = model.out(prior.exp() @ problem[0]).log_softmax(-1)

@@ -19,7 +19,6 @@ from pyro_attention import (
     Dense,
     Dirichlet,
     DirichletPrior,
-    DirichletWeights,
     GumbelSoftmax,
     LatentAttention,
     Weibull,
@@ -27,6 +26,7 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
+from pyro_attention.families.dirichlet import DirichletWeights
 from tests.families.test_alignment import BATCH, KEYS, QUERIES, Network, Toy, make_problem
 from tests.helpers import assert_mean
 
@@ -166,7 +166,7 @@ def test_the_prior_by_hand():
     prior = trace.nodes["attention"]["fn"]
     assert isinstance(prior, DirichletWeights)
     assert prior.log_concentration.tolist() == [[2.0, 10.0, 0.0]]
-    assert prior.proposal.scores.tolist() == [[2.0, 30.0, 0.0]]
+    assert prior.scores.tolist() == [[2.0, 30.0, 0.0]]
     weights = trace.nodes["_RETURN"]["value"].weights
     assert weights[0, 2] == 0
     assert weights.sum().item() == pytest.approx(1)
@@ -287,7 +287,7 @@ def test_predictions_average_over_draws():
 
 def test_check_model_reports_the_site():
     problem, model = make_problem(), Relaxed()
-    guide, elbo = AttentionGuide(model, Amortised(Network(), Dirichlet())), AttentionELBO(kl_weight=0.01)
+    guide, elbo = AttentionGuide(model, Amortised(Network(), Dirichlet())), AttentionELBO(kl_weight=1e-3)
     report = check_model(model, guide, *problem, elbo=elbo, svi=True)
     (site,) = report.sites
     assert (site.family, site.prior) == ("DirichletWeights", "DirichletWeights")

@@ -10,7 +10,10 @@ import pytest
 import torch
 from torch.distributions import Dirichlet, kl_divergence
 
-from pyro_attention import Dense, DirichletWeights, EdgeList, GammaWeights, WeibullWeights
+from pyro_attention import Dense, EdgeList
+from pyro_attention.families.dirichlet import DirichletWeights
+from pyro_attention.families.gamma import GammaWeights
+from pyro_attention.families.weibull import WeibullWeights
 from tests.helpers import assert_mean
 
 HEADS, QUERIES, KEYS = 2, 3, 4
@@ -263,7 +266,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="fewer dimensions than the 3 event"):
         DirichletWeights(torch.zeros(2, 4))
     with pytest.raises(ValueError, match="sample it through LatentAttention"):
-        _ = DirichletWeights(scores()).proposal
+        _ = DirichletWeights(scores()).scores
 
 
 # precision and copies

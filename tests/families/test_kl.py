@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch.distributions import Gamma, Weibull, kl_divergence
 
-from pyro_attention import Dense, EdgeList, GammaWeights, LogNormalWeights, Proposal, WeibullWeights
+from pyro_attention import Dense, EdgeList, Softmax
+from pyro_attention.families.gamma import GammaWeights
+from pyro_attention.families.lognormal import LogNormalWeights
+from pyro_attention.families.weibull import WeibullWeights
 from tests.helpers import assert_mean
 from tests.quadrature import log_density, log_posterior, reference_kl
 
@@ -160,13 +163,18 @@ def test_sum_of_products(shape, mask):
 def test_known_total_of_normalised_scores(mask, event_dim):
     scores, log_concentration = parameters(BATCH + EVENT, (2, 1, 5) if event_dim == 3 else (4, 5))
     where = Dense(mask, event_dim=event_dim)
-    proposal = Proposal(scores, where)
-    log_scale = proposal.scores - torch.lgamma(1 + 1 / double(3.0))
+    entered = where.log_softmax(scores)
+    log_scale = entered - torch.lgamma(1 + 1 / double(3.0))
     p = GammaWeights(log_concentration, double(0.7).log(), layout=where, shape=scores.shape)
+    p = p.proposing(entered, Softmax(), normalizes=True)
     results = []
-    for known in (None, proposal):
-        q = WeibullWeights(log_scale, double(3.0), layout=where, proposal=known)
-        assert (q.expected_total is None) == (known is None)
+    for known in (False, True):
+        q = (
+            p.matched(WeibullWeights, log_scale, double(3.0))
+            if known
+            else WeibullWeights(log_scale, double(3.0), layout=where)
+        )
+        assert (q.expected_total is not None) == known
         value = kl_divergence(q, p)
         results.append((value, *torch.autograd.grad(value.sum(), (scores, log_concentration), retain_graph=True)))
     assert results[0][0].shape == q.batch_shape

@@ -10,17 +10,17 @@ from pyro_attention import (
     Amortised,
     AttentionGuide,
     Categorical,
-    CategoricalAlignment,
     Dense,
-    ExpectedAlignment,
     LatentAttention,
     Marginal,
     ScoreFunctionELBO,
-    SparseAlignment,
+    Soft,
     SparseAlignmentPrior,
     SparseCategorical,
     sample_posterior,
 )
+from pyro_attention.families.alignment import CategoricalAlignment
+from pyro_attention.families.sparse import SparseAlignment
 from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.ops.sparsemax import sparsemax
 from tests.families.test_alignment import (
@@ -154,7 +154,7 @@ def test_a_posterior_has_no_keys_that_its_sparse_prior_lacks(family, problem):
 
 def test_soft_attention_under_a_sparse_prior_is_sparsemax_attention(problem):
     model = SparseToy()
-    loss = pyro.infer.Trace_ELBO().differentiable_loss(model, AttentionGuide(model, ExpectedAlignment()), *problem)
+    loss = pyro.infer.Trace_ELBO().differentiable_loss(model, AttentionGuide(model, Soft()), *problem)
     p = probabilities(model.scores(problem[0], problem[1]), problem, None)
     logits = model.out(p @ problem[0]).log_softmax(-1)
     reference = logits.gather(-1, problem[2][..., None]).squeeze(-1)[problem[-1]].sum()

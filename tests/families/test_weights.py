@@ -3,7 +3,6 @@
 import copy
 import math
 import pickle
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,17 +10,13 @@ from scipy import stats
 from torch.distributions import Gamma, LogNormal, TransformedDistribution, Weibull
 from torch.distributions.transforms import ExpTransform
 
-from pyro_attention import (
-    Dense,
-    DirichletWeights,
-    EdgeList,
-    FixedGammaPrior,
-    GammaWeights,
-    GaussianWeights,
-    LogNormalWeights,
-    Proposal,
-    WeibullWeights,
-)
+from pyro_attention import Dense, EdgeList, FixedGammaPrior, LatentAttention
+from pyro_attention.families.base import FAMILIES
+from pyro_attention.families.dirichlet import DirichletWeights
+from pyro_attention.families.gamma import GammaWeights
+from pyro_attention.families.gaussian import GaussianWeights
+from pyro_attention.families.lognormal import LogNormalWeights
+from pyro_attention.families.weibull import WeibullWeights
 from tests.helpers import assert_mean
 from tests.quadrature import reference_moments
 
@@ -254,28 +249,24 @@ def test_copies(name, clone, edges):
 def test_scores_are_asked_for():
     prior = FixedGammaPrior()(torch.zeros(1, 2, 3), None, Dense())
     with pytest.raises(ValueError, match="sample it through LatentAttention"):
-        _ = prior.proposal
-    proposal = Proposal(torch.ones(1, 2, 3), Dense())
-    assert prior.with_proposal(proposal).expand((5,)).proposal is proposal
-    with pytest.raises(ValueError, match="carries no scores"):  # a copy got it
-        _ = prior.proposal
+        _ = prior.scores
+    scores = torch.ones(1, 2, 3)
+    assert prior.proposing(scores).expand((5,)).scores is scores
+    with pytest.raises(ValueError, match="carries no scores"):  # a copy got them
+        _ = prior.scores
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_other_scores_enter_as_the_layers_do(normalize):
-    """Whatever is replaced, in whatever order, scores and their known total fit each other."""
     mask = torch.tensor([True, True, False])
     scores, other = torch.randn(2, 1, 2, 3).unbind()
-    proposal = Proposal(scores, Dense(mask), normalize=normalize)
-    replaced = replace(proposal, scores=other)
-    expected = Proposal(other, Dense(mask), normalize=normalize)
+    attention = LatentAttention("attention", FixedGammaPrior(), normalize_scores=normalize)
+    replaced, expected = (attention.propose(each, None, Dense(mask)) for each in (scores, other))
+    replaced = replaced.with_scores(other)
     assert torch.equal(replaced.scores, expected.scores)
     assert (replaced.scores[..., 2] == 0).all()
-    assert replaced.expected_total == (2 if normalize else None)
-    alone = replace(proposal, scores=other, layout=Dense())
-    assert alone.expected_total == (2 if normalize else None)
-    assert torch.equal(alone.scores, other.log_softmax(-1) if normalize else other)
-    torch.testing.assert_close(replace(replaced).scores, replaced.scores)  # to enter twice changes nothing
+    assert FAMILIES["weibull"]().posterior(replaced).expected_total == (2 if normalize else None)
+    torch.testing.assert_close(replaced.with_scores(replaced.scores).scores, replaced.scores)  # nor does a second time
 
 
 PARAMETERS = {

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch.distributions import kl_divergence
 
-from pyro_attention import FAMILIES, NORMALIZERS, Dense, FixedGammaPrior
+from pyro_attention import Dense, FixedGammaPrior
+from pyro_attention.families.base import FAMILIES
+from pyro_attention.normalizers import NORMALIZERS
 from tests.families.test_contract import AttentionContract
 from tests.families.test_contract_kinds import KindContract
 from tests.helpers import FAMILY_ARGUMENTS, POSITIVE_PRIORS, DenseForm, EdgesForm, assert_mean

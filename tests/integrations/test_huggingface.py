@@ -15,7 +15,6 @@ pytest.importorskip("transformers")
 import transformers
 
 from pyro_attention import (
-    PRIORS,
     AttentionELBO,
     AttentionGuide,
     ContextualGammaPrior,
@@ -29,6 +28,7 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
+from pyro_attention.families.base import PRIORS
 from pyro_attention.integrations import huggingface
 from pyro_attention.integrations.huggingface import bayesian, deterministic
 from pyro_attention.integrations.huggingface.attention import attend

@@ -5,7 +5,8 @@ import torch
 
 pytest.importorskip("transformers")
 
-from pyro_attention import AttentionDistribution, AttentionGuide, Weibull
+from pyro_attention import AttentionGuide, Weibull
+from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.probe import tensors
 from tests.integrations.huggingface_table import DOCUMENT, measure

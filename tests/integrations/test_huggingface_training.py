@@ -12,7 +12,7 @@ import transformers
 from pyro_attention import AttentionELBO, AttentionGuide, Soft, Weibull
 from pyro_attention.integrations.huggingface import ELBOModel, bayesian
 from pyro_attention.integrations.huggingface.likelihoods import likelihood_of
-from pyro_attention.posterior.handlers import AtMean
+from pyro_attention.posterior.sampling import AtMean
 from tests.integrations.tiny_transformers import SUPPORTED
 
 FAMILIES = {family.name: family for family in SUPPORTED}

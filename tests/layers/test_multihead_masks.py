@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from pyro_attention import AttentionELBO, AttentionGuide, DoublyNormalized, MultiheadAttention, Weibull
+from pyro_attention.blocked import BlockedMultiheadAttention
 from tests.layers.test_multihead import HEADS, WIDTH, boolean, inputs, pair, run
 
 QUERIES, KEYS = 4, 5
@@ -151,7 +152,7 @@ def test_padded_queries_in_float_masks():
 def test_float_padding_in_blocks(implementation, monkeypatch):
     """Of 0 and -inf it is as good as boolean; other numbers would need the scores."""
     monkeypatch.setattr("pyro_attention.blocked.choice._MANY_WEIGHTS", 1)
-    layer, x = MultiheadAttention(WIDTH, HEADS, implementation=implementation), torch.randn(3, 5, WIDTH)
+    layer, x = BlockedMultiheadAttention(WIDTH, HEADS, implementation=implementation), torch.randn(3, 5, WIDTH)
     padding = torch.arange(5) >= torch.tensor([[5], [3], [2]])
     floats = torch.zeros(3, 5).masked_fill(padding, -torch.inf)
     contexts = [layer(x, x, x, mask, need_weights=False)[0] for mask in (padding, floats)]

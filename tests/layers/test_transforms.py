@@ -10,7 +10,6 @@ from torch.autograd import gradgradcheck
 from torch.func import functional_call, grad, hessian, stack_module_state, vmap
 
 from pyro_attention import (
-    NORMALIZERS,
     AttentionELBO,
     AttentionGuide,
     DoublyNormalized,
@@ -20,6 +19,8 @@ from pyro_attention import (
     MultiheadAttention,
     Weibull,
 )
+from pyro_attention.blocked import BlockedMultiheadAttention
+from pyro_attention.normalizers import NORMALIZERS
 from pyro_attention.ops.noise import uniform
 from tests.helpers import POSITIVE_PRIORS, make_normalizer, make_prior
 
@@ -112,10 +113,8 @@ def test_checks_look_at_every_entry(x):
     with pytest.raises(ValueError, match=r"site 'attention': .* of 96 scores are NaN or infinite"):
         vmap(lambda x: layer(x, x, x)[0])(x)
     doubly, x = multihead(normalizer=DoublyNormalized()), torch.randn(BATCH, LENGTH, WIDTH)
-    masks = torch.zeros(BATCH, LENGTH, LENGTH, dtype=torch.bool)
-    masks[1] = torch.ones(LENGTH, LENGTH).triu(1)
     with pytest.raises(ValueError, match="would leak the future"):
-        vmap(lambda x, mask: doubly(x, x, x, attn_mask=mask)[0])(x, masks)
+        vmap(lambda x: doubly(x, x, x, is_causal=True)[0])(x)
     numbers = torch.zeros(BATCH, LENGTH)
     numbers[1, 1] = torch.nan
     with pytest.raises(ValueError, match="key_padding_mask is NaN or infinite in 1 of 12 entries"):
@@ -123,7 +122,7 @@ def test_checks_look_at_every_entry(x):
 
 
 def test_what_does_not_go_with_transforms(x):
-    blocked = multihead(implementation="blocked")
+    blocked = BlockedMultiheadAttention(WIDTH, HEADS)
     for transform in (vmap, lambda function: grad(lambda x: function(x).sum())):
         with pytest.raises(ValueError, match=r"site 'attention': blocked attention does not support .* torch\.func"):
             transform(lambda x: blocked(x, x, x, need_weights=False)[0])(x)

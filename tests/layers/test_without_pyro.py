@@ -17,13 +17,13 @@ from pyro_attention import (
     DirichletPrior,
     DoublyNormalized,
     EdgeList,
-    ExpectedAlignment,
     FixedGammaPrior,
     GraphAttention,
     LatentAttention,
     MultiheadAttention,
     Soft,
 )
+from pyro_attention.blocked import BlockedMultiheadAttention
 from pyro_attention.families.gaussian import ContextualGaussianPrior, FixedGaussianPrior
 from tests.helpers import POSITIVE_PRIORS, make_normalizer, make_prior
 
@@ -85,7 +85,7 @@ def test_other_kinds_of_weights(prior, expected, problem):
 
 
 def test_alignments():
-    """E[z], as under ExpectedAlignment()."""
+    """E[z], as under Soft()."""
     scores, values, mask = torch.randn(BATCH, 1, KEYS), torch.randn(BATCH, 1, KEYS, WIDTH), MASK[0]
     layer = LatentAttention("alignment", AlignmentPrior())
 
@@ -95,7 +95,7 @@ def test_alignments():
 
     for output in (model(), layer(scores, values, layout=Dense(mask, event_dim=2))):
         torch.testing.assert_close(output.weights, expected_weights(scores, mask))
-        torch.testing.assert_close(output.weights, AttentionGuide(model, ExpectedAlignment()).run().output.weights)
+        torch.testing.assert_close(output.weights, AttentionGuide(model, Soft()).run().output.weights)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_alignments():
 @pytest.mark.parametrize("name", POSITIVE_PRIORS)
 def test_blocked(name, masks):
     x = torch.randn(BATCH, 4, 8)
-    layer = MultiheadAttention(8, HEADS, prior=make_prior(name, width=4), implementation="blocked")
+    layer = BlockedMultiheadAttention(8, HEADS, prior=make_prior(name, width=4))
     blocked = layer(x, x, x, need_weights=False, **masks)[0]
     layer.implementation = "dense"
     torch.testing.assert_close(blocked, layer(x, x, x, **masks)[0], rtol=1e-5, atol=1e-6)

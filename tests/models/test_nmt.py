@@ -18,7 +18,6 @@ from pyro_attention import (
     AttentionGuide,
     Categorical,
     ContextualGammaPrior,
-    ExpectedAlignment,
     Gamma,
     Marginal,
     ScoreFunctionELBO,
@@ -209,7 +208,7 @@ def network(model):
         (lambda model: Amortised(network(model), Categorical(enumerate=False)), ScoreFunctionELBO(), None),
         (lambda model: Marginal(), AlignmentELBO(max_plate_nesting=2), SparseAlignmentPrior(k=3)),
         (lambda model: Amortised(network(model), SparseCategorical()), AlignmentELBO(max_plate_nesting=2), None),
-        (lambda model: ExpectedAlignment(), AttentionELBO(), None),
+        (lambda model: Soft(), AttentionELBO(), None),
         (lambda model: Soft(), AttentionELBO(), ContextualGammaPrior(SIZES.memory)),
         (lambda model: Weibull(), AttentionELBO(kl_weight=0.1), ContextualGammaPrior(SIZES.memory)),
         (
@@ -246,7 +245,7 @@ def test_soft_attention_is_the_same_under_both_priors():
     model, arguments = make(), batch()
     other = make(prior=ContextualGammaPrior(SIZES.memory))
     other.load_state_dict(model.state_dict(), strict=False)
-    first = AttentionELBO().loss(model, AttentionGuide(model, ExpectedAlignment()), *arguments)
+    first = AttentionELBO().loss(model, AttentionGuide(model, Soft()), *arguments)
     assert AttentionELBO().loss(other, AttentionGuide(other, Soft()), *arguments) == pytest.approx(first, rel=1e-12)
 
 

@@ -17,7 +17,6 @@ from pyro_attention import (
     Categorical,
     ContextualGammaPrior,
     ContextualLogNormalPrior,
-    ExpectedAlignment,
     Gamma,
     ImportanceELBO,
     LogNormal,
@@ -98,7 +97,7 @@ def assert_same(model, loss, other, other_loss):
     torch.testing.assert_close(gradient(loss, model), wanted, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize(("family", "prior"), [(ExpectedAlignment(), None), (Soft(), ContextualGammaPrior)])
+@pytest.mark.parametrize(("family", "prior"), [(Soft(), None), (Soft(), ContextualGammaPrior)])
 def test_soft_attention_is_the_same_under_both_feeds(family, prior):
     prior = None if prior is None else prior(SIZES.memory)
     model, other, arguments = make(prior=prior), sampled(prior=prior), batch()
@@ -200,7 +199,7 @@ def test_padded_words_have_no_kl():
     ("family", "elbo", "prior"),
     [
         (Categorical(enumerate=False), ScoreFunctionELBO(), None),
-        (ExpectedAlignment(), AttentionELBO(), None),
+        (Soft(), AttentionELBO(), None),
         (Weibull(), AttentionELBO(kl_weight=0.1), ContextualGammaPrior),
         (Gamma(), AttentionELBO(kl_weight=0.1), ContextualGammaPrior),
         (LogNormal(), AttentionELBO(kl_weight=0.1), ContextualLogNormalPrior),
@@ -239,7 +238,7 @@ def test_vectorised_particles_have_states_of_their_own():
 def test_all_words_count_without_a_mask(make_model):
     model, (*arguments, mask) = make_model(), batch()
     given, omitted = (
-        AttentionELBO().loss(model, AttentionGuide(model, ExpectedAlignment()), *arguments, *more)
+        AttentionELBO().loss(model, AttentionGuide(model, Soft()), *arguments, *more)
         for more in ([torch.ones_like(mask)], [])
     )
     assert omitted == given

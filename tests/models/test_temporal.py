@@ -15,8 +15,8 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     ContextualGammaPrior,
-    ExpectedAlignment,
     Marginal,
+    Soft,
     Weibull,
 )
 
@@ -67,9 +67,9 @@ def test_a_common_shift_of_a_query_changes_nothing(shift):
 @pytest.mark.parametrize("share", [None, 0.3])
 def test_no_word_depends_on_later_ones(share):
     model, (source, mask, words, target, real) = make(share), batch()
-    before = target_log_probs(model, source, mask, words, target, real, inference=Inference(family=ExpectedAlignment()))
+    before = target_log_probs(model, source, mask, words, target, real, inference=Inference(family=Soft()))
     words[:, 4:], target[:, 3:] = 4, 4
-    after = target_log_probs(model, source, mask, words, target, real, inference=Inference(family=ExpectedAlignment()))
+    after = target_log_probs(model, source, mask, words, target, real, inference=Inference(family=Soft()))
     assert torch.equal(before[:, :3], after[:, :3])
     assert not torch.allclose(before[:, 4:], after[:, 4:])
 
@@ -86,7 +86,7 @@ def test_padding_changes_nothing(share):
         )
 
 
-@pytest.mark.parametrize("family", [ExpectedAlignment(), Marginal()])
+@pytest.mark.parametrize("family", [Soft(), Marginal()])
 def test_beam_search_keeps_what_its_hypotheses_have_seen(family):
     """The log probability of every hypothesis is that of its words, one sentence at a time."""
     model, (source, mask, *_) = make(0.3), batch()
@@ -104,7 +104,7 @@ def test_beam_search_keeps_what_its_hypotheses_have_seen(family):
 @pytest.mark.parametrize(
     ("family", "elbo", "options"),
     [
-        (ExpectedAlignment(), AttentionELBO(), {}),
+        (Soft(), AttentionELBO(), {}),
         (Marginal(), AlignmentELBO(max_plate_nesting=2), {}),
         (Weibull(), AttentionELBO(), {"prior": ContextualGammaPrior(4)}),
         (Weibull(), AttentionELBO(), {"prior": ContextualGammaPrior(4), "input_feed": "sampled"}),

@@ -3,6 +3,7 @@
 import gc
 import math
 import weakref
+from contextlib import nullcontext
 
 import pyro
 import pytest
@@ -15,17 +16,23 @@ from torch import nn
 
 from models.gat import GAT
 from pyro_attention import (
+    AlignmentELBO,
+    Amortised,
     AttentionELBO,
     AttentionGuide,
+    Categorical,
     FixedGammaPrior,
     FixedLogNormalPrior,
     Gamma,
     LogNormal,
-    LogNormalWeights,
+    Marginal,
+    ScoreFunctionELBO,
     Soft,
     Weibull,
-    WeibullWeights,
+    elbo_for,
 )
+from pyro_attention.families.lognormal import LogNormalWeights
+from pyro_attention.families.weibull import WeibullWeights
 from pyro_attention.schedules import Linear
 from tests.helpers import assert_mean
 from tests.toy_models import FreeScores, GraphData, SelfAttention, Sequences
@@ -240,3 +247,20 @@ def test_no_graph_outlives_a_step(learning):
     assert len(seen) == 1
     assert seen[0]() is None
     assert not hasattr(guide, "trace")
+
+
+@pytest.mark.parametrize(
+    ("families", "expected"),
+    [
+        (Weibull(), AttentionELBO),
+        ({"a": Soft(), "*": Marginal()}, AlignmentELBO),
+        (Amortised(torch.nn.Identity(), Categorical()), AlignmentELBO),
+        (Amortised(torch.nn.Identity(), Categorical(enumerate=False)), ScoreFunctionELBO),
+        ({"a": Marginal(), "*": Categorical(enumerate=False)}, None),
+    ],
+    ids=str,
+)
+def test_the_objective_that_goes_with_a_guide(families, expected):
+    guide = pyro.poutine.scale(AttentionGuide(lambda: None, families), scale=2.0)
+    with pytest.raises(ValueError, match="sums alignments out") if expected is None else nullcontext():
+        assert type(elbo_for(guide, num_particles=2)) is expected

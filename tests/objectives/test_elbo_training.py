@@ -26,12 +26,12 @@ from pyro_attention import (
     ContextualLogNormalPrior,
     FixedGammaPrior,
     FixedLogNormalPrior,
-    KLWarning,
     LogNormal,
     MultiheadAttention,
     Soft,
     Weibull,
 )
+from pyro_attention.objectives.elbo import KLWarning
 from pyro_attention.schedules import Linear
 from tests.toy_models import FreeScores, GraphData, SelfAttention, Sequences
 

@@ -16,9 +16,9 @@ from pyro_attention import (
     AttentionGuide,
     Categorical,
     Dense,
-    ExpectedAlignment,
     LatentAttention,
     Marginal,
+    Soft,
     TokenLikelihood,
     check_model,
     exact_alignments,
@@ -65,7 +65,7 @@ class Mixture:
     def joint(self, family):
         """log p(y, z | state), ``[states, queries, keys]``; with the expected alignment z is gone."""
         prior = self.scores.log_softmax(-1)
-        if isinstance(family, ExpectedAlignment):
+        if isinstance(family, Soft):
             return dist.Normal(prior.exp() @ self.values, 0.3).log_prob(self.y).unsqueeze(-1)
         return prior + dist.Normal(self.values, 0.3).log_prob(self.y[:, None])
 
@@ -124,7 +124,7 @@ def test_a_chain_of_rest_has_the_dimensions_of_rest():
 
 @pytest.mark.parametrize("keep_prior", [(), ["state"]], ids=["unnamed", "kept"])
 @pytest.mark.parametrize("local", [False, True], ids=["shared", "local"])
-@pytest.mark.parametrize("family", [Marginal(), ExpectedAlignment()], ids=str)
+@pytest.mark.parametrize("family", [Marginal(), Soft()], ids=str)
 def test_a_mixture_beside_attention_is_summed_out(family, local, keep_prior):
     model = Mixture(3, local=local)
     guide = AttentionGuide(model, family, keep_prior=keep_prior)

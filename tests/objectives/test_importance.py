@@ -16,9 +16,9 @@ from pyro_attention import (
     AttentionGuide,
     Categorical,
     Dense,
-    ExpectedAlignment,
     LatentAttention,
     Marginal,
+    Soft,
     Weibull,
 )
 from pyro_attention.families.gumbel import GumbelSoftmax
@@ -290,7 +290,7 @@ EXPECTED = r"; expected drawn alignments, .*Categorical\(enumerate=False\)"
         (None, "guide is a function, expected an AttentionGuide"),
         (Categorical(), f"has the posterior CategoricalAlignment, to be enumerated{EXPECTED}"),
         (Marginal(), f"has the posterior CategoricalAlignment, to be enumerated{EXPECTED}"),
-        (ExpectedAlignment(), f"has the posterior Delta{EXPECTED}"),
+        (Soft(), f"has the posterior Delta{EXPECTED}"),
         (GumbelSoftmax(), f"has the posterior RelaxedAlignment{EXPECTED}"),
         (Weibull(), "kind 'positive weights'"),
     ],

@@ -14,8 +14,8 @@ from pyro_attention import (
     AttentionGuide,
     Categorical,
     Dense,
-    ExpectedAlignment,
     LatentAttention,
+    Soft,
     Weibull,
 )
 from pyro_attention.objectives.elbo import AttentionELBO
@@ -89,7 +89,7 @@ def test_the_baseline_is_soft_attention():
     model = Toy()
     guide, elbo = AttentionGuide(model, Categorical(enumerate=False)), ScoreFunctionELBO()
     elbo._get_trace(model, guide, problem, {})
-    soft = pyro.infer.Trace_ELBO().loss(model, AttentionGuide(model, ExpectedAlignment()), *problem)
+    soft = pyro.infer.Trace_ELBO().loss(model, AttentionGuide(model, Soft()), *problem)
     assert -elbo._soft["label"].sum().item() == pytest.approx(soft)
 
 

@@ -101,7 +101,7 @@ def test_prior_and_posterior_share_dropout(make):
     for _ in range(2):
         trace = pyro.poutine.trace(guide).get_trace(*arguments)
         site = trace.nodes["layers.1"]
-        torch.testing.assert_close(site["fn"].log_expected_weight, site["infer"]["prior"].proposal.scores)
-        proposals.append(site["infer"]["prior"].proposal.scores)
+        torch.testing.assert_close(site["fn"].log_expected_weight, site["infer"]["prior"].scores)
+        proposals.append(site["infer"]["prior"].scores)
     assert not torch.equal(*proposals)
     assert set(attention_values(guide, *arguments)) == {"layers.0", "layers.1"}

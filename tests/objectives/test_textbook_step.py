@@ -1,8 +1,10 @@
 """One training step equals a hand-written one of the textbook formulas, in S-space and with the same noise."""
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -209,3 +211,17 @@ def test_edge_list_with_masked_self_loop_and_padding(family, padding):
             family, weights, log_parameter, data, edges, valid.unsqueeze(-1), heads=(3, 2)
         ),
     )
+
+
+def test_the_page_of_a_hundred_lines():
+    """Its step by hand and its step with the library end with the same parameters."""
+    page = (Path(__file__).parents[2] / "docs" / "concepts" / "hundred_lines.md").read_text()
+    space = {"__name__": "page"}
+    for code in re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M):
+        exec(code, space)
+    torch.testing.assert_close(space["loss"], space["loss_by_hand"], rtol=1e-12, atol=1e-10)
+    by_hand = space["net"].state_dict()
+    assert space["names"].keys() == by_hand.keys()
+    for name, parameter in space["names"].items():
+        torch.testing.assert_close(parameter.detach(), by_hand[name], rtol=0, atol=1e-10)
+        assert (by_hand[name] - space["start"][name]).abs().max() > 1e-5, name

@@ -38,11 +38,6 @@ def drawn(folder: str) -> tuple[str, ...]:
     return run_files(folder, "figures/*.png")
 
 
-def comparison_files(task: str) -> tuple[str, ...]:
-    """What a comparison leaves."""
-    return tuple(f"runs/compare/{task}/{name}" for name in ("metrics.json", "report.html", "figures/*.png"))
-
-
 # one training at a time, of the first seed; the section of RESULTS.md goes into a page of its own
 SWEEP = "--seeds 1 --workers 1 --no-progress --results page.md"
 PAGE = ("page.md", "runs/*/*/metrics.json", "runs/*/*/report.html")
@@ -62,14 +57,16 @@ CORA = f"{TINY} --levels [cora]"
 HEADLINES = f"{TRAINING} --vocabulary 280 --width 8 --heads 2 --length 40 --headline-length 12 --batch-size 8 --beam 2"
 PIECES = "--vocabulary 270 --width 8 --max-epochs 1 --num-samples 2"
 BERT = f"{TRAINING} --length 20 --batch-size 8"
-QUESTION_ROWS = "--rows [soft,WC] --max-epochs 1 --num-samples 2 --train-share 0.5"
+SOFT_AND_WC = "--rows [soft,WC] --max-epochs 1 --num-samples 2"
+QUESTION_ROWS = f"{SOFT_AND_WC} --train-share 0.5"
 BENCHMARK = "--rounds 1 --out bench"
-COMPARE = f"{SWEEP} --base-epochs 1 --hidden 8 --vocabulary 300 --num-samples 2 --beam 1"
-COMPARE_CAPTIONS = f"{COMPARE} --epochs 1"
+TRANSLATIONS = """--base '{"max_epochs": 1}' --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --beam 1"""
+DEMO_FILES = tuple(f"runs/table/translation-toy*/{name}" for name in ("metrics.json", "report.html", "figures/*.png"))
+SCENES = "--max-epochs 1 --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2"
+CAPTIONED = f"""{SCENES} --beam 1 --base '{{"max_epochs": 1}}'"""
 
 NMT, CAPTIONING, VQA, FINETUNE = (f"python -m experiments.{name}" for name in ("nmt", "captioning", "vqa", "finetune"))
 QUESTIONS_TRAIN = f"{VQA} train --dataset digits --model mcan --guide weibull --out RUN"
-COMPARE_LINE = "python -m experiments.compare"
 BENCH = "python -m experiments.benchmarks"
 SOFT_ROWS = """--rows '["softmax, soft", "hybrid, soft"]'"""
 
@@ -87,24 +84,24 @@ def study(line: str, more: str) -> Step:
 CHAINS: dict[str, list[Step]] = {
     # comparisons
     "make demo": [
-        Step(f"{COMPARE_LINE} --resume", COMPARE, comparison_files("translation-toy"), ("categorical_enum",)),
+        Step(f"{NMT} table compare --resume", f"{COMPARISON} {TRANSLATIONS}", DEMO_FILES, ("categorical_enum",)),
     ],
-    "compare": [Step(COMPARE_LINE, f"{COMPARE} --schemes [soft]", comparison_files("translation-toy"))],
+    "compare": [Step(f"{NMT} table compare", f"{COMPARISON} {TRANSLATIONS} --rows [soft]", DEMO_FILES)],
     "compare multi30k": [
-        Step(f"{COMPARE_LINE} --dataset multi30k", f"{COMPARE} --schemes [soft,marginal]",
-             comparison_files("translation-multi30k")),
+        study(f"{NMT} table translation-multi30k", f"{TRANSLATIONS} --rows [soft,marginal]"),
     ],
-    "compare normalizers": [
-        Step(f"""{COMPARE_LINE} --schemes '["soft", "marginal", "weibull"]' """
-             """--normalizers '["softmax", "temporal", "hybrid"]' --ibm 0""",
-             COMPARE, comparison_files("translation-toy")),
+    "translation from scratch": [
+        study(f"{NMT} table translation-multi30k-from-scratch",
+              "--rows [soft,marginal] --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --beam 1 "
+              "--max-epochs 1 --selective-pairs 2 --out-of-domain [tatoeba]"),
     ],
+    "compare normalizers": [study(f"{NMT} table translation-toy-normalizers", TRANSLATIONS)],
     "compare captioning": [
-        Step(f"{COMPARE_LINE} --task captioning", COMPARE_CAPTIONS, comparison_files("captioning-digits")),
+        Step(f"{CAPTIONING} table compare", f"{COMPARISON} {CAPTIONED}",
+             tuple(f"runs/table/captioning-digits*/{name}" for name in ("report.html", "figures/hard_enum-*.png"))),
     ],
     "compare flickr8k": [
-        Step(f"{COMPARE_LINE} --task captioning --dataset flickr8k",
-             f"{COMPARE_CAPTIONS} --schemes [soft,weibull] --size 32", comparison_files("captioning-flickr8k")),
+        study(f"{CAPTIONING} table compare-flickr8k", f"{CAPTIONED} --rows [soft,weibull] --size 32"),
     ],
     "compare graph": [
         Step(f"{GRAPH} table compare", f"{COMPARISON} --max-epochs 1 --num-samples 2",
@@ -138,8 +135,8 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{NMT} align RUN some.de some.en --out alignments --html", "", ("alignments/alignments.html",)),
     ],
     "aligners": [
-        table(f"{NMT} align-table --dataset europarl_de_en --data-root DIR",
-              "--schemes [marginal] --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --max-epochs 1"),
+        study(f"{NMT} table alignment-europarl_de_en --data-root DIR",
+              "--hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --max-epochs 1"),
     ],
     # captions
     "own photographs": [
@@ -155,17 +152,12 @@ CHAINS: dict[str, list[Step]] = {
              run_files("RUN")),
     ],
     "captions of photographs": [
-        table(f"{CAPTIONING} table --dataset flickr8k --encoder-weights mobilenet_v2_imagenet.safetensors --seeds 3",
-              "--rows [soft,WC] --base-epochs 1 --epochs 1 --vocabulary 300 --hidden 8 --batch-size 8 --num-samples 2 "
-              "--size 64"),
+        study(f"{CAPTIONING} table flickr8k --encoder-weights mobilenet_v2_imagenet.safetensors",
+              f"{CAPTIONED} --rows [soft,WC] --batch-size 8 --size 64"),
+        study(f"{CAPTIONING} search flickr8k", f"{CAPTIONED} --rows [WC] --batch-size 8 --size 64 "
+              "--encoder-weights mobilenet_v2_imagenet.safetensors"),
     ],
-    "kl estimators": [
-        table("python -m experiments.kl_estimators", "--guides [soft,weibull] --max-epochs 1 --hidden 8 --pairs 2"),
-    ],
-    "kl estimators, full weight": [
-        table("python -m experiments.kl_estimators --kl-weight 1.0",
-              "--guides [lognormal] --max-epochs 1 --hidden 8 --pairs 2"),
-    ],
+    "kl estimators": [study(f"{CAPTIONING} table kl-estimators", f"{SCENES} --rows [soft,weibull]")],
     # questions
     "questions about digits": [
         Step(QUESTIONS_TRAIN, f"{QUESTIONS} --no-progress", drawn("RUN")),
@@ -247,31 +239,37 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{FINETUNE} predict RUN my.txt", "", ("my.txt.tsv",)),
     ],
     "glue table, as in the results": [
-        table(
-            f"{FINETUNE} table --model all-MiniLM-L6-v2 --max-epochs 3 --num-samples 5 --precision bf16-mixed "
-            "--pooling pair",
-            "--model FOLDER --rows [soft,WC] --tasks [mrpc] --max-epochs 1 --num-samples 2 --precision 32",
-        ),
+        study(f"{FINETUNE} table glue --model all-MiniLM-L6-v2", f"--model FOLDER --levels [mrpc] {SOFT_AND_WC}"),
     ],
     "glue table": [
-        table(f"{FINETUNE} table --model FOLDER", "--rows [soft,WC] --tasks [rte] --max-epochs 1 --num-samples 2"),
+        study(f"{FINETUNE} table glue --model FOLDER", f"--levels [rte] {SOFT_AND_WC}"),
+    ],
+    "glue table, sst2": [
+        study(f"""{FINETUNE} table glue-sst2 --rows '["soft"]' --seeds 1""", f"--model FOLDER {TRAINING}"),
+    ],
+    "glue studies": [
+        study(f"{FINETUNE} table label_noise-sst2 --seeds 2", f"--model FOLDER --levels [0%,30%] {SOFT_AND_WC}"),
+        study(f"{FINETUNE} table out_of_domain-sst2 --seeds 2", f"--model FOLDER {SOFT_AND_WC}"),
+        study(f"{FINETUNE} table train_share-stsb --seeds 2", f"--model FOLDER --levels [25%,100%] {SOFT_AND_WC}"),
+    ],
+    "glue search": [
+        study(f"""{FINETUNE} search glue --model FOLDER --levels '["rte"]'""", f"{TRAINING} --rows [WC]"),
     ],
     "squad v1": [
         Step(f"{FINETUNE} qa v1 --model FOLDER --data-root DIR --out RUN", f"{BERT} --stride 8", run_files("RUN")),
         Step(f"{FINETUNE} predict RUN questions.txt", "--num-samples 2", ("questions.txt.jsonl",)),
     ],
     "squad table, as in the results": [
-        table(
-            f"{FINETUNE} qa-table v1 --model all-MiniLM-L6-v2 --rows '[\"soft\"]' --max-epochs 2 --num-samples 3 "
-            "--precision bf16-mixed --seeds 1 --train-share 0.25",
-            f"--model FOLDER {QUESTION_ROWS} --precision 32",
+        study(
+            f"{FINETUNE} qa-table squad-v1 --model all-MiniLM-L6-v2 --rows '[\"soft\"]' --seeds 1 --train-share 0.25",
+            f"--model FOLDER {QUESTION_ROWS}",
         ),
     ],
     "squad table": [
-        table(f"{FINETUNE} qa-table v1 --model FOLDER --data-root DIR", QUESTION_ROWS),
+        study(f"{FINETUNE} qa-table squad-v1 --model FOLDER --data-root DIR", QUESTION_ROWS),
     ],
     "squad table, default folder": [
-        table(f"{FINETUNE} qa-table v1 --model FOLDER", QUESTION_ROWS),
+        study(f"{FINETUNE} qa-table squad-v1 --model FOLDER", QUESTION_ROWS),
     ],
     "squad v2": [
         Step(f"{FINETUNE} qa v2 --model FOLDER --data-root DIR --out RUN", f"{BERT} --stride 8", run_files("RUN")),

@@ -11,7 +11,7 @@ INSTALLED = "tests/test_wheel.py::test_wheel_imports_without_extras"
 CI = ".github/workflows/ci.yml::make "
 
 ELSEWHERE: dict[str, str] = {
-    "make demo": "Makefile::$(BIN)/python -m experiments.compare --resume",  # which stands above
+    "make demo": "Makefile::$(BIN)/python -m experiments.nmt table compare --resume",  # which stands above
     "make test": f"{CI}lint test",
     "make install": f"{CI}lint test",  # which begin with it
     "make lint": f"{CI}lint test",

@@ -22,8 +22,9 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
-from pyro_attention.posterior.sample_size import _NewTensors
-from pyro_attention.posterior.streaming import Moments, OrderStatistics
+from pyro_attention.blocked import BlockedMultiheadAttention
+from pyro_attention.posterior.predictive import Moments, OrderStatistics
+from pyro_attention.posterior.sampling import _NewTensors
 from tests.helpers import assert_mean
 from tests.models.test_captioning import SIZES as CAPTIONING_SIZES
 from tests.models.test_captioning import batch as captioning_batch
@@ -115,7 +116,7 @@ def test_what_a_sample_takes():
 def test_what_a_sample_of_blocked_attention_takes():
     """Its weights are dense; a prediction does not need them."""
     layer, x = (
-        MultiheadAttention(4, 1, name="attention", prior=FixedGammaPrior(), implementation="blocked"),
+        BlockedMultiheadAttention(4, 1, name="attention", prior=FixedGammaPrior()),
         torch.randn(1, 1000, 4),
     )
     watched = Watched()

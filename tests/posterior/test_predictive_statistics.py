@@ -9,11 +9,11 @@ from pyro_attention import (
     AttentionGuide,
     FixedGammaPrior,
     LatentAttention,
-    MultiheadAttention,
     Weibull,
     predict,
     sample_posterior,
 )
+from pyro_attention.blocked import BlockedMultiheadAttention
 from tests.helpers import assert_mean
 from tests.toy_models import FreeScores, SelfAttention, Sequences
 
@@ -117,7 +117,7 @@ def test_impossible_classes_have_no_mean_logit():
 
 @pytest.mark.parametrize("training", [False, True])
 def test_blocked_attention_knows_whether_its_dropout_is_drawn(training):
-    layer = MultiheadAttention(4, 2, dropout=0.5, implementation="blocked").train(training)
+    layer = BlockedMultiheadAttention(4, 2, dropout=0.5).train(training)
     x = torch.randn(3, 5, 4)
 
     def model():

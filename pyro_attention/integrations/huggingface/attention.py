@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,11 +16,10 @@ from pyro.poutine.indep_messenger import IndepMessenger
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float
-from pyro_attention.attention import LatentAttention, pyro_runs_the_model
-from pyro_attention.families.prior import Prior
+from pyro_attention.attention import AttentionOutput, LatentAttention, pyro_runs_the_model
+from pyro_attention.families.base import Prior
 from pyro_attention.integrations._sites import fresh_name, fresh_site
 from pyro_attention.layout import Dense
-from pyro_attention.output import AttentionOutput
 
 __all__ = ["BATCH", "CHILD", "NAME", "OBSERVER", "SiteAttention", "attend", "batch_plate"]
 
@@ -98,6 +98,7 @@ def attend(
     if position_bias is not None:
         scores = scores + position_bias
     scores, layout = _masked(scores, attention_mask)
+    layout = replace(layout, causal=_is_causal(module, kwargs))
     latent: SiteAttention | None = getattr(module, CHILD, None)
     if latent is None:
         weights = nn.functional.dropout(layout.softmax(as_float(scores)), dropout, module.training).to(value.dtype)
@@ -107,6 +108,12 @@ def attend(
     attention = partial(_sample, latent) if pyro_runs_the_model() else latent
     output: AttentionOutput = attention(scores, value, keys=key, layout=layout)
     return output.context.transpose(1, 2).contiguous(), output.weights
+
+
+def _is_causal(module: nn.Module, kwargs: dict[str, Any]) -> bool:
+    """Whether a call, or else its module, says that no query may know of later ones."""
+    said = kwargs.get("is_causal")
+    return bool(getattr(module, "is_causal", False) if said is None else said)
 
 
 def _masked(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Dense]:
@@ -152,7 +159,7 @@ def _without_padding(layout: Dense, scores: Tensor, latent: SiteAttention) -> De
     if layout.mask is None or not latent.self_attention or scores.size(-2) != scores.size(-1):
         return layout
     attended = layout.mask.any(-2).unsqueeze(-1)
-    return layout if attended.size(-2) != scores.size(-1) else Dense(layout.mask, counted=attended)
+    return layout if attended.size(-2) != scores.size(-1) else replace(layout, counted=attended)
 
 
 def _check(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, kwargs: dict[str, Any]) -> None:
@@ -168,8 +175,7 @@ def _check(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, k
             f"{type(module).__name__} has {query.size(1)} heads of queries, expected a multiple of its {key.size(1)} "
             f"of keys"
         )
-    causal = kwargs.get("is_causal")
-    if mask is None and query.size(2) > 1 and (getattr(module, "is_causal", False) if causal is None else causal):
+    if mask is None and query.size(2) > 1 and _is_causal(module, kwargs):
         raise ValueError(
             f"{type(module).__name__} is causal, but was given no attention mask: its model does not ask the mask "
             f"interface of transformers for one, so positions would see later ones; this family is not supported"

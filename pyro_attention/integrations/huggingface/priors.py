@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from pyro_attention.families.prior import PRIORS
+from pyro_attention.families.base import PRIORS
 from pyro_attention.integrations._sites import PriorFactory
 
 __all__ = ["prior_from_config", "prior_to_config"]

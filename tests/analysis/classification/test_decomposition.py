@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from pyro_attention import AttentionGuide, FixedGammaPrior, LatentAttention, Prediction, Weibull, predict
+from pyro_attention import AttentionGuide, FixedGammaPrior, LatentAttention, Weibull, predict
 from pyro_attention.analysis import decompose_uncertainty, split_variance
+from pyro_attention.posterior.predictive import Prediction
 from tests.analysis.classification.random_logits import for_all, sampled, shuffled
 
 

@@ -1,7 +1,8 @@
 import pytest
 
 from experiments.benchmarks import normalizers
-from pyro_attention import DoublyNormalized, Normalizer, Softmax, Weibull
+from pyro_attention import DoublyNormalized, Softmax, Weibull
+from pyro_attention.normalizers import Normalizer
 
 
 def test_ratios_are_to_softmax_of_the_same_length(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,10 +45,10 @@ def test_photographs(tmp_path):
     options = photograph_options(tmp_path, tmp_path / "run")
     assert command_line("train", *options, "--guide", "weibull") == 0
     saved = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert "content-encoder-seed0" in saved["definitions"]["parameters"]
     assert saved["skipped"] == 0
     assert "test_pointing" not in saved
     made = sorted(path.name for path in (tmp_path / "flickr8k" / "cache").iterdir())
+    assert any(name.startswith("content-encoder-seed0") for name in made)
     assert command_line("show", tmp_path / "run", "--images", "[1]") == 0
     # another row takes the same features
     other = photograph_options(tmp_path, tmp_path / "soft")
@@ -76,7 +76,6 @@ def described(tmp_path, monkeypatch):
 
 def test_a_pretrained_encoder_with_maps(described):
     metrics = json.loads((described / "metrics.json").read_text())
-    assert metrics["definitions"]["parameters"].endswith("features: tiny")
     assert metrics["test_map_nouns_person"] == metrics["test_map_nouns_dog"] == 3  # one of two captions names both
     # the photograph is one half person, one half dog, in a grid of 2 x 2
     assert metrics["test_map_mass_uniform"] == pytest.approx(0.5)

@@ -65,10 +65,6 @@ def empty_wordnet(monkeypatch):
         # nothing in common but a word
         (["x y z", "u"], [["a b c"], ["u v"]], [math.exp(1 - 5 / 4) / 4, 0, 0, 0]),
         (["x"], [["a"]], [0, 0, 0, 0]),
-        # letters, punctuation and white space are no difference
-        (["a man's t-shirt , red", "two dogs"], [["a man 's t-shirt is red"], ["two dogs"]], [math.exp(-1 / 7), None]),
-        (["A man's  T-shirt, red.", " Two dogs!"], [['"A man\'s T-shirt" is RED .'], ["two dogs ."]],
-         [math.exp(-1 / 7), None]),
         (CAPTIONS, [[caption, "something else"] for caption in CAPTIONS], [1, 1, 1, 1]),
     ],
 )  # fmt: skip
@@ -186,11 +182,6 @@ def test_letters_punctuation_and_white_space_are_no_difference():
     plain = score_captions(["a man's t-shirt , red", "two dogs"], [["a man 's t-shirt is red"], ["two dogs"]])
     other = score_captions(["A man's  T-shirt, red.", " Two dogs!"], [['"A man\'s T-shirt" is RED .'], ["two dogs ."]])
     assert plain == other
-
-
-def test_order_of_images_and_references_is_of_no_account():
-    turned = score_captions(CAPTIONS[::-1], [texts[::-1] for texts in REFERENCES[::-1]])
-    assert turned == pytest.approx(score_captions(CAPTIONS, REFERENCES))
 
 
 @pytest.mark.parametrize(

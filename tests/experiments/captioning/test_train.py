@@ -1,28 +1,28 @@
 """The captioning script end to end: every scheme, resuming, photographs, pictures, and bad input."""
 
-import json
 import math
-import signal
 from dataclasses import replace
 from typing import get_args
 
 import pytest
 import torch
 
-import experiments.sequence.evaluation
+import experiments.sequence.train
+from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import DEFINITIONS, batches
-from experiments.captioning.figures import attention_figure, uncertainty_figure, view_caption
+from experiments.captioning.figures import attention_figure, region_view, uncertainty_figure, view_caption, write_page
 from experiments.captioning.model import build, load_trained
 from experiments.captioning.pointing import pointing
-from experiments.captioning.train import CaptioningConfig, run
+from experiments.captioning.train import CaptioningTask
 from experiments.datasets.images.digit_scenes import digit_scenes
 from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler, RegionCaptions
 from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.files import UserError
+from experiments.run import run
 from experiments.sequence.alignments import BatchAlignment, align_batch
-from experiments.sequence.model import SequenceTraining, perplexity
+from experiments.sequence.model import perplexity
 from experiments.sequence.uncertainty import word_uncertainty
 from guides.names import SchemeName
 from guides.schemes import build_scheme
@@ -30,7 +30,9 @@ from models.decoding import Inference
 from models.decoding.next_word import next_word_mixture
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
 from pyro_attention.analysis import decompose_uncertainty
-from tests.experiments.captioning.tiny_captions import SIZES, TINY, command_line, small_scenes, tiny_options
+from tests.experiments.captioning.tiny_captions import SIZES, TINY, command_line, small_scenes
+
+TASK, CAPTION = CaptioningTask(), "a seven left of a two"
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +50,7 @@ def finished(tmp_path):
 
     def train(**options):
         config = tiny_config(tmp_path, **options)
-        run(config)
+        run(TASK, config)
         return config.out
 
     return train
@@ -65,7 +67,7 @@ def trained_and_data(folder):
 @pytest.mark.parametrize("guide", get_args(SchemeName))
 def test_every_scheme_trains_and_evaluates(guide, tmp_path):
     config = tiny_config(tmp_path, guide=guide, warm_start=1)
-    metrics = run(config)
+    metrics = run(TASK, config)
     assert metrics.keys() <= DEFINITIONS.keys()
     assert all(math.isfinite(value) for value in metrics.values())
     assert 1 < metrics["test_ppl"] < 400
@@ -94,15 +96,10 @@ def test_an_inference_network_may_start_at_the_prior(from_prior, tmp_path):
 
 @pytest.mark.parametrize("guide", ["soft", "weibull", "hard_sample"])
 def test_a_sampled_input_feed(guide, tmp_path):
-    metrics = run(tiny_config(tmp_path, guide=guide, input_feed="sampled", max_epochs=1))
+    metrics = run(TASK, tiny_config(tmp_path, guide=guide, input_feed="sampled", max_epochs=1))
     assert 1 < metrics["test_ppl"] < 400
     with pytest.raises(UserError, match="input_feed expected"):
-        run(tiny_config(tmp_path / "other", guide="hard_enum", input_feed="sampled"))
-
-
-def test_a_fixed_prior(tmp_path):
-    metrics = run(tiny_config(tmp_path, guide="lognormal", prior="fixed", max_epochs=1))
-    assert not any("prior" in name for name in metrics)
+        run(TASK, tiny_config(tmp_path / "other", guide="hard_enum", input_feed="sampled"))
 
 
 def test_perplexity_is_that_of_the_log_evidence(finished):
@@ -116,47 +113,25 @@ def test_perplexity_is_that_of_the_log_evidence(finished):
     assert found == pytest.approx(math.exp(total / count), rel=1e-5)
 
 
-def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys):
-    options = [*tiny_options(), "--max-epochs", "4", "--guide", "weibull", "--checkpoint-every", "1"]
-    step = SequenceTraining.training_step
-
-    def interrupted(self, batch, batch_idx):
-        if self.global_step == 7:
-            signal.raise_signal(signal.SIGINT)
-        return step(self, batch, batch_idx)
-
-    monkeypatch.setattr(SequenceTraining, "training_step", interrupted)
-    assert command_line("train", *options, "--out", tmp_path / "stopped") == 130
-    assert "--resume" in capsys.readouterr().err
-    monkeypatch.setattr(SequenceTraining, "training_step", step)
-    assert not (tmp_path / "stopped" / "metrics.json").exists()
-    assert command_line("train", *options, "--out", tmp_path / "stopped", "--resume") == 0
-    assert command_line("train", *options, "--out", tmp_path / "whole") == 0
-    resumed, expected = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("stopped", "whole"))
-    for metrics in (resumed, expected):
-        del metrics["step_ms"], metrics["definitions"]
-    assert resumed == pytest.approx(expected, rel=1e-6, abs=1e-6)
-
-
 def test_a_finished_run_is_not_trained_again(tmp_path, monkeypatch):
     config = tiny_config(tmp_path, guide="soft")
-    metrics = run(config)
-    monkeypatch.setattr(experiments.sequence.evaluation, "fit_batches", None)
-    assert run(replace(config, resume=True)) == metrics
+    metrics = run(TASK, config)
+    monkeypatch.setattr(experiments.sequence.train, "fit_batches", None)
+    assert run(TASK, replace(config, resume=True)) == metrics
     with pytest.raises(UserError, match="another configuration"):
-        run(replace(config, resume=True, dropout=0.5))
+        run(TASK, replace(config, resume=True, dropout=0.5))
 
 
 def test_going_on_from_another_run_starts_with_its_network(tmp_path, finished):
     first = finished(guide="soft")
     config = tiny_config(tmp_path, out=tmp_path / "next", init_from=first, learning_rate=1e-12, max_epochs=1)
-    run(config)
+    run(TASK, config)
     before, after = (load_trained(folder, 70).model.state_dict() for folder in (first, config.out))
     assert all(name.startswith("attention.prior.") for name in after.keys() - before.keys())  # the network is new
     for name in before.keys() & after.keys():
         torch.testing.assert_close(after[name], before[name], atol=1e-6, rtol=0)
     with pytest.raises(UserError, match="give both runs the same sizes"):
-        run(tiny_config(tmp_path, out=tmp_path / "wide", init_from=first, hidden=10))
+        run(TASK, tiny_config(tmp_path, out=tmp_path / "wide", init_from=first, hidden=10))
 
 
 # data
@@ -249,8 +224,8 @@ def test_show(guide, tmp_path, finished, capsys):
 
 def test_the_pictures_show_the_weights(finished):
     trained, data = trained_and_data(finished(guide="weibull", max_epochs=1))
-    view = view_caption(trained, data, 1, "a seven left of a two", num_samples=20)
-    assert view.words == ["a", "seven", "left", "of", "a", "two", "(end)"]
+    view = view_caption(trained, data, 1, CAPTION, num_samples=20)
+    assert view.words == [*CAPTION.split(), "(end)"]
     assert [name for name, _, _ in view.kinds] == ["prior", "posterior mean", "width of the 95% credible interval"]
     for _, _, weights in view.kinds[:2]:
         torch.testing.assert_close(weights.sum(-1), torch.ones(7))
@@ -261,6 +236,28 @@ def test_the_pictures_show_the_weights(finished):
     assert len(titles) == 1 + 3 * (len(view.words) + 1)  # the image, panels side by side, and their scales
     heights = [bar.get_height() for bar in uncertainty_figure(view).axes[0].patches]
     assert heights == pytest.approx([*view.word.tolist(), *view.attention.tolist()], abs=1e-6)
+
+
+@pytest.mark.parametrize(("guide", "count", "has_prior"), [("weibull", 200, True), ("soft", 1, False)])
+def test_a_page_has_the_weights_of_every_word(guide, count, has_prior, finished, tmp_path):
+    trained, data = trained_and_data(finished(guide=guide, max_epochs=1))
+    view = region_view(trained, data, 1, CAPTION)
+    assert view.words == [*CAPTION.split(), "(end)"]
+    assert view.posterior.shape == (count, 7, data.regions.size(1))
+    torch.testing.assert_close(view.posterior.sum(-1), torch.ones(count, 7))
+    assert (view.prior is not None) == has_prior
+    # paper is white and ink is black
+    assert view.picture.equal((255 * (1 - data.pictures[1])).round().byte())
+    page = write_page(trained, data, [CAPTION] * len(data), [0, 2], tmp_path / "captions.html").read_text()
+    assert page.count('type="application/json"') == 3
+    assert "image 2" in page
+
+
+def test_negative_weights_have_no_page(finished, tmp_path):
+    trained, data = trained_and_data(finished(guide="gaussian", max_epochs=1))
+    with pytest.raises(UserError, match="expected 0 to 1"):
+        write_page(trained, data, [CAPTION] * len(data), [0], tmp_path / "captions.html")
+    assert not (tmp_path / "captions.html").exists()
 
 
 def test_uncertainty_splits(finished):
@@ -286,6 +283,3 @@ def test_soft_attention_has_no_doubt_about_where_to_look(finished):
     trained, data = trained_and_data(finished(guide="soft", max_epochs=1))
     found = word_uncertainty(trained, next(batches(trained, data, references=1)))
     assert found.attention.abs().max() < 1e-5
-
-
-# photographs

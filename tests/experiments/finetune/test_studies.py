@@ -13,8 +13,9 @@ from experiments.finetune.config import COMMANDS
 from experiments.finetune.studies import QA_STUDIES, STUDIES
 from experiments.harness.cli import run_commands
 from experiments.harness.options import StudyOptions
+from experiments.report.report import Report
 from experiments.report.results import read_results
-from experiments.study import run_study
+from experiments.study import Finished, run_search, run_study
 from tests.experiments.finetune.tiny_glue import write_bert, write_glue
 from tests.experiments.finetune.tiny_squad import write_squad
 
@@ -32,8 +33,25 @@ def place(tmp_path: Path) -> Path:
 
 def options(place: Path, name: str, **given: Any) -> StudyOptions:
     changes = {"model": str(place / "some" / "bert"), **TINY, **({"stride": 8} if name in QA_STUDIES else {})}
-    how = {"data_root": place, "out": place / "out", "results": place, "workers": 1, "progress": False, "seeds": 1}
+    how: dict[str, Any] = {
+        "data_root": place,
+        "out": place / "out",
+        "results": place,
+        "workers": 1,
+        "progress": False,
+        "seeds": 1,
+    }
     return StudyOptions(name=name, **how | {"rows": ("soft", "WC"), "changes": changes} | given)
+
+
+def assert_same_differences(report: Report) -> None:
+    """Those with intervals over items are those with intervals over seeds."""
+    main, items, *_ = report.parts
+    assert items.title.startswith("Differences over test")
+    for row, of_items in zip(main.rows[1:], items.rows, strict=True):
+        for head, cell in list(of_items.items())[1:]:
+            assert cell.mean == pytest.approx(row[f"{head}: difference"].mean, abs=1e-4)
+            assert (cell.over, cell.against, cell.better) == ("items", "soft", None)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -44,8 +62,8 @@ def test_a_study_declares_options_that_there_are(name: str) -> None:
     assert set(study.named) <= known
     assert {*study.rows, *study.shows} - {"soft"} <= study.kinds.keys()
     for level in study.levels.values():
-        for row in study.rows.values():
-            study.task.config(**{**study.options, **level, **row, "model": "bert"})
+        for of_row in study.rows.values():
+            study.task.config(**{**study.options, **level, **of_row, "model": "bert"})
     # what a search chose is one of the settings that it tried
     for row, settings in study.grid.items():
         assert any(setting.items() <= study.rows[row].items() for setting in settings)
@@ -69,9 +87,8 @@ def test_tasks_of_glue_have_their_own_metrics_and_two_intervals(place: Path) -> 
         for column, metric in (("mrpc F1 %", "mrpc/{}/test_{}_f1"), ("stsb Pearson %", "stsb/{}/test_{}_pearson")):
             assert rows[row][column].mean == pytest.approx(100 * means[metric.format(trained, kind)])
     assert rows["WC"]["stsb paper"] == "91.1"
-    found = items.rows[1]["mrpc F1 %"]
-    assert found.mean == pytest.approx(rows["WC"]["mrpc F1 %: difference"].mean)
-    assert (found.over, found.against, found.data, found.better) == ("items", "soft", "mrpc", None)
+    assert_same_differences(report)
+    assert items.rows[1]["mrpc F1 %"].data == "mrpc"
     assert scores[0].rows[2]["NLL"].mean == pytest.approx(means["mrpc/WC/test_attention_nll"])
     assert "AURC" not in scores[1].rows[0]  # grades
 
@@ -86,17 +103,18 @@ def test_intervals_over_items_are_those_of_resampled_predictions(place: Path) ->
         folder.mkdir()
         kind = study.kinds.get(key[0], "mean")
         logits[key] = 3 * generator.normal(size=(3, 30, 2))
-        np.savez(folder / "predictions.npz", **{f"{kind}_test": logits[key], "labels_test": labels})
+        arrays: dict[str, Any] = {f"{kind}_test": logits[key], "labels_test": labels}
+        np.savez(folder / "predictions.npz", **arrays)
         configs[key] = options(place, "glue", out=folder)
     metrics = {key: {f"test_{study.kinds.get(key[0], 'mean')}_f1": 0.0} for key in configs}
-    finished = studies.Finished(study, "glue", place, place, configs, metrics)
+    finished = Finished(study, "glue", place, place, configs, metrics)
     (row,) = studies.over_items(finished, studies._example_scores, "examples").rows
     probabilities = {key: np.exp(one) / np.exp(one).sum(-1, keepdims=True) for key, one in logits.items()}
     classes = {key: one.mean(0).argmax(-1) for key, one in probabilities.items()}
 
     def difference(places: Any) -> float:
         f1 = {key: 200 * (labels * one)[places].sum() / (labels + one)[places].sum() for key, one in classes.items()}
-        return np.mean([f1["WC", "mrpc", seed] - f1["soft", "mrpc", seed] for seed in (0, 1)])
+        return float(np.mean([f1["WC", "mrpc", seed] - f1["soft", "mrpc", seed] for seed in (0, 1)]))
 
     drawn = [difference(np.repeat(np.arange(30), count.astype(int))) for count in studies.resamples(30)[1:]]
     found = row["mrpc F1 %"]
@@ -117,11 +135,13 @@ def test_every_study_end_to_end(name: str, place: Path) -> None:
         for column in columns:
             head = f"{level} {column.name}" if study.wide else column.name
             assert {head, f"{head}: difference"} <= report.parts[0].rows[-1].keys()
+    if study.blocks:
+        assert_same_differences(report)
 
 
 def test_search_tries_one_row_and_chooses_by_the_validation_score(place: Path) -> None:
     study = replace(STUDIES["glue"], grid={"WC": STUDIES["glue"].grid["WC"][:2], "LC": STUDIES["glue"].grid["LC"]})
-    means = studies.run_search({"glue": study}, options(place, "glue", levels=("rte",), rows=("WC",)))
+    means = run_search({"glue": study}, options(place, "glue", levels=("rte",), rows=("WC",)))
     scores = {key: value for key, value in means.items() if key.endswith("val_score")}
     assert len(scores) == 2
     report, _ = read_results(next(place.glob("search-glue-*.json")))

@@ -20,7 +20,8 @@ from experiments.graph.model import TrainedGraph, build, kl_factor
 from experiments.graph.train import GraphTask
 from experiments.harness.cli import run_script
 from experiments.run import load_trained, run
-from pyro_attention import AttentionELBO, Dense, EdgeList, KeyNetwork, predict, sample_posterior
+from pyro_attention import AttentionELBO, Dense, EdgeList, predict, sample_posterior
+from pyro_attention.families.key_network import KeyNetwork
 from tests.experiments.graph.tiny_splits import write_splits
 
 

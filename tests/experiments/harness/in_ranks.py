@@ -18,17 +18,19 @@ import torch
 
 from experiments.captioning import data as captioning_data
 from experiments.captioning.config import CaptioningConfig
+from experiments.captioning.train import CaptioningTask
 from experiments.datasets.images.digit_scenes import digit_scenes
 from experiments.graph.config import GraphConfig
 from experiments.graph.train import GraphTask
 from experiments.harness.cli import run_script
 from experiments.harness.training import ELBOTraining
 from experiments.nmt.config import TranslationConfig
+from experiments.nmt.train import TranslationTask
 from experiments.run import run
 
 TASKS = {
-    "translation": (TranslationConfig, "experiments.nmt.train:run"),
-    "captioning": (CaptioningConfig, "experiments.captioning.train:run"),
+    "translation": (TranslationConfig, partial(run, TranslationTask())),
+    "captioning": (CaptioningConfig, partial(run, CaptioningTask())),
     "graph": (GraphConfig, partial(run, GraphTask())),
 }
 SIZES = {"train": 23, "val": 5, "test": 3}

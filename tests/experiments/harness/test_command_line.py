@@ -11,7 +11,6 @@ from typing import get_args
 
 import pytest
 
-from experiments import compare
 from experiments.captioning.config import COMMANDS as CAPTIONING
 from experiments.files import UserError
 from experiments.finetune.config import COMMANDS as FINETUNING
@@ -83,7 +82,7 @@ def test_what_a_script_names_is_there(target):
 
 
 def config_types():
-    commands = [*TRANSLATION.values(), *CAPTIONING.values(), *FINETUNING.values(), *compare.TASKS.values()]
+    commands = [*TRANSLATION.values(), *CAPTIONING.values(), *FINETUNING.values()]
     named = [*TARGETS, *(command.config for command in commands)]
     found = [resolve_name(name) if isinstance(name, str) else name for name in named if "_config" in str(name)]
     found += [resolve_name(name) for name in TARGETS if ".config:" in name]
@@ -138,7 +137,7 @@ def test_bars_of_a_command_that_are_no_terminal_print_a_line_a_minute():
 
 def test_the_names_of_the_options_are_those_of_what_is_built():
     from guides.schemes import build_scheme
-    from pyro_attention import NORMALIZERS
+    from pyro_attention.normalizers import NORMALIZERS
 
     assert set(get_args(NormalizerName)) <= NORMALIZERS.keys()
     for name in get_args(SchemeName) + get_args(AblationSchemeName):
@@ -166,8 +165,8 @@ def nmt_line(*arguments):
     return run_commands(TRANSLATION, name="experiments.nmt", arguments=arguments)
 
 
-def compare_line(*arguments):
-    return compare.main(arguments)
+def captioning_line(*arguments):
+    return run_commands(CAPTIONING, name="experiments.captioning", arguments=arguments)
 
 
 def table_line(*arguments):
@@ -197,14 +196,10 @@ def the_error(capsys):
         (graph_line, ["--seed", "x"], "--seed: .*'x'"),
         (table_line, ["bam1", "--architecture", "gta"], "--architecture gta: .*; did you mean 'gat'"),
         (table_line, ["bam1", "--levels", "cora"], "--levels: .*"),
-        (table_line, ["bma1"], "name bma1: expected one of .*; did you mean 'bam1'"),
         (table_line, [], "required: name"),
         (nmt_line, ["trian"], "trian is no command, expected one of train, .*; did you mean 'train'"),
         (nmt_line, [], "no command is given, expected one of train"),
         (nmt_line, ["train", "--guide", "categorical-enum"], "did you mean 'categorical_enum'"),
-        (compare_line, ["--task", "captionin"], "--task captionin: .*; did you mean 'captioning'"),
-        (compare_line, ["--task=capt"], "expected one of translation, captioning"),
-        (compare_line, ["--task"], "--task"),
     ],
 )
 def test_a_wrong_word_is_answered_in_one_line_with_the_nearest(line, arguments, said, capsys):
@@ -229,7 +224,7 @@ def test_a_wrong_word_is_answered_in_one_line_with_the_nearest(line, arguments, 
         ),
         (graph_line, ["--guide", "soft", "--learnable"], "--learnable is for guide weibull, .*, and guide is soft"),
         (graph_line, ["--kl-rate", "2"], "--kl-rate is for kl-schedule sigmoid, and kl-schedule is constant"),
-        (compare_line, ["--task", "captioning", "--encoder", "own"], "--encoder is for dataset flickr8k, coco, and"),
+        (captioning_line, ["train", "--encoder", "own"], "--encoder is for dataset flickr8k, coco, and"),
     ],
 )
 def test_an_option_that_is_given_and_not_used_is_refused(line, arguments, said, capsys):

@@ -9,14 +9,12 @@ import pytest
 import torch
 import yaml
 
-from experiments.captioning.compare import CompareCaptions
-from experiments.captioning.config import CaptioningConfig, CaptioningOptions, CompareEstimators, EstimatorOptions
+from experiments.captioning.config import CaptioningConfig
 from experiments.files import UserError
 from experiments.graph.config import GraphConfig
 from experiments.harness.folder import open_run, saved_config
-from experiments.harness.options import OptionError, configuration, options_of
-from experiments.nmt.compare import CompareTranslations
-from experiments.nmt.config import TranslationConfig, TranslationOptions
+from experiments.harness.options import OptionError, configuration
+from experiments.nmt.config import TranslationConfig
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
 from guides import build_scheme
 from guides.names import AblationSchemeName, SchemeName, WeightsSchemeName
@@ -124,19 +122,6 @@ def test_an_unset_shell_variable_is_not_the_current_folder(value: str) -> None:
         with pytest.raises(OptionError, match=r"an empty name \(is a shell variable unset\?\), expected a file or"):
             configuration(TranslationConfig, {option: value})
     assert configuration(TranslationConfig, {"out": "."}).out == Path()
-
-
-@pytest.mark.parametrize(
-    ("comparison", "run", "shared"),
-    [
-        (CompareTranslations(), TranslationConfig, TranslationOptions),
-        (CompareCaptions(), CaptioningConfig, CaptioningOptions),
-        (CompareEstimators(), CaptioningConfig, EstimatorOptions),
-    ],
-)
-def test_runs_take_over_the_options_they_share_with_a_comparison(comparison: Any, run: Any, shared: type) -> None:
-    found = run(**comparison.for_runs(), **options_of(comparison, shared))
-    assert options_of(found, shared) == options_of(comparison, shared)
 
 
 @pytest.mark.parametrize("task", ["graph", "nmt", "captioning", "pretrain"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments.files import UserError
-from experiments.nmt.alignment_table import COLUMNS, table_lines
+from experiments.nmt.align import COLUMNS, table_lines
 from experiments.nmt.alignments import PairAlignment
 from experiments.nmt.gold import GoldLinks, better_reading, read_gold
 from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh, write_pharaoh
@@ -33,14 +33,6 @@ def test_nothing_is_replaced_unasked(align, tmp_path, name, capsys, monkeypatch)
     assert "--overwrite" in error
     assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
     assert (tmp_path / "out" / name).read_text() == "mine"
-
-
-def test_replacing_when_asked(align, tmp_path):
-    assert align() == 0
-    found = links_of(tmp_path / "out")
-    (tmp_path / "out" / "alignments.txt").write_text("mine")
-    assert align("--overwrite") == 0
-    assert links_of(tmp_path / "out") == found
 
 
 def test_files_that_are_given_the_wrong_way_round_are_told(align, text, tmp_path, capsys):
@@ -282,12 +274,6 @@ def test_unlikely_links_are_left_out_of_the_table_unless_chosen(links, words):
     pair = PairAlignment(["a", "b", "c"], ["x"], torch.tensor([[0.5, 0.005, 0.495]]), posterior)
     _, *rows = table_lines([pair], [Alignment(frozenset(links), 3, 1)])
     assert [row.split("\t")[3] for row in rows] == words
-
-
-@pytest.mark.parametrize("threshold", ["1.5", "1", "-0.1"])
-def test_a_threshold_out_of_range(align, threshold, capsys):
-    assert align("--method", "threshold", f"--threshold={threshold}") == 2
-    assert re.search(f"--threshold.*{threshold}", capsys.readouterr().err)
 
 
 # probabilities of both directions

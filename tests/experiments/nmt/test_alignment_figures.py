@@ -4,8 +4,8 @@ import pytest
 import torch
 from matplotlib.patches import Rectangle
 
-from experiments.nmt.alignment_figures import agreement_heatmap, pair_figure
 from experiments.nmt.alignments import PairAlignment
+from experiments.nmt.figures import agreement_heatmap, pair_figure
 from experiments.report.figures import save
 from pyro_attention.analysis import GoldAlignment
 from tests.analysis.alignments.random_alignments import aligned, weights_of

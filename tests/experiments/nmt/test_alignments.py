@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from experiments.datasets.text.vocabulary import Vocabulary
-from experiments.nmt.align import aligned_pairs
-from experiments.nmt.alignment_table import COLUMNS
-from experiments.nmt.alignments import alignment_summary
+from experiments.nmt.align import COLUMNS
+from experiments.nmt.alignments import aligned_pairs, alignment_summary
 from experiments.nmt.data import load_text
-from experiments.nmt.evaluation import batches, perplexity
-from experiments.nmt.model import build, load_trained, read_config
+from experiments.nmt.evaluation import perplexity
+from experiments.nmt.model import batches, build, load_trained, read_config
 from experiments.sequence.alignments import align_batch, has_posterior_gap
 from experiments.sequence.model import model_arguments
 from models.null_word import PROBABILITY
@@ -39,7 +38,7 @@ def test_the_posterior_gap_is_what_the_bound_leaves_of_the_evidence(translation_
     for parameter in trained.module.parameters():  # as far from the prior as from the posterior
         parameter.data.normal_(std=0.5)
     text = load_text(config, "test")
-    summary = alignment_summary(trained, text, batches(trained, text))
+    summary = alignment_summary(trained, text)
     if scheme in ("marginal", "dirichlet"):
         assert "test_posterior_gap" not in summary
         return

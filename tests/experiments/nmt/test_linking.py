@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from experiments.nmt.alignments import PairAlignment
-from experiments.nmt.linking import choose_links, combine_pairs, combine_weights, link_both
+from experiments.nmt.alignments import PairAlignment, combine_pairs, combine_weights, link_both
 
 FORWARD = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.5, 0.3]])  # two target words, three source words
 BACKWARD = torch.tensor([[0.8, 0.2], [0.1, 0.9], [0.6, 0.4]])
@@ -41,7 +40,7 @@ def test_links_of_both_directions(combine, options, links):
 
 def test_argmax_says_nothing_of_no_link():
     with pytest.raises(ValueError, match="method is argmax, expected mbr or threshold"):
-        choose_links(FORWARD, method="argmax")
+        link_both(FORWARD, BACKWARD, combine="mean")
 
 
 def pair(samples, num_source, num_target, *, prior=True):

@@ -9,11 +9,11 @@ import torch
 
 from experiments.datasets.text.batches import EncodedText
 from experiments.nmt import selective
+from experiments.nmt.config import SelectiveOptions
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import Translated, bleu, translate
 from experiments.nmt.model import load_trained
 from experiments.nmt.selective import MEASURES, measured, translation_uncertainty
-from experiments.nmt.selective_config import SelectiveOptions
 from experiments.sequence.model import model_arguments
 from models.decoding.next_word import next_word_log_probs
 from tests.experiments.nmt.tiny_text import command_line
@@ -80,7 +80,7 @@ def test_rank_correlation_is_1_where_certainty_and_score_agree(trained, monkeypa
     monkeypatch.setattr(selective, "translate", lambda *args, **options: [right[0], worse, replace(worse, text="#")])
     doubts = {"entropy": torch.tensor([0.0, 1.0, 5.0]), "length": torch.tensor([3.0, 2.0, 1.0])}
     monkeypatch.setattr(selective, "translation_uncertainty", lambda *_: doubts | {"attention": torch.zeros(3)})
-    numbers = measured(trained, text, SelectiveOptions()).numbers
+    numbers = measured(trained, text, {}, SelectiveOptions()).numbers
     assert numbers["rank correlation by entropy"] == pytest.approx(1)
     assert numbers["rank correlation by length"] == pytest.approx(-1)
     assert "rank correlation by attention" not in numbers  # it is the same everywhere

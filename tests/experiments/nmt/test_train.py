@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -11,18 +10,18 @@ from typing import get_args
 import pytest
 import torch
 
-import experiments.sequence.evaluation
+import experiments.sequence.train
 from experiments.files import UserError
-from experiments.nmt.align import aligned_pairs
+from experiments.nmt.alignments import aligned_pairs
+from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text
-from experiments.nmt.evaluation import DEFINITIONS, batches, perplexity
-from experiments.nmt.model import load_trained
-from experiments.nmt.train import TranslationConfig, run, with_percent
-from experiments.sequence.model import SequenceTraining, model_arguments
+from experiments.nmt.evaluation import DEFINITIONS, perplexity
+from experiments.nmt.model import batches, load_trained
+from experiments.sequence.model import model_arguments
 from guides.names import SchemeName
 from guides.schemes import build_scheme
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
-from tests.experiments.nmt.tiny_text import SIZES, TINY, command_line, tiny_options, write_text
+from tests.experiments.nmt.tiny_text import SIZES, TINY, command_line, run, tiny_options, write_text
 
 ROOT = Path(__file__).parents[3]
 
@@ -149,28 +148,10 @@ def test_going_on_needs_a_network_of_the_same_sizes_and_a_finished_run(tmp_path,
         run(tiny_config(tmp_path, init_from=trained_folder if finished else tmp_path, hidden=10))
 
 
-def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys):
-    options = [*tiny_options(write_text(tmp_path / "text")), "--max-epochs", "4", "--out", str(tmp_path / "run")]
-    training = SequenceTraining
-    step = training.training_step
-
-    def interrupted(self, batch, batch_idx):
-        if self.global_step == 4:
-            signal.raise_signal(signal.SIGINT)
-        return step(self, batch, batch_idx)
-
-    monkeypatch.setattr(training, "training_step", interrupted)
-    assert command_line("train", *options) == 130
-    assert "--resume" in capsys.readouterr().err
-    monkeypatch.setattr(training, "training_step", step)
-    assert command_line("train", *options, "--resume") == 0
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["epochs"] == 4
-
-
 def test_a_finished_run_is_not_trained_again(tmp_path, monkeypatch):
     config = tiny_config(tmp_path)
     metrics = run(config)
-    monkeypatch.setattr(experiments.sequence.evaluation, "fit_batches", None)
+    monkeypatch.setattr(experiments.sequence.train, "fit_batches", None)
     assert run(replace(config, resume=True)) == metrics
     with pytest.raises(UserError, match="another configuration"):
         run(replace(config, resume=True, dropout=0.5))
@@ -191,32 +172,6 @@ def test_translate_a_file(trained_folder, tmp_path):
     assert (tmp_path / "turned").read_text().splitlines() == first[::-1]
 
 
-def test_align_a_file(trained_folder, tmp_path, capsys):
-    text, out = trained_folder.parent / "text", tmp_path / "out"
-    files = [str(text / "test.de"), str(text / "test.en"), "--gold", str(text / "gold.txt")]
-    assert command_line("align", trained_folder, *files, "--out", out, "--pictures", "2") == 0
-    assert "AER" in capsys.readouterr().out
-    lines = (out / "alignments.txt").read_text().splitlines()
-    words = (text / "test.en").read_text().splitlines()
-    # every target word is linked
-    assert [len(line.split()) for line in lines] == [len(line.split()) for line in words]
-    assert sorted(path.name for path in out.glob("*.png")) == ["pair-1.png", "pair-2.png"]
-
-
-def test_align_in_both_directions(trained_folder, tmp_path):
-    text = trained_folder.parent / "text"
-    reverse = tiny_config(tmp_path, text=text, source="en", target="de", out=tmp_path / "reverse")
-    (tmp_path / "text").mkdir(exist_ok=True)
-    run(reverse)
-    files = [str(text / "test.de"), str(text / "test.en"), "--pictures", "0"]
-    counts = {}
-    for method in ("intersection", "union"):
-        options = ["--reverse", str(reverse.out), "--symmetrise", method, "--out", str(tmp_path / method)]
-        assert command_line("align", trained_folder, *files, *options) == 0
-        counts[method] = len((tmp_path / method / "alignments.txt").read_text().split())
-    assert counts["intersection"] < counts["union"]
-
-
 def test_what_is_left_out_of_the_training_text_is_told(tmp_path, capsys):
     config = tiny_config(tmp_path, max_epochs=1, progress=True, skip_bad=True)
     train = config.text / "train.de"
@@ -224,11 +179,6 @@ def test_what_is_left_out_of_the_training_text_is_told(tmp_path, capsys):
     metrics = run(config)
     assert (metrics["train_pairs"], metrics["train_left_out"]) == (SIZES["train"] - 2, 2)
     assert "training text: 22 pairs; left out in reading: 1 long, 1 empty\n" in capsys.readouterr().err
-
-
-def test_error_rates_are_shown_in_per_cent():
-    shown = with_percent({"test_ppl": 2.0, "test_prior_aer": 0.2564, "test_posterior_aer": 0.0})
-    assert shown == {"test_ppl": 2.0, "test_prior_aer": "25.6 %", "test_posterior_aer": "0.0 %"}
 
 
 @pytest.mark.parametrize("guide", ["soft", "marginal", "weibull"])
@@ -330,9 +280,3 @@ def test_a_checkpoint_of_another_vocabulary(trained_folder, tmp_path, capsys):
     file.write_text("gut\n")
     assert command_line("translate", config.out, file) == 1
     assert_one_line(capsys, "vocabulary")
-
-
-@pytest.mark.parametrize(("word", "code", "part"), [("--help", 0, "translate"), ("trian", 2, "trian is no command")])
-def test_commands_are_listed(capsys, word, code, part):
-    assert command_line(word) == code
-    assert part in "".join(capsys.readouterr())

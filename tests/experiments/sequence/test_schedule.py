@@ -7,9 +7,8 @@ import torch
 
 from experiments.files import UserError
 from experiments.nmt.config import TranslationConfig
-from experiments.nmt.train import run
 from experiments.sequence.model import SequenceTraining
-from tests.experiments.nmt.tiny_text import TINY, write_text
+from tests.experiments.nmt.tiny_text import TINY, run, write_text
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from torch import nn
 
 from models.decoding import Inference, beam_search, sample, target_log_probs
 from models.decoding.hypotheses import largest, length_divisor
-from pyro_attention import AlignmentELBO, Amortised, AttentionGuide, ExpectedAlignment, Gamma, Marginal, Soft, Weibull
+from pyro_attention import AlignmentELBO, Amortised, AttentionGuide, Gamma, Marginal, Soft, Weibull
 from tests.models.decoding.small_translation import BAYESIAN, BEGIN, END, IDS, approx, batch, explicit, make, scores_of
 
 
@@ -142,7 +142,7 @@ def test_soft_attention_and_bayesian_attention_at_its_mean_agree():
     model, other, (source, mask) = make(), make(**BAYESIAN), batch()
     other.load_state_dict(model.state_dict(), strict=False)
     options = {**IDS, "beam": 3, "max_length": 5}
-    first = beam_search(model, source, mask, inference=Inference(family=ExpectedAlignment()), **options)
+    first = beam_search(model, source, mask, inference=Inference(family=Soft()), **options)
     network = Amortised(nn.Linear(1, 1), Gamma())
     for family in (None, Soft(), Weibull(), network):
         found = beam_search(other, source, mask, inference=Inference(family=family), **options)
@@ -191,7 +191,7 @@ def test_ties_go_to_the_first():
     for parameter in model.output.parameters():
         nn.init.zeros_(parameter)  # all words are equally probable
     options = {"beam": 6, "keep": 3, "max_length": 3, "length_penalty": 0.0}
-    found = beam_search(model, source, mask, **IDS, **options, inference=Inference(family=ExpectedAlignment()))
+    found = beam_search(model, source, mask, **IDS, **options, inference=Inference(family=Soft()))
     assert [one.tokens for one in found[0]] == [(1,), (0, 1), (2, 1)]
     values = torch.tensor([[2.0, 1.0, 2.0, 1.0, 1.0], [-math.inf, 0.0, -math.inf, 0.0, 1.0]])
     assert largest(values, 3)[1].tolist() == [[0, 2, 1], [4, 1, 3]]

@@ -8,7 +8,7 @@ import torch
 
 from models.decoding import Inference, next_word_log_probs, next_word_mixture
 from models.decoding.next_word import word_alignment
-from pyro_attention import ExpectedAlignment, LogNormal, Marginal, SparseAlignmentPrior
+from pyro_attention import LogNormal, Marginal, Soft, SparseAlignmentPrior
 from pyro_attention.ops.sparsemax import sparsemax
 from tests.models.decoding.small_translation import BAYESIAN, BEGIN, batch, explicit, make
 
@@ -22,7 +22,7 @@ def test_next_words_are_the_explicit_sum(k_max, soft):
         ids = torch.full((3,), word)
         step = model.step(state, model.embed(ids), k_max=k_max)
         state = step.state
-    inference = Inference(k_max=k_max, family=ExpectedAlignment() if soft else None)
+    inference = Inference(k_max=k_max, family=Soft() if soft else None)
     log_probs = next_word_log_probs(model, step, inference)
     chunked = next_word_log_probs(model, step, inference, chunk_rows=1)
     torch.testing.assert_close(log_probs, chunked)

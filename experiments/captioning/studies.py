@@ -1,0 +1,335 @@
+"""Tables and studies on captions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from experiments.captioning.data import load_images
+from experiments.captioning.diversity import COUNT, WAYS
+from experiments.captioning.evaluation import batches
+from experiments.captioning.figures import caption_sections
+from experiments.captioning.gradient_noise import PAIRS, gradient_noise
+from experiments.captioning.model import build, load_trained
+from experiments.captioning.pointing import NOUNS
+from experiments.captioning.train import CaptioningTask
+from experiments.captioning.uncertainty import DOUBTS
+from experiments.datasets.text.vocabulary import Vocabulary
+from experiments.files import read_text
+from experiments.harness.options import StudyOptions
+from experiments.report.columns import Column
+from experiments.report.report import Part
+from experiments.study import Block, Finished, Study, run_search, run_study
+from guides.rows import LEGEND, rows
+
+__all__ = ["STUDIES", "search", "table"]
+
+TASK = CaptioningTask()
+ABOUT = "pictures: captions"
+BLEU = [Column(f"BLEU-{n}", f"test_bleu_{n}", 1, better="higher") for n in range(1, 5)]
+SCORES = (
+    Column("METEOR", "test_nltk_meteor", 1, better="higher"),
+    Column("ROUGE-L", "test_rouge_l", 1, better="higher"),
+    Column("CIDEr-D", "test_cider_d", 1, better="higher"),
+)
+PERPLEXITY = Column("perplexity", "test_ppl", better="lower")
+VALIDATION = Column("validation perplexity", "val_ppl", better="lower")
+POINTS = Column("points %", "test_pointing", 1, 100, better="higher")
+MS = Column("ms/step", "step_ms", 0)
+PARAMETERS = Column("parameters", "parameters", 0, spread=False)
+RANDOM = (
+    Column("BLEU-1 of random captions", "floor_bleu_1", 1, spread=False),
+    Column("CIDEr-D of random captions", "floor_cider_d", 1, spread=False),
+)
+
+_SCORED = (
+    "BLEU by sacrebleu's counts, CIDEr-D and ROUGE-L as in coco-caption; METEOR is NLTK-METEOR, where NLTK finds "
+    "WordNet. Perplexity of a word piece: alignments summed out exactly; lognormal and weibull: predictive, over "
+    "{config.num_samples} posterior samples. Random captions: those of training images, drawn for each test image."
+)
+_FROM_SOFT = (
+    "Soft attention is trained for {base.max_epochs} epochs of one caption an image, with Adam, learning rate "
+    "{base.learning_rate:g}, batches of {base.batch_size}, width {base.hidden} and dropout {base.dropout:g}; every "
+    "row, soft too, goes on from there for {config.max_epochs} at learning rate {config.learning_rate:g}. The epoch of "
+    "the best validation perplexity is kept. Beam of {config.beam}."
+)
+
+
+def _pictures(finished: Finished, shown: Iterable[str], count: int) -> Iterator[Part]:
+    """Attention and uncertainty of captions that the first seed's networks of some rows made of test images."""
+    for row in shown:
+        if row in finished.rows:
+            config = finished.configs[row, "", finished.seeds[0]]
+            data, out = load_images(config)["test"], Path(str(config.out))
+            trained = load_trained(out, data.regions.size(2), device=config.device)
+            captions = read_text(out / "captions.txt", "remove its folder to train it again").splitlines()
+            # the longest references show most
+            images = sorted(range(len(data)), key=lambda image: -len(data.captions[image][0].split()))[:count]
+            yield from caption_sections(trained, data, captions, images, finished.folder / "figures", name=row)
+
+
+MASS = Block(
+    "Where attention is when a noun is said",
+    "Share of the attention of a noun that is on its class in segmentation maps, which a network has made and are "
+    "right in most photographs: persons, dogs and so on, in the first five captions of the test photographs, the same "
+    "for all rows. A region's share is spread evenly over its area. Uniform: weights that are the same everywhere; "
+    "center: all weight in the middle. Largest: share of the area of the region with the largest weight. The posterior "
+    "of hard has seen the noun; its prior, and the posterior of the others, has not.",
+    [
+        Column("posterior %", "test_map_mass", 1, 100),
+        Column("prior %", "test_map_mass_prior", 1, 100),
+        Column("uniform %", "test_map_mass_uniform", 1, 100, spread=False),
+        Column("center %", "test_map_mass_centre", 1, 100, spread=False),
+        Column("largest, posterior %", "test_map_point", 1, 100),
+        Column("largest, prior %", "test_map_point_prior", 1, 100),
+    ],
+)
+BY_CLASS = Block(
+    "The same by class",
+    "Share of the posterior's attention, and of uniform weights, on the class of its nouns, and how many these are.",
+    [
+        Column("all %", "test_map_mass", 1, 100),
+        *(
+            column
+            for kind in NOUNS
+            for column in (
+                Column(f"{kind} %", f"test_map_mass_{kind}", 1, 100),
+                Column(f"{kind}, uniform %", f"test_map_mass_uniform_{kind}", 1, 100, spread=False),
+                Column(f"{kind}, nouns", f"test_map_nouns_{kind}", 0, spread=False),
+            )
+        ),
+    ],
+)
+DOUBT = Block(
+    "Does doubt tell bad captions",
+    "Spearman's rank correlation, over test photographs, of doubt and CIDEr-D of the caption of beam search; negative "
+    "where doubt tells bad captions. Then CIDEr-D of the half and the quarter of the captions with the least doubt, "
+    "with document frequencies of all. "
+    + "; ".join(f"{name}: {text}" for name, text in DOUBTS.items())
+    + "; all are means over the word pieces of a caption.",
+    [
+        Column("CIDEr-D of all", "test_cider_d", 1),
+        *(Column(f"rank correlation, {name}", f"test_rank_{name}") for name in DOUBTS),
+        *(Column(f"of {n} % by {name}", f"test_cider_d_{name}_{n}", 1) for name in DOUBTS for n in (50, 25)),
+    ],
+)
+DIVERSITY = [
+    Block(
+        f"{COUNT} captions of a photograph: {way.replace('_', ' ')}",
+        f"They are {how}. Distinct: different words or pairs of words over all of a photograph. Self-BLEU: BLEU-4 of "
+        f"every caption against the others of its photograph. CIDEr-D is the mean over all captions.",
+        [
+            Column("distinct words", f"test_distinct_1_{way}"),
+            Column("distinct pairs", f"test_distinct_2_{way}"),
+            Column("self-BLEU", f"test_self_bleu_{way}", 1),
+            Column("CIDEr-D", f"test_set_cider_d_{way}", 1),
+        ],
+    )
+    for way, how in WAYS.items()
+]
+
+# A Weibull variable of concentration k has a logarithm of standard deviation 1.28 / k.
+GRID = {
+    "LC": tuple({"kl_weight": weight, "scale": scale} for weight, scale in ((0.01, 0.1), (0.001, 0.1), (0.001, 0.5))),
+    "WC": tuple(
+        {"kl_weight": weight, "concentration": concentration}
+        for weight, concentration in ((0.01, 10.0), (0.001, 10.0), (0.001, 2.5))
+    ),
+}
+_L, _W = GRID["LC"][0], GRID["WC"][0]  # the best by validation perplexity, and for fixed priors too
+
+FLICKR8K = Study(
+    name="captioning-flickr8k-mobilenet_v2",
+    title="Captions of photographs: flickr8k, mobilenet_v2",
+    about=ABOUT,
+    text=(
+        f"{LEGEND} hard: one region a word, by the score function. {_FROM_SOFT} Features of a MobileNetV2 that was "
+        "trained on ImageNet. Three settings of LC and WC were tried on the validation photographs (`python -m "
+        "experiments.captioning search flickr8k`), and the best is that of LF and WF too: KL weight .01, scale .1, "
+        f"concentration 10. {_SCORED} Relative entropy: of the mean posterior weights, 1 is uniform. Paper: BLEU-4 / "
+        "ROUGE-L / CIDEr of Table 3 of Bayesian Attention Modules, on COCO with regions of a detector, for the order "
+        "of the rows alone."
+    ),
+    task=TASK,
+    base={"guide": "soft", "learning_rate": 2e-3, "max_epochs": 40, "patience": 40},
+    rows={
+        **rows(("soft",)),
+        "hard": {"guide": "hard_sample"},
+        **rows(("LC", "LF", "WC", "WF"), {"LC": _L, "LF": _L, "WC": _W, "WF": _W}),
+    },
+    options={
+        "dataset": "flickr8k",
+        "encoder": "mobilenet_v2",
+        "learning_rate": 1e-3,
+        "max_epochs": 4,
+        "vocabulary": 2000,
+        "hidden": 256,
+        "embedding": 128,
+        "dropout": 0.3,
+        "batch_size": 64,
+        "num_samples": 10,
+        "no_repeat": 2,
+        "precision": "bf16-mixed",
+    },
+    columns=(BLEU[0], BLEU[3], *SCORES, PERPLEXITY),
+    more=(Column("relative entropy", "test_relative_entropy"),),
+    paper={
+        "soft": "32.2 / 54.7 / 104.0",
+        "hard": "26.5 / 50.7 / 84.4",
+        "LC": "32.7 / 54.8 / 105.0",
+        "WC": "32.8 / 54.9 / 104.5",
+    },
+    blocks=(
+        Block(
+            "Besides",
+            "",
+            [
+                *BLEU[1:3],
+                *RANDOM,
+                Column("change of attention", "test_attention_change"),
+                VALIDATION,
+                MS,
+                PARAMETERS,
+            ],
+        ),
+        MASS,
+        BY_CLASS,
+        DOUBT,
+        *DIVERSITY,
+    ),
+    parts=lambda finished: list(_pictures(finished, ("WC", "hard"), 2)),
+    grid=GRID,
+    quality=(VALIDATION,),
+)
+
+SCHEMES = {name: {"guide": name} for name in ("soft", "hard_sample", "hard_enum", "lognormal", "weibull")}
+COMPARE = Study(
+    name="captioning-digits",
+    title="Captioning: digits",
+    about=ABOUT,
+    text=(
+        f"{_FROM_SOFT} {_SCORED} Entropy of the mean weights that predict. Points: share of the digit words of the "
+        "captions made whose largest mean posterior weight is on the digit's own cell; samples and mass: of posterior "
+        "samples, and the mean weight there. The posterior of soft, weibull and lognormal has not seen the word, that "
+        "of the hard schemes has, and their prior has not. True: captions that are right, word for word."
+    ),
+    task=TASK,
+    base={"guide": "soft", "learning_rate": 2e-3, "max_epochs": 10, "patience": 10},
+    rows=SCHEMES,
+    row="scheme",
+    options={"max_epochs": 2},
+    seeds=2,
+    columns=(BLEU[0], BLEU[3], *SCORES, PERPLEXITY, POINTS),
+    more=(
+        *BLEU[1:3],
+        *RANDOM,
+        Column("true %", "test_true_captions", 1, 100),
+        Column("samples %", "test_pointing_samples", 1, 100),
+        Column("mass %", "test_pointing_mass", 1, 100),
+        Column("prior points %", "test_pointing_prior", 1, 100),
+        Column("entropy", "test_entropy"),
+        MS,
+        PARAMETERS,
+    ),
+    parts=lambda finished: list(_pictures(finished, ("weibull", "hard_enum"), 1)),
+    published=False,
+)
+OWN_ENCODER = replace(
+    COMPARE,
+    name="captioning-flickr8k",
+    title="Captioning: flickr8k",
+    text=(
+        f"{_FROM_SOFT} Features of a small network that was trained on the captions, one a seed. {_SCORED} Entropy of "
+        "the mean weights that predict."
+    ),
+    base={**COMPARE.base, "max_epochs": 18, "patience": 18},
+    rows={row: SCHEMES[row] for row in ("soft", "hard_sample", "lognormal", "weibull")},
+    options={
+        **COMPARE.options,
+        "dataset": "flickr8k",
+        "vocabulary": 2000,
+        "dropout": 0.3,
+        "num_samples": 5,
+        "no_repeat": 2,
+    },
+    seeds=3,
+)
+
+
+def _gradients(finished: Finished) -> Iterator[Part]:
+    """Noise of the gradients of both estimators, where the first seed's trainings start and where they end."""
+    columns = {
+        "KL closed form": "kl_variance_closed_form",
+        "KL sampled": "kl_variance_sampled",
+        "loss closed form": "loss_variance_closed_form",
+        "loss sampled": "loss_variance_sampled",
+        "mean squared": "gradient_square",
+    }
+    table = []
+    for row, other in finished.study.against.items():
+        if row not in finished.rows:
+            continue
+        config = finished.configs[other, "", finished.seeds[0]]
+        data, folder = load_images(config)["train"], Path(str(config.out))
+        features = data.regions.size(2)
+        untrained = build(config, Vocabulary.load(folder / "vocabulary.json"), features)
+        trained = load_trained(folder, features, device=config.device)
+        for point, network in (("untrained", untrained), ("trained", trained)):
+            print(f"Gradients of {other}, {point}, {2 * PAIRS} draws ...", flush=True)
+            batch = next(batches(network, data, references=1))
+            found = gradient_noise(network, batch, kl_weight=config.kl_weight, pairs=PAIRS)
+            table.append(
+                {"guide": other, "parameters": point}
+                | {
+                    head: f"{found[name]:.2e} ± {found[f'{name}_error']:.0e}" if found[name] else "0"
+                    for head, name in columns.items()
+                }
+                | {"loss ratio": f"{found['loss_variance_ratio']:.3g} ± {found['loss_variance_ratio_error']:.1g}"}
+            )
+    text = (
+        "Trace of the covariance of the gradient over draws of the attention on one batch, without dropout, ± standard "
+        "error, for the weighted KL alone and for the whole loss per word piece. Both estimators have the same "
+        "parameters, where the first seed's training with the closed form starts or those of its best epoch, and the "
+        "same draws. Mean squared: squared norm of the mean gradient, what the noise stands against."
+    )
+    if table:
+        yield Part("Noise of the gradients", text, table, labels=2)
+
+
+_POSTERIORS = ("weibull", "lognormal", "gaussian")
+KL_ESTIMATORS = Study(
+    name="kl-estimators",
+    title="Sampled KL and Gaussian weights",
+    text=(
+        "Captions of digit scenes, {config.max_epochs} epochs from the beginning. The KL is summed over every weight "
+        "and weighted by {config.kl_weight:g}; prior {config.prior}. gaussian has weights off the simplex. A training "
+        "that diverges stops the study. Points: share of the digit words of the captions made whose "
+        "largest mean posterior weight is on the digit's own cell."
+    ),
+    task=TASK,
+    rows={
+        "soft": {"guide": "soft"},
+        **{
+            f"{guide}{suffix}": {"guide": guide, "kl": kl}
+            for guide in _POSTERIORS
+            for suffix, kl in (("", "closed_form"), (" sampled", "sampled"))
+        },
+    },
+    against={f"{guide} sampled": guide for guide in _POSTERIORS},
+    options={"max_epochs": 4, "kl_weight": 1.0, "hidden": 64, "embedding": 32},
+    columns=(VALIDATION, BLEU[0], POINTS),
+    parts=lambda finished: list(_gradients(finished)),
+)
+
+STUDIES = {"flickr8k": FLICKR8K, "compare": COMPARE, "compare-flickr8k": OWN_ENCODER, "kl-estimators": KL_ESTIMATORS}
+
+
+def table(options: StudyOptions) -> dict[str, float]:
+    """Train the rows of a study and publish its tables."""
+    return run_study(STUDIES, options)
+
+
+def search(options: StudyOptions) -> dict[str, float]:
+    """Try the settings of a table's rows on validation data."""
+    return run_search(STUDIES, options)

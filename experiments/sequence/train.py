@@ -1,0 +1,91 @@
+"""What the trainings of networks that write sentences have in common."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from experiments.datasets.text.batches import BucketSampler
+from experiments.files import write_atomic
+from experiments.harness.options import TrainingOptions
+from experiments.harness.training import Fitted, Trained, fit_batches
+from experiments.report.tables import metrics_table
+from experiments.run import Task
+from experiments.sequence.learned import most_frequent, print_verdict, unigram_perplexity, warnings_of
+
+__all__ = ["Encoded", "SequenceTask"]
+
+Config = TypeVar("Config", bound=TrainingOptions)
+Data = TypeVar("Data")
+Network = TypeVar("Network", bound=Trained[Any, Any])
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Training and validation data as numbers of word pieces.
+
+    Attributes:
+        train: What a batch of training data is taken from.
+        val: The same of validation data.
+        sampler: Chooses the batches of training data.
+        targets: The sentences of the training data that are learned to be written, each once.
+    """
+
+    train: Any
+    val: Any
+    sampler: BucketSampler
+    targets: Sequence[Tensor]
+
+
+class SequenceTask(Task[Config, Data, Network]):
+    """A network that writes sentences.
+
+    Attributes:
+        file: Of the sentences that it writes of the test data.
+    """
+
+    file: str
+
+    @abstractmethod
+    def encode(self, trained: Network, data: Data) -> Encoded:
+        """What is trained on."""
+
+    @abstractmethod
+    def scores(self, trained: Network, data: Data) -> tuple[dict[str, float], list[str]]:
+        """Metrics on the test data, and the sentences that the network writes of them."""
+
+    def fit(self, trained: Network, data: Data, folder: Path) -> Fitted:
+        config: Any = trained.config
+        encoded = self.encode(trained, data)
+        in_order = BucketSampler(encoded.val.lengths, sentences=config.batch_size, shuffle=False)
+        # batch_size=None: what a sampler yields, a list of places, is the index
+        train = DataLoader[Any](encoded.train, sampler=encoded.sampler, batch_size=None)
+        val = DataLoader[Any](encoded.val, sampler=in_order, batch_size=None)
+        return fit_batches(config, trained.module, train, val, folder=folder, patience=config.patience)
+
+    def evaluate(self, trained: Network, data: Data, fitted: Fitted, folder: Path) -> dict[str, float]:
+        network: Any = trained
+        metrics, sentences = self.scores(trained, data)
+        lines = "".join(f"{line}\n" for line in sentences)
+        write_atomic(folder / self.file, lambda file: file.write(lines.encode()))
+        encoded = self.encode(trained, data)
+        unigram = unigram_perplexity(encoded.targets, encoded.val.targets, vocabulary=len(network.vocabulary))
+        perplexity = math.exp(fitted.history[fitted.best_epoch]["val_loss"])
+        return metrics | {"val_ppl": perplexity, "val_ppl_unigram": unigram} | most_frequent(sentences)
+
+    def planned(self, config: Config) -> bool:
+        return bool(getattr(config, "planned", False))
+
+    def warnings(self, metrics: Mapping[str, float]) -> list[str]:
+        return warnings_of(metrics)
+
+    def show(self, config: Config, metrics: Mapping[str, float], folder: Path) -> None:  # noqa: ARG002
+        print(metrics_table(metrics))
+        print_verdict(metrics)

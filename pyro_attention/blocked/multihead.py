@@ -1,0 +1,91 @@
+"""Multi-head attention for long sequences, whose scores and weights are never held."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from pyro_attention._checks import as_float
+from pyro_attention.attention import AttentionOutput
+from pyro_attention.blocked.attention import attend_blocked, blocked_obstacle
+from pyro_attention.blocked.choice import Implementation, check_implementation, is_blocked, unsupported
+from pyro_attention.layers.multihead import MultiheadAttention
+from pyro_attention.layers.scores import ScaledDotProduct
+from pyro_attention.layers.torch_layer import Mask
+
+__all__ = ["BlockedMultiheadAttention"]
+
+
+class BlockedMultiheadAttention(MultiheadAttention):
+    """:class:`MultiheadAttention` in memory that grows as the lengths and not as their product.
+
+    Scores and weights are made block by block, and again in the backward pass, with the same random numbers. It returns
+    no weights: calls need ``need_weights=False`` (not the default). Nor does it take an ``attn_mask``, numbers in a
+    ``key_padding_mask``, dropout in training mode, another normalizer than :class:`Softmax`, or priors other than the
+    Gamma and LogNormal priors of this library and those in :data:`~pyro_attention.blocked.attention.READS`.
+
+    Args:
+        args: Those of :class:`MultiheadAttention`.
+        implementation: "blocked", or "dense" for what :class:`MultiheadAttention` does. "auto" is dense below 2**25
+            weights a call (34 million), and from there on blocked where it can be, on a GPU by the fused kernels.
+            Elsewhere it stays dense, and warns once unless the weights were asked for. Beyond 2**31 weights (8.6 GB in
+            float32) it raises instead; if only the kernels are missing, it is blocked with a warning.
+        options: Options of :class:`MultiheadAttention`.
+
+    Raises:
+        ValueError: As there; the implementation is unknown, or it is "blocked" and normalizer or prior are not
+            supported. At a call: what is asked for is not blocked.
+
+    Example:
+        >>> import torch
+        >>> layer, x = BlockedMultiheadAttention(8, 2), torch.randn(5, 8)
+        >>> layer(x, x, x, need_weights=False)[0].shape
+        torch.Size([5, 8])
+    """
+
+    def __init__(self, *args: Any, implementation: Implementation = "blocked", **options: Any) -> None:
+        super().__init__(*args, **options)
+        check_implementation(implementation)
+        self.implementation: Implementation = implementation
+        obstacle = blocked_obstacle(self.attention, training=False)  # dropout may be meant for dense training
+        if implementation == "blocked" and obstacle is not None:
+            raise unsupported(self.attention.name, obstacle)
+
+    def attend_heads(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keys: Mask,
+        queries: Mask,
+        attn_mask: Tensor | None,
+        *,
+        is_causal: bool,
+        need_weights: bool,
+    ) -> AttentionOutput:
+        obstacle, site = self._obstacle(attn_mask, keys, need_weights), self.attention.name
+        if not is_blocked(self.implementation, q, k, v, site=site, obstacle=obstacle, wanted=need_weights):
+            return super().attend_heads(
+                q, k, v, keys, queries, attn_mask, is_causal=is_causal, need_weights=need_weights
+            )
+        return attend_blocked(
+            self.attention,
+            as_float(q) / math.sqrt(q.size(-1)), k, v,
+            key_mask=keys.allowed, query_mask=queries.allowed, causal=is_causal,
+        )  # fmt: skip
+
+    def _obstacle(self, attn_mask: Tensor | None, keys: Mask, need_weights: bool) -> str | None:
+        """What keeps a call from being blocked; None when nothing does."""
+        if need_weights:
+            return (
+                "need_weights=True, of which it never holds all; pass need_weights=False, draw some by sample_posterior"
+            )
+        if attn_mask is not None:
+            return "attn_mask, only key_padding_mask, query_padding_mask and is_causal"
+        if self.implementation != "dense" and keys.has_bias:
+            return "a key_padding_mask with numbers other than 0 and -inf"
+        if type(self.score) is not ScaledDotProduct:
+            return f"scores by {type(self.score).__name__}, only ScaledDotProduct"
+        return blocked_obstacle(self.attention)

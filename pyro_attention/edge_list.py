@@ -1,0 +1,175 @@
+"""Attention along the edges of a graph: the layout of graph attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from pyro_attention._checks import check_boolean_mask, check_device, check_mask_fits, whole
+from pyro_attention.layout import Layout
+from pyro_attention.ops.segment import Segments, segment_aggregate, segment_log_softmax, segment_softmax
+
+__all__ = [
+    "EdgeList",
+    "check_edge_index",
+]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EdgeList(Layout):
+    """Attention along the edges of a graph: scores ``[..., E, H]``, keys and values ``[..., N, H, D]``.
+
+    Node i attends to the sources of its in-edges. Build one by :meth:`from_edge_index`; added self loops are the
+    last ``num_targets`` edges, so the first ones stay aligned with the input.
+
+    Args:
+        sources: Source node of each edge.
+        targets: Target node of each edge.
+        num_input_edges: Edges given by the user, without added self loops.
+        mask: True where an edge counts, boolean ``[E, 1]``.
+
+    Raises:
+        TypeError: The mask is not boolean.
+        ValueError: It has another shape.
+
+    Example:
+        >>> graph = EdgeList.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2, add_self_loops=True)
+        >>> graph.sources.index.tolist(), graph.targets.index.tolist()
+        ([0, 1, 0, 1], [1, 0, 0, 1])
+    """
+
+    sources: Segments
+    targets: Segments
+    num_input_edges: int
+    mask: Tensor | None = None
+
+    event_dim = 2
+    head_dim = -1
+
+    def __post_init__(self) -> None:
+        check_boolean_mask(self.mask)
+        edges = self.sources.index.numel()
+        if self.mask is not None and self.mask.shape != (edges, 1):
+            raise ValueError(f"mask has shape {tuple(self.mask.shape)}, expected [{edges}, 1], an entry for each edge")
+
+    @classmethod
+    def from_edge_index(
+        cls, edge_index: Tensor, *, num_nodes: int | tuple[int, int], add_self_loops: bool = False
+    ) -> EdgeList:
+        """Build the layout from PyG's ``edge_index`` (sources in row 0, targets in row 1).
+
+        Args:
+            edge_index: int64 or int32 ``[2, E]``, or a sparse matrix, PyG's ``adj_t``, with a row for each target.
+            num_nodes: Number of nodes, or (sources, targets) of a bipartite graph.
+            add_self_loops: Give every node exactly one self loop, behind the input edges. Self loops among the
+                input edges are then masked (weight zero), as PyG replaces them.
+
+        Raises:
+            TypeError: ``edge_index`` holds no integers.
+            ValueError: Wrong shape, an index out of range, or self loops on a bipartite graph.
+        """
+        num_sources, num_targets = (num_nodes, num_nodes) if isinstance(num_nodes, int) else num_nodes
+        if edge_index.layout != torch.strided:
+            edge_index = edge_index.to_sparse_coo().coalesce().indices().flip(0)
+        check_edge_index(edge_index, num_sources=num_sources, num_targets=num_targets)
+        source, target = edge_index.long()
+        if not add_self_loops:
+            return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1))
+        if num_sources != num_targets:
+            seen = f"{num_sources} sources and {num_targets} targets"
+            raise ValueError(f"add_self_loops needs one set of nodes, got {seen}; pass add_self_loops=False")
+        loops = torch.arange(num_targets, device=edge_index.device)
+        replaced = source == target
+        mask = None
+        if torch.compiler.is_exporting() or replaced.any():
+            mask = torch.cat([~replaced, torch.ones_like(loops, dtype=torch.bool)]).unsqueeze(-1)
+        source, target = torch.cat([source, loops]), torch.cat([target, loops])
+        return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1), mask)
+
+    def __repr__(self) -> str:
+        mask = None if self.mask is None else tuple(self.mask.shape)
+        return (
+            f"EdgeList(edges={self.sources.index.numel()}, sources={self.sources.count}, "
+            f"targets={self.targets.count}, has_self_loops={self.has_self_loops}, mask: {mask})"
+        )
+
+    def to(self, device: torch.device | str) -> EdgeList:
+        """The layout on another device; itself when it is there already."""
+        if torch.device(device) == self.sources.index.device:
+            return self
+        mask = None if self.mask is None else self.mask.to(device)
+        return EdgeList(self.sources.to(device), self.targets.to(device), self.num_input_edges, mask)
+
+    @property
+    def has_self_loops(self) -> bool:
+        """Whether self loops were appended behind the input edges."""
+        return self.sources.index.numel() > self.num_input_edges
+
+    def check(self, scores: Tensor, *, site: str) -> None:
+        edges = self.sources.index
+        if scores.dim() < 2 or scores.size(-2) != edges.numel():
+            seen = f"scores of shape {tuple(scores.shape)} do not fit {edges.numel()} edges"
+            raise ValueError(f"site '{site}': {seen}; expected [..., edges, heads]")
+        check_device("edges", edges.device, scores, site=site)
+        check_mask_fits(self.mask, scores, site=site)
+
+    def heads_first(self, keys: Tensor) -> Tensor:
+        return keys.transpose(-3, -2)
+
+    def num_keys(self, scores: Tensor) -> int:  # noqa: ARG002
+        return self.sources.count
+
+    def num_rows(self, scores: Tensor) -> Tensor:
+        return self._seeing * scores.size(-1)
+
+    @cached_property
+    def _seeing(self) -> Tensor:
+        """Number of targets with an unmasked in-edge, on average over the columns of the mask."""
+        kept = torch.ones_like(self.targets.index, dtype=torch.bool).unsqueeze(-1)
+        if self.mask is not None:
+            kept = kept & self.mask
+        return (self.targets.sum(kept.float()) > 0).sum(-2).float().mean(-1)
+
+    def spread_keys(self, values: Tensor) -> Tensor:
+        return self.sources.spread(values.transpose(-1, -2))
+
+    def log_softmax(self, scores: Tensor) -> Tensor:
+        return segment_log_softmax(scores, self.targets, mask=self.mask)
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        return segment_softmax(scores, self.targets, mask=self.mask)
+
+    def log_softmax_over_queries(self, scores: Tensor) -> Tensor:
+        return segment_log_softmax(scores, self.sources, mask=self.mask)
+
+    def sum_over_queries(self, weights: Tensor) -> Tensor:
+        return self.sources.sum(weights).transpose(-1, -2)
+
+    def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
+        """``[..., E, H] x [..., N, H, D] -> [..., targets, H, D]``."""
+        return segment_aggregate(weights, values, sources=self.sources, targets=self.targets)
+
+
+def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) -> None:
+    """Raise TypeError or ValueError unless ``edge_index`` is int64 or int32 ``[2, E]`` with indices in range."""
+    if edge_index.layout != torch.strided:
+        raise ValueError(
+            f"edge_index is a sparse matrix ({edge_index.layout}), expected the indices [2, edges]; of PyG's adj_t, "
+            f"with a row for each target, these are adj_t.to_sparse_coo().coalesce().indices().flip(0)"
+        )
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}, expected [2, edges]")
+    if edge_index.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"edge_index has dtype {edge_index.dtype}, expected torch.int64; convert it with .long()")
+    if torch.compiler.is_exporting() or edge_index.size(1) == 0:  # there are no numbers to look at
+        return
+    if whole(edge_index) is not edge_index:
+        raise ValueError("edge_index is mapped over by torch.func.vmap, expected the same edges for every entry")
+    for row, (name, size) in enumerate((("source", num_sources), ("target", num_targets))):
+        low, high = edge_index[row].min().item(), edge_index[row].max().item()
+        if low < 0 or high >= size:
+            seen = f"edge_index names {name} nodes {low} to {high}, expected 0 to {size - 1}"
+            raise ValueError(f"{seen}; check num_nodes or renumber the nodes")

@@ -1,0 +1,52 @@
+"""Which objective goes with a guide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyro_attention.families.alignment import Categorical
+from pyro_attention.families.amortised import Amortised
+from pyro_attention.families.base import Family
+from pyro_attention.guide import AttentionGuide, check_guide
+from pyro_attention.objectives.elbo import AttentionELBO
+from pyro_attention.objectives.enumeration import AlignmentELBO
+from pyro_attention.objectives.score_function import ScoreFunctionELBO
+
+__all__ = ["elbo_for"]
+
+
+def elbo_for(guide: AttentionGuide | Family, **options: Any) -> AttentionELBO | AlignmentELBO:
+    """The objective that goes with the families of a guide.
+
+    ===================================== =========================
+    a family                              objective
+    ===================================== =========================
+    that sums alignments out              :class:`AlignmentELBO`
+    that draws keys                       :class:`ScoreFunctionELBO`
+    any other                             :class:`AttentionELBO`
+    ===================================== =========================
+
+    Args:
+        guide: The guide, with or without handlers around it, or the one family that it has.
+        options: Options of the objective, such as ``max_plate_nesting``.
+
+    Raises:
+        ValueError: One family sums alignments out and another draws keys, which no objective does at a time.
+
+    Example:
+        >>> from pyro_attention import Marginal, Weibull
+        >>> type(elbo_for(Weibull())).__name__, type(elbo_for(Marginal())).__name__
+        ('AttentionELBO', 'AlignmentELBO')
+    """
+    families: list[Any] = [guide] if isinstance(guide, Family) else list(check_guide(guide).families)
+    families = [family.family if isinstance(family, Amortised) else family for family in families]
+    summed = [family for family in families if "enumerate" in family.infer]
+    drawn = [family for family in families if isinstance(family, Categorical) and not family.enumerate]
+    if summed and drawn:
+        raise ValueError(
+            f"the guide sums alignments out ({summed[0]}) and draws them ({drawn[0]}), expected one of both; sum all "
+            f"out, or draw all by Categorical(enumerate=False)"
+        )
+    if summed:
+        return AlignmentELBO(**options)
+    return ScoreFunctionELBO(**options) if drawn else AttentionELBO(**options)
