@@ -20,13 +20,13 @@ from experiments.harness.training import FITTED, Fitted
 from experiments.headlines.data import TrainingPairs, encoded, first_headlines
 from experiments.headlines.model import TrainedWriter, target_log_probs
 from experiments.sequence import learned
+from experiments.sequence.evaluation import BATCH
 from experiments.sequence.model import model_arguments
 from models.decoding import search_words
 from pyro_attention import predict
 
 __all__ = ["Written", "definitions", "evaluate", "lead_baseline", "perplexity", "rouge", "write_headlines"]
 
-BATCH = 50  # texts at a time
 ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # with torchmetrics' names
 _KINDS = {"rouge_1": "words", "rouge_2": "pairs of words", "rouge_l": "the longest common subsequence of words"}
 _SCORES = {

@@ -12,11 +12,13 @@ import pytest
 
 from experiments.captioning.config import COMMANDS as CAPTIONING
 from experiments.finetune.config import COMMANDS as FINETUNING
+from experiments.graph.config import COMMANDS as GRAPHS
 from experiments.harness.checkpoints import read_run
 from experiments.harness.cli import run_script
 from experiments.harness.options import SweepOptions, TrainingOptions
 from experiments.headlines.config import COMMANDS as HEADLINES
 from experiments.nmt.config import COMMANDS as TRANSLATION
+from experiments.pretrain.config import COMMANDS as PRETRAINING
 from experiments.vqa.config import COMMANDS as QUESTIONS
 from guides.names import AblationSchemeName, SchemeName
 from tests.experiments.harness.second_process import second_process
@@ -67,12 +69,10 @@ def moments_of(script, config, monkeypatch):
 def test_every_script_that_trains_is_tried():
     from experiments.harness.cli import _resolved
 
-    commands = [*CAPTIONING.values(), *FINETUNING.values(), *HEADLINES.values(), *TRANSLATION.values()]
-    found = {_resolved(command.config) for command in [*commands, *QUESTIONS.values()]}
+    tasks = (CAPTIONING, FINETUNING, GRAPHS, HEADLINES, PRETRAINING, QUESTIONS, TRANSLATION)
+    found = {_resolved(command.config) for commands in tasks for command in commands.values()}
     found = {one for one in found if issubclass(one, TrainingOptions) and not issubclass(one, SweepOptions)}
-    # the other two have a command of their own
-    assert found <= {script.config_type for script in SCRIPTS.values()}
-    assert len(found) + 2 == len(SCRIPTS)
+    assert found == {script.config_type for script in SCRIPTS.values()}
 
 
 @needs_fork

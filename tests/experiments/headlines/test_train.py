@@ -3,23 +3,20 @@
 import csv
 import json
 import math
-import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-import experiments.headlines.train
 from experiments.datasets.text.headlines import plain_words
 from experiments.files import UserError
 from experiments.harness.cli import run_commands
-from experiments.harness.results import read_metrics
 from experiments.headlines import evaluation
 from experiments.headlines.config import COMMANDS, HeadlineConfig
 from experiments.headlines.data import LeadSampler, TrainingPairs, first_headlines, load_texts
 from experiments.headlines.evaluation import definitions, perplexity, write_headlines
-from experiments.headlines.model import HeadlineTraining, build, load_vocabulary
+from experiments.headlines.model import build, load_vocabulary
 from experiments.headlines.train import HeadlineTask
 from experiments.run import load_trained, run
 from pyro_attention import Soft
@@ -133,31 +130,6 @@ def test_long_texts_and_headlines_are_cut(tiny_config, tmp_path):
     assert {length for length, _ in pairs.lengths} == {5}
     assert max(length for _, length in pairs.lengths) == 3
     assert math.isfinite(run(TASK, config)["test_rouge_1"])
-
-
-@pytest.mark.parametrize("stop", [1, 5])
-def test_ctrl_c_and_resume_give_the_same_run(stop, tiny_config, tmp_path, monkeypatch):
-    options = {"normalizer": "hybrid", "guide": "weibull", "max_epochs": 3}
-    whole = run(TASK, tiny_config(**options, out=tmp_path / "whole"))
-    config, step = tiny_config(**options), HeadlineTraining.training_step
-
-    def interrupted(self, batch, batch_idx):
-        if self.global_step == stop:
-            signal.raise_signal(signal.SIGINT)
-        return step(self, batch, batch_idx)
-
-    monkeypatch.setattr(HeadlineTraining, "training_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(TASK, config)
-    assert read_metrics(config.out) is None
-    monkeypatch.setattr(HeadlineTraining, "training_step", step)
-    resumed = run(TASK, replace(config, resume=True))
-    del whole["step_ms"], resumed["step_ms"]
-    assert resumed == pytest.approx(whole, rel=1e-5)
-    monkeypatch.setattr(experiments.headlines.train, "fit_batches", None)
-    assert run(TASK, replace(config, resume=True)).keys() == whole.keys() | {"step_ms"}
-    with pytest.raises(UserError, match="another configuration"):
-        run(TASK, replace(config, resume=True, dropout=0.5))
 
 
 # headlines

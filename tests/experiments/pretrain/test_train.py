@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-import experiments.pretrain.train
 from experiments.datasets.text import masked_text
 from experiments.datasets.text.readers import toy
 from experiments.datasets.text.toy_translation import toy_translation
@@ -112,30 +110,6 @@ def test_initial_weights_depend_on_the_seed_alone(tmp_path):
     first, second, other = (dict(model.named_parameters()) for model in models)
     assert all(second[name].equal(value) for name, value in first.items() if ".prior." not in name)
     assert not other["encoder.tokens.weight"].equal(first["encoder.tokens.weight"])
-
-
-def test_ctrl_c_and_resume_give_the_same_run(tmp_path, monkeypatch):
-    options = {"normalizer": "hybrid", "guide": "weibull", "max_epochs": 3}
-    whole = run(TASK, tiny_config(tmp_path, **options, out=tmp_path / "whole"))
-    config, step = tiny_config(tmp_path, **options), text_model.MaskedTraining.training_step
-
-    def interrupted(self, batch, batch_idx):
-        if self.global_step == 1:
-            signal.raise_signal(signal.SIGINT)
-        return step(self, batch, batch_idx)
-
-    monkeypatch.setattr(text_model.MaskedTraining, "training_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(TASK, config)
-    assert read_metrics(config.out) is None
-    monkeypatch.setattr(text_model.MaskedTraining, "training_step", step)
-    resumed = run(TASK, replace(config, resume=True))
-    del whole["step_ms"], resumed["step_ms"]
-    assert resumed == pytest.approx(whole, rel=1e-5)
-    monkeypatch.setattr(experiments.pretrain.train, "fit_batches", None)
-    assert run(TASK, replace(config, resume=True)).keys() == whole.keys() | {"step_ms"}
-    with pytest.raises(UserError, match="another configuration"):
-        run(TASK, replace(config, resume=True, dropout=0.5))
 
 
 def command_line(*arguments: object) -> int:
