@@ -19,7 +19,6 @@ from experiments.harness.folder import exclusive, open_run
 from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
-from experiments.harness.sweep import to_continue
 from experiments.harness.words import expected_one_of
 from experiments.report.columns import Cell, Column, Row, Runs, best_cells
 from experiments.report.figures import save
@@ -300,7 +299,7 @@ def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
 
     def train(configs: Mapping[Any, Any]) -> dict[Any, Any]:
         return run_all(
-            _Run(study.task), {key: to_continue(config) for key, config in configs.items()},
+            _Run(study.task), {key: _to_continue(config) for key, config in configs.items()},
             workers=options.workers, cluster=options.cluster, progress=options.progress,
             describe=lambda key, _: ", ".join(str(part) for part in key if part != ""),
         )  # fmt: skip
@@ -314,6 +313,17 @@ def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
             print(f"warning: {', '.join(str(part) for part in key if part != '')}: {text}", file=sys.stderr)
     pictures = folder / "figures" if results is None else results / "pictures"
     return Finished(study, name, folder, pictures, configs, metrics, bases)
+
+
+def _to_continue(config: Any) -> Any:
+    """The configuration of a run, which is removed before the first training begins, if it is to be.
+
+    What an interrupted study or a worker that dies leaves can then be continued, and holds nothing that is older.
+    """
+    if not config.overwrite:
+        return config
+    exclusive(open_run)(Path(str(config.out)), config)
+    return replace(config, overwrite=False, resume=True)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from scipy import stats
 
 import experiments.study
 from experiments.files import UserError
+from experiments.harness.folder import exclusive, open_run
 from experiments.harness.options import StudyOptions, TrainingOptions
-from experiments.harness.results import write_environment
+from experiments.harness.results import read_metrics, write_environment, write_metrics
 from experiments.report.columns import Column
 from experiments.report.results import read_results, write_results
 from experiments.study import Block, Study, run_search, run_study
@@ -199,3 +200,26 @@ def test_a_search_chooses_by_quality(tmp_path: Path, trained: list[Config]) -> N
 def test_what_a_study_has_not_is_named(given: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         run_study({"made": study()}, options(tmp_path, **given))
+
+
+def test_an_interrupted_overwriting_leaves_no_older_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else resume would read those that had not begun again."""
+
+    def version(number: int, **given: Any) -> float:
+        @exclusive
+        def one(_: Any, config: Config) -> dict[str, float]:
+            open_run(config.out, config)  # type: ignore[arg-type]
+            if not (config.out / "metrics.json").is_file():  # type: ignore[operator]
+                if number == 2 and config.seed == 1 and given.get("overwrite"):
+                    raise KeyboardInterrupt
+                write_environment(config.out, torch.device("cpu"))  # type: ignore[arg-type]
+                write_metrics(config.out, {"mean_score": float(number)}, {"mean_score": "of the code"})  # type: ignore[arg-type]
+            return dict(read_metrics(config.out))  # type: ignore[arg-type]
+
+        monkeypatch.setattr(experiments.study, "run", one)
+        return run_study({"made": study(rows={"soft": {}})}, options(tmp_path, **given))["soft/mean_score"]
+
+    assert version(1) == 1
+    with pytest.raises(KeyboardInterrupt):
+        version(2, overwrite=True)
+    assert version(2, resume=True) == 2
