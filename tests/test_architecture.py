@@ -38,7 +38,7 @@ ALLOWED = LIBRARY | {
     "commands": {"harness", *TASKS},
 }
 MOST_ARROWS, MOST_LEVELS = 83, 7  # of experiments
-CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers")
+CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers", "layers", "posterior", "check")
 
 
 # What the source says
