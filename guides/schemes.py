@@ -32,7 +32,6 @@ from torch import nn
 
 from guides.names import AblationSchemeName, AlignmentSchemeName, NormalizerName, PriorName, SchemeName
 from pyro_attention import (
-    AlignmentELBO,
     Amortised,
     AttentionELBO,
     AttentionGuide,
@@ -42,9 +41,9 @@ from pyro_attention import (
     Hybrid,
     ImportanceELBO,
     Marginal,
-    ScoreFunctionELBO,
     Soft,
     SparseCategorical,
+    elbo_for,
 )
 from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
 from pyro_attention.normalizers import NORMALIZERS, Normalizer
@@ -123,11 +122,9 @@ def build_scheme(
         raise ValueError(f"unknown inference scheme '{name}'; expected one of {', '.join(names)}")
     if prior not in get_args(PriorName):
         raise ValueError(f"unknown prior '{prior}'; expected one of {', '.join(get_args(PriorName))}")
-    options: dict[str, Any] = {"kl_weight": kl_weight, "max_plate_nesting": plates}
     if name in get_args(AlignmentSchemeName):
-        exact = AlignmentELBO(roulette=roulette, max_plate_nesting=plates)
-        return _alignment_scheme(name, exact, options, temperature, particles, top_k)
-    weighted = AttentionELBO(**options)
+        return _alignment_scheme(name, kl_weight, roulette, temperature, particles, top_k, plates)
+    weighted = AttentionELBO(kl_weight=kl_weight, max_plate_nesting=plates)
     if name == "soft":
         return Scheme(_factory("gamma_fixed"), Soft(), weighted)
     family: Any = FAMILIES[name]
@@ -143,30 +140,31 @@ def build_scheme(
 
 
 def _alignment_scheme(
-    name: str, exact: AlignmentELBO, options: dict[str, Any], temperature: float, particles: int, top_k: int | None
+    name: str, kl_weight: KLWeight, roulette: float, temperature: float, particles: int, top_k: int | None, plates: int
 ) -> Scheme:
-    weighted, score_function = AttentionELBO(**options), ScoreFunctionELBO(**options)
-    weighted_draws = partial(ImportanceELBO, particles, max_plate_nesting=options["max_plate_nesting"])
-    drawn = Categorical(enumerate=False)
-    parts: dict[str, Callable[[], tuple[Family, ELBO]]] = {
-        "marginal": lambda: (Marginal(), exact),
-        "sparse_marginal": lambda: (Marginal(), exact),
-        "hard_enum": lambda: (Categorical(), exact),
-        "hard_sample": lambda: (drawn, score_function),
-        "categorical_enum": lambda: (Categorical(), exact),
-        "sparse_enum": lambda: (SparseCategorical(k=top_k), exact),
-        "categorical_sample": lambda: (drawn, score_function),
-        "gumbel": lambda: (GumbelSoftmax(temperature), weighted),
-        "wake_sleep": lambda: (drawn, weighted_draws("wake_sleep")),
-        "iwae": lambda: (drawn, weighted_draws("iwae")),
-        "dirichlet": lambda: (Dirichlet(), weighted),
+    families: dict[str, Callable[[], Family]] = {
+        "marginal": Marginal,
+        "sparse_marginal": Marginal,
+        "hard_enum": Categorical,
+        "categorical_enum": Categorical,
+        "sparse_enum": lambda: SparseCategorical(k=top_k),
+        "gumbel": lambda: GumbelSoftmax(temperature),
+        "dirichlet": Dirichlet,
     }
+    family = families.get(name, lambda: Categorical(enumerate=False))()
+    elbo: ELBO
+    if name in ("iwae", "wake_sleep"):
+        elbo = ImportanceELBO(particles, name, max_plate_nesting=plates)  # type: ignore[arg-type]
+    elif "enumerate" in family.infer:
+        elbo = elbo_for(family, roulette=roulette, max_plate_nesting=plates)
+    else:
+        elbo = elbo_for(family, kl_weight=kl_weight, max_plate_nesting=plates)
     if name == "sparse_marginal":
         prior = _factory("sparse_alignment", k=top_k)
     else:
         prior = _factory("dirichlet" if name == "dirichlet" else "alignment")
     from_prior = ("marginal", "sparse_marginal", "hard_enum", "hard_sample")
-    return Scheme(prior, *parts[name](), amortised=name not in from_prior)
+    return Scheme(prior, family, elbo, amortised=name not in from_prior)
 
 
 def build_normalizer(name: NormalizerName, heads: int, **hybrid: float) -> Normalizer:

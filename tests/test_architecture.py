@@ -41,7 +41,7 @@ ALLOWED = LIBRARY | {
     "commands": {"harness", "report", *TASKS},
 }
 MOST_ARROWS, MOST_LEVELS = 100, 9  # of experiments
-CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers")
+CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers", "layers", "posterior", "check")
 
 
 # What the source says

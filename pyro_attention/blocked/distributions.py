@@ -64,7 +64,7 @@ class _Shifted:
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         scores = next(each for each in args if isinstance(each, cls))
         if func.__name__ in ("add", "__add__") and len(args) == 2 and not kwargs:
-            return scores + args[0]
+            return scores + next(each for each in args if each is not scores)
         raise _not_blocked(scores.site)
 
 
@@ -147,9 +147,11 @@ class BlockedPrior(_BlockedWeights):
             ValueError: They are not, or the distribution is not one of :data:`NOISE`.
         """
         location, *spread = parameters
+        zero = as_float(self.pairs.queries).new_zeros(self.event_shape[0], 1, 1)
         if posterior not in NOISE or not isinstance(location, _Shifted):
             raise _not_blocked(self.site)
-        zero = as_float(self.pairs.queries).new_zeros(self.event_shape[0], 1, 1)
+        if torch.broadcast_tensors(zero, torch.as_tensor(location.shift), *spread)[0].shape != zero.shape:
+            raise _not_blocked(self.site)  # not the same for all pairs of a head
         relative = LogNormalWeights(zero, torch.ones_like(zero)).proposing(zero)
         relative = relative.matched(posterior, zero + location.shift, *spread)
         return BlockedPosterior(self.pairs, relative, site=self.site)

@@ -1,4 +1,4 @@
-"""Posterior families: from the prior of an attention site, with its scores, to the posterior.
+"""Prior networks, and posterior families: from the prior of an attention site, with its scores, to the posterior.
 
 The families of positive weights (Weibull, LogNormal, Gamma) have ``E[S] = exp(scores)``, so they share one
 deterministic limit: ordinary attention. For the other kinds the scores are log probabilities of keys (alignments),
@@ -7,33 +7,6 @@ logarithms of concentrations (Dirichlet), or give the mean weights (Gaussian).
 **What the posterior depends on.** A family reads the scores of the layer, which the network computes from the inputs x,
 and a concentration or scale of its own. So q(W | x) does not see the observation y of the same call, unless by an
 inference network (:class:`~pyro_attention.Amortised`). Given the scores, the weights of a call are independent.
-
-**The exact posterior of a small model.** The model is an ordinary Pyro model, so Hamiltonian Monte Carlo samples its
-weights given y, with the parameters held fixed; compare it with the guide before trusting the guide's intervals. One
-query has two keys of the same score and values 0 and 1, and y = 1 says that it attended to the second:
-
-    >>> import pyro
-    >>> from pyro.infer import MCMC, NUTS
-    >>> from pyro_attention import AttentionGuide, Dense, FixedLogNormalPrior, LatentAttention, Weibull
-    >>> from pyro_attention import sample_posterior
-    >>> attention, values = LatentAttention("attention", FixedLogNormalPrior()), torch.tensor([[[0.0], [1.0]]])
-    >>> def model(y):
-    ...     output = attention(torch.zeros(1, 1, 2), values)
-    ...     pyro.sample("y", pyro.distributions.Normal(output.context.squeeze(), 0.2), obs=y)
-    >>> y = torch.tensor(1.0)
-    >>> by_guide = sample_posterior(AttentionGuide(model, Weibull(2.0)), y, num_samples=500, seed=0)["attention"]
-    >>> bool((by_guide[..., 1].mean() - 0.5).abs() < 0.1)  # one half: it has not seen y
-    True
-    >>> pyro.set_rng_seed(0)
-    >>> mcmc = MCMC(NUTS(model), num_samples=50, warmup_steps=20, disable_progbar=True)  # many more in earnest
-    >>> mcmc.run(y)
-    >>> exact = attention.normalizer(mcmc.get_samples()["attention"], Dense())
-    >>> bool(exact[..., 1].mean() > 0.65)  # the exact mean is 0.81
-    True
-
-Masked entries of a draw by MCMC are standard normal, and their weights are zero. Alignments are discrete and are summed
-out by :class:`~pyro_attention.AlignmentELBO` under :class:`~pyro_attention.Marginal`, exactly; a Dirichlet site, whose
-values lie on a simplex, is refused by Hamiltonian Monte Carlo.
 """
 
 from __future__ import annotations

@@ -303,7 +303,6 @@ class LogWeights(ContinuousWeights):
     A subclass supplies :meth:`draw`, the moments ``mean`` (E[log S]), ``variance`` (Var[log S]),
     ``log_expected_weight`` (log E[S]) and ``entropy_per_weight``, and, to serve as a prior, :meth:`cross_entropy`.
     Every moment is per weight, in the smallest shape that holds it.
-
     """
 
     kind: ClassVar[str] = "positive weights"

@@ -292,6 +292,13 @@ class Unmatched(Weibull):
         return WeibullWeights(prior.scores, self.value(prior), layout=prior.layout, shape=prior.full_shape)
 
 
+class Biased(Weibull):
+    """Prefers some keys, beyond their scores."""
+
+    def posterior(self, prior, *args):
+        return prior.matched(WeibullWeights, prior.scores + torch.arange(LENGTH), self.value(prior))
+
+
 class Halved(Weibull):
     """Half the concentration."""
 
@@ -324,7 +331,7 @@ def test_own_classes(pairs, x, monkeypatch):
 
 @pytest.mark.parametrize(
     "family",
-    [Gamma(), Amortised(torch.nn.Identity(), Weibull()), Sharper(), ScaledByScores(), Unmatched()],
+    [Gamma(), Amortised(torch.nn.Identity(), Weibull()), Sharper(), ScaledByScores(), Unmatched(), Biased()],
     ids=lambda family: type(family).__name__,
 )  # fmt: skip
 def test_families_that_are_not_blocked(family, blocked, x):

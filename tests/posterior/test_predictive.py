@@ -205,7 +205,7 @@ def test_no_noise_is_soft_attention(make):
 @pytest.mark.parametrize("num_samples", [10**14, 2**62])
 def test_more_samples_than_memory(num_samples):
     guide = AttentionGuide(FreeScores(FixedGammaPrior()), Weibull())
-    message = r"site 'attention': {} samples of shape \(1, 3, 4\) would take {:.1f} GB.*draw fewer, use predict, which"
+    message = r"site .attention.: {} samples of shape \(1, 3, 4\) would take {:.1f} GB.*draw fewer, or use predict"
     with pytest.raises(ValueError, match=message.format(num_samples, num_samples * 48e-9)) as error:
         sample_posterior(guide, num_samples=num_samples)
     assert isinstance(error.value.__cause__, RuntimeError)
