@@ -61,6 +61,8 @@ class Softmax(Normalizer):
     r"""Normalise over the keys each query may attend to: :math:`W_{ij} = S_{ij} / \sum_{j'} S_{ij'}`.
 
     Example:
+        >>> import torch
+        >>> from pyro_attention import Dense
         >>> Softmax()(torch.zeros(1, 1, 2), Dense()).tolist()
         [[[0.5, 0.5]]]
     """

@@ -33,6 +33,7 @@ class DoublyNormalized(Normalizer):
     ``is_causal=True`` of a layer, is refused. A mask alone does not say it, nor does a graph of steps in time.
 
     Example:
+        >>> from pyro_attention import Dense
         >>> DoublyNormalized()(torch.tensor([[[3.0, 0.0], [3.0, 0.0]]]), Dense()).tolist()  # both prefer key 0
         [[[0.5, 0.5], [0.5, 0.5]]]
 
@@ -62,6 +63,7 @@ class Sinkhorn(DoublyNormalized):
         ValueError: ``iterations`` is below one.
 
     Example:
+        >>> from pyro_attention import Dense
         >>> Sinkhorn(50)(torch.randn(1, 3, 3), Dense()).sum(-2)
         tensor([[1.0000, 1.0000, 1.0000]])
 

@@ -25,6 +25,7 @@ class LogNormalWeights(NormalValue, LogWeights):
     Arguments and errors are those of :class:`NormalValue` and :class:`LogWeights`.
 
     Example:
+        >>> import torch
         >>> p = LogNormalWeights(torch.zeros(1, 1, 4), torch.tensor(1.0))
         >>> p.log_expected_weight.tolist()
         [[[0.5, 0.5, 0.5, 0.5]]]
@@ -89,6 +90,7 @@ class ContextualLogNormalPrior(Prior):
         all_nodes: See :class:`KeyNetwork`.
 
     Example:
+        >>> import torch
         >>> from pyro_attention import Dense
         >>> ContextualLogNormalPrior(8)(torch.zeros(2, 3, 5), torch.randn(2, 5, 8), Dense()).loc.shape
         torch.Size([2, 1, 5])

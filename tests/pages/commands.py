@@ -180,7 +180,9 @@ CHAINS: dict[str, list[Step]] = {
     "vqa alignments": [study(f"{VQA} table vqa-alignments-digits", f"{QUESTIONS} --rows [soft,marginal]")],
     "vqa views": [study(f"{VQA} table vqa-views-digits", QUESTIONS)],
     "vqa search": [study(f"{VQA} search vqa-digits", QUESTIONS)],
-    "vqa studies": [study(f"{VQA} table vqa-studies-digits", f"{QUESTIONS} --levels '[\"1\"]'")],
+    "vqa studies": [study(f"{VQA} table vqa-studies-digits", f"{QUESTIONS} --levels '[\"1\"]'"),
+        study(f"{VQA} table vqa-studies-digits --levels '[\"0.1\", \"1\"]'", QUESTIONS),
+    ],
     # graphs
     "cora": [
         Step(f"{GRAPH} train --dataset cora --guide weibull --prior contextual --out runs/cora",

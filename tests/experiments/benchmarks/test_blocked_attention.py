@@ -8,6 +8,7 @@ from experiments.benchmarks.blocked_attention import CONTESTANTS, Contestant, co
 from experiments.benchmarks.config import BlockedConfig
 from experiments.benchmarks.memory import peak_memory
 from experiments.harness.results import read_metrics
+from tests.experiments.benchmarks.published import page
 
 
 @pytest.mark.parametrize("name", ["naive dense", "blocked"])
@@ -18,15 +19,15 @@ def test_contestants_compute_the_same(name: Contestant) -> None:
 
 
 def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = BlockedConfig(lengths=(3, 5), dense_up_to=4, out=tmp_path, rounds=2, results=tmp_path / "PAGE.md")
+    config = BlockedConfig(lengths=(3, 5), dense_up_to=4, out=tmp_path, rounds=2, results=tmp_path / "results")
     metrics = run(config)
     assert "10-90 % of the ratio" in capsys.readouterr().out
     assert read_metrics(tmp_path) == pytest.approx(metrics)
     assert metrics["5_positions/scaled_dot_product_attention/ratio"] == 1
     assert len(metrics) == (4 + 2) * len(blocked_attention.QUANTITIES)
     assert (tmp_path / "environment.json").is_file()
-    assert "| 5 | blocked |" in (tmp_path / "PAGE.md").read_text()
-    for picture in (tmp_path, tmp_path / "pictures"):
+    assert "| 5 | blocked |" in page(tmp_path / "results")
+    for picture in (tmp_path, tmp_path / "results" / "pictures"):
         assert (picture / "blocked_attention.png").stat().st_size > 10_000
 
 

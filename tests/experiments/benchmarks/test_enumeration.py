@@ -8,6 +8,7 @@ from experiments.benchmarks.config import EnumerationConfig
 from experiments.benchmarks.enumeration import CONTESTANTS, Contestant, Sizes, make_step, run
 from experiments.benchmarks.memory import peak_memory
 from experiments.harness.results import read_metrics
+from tests.experiments.benchmarks.published import page
 
 
 @pytest.mark.parametrize("name", CONTESTANTS[1:])
@@ -17,7 +18,7 @@ def test_contestants_compute_the_same(name: Contestant) -> None:
 
 
 def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = EnumerationConfig(sources=(2, 3), vocabulary=10, out=tmp_path, rounds=2, results=tmp_path / "PAGE.md")
+    config = EnumerationConfig(sources=(2, 3), vocabulary=10, out=tmp_path, rounds=2, results=tmp_path / "results")
     metrics = run(config)
     printed = capsys.readouterr().out
     assert "TokenLikelihood ratio" in printed
@@ -25,7 +26,7 @@ def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert metrics["2_sources/logsumexp, by hand/ratio"] == 1
     assert len(metrics) == 2 * len(CONTESTANTS) * len(enumeration.QUANTITIES)
     assert (tmp_path / "environment.json").is_file()
-    assert "| 2 |" in (tmp_path / "PAGE.md").read_text()
+    assert "| 2 |" in page(tmp_path / "results")
 
 
 def test_memory_does_not_grow_with_the_alignments() -> None:

@@ -11,6 +11,7 @@ from experiments.benchmarks.timing import Timing
 from experiments.files import UserError
 from experiments.harness.cli import run_script
 from experiments.harness.results import read_metrics
+from tests.experiments.benchmarks.published import page
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
@@ -51,16 +52,16 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr(fused_attention, "interleave", interleave)
     write = report.write_environment
     monkeypatch.setattr(report, "write_environment", lambda folder, _, **options: write(folder, cpu, **options))
-    config = FusedConfig(lengths=(5, 6), out=tmp_path, results=tmp_path / "PAGE.md", causal=True)
+    config = FusedConfig(lengths=(5, 6), out=tmp_path, results=tmp_path / "results", causal=True)
     metrics = run(config)
     assert metrics["5_positions/Bayesian/ms"] == 4
     assert metrics["6_positions/Bayesian/ratio"] == 2
     assert read_metrics(tmp_path) == metrics
     assert "Bayesian MB" in capsys.readouterr().out
-    page = (tmp_path / "PAGE.md").read_text()
-    assert "| 6 | 3.00 | 7 | 4.00 | 2.00 (1.00 - 3.00) | 7 |" in page
-    assert "--lengths '[5, 6]' --width 64 --dtype bfloat16" in page
-    assert " --causal " in page
+    text = page(tmp_path / "results")
+    assert "| 6 | 3.00 | 7 | 4.00 | 2.00 (1.00 - 3.00) | 7 |" in text
+    assert "--lengths '[5, 6]' --width 64 --dtype bfloat16" in text
+    assert " --causal " in text
 
 
 @pytest.mark.cuda

@@ -15,6 +15,7 @@ from experiments.benchmarks.memory import peak_memory
 from experiments.benchmarks.timing import Timing
 from experiments.files import UserError
 from experiments.harness.results import read_metrics
+from tests.experiments.benchmarks.published import page
 
 
 def allocate(megabytes: int) -> Callable[[], object]:
@@ -124,20 +125,19 @@ def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(graph_scaling, "NODES", 30)
     monkeypatch.setattr(graph_scaling, "EDGES", (60, 200, 400))
     _write_topology(tmp_path, edge_index=np.array([[0, 1, 1, 2], [1, 0, 2, 1]]), y=np.zeros(4))
-    page = tmp_path / "page" / "RESULTS.md"
-    config = ScalingConfig(data_root=tmp_path, out=tmp_path / "out", results=page, max_edges=200, rounds=2)
+    out, results = tmp_path / "out", tmp_path / "results"
+    config = ScalingConfig(data_root=tmp_path, out=out, results=results, max_edges=200, rounds=2)
     metrics = run(config)
     printed = capsys.readouterr().out
     assert "4 nodes, 4 directed edges (PubMed's own topology)" in printed
     assert "upper decade: GATConv " in printed
-    assert read_metrics(config.out) == pytest.approx(metrics)
+    assert read_metrics(out) == pytest.approx(metrics)
     assert metrics["pubmed/GATConv/ratio"] == 1
     assert {name.split("/")[0] for name in metrics} == {"pubmed", *(f"{e}_edges" for e in (60, 200)), *CONTESTANTS}
-    assert (config.out / "environment.json").is_file()
-    text = page.read_text()
-    assert "<!-- begin graph-scaling -->" in text
+    assert (out / "environment.json").is_file()
+    text = page(results)
     assert str(tmp_path) not in text
-    for path in (config.out / "graph_scaling.png", page.parent / "pictures" / "graph_scaling.png"):
+    for path in (out / "graph_scaling.png", results / "pictures" / "graph_scaling.png"):
         assert path.read_bytes().startswith(b"\x89PNG")
     assert "(pictures/graph_scaling.png)" in text
 

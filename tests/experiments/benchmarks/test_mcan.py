@@ -9,6 +9,7 @@ from experiments.benchmarks.mcan import CONTESTANTS, MCANConfig, Sizes, finding,
 from experiments.benchmarks.timing import interleave
 from experiments.harness.results import read_metrics
 from models.vqa import MCANSizes
+from tests.experiments.benchmarks.published import page
 
 TINY = partial(Sizes, features=5, vocabulary=9, answers=4, network=MCANSizes(8, 8, 2, 1, 16, 8))
 
@@ -41,14 +42,13 @@ def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
     monkeypatch.setattr(mcan, "measure", measure)
     monkeypatch.setattr(mcan, "Sizes", TINY)
-    page = tmp_path / "PAGE.md"
-    metrics = run(MCANConfig(batch=2, words=4, regions=3, out=tmp_path, rounds=1, results=page))
+    metrics = run(MCANConfig(batch=2, words=4, regions=3, out=tmp_path, rounds=1, results=tmp_path / "results"))
     assert "Weibull ratio" in capsys.readouterr().out
     assert read_metrics(tmp_path) == pytest.approx(metrics)
     assert metrics["2_questions/soft/ratio"] == 1
     assert len(metrics) == len(CONTESTANTS) * len(mcan.QUANTITIES)
-    text = page.read_text()
-    assert "2 questions of up to 4 words about 3 regions of\n5 features" in text
+    text = " ".join(page(tmp_path / "results").split())
+    assert "2 questions of up to 4 words about 3 regions of 5 features" in text
     assert finding(metrics["2_questions/Weibull/ratio"]) in text
 
 

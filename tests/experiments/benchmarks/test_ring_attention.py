@@ -53,14 +53,12 @@ def test_sizes_of_tensors() -> None:
     assert ring.operations_per_byte == min(2 * 3 * 2 * 12 * 12 * 5 / (2 * k.nbytes), 5 * 3 * 2 * 12 * 12 * 5 / passing)
 
 
-def test_the_page_shows_what_the_script_computes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "page.md"
-    run(RingConfig(results=page))
+def test_the_page_shows_what_the_script_computes(capsys: pytest.CaptureFixture[str]) -> None:
+    run(RingConfig())
     text = section(RingConfig())
     assert capsys.readouterr().out.strip() == text
     part = f"<!-- begin ring_attention -->\n{text}\n<!-- end ring_attention -->\n"
-    assert page.read_text().endswith(part)
-    assert part in PAGE.read_text(), f"python -m experiments.benchmarks.ring_attention --results {PAGE}"
+    assert part in PAGE.read_text(), f"put what python -m experiments.benchmarks.ring_attention prints into {PAGE}"
 
 
 def test_the_devices_are_none_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from experiments.benchmarks.suite import BENCHMARKS
 from experiments.benchmarks.timing import Timing, interleave
 from experiments.files import UserError
 from experiments.harness.cli import run_script
+from tests.experiments.benchmarks.published import page
 
 NOTHING = "no ratio is more than 20 % worse than ratios.json"
 
@@ -172,8 +173,8 @@ def test_enumeration_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_end_to_end(committed: Path, tmp_path: Path, slow: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    out, page = tmp_path / "out", tmp_path / "PAGE.md"
-    run(BenchmarkConfig(out=out, device="cpu", threads=torch.get_num_threads(), results=page))
+    out = tmp_path / "out"
+    run(BenchmarkConfig(out=out, device="cpu", threads=torch.get_num_threads(), results=tmp_path / "results"))
     printed = capsys.readouterr().out
     assert "ratios.json has no ratios on cpu" in printed
     assert not committed.exists()
@@ -181,9 +182,9 @@ def test_end_to_end(committed: Path, tmp_path: Path, slow: list[float], capsys: 
     assert content["environment"]["device"] == "cpu"
     assert content["rounds"] == {"self_attention": 7}
     assert content["results"]["self_attention"]["ours"]["ratio_high"] == 2.6
-    text = page.read_text()
-    assert f"`python -m experiments.benchmarks --threads {torch.get_num_threads()}`, on" in text
-    assert "### self_attention" in text
+    text = page(tmp_path / "results")
+    assert f"`python -m experiments.benchmarks --threads {torch.get_num_threads()}`; " in text
+    assert "## self_attention" in text
     assert "| ours | 1.30 | 1.17 - 2.60 | 9.00 |" in text
 
     run(BenchmarkConfig(out=out, device="cpu", update=True))
@@ -202,7 +203,7 @@ def test_end_to_end(committed: Path, tmp_path: Path, slow: list[float], capsys: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "self_attention", "results": Path("PAGE.md")}, "the page shows all; leave out one of the two"),
+        ({"name": "self_attention", "results": Path("results")}, "the page shows all; leave out one of the two"),
         ({"device": "cuda"}, "device is cuda, but"),
     ],
     ids=["one benchmark on the page", "no GPU"],

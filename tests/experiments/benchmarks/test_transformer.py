@@ -8,6 +8,7 @@ from experiments.benchmarks import transformer
 from experiments.benchmarks.timing import interleave
 from experiments.benchmarks.transformer import CONTESTANTS, Contestant, Sizes, TransformerConfig, make_step, run
 from experiments.harness.results import read_metrics
+from tests.experiments.benchmarks.published import page
 
 pytest.importorskip("transformers")
 SIZES = partial(Sizes, layers=1, heads=2, width=8, hidden=8, vocabulary=20)
@@ -38,11 +39,10 @@ def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
     monkeypatch.setattr(transformer, "measure", measure)
     monkeypatch.setattr(transformer, "Sizes", SIZES)
-    page = tmp_path / "PAGE.md"
-    metrics = run(TransformerConfig(batch=2, length=4, out=tmp_path, rounds=1, results=page))
+    metrics = run(TransformerConfig(batch=2, length=4, out=tmp_path, rounds=1, results=tmp_path / "results"))
     assert "10-90 % of the ratio" in capsys.readouterr().out
     assert read_metrics(tmp_path) == pytest.approx(metrics)
     assert metrics["2x4_tokens/soft/ratio"] == 1
     assert len(metrics) == len(CONTESTANTS) * len(transformer.QUANTITIES)
-    assert "| Weibull |" in page.read_text()
-    assert "at 2 x 4 tokens with padding" in page.read_text()
+    assert "| Weibull |" in page(tmp_path / "results")
+    assert "at 2 x 4 tokens with padding" in page(tmp_path / "results")
