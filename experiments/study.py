@@ -301,7 +301,7 @@ def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
         return run_all(
             _Run(study.task), {key: _to_continue(config) for key, config in configs.items()},
             workers=options.workers, cluster=options.cluster, progress=options.progress,
-            describe=lambda key, _: ", ".join(str(part) for part in key if part != ""),
+            describe=lambda key, _: _shown(key),
         )  # fmt: skip
 
     if bases:
@@ -310,9 +310,14 @@ def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
     metrics = train(configs)
     for key, found in metrics.items():
         for text in study.task.warnings(found):
-            print(f"warning: {', '.join(str(part) for part in key if part != '')}: {text}", file=sys.stderr)
+            print(f"warning: {_shown(key)}: {text}", file=sys.stderr)
     pictures = folder / "figures" if results is None else results / "pictures"
     return Finished(study, name, folder, pictures, configs, metrics, bases)
+
+
+def _shown(key: Sequence[Any]) -> str:
+    """A training in words."""
+    return ", ".join(str(part) for part in key if part != "")
 
 
 def _to_continue(config: Any) -> Any:
