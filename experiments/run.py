@@ -103,9 +103,9 @@ def run(task: Task[Config, Data, Network], config: Config) -> dict[str, float]:
     with user_errors(ValueError, OSError, ImportError):
         data = task.load(config)
         found = open_training(folder, config, planned=task.planned(config))
-        if found is not None:
-            return found
         trained = task.build(config, data, folder)
+    if found is not None:
+        return found
     fitted = task.fit(trained, data, folder)
     trained.module.eval()
     metrics = {
