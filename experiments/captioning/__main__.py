@@ -7,8 +7,6 @@ python -m experiments.captioning show RUN --photo my.jpg
 python -m experiments.captioning table --encoder-weights FILE
 """
 
-from __future__ import annotations
-
 import sys
 
 from experiments.harness.cli import run_commands

@@ -10,15 +10,9 @@ from experiments.datasets.names import CaptionsName
 from experiments.harness.cli import Command
 from experiments.harness.options import Device, StudyOptions
 from experiments.sequence.config import SequenceConfig
-from guides.names import AblationSchemeName, SchemeName
 from guides.options import WEIGHTS, UsedBy
 
-__all__ = ["COMMANDS", "CaptioningConfig", "EncoderName", "GuideName", "ImagesName", "KLEstimator", "ShowConfig"]
-
-ImagesName = Literal["digits", CaptionsName]
-EncoderName = Literal["own", "resnet50", "mobilenet_v2"]
-KLEstimator = Literal["closed_form", "sampled"]
-GuideName = Literal[SchemeName, AblationSchemeName]
+_PHOTOGRAPHS = get_args(CaptionsName)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +36,9 @@ class CaptioningConfig(SequenceConfig):
             and nothing is told of attention where there is none.
         skip_bad: Leave out, and count, bad images and images without a caption, instead of stopping.
         hidden: Width of embedded regions, decoder, attention and inference network.
-        dropout: Dropout of word vectors, of embedded regions and before the output.
         batch_size: Images of a batch, each with one of its captions.
         input_feed: What the decoder goes on with: the expected context, or that of the drawn alignment (not for schemes
             with an inference network or that sum alignments out).
-        guide: Inference scheme; soft is ordinary deterministic attention, gaussian has weights off the simplex.
-        prior: fixed, or contextual (read off the regions); for weibull, lognormal, gamma and gaussian.
         kl: How the KL of weibull, lognormal, gamma, gaussian and dirichlet is computed; sampled is far noisier.
         learning_rate: Learning rate of Adam, the largest one under the schedule one-cycle; on a plateau of three epochs
             it is halved.
@@ -55,9 +46,9 @@ class CaptioningConfig(SequenceConfig):
         seed: Seed of the own encoder, the initial weights, the order of the batches and all noise.
     """
 
-    dataset: ImagesName = "digits"
+    dataset: Literal["digits", CaptionsName] = "digits"
     images: PositiveInt | None = None
-    encoder: EncoderName = "own"
+    encoder: Literal["own", "resnet50", "mobilenet_v2"] = "own"
     encoder_weights: Path | None = None
     encoder_epochs: PositiveInt = 15
     size: PositiveInt | None = None
@@ -65,17 +56,13 @@ class CaptioningConfig(SequenceConfig):
     maps: Path | None = None
     skip_bad: bool = False
     beam: PositiveInt = 3
-    guide: GuideName = "weibull"
     kl_weight: NonNegativeFloat = 0.01
-    kl: KLEstimator = "closed_form"
+    kl: Literal["closed_form", "sampled"] = "closed_form"
     input_feed: Literal["expected", "sampled"] = "expected"
 
     USED_BY: ClassVar[UsedBy] = {
-        **{
-            name: {"dataset": get_args(CaptionsName)}
-            for name in ("encoder", "encoder_weights", "size", "cache", "maps")
-        },
-        "encoder_epochs": {"dataset": get_args(CaptionsName), "encoder": ("own",)},
+        **{name: {"dataset": _PHOTOGRAPHS} for name in ("encoder", "encoder_weights", "size", "cache", "maps")},
+        "encoder_epochs": {"dataset": _PHOTOGRAPHS, "encoder": ("own",)},
         "kl": {"guide": (*WEIGHTS, "dirichlet")},
     }
 

@@ -1,37 +1,95 @@
-"""How well a captioning network predicts and describes, and where it looks."""
+"""How well a captioning network predicts and describes, where it looks, how sure it is, and how much it varies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from random import Random
+from statistics import fmean
+from typing import Any
 
-from experiments.captioning import diversity, pointing, uncertainty
-from experiments.captioning import scores as caption_scores
-from experiments.captioning.diversity import LONGEST
-from experiments.captioning.model import Trained
-from experiments.captioning.pointing import MapPointing
-from experiments.captioning.scores import score_captions
+import numpy as np
+import torch
+from nltk.util import ngrams
+from scipy import stats
+from torch import Tensor
+
+from experiments.captioning.scores import DEFINITIONS as SCORED
+from experiments.captioning.scores import cider_d, corpus_bleu, score_captions, split_words
+from experiments.datasets.images.caption_data import caption_words
+from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
 from experiments.datasets.images.segmentation import SegmentationMaps
 from experiments.datasets.text.batches import Batch, BucketSampler, batch_loader
+from experiments.datasets.text.vocabulary import BEGIN, END, Vocabulary
 from experiments.sequence import evaluation as sequence
-from experiments.sequence.alignments import EntropySums, align_batch, has_posterior_gap
-from experiments.sequence.model import perplexity
+from experiments.sequence.alignments import BatchAlignment, EntropySums, align_batch, has_posterior_gap
+from experiments.sequence.evaluation import BATCH
+from experiments.sequence.model import AnyTrained, model_arguments, perplexity
+from experiments.sequence.uncertainty import word_uncertainty
+from models.decoding import Hypothesis, Inference, beam_search, sample, target_log_probs
+from pyro_attention import Soft
+from pyro_attention.analysis import merge_pieces
 
-__all__ = ["DEFINITIONS", "batches", "describe", "evaluate", "floor_scores"]
-
+COUNT = 5  # captions of a photograph, of those that vary
+_IMAGES = 250  # photographs that have so many, the first of the test
+_LONGEST = 40  # word pieces of a caption
 _REFERENCES = 5  # captions of a photograph that perplexity and entropies are of
+_LEAST = 0.01  # of a photograph's area that a class has; smaller ones are not counted
+_COVERAGES = (0.5, 0.25)
+_TEMPERATURES = (0.5, 1.0)
 
-DEFINITIONS = {
+DOUBTS = {
+    "surprise": "negative log probability of the caption",
+    "entropy": "entropy of the next word piece",
+    "spread": "mutual information of the next word piece and the attention, over its posterior samples",
+}
+WAYS = {
+    "beam": f"the best {COUNT} captions of a beam",
+    **{f"temperature_{t:g}": f"{COUNT} captions drawn word by word at temperature {t:g}" for t in _TEMPERATURES},
+    "posterior": f"{COUNT} beam searches, each with one posterior sample of the attention of every word",
+}
+NOUNS = {
+    "person": "person people man men woman women boy boys girl girls child children kid kids baby babies toddler lady "
+    "ladies guy guys player players",
+    "dog": "dog dogs puppy puppies",
+    "horse": "horse horses pony",
+    "bicycle": "bicycle bicycles bike bikes",
+    "motorbike": "motorbike motorbikes motorcycle motorcycles",
+    "car": "car cars",
+    "boat": "boat boats canoe kayak",
+    "bird": "bird birds",
+}
+"""Words for the classes of Pascal VOC that Flickr8k's test photographs have."""
+_CLASS_OF = {word: name for name, words in NOUNS.items() for word in words.split()}
+
+_MAPS = "in the segmentation maps of test photographs; all, or one class alone"
+_DIGITS = "over the names of digits in the captions of the beam search; a digit that is not there counts as missed"
+# What the metrics are whose names begin so; the first that fits says it.
+_DEFINITIONS = {
     **sequence.DEFINITIONS,
-    **{f"test_{name}": f"{text}; of beam search" for name, text in caption_scores.DEFINITIONS.items()},
-    **{
-        f"floor_{name}": f"{caption_scores.DEFINITIONS[name]}; of captions of random training images"
-        for name in ("bleu_1", "cider_d")
-    },
-    **pointing.DEFINITIONS,
-    **uncertainty.DEFINITIONS,
-    **diversity.DEFINITIONS,
+    **{f"test_rank_{doubt}": f"Spearman's rank correlation over test photographs between the {text}, mean over its "
+       "word pieces, and CIDEr-D of the caption of beam search; negative where doubt tells bad captions"
+       for doubt, text in DOUBTS.items()},
+    **{f"test_cider_d_{doubt}_": f"CIDEr-D of the percentage of the captions of beam search with the smallest {text}, "
+       "mean over word pieces; document frequencies of all" for doubt, text in DOUBTS.items()},
+    **{f"test_{name}": f"{text}; of beam search" for name, text in SCORED.items()},
+    **{f"floor_{name}": f"{text}; of captions of random training images" for name, text in SCORED.items()},
+    "test_pointing_samples": f"as test_pointing, mean over posterior samples of the weights, {_DIGITS}",
+    "test_pointing_prior_mass": f"as test_pointing_mass, of the prior's mean weights, {_DIGITS}",
+    "test_pointing_prior": f"as test_pointing, of the prior's mean weights, {_DIGITS}",
+    "test_pointing_mass": f"mean posterior weight on the word's own cell, {_DIGITS}",
+    "test_pointing": f"share of words whose largest mean posterior weight is on the word's own cell, {_DIGITS}",
+    "test_map_nouns": f"number of nouns that were counted, whose class has {_LEAST:.0%} of the area or more, {_MAPS}",
+    "test_map_mass": "share of the mean posterior weights (of the prior's; of the same for all regions, uniform; of "
+    f"those in the middle alone, centre) on a noun's class, each region's spread evenly over its area, {_MAPS}",
+    "test_map_point": "share of the area of the region with the largest of the posterior's (prior's) mean weights that "
+    f"belongs to a noun's class, {_MAPS}",
+    "test_distinct_1": "number of different words over the number of words, of several captions of a test photograph",
+    "test_distinct_2": "the same of pairs of words",
+    "test_self_bleu": "corpus BLEU-4 of every one of several captions against the others of its photograph, times 100",
+    "test_set_cider_d": "mean CIDEr-D of them, document frequencies of these photographs, times 100",
     "test_true_captions": "share of the captions of beam search that are true of the scene, word for word",
     "test_ppl": f"perplexity per word piece of the first {_REFERENCES} captions of each test image (of a digit scene, "
     "the first): alignments summed out exactly; for Bayesian attention the predictive one, the mean probability over "
@@ -41,66 +99,245 @@ DEFINITIONS = {
     "word_pieces": "number of word pieces to choose from",
     "parameters": "number of trained parameters, of the inference network too, without those of the frozen encoder",
     "skipped": "images and captions of all splits that were left out as bad",
-}
+}  # fmt: skip
 
 
-def batches(trained: Trained, data: RegionCaptions, *, references: int) -> Iterator[Batch]:
-    """Images with their first captions, in batches of similar lengths, on the network's device."""
-    pairs = EncodedCaptions(data, trained.vocabulary, references=references)
-    for batch in batch_loader(pairs, BucketSampler(pairs.lengths, sentences=sequence.BATCH, shuffle=False)):
-        yield batch.to(trained.device)
-
-
-def describe(trained: Trained, data: RegionCaptions) -> list[str]:
-    """A caption of every image by beam search."""
-    found = []
-    for regions, mask in data.sources(sequence.BATCH, trained.device):
-        best = sequence.search(trained, regions, mask, max_length=LONGEST)
-        found += [trained.vocabulary.decode(one.tokens) for one in best]
-    return found
-
-
-def floor_scores(train: RegionCaptions, test: RegionCaptions) -> dict[str, float]:
-    """Scores of captions of random training images, to be seen beside those of a network."""
-    random = Random(0)
-    drawn = [random.choice(random.choice(train.captions)) for _ in range(len(test))]
-    scores = score_captions(drawn, test.captions)
-    return {f"floor_{name}": scores[name] for name in ("bleu_1", "cider_d")}
+def definitions(metrics: Iterable[str]) -> dict[str, str]:
+    """What the metrics are."""
+    return {metric: next(text for name, text in _DEFINITIONS.items() if metric.startswith(name)) for metric in metrics}
 
 
 def evaluate(
-    trained: Trained, data: dict[str, RegionCaptions], maps: SegmentationMaps | None
+    trained: AnyTrained, data: Mapping[str, RegionCaptions], maps: SegmentationMaps | None
 ) -> tuple[dict[str, float], list[str]]:
     """Metrics on the test images, with segmentation maps of photographs if there are any, and their captions."""
     test, photographs = data["test"], data["test"].scenes is None
     captions, references = describe(trained, test), _REFERENCES if photographs else 1
     metrics = {f"test_{name}": score for name, score in score_captions(captions, test.captions).items()}
-    metrics |= floor_scores(data["train"], test) | pointing.pointing(trained, test, captions)
+    random = Random(0)
+    drawn = [random.choice(random.choice(data["train"].captions)) for _ in range(len(test))]
+    floor = score_captions(drawn, test.captions)
+    metrics |= {f"floor_{name}": floor[name] for name in ("bleu_1", "cider_d")}
     metrics |= _looking(trained, test, maps, references)
-    if test.scenes is not None:
-        true = [caption in texts for caption, texts in zip(captions, test.captions, strict=True)]
-        metrics["test_true_captions"] = sum(true) / len(true)
     metrics |= {
         "test_ppl": perplexity(trained, batches(trained, test, references=references)),
         "word_pieces": len(trained.vocabulary),
         "skipped": sum(sum(split.skipped.values()) for split in data.values()),
     }
-    if photographs:
-        doubts = uncertainty.caption_doubts(trained, test, captions)
-        metrics |= uncertainty.ranking(doubts, captions, test.captions) | diversity.diversity(trained, test)
-    return metrics, captions
+    if not photographs:
+        metrics["test_true_captions"] = fmean(one in texts for one, texts in zip(captions, test.captions, strict=True))
+        return metrics | pointing(trained, test, captions), captions
+    doubts = ranking(caption_doubts(trained, test, captions), captions, test.captions)
+    return metrics | doubts | diversity(trained, test), captions
+
+
+def batches(trained: AnyTrained, data: RegionCaptions, *, references: int) -> Iterator[Batch]:
+    """Images with their first captions, in batches of similar lengths, on the network's device."""
+    pairs = EncodedCaptions(data, trained.vocabulary, references=references)
+    for batch in batch_loader(pairs, BucketSampler(pairs.lengths, sentences=BATCH, shuffle=False)):
+        yield batch.to(trained.device)
+
+
+def describe(trained: AnyTrained, data: RegionCaptions) -> list[str]:
+    """A caption of every image by beam search."""
+    found = []
+    for regions, mask in data.sources(BATCH, trained.device):
+        best = sequence.search(trained, regions, mask, max_length=_LONGEST)
+        found += [trained.vocabulary.decode(one.tokens) for one in best]
+    return found
+
+
+def _described(trained: AnyTrained, data: RegionCaptions, captions: Sequence[str]) -> Iterator[Batch]:
+    """Images with one given caption each, in their order; the indices are those of the images."""
+    pairs = EncodedCaptions(data.with_captions(captions), trained.vocabulary)
+    for places in torch.arange(len(pairs)).split(BATCH):
+        yield pairs[places.tolist()].to(trained.device)
+
+
+def _of_words(weights: Tensor, batch: Batch, row: int, vocabulary: Vocabulary) -> Tensor:
+    """Weights ``[..., words, N]`` of one sentence, of those of the word pieces of a batch, ``[..., B, M, N]``."""
+    length = int(batch.target_mask[row].sum())
+    words = vocabulary.words(batch.target_out[row, :length].tolist())
+    return merge_pieces(weights[..., row, :length, :].cpu(), source=list(range(weights.size(-1))), target=words)
+
+
+# where attention is
 
 
 def _looking(
-    trained: Trained, test: RegionCaptions, maps: SegmentationMaps | None, references: int
+    trained: AnyTrained, test: RegionCaptions, maps: SegmentationMaps | None, references: int
 ) -> dict[str, float]:
     """How far the attention is from uniform in the first captions of each image, and whether it is where things are."""
-    entropies, pairs = EntropySums(), EncodedCaptions(test, trained.vocabulary, references=references)
-    count, exact = trained.config.num_samples, has_posterior_gap(trained)
-    game = None if maps is None else MapPointing(maps, test, pairs, trained.vocabulary)
+    entropies, numbers = EntropySums(), defaultdict[str, list[float]](list)
+    pairs = EncodedCaptions(test, trained.vocabulary, references=references)
     for batch in batches(trained, test, references=references):
-        found = align_batch(trained, batch, num_samples=count, exact=exact)
+        found = align_batch(trained, batch, num_samples=trained.config.num_samples, exact=has_posterior_gap(trained))
         entropies.add(trained, batch, found)
-        if game is not None:
-            game.add(batch, found)
-    return entropies.metrics | ({} if game is None else game.metrics)
+        if maps is not None:
+            for name, value in map_scores(maps, test, pairs, trained.vocabulary, batch, found):
+                numbers[name].append(value)
+    counted = {name: float(len(values)) for name, values in numbers.items() if "_nouns_" in name}
+    return entropies.metrics | {name: fmean(values) for name, values in numbers.items()} | counted
+
+
+def pointing(trained: AnyTrained, data: RegionCaptions, captions: Sequence[str]) -> dict[str, float]:
+    """Pointing accuracy of prior, posterior mean and posterior samples on scenes, for captions that were made of them.
+
+    Nothing about a prior that is the same for all cells, and nothing without a digit's name.
+    """
+    if data.scenes is None:
+        raise ValueError(f"the images of {data.name} are no scenes, expected some whose digits have known cells")
+    scores = defaultdict[str, list[Tensor]](list)
+    for batch in _described(trained, data, captions):
+        found = align_batch(trained, batch, num_samples=trained.config.num_samples)
+        for row, image in enumerate(batch.indices.tolist()):
+            spoken = [place for place, name in enumerate(captions[image].split()) if name in DIGIT_NAMES]
+            if not spoken:
+                continue
+            cells = torch.tensor(data.scenes.word_cells(image, captions[image]))[spoken]
+            samples = _of_words(found.posterior, batch, row, trained.vocabulary)[:, spoken]
+            scores["test_pointing_samples"].append((samples.argmax(-1) == cells).float().mean(0))
+            means = {"test_pointing": samples.mean(0)}
+            if found.prior is not None:
+                means["test_pointing_prior"] = _of_words(found.prior, batch, row, trained.vocabulary)[spoken]
+            for name, weights in means.items():
+                mass = weights.gather(-1, cells.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+                scores[f"{name}_mass"].append(mass.where(cells != NO_CELL, 0))
+                scores[name].append((weights.argmax(-1) == cells).float())
+    return {name: torch.cat(values).mean().item() for name, values in scores.items()}
+
+
+def middle(grid: tuple[int, int]) -> Tensor:
+    """Weights on the cells of a grid that are nearest to its middle, ``[cells]``.
+
+    Example:
+        >>> middle((1, 4)), middle((1, 3))
+        (tensor([0.0000, 0.5000, 0.5000, 0.0000]), tensor([0., 1., 0.]))
+    """
+    rows, columns = ((torch.arange(side) - (side - 1) / 2).abs() < 1 for side in grid)
+    cells = (rows[:, None] & columns).float().flatten()
+    return cells / cells.sum()
+
+
+def map_scores(
+    maps: SegmentationMaps, data: RegionCaptions, pairs: EncodedCaptions, vocabulary: Vocabulary, batch: Batch,
+    found: BatchAlignment,
+) -> Iterator[tuple[str, float]]:  # fmt: skip
+    """Names and values of the numbers ``test_map_*`` of every noun in a batch of photographs with their captions."""
+    looked = {"": found.posterior.mean(0)} | ({} if found.prior is None else {"_prior": found.prior})
+    for row, pair in enumerate(batch.indices.tolist()):
+        image = pairs.image[pair]
+        nouns = list(_nouns(maps, data, image, data.captions[image][pair - pairs.firsts[image]]))
+        words = {end: _of_words(weights, batch, row, vocabulary) for end, weights in looked.items()} if nouns else {}
+        for place, kind, shares in nouns:
+            yield f"test_map_nouns_{kind}", 1.0
+            weights = {end: values[place] for end, values in words.items()}
+            for end, at in weights.items():
+                yield f"test_map_point{end}", float(shares[at.argmax()])
+            uniform = torch.full_like(shares, 1 / len(shares))
+            for end, at in (weights | {"_uniform": uniform, "_centre": middle(data.grid)}).items():
+                for kinds in ("", f"_{kind}"):
+                    yield f"test_map_mass{end}{kinds}", float(at @ shares)
+
+
+def _nouns(maps: SegmentationMaps, data: RegionCaptions, image: int, caption: str) -> Iterator[tuple[int, str, Tensor]]:
+    """Place of the nouns in a caption, their classes, and the share of every region that the class has."""
+    name = data.files[image].name
+    if name in maps.places:
+        shares = maps.shares(name, data.grid)
+        for place, word in enumerate(caption.split()):
+            kind = _CLASS_OF.get(word)
+            if kind in maps.classes and shares[maps.classes.index(kind)].mean() >= _LEAST:
+                yield place, kind, shares[maps.classes.index(kind)]
+
+
+# whether doubt tells bad captions
+
+
+def caption_doubts(trained: AnyTrained, data: RegionCaptions, captions: Sequence[str]) -> dict[str, Tensor]:
+    """The numbers of ``DOUBTS``, one for each image and its caption; of soft attention there is no spread."""
+    parts: dict[str, list[Tensor]] = {doubt: [] for doubt in DOUBTS}
+    for batch in _described(trained, data, captions):
+        doubt = word_uncertainty(trained, batch, num_samples=trained.config.num_samples)
+        surprise = -target_log_probs(trained.model, *model_arguments(batch), inference=trained.inference())
+        mask = batch.target_mask
+        for name, values in zip(DOUBTS, (surprise, doubt.total, doubt.attention), strict=True):
+            parts[name].append((values.where(mask, 0).sum(1) / mask.sum(1)).cpu())
+    if isinstance(trained.family, Soft):
+        del parts["spread"]
+    return {name: torch.cat(values) for name, values in parts.items()}
+
+
+def ranking(
+    doubts: Mapping[str, Tensor], captions: Sequence[str], references: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """How doubts rank captions; no correlation where all captions score or are doubted the same."""
+    scores, metrics = 100 * np.array(cider_d(*split_words(captions, references))), dict[str, float]()
+    for name, doubt in doubts.items():
+        if np.ptp(scores) > 0 and np.ptp(doubt.numpy()) > 0:
+            metrics[f"test_rank_{name}"] = float(stats.spearmanr(doubt.numpy(), scores).statistic)
+        surest = scores[doubt.argsort(stable=True).numpy()]
+        for share in _COVERAGES:
+            kept = surest[: max(1, round(share * len(surest)))]
+            metrics[f"test_cider_d_{name}_{100 * share:.0f}"] = float(kept.mean())
+    return metrics
+
+
+# how different several captions of a photograph are
+
+
+def diversity(trained: AnyTrained, data: RegionCaptions) -> dict[str, float]:
+    """Scores of the captions of the first photographs that are made in ``WAYS``; the last is of Bayesian attention."""
+    found = defaultdict[str, list[list[str]]](list)
+    for cells in data.regions[:_IMAGES].split(BATCH):
+        regions = cells.float().to(trained.device)
+        mask = torch.ones(regions.shape[:2], dtype=torch.bool, device=regions.device)
+        for way, sets in _several(trained, regions, mask):
+            found[way] += [[trained.vocabulary.decode(one.tokens) for one in some] for some in sets]
+    return {
+        f"test_{score}_{way}": value
+        for way, texts in found.items()
+        for score, value in set_scores(texts, data.captions[:_IMAGES]).items()
+    }
+
+
+def _several(
+    trained: AnyTrained, regions: Tensor, mask: Tensor
+) -> Iterator[tuple[str, Sequence[Sequence[Hypothesis]]]]:
+    """What every way finds for a batch of images."""
+    config, inference = trained.config, trained.inference()
+    options: dict[str, Any] = {"begin": BEGIN, "end": END, "max_length": _LONGEST, "alignments": False}
+    yield "beam", beam_search(
+        trained.model, regions, mask, beam=max(COUNT, config.beam), keep=COUNT, inference=inference,
+        no_repeat=config.no_repeat, length_penalty=config.length_penalty, **options,
+    )  # fmt: skip
+    for heat in _TEMPERATURES:
+        draw = partial(sample, trained.model, regions, mask, temperature=heat, inference=inference, **options)
+        yield f"temperature_{heat:g}", list(zip(*(draw(seed=seed) for seed in range(COUNT)), strict=True))
+    if trained.is_random:
+        drawn = Inference(family=trained.family, samples=1)
+        look = partial(sequence.search, trained, regions, mask, max_length=_LONGEST, inference=drawn)
+        yield "posterior", list(zip(*(look(seed=seed) for seed in range(COUNT)), strict=True))
+
+
+def set_scores(captions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Scores of several captions of every image.
+
+    Example:
+        >>> found = set_scores([["a dog runs", "a dog runs"], ["a red cat", "two old cats"]], [["a dog"], ["a cat"]])
+        >>> found["distinct_1"], found["distinct_2"], f"{found['self_bleu']:.0f}"
+        (0.75, 0.75, '0')
+    """
+    words = [[caption_words(text) for text in texts] for texts in captions]
+    scores = {f"distinct_{n}": fmean(_distinct(texts, n) for texts in words) for n in (1, 2)}
+    pairs = [(text, [*texts[:at], *texts[at + 1 :]]) for texts in words for at, text in enumerate(texts)]
+    kept = [(text, others) for text, others in pairs if any(others)]
+    scores["self_bleu"] = 100 * corpus_bleu(*map(list, zip(*kept, strict=True)))[-1] if kept else 100.0
+    of_set = [fmean(cider_d(*split_words(some, references))) for some in zip(*captions, strict=True)]
+    return scores | {"set_cider_d": 100 * fmean(of_set)}
+
+
+def _distinct(texts: Sequence[Sequence[str]], n: int) -> float:
+    """Of captions of one image; 1 where none has so many words."""
+    grams = [gram for text in texts for gram in ngrams(text, n)]
+    return len(set(grams)) / len(grams) if grams else 1.0

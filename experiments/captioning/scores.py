@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import sacrebleu
 from nltk.corpus import wordnet
@@ -16,8 +16,6 @@ from nltk.translate.meteor_score import meteor_score
 from nltk.util import everygrams
 
 from experiments.datasets.images.caption_data import caption_words
-
-__all__ = ["DEFINITIONS", "cider_d", "corpus_bleu", "rouge_l", "score_captions", "split_words"]
 
 Words: TypeAlias = Sequence[str]
 
@@ -68,20 +66,15 @@ def split_words(
     captions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> tuple[list[list[str]], list[list[list[str]]]]:
     """Words of captions and of their references; ValueError as of :func:`score_captions`."""
-    spoken = [caption_words(caption) for caption in captions]
-    written = [[caption_words(reference) for reference in texts] for texts in references]
-    _check(spoken, written)
-    return spoken, written
-
-
-def _check(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> None:
     if not captions or len(captions) != len(references):
         raise ValueError(
             f"{len(captions)} captions and references of {len(references)} images; expected as many, at least one"
         )
-    for number, texts in enumerate(references, 1):
+    written = [[caption_words(reference) for reference in texts] for texts in references]
+    for number, texts in enumerate(written, 1):
         if not any(texts):
             raise ValueError(f"image {number} has no reference with a word; expected at least one")
+    return [caption_words(caption) for caption in captions], written
 
 
 def corpus_bleu(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[float]:
@@ -90,15 +83,9 @@ def corpus_bleu(captions: Sequence[Words], references: Sequence[Sequence[Words]]
     The geometric mean of the shares of n-grams that a reference of the same image has, times exp(1 - r / c) where all
     captions have c words and their references (of each image the one closest in length) r words, more than c. A caption
     of fewer than n words has no n-gram and does not count among them; where no caption has one, the score is 0.
-
-    Example:
-        >>> corpus_bleu([["a", "dog", "runs"], ["dog"]], [[["a", "dog", "runs"]], [["dog"]]])
-        [1.0, 1.0, 1.0, 0.0]
     """
-    _check(captions, references)
     # Not NLTK's: it counts one n-gram of a caption that has none. One column of sacrebleu is one reference an image.
-    texts = [[" ".join(words) for words in image] for image in references]
-    columns = list(zip_longest(*texts))
+    columns = list(zip_longest(*([" ".join(words) for words in image] for image in references)))
     metric = sacrebleu.BLEU(tokenize="none", smooth_method="none", max_ngram_order=_ORDERS, force=True)
     counted = metric.corpus_score([" ".join(words) for words in captions], columns)
     shares = [count / total if total else 0.0 for count, total in zip(counted.counts, counted.totals, strict=True)]
@@ -111,33 +98,20 @@ def rouge_l(words: Words, references: Sequence[Words]) -> float:
     Precision and recall are the length of the longest common subsequence as a share of the caption and of the
     reference. A caption without words scores 0.
     """
-    _check([words], [references])
     common = [_common_length(words, reference) for reference in references]
-    if not any(common):
-        return 0.0
-    precision = max(common) / len(words)
-    recall = max(length / len(text) for length, text in zip(common, references, strict=True) if length)
-    return (1 + _BETA**2) * precision * recall / (recall + _BETA**2 * precision)
+    precision = max(common) / max(1, len(words))
+    recall = max(length / max(1, len(reference)) for length, reference in zip(common, references, strict=True))
+    return (1 + _BETA**2) * precision * recall / (recall + _BETA**2 * precision) if precision else 0.0
 
 
-def _common_length(first: Sequence[str], second: Sequence[str]) -> int:
+def _common_length(first: Words, second: Words) -> int:
     """Length of the longest common subsequence."""
     lengths = [0] * (len(second) + 1)
     for word in first:
-        above_left = 0
+        before, lengths = lengths, [0]
         for place, other in enumerate(second, 1):
-            above = lengths[place]
-            lengths[place] = above_left + 1 if word == other else max(above, lengths[place - 1])
-            above_left = above
+            lengths.append(before[place - 1] + 1 if word == other else max(before[place], lengths[-1]))
     return lengths[-1]
-
-
-class _Vector(NamedTuple):
-    """Weights of the n-grams of a text and their Euclidean norms, both by n - 1; and its number of 2-grams."""
-
-    weights: list[dict[Any, float]]
-    norms: list[float]
-    length: int
 
 
 def cider_d(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[float]:
@@ -147,38 +121,33 @@ def cider_d(captions: Sequence[Words], references: Sequence[Sequence[Words]]) ->
     where an image's references are one document; a caption's counts beyond the reference's do not help, and a
     difference of length costs. The mean over n = 1 to 4 and over the references, times 10.
     """
-    _check(captions, references)
-    counted = [[_counts(reference) for reference in texts] for texts in references]
+    counted = [[_grams(reference) for reference in texts] for texts in references]
     frequency = Counter(gram for texts in counted for gram in set().union(*texts))
-    log_documents = math.log(len(references))
 
-    def vector(counts: Counter[Any]) -> _Vector:
-        weights: list[dict[Any, float]] = [{} for _ in range(_ORDERS)]
+    def weighted(counts: Counter[Any]) -> list[dict[Any, float]]:
+        """Weights of n-grams, by n - 1."""
+        orders: list[dict[Any, float]] = [{} for _ in range(_ORDERS)]
         for gram, count in counts.items():
-            weights[len(gram) - 1][gram] = count * (log_documents - math.log(max(1, frequency[gram])))
-        norms = [math.sqrt(sum(weight**2 for weight in order.values())) for order in weights]
-        return _Vector(weights, norms, sum(count for gram, count in counts.items() if len(gram) == 2))
+            orders[len(gram) - 1][gram] = count * (math.log(len(references)) - math.log(max(1, frequency[gram])))
+        return orders
 
     scores = []
-    for words, texts in zip(captions, counted, strict=True):
-        caption = vector(_counts(words))
-        similarity = sum(_similarity(caption, vector(text)) for text in texts)
-        scores.append(10 * similarity / len(texts))
+    for words, texts, counts in zip(captions, references, counted, strict=True):
+        caption, total = weighted(_grams(words)), 0.0
+        for text, reference in zip(texts, map(weighted, counts), strict=True):
+            # the reference code measures length by the number of 2-grams
+            difference = max(len(words), 1) - max(len(text), 1)
+            similarity = sum(map(_similarity, caption, reference)) / _ORDERS
+            total += similarity * math.exp(-(difference**2) / (2 * _SIGMA**2))
+        scores.append(10 * total / len(texts))
     return scores
 
 
-def _counts(words: Sequence[str]) -> Counter[Any]:
+def _grams(words: Words) -> Counter[Any]:
     return Counter(everygrams(words, max_len=_ORDERS))
 
 
-def _similarity(caption: _Vector, reference: _Vector) -> float:
-    total = 0.0
-    for order in range(_ORDERS):
-        norms = caption.norms[order] * reference.norms[order]
-        if norms:
-            theirs = reference.weights[order]
-            shared = [(weight, theirs[gram]) for gram, weight in caption.weights[order].items() if gram in theirs]
-            total += sum(min(weight, other) * other for weight, other in shared) / norms
-    # The reference code measures length by the number of 2-grams.
-    difference = caption.length - reference.length
-    return total / _ORDERS * math.exp(-(difference**2) / (2 * _SIGMA**2))
+def _similarity(caption: dict[Any, float], reference: dict[Any, float]) -> float:
+    norms = math.hypot(*caption.values()) * math.hypot(*reference.values())
+    shared = [(weight, reference[gram]) for gram, weight in caption.items() if gram in reference]
+    return sum(min(weight, other) * other for weight, other in shared) / norms if norms else 0.0

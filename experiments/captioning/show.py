@@ -1,21 +1,41 @@
-"""Draw where the network of a run looks at each word of its captions, also of a photograph of one's own."""
+"""Pictures and pages of captions: where a network looks at each word, and how sure each word is."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
 
 from experiments.captioning.config import ShowConfig
-from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import describe
-from experiments.captioning.figures import caption_sections, write_page
-from experiments.captioning.model import load_trained, read_config
+from experiments.captioning.train import Trained, load_images, load_trained, read_config
 from experiments.datasets.images.image_files import open_photograph
-from experiments.datasets.images.region_captions import own_photograph
-from experiments.files import UserError, read_text, user_errors
+from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions, own_photograph
+from experiments.files import UserError, read_text, user_errors, write_atomic
+from experiments.report.figures import overlay, panels, printable, save
+from experiments.report.report import Part
+from experiments.report.tables import element
+from experiments.sequence.alignments import align_batch, predicts_by_posterior
+from experiments.sequence.uncertainty import word_uncertainty
+from pyro_attention.analysis import merge_pieces
+from pyro_attention.viewer import RegionView, document, fragment
 
-__all__ = ["show"]
+MEAN, WIDTH, PRIOR = "Blues", "Purples", "Reds"
+WORD, ATTENTION = "#9ca3af", "#1b6ca8"
+_LEVEL = 0.95  # of credible intervals
+_ACROSS = 7  # words of one line
+_PAGE = (
+    "For each word of a caption the page shows at which regions of the picture the network looked, and how sure that "
+    "is: what is looked at is clear, the rest is veiled. The prior is what it expected from the picture alone or "
+    "before the word, the posterior the weights that it used or holds after the word. Point at a word or a region, or "
+    "move to it with the Tab and arrow keys, to read the mean weight of each link, its 90 % credible interval and "
+    "samples, where the weights are random."
+)
 
 
 def show(config: ShowConfig) -> list[Path]:
@@ -24,9 +44,15 @@ def show(config: ShowConfig) -> list[Path]:
     Raises:
         UserError: No such run or image, or a photograph that cannot be read.
     """
-    image = None if config.photo is None else _opened(config.photo, config)
+    run, image = read_config(config.run, device=config.device), None
+    if config.photo is not None and run.dataset == "digits":
+        raise UserError(
+            f"--photo {config.photo}: the run describes scenes of handwritten digits, which a photograph is not "
+            f"(dataset is digits); show its test scenes by --images, or train on flickr8k or coco"
+        )
     with user_errors(ValueError, OSError, ImportError):
-        run = read_config(config.run, device=config.device)
+        if config.photo is not None:  # ahead of the data, which take longer to read
+            image = open_photograph(config.photo)
         data = load_images(run, train_encoder=image is None)["test"]
         captions = read_text(config.run / "captions.txt", "train the run again").splitlines()
     trained = load_trained(config.run, data.regions.size(2), device=config.device)
@@ -36,9 +62,8 @@ def show(config: ShowConfig) -> list[Path]:
             data, name, places = own_photograph(image, data, device=trained.device), f"{name}-photo", (0,)
         captions = describe(trained, data)
         print(captions[0])
-    for place in places:
-        if place >= len(data):
-            raise UserError(f"there is no test image {place}; expected numbers from 0 to {len(data) - 1}")
+    if (most := max(places, default=0)) >= len(data):
+        raise UserError(f"there is no test image {most}; expected numbers from 0 to {len(data) - 1}")
     with user_errors(ValueError, OSError):  # photographs are opened again
         folder = config.out or config.run / "figures"
         sections = caption_sections(trained, data, captions, places, folder, name=name)
@@ -49,12 +74,139 @@ def show(config: ShowConfig) -> list[Path]:
     return files
 
 
-def _opened(photo: Path, config: ShowConfig) -> Image.Image:
-    """A photograph of one's own, ahead of the data, which take longer to read."""
-    if read_config(config.run).dataset == "digits":
-        raise UserError(
-            f"--photo {photo}: the run describes scenes of handwritten digits, which a photograph is not (dataset is "
-            f"digits); show its test scenes by --images, or train on flickr8k or coco"
-        )
+@dataclass(frozen=True)
+class CaptionView:
+    """All that is shown of one caption.
+
+    Attributes:
+        words: The words, M, and the end.
+        picture: What is looked at: ink ``[height, width]`` or a photograph ``[3, height, width]``.
+        grid: Rows and columns of the regions.
+        posterior: Samples of the weights of every word, ``[S, M + 1, N]``, or their mean.
+        prior: Mean weights of the prior, ``[M + 1, N]``, if there is one.
+        early: Whether words are predicted by the posterior, which has not seen them.
+        word: Entropy of each word given the attention, ``[M + 1]``.
+        attention: Mutual information of each word and the attention, ``[M + 1]``.
+    """
+
+    words: list[str]
+    picture: Tensor
+    grid: tuple[int, int]
+    posterior: Tensor
+    prior: Tensor | None
+    early: bool
+    word: Tensor
+    attention: Tensor
+
+    @property
+    def kinds(self) -> list[tuple[str, str, Tensor]]:
+        """Name, colours and weights ``[M + 1, N]`` of the panels of every word."""
+        names = ("prior", "posterior mean") if self.early else ("prior, before the word", "posterior, after it")
+        kinds = [] if self.prior is None else [(names[0], PRIOR, self.prior)]
+        kinds.append((names[1], MEAN, self.posterior.mean(0)))
+        if self.early and len(self.posterior) > 1:
+            low, high = self.posterior.quantile(torch.tensor([(1 - _LEVEL) / 2, (1 + _LEVEL) / 2]), dim=0)
+            kinds.append((f"width of the {_LEVEL:.0%} credible interval", WIDTH, high - low))
+        return kinds
+
+
+def view_caption(
+    trained: Trained, data: RegionCaptions, image: int, caption: str, *, num_samples: int = 200
+) -> CaptionView:
+    """Look at one caption of the image at a place, one that the network has made, say."""
+    captions = [""] * len(data)
+    captions[image] = caption
+    batch = EncodedCaptions(data.with_captions(captions), trained.vocabulary)[[image]].to(trained.device)
+    # the end token is a word of its own here
+    known = trained.vocabulary.words(batch.target_out[0].tolist())
+    pieces = [len(caption.split()) if word is None else word for word in known]
+    found = align_batch(trained, batch, num_samples=num_samples)
+    doubt = word_uncertainty(trained, batch, num_samples=num_samples)
+
+    def of_words(weights: Tensor) -> Tensor:
+        return merge_pieces(weights.cpu(), source=list(range(weights.size(-1))), target=pieces)
+
+    def sums(values: Tensor) -> Tensor:
+        return torch.zeros(pieces[-1] + 1).index_add(0, torch.tensor(pieces), values[0].cpu())
+
+    return CaptionView(
+        [*caption.split(), "(end)"], data.shown(image), data.grid, of_words(found.posterior[:, 0]),
+        None if found.prior is None else of_words(found.prior[0]), predicts_by_posterior(trained),
+        sums(doubt.word), sums(doubt.attention),
+    )  # fmt: skip
+
+
+def attention_figure(view: CaptionView, *, title: str = "") -> Figure:
+    """The picture, and below it for every word its weights laid over the picture, one kind of weights a row."""
+    kinds, across = view.kinds, min(_ACROSS, len(view.words))
+    lines = -(-len(view.words) // across)
+    high, wide = view.picture.shape[-2:]
+    rows = 1 + lines * len(kinds)
+    figure, axes = panels(rows, across, size=(1.6 * across + 1, (1.5 * high / wide + 0.25) * rows + 0.5))
+    for axis in axes.flat:
+        axis.set_axis_off()
+    # prior and posterior on one scale, on which uniform weights are no darker than half
+    shown = [weights for _, colours, weights in kinds if colours != WIDTH]
+    most = max(2 / shown[0].size(-1), *(weights.max().item() for weights in shown))
+    overlay(axes[0, 0], view.picture, view.grid, None, None, name="image").axes.set_axis_on()
+    for kind, (label, colours, weights) in enumerate(kinds):
+        own = axes[1 + kind :: len(kinds)].reshape(-1)
+        top = weights.max().item() if colours == WIDTH else most
+        for axis, word, at in zip(own, view.words, weights, strict=False):
+            axis.set_axis_on()
+            heat = overlay(
+                axis, view.picture, view.grid, at, colours, top=top, name="" if kind else printable(word, 18)
+            )
+        bar = figure.colorbar(heat, ax=list(own), shrink=0.8, aspect=30)
+        bar.ax.tick_params(labelsize=7)
+        bar.set_label(label, fontsize=8)
+    figure.suptitle(printable(title), fontsize=11)
+    return figure
+
+
+def uncertainty_figure(view: CaptionView, *, title: str = "") -> Figure:
+    """Entropy of every word, split into doubt about the word and doubt about where to look."""
+    places = np.arange(len(view.words))
+    figure, ((axis,),) = panels(1, 1, size=(max(5.0, 0.75 * len(places) + 1.5), 2.9))
+    word, attention = view.word.numpy(), view.attention.numpy()
+    axis.bar(places, word, color=WORD, width=0.65, label="word: expected entropy given the attention")
+    axis.bar(places, attention, bottom=word, color=ATTENTION, width=0.65, label="attention: mutual information")
+    axis.set_xticks(places, [printable(word, 18) for word in view.words], fontsize=10, rotation=30, ha="right")
+    axis.set(ylabel="entropy of the word (nats)", ylim=(0, 1.35 * max((word + attention).max(), 0.05)))
+    axis.legend(frameon=False, fontsize=9, loc="upper right")
+    figure.suptitle(printable(title), fontsize=11)
+    return figure
+
+
+def caption_sections(
+    trained: Trained, data: RegionCaptions, captions: Sequence[str], places: Sequence[int], folder: Path, *, name: str
+) -> list[Part]:
+    """Both pictures of the captions of some images, saved in a folder."""
+    parts = []
+    for image in places:
+        view = view_caption(trained, data, image, captions[image])
+        for kind, draw in (("attention", attention_figure), ("uncertainty", uncertainty_figure)):
+            path = save(draw(view, title=f"{name}: {captions[image]}"), folder / f"{name}-{image}-{kind}.png")
+            parts.append(Part(f"{name}, image {image}: {kind}", captions[image], picture=path, published=False))
+    return parts
+
+
+def region_view(view: CaptionView, title: str) -> RegionView:
+    """The caption as the page shows it; ValueError where weights are negative, as Gaussian ones are."""
+    picture = view.picture
+    if picture.dtype != torch.uint8:  # ink on paper, as shades of grey
+        picture = (255 * (1 - picture.clamp(0, 1))).round().to(torch.uint8)
+    weights = {"posterior": view.posterior, "prior": view.prior}
+    return RegionView(title=title, words=view.words, picture=picture, grid=view.grid, **weights)
+
+
+def write_page(
+    trained: Trained, data: RegionCaptions, captions: Sequence[str], images: Sequence[int], path: Path
+) -> Path:
+    """Write a page on the captions of some images; UserError where it cannot be written or weights are negative."""
     with user_errors(ValueError, OSError):
-        return open_photograph(photo)
+        views = [region_view(view_caption(trained, data, one, captions[one]), f"image {one}") for one in images]
+        lead = element("p", _PAGE, **{"class": "lead"})
+        page = document(f"Captions by {trained.config.guide} attention", lead + fragment(views))
+        write_atomic(path, lambda file: file.write(page))
+    return path

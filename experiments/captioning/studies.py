@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from experiments.captioning.data import load_images
-from experiments.captioning.diversity import COUNT, WAYS
-from experiments.captioning.evaluation import batches
-from experiments.captioning.figures import caption_sections
-from experiments.captioning.gradient_noise import PAIRS, gradient_noise
-from experiments.captioning.model import build, load_trained
-from experiments.captioning.pointing import NOUNS
-from experiments.captioning.train import CaptioningTask
-from experiments.captioning.uncertainty import DOUBTS
+import numpy as np
+import torch
+from pyro.distributions.util import scale_and_mask
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from experiments.captioning.evaluation import COUNT, DOUBTS, NOUNS, WAYS, batches
+from experiments.captioning.show import caption_sections
+from experiments.captioning.train import CaptioningTask, build, load_images, load_trained
+from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import read_text
-from experiments.harness.options import StudyOptions
-from experiments.report.columns import Column
+from experiments.report.columns import Column, Row
 from experiments.report.report import Part
+from experiments.report.statistics import Estimate, summarize
+from experiments.sequence.model import AnyTrained
 from experiments.study import Block, Finished, Study, run_search, run_study
 from guides.rows import LEGEND, rows
+from pyro_attention.posterior.predictive import seeded
 
-__all__ = ["STUDIES", "search", "table"]
-
+ESTIMATORS = ("closed_form", "sampled")
+PAIRS = 50  # of draws of the attention, for the noise of gradients
 TASK = CaptioningTask()
 ABOUT = "pictures: captions"
 BLEU = [Column(f"BLEU-{n}", f"test_bleu_{n}", 1, better="higher") for n in range(1, 5)]
@@ -37,6 +44,7 @@ PERPLEXITY = Column("perplexity", "test_ppl", better="lower")
 VALIDATION = Column("validation perplexity", "val_ppl", better="lower")
 POINTS = Column("points %", "test_pointing", 1, 100, better="higher")
 MS = Column("ms/step", "step_ms", 0)
+CHANGE = Column("change of attention", "test_attention_change")
 PARAMETERS = Column("parameters", "parameters", 0, spread=False)
 RANDOM = (
     Column("BLEU-1 of random captions", "floor_bleu_1", 1, spread=False),
@@ -131,13 +139,12 @@ DIVERSITY = [
 
 # A Weibull variable of concentration k has a logarithm of standard deviation 1.28 / k.
 GRID = {
-    "LC": tuple({"kl_weight": weight, "scale": scale} for weight, scale in ((0.01, 0.1), (0.001, 0.1), (0.001, 0.5))),
-    "WC": tuple(
-        {"kl_weight": weight, "concentration": concentration}
-        for weight, concentration in ((0.01, 10.0), (0.001, 10.0), (0.001, 2.5))
-    ),
+    "LC": tuple({"kl_weight": kl, "scale": scale} for kl, scale in ((0.01, 0.1), (0.001, 0.1), (0.001, 0.5))),
+    "WC": tuple({"kl_weight": kl, "concentration": k} for kl, k in ((0.01, 10.0), (0.001, 10.0), (0.001, 2.5))),
 }
 _L, _W = GRID["LC"][0], GRID["WC"][0]  # the best by validation perplexity, and for fixed priors too
+_PHOTOGRAPHS = {"dataset": "flickr8k", "vocabulary": 2000, "dropout": 0.3, "no_repeat": 2}
+_WIDE = {"encoder": "mobilenet_v2", "hidden": 256, "embedding": 128, "batch_size": 64, "num_samples": 10}
 
 FLICKR8K = Study(
     name="captioning-flickr8k-mobilenet_v2",
@@ -158,20 +165,7 @@ FLICKR8K = Study(
         "hard": {"guide": "hard_sample"},
         **rows(("LC", "LF", "WC", "WF"), {"LC": _L, "LF": _L, "WC": _W, "WF": _W}),
     },
-    options={
-        "dataset": "flickr8k",
-        "encoder": "mobilenet_v2",
-        "learning_rate": 1e-3,
-        "max_epochs": 4,
-        "vocabulary": 2000,
-        "hidden": 256,
-        "embedding": 128,
-        "dropout": 0.3,
-        "batch_size": 64,
-        "num_samples": 10,
-        "no_repeat": 2,
-        "precision": "bf16-mixed",
-    },
+    options=_PHOTOGRAPHS | _WIDE | {"learning_rate": 1e-3, "max_epochs": 4, "precision": "bf16-mixed"},
     columns=(BLEU[0], BLEU[3], *SCORES, PERPLEXITY),
     more=(Column("relative entropy", "test_relative_entropy"),),
     paper={
@@ -181,18 +175,7 @@ FLICKR8K = Study(
         "WC": "32.8 / 54.9 / 104.5",
     },
     blocks=(
-        Block(
-            "Besides",
-            "",
-            [
-                *BLEU[1:3],
-                *RANDOM,
-                Column("change of attention", "test_attention_change"),
-                VALIDATION,
-                MS,
-                PARAMETERS,
-            ],
-        ),
+        Block("Besides", "", [*BLEU[1:3], *RANDOM, CHANGE, VALIDATION, MS, PARAMETERS]),
         MASS,
         BY_CLASS,
         DOUBT,
@@ -245,31 +228,76 @@ OWN_ENCODER = replace(
     ),
     base={**COMPARE.base, "max_epochs": 18, "patience": 18},
     rows={row: SCHEMES[row] for row in ("soft", "hard_sample", "lognormal", "weibull")},
-    options={
-        **COMPARE.options,
-        "dataset": "flickr8k",
-        "vocabulary": 2000,
-        "dropout": 0.3,
-        "num_samples": 5,
-        "no_repeat": 2,
-    },
+    options=COMPARE.options | _PHOTOGRAPHS | {"num_samples": 5},
     seeds=3,
 )
 
 
-def _gradients(finished: Finished) -> Iterator[Part]:
+def loss_terms(trained: AnyTrained, batch: Batch) -> dict[str, Tensor]:
+    """Parts of the loss per word piece at one draw of the attention, and both estimates of the KL at this draw.
+
+    The negative log ``likelihood``, and the KL, not weighted yet: ``closed_form`` and ``sampled``.
+    """
+    size, trace = trained.module.observations(batch), trained.guide.run(*trained.module.arguments(batch)).trace
+    trace.compute_log_prob(lambda _, site: site["is_observed"])
+    terms = {name: torch.zeros(()) for name in ("likelihood", *ESTIMATORS)}
+    nodes: Any = trace.nodes
+    for site in nodes.values():
+        if site["type"] == "sample" and site["is_observed"]:
+            terms["likelihood"] = terms["likelihood"] - site["log_prob_sum"] / size
+        elif site["type"] == "sample" and not site_is_subsample(site) and site["mask"] is not False:
+            q, p, value = site["fn"], site["infer"]["prior"], site["value"]
+            estimates = {"closed_form": kl_divergence(q, p), "sampled": q.log_prob(value) - p.log_prob(value)}
+            for kl, estimate in estimates.items():
+                counted = scale_and_mask(estimate, scale=site["scale"], mask=site["mask"]).sum()
+                terms[kl] = terms[kl] + counted / size
+    return terms
+
+
+def gradient_noise(trained: AnyTrained, batch: Batch, *, kl_weight: float, pairs: int) -> dict[str, Estimate]:
+    r"""Variance of the gradients that the two estimators of the KL give at the parameters that the network has.
+
+    Of two independent draws, :math:`\tfrac12 \|g - g'\|^2` estimates the trace of the covariance and :math:`g \cdot g'`
+    the squared norm of the mean without bias. Both estimators see the same pairs of draws. ``kl_variance_*`` is of the
+    weighted KL alone, ``loss_variance_*`` of the whole loss per word piece, each with the KL ``closed_form`` and
+    ``sampled``; ``loss_variance_ratio`` is that of sampled to closed form, ``gradient_square`` that of the mean.
+    """
+    trained.module.eval()
+    parameters = [parameter for parameter in trained.module.parameters() if parameter.requires_grad]
+
+    def gradient(term: Tensor) -> Tensor:
+        if not term.requires_grad:
+            return torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
+        found = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
+        return torch.cat([one.flatten() for one in found]).double().cpu()
+
+    def draw() -> dict[str, Tensor]:
+        flat = {name: gradient(term) for name, term in loss_terms(trained, batch).items()}
+        kl = {name: kl_weight * flat[name] for name in ESTIMATORS}
+        whole = {f"loss_variance_{name}": flat["likelihood"] + one for name, one in kl.items()}
+        return whole | {f"kl_variance_{name}": one for name, one in kl.items()}
+
+    found = defaultdict[str, list[float]](list)
+    with seeded(trained.config.seed):
+        for _ in range(pairs):
+            first, second = draw(), draw()
+            for name, one in first.items():
+                found[name].append(0.5 * (one - second[name]).square().sum().item())
+            product = first["loss_variance_closed_form"] @ second["loss_variance_closed_form"]
+            found["gradient_square"].append(product.item())
+    below, above = (np.array(found[f"loss_variance_{kl}"]) for kl in ESTIMATORS)
+    ratio = above.mean() / below.mean()
+    # its error by the delta method
+    found["loss_variance_ratio"] = (ratio + (above - ratio * below) / below.mean()).tolist()
+    return {name: summarize(values) for name, values in found.items()}
+
+
+def _gradients(finished: Finished) -> list[Part]:
     """Noise of the gradients of both estimators, where the first seed's trainings start and where they end."""
-    columns = {
-        "KL closed form": "kl_variance_closed_form",
-        "KL sampled": "kl_variance_sampled",
-        "loss closed form": "loss_variance_closed_form",
-        "loss sampled": "loss_variance_sampled",
-        "mean squared": "gradient_square",
-    }
-    table = []
-    for row, other in finished.study.against.items():
-        if row not in finished.rows:
-            continue
+    columns = {f"{what} {kl.replace('_', ' ')}": f"{what}_variance_{kl}".lower()
+               for what in ("KL", "loss") for kl in ESTIMATORS} | {"mean squared": "gradient_square"}  # fmt: skip
+    table = list[Row]()
+    for other in [other for row, other in finished.study.against.items() if row in finished.rows]:
         config = finished.configs[other, "", finished.seeds[0]]
         data, folder = load_images(config)["train"], Path(str(config.out))
         features = data.regions.size(2)
@@ -278,14 +306,13 @@ def _gradients(finished: Finished) -> Iterator[Part]:
         for point, network in (("untrained", untrained), ("trained", trained)):
             print(f"Gradients of {other}, {point}, {2 * PAIRS} draws ...", flush=True)
             batch = next(batches(network, data, references=1))
-            found = gradient_noise(network, batch, kl_weight=config.kl_weight, pairs=PAIRS)
+            noise = gradient_noise(network, batch, kl_weight=config.kl_weight, pairs=PAIRS)
+            found = {head: noise[name] for head, name in columns.items()}
+            ratio = noise["loss_variance_ratio"]
             table.append(
                 {"guide": other, "parameters": point}
-                | {
-                    head: f"{found[name]:.2e} ± {found[f'{name}_error']:.0e}" if found[name] else "0"
-                    for head, name in columns.items()
-                }
-                | {"loss ratio": f"{found['loss_variance_ratio']:.3g} ± {found['loss_variance_ratio_error']:.1g}"}
+                | {head: f"{n.mean:.2e} ± {n.standard_error:.0e}" if n.mean else "0" for head, n in found.items()}
+                | {"loss ratio": f"{ratio.mean:.3g} ± {ratio.standard_error:.1g}"}
             )
     text = (
         "Trace of the covariance of the gradient over draws of the attention on one batch, without dropout, ± standard "
@@ -293,8 +320,7 @@ def _gradients(finished: Finished) -> Iterator[Part]:
         "parameters, where the first seed's training with the closed form starts or those of its best epoch, and the "
         "same draws. Mean squared: squared norm of the mean gradient, what the noise stands against."
     )
-    if table:
-        yield Part("Noise of the gradients", text, table, labels=2)
+    return [Part("Noise of the gradients", text, table, labels=2)] if table else []
 
 
 _POSTERIORS = ("weibull", "lognormal", "gaussian")
@@ -319,17 +345,9 @@ KL_ESTIMATORS = Study(
     against={f"{guide} sampled": guide for guide in _POSTERIORS},
     options={"max_epochs": 4, "kl_weight": 1.0, "hidden": 64, "embedding": 32},
     columns=(VALIDATION, BLEU[0], POINTS),
-    parts=lambda finished: list(_gradients(finished)),
+    parts=_gradients,
 )
 
 STUDIES = {"flickr8k": FLICKR8K, "compare": COMPARE, "compare-flickr8k": OWN_ENCODER, "kl-estimators": KL_ESTIMATORS}
-
-
-def table(options: StudyOptions) -> dict[str, float]:
-    """Train the rows of a study and publish its tables."""
-    return run_study(STUDIES, options)
-
-
-def search(options: StudyOptions) -> dict[str, float]:
-    """Try the settings of a table's rows on validation data."""
-    return run_search(STUDIES, options)
+table = partial(run_study, STUDIES)
+search = partial(run_search, STUDIES)

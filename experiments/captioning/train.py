@@ -1,21 +1,119 @@
-"""Captioning of images with a latent attention to regions: train a network and evaluate it."""
+"""Captioning of images with a latent attention to regions: images, network, and its training."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.captioning.config import CaptioningConfig
-from experiments.captioning.data import load_images, load_maps
-from experiments.captioning.evaluation import DEFINITIONS, evaluate
-from experiments.captioning.model import Trained, build, load_vocabulary
+from experiments.captioning.evaluation import definitions, evaluate
+from experiments.datasets.images.caption_data import caption_words
+from experiments.datasets.images.captions import load_captions
+from experiments.datasets.images.content_encoder import content_encoder
+from experiments.datasets.images.digit_scenes import DigitScenes, digit_scenes
+from experiments.datasets.images.image_features import grid_features, resized_images, resnet_grid
+from experiments.datasets.images.mobilenet import mobilenet_grid
 from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler, RegionCaptions
-from experiments.datasets.images.segmentation import SegmentationMaps
+from experiments.datasets.images.segmentation import SegmentationMaps, read_maps
+from experiments.datasets.places import SPLITS, data_folder
+from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
+from experiments.harness.folder import saved_config
+from experiments.harness.training import PriorFactory, resolve_device, seeded_build
 from experiments.run import run_and_show
+from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
 from experiments.sequence.train import Encoded, SequenceTask
+from guides.inference_network import RegionNetwork
+from models.captioning import Captioning, CaptioningSizes
+from pyro_attention import AttentionELBO
 
-__all__ = ["CaptionData", "CaptioningTask", "train"]
+Trained = TrainedSequences[CaptioningConfig, Captioning]
+
+
+@cache
+def _digits() -> dict[str, DigitScenes]:
+    return digit_scenes(train=6000, most_digits=2)
+
+
+def load_images(
+    config: CaptioningConfig, *, progress: bool = False, train_encoder: bool = True
+) -> dict[str, RegionCaptions]:
+    """All splits; photographs are opened, and encoded where the cache has no features of them.
+
+    Without ``train_encoder``, the own encoder has to be in the cache. ImportError, FileNotFoundError or ValueError say
+    that torchvision or files are missing, or what is bad in them.
+    """
+    kept, found = slice(config.images), dict[str, RegionCaptions]()
+    if config.dataset == "digits":
+        for split, all_scenes in _digits().items():
+            parts = {name: getattr(all_scenes, name)[kept] for name in ("regions", "digits", "captions")}
+            scenes = replace(all_scenes, **parts)
+            found[split] = RegionCaptions(
+                scenes.regions, scenes.captions, scenes.grid, scenes.canvases, "digits", "pixels of the cells",
+                scenes=scenes,
+            )  # fmt: skip
+        return found
+    if config.encoder_weights is not None and config.encoder != "mobilenet_v2":
+        raise ValueError(f"encoder_weights are of mobilenet_v2, but encoder is {config.encoder}; give one of the two")
+    folder, encoder = config.cache or data_folder(config.data_root) / config.dataset / "cache", None
+    if config.encoder != "own":
+        mobile = config.encoder == "mobilenet_v2"
+        encoder = mobilenet_grid(config.encoder_weights) if mobile else resnet_grid(config.encoder)
+    opened = {}
+    for split in SPLITS:  # everything is read before anything is trained
+        data = load_captions(config.dataset, split, data_root=config.data_root, skip=config.skip_bad)
+        data = replace(data, images=data.images[kept], captions=data.captions[kept])
+        size = config.size or (192 if config.encoder == "mobilenet_v2" else 96)
+        opened[split] = resized_images(data, size, folder, skip=config.skip_bad, progress=progress)
+    where: dict[str, Any] = {"device": resolve_device(config.device), "progress": progress}
+    if encoder is None:
+        data, pixels = opened["train"]
+        encoder = content_encoder(
+            pixels, data.captions, folder, seed=config.seed, epochs=config.encoder_epochs, train=train_encoder, **where
+        )
+    for split, (data, pixels) in opened.items():
+        regions = grid_features(encoder, pixels, folder, **where)
+        captions = [[" ".join(caption_words(caption)) for caption in texts] for texts in data.captions]
+        grid = (math.isqrt(regions.size(1)),) * 2
+        found[split] = RegionCaptions(
+            regions, captions, grid, pixels, data.name, encoder.name, encoder, data.images, skipped=data.skipped
+        )
+    return found
+
+
+def build(config: CaptioningConfig, vocabulary: Vocabulary, features: int) -> Trained:
+    """Network and guide, untrained or with the network of ``init_from``."""
+    scheme = config.build_scheme()
+    if isinstance(scheme.elbo, AttentionELBO):
+        scheme.elbo.kl = config.kl
+    width = config.hidden
+    sizes = CaptioningSizes(embedding=config.embedding, memory=width, decoder=width, attention=width)
+
+    def make(prior: PriorFactory) -> Captioning:
+        return Captioning(
+            features, len(vocabulary), sizes=sizes, dropout=config.dropout, init_range=config.init_range,
+            input_feed=config.input_feed, prior=prior(sizes.memory, 1),
+        )  # fmt: skip
+
+    model = seeded_build(make, scheme.prior, seed=config.seed)
+    network = None
+    if scheme.amortised:
+        network = RegionNetwork(features, model.embedding, hidden=width, dropout=config.dropout)
+    # an image has another caption in every epoch: the loss is noisy
+    return assembled(config, scheme, model, network, vocabulary, plateau=2)
+
+
+def load_trained(folder: Path, features: int, *, device: str = "auto") -> Trained:
+    """The network of a finished run, at its best epoch; UserError where there is none."""
+    return load_run(read_config(folder, device=device), folder, partial(build, features=features))
+
+
+def read_config(folder: Path, **changes: Any) -> CaptioningConfig:
+    """The configuration of the run in a folder."""
+    return saved_config(folder, CaptioningConfig, script="experiments.captioning", **changes)
 
 
 class CaptionData(NamedTuple):
@@ -36,11 +134,16 @@ class CaptioningTask(SequenceTask[CaptioningConfig, CaptionData, Trained]):
         return f"captioning/{config.dataset}-{config.guide}-{config.seed}"
 
     def load(self, config: CaptioningConfig) -> CaptionData:
-        return CaptionData(load_images(config, progress=config.progress), load_maps(config))
+        images = load_images(config, progress=config.progress)
+        usual = data_folder(config.data_root) / "flickr8k-voc-maps" / "flickr8k_voc_maps.npz"
+        known = config.dataset != "digits" and (config.maps is not None or usual.is_file())
+        return CaptionData(images, read_maps(config.maps or usual) if known else None)
 
     def build(self, config: CaptioningConfig, data: CaptionData, folder: Path) -> Trained:
         train = data.splits["train"]
-        return build(config, load_vocabulary(config, folder, train), features=train.regions.size(2))
+        texts = [caption for captions in train.captions for caption in captions]
+        vocabulary = run_vocabulary(folder, config.init_from, lambda: train_tokenizer(texts, size=config.vocabulary))
+        return build(config, vocabulary, features=train.regions.size(2))
 
     def encode(self, trained: Trained, data: CaptionData) -> Encoded:
         train = EncodedCaptions(data.splits["train"], trained.vocabulary)
@@ -51,8 +154,8 @@ class CaptioningTask(SequenceTask[CaptioningConfig, CaptionData, Trained]):
     def scores(self, trained: Trained, data: CaptionData) -> tuple[dict[str, float], list[str]]:
         return evaluate(trained, data.splits, data.maps)
 
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:  # noqa: ARG002
-        return DEFINITIONS
+    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
+        return definitions(metrics)
 
 
 def train(config: CaptioningConfig) -> None:

@@ -1,13 +1,7 @@
-"""Do two clusters of points survive repeated attention? Softmax, doubly normalised, and both with sampled weights.
-
-python -m experiments.mode_collapse
-"""
+"""Do two clusters of points survive repeated attention? ``python -m experiments.mode_collapse``."""
 
 from experiments.harness.cli import launch
 
 if __name__ == "__main__":
-    launch(
-        "experiments.mode_collapse",
-        "experiments.mode_collapse.config:ModeCollapseConfig",
-        "experiments.mode_collapse.report:run",
-    )
+    name = "experiments.mode_collapse"
+    launch(name, f"{name}.config:ModeCollapseConfig", f"{name}.report:run")

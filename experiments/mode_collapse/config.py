@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
+from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from experiments.harness.options import RunOptions
-
-__all__ = ["ModeCollapseConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,8 +13,6 @@ class ModeCollapseConfig(RunOptions):
     """Follow two clusters of points through steps of self-attention, balanced (225 + 225) and not (500 + 50).
 
     Args:
-        distance: Distance of the centres at the start.
-        deviation: Standard deviation of a cluster in each of two dimensions; in one dimension it is 0.
         steps: Steps of attention.
         concentration: Of the Weibull posterior; the smaller, the wider.
         seeds: Seeds of the sampled weights; the points are the same.
@@ -24,8 +20,6 @@ class ModeCollapseConfig(RunOptions):
             pictures/ there.
     """
 
-    distance: PositiveFloat = 3.0
-    deviation: NonNegativeFloat = 0.3
     steps: PositiveInt = 4
     concentration: PositiveFloat = 1.0
     seeds: PositiveInt = 5

@@ -6,20 +6,13 @@ The rules are those of the official evaluation of VQA (Antol et al., 2015; Goyal
 
 so three agreeing people beside oneself are enough. Where all people gave the same answer, texts are compared as they
 stand; else both sides lose punctuation and articles, numbers become digits, and contractions get their apostrophe.
-
-:func:`guesses` is what frequent answers reach without a look; a network that sees the question alone is any model
-trained with ``--blind``.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
-
-from experiments.datasets.questions.data import Questions
-
-__all__ = ["consensus", "guesses", "most_frequent", "normalize_answer", "soft_scores", "vqa_accuracy"]
 
 _NUMBERS = {
     "none": 0, "zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8,
@@ -66,11 +59,10 @@ def consensus(votes: Mapping[str, int]) -> dict[str, int]:
     """
     if len(votes) == 1:
         return dict(votes)
-    found: dict[str, int] = {}
+    found = Counter[str]()
     for answer, count in votes.items():
-        key = normalize_answer(answer)
-        found[key] = found.get(key, 0) + count
-    return found
+        found[normalize_answer(answer)] += count
+    return dict(found)
 
 
 def vqa_accuracy(answer: str, votes: Mapping[str, int]) -> float:
@@ -110,26 +102,3 @@ def soft_scores(votes: Mapping[str, int]) -> dict[str, float]:
     """
     people = sum(votes.values())
     return {answer: min(count / min(3, people), 1.0) for answer, count in consensus(votes).items()}
-
-
-def most_frequent(counts: Mapping[str, int], number: int) -> list[str]:
-    """The most frequent answers; of those that are as frequent, the first in the alphabet."""
-    return sorted(counts, key=lambda answer: (-counts[answer], answer))[:number]
-
-
-def guesses(train: Questions, test: Questions) -> dict[str, float]:
-    """Accuracies on the test questions of answers that are frequent in training.
-
-    Returns:
-        "majority_accuracy": that of the most frequent answer; "form_accuracy": that of the most frequent one to
-        questions that begin with the same two words, or of all where none does.
-    """
-    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by the form of the question; "" is any
-    for question, votes in zip(train.questions, train.answers, strict=True):
-        for form in ("", " ".join(question[:2])):
-            counts[form].update(consensus(votes))
-    answers = {form: most_frequent(found, 1)[0] for form, found in counts.items()}
-    asked = list(zip(test.questions, test.answers, strict=True))
-    majority = sum(vqa_accuracy(answers[""], votes) for _, votes in asked)
-    by_form = sum(vqa_accuracy(answers.get(" ".join(words[:2]), answers[""]), votes) for words, votes in asked)
-    return {"majority_accuracy": majority / len(asked), "form_accuracy": by_form / len(asked)}

@@ -12,22 +12,7 @@ from experiments.harness.options import BatchOptions, Device, Dropout, StudyOpti
 from guides.names import NormalizerName, SchemeName
 from guides.options import AlignmentSchemeOptions, UsedBy
 
-__all__ = [
-    "COMMANDS",
-    "AskConfig",
-    "EncoderName",
-    "EvaluateConfig",
-    "LikelihoodName",
-    "ModelName",
-    "NormalizerName",
-    "QuestionsName",
-    "VQAConfig",
-]
-
-ModelName = Literal["mcan", "bottom_up", "multi_view"]
-QuestionsName = Literal["digits", PhotoQuestionsName]
-EncoderName = Literal["own", "mobilenet_v2"]
-LikelihoodName = Literal["single", "scores"]
+_PHOTOGRAPHS = ("easy_vqa", "daquar")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +39,6 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions):
             question to region; multi_view brings several sets of regions together.
         guide: Inference scheme; mcan and multi_view take soft, weibull, lognormal and gamma, bottom_up all but
             dirichlet.
-        prior: fixed, or contextual (read off the keys); for weibull, lognormal and gamma.
         normalizer: What makes weights of positive numbers, in mcan and multi_view.
         likelihood: single is one answer, drawn in proportion to the votes; scores is a soft score of every answer,
             min(people / 3, 1).
@@ -70,12 +54,10 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions):
         patience: Epochs without a better validation loss before training stops.
         batch_size: Questions of a batch.
         gradient_clip: Largest norm of the gradient of the loss per question.
-        max_epochs: Epochs at most.
-        seed: Seed of the initial weights, the order of the batches and all noise.
     """
 
-    dataset: QuestionsName = "digits"
-    encoder: EncoderName = "own"
+    dataset: Literal["digits", PhotoQuestionsName] = "digits"
+    encoder: Literal["own", "mobilenet_v2"] = "own"
     encoder_weights: Path | None = None
     encoder_epochs: PositiveInt = 15
     size: PositiveInt | None = None
@@ -86,10 +68,10 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions):
     test_questions: PositiveInt | None = None
     train_share: ClosedUnitInterval = 1.0
     answers: PositiveInt = 3000
-    model: ModelName = "mcan"
+    model: Literal["mcan", "bottom_up", "multi_view"] = "mcan"
     guide: SchemeName = "weibull"
     normalizer: NormalizerName = "softmax"
-    likelihood: LikelihoodName = "single"
+    likelihood: Literal["single", "scores"] = "single"
     hidden: PositiveInt = 64
     layers: NonNegativeInt = 1
     heads: PositiveInt = 4
@@ -103,10 +85,9 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions):
     max_epochs: PositiveInt = 10
 
     USED_BY: ClassVar[UsedBy] = {
-        "encoder": {"dataset": ("easy_vqa", "daquar")},
-        "encoder_weights": {"dataset": ("easy_vqa", "daquar"), "encoder": ("mobilenet_v2",)},
-        "encoder_epochs": {"dataset": ("easy_vqa", "daquar"), "encoder": ("own",)},
-        "size": {"dataset": ("easy_vqa", "daquar")},
+        **{name: {"dataset": _PHOTOGRAPHS} for name in ("encoder", "size")},
+        "encoder_weights": {"dataset": _PHOTOGRAPHS, "encoder": ("mobilenet_v2",)},
+        "encoder_epochs": {"dataset": _PHOTOGRAPHS, "encoder": ("own",)},
         "normalizer": {"model": ("mcan", "multi_view")},
     }
 
@@ -139,7 +120,6 @@ class AskConfig:
         photo: A photograph of one's own that the question is about instead, after a training on easy_vqa or daquar,
             whose encoder makes its regions.
         num_samples: Posterior samples of random attention.
-        answers: Number of answers shown, the most probable ones.
         out: The picture; asked.png among the figures of the run when omitted.
         device: Where to compute.
     """
@@ -149,15 +129,14 @@ class AskConfig:
     place: NonNegativeInt = 0
     photo: Path | None = None
     num_samples: PositiveInt = 200
-    answers: PositiveInt = 5
     out: Path | None = None
     device: Device = "auto"
 
 
 COMMANDS = {
     "train": Command(VQAConfig, "experiments.vqa.train:train"),
-    "evaluate": Command(EvaluateConfig, "experiments.vqa.ask:evaluate_run"),
-    "ask": Command(AskConfig, "experiments.vqa.ask:ask"),
+    "evaluate": Command(EvaluateConfig, "experiments.vqa.train:evaluate_run"),
+    "ask": Command(AskConfig, "experiments.vqa.train:ask"),
     "table": Command(StudyOptions, "experiments.vqa.studies:table", training=VQAConfig),
     "search": Command(StudyOptions, "experiments.vqa.studies:search", training=VQAConfig),
 }

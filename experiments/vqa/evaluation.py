@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,30 +12,13 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from experiments.datasets.questions.data import Questions
-from experiments.files import write_atomic
 from experiments.harness.training import FITTED
 from experiments.report.classification import SCALED_SCORES, SCORES, score, score_scaled
-from experiments.vqa.accuracy import vqa_accuracy
-from experiments.vqa.data import Answered, QuestionBatch
-from experiments.vqa.model import TrainedAnswers
+from experiments.vqa.accuracy import consensus, vqa_accuracy
+from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers
 from pyro_attention import sample_posterior
 from pyro_attention.analysis import TemperatureScaling, decompose_uncertainty, fit_temperature, hybrid_weights, pavpu
 from pyro_attention.posterior.predictive import Noise, seeded
-
-__all__ = [
-    "LOOKING",
-    "UNCERTAINTIES",
-    "Evaluation",
-    "Outputs",
-    "accuracies",
-    "auroc",
-    "definitions",
-    "evaluate",
-    "kinds",
-    "looked_at",
-    "outputs_of",
-    "save_predictions",
-]
 
 LOOKING = {"mcan": "reduce.regions", "bottom_up": "alignment"}
 """The site of each model whose weights say which region the answer is read from."""
@@ -47,7 +30,7 @@ _KINDS: dict[str, tuple[Noise, str]] = {
     "mc_dropout": ("dropout", "mean probability over dropout masks, attention at its posterior mean"),
     "both": ("both", "mean probability over samples of the attention and dropout masks"),
 }
-_THRESHOLDS = {"01": 0.01, "05": 0.05, "10": 0.1}
+_LEVELS = {"01": 0.01, "05": 0.05, "10": 0.1}
 UNCERTAINTIES = {
     "entropy": "entropy of the answer's mean probability",
     "mutual_information": "mutual information of answer and noise",
@@ -61,15 +44,12 @@ _DEFINITIONS = {
     **{
         f"pavpu_{name}": f"PAvPU: accurate and certain or neither; paired t-test on logits of the two top answers over "
         f"the samples, level {level}"
-        for name, level in _THRESHOLDS.items()
+        for name, level in _LEVELS.items()
     },
     "mutual_information": "of answer and noise, mean over questions, nats",
     **{
-        f"auroc_{name}": f"area under the ROC curve of the {text}, for wrong answers"
-        for name, text in UNCERTAINTIES.items()
-    },
-    **{
-        f"absent_auroc_{name}": f"area under the ROC curve of the {text}, for questions about what is not there"
+        f"{part}auroc_{name}": f"area under the ROC curve of the {text}, for {positive}"
+        for part, positive in (("", "wrong answers"), ("absent_", "questions about what is not there"))
         for name, text in UNCERTAINTIES.items()
     },
     "relevant_mass": "share of the attention that the answer is read from on the relevant regions, at its posterior "
@@ -85,14 +65,14 @@ _DEFINITIONS = {
 }
 
 
-def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
-    """What every metric is: that of its last part, and the kind of prediction, noise and question that it is of."""
+def definitions(metrics: Iterable[str]) -> dict[str, str]:
+    """What every metric is: that of its first part, and the kind of prediction, noise and question that it is of."""
     found = {}
     for name in metrics:
         what, *where = name.split("/")
-        text = _DEFINITIONS.get(what.removeprefix("test_").removeprefix("hybrid_"), "")
-        if name.startswith("hybrid_"):
-            text = "share of doubly normalised attention at this site, mean over heads, at the best epoch"
+        text = "share of doubly normalised attention at this site, mean over heads, at the best epoch"
+        if not name.startswith("hybrid_"):
+            text = _DEFINITIONS[what.removeprefix("test_")]
         told = [_KINDS[part][1] if part in _KINDS else part.replace("_", " ") for part in where]
         found[name] = "; ".join((text, *told))
     return found
@@ -124,38 +104,10 @@ class Outputs:
         return found if self.variance is None else found | {"attention_variance": self.variance}
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What is known of a trained network.
-
-    Attributes:
-        metrics: Numbers, named ``test_SCORE/KIND``, and behind it the noise on the regions or the kind of question.
-        probabilities: Mean probabilities of all answers to the test questions, by kind of prediction.
-        uncertainties: Uncertainty of the answers to the test questions, by its name and kind of prediction.
-        accuracy: Accuracy of the answers to the test questions, at the mean.
-    """
-
-    metrics: dict[str, float] = field(default_factory=dict)
-    probabilities: dict[str, Tensor] = field(default_factory=dict)
-    uncertainties: dict[tuple[str, str], Tensor] = field(default_factory=dict)
-    accuracy: Tensor | None = None
-
-
-def kinds(trained: TrainedAnswers) -> list[str]:
-    """Kinds of prediction of a network: of deterministic attention, and of an alignment that is summed out, fewer."""
-    if trained.module.sums_out:
-        return ["mean"]
-    return list(_KINDS) if trained.is_random else ["mean", "mc_dropout"]
-
-
 def outputs_of(trained: TrainedAnswers, data: Answered, kind: str, *, noise: float = 0.0) -> Outputs:
-    """What a network says to all questions, in their order.
+    """What a network says to all questions, in their order, under a kind of prediction.
 
-    Args:
-        trained: The network.
-        data: The questions.
-        kind: Kind of prediction.
-        noise: Standard deviation of Gaussian noise on the regions; of the same seed, the same for all networks.
+    Gaussian noise of this standard deviation on the regions is of the same seed, so the same for all networks.
     """
     varied, config = _KINDS[kind][0], trained.config
     count = 1 if kind == "mean" else config.num_samples
@@ -163,8 +115,7 @@ def outputs_of(trained: TrainedAnswers, data: Answered, kind: str, *, noise: flo
     for number, batch in enumerate(_batches(trained, data, noise)):
         logits.append(trained.module.outputs(batch, num_samples=count, noise=varied, seed=config.seed + number).cpu())
         if varied == "attention" and config.model in LOOKING and count > 1:  # one sample has no variance
-            weights = looked_at(trained, batch, num_samples=count)
-            variances.append(weights.var(0).mean(-1).cpu())
+            variances.append(looked_at(trained, batch, num_samples=count).var(0).mean(-1).cpu())
         places.append(batch.places.cpu())
     order = torch.cat(places).argsort()
     variance = torch.cat(variances)[order] if variances else None
@@ -180,7 +131,6 @@ def _batches(trained: TrainedAnswers, data: Answered, noise: float) -> Iterator[
 def looked_at(trained: TrainedAnswers, batch: QuestionBatch, *, num_samples: int = 1) -> Tensor:
     """Weights of all regions that the answer is read from, ``[S, B, N]``; a single sample is the posterior mean."""
     inputs = trained.module.arguments(batch)[:4]
-    site = LOOKING[trained.config.model]
     if trained.module.sums_out:
         with torch.no_grad():
             scores = trained.module.objective.model.look(*inputs)[2].squeeze(-2)
@@ -189,53 +139,58 @@ def looked_at(trained: TrainedAnswers, batch: QuestionBatch, *, num_samples: int
         trained.guide, *inputs, num_samples=num_samples, noise="attention" if num_samples > 1 else "none",
         chunk_size=num_samples, seed=trained.config.seed,
     )  # fmt: skip
-    return drawn[site].flatten(2)
+    return drawn[LOOKING[trained.config.model]].flatten(2)
 
 
-def evaluate(trained: TrainedAnswers, questions: Mapping[str, Questions]) -> Evaluation:
-    """All metrics of a trained network; with the same weights, the same numbers.
+def evaluate(
+    trained: TrainedAnswers, questions: Mapping[str, Questions]
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """All metrics of a trained network, and what it says to the test questions; with the same weights, the same.
 
     Args:
         trained: The network, with the weights to evaluate.
         questions: Parts "val" and "test", and "absent" where there is one.
+
+    Returns:
+        Numbers named ``test_SCORE/KIND``, and behind it the noise on the regions or the kind of question. And by kind
+        of prediction the mean probabilities of all answers, their uncertainties, and the accuracy at the mean.
     """
     data = {part: trained.answered(found) for part, found in questions.items() if part != "train"}
-    metrics: dict[str, float] = {}
-    probabilities: dict[str, Tensor] = {}
-    uncertainties: dict[tuple[str, str], Tensor] = {}
-    accuracy: Tensor | None = None
-    places, labels = _labels(data["val"])
-    scalings = {
-        kind: fit_temperature(outputs_of(trained, data["val"], kind).logits[:, places], labels)
-        for kind in kinds(trained)
-    }
+    test, metrics, said, scalings = data["test"], dict[str, float](), dict[str, Tensor](), {}
+    kinds = ["mean"]  # of deterministic attention, and of an alignment that is summed out, there are fewer
+    if not trained.module.sums_out:
+        kinds = list(_KINDS) if trained.is_random else ["mean", "mc_dropout"]
+    for kind in kinds:
+        places, labels = _labels(data["val"])
+        scalings[kind] = fit_temperature(outputs_of(trained, data["val"], kind).logits[:, places], labels)
     for noise in trained.config.test_noise:
-        end = f"/noise_{noise:g}" if noise else ""
-        scale = noise * trained.module.spread
-        mean = outputs_of(trained, data["test"], "mean", noise=scale)
-        accurate = accuracies(mean.probabilities, data["test"])
-        for kind in kinds(trained):
-            outputs = mean if kind == "mean" else outputs_of(trained, data["test"], kind, noise=scale)
-            found = _scores(outputs, scalings[kind], accurate, data["test"])
+        accurate, end = torch.empty(0), f"/noise_{noise:g}" if noise else ""
+        for kind in kinds:
+            outputs = outputs_of(trained, test, kind, noise=noise * trained.module.spread)
+            if kind == "mean":
+                accurate = accuracies(outputs.probabilities, test)
+            found = _scores(outputs, scalings[kind], accurate, test)
             if not noise:
-                probabilities[kind] = outputs.probabilities
-                uncertainties |= {(name, kind): values for name, values in outputs.uncertainties().items()}
+                said |= {kind: outputs.probabilities.float()}
+                said |= {f"{name}_{kind}": values for name, values in outputs.uncertainties().items()}
                 if "absent" in data:
-                    found |= _absent_scores(outputs, outputs_of(trained, data["absent"], kind), data["test"])
+                    found |= _absent_scores(outputs, outputs_of(trained, data["absent"], kind), test)
             metrics |= {f"test_{name}/{kind}{end}": value for name, value in found.items()}
         if not noise:
-            accuracy = accurate
-            metrics |= _by_kind(accurate, data["test"].data.kinds)
-    if trained.config.model in LOOKING and data["test"].data.relevant is not None:
-        metrics |= _looking(trained, data["test"])
-    return Evaluation(metrics | _hybrid(trained), probabilities, uncertainties, accuracy)
+            said["accuracy"] = accurate
+            for kind in dict.fromkeys(test.data.kinds):
+                own = [place for place, other in enumerate(test.data.kinds) if other == kind]
+                metrics[f"test_accuracy/mean/{kind}"] = accurate[own].mean().item()
+    if trained.config.model in LOOKING and test.data.relevant is not None:
+        metrics |= _looking(trained, test, test.data.relevant)
+    metrics |= {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()}
+    return metrics, {name: values.numpy() for name, values in said.items()}
 
 
 def accuracies(probabilities: Tensor, data: Answered) -> Tensor:
     """Accuracy of the most probable answer to every question, of probabilities ``[questions, answers]``."""
-    best = probabilities.argmax(-1).tolist()
-    answers = [data.words.answers[place] for place in best]
-    return torch.tensor([vqa_accuracy(a, votes) for a, votes in zip(answers, data.data.answers, strict=True)])
+    best = zip(probabilities.argmax(-1).tolist(), data.data.answers, strict=True)
+    return torch.tensor([vqa_accuracy(data.words.answers[place], votes) for place, votes in best])
 
 
 def _labels(data: Answered) -> tuple[Tensor, Tensor]:
@@ -248,25 +203,23 @@ def _labels(data: Answered) -> tuple[Tensor, Tensor]:
 def _scores(outputs: Outputs, scaling: TemperatureScaling, accurate: Tensor, data: Answered) -> dict[str, float]:
     """Scores of one kind of prediction; those of probabilities count questions whose answer has a class."""
     places, labels = _labels(data)
-    tested = outputs.logits[:, places]
-    found = score(outputs.probabilities[places], labels) | score_scaled(scaling, tested, labels)
+    found = score(outputs.probabilities[places], labels) | score_scaled(scaling, outputs.logits[:, places], labels)
     # the accuracy of answers that people gave, of the most probable one of this kind of prediction
     accurate_here = accuracies(outputs.probabilities, data)
     found["accuracy"] = accurate_here.mean().item()
-    uncertainties = outputs.uncertainties()
-    wrong = (accurate_here < 0.5).long()
+    uncertainties, wrong = outputs.uncertainties(), accurate_here < 0.5
     if 0 < wrong.sum() < len(wrong):
         found |= {f"auroc_{name}": auroc(values, wrong) for name, values in uncertainties.items()}
     if len(outputs.logits) > 1:
-        levels = pavpu(outputs.logits, accurate, test="logits", thresholds=tuple(_THRESHOLDS.values()))
-        found |= {f"pavpu_{name}": levels[level].pavpu for name, level in _THRESHOLDS.items()}
+        levels = pavpu(outputs.logits, accurate, test="logits", thresholds=tuple(_LEVELS.values()))
+        found |= {f"pavpu_{name}": levels[level].pavpu for name, level in _LEVELS.items()}
         found["mutual_information"] = uncertainties["mutual_information"].mean().item()
     return found
 
 
 def auroc(values: Tensor, positive: Tensor) -> float:
-    """Area under the ROC curve: how often a positive item, one with a 1, has the larger value; ties count half."""
-    chosen, ranks = positive.bool().numpy(), rankdata(values)
+    """Area under the ROC curve: how often a positive item has the larger value; ties count half."""
+    chosen, ranks = positive.numpy(), rankdata(values)
     count = chosen.sum()
     return float((ranks[chosen].sum() - count * (count + 1) / 2) / (count * (len(chosen) - count)))
 
@@ -274,46 +227,39 @@ def auroc(values: Tensor, positive: Tensor) -> float:
 def _absent_scores(test: Outputs, absent: Outputs, data: Answered) -> dict[str, float]:
     """How well uncertainty tells questions about what is not there from those of the same form that have an answer."""
     same = [place for place, kind in enumerate(data.data.kinds) if kind == "which"]
-    known, unknown = test.uncertainties(), absent.uncertainties()
-    positive = torch.tensor([0] * len(same) + [1] * absent.logits.size(1))
+    unknown, positive = absent.uncertainties(), torch.arange(len(same) + absent.logits.size(1)) >= len(same)
     return {
         f"absent_auroc_{name}": auroc(torch.cat([values[same], unknown[name]]), positive)
-        for name, values in known.items()
+        for name, values in test.uncertainties().items()
     }
 
 
-def _by_kind(accurate: Tensor, kinds: Sequence[str]) -> dict[str, float]:
-    found = {}
-    for kind in dict.fromkeys(kinds):
-        places = [place for place, other in enumerate(kinds) if other == kind]
-        found[f"test_accuracy/mean/{kind}"] = accurate[places].mean().item()
-    return found
-
-
-def _looking(trained: TrainedAnswers, data: Answered) -> dict[str, float]:
+def _looking(trained: TrainedAnswers, data: Answered, relevant: Tensor) -> dict[str, float]:
     """Where the attention looks, that the answer is read from."""
-    relevant = data.data.relevant
-    if relevant is None:
-        return {}
-    shares, uniform, entropies = [], [], []
+    found = defaultdict[str, list[Tensor]](list)
     for batch in data.batches(trained.device):
         weights = looked_at(trained, batch)[0]
         looked = relevant[batch.places.cpu()].to(weights.device)
-        shares.append((weights * looked).sum(-1))
-        uniform.append((looked & batch.region_mask).sum(-1) / batch.region_mask.sum(-1))
-        entropies.append(torch.special.entr(weights).sum(-1))
-    named = {"relevant_mass": shares, "uniform_mass": uniform, "attention_entropy": entropies}
-    return {name: torch.cat(values).mean().item() for name, values in named.items()}
+        found["relevant_mass"].append((weights * looked).sum(-1))
+        found["uniform_mass"].append((looked & batch.region_mask).sum(-1) / batch.region_mask.sum(-1))
+        found["attention_entropy"].append(torch.special.entr(weights).sum(-1))
+    return {name: torch.cat(values).mean().item() for name, values in found.items()}
 
 
-def _hybrid(trained: TrainedAnswers) -> dict[str, float]:
-    return {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()}
+def guesses(train: Questions, test: Questions) -> dict[str, float]:
+    """Accuracies on the test questions of answers that are frequent in training, without a look.
 
-
-def save_predictions(path: Path, evaluation: Evaluation) -> None:
-    """Mean probabilities of all answers to the test questions, their uncertainty, and the accuracy at the mean."""
-    arrays = {kind: value.numpy().astype(np.float32) for kind, value in evaluation.probabilities.items()}
-    arrays |= {f"{name}_{kind}": value.numpy() for (name, kind), value in evaluation.uncertainties.items()}
-    if evaluation.accuracy is not None:
-        arrays["accuracy"] = evaluation.accuracy.numpy()
-    write_atomic(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
+    Returns:
+        "majority_accuracy": that of the most frequent answer; "form_accuracy": that of the most frequent one to
+        questions that begin with the same two words, or of all where none does.
+    """
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by the form of the question; "" is any
+    for question, votes in zip(train.questions, train.answers, strict=True):
+        for form in ("", " ".join(question[:2])):
+            counts[form].update(consensus(votes))
+    # of answers that are as frequent, the first in the alphabet
+    best = {form: min(found, key=lambda answer: (-found[answer], answer)) for form, found in counts.items()}
+    asked = list(zip(test.questions, test.answers, strict=True))
+    majority = sum(vqa_accuracy(best[""], votes) for _, votes in asked)
+    by_form = sum(vqa_accuracy(best.get(" ".join(words[:2]), best[""]), votes) for words, votes in asked)
+    return {"majority_accuracy": majority / len(asked), "form_accuracy": by_form / len(asked)}

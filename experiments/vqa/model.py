@@ -1,38 +1,183 @@
-"""Network and guide of a run on questions, and how it is trained."""
+"""Questions as batches, and the network that answers them, with its guide and how it is trained."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import json
+from bisect import bisect
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property, partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset
 
-from experiments.datasets.questions.data import Questions
-from experiments.files import UserError
+from experiments.datasets.questions.data import Questions, Regions
+from experiments.datasets.questions.digit_questions import digit_questions
+from experiments.datasets.questions.load import PhotographOptions, load_photo_questions
+from experiments.datasets.text.masked_text import EpochSampler
+from experiments.files import UserError, read_json, user_errors, write_atomic
+from experiments.harness.ranks import is_first
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
+from experiments.vqa.accuracy import consensus, soft_scores
 from experiments.vqa.config import VQAConfig
-from experiments.vqa.data import Answered, QuestionBatch, Words
 from guides.answer_network import AnswerNetwork
 from guides.schemes import build_normalizer
 from models.vqa import MCAN, AnswerModel, BottomUp, MCANSizes, MultiView
-from pyro_attention import AlignmentPrior, AttentionGuide, Soft, predict
-from pyro_attention.normalizers import Normalizer
+from pyro_attention import AlignmentPrior, Soft, predict
 from pyro_attention.posterior.predictive import Noise
 
-__all__ = ["AnswerTraining", "TrainedAnswers", "build"]
+_UNKNOWN = 1  # 0 is the padding
+
+
+class QuestionBatch(NamedTuple):
+    """Arguments of an :class:`AnswerModel`, and the place of every question."""
+
+    question: Tensor
+    question_mask: Tensor
+    regions: Tensor
+    region_mask: Tensor
+    answer: Tensor
+    places: Tensor
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of the training questions, from id 2 on, and their most frequent answers, by class."""
+
+    words: Sequence[str]
+    answers: Sequence[str]
+
+    @cached_property
+    def word_ids(self) -> dict[str, int]:
+        """Id of every word."""
+        return {word: place for place, word in enumerate(self.words, start=_UNKNOWN + 1)}
+
+    @cached_property
+    def answer_ids(self) -> dict[str, int]:
+        """Class of every answer."""
+        return {answer: place for place, answer in enumerate(self.answers)}
+
+    def __len__(self) -> int:
+        return len(self.words) + _UNKNOWN + 1
+
+
+def load_words(folder: Path, data: Questions | None = None, *, answers: int = 1) -> Words:
+    """The words in the folder of a run; those of training questions when there are none, which are then put there."""
+    path = folder / "vocabulary.json"
+    if data is None or path.is_file():
+        return Words(**read_json(path, "put an intact copy there, or train again"))
+    counts = Counter[str]()
+    for votes in data.answers:
+        counts.update(consensus(votes))
+    frequent = sorted(counts, key=lambda answer: (-counts[answer], answer))
+    made = Words(sorted({word for question in data.questions for word in question}), frequent[:answers])
+    content = json.dumps(asdict(made), ensure_ascii=False, indent=0).encode()
+    if is_first():
+        write_atomic(path, lambda file: file.write(content))
+    return made
+
+
+class Answered(Dataset[QuestionBatch]):
+    """Questions with their answers as targets; indexed by an epoch and a list of places.
+
+    With the likelihood "single" one of several answers is drawn, in proportion to the votes; which one depends on seed,
+    epoch and place alone. With "scores" every answer has its soft score.
+    """
+
+    def __init__(self, data: Questions, words: Words, likelihood: str, *, seed: int = 0) -> None:
+        self.data, self.words, self.likelihood, self.seed = data, words, likelihood, seed
+        ids, classes = words.word_ids, words.answer_ids
+        self.rows = [torch.tensor([ids.get(word, _UNKNOWN) for word in question]) for question in data.questions]
+        targets = consensus if likelihood == "single" else soft_scores
+        # votes, or soft scores, of the answers that have a class
+        self.known = [
+            {classes[answer]: float(count) for answer, count in targets(votes).items() if answer in classes}
+            for votes in data.answers
+        ]
+
+    def answerable(self) -> Answered:
+        """The questions with an answer that has a class."""
+        kept = [place for place, votes in enumerate(self.known) if votes]
+        return Answered(self.data.pick(kept), self.words, self.likelihood, seed=self.seed)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: tuple[int, Sequence[int]]) -> QuestionBatch:
+        epoch, places = index
+        question = pad_sequence([self.rows[place] for place in places], batch_first=True)
+        photographs = self.data.photographs[list(places)]
+        regions, mask = self.data.regions.features[photographs].float(), self.data.regions.mask[photographs]
+        if self.likelihood == "single":
+            answer = torch.tensor([self._drawn(epoch, place) for place in places])
+        else:
+            answer = torch.zeros(len(places), len(self.words.answers))
+            for row, place in zip(answer, places, strict=True):
+                row[list(self.known[place])] = torch.tensor([*self.known[place].values()])
+        return QuestionBatch(question, question > 0, regions, mask, answer, torch.tensor(places))
+
+    def _drawn(self, epoch: int, place: int) -> int:
+        votes = self.known[place] or {0: 1.0}  # an answer without a class is never trained on
+        draw = torch.rand((), generator=torch.Generator().manual_seed(hash((self.seed, epoch, place)) % 2**63))
+        return list(votes)[bisect([*accumulate(votes.values())][:-1], draw.item() * sum(votes.values()))]
+
+    def loader(self, **options: Any) -> DataLoader[QuestionBatch]:
+        """Batches of questions of similar length; options as of :class:`EpochSampler`."""
+        return DataLoader(self, sampler=EpochSampler(self.rows, **options), batch_size=None)
+
+    def batches(self, device: torch.device, size: int = 256) -> Iterator[QuestionBatch]:
+        """All questions, on a device."""
+        for batch in self.loader(sentences=size, shuffle=False):
+            yield QuestionBatch(*(tensor.to(device) for tensor in batch))
+
+
+def load_questions(config: VQAConfig, *, train_encoder: bool = True) -> dict[str, Questions]:
+    """All parts of a data set; "absent" has questions about what is not there, where a data set has any.
+
+    Without ``train_encoder``, the own encoder of photographs has to be in the cache. FileNotFoundError or ValueError
+    say which files are missing or bad.
+    """
+    if config.dataset == "digits":
+        found = dict(_digits(3 if config.model == "multi_view" else 1))
+    elif config.model == "multi_view":
+        raise UserError(f"model is multi_view, but {config.dataset} has one view; take digits or another model")
+    else:
+        options = PhotographOptions(
+            encoder=config.encoder, weights=config.encoder_weights, size=config.size, epochs=config.encoder_epochs,
+            train=train_encoder, cache=config.cache, skip=config.skip_bad, device=resolve_device(config.device),
+            progress=config.progress,
+        )  # fmt: skip
+        with user_errors(ImportError):
+            found = load_photo_questions(config.dataset, options, data_root=config.data_root)
+    for part, data in found.items():
+        most = config.questions if part == "train" else config.test_questions
+        seen = replace(data, regions=blank(data.regions)) if config.blind else data
+        found[part] = seen if most is None else seen.pick(range(min(most, len(seen))))
+    if config.train_share < 1:
+        generator = torch.Generator().manual_seed(config.seed)
+        order = torch.randperm(len(found["train"]), generator=generator).tolist()
+        found["train"] = found["train"].pick(sorted(order[: max(1, round(config.train_share * len(order)))]))
+    return found
+
+
+@cache
+def _digits(views: int) -> Mapping[str, Questions]:
+    return digit_questions(views=views)
+
+
+def blank(regions: Regions) -> Regions:
+    """As many regions of blank photographs."""
+    return replace(regions, features=torch.zeros(()).expand_as(regions.features))
 
 
 class AnswerTraining(ELBOTraining):
-    """Trains on batches of questions, with noise on the regions if asked for.
-
-    Args:
-        parts: As of :class:`ELBOTraining`.
-        noise: Standard deviation of Gaussian noise on the regions in training, in units of the features' own.
-        spread: Standard deviation of the features.
-        options: As of :class:`ELBOTraining`.
-    """
+    """Trains on batches of questions, with Gaussian noise on the regions in units of the features' own ``spread``."""
 
     def __init__(self, *parts: Any, noise: float = 0.0, spread: float = 1.0, **options: Any) -> None:
         super().__init__(*parts, plateau=1, **options)
@@ -62,13 +207,10 @@ class AnswerTraining(ELBOTraining):
             model: BottomUp = self.objective.model
             with torch.no_grad():
                 return model.mixture(*inputs).unsqueeze(0)
-        guide: AttentionGuide = self.objective.guide
-        options = {"num_samples": num_samples, "noise": noise, "seed": seed, "keep_samples": True}
+        options: dict[str, Any] = {"num_samples": num_samples, "noise": noise, "seed": seed, "keep_samples": True}
         if noise == "attention":  # dropout draws its masks pass by pass
             options["chunk_size"] = num_samples
-        samples = predict(guide, *inputs, **options).samples  # type: ignore[arg-type]
-        if samples is None:
-            raise ValueError("the prediction kept no samples")
+        samples: Any = predict(self.objective.guide, *inputs, **options).samples
         return samples
 
     def evaluate(self, batch: QuestionBatch) -> dict[str, Tensor]:
@@ -85,11 +227,7 @@ class AnswerTraining(ELBOTraining):
 
 @dataclass(frozen=True)
 class TrainedAnswers(Trained[VQAConfig, AnswerModel]):
-    """A network that answers questions, with its guide.
-
-    Attributes:
-        words: Ids of words and classes of answers.
-    """
+    """A network that answers questions, with its guide, and the ids of words and classes of answers."""
 
     words: Words
     module: AnswerTraining
@@ -105,12 +243,7 @@ class TrainedAnswers(Trained[VQAConfig, AnswerModel]):
 
 
 def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
-    """Network and guide, untrained.
-
-    Raises:
-        UserError: A scheme that the model cannot have.
-        ValueError: Options that do not go together.
-    """
+    """Network and guide, untrained; UserError where the model cannot have the scheme."""
     aligned = config.guide not in ("soft", "weibull", "lognormal", "gamma")
     if aligned and config.model != "bottom_up":
         raise UserError(
@@ -140,17 +273,13 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
 
 def _network(config: VQAConfig, words: Words, features: int, prior: PriorFactory) -> AnswerModel:
     sizes: tuple[int, int, int] = len(words), features, len(words.answers)
-
-    def normalizer(heads: int) -> Normalizer:
-        return build_normalizer(config.normalizer, heads)
-
+    width, normalizer = config.hidden, partial(build_normalizer, config.normalizer)
     options: dict[str, Any] = {"dropout": config.dropout, "likelihood": config.likelihood}
     if config.model == "mcan":
-        width = config.hidden
         network = MCANSizes(width, width, config.heads, config.layers, 4 * width, 2 * width)
         return MCAN(*sizes, sizes=network, prior=prior, normalizer=normalizer, **options)
-    options |= {"embedding": config.hidden, "hidden": config.hidden}
+    options |= {"embedding": width, "hidden": width}
     if config.model == "multi_view":
         return MultiView(*sizes, prior=prior, normalizer=normalizer, **options)
-    seen = config.hidden if config.layers else features
-    return BottomUp(*sizes, context_layers=config.layers, heads=config.heads, prior=prior(seen, 1), **options)
+    seen = prior(width if config.layers else features, 1)
+    return BottomUp(*sizes, context_layers=config.layers, heads=config.heads, prior=seen, **options)

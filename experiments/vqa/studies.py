@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.files import reading, user_errors
-from experiments.harness.options import StudyOptions
+from experiments.files import user_errors
 from experiments.report.claims import Claim, claims_part
 from experiments.report.columns import Column, Row
 from experiments.report.report import Part
 from experiments.report.statistics import Difference, Estimate, paired_difference
 from experiments.study import Block, Finished, Study, run_search, run_study
-from experiments.vqa.ask import draw_questions
-from experiments.vqa.data import Answered, load_questions, load_words
 from experiments.vqa.evaluation import UNCERTAINTIES, accuracies, auroc
-from experiments.vqa.train import VQATask
+from experiments.vqa.model import Answered, load_questions, load_words
+from experiments.vqa.train import VQATask, draw_questions
 from guides.rows import LEGEND, rows
 from pyro_attention.analysis import decompose_uncertainty
-
-__all__ = ["STUDIES", "bootstrap", "search", "table"]
 
 TASK = VQATask()
 ABOUT = "pictures: questions about pictures"
@@ -44,12 +42,10 @@ QUALITY = (
     Column("validation accuracy %", "val_accuracy", 2, 100, better="higher"),
 )
 
+_TRIED = ((1e-3, 0.1), (1e-4, 0.1), (1e-5, 0.1), (1e-5, 0.01))
 GRID = {
-    "LC": (*({"kl_weight": weight, "scale": 0.1} for weight in (1e-3, 1e-4, 1e-5)), {"kl_weight": 1e-5, "scale": 0.01}),
-    "WC": (
-        *({"kl_weight": weight, "concentration": 10.0} for weight in (1e-3, 1e-4, 1e-5)),
-        {"kl_weight": 1e-5, "concentration": 100.0},
-    ),
+    "LC": tuple({"kl_weight": weight, "scale": scale} for weight, scale in _TRIED),
+    "WC": tuple({"kl_weight": weight, "concentration": 1 / scale} for weight, scale in _TRIED),
 }
 # The best of them on validation questions about digits, and for fixed priors too.
 _L, _W = GRID["LC"][2], GRID["WC"][3]
@@ -132,20 +128,17 @@ def _noise_and_certainty(finished: Finished) -> Iterator[Claim]:
         [{"change": one["test_accuracy/mean/noise_0.5"] - one["test_accuracy/mean"]} for one in runs]
         for runs in (weibull, soft)
     )
-    yield Claim(
-        text="WC loses less accuracy than soft to noise on the regions", percent=True,
-        differences={"WC - soft": change.difference(ours, others, "soft")},
-    )  # fmt: skip
+    less = {"WC - soft": change.difference(ours, others, "soft")}
+    yield Claim(text="WC loses less accuracy than soft to noise on the regions", percent=True, differences=less)
     for noise, end in NOISE.items():
         # the noise of soft attention is dropout alone; that of WC is both, as in the paper
         both, dropout = (
             Column(f"PAvPU %, {noise}", f"test_pavpu_05/{kind}{end}", 2, 100, better="higher")
             for kind in ("both", "mc_dropout")
         )
-        yield Claim(
-            text=f"WC has a larger PAvPU (level .05) than soft with dropout, {noise}", percent=True,
-            differences={"WC - soft": both.difference(weibull, soft, "soft", other=dropout)},
-        )  # fmt: skip
+        larger = {"WC - soft": both.difference(weibull, soft, "soft", other=dropout)}
+        text = f"WC has a larger PAvPU (level .05) than soft with dropout, {noise}"
+        yield Claim(text=text, percent=True, differences=larger)
 
 
 def _evidence(finished: Finished) -> Iterator[Claim]:
@@ -162,10 +155,9 @@ def _views(finished: Finished) -> Iterator[Claim]:
         yield Claim(text="doubly normalised attention between views is more accurate", differences=more, percent=True)
     if "hybrid" in finished.rows:
         shares = {one.name: one.values(finished.runs("hybrid")) for one in SHARES.columns}
-        yield Claim(
-            text="hybrid attention moves from its beginning, .5, towards doubly normalised attention, 1",
-            differences={f"{name} - .5": paired_difference(one, [0.5] * len(one)) for name, one in shares.items()},
-        )
+        moved = {f"{name} - .5": paired_difference(one, [0.5] * len(one)) for name, one in shares.items()}
+        text = "hybrid attention moves from its beginning, .5, towards doubly normalised attention, 1"
+        yield Claim(text=text, differences=moved)
 
 
 def _again(finished: Finished, row: str, column: Column) -> Difference:
@@ -270,17 +262,15 @@ VIEWS = replace(
 def bootstrap(judged: Sequence[tuple[Tensor, Tensor]]) -> Estimate | str:
     """Mean over seeds of the area under the ROC curve, with its bootstrap interval over questions; "-" without any.
 
-    Args:
-        judged: For every seed the uncertainty of the questions, and whether the answers are wrong.
+    ``judged`` has for every seed the uncertainty of the questions, and whether the answers are wrong.
     """
     judged = [(values, wrong) for values, wrong in judged if 0 < wrong.sum() < len(wrong)]
     if not judged:
         return "-"
-    generator, count = torch.Generator().manual_seed(0), len(judged[0][0])
-    found = []
+    generator, count, found = torch.Generator().manual_seed(0), len(judged[0][0]), list[float]()
     for number in range(RESAMPLES + 1):
         places = torch.randint(count, (count,), generator=generator) if number else torch.arange(count)
-        drawn = [(values[places], wrong[places].long()) for values, wrong in judged]
+        drawn = [(values[places], wrong[places]) for values, wrong in judged]
         areas = [auroc(values, wrong) for values, wrong in drawn if 0 < wrong.sum() < count]
         if areas:  # of few questions, a sample may have right answers alone
             found.append(sum(areas) / len(areas))
@@ -291,70 +281,57 @@ def bootstrap(judged: Sequence[tuple[Tensor, Tensor]]) -> Estimate | str:
 _NAMES = {"mc_dropout": "dropout", "attention": "attention", "both": "attention and dropout"}
 
 
-def _uncertainty(finished: Finished) -> Iterator[Part]:
+def _uncertainty(finished: Finished) -> list[Part]:
     """Whether uncertainty tells wrong answers from right ones, where all questions were trained on."""
     if "1" not in finished.study.levels:
-        return
+        return []
+    wrong, absent = list[Row](), list[Row]()
+    for row in finished.rows:
+        for predicted, judged in _judged(finished, row).items():
+            wrong.append({"row": f"{row}: {predicted}"})
+            wrong[-1] |= {name.replace("_", " "): bootstrap(judged[name]) for name in UNCERTAINTIES}
+        for kind, noise in _NAMES.items():
+            columns = [Column(name.replace("_", " "), f"test_absent_auroc_{name}/{kind}") for name in UNCERTAINTIES]
+            if columns[0].values(finished.runs(row, "1")):
+                absent.append({"row": f"{row}: {noise}"})
+                absent[-1] |= {column.name: finished.cell(row, column, "1") for column in columns}
     text = (
         "Area under the ROC curve: .5 is chance, 1 tells every wrong answer of the test from every right one. Mean "
         f"over seeds with the 95 % interval of {RESAMPLES} bootstrap samples of the test questions, the same ones in "
         "all rows; the seeds are fixed, so the interval says nothing of other seeds. An ensemble is the mean "
         "probability of all seeds, without dropout, and there is one. Trained on all questions."
     )
-    yield Part("Does uncertainty tell wrong answers from right ones?", text, _wrong_rows(finished))
+    parts = [Part("Does uncertainty tell wrong answers from right ones?", text, wrong)]
     text = (
         "Area under the ROC curve for questions whose answer is not in the scene, against those of the same form that "
         "have one. None of them was trained on."
     )
-    absent = list[Row]()
-    for row in finished.rows:
-        for kind, noise in _NAMES.items():
-            columns = [Column(name.replace("_", " "), f"test_absent_auroc_{name}/{kind}") for name in UNCERTAINTIES]
-            if columns[0].values(finished.runs(row, "1")):
-                cells = {column.name: finished.cell(row, column, "1") for column in columns}
-                absent.append({"row": f"{row}: {noise}", **cells})
-    if absent:
-        yield Part("Questions about what is not in the scene", text, absent)
+    return [*parts, Part("Questions about what is not in the scene", text, absent)] if absent else parts
 
 
-def _wrong_rows(finished: Finished) -> list[Row]:
-    table = list[Row]()
-    for row in finished.rows:
-        found: dict[str, dict[str, list[tuple[Tensor, Tensor]]]] = {}
-        for predicted, uncertainty, values, wrong in _judged(finished, row):
-            found.setdefault(predicted, {}).setdefault(uncertainty, []).append((values, wrong))
-        table += [
-            {"row": f"{row}: {predicted}"}
-            | {name.replace("_", " "): bootstrap(judged.get(name, [])) for name in UNCERTAINTIES}
-            for predicted, judged in found.items()
-        ]
-    return table
-
-
-def _judged(finished: Finished, row: str) -> Iterator[tuple[str, str, Tensor, Tensor]]:
-    """Kinds of prediction and of uncertainty, its values and which answers are wrong, of every seed and of all."""
-    configs = [finished.configs[row, "1", seed] for seed in finished.seeds]
-    members = list[Tensor]()
+def _judged(finished: Finished, row: str) -> dict[str, defaultdict[str, list[tuple[Tensor, Tensor]]]]:
+    """By kind of prediction and of uncertainty: its values and which answers are wrong, of every seed or of all."""
+    found: dict[str, defaultdict[str, list[tuple[Tensor, Tensor]]]] = {}
+    members, configs = list[Tensor](), [finished.configs[row, "1", seed] for seed in finished.seeds]
     with user_errors(ValueError, OSError):
-        questions = load_questions(configs[0])
-    for config in configs:
-        # all shares of 1 have the same answers to choose from
-        data = Answered(questions["test"], load_words(config.out), config.likelihood)
-        path = config.out / "predictions.npz"
-        with reading(path, "the predictions of a run", "run it again with --overwrite"), np.load(path) as arrays:
-            found = {name: torch.from_numpy(arrays[name]) for name in arrays}
-            members.append(found["mean"])
-        for kind, noise in _NAMES.items():
-            if kind in found:
-                wrong = accuracies(found[kind], data) < 0.5
-                for name in UNCERTAINTIES:
-                    if f"{name}_{kind}" in found:
-                        yield noise, name, found[f"{name}_{kind}"], wrong
+        questions = load_questions(configs[0])["test"]
+        for config in configs:
+            # all shares of 1 have the same answers to choose from
+            data = Answered(questions, load_words(config.out), config.likelihood)
+            with np.load(config.out / "predictions.npz") as arrays:
+                said = {name: torch.from_numpy(arrays[name]) for name in arrays}
+            members.append(said["mean"])
+            for kind, noise in _NAMES.items():
+                for name in [name for name in UNCERTAINTIES if f"{name}_{kind}" in said]:
+                    wrong = accuracies(said[kind], data) < 0.5
+                    found.setdefault(noise, defaultdict(list))[name].append((said[f"{name}_{kind}"], wrong))
     if len(members) > 1:
         samples = torch.stack(members)
         parts, wrong = decompose_uncertainty(samples), accuracies(samples.mean(0), data) < 0.5
-        yield f"ensemble of {len(members)} seeds", "entropy", parts.total, wrong
-        yield f"ensemble of {len(members)} seeds", "mutual_information", parts.mutual_information, wrong
+        judged = found.setdefault(f"ensemble of {len(members)} seeds", defaultdict(list))
+        judged["entropy"].append((parts.total, wrong))
+        judged["mutual_information"].append((parts.mutual_information, wrong))
+    return found
 
 
 SHARES_OF_QUESTIONS = replace(
@@ -373,17 +350,19 @@ SHARES_OF_QUESTIONS = replace(
     paper={},
     blocks=(),
     picture="curves",
-    parts=lambda finished: list(_uncertainty(finished)),
+    parts=_uncertainty,
     grid={},
 )
 
 
-def _pictures(finished: Finished) -> Iterator[Part]:
+def _pictures(finished: Finished) -> list[Part]:
     """Where the network of the first seed looks at some test questions, for every row."""
+    found = []
     for row in finished.rows:
         config = finished.configs[row, "", finished.seeds[0]]
-        for path in draw_questions(config.out, 2, device=config.device, out=finished.pictures, name=row):
-            yield Part(f"Where {row} attention looks", picture=path, published=False)
+        paths = draw_questions(config.out, 2, device=config.device, out=finished.pictures, name=row)
+        found += [Part(f"Where {row} attention looks", picture=path, published=False) for path in paths]
+    return found
 
 
 COMPARE = Study(
@@ -408,21 +387,11 @@ COMPARE = Study(
         Column("AUROC attention", "test_auroc_entropy/attention"),
         MS,
     ),
-    parts=lambda finished: list(_pictures(finished)),
+    parts=_pictures,
     published=False,
 )
 
-STUDIES = {
-    study.name: study
-    for study in (*MCAN.values(), *map(_alignments, MCAN.values()), VIEWS, SHARES_OF_QUESTIONS, COMPARE)
-}
-
-
-def table(options: StudyOptions) -> dict[str, float]:
-    """Train the rows of a study and publish its tables."""
-    return run_study(STUDIES, options)
-
-
-def search(options: StudyOptions) -> dict[str, float]:
-    """Try the settings of a table's rows on validation data."""
-    return run_search(STUDIES, options)
+_ALL = (*MCAN.values(), *map(_alignments, MCAN.values()), VIEWS, SHARES_OF_QUESTIONS, COMPARE)
+STUDIES = {study.name: study for study in _ALL}
+table = partial(run_study, STUDIES)
+search = partial(run_search, STUDIES)

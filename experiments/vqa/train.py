@@ -1,22 +1,37 @@
-"""Answers to questions about photographs, by a network with latent attention to their regions."""
+"""Train a network that answers questions about photographs, evaluate it again, and ask it one question."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from experiments.datasets.questions.data import Questions
-from experiments.harness.training import Fitted, fit_batches
-from experiments.report.tables import metrics_table
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from experiments.datasets.images.caption_data import caption_words
+from experiments.datasets.images.image_files import open_photograph
+from experiments.datasets.questions.data import Questions, Regions
+from experiments.datasets.questions.photographs import regions_of
+from experiments.files import UserError, user_errors, write_atomic
+from experiments.harness.folder import saved_config
+from experiments.harness.options import Device
+from experiments.harness.training import Fitted, fit_batches, load_best
+from experiments.report.columns import Row
+from experiments.report.figures import overlay, panels, printable, save
+from experiments.report.tables import as_table, metrics_table
 from experiments.run import Task, run_and_show
-from experiments.vqa.accuracy import guesses
-from experiments.vqa.ask import draw_questions
-from experiments.vqa.config import VQAConfig
-from experiments.vqa.data import load_questions, load_words
-from experiments.vqa.evaluation import definitions, evaluate, save_predictions
-from experiments.vqa.model import TrainedAnswers, build
+from experiments.vqa.config import AskConfig, EvaluateConfig, VQAConfig
+from experiments.vqa.evaluation import LOOKING, Outputs, definitions, evaluate, guesses, looked_at
+from experiments.vqa.model import TrainedAnswers, blank, build, load_questions, load_words
+from pyro_attention.posterior.predictive import Noise
 
-__all__ = ["VQATask", "train"]
+LEVEL = 0.95
+_PHOTOGRAPHS = ("easy_vqa", "daquar")  # of which regions are made here
 
 
 class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
@@ -37,19 +52,19 @@ class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
     def fit(self, trained: TrainedAnswers, data: Mapping[str, Questions], folder: Path) -> Fitted:
         config = trained.config
         train, val = (trained.answered(data[part]).answerable() for part in ("train", "val"))
-        loaders = (
-            train.loader(sentences=config.batch_size, seed=config.seed), val.loader(sentences=256, shuffle=False)
-        )  # fmt: skip
-        return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.patience)
+        loader = train.loader(sentences=config.batch_size, seed=config.seed)
+        in_order = val.loader(sentences=256, shuffle=False)
+        return fit_batches(config, trained.module, loader, in_order, folder=folder, patience=config.patience)
 
     def evaluate(
         self, trained: TrainedAnswers, data: Mapping[str, Questions], fitted: Fitted, folder: Path
     ) -> dict[str, float]:
-        evaluation = evaluate(trained, data)
-        save_predictions(folder / "predictions.npz", evaluation)
+        metrics, said = evaluate(trained, data)
+        arrays: dict[str, Any] = said
+        write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **arrays))
         best = fitted.history[fitted.best_epoch]
         return {
-            **evaluation.metrics,
+            **metrics,
             **guesses(data["train"], data["test"]),
             **{name: best[name] for name in ("val_accuracy", "val_loss")},
             "train_questions": len(trained.answered(data["train"]).answerable()),
@@ -65,3 +80,148 @@ class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
 def train(config: VQAConfig) -> None:
     """The command."""
     run_and_show(VQATask(), config)
+
+
+class Reply(NamedTuple):
+    """What a network says to one question.
+
+    Attributes:
+        outputs: Samples of the logits of all answers.
+        weights: Samples of the weights of all regions that the answer is read from, ``[S, N]``; None of a network that
+            has no one attention for that.
+        answers: The most probable answers, with the credible intervals of their probabilities where there are samples.
+    """
+
+    outputs: Outputs
+    weights: Tensor | None
+    answers: list[Row]
+
+    def save(
+        self, trained: TrainedAnswers, words: Sequence[str], regions: Regions, place: int, path: Path
+    ) -> Path | None:
+        """Draw where the network looks at a photograph, if it has weights that say so."""
+        if self.weights is None:
+            return None
+        title = "{}: {}? {answer} ({probability})".format(trained.config.guide, " ".join(words), **self.answers[0])
+        return save(looking_figure(self.weights, regions, place, title=title), path)
+
+
+def reply_to(
+    trained: TrainedAnswers, regions: Regions, words: Sequence[str], photograph: int, *, num_samples: int = 200
+) -> Reply:
+    """Ask a question about the photograph at a place of the regions."""
+    one = Questions("asked", [list(words)], [{}], torch.tensor([photograph]), regions, ["asked"])
+    batch = next(trained.answered(one).batches(trained.device))
+    count = num_samples if trained.is_random else 1
+    noise: Noise = "attention" if trained.is_random else "none"
+    outputs = Outputs(trained.module.outputs(batch, num_samples=count, noise=noise, seed=trained.config.seed).cpu())
+    weights = looked_at(trained, batch, num_samples=count)[:, 0] if trained.config.model in LOOKING else None
+    samples, rows = outputs.logits.softmax(-1)[:, 0], list[Row]()
+    for place in outputs.probabilities[0].argsort(descending=True)[:5].tolist():
+        rows.append({"answer": trained.words.answers[place], "probability": f"{samples[:, place].mean():.3f}"})
+        if count > 1:
+            low, high = samples[:, place].quantile(torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2])).tolist()
+            rows[-1][f"{LEVEL:.0%} interval"] = f"[{low:.3f}, {high:.3f}]"
+    return Reply(outputs, weights, rows)
+
+
+def ask(config: AskConfig) -> Reply:
+    """Print the answers to a question and how sure the network is of them, and draw where it looks.
+
+    Raises:
+        UserError: No such run or photograph, one that cannot be read or encoded, or a question without a word.
+    """
+    words, place, image = caption_words(config.question), config.place, None
+    if not words:
+        raise UserError(f"the question '{config.question}' has no word; ask one, such as 'how many are there'")
+    if config.photo is not None:  # ahead of the data, which take longer to read
+        dataset = saved_config(config.run, VQAConfig, script="experiments.vqa").dataset
+        if dataset not in _PHOTOGRAPHS:
+            raise UserError(
+                f"--photo {config.photo}: the run is on {dataset}, whose regions are not made here of photographs; ask "
+                f"about its test part by --place, or train on {' or '.join(_PHOTOGRAPHS)}"
+            )
+        with user_errors(ValueError, OSError):
+            image = open_photograph(config.photo)
+    trained, questions = load_trained(config.run, config.device, train_encoder=image is None)
+    regions = questions["test"].regions
+    if image is not None:
+        regions, place = regions_of(image, regions, device=trained.device), 0
+        regions = blank(regions) if trained.config.blind else regions
+    elif place >= len(regions):
+        raise UserError(f"there is no test photograph {place}; expected numbers from 0 to {len(regions) - 1}")
+    if unknown := [word for word in words if word not in trained.words.word_ids]:
+        print(f"not among the words of the training questions: {', '.join(unknown)}", file=sys.stderr)
+    reply = reply_to(trained, regions, words, place, num_samples=config.num_samples)
+    doubt = ", ".join(
+        f"{name.replace('_', ' ')} {value.item():.3f} nats" for name, value in reply.outputs.uncertainties().items()
+    )
+    print(f"{' '.join(words)}?\n\n{as_table(reply.answers)}\n\n{doubt}")
+    if not trained.is_random:
+        print(f"{trained.config.guide} attention predicts without samples, so there are no intervals")
+    path = reply.save(trained, words, regions, place, config.out or config.run / "figures" / "asked.png")
+    print(path or f"{trained.config.model} does not read the answer from one latent attention, so there is no picture")
+    return reply
+
+
+def draw_questions(
+    folder: Path, count: int, *, device: Device = "auto", out: Path | None = None, name: str = "question"
+) -> list[Path]:
+    """Draw where the network of a run looks at some test questions, which lie as far apart as they can."""
+    trained, questions = load_trained(folder, device)
+    data, paths = questions["test"], list[Path | None]()
+    for place in torch.linspace(0, len(data) - 1, count).long().unique().tolist():
+        words, photograph = data.questions[place], int(data.photographs[place])
+        reply, path = reply_to(trained, data.regions, words, photograph), f"{name}-{place}.png"
+        paths.append(reply.save(trained, words, data.regions, photograph, (out or folder / "figures") / path))
+    return [path for path in paths if path is not None]
+
+
+def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
+    """Print the metrics of a run's network on its test questions."""
+    trained, questions = load_trained(config.run, config.device)
+    given = {name: getattr(config, name) for name in ("num_samples", "test_noise")}
+    changes = {name: value for name, value in given.items() if value is not None}
+    metrics, _ = evaluate(replace(trained, config=replace(trained.config, **changes)), questions)
+    print(metrics_table(metrics))
+    return metrics
+
+
+def load_trained(
+    folder: Path, device: Device = "auto", *, train_encoder: bool = True
+) -> tuple[TrainedAnswers, dict[str, Questions]]:
+    """The network of a finished run, at its best epoch, and the questions of its options; UserError without one."""
+    config = saved_config(folder, VQAConfig, script="experiments.vqa", device=device)
+    with user_errors(ValueError, OSError):
+        questions = load_questions(config, train_encoder=train_encoder)
+        trained = build(config, load_words(folder), questions["train"])
+        load_best(trained.module, folder)
+    trained.module.eval()
+    return trained, questions
+
+
+def looking_figure(weights: Tensor, regions: Regions, photograph: int, *, title: str = "") -> Figure:
+    """The photograph, the mean weight of every region, and the width of its credible interval.
+
+    Regions that are no cells of a grid, or whose photograph is not there, are bars with their intervals. The weights
+    are samples ``[S, N]``; of one sample there is no interval.
+    """
+    weights = weights.cpu()
+    tails = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    mean, (low, high) = weights.mean(0), weights.quantile(tails, dim=0)
+    if regions.pictures is None or regions.grid is None:
+        figure, ((axis,),) = panels(1, 1, size=(6.4, 2.8))
+        axis.bar(np.arange(len(mean)), mean.numpy(), color="#1b6ca8", width=0.7)
+        axis.vlines(np.arange(len(mean)), low.numpy(), high.numpy(), color="0.25", linewidth=1)
+        axis.set(xlabel="region", ylabel="attention")
+    else:
+        shown: list[tuple[str, str | None, Tensor | None]] = [("", None, None), ("mean attention", "Blues", mean)]
+        if len(weights) > 1:
+            shown.append((f"width of its {LEVEL:.0%} credible interval", "Purples", high - low))
+        figure, (axes,) = panels(1, len(shown), size=(3.2 * len(shown), 3.2))
+        for axis, (name, colours, values) in zip(axes, shown, strict=True):
+            heat = overlay(axis, regions.pictures[photograph], regions.grid, values, colours, name=name)
+            if values is not None:
+                figure.colorbar(heat, ax=axis, shrink=0.75).ax.tick_params(labelsize=7)
+    figure.suptitle(printable(title), fontsize=11)
+    return figure

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import torch
 
-from experiments.captioning import data as captioning_data
+from experiments.captioning import train as captioning_data
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.train import CaptioningTask
 from experiments.datasets.images.digit_scenes import digit_scenes

@@ -7,7 +7,7 @@ import pytest
 from experiments import run as engine
 from experiments.datasets.questions.digit_questions import digit_questions
 from experiments.harness.cli import run_commands
-from experiments.vqa import data as vqa_data
+from experiments.vqa import model as vqa_data
 from experiments.vqa.config import VQAConfig
 from experiments.vqa.train import VQATask
 
