@@ -1,61 +1,132 @@
-"""Training on questions, end to end on tiny sizes: every model and scheme, its data and its numbers."""
+"""Training on questions, end to end on tiny sizes, and asking: models and schemes, data, numbers and answers."""
 
-import json
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from experiments.datasets.images.image_features import GridEncoder, Scale, encode
+from experiments.datasets.images.image_files import open_photograph
+from experiments.datasets.questions.data import Regions
+from experiments.datasets.questions.photographs import regions_of
 from experiments.files import UserError
 from experiments.harness.results import read_metrics
-from experiments.vqa.accuracy import vqa_accuracy
-from experiments.vqa.ask import evaluate_run, load_trained
-from experiments.vqa.config import EvaluateConfig, VQAConfig
-from experiments.vqa.data import Answered, Words, load_questions, load_words
-from experiments.vqa.evaluation import Outputs, accuracies, auroc, looked_at
+from experiments.vqa.accuracy import consensus, normalize_answer, soft_scores, vqa_accuracy
+from experiments.vqa.config import AskConfig, EvaluateConfig, VQAConfig
+from experiments.vqa.evaluation import Outputs, auroc, guesses, looked_at
+from experiments.vqa.model import Answered, Words, load_questions, load_words
+from experiments.vqa.train import ask, draw_questions, evaluate_run, load_trained, looking_figure, reply_to
 from tests.experiments.datasets.questions.tiny_questions import write_easy_vqa, write_vqa_v2
-from tests.experiments.vqa.tiny_questions import few_digits, run_tiny
+from tests.experiments.vqa.tiny_questions import command, few_digits, run_tiny
 
 KINDS = {"where", "count", "which", "exists", "chain"}
-ALIGNED = (
-    "marginal", "sparse_marginal", "hard_enum", "hard_sample", "categorical_sample", "categorical_enum", "sparse_enum",
-    "gumbel", "wake_sleep", "iwae",
-)  # fmt: skip
+
+
+# accuracy
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("answer", "expected"),
     [
-        {"guide": "soft"},
-        {"guide": "weibull", "normalizer": "hybrid"},
-        {"guide": "lognormal", "prior": "fixed", "feature_noise": 0.5},
-        {"guide": "gamma", "likelihood": "scores"},
-        {"model": "bottom_up", "guide": "soft", "layers": 0},
-        {"model": "bottom_up", "guide": "weibull"},
-        *({"model": "bottom_up", "guide": guide} for guide in ALIGNED),
-        {"model": "multi_view", "guide": "soft", "normalizer": "doubly_normalized"},
-        {"model": "multi_view", "guide": "weibull", "normalizer": "hybrid"},
+        ("the  dog ", "dog"), ("Two", "2"), ("none", "0"), ("1,000", "1000"), ("black/white", "black white"),
+        ("black / white", "black white"), ("red, white", "red white"), ("3.5", "3.5"), ("st. mary", "st mary"),
+        ("dont.", "don't"), ("it's", "it's"), ("t-shirt", "t shirt"), ("line\nbreak\tand tab", "line break and tab"),
+        ("", ""),
     ],
-    ids=lambda options: "-".join(map(str, options.values())),
+)  # fmt: skip
+def test_normalised_answers(answer, expected):
+    assert normalize_answer(answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("votes", "answer", "expected"),
+    [
+        ({"cat": 10}, "Cat", 0.0),  # all people agree: compared as it stands
+        ({"two": 2, "2": 2, "3": 6}, "2", 1.0),
+        ({"a cat": 5, "dog": 5}, "The cat.", 1.0),
+        ({"red": 1}, "red", 1.0),  # one annotator, as in DAQUAR
+        ({"red": 1}, "blue", 0.0),
+    ],
 )
-def test_every_model_and_scheme(options, tmp_path, capsys):
-    model, guide, normalizer = (options.get(name) for name in ("model", "guide", "normalizer"))
-    metrics = run_tiny(tmp_path, **options)
+def test_alike_answers_agree(votes, answer, expected):
+    assert vqa_accuracy(answer, votes) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("agreeing", range(5))
+def test_the_accuracy_is_the_mean_over_subsets_of_nine(agreeing):
+    people = ["cat"] * agreeing + ["dog"] * (10 - agreeing)
+    subsets = [people[:left] + people[left + 1 :] for left in range(10)]
+    expected = sum(min(subset.count("cat") / 3, 1) for subset in subsets) / 10
+    votes = {name: people.count(name) for name in people}
+    assert vqa_accuracy("cat", votes) == pytest.approx(expected)
+
+
+def test_votes_and_targets():
+    assert consensus({"two": 3, "2": 4, "Two!": 3}) == {"2": 10}
+    assert consensus({"Two": 10}) == {"Two": 10}
+    assert soft_scores({"cat": 1, "dog": 9}) == pytest.approx({"cat": 1 / 3, "dog": 1.0})
+    assert soft_scores({"red": 1}) == {"red": 1.0}
+    # answers are drawn in proportion to the votes, and one without a class never
+    data = replace(few_digits(1)["test"].pick([0, 1]), answers=[{"1": 1, "2": 9, "rare": 5}, {"2": 1, "3": 2}])
+    words = Words(["is"], ["1", "2", "3"])
+    drawn = torch.stack([Answered(data, words, "single", seed=1)[epoch, [0, 1]].answer for epoch in range(400)])
+    assert (drawn[:, 0] == 0).float().mean().item() == pytest.approx(0.1, abs=0.05)
+    assert (drawn[:, 1] == 2).float().mean().item() == pytest.approx(2 / 3, abs=0.08)
+    scores = Answered(data, words, "scores")[0, [0, 1]].answer
+    torch.testing.assert_close(scores, torch.tensor([[1 / 3, 1, 0], [0, 1 / 3, 2 / 3]]))
+
+
+def test_guesses():
+    def asked(*rows):
+        questions, answers = zip(*[(text.split(), votes) for text, votes in rows], strict=True)
+        data = few_digits(1)["test"].pick([0] * len(rows))
+        return replace(data, questions=questions, answers=answers)
+
+    train = asked(
+        ("is there a cat", {"yes": 10}), ("is there a dog", {"yes": 6, "no": 4}), ("is there food", {"no": 10}),
+        ("how many cats", {"2": 10}), ("how many dogs", {"two": 7, "3": 3}),
+    )  # fmt: skip
+    test = asked(
+        ("is there a bird", {"yes": 10}), ("how many birds", {"2": 10}), ("how many rooms", {"2": 2, "3": 8}),
+        ("what color is it", {"2": 10}),
+    )  # fmt: skip
+    found = guesses(train, test)
+    assert found == pytest.approx({"majority_accuracy": 2.6 / 4, "form_accuracy": 3.6 / 4})
+
+
+# training
+
+
+@pytest.mark.parametrize(
+    ("options", "fewer"),
+    [
+        ({"guide": "soft", "normalizer": "hybrid", "feature_noise": 0.5}, {"attention", "both"}),
+        ({"guide": "gamma", "likelihood": "scores"}, set()),
+        ({"model": "bottom_up", "guide": "weibull", "layers": 0}, set()),
+        ({"model": "bottom_up", "guide": "marginal", "likelihood": "scores"}, {"attention", "both", "mc_dropout"}),
+        ({"model": "bottom_up", "guide": "categorical_sample"}, {"attention", "both", "mc_dropout"}),
+        ({"model": "multi_view", "guide": "weibull", "normalizer": "hybrid"}, set()),
+    ],
+    ids=lambda options: "-".join(map(str, options.values())) if isinstance(options, dict) else "",
+)
+def test_models_and_schemes(options, fewer, tmp_path, capsys):
+    metrics, model = run_tiny(tmp_path, **options), options.get("model")
     assert all(math.isfinite(value) for value in metrics.values())
     assert {name.split("/")[2] for name in metrics if name.startswith("test_accuracy/mean/")} == KINDS | {"noise_0.5"}
-    meanings = json.loads((tmp_path / "metrics.json").read_text())["definitions"]
-    assert meanings.keys() == metrics.keys()
-    assert all(meanings.values())
     found = evaluate_run(EvaluateConfig(run=tmp_path))
-    assert "test_nll/mean" in capsys.readouterr().out
     assert found == pytest.approx({name: metrics[name] for name in found})
     assert len(metrics) == len(found) + 10  # how training went, and guesses
     assert ("relevant_mass" in found) == (model != "multi_view")
-    assert ("hybrid_view.1" in found) == (model == "multi_view" and normalizer == "hybrid")
-    assert ("test_nll/mc_dropout" in found) == (guide not in ALIGNED)
-    assert ("test_nll/attention" in found) == (guide not in (*ALIGNED, "soft"))
+    assert ("hybrid_view.1" in found) == (model == "multi_view")
+    assert fewer == {"attention", "both", "mc_dropout"} - {name.split("/")[1] for name in found if "test_nll" in name}
+    reply = ask(AskConfig(run=tmp_path, question="how many", num_samples=4))
+    assert ("no picture" in capsys.readouterr().out) == (reply.weights is None) == (model == "multi_view")
+    assert (tmp_path / "figures" / "asked.png").is_file() == (model != "multi_view")
+    assert len(draw_questions(tmp_path, 2)) == (0 if model == "multi_view" else 2)
 
 
 def test_the_numbers_are_those_of_the_saved_predictions(weibull_run):
@@ -86,22 +157,14 @@ def test_the_mass_on_relevant_cells(weibull_run):
     metrics, (trained, questions) = read_metrics(weibull_run), load_trained(weibull_run)
     data, shares = questions["test"], []
     for batch in trained.answered(data).batches(trained.device, size=1):
-        (place,) = batch.places.tolist()
         weights = looked_at(trained, batch)[0, 0]
-        shares.append(sum(weights[cell].item() for cell in range(9) if data.relevant[place, cell]))
+        shares.append(sum(weights[cell].item() for cell in range(9) if data.relevant[batch.places[0], cell]))
     assert metrics["relevant_mass"] == pytest.approx(sum(shares) / len(data), rel=1e-4)
     regions = data.regions.mask[data.photographs]
     assert metrics["uniform_mass"] == pytest.approx((data.relevant.sum(1) / regions.sum(1)).mean().item())
 
 
 def test_scores_by_hand():
-    data = few_digits(1)["test"].pick(range(3))
-    words = Words(["is"], ["x", *(answer for votes in data.answers for answer in votes)])
-    truth = [words.answer_ids[answer] for votes in data.answers for answer in votes]
-    probabilities = torch.full((3, len(words.answers)), 0.1)
-    probabilities[[0, 1], truth[:2]] = 0.9
-    probabilities[2, 0] = 0.9
-    assert accuracies(probabilities, Answered(data, words, "single")).tolist() == [1, 1, 0]
     # two samples that disagree completely, and two that agree
     logits = torch.tensor([[[50.0, 0.0], [0.0, 0.0]], [[0.0, 50.0], [0.0, 0.0]]])
     uncertain = Outputs(logits, torch.tensor([0.2, 0.0])).uncertainties()
@@ -109,7 +172,7 @@ def test_scores_by_hand():
     assert uncertain["mutual_information"].tolist() == pytest.approx([math.log(2), 0], abs=1e-6)
     assert uncertain["attention_variance"].tolist() == pytest.approx([0.2, 0.0])
     # of the six pairs of a wrong and a right answer the wrong one is the less sure in five
-    wrong = torch.tensor([0, 1, 0, 0, 1])
+    wrong = torch.tensor([0, 1, 0, 0, 1]).bool()
     assert auroc(torch.tensor([1.0, 30.0, 40.0, 2.0, 50.0]), wrong) == pytest.approx(5 / 6)
     assert auroc(torch.ones(5), wrong) == pytest.approx(0.5)
 
@@ -127,42 +190,127 @@ def test_what_does_not_go_together(options, message, tmp_path):
         run_tiny(tmp_path, **options)
 
 
-def test_a_share_of_the_questions_is_the_seeds():
+# data
+
+
+def test_parts_of_the_questions():
     whole = load_questions(VQAConfig())["train"]
-    shares = [load_questions(VQAConfig(train_share=0.25, seed=seed)) for seed in (0, 1)]
+    shares = [load_questions(VQAConfig(train_share=0.25, seed=seed, test_questions=3)) for seed in (0, 1)]
     assert [len(found["train"]) for found in shares] == [round(len(whole) / 4)] * 2
-    assert shares[0]["train"].questions != shares[1]["train"].questions
-    assert len(shares[0]["test"]) == len(few_digits(1)["test"])
+    assert shares[0]["train"].questions != shares[1]["train"].questions  # the seed draws them
+    assert len(shares[0]["test"]) == len(shares[0]["val"]) == 3
 
 
-def test_photographs_by_option(tmp_path, monkeypatch):
-    write_easy_vqa(tmp_path)
-    options = {"dataset": "easy_vqa", "data_root": tmp_path, "progress": False}
-    data = load_questions(VQAConfig(**options, encoder_epochs=1, questions=4, test_questions=3))
-    assert {part: len(found) for part, found in data.items()} == {"train": 4, "val": 3, "test": 3}
-    batch = next(Answered(data["train"], Words.of(data["train"], answers=9), "single").batches(torch.device("cpu")))
-    assert batch.regions.shape == (4, 16, 264)
-    assert batch.regions.dtype == torch.float32
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    monkeypatch.delitem(sys.modules, "torchvision.models", raising=False)
-    with pytest.raises(UserError, match="torchvision cannot be imported"):
-        load_questions(VQAConfig(**options, encoder="mobilenet_v2"))
-
-
-def test_blind_models_see_blank_regions(tmp_path):
+def test_blind_models_see_blank_regions(tmp_path, monkeypatch):
     write_vqa_v2(tmp_path)
     options = {"dataset": "vqa_v2", "data_root": tmp_path, "progress": False}
     seen, blind = (load_questions(VQAConfig(**options, blind=blind))["train"] for blind in (False, True))
     assert seen.regions.features.any()
     assert not blind.regions.features.any()
-    assert blind.regions.features.shape == seen.regions.features.shape
     assert torch.equal(blind.regions.mask, seen.regions.mask)
     assert blind.questions == seen.questions
     assert blind.regions.spread == 0 < seen.regions.spread
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    monkeypatch.delitem(sys.modules, "torchvision.models", raising=False)
+    write_easy_vqa(tmp_path)
+    with pytest.raises(UserError, match="torchvision cannot be imported"):
+        load_questions(VQAConfig(**options | {"dataset": "easy_vqa"}, encoder="mobilenet_v2"))
 
 
-@pytest.mark.parametrize("content", ['{"words": []}', '{"words": ["a"], "answers": [1]}'])
-def test_a_damaged_vocabulary(content, tmp_path):
-    (tmp_path / "vocabulary.json").write_text(content)
-    with pytest.raises(UserError, match=r"vocabulary\.json"):
-        load_words(tmp_path)
+# asking
+
+
+def test_ask(weibull_run, tmp_path, capsys):
+    picture = tmp_path / "picture.png"
+    options = ("--place", 2, "--num-samples", 30, "--out", picture)
+    assert command("ask", weibull_run, "What digit is left of the Zebra?", *options) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert lines[0] == "what digit is left of the zebra?"
+    assert printed.err == "not among the words of the training questions: zebra\n"
+    with Image.open(picture) as image:
+        assert image.size[0] > 1000  # the scene and two maps
+    # the intervals are those of the samples
+    trained, questions = load_trained(weibull_run)
+    reply = reply_to(trained, questions["test"].regions, ["how", "many"], 1, num_samples=30)
+    assert reply.weights.shape == (30, 9)
+    torch.testing.assert_close(reply.weights.sum(-1), torch.ones(30))
+    samples, row = reply.outputs.logits.softmax(-1)[:, 0].numpy(), reply.answers[0]
+    place = trained.words.answers.index(row["answer"])
+    assert place == samples.mean(0).argmax()
+    low, high = np.quantile(samples[:, place], [0.025, 0.975])
+    assert row["95% interval"] == f"[{low:.3f}, {high:.3f}]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["  ?"], "has no word"),
+        (["how many", "--place", "6"], "expected numbers from 0 to 5"),
+        (["how many", "--photo", "mine.jpg"], "the run is on digits"),
+    ],
+)
+def test_bad_questions(arguments, message, weibull_run, capsys):
+    assert command("ask", weibull_run, *arguments) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_evaluation_with_other_options(weibull_run, capsys):
+    assert command("evaluate", weibull_run, "--num-samples", 2, "--test-noise", "[0.25]") == 0
+    printed = capsys.readouterr().out
+    assert "test_nll/both/noise_0.25" in printed
+    assert "noise_0.5" not in printed
+
+
+@pytest.mark.parametrize("samples", [1, 5])
+def test_boxes_are_bars_and_photographs_are_photographs(samples):
+    weights = torch.full((samples, 6), 1 / 6)
+    boxes = Regions(torch.zeros(1, 6, 2), torch.ones(1, 6, dtype=torch.bool))
+    (bars,) = looking_figure(weights, boxes, 0).axes
+    assert [patch.get_height() for patch in bars.patches] == pytest.approx([1 / 6] * 6)
+    cells = replace(boxes, grid=(2, 3), pictures=torch.zeros(1, 3, 4, 6, dtype=torch.uint8))
+    maps = looking_figure(weights, cells, 0).axes
+    assert len(maps) == (3 if samples == 1 else 5)  # panels, and a scale for every map
+
+
+def test_a_photograph_of_ones_own(tmp_path, capsys):
+    """It is answered as at its place in the test, by an encoder that is not trained again."""
+    write_easy_vqa(tmp_path)
+    options = {"encoder_epochs": 1, "test_noise": (0.0,), "guide": "weibull", "data_root": tmp_path}
+    run_tiny(tmp_path / "run", dataset="easy_vqa", **options)
+    with np.load(tmp_path / "easy-vqa" / "test_images.npz") as arrays:
+        Image.fromarray(arrays["images"][4]).save(tmp_path / "green.png")
+    cache = tmp_path / "easy-vqa" / "cache"
+    made = sorted(cache.iterdir())
+    options = {"run": tmp_path / "run", "question": "What color is the shape?", "num_samples": 5}
+    other, same = (ask(AskConfig(place=place, **options)) for place in (0, 4))
+    own = ask(AskConfig(photo=tmp_path / "green.png", **options))
+    torch.testing.assert_close(own.outputs.logits, same.outputs.logits)
+    torch.testing.assert_close(own.weights, same.weights)
+    assert not torch.allclose(own.outputs.logits, other.outputs.logits, rtol=1e-3)
+    assert sorted(cache.iterdir()) == made
+    (weights,) = cache.glob("content-encoder-*.npz")
+    weights.unlink()
+    photo = tmp_path / "green.png"
+    assert command("ask", tmp_path / "run", "Is there a shape?", "--photo", photo) == 1
+    assert "is missing; expected the weights of the encoder" in capsys.readouterr().err
+    photo.write_bytes(b"none")
+    assert command("ask", tmp_path / "run", "Is there a shape?", "--photo", photo) == 1
+    assert "green.png cannot be read" in capsys.readouterr().err
+
+
+def test_regions_of_one_photograph(tmp_path):
+    encoder = GridEncoder("tiny", torch.nn.Conv2d(3, 5, 4, stride=4), Scale())
+    like = Regions(torch.zeros(0, 4, 9), torch.zeros(0, 4), (2, 2), torch.zeros(0, 3, 8, 8), encoder)
+    regions = regions_of(Image.new("RGB", (1280, 320), (200, 30, 40)), like)
+    assert regions.pictures.shape == (1, 3, 160, 640)
+    assert regions.pictures[0, :, 9, 9].tolist() == [200, 30, 40]
+    plain = torch.tensor([200, 30, 40], dtype=torch.uint8).view(1, 3, 1, 1).expand(1, 3, 8, 8)
+    assert regions.mask.all()
+    assert torch.equal(regions.features[..., :5], encode(encoder, plain))
+    places = torch.tensor([[1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0], [0, 1, 0, 1]])
+    assert torch.equal(regions.features[0, :, 5:], places)
+    image, exif = Image.new("RGB", (20, 10)), Image.Exif()
+    exif[0x0112] = 6  # the top is at the right
+    image.save(tmp_path / "a.jpg", exif=exif)
+    assert open_photograph(tmp_path / "a.jpg").size == (10, 20)
