@@ -1,11 +1,4 @@
-"""Captioning of images with a latent attention to regions: train a network, evaluate it, show where it looks.
-
-python -m experiments.captioning train --dataset digits --guide weibull --out RUN
-python -m experiments.captioning train --dataset flickr8k --guide weibull --data-root DIR --out RUN
-python -m experiments.captioning show RUN
-python -m experiments.captioning show RUN --photo my.jpg
-python -m experiments.captioning table --encoder-weights FILE
-"""
+"""Captioning of images with a latent attention to regions: train a network, evaluate it, show where it looks."""
 
 import sys
 

@@ -208,12 +208,7 @@ def pointing(trained: AnyTrained, data: RegionCaptions, captions: Sequence[str])
 
 
 def middle(grid: tuple[int, int]) -> Tensor:
-    """Weights on the cells of a grid that are nearest to its middle, ``[cells]``.
-
-    Example:
-        >>> middle((1, 4)), middle((1, 3))
-        (tensor([0.0000, 0.5000, 0.5000, 0.0000]), tensor([0., 1., 0.]))
-    """
+    """Weights on the cells of a grid that are nearest to its middle, one or two each way, ``[cells]``."""
     rows, columns = ((torch.arange(side) - (side - 1) / 2).abs() < 1 for side in grid)
     cells = (rows[:, None] & columns).float().flatten()
     return cells / cells.sum()
@@ -321,13 +316,7 @@ def _several(
 
 
 def set_scores(captions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Scores of several captions of every image.
-
-    Example:
-        >>> found = set_scores([["a dog runs", "a dog runs"], ["a red cat", "two old cats"]], [["a dog"], ["a cat"]])
-        >>> found["distinct_1"], found["distinct_2"], f"{found['self_bleu']:.0f}"
-        (0.75, 0.75, '0')
-    """
+    """Scores of several captions of every image."""
     words = [[caption_words(text) for text in texts] for texts in captions]
     scores = {f"distinct_{n}": fmean(_distinct(texts, n) for texts in words) for n in (1, 2)}
     pairs = [(text, [*texts[:at], *texts[at + 1 :]]) for texts in words for at, text in enumerate(texts)]

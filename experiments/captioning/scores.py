@@ -37,17 +37,11 @@ DEFINITIONS = {
 def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """Scores of one caption an image, times 100 as papers print them; ``DEFINITIONS`` says what the names mean.
 
-    All are taken apart by the same rule: words in small letters without punctuation, see :func:`caption_words`. CIDEr-D
-    weighs words by how many of these images have them in their references, so the scores of a caption depend on the
-    whole set, and those of a single image are 0.
+    CIDEr-D weighs words by how many of these images have them in their references, so the scores of a caption depend on
+    the whole set, and those of a single image are 0.
 
     Raises:
         ValueError: No image, another number of captions than of references, or an image without a reference.
-
-    Example:
-        >>> scores = score_captions(["A dog runs .", "a cat"], [["a dog runs"], ["a cat sits", "A cat ."]])
-        >>> f"{scores['bleu_1']:.1f} {scores['rouge_l']:.1f} {scores['cider_d']:.1f}"
-        '100.0 100.0 587.2'
     """
     spoken, written = split_words(captions, references)
     pairs = list(zip(spoken, written, strict=True))
@@ -65,7 +59,7 @@ def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]])
 def split_words(
     captions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> tuple[list[list[str]], list[list[list[str]]]]:
-    """Words of captions and of their references; ValueError as of :func:`score_captions`."""
+    """Words of captions and of their references, in small letters without punctuation."""
     if not captions or len(captions) != len(references):
         raise ValueError(
             f"{len(captions)} captions and references of {len(references)} images; expected as many, at least one"

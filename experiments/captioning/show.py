@@ -44,30 +44,22 @@ def show(config: ShowConfig) -> list[Path]:
     Raises:
         UserError: No such run or image, or a photograph that cannot be read.
     """
-    run, image = read_config(config.run, device=config.device), None
-    if config.photo is not None and run.dataset == "digits":
-        raise UserError(
-            f"--photo {config.photo}: the run describes scenes of handwritten digits, which a photograph is not "
-            f"(dataset is digits); show its test scenes by --images, or train on flickr8k or coco"
-        )
     with user_errors(ValueError, OSError, ImportError):
-        if config.photo is not None:  # ahead of the data, which take longer to read
-            image = open_photograph(config.photo)
-        data = load_images(run, train_encoder=image is None)["test"]
+        # ahead of the data, which take longer to read
+        image = None if config.photo is None else open_photograph(config.photo)
+        data = load_images(read_config(config.run, device=config.device), train_encoder=image is None)["test"]
         captions = read_text(config.run / "captions.txt", "train the run again").splitlines()
-    trained = load_trained(config.run, data.regions.size(2), device=config.device)
-    name, places = str(trained.config.guide), config.images
-    if image is not None:
-        with user_errors(ValueError):
+        trained = load_trained(config.run, data.regions.size(2), device=config.device)
+        name, places = str(trained.config.guide), config.images
+        if image is not None:
             data, name, places = own_photograph(image, data, device=trained.device), f"{name}-photo", (0,)
-        captions = describe(trained, data)
-        print(captions[0])
-    if (most := max(places, default=0)) >= len(data):
-        raise UserError(f"there is no test image {most}; expected numbers from 0 to {len(data) - 1}")
-    with user_errors(ValueError, OSError):  # photographs are opened again
+            captions = describe(trained, data)
+            print(captions[0])
+        if (most := max(places, default=0)) >= len(data):
+            raise UserError(f"there is no test image {most}; expected numbers from 0 to {len(data) - 1}")
         folder = config.out or config.run / "figures"
-        sections = caption_sections(trained, data, captions, places, folder, name=name)
-        files = [section.picture for section in sections if section.picture is not None]
+        parts = caption_sections(trained, data, captions, places, folder, name=name)
+        files = [part.picture for part in parts if part.picture is not None]
         if config.html:
             files.append(write_page(trained, data, captions, places, folder / "captions.html"))
     print("\n".join(map(str, files)))
@@ -76,27 +68,16 @@ def show(config: ShowConfig) -> list[Path]:
 
 @dataclass(frozen=True)
 class CaptionView:
-    """All that is shown of one caption.
+    """All that is shown of one caption."""
 
-    Attributes:
-        words: The words, M, and the end.
-        picture: What is looked at: ink ``[height, width]`` or a photograph ``[3, height, width]``.
-        grid: Rows and columns of the regions.
-        posterior: Samples of the weights of every word, ``[S, M + 1, N]``, or their mean.
-        prior: Mean weights of the prior, ``[M + 1, N]``, if there is one.
-        early: Whether words are predicted by the posterior, which has not seen them.
-        word: Entropy of each word given the attention, ``[M + 1]``.
-        attention: Mutual information of each word and the attention, ``[M + 1]``.
-    """
-
-    words: list[str]
-    picture: Tensor
-    grid: tuple[int, int]
-    posterior: Tensor
-    prior: Tensor | None
-    early: bool
-    word: Tensor
-    attention: Tensor
+    words: list[str]  # M, and the end
+    picture: Tensor  # ink [height, width] or a photograph [3, height, width]
+    grid: tuple[int, int]  # rows and columns of the regions
+    posterior: Tensor  # samples of the weights of every word, [S, M + 1, N], or their mean
+    prior: Tensor | None  # mean weights, [M + 1, N]
+    early: bool  # words are predicted by the posterior, which has not seen them
+    word: Tensor  # entropy of each word given the attention, [M + 1]
+    attention: Tensor  # mutual information of each word and the attention, [M + 1]
 
     @property
     def kinds(self) -> list[tuple[str, str, Tensor]]:
@@ -203,10 +184,9 @@ def region_view(view: CaptionView, title: str) -> RegionView:
 def write_page(
     trained: Trained, data: RegionCaptions, captions: Sequence[str], images: Sequence[int], path: Path
 ) -> Path:
-    """Write a page on the captions of some images; UserError where it cannot be written or weights are negative."""
-    with user_errors(ValueError, OSError):
-        views = [region_view(view_caption(trained, data, one, captions[one]), f"image {one}") for one in images]
-        lead = element("p", _PAGE, **{"class": "lead"})
-        page = document(f"Captions by {trained.config.guide} attention", lead + fragment(views))
-        write_atomic(path, lambda file: file.write(page))
+    """Write a page on the captions of some images; ValueError where weights are negative."""
+    views = [region_view(view_caption(trained, data, one, captions[one]), f"image {one}") for one in images]
+    lead = element("p", _PAGE, **{"class": "lead"})
+    page = document(f"Captions by {trained.config.guide} attention", lead + fragment(views))
+    write_atomic(path, lambda file: file.write(page))
     return path

@@ -1,4 +1,4 @@
-"""Do two clusters of points survive repeated attention? ``python -m experiments.mode_collapse``."""
+"""Do two clusters of points survive repeated attention? Softmax, doubly normalised, and both with sampled weights."""
 
 from experiments.harness.cli import launch
 

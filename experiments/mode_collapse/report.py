@@ -86,10 +86,6 @@ def next_distance(distance: float, sizes: tuple[int, int], *, doubly: bool) -> f
     .. math:: D' = D\, \frac{1 - w^2}{(1 + r w)(1 + w / r)}, \qquad w = e^{-D^2/2}, \quad r = N_2 / N_1
 
     For doubly normalised attention r becomes :math:`r\,(1 + r w) / (w + r)`, which is nearer to 1.
-
-    Example:
-        >>> [round(next_distance(2.0, (500, 50), doubly=doubly), 3) for doubly in (False, True)]
-        [0.823, 1.412]
     """
     w, r = math.exp(-0.5 * distance**2), sizes[1] / sizes[0]
     if doubly:

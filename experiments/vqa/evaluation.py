@@ -80,15 +80,10 @@ def definitions(metrics: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model says to all questions of a part.
+    """What a model says to all questions of a part."""
 
-    Attributes:
-        logits: Samples ``[S, questions, answers]``.
-        variance: Variance of the attention over samples, mean over regions, ``[questions]``; None of other samples.
-    """
-
-    logits: Tensor
-    variance: Tensor | None = None
+    logits: Tensor  # samples [S, questions, answers]
+    variance: Tensor | None = None  # of the attention over its samples, mean over regions, [questions]
 
     @property
     def probabilities(self) -> Tensor:
@@ -147,13 +142,8 @@ def evaluate(
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """All metrics of a trained network, and what it says to the test questions; with the same weights, the same.
 
-    Args:
-        trained: The network, with the weights to evaluate.
-        questions: Parts "val" and "test", and "absent" where there is one.
-
-    Returns:
-        Numbers named ``test_SCORE/KIND``, and behind it the noise on the regions or the kind of question. And by kind
-        of prediction the mean probabilities of all answers, their uncertainties, and the accuracy at the mean.
+    Metrics are named ``test_SCORE/KIND``, and behind it the noise on the regions or the kind of question. Besides, by
+    kind of prediction, the mean probabilities of all answers, their uncertainties, and the accuracy at the mean.
     """
     data = {part: trained.answered(found) for part, found in questions.items() if part != "train"}
     test, metrics, said, scalings = data["test"], dict[str, float](), dict[str, Tensor](), {}
@@ -247,12 +237,7 @@ def _looking(trained: TrainedAnswers, data: Answered, relevant: Tensor) -> dict[
 
 
 def guesses(train: Questions, test: Questions) -> dict[str, float]:
-    """Accuracies on the test questions of answers that are frequent in training, without a look.
-
-    Returns:
-        "majority_accuracy": that of the most frequent answer; "form_accuracy": that of the most frequent one to
-        questions that begin with the same two words, or of all where none does.
-    """
+    """Accuracies on the test questions of the most frequent answers of the training, of all and of the same form."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by the form of the question; "" is any
     for question, votes in zip(train.questions, train.answers, strict=True):
         for form in ("", " ".join(question[:2])):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from experiments.files import user_errors
 from experiments.report.claims import Claim, claims_part
 from experiments.report.columns import Column, Row
 from experiments.report.report import Part
-from experiments.report.statistics import Difference, Estimate, paired_difference
+from experiments.report.statistics import Estimate, paired_difference
 from experiments.study import Block, Finished, Study, run_search, run_study
 from experiments.vqa.evaluation import UNCERTAINTIES, accuracies, auroc
 from experiments.vqa.model import Answered, load_questions, load_words
@@ -50,6 +50,7 @@ GRID = {
 # The best of them on validation questions about digits, and for fixed priors too.
 _L, _W = GRID["LC"][2], GRID["WC"][3]
 POSTERIORS = rows(("soft", "LF", "LC", "WF", "WC"), {"LF": _L, "LC": _L, "WF": _W, "WC": _W})
+NOISY = {f"{row}, in noise": {**POSTERIORS[row], "feature_noise": 0.5} for row in ("soft", "WC")}
 
 
 def _in_noise(column: Column, noise: str) -> Column:
@@ -57,21 +58,18 @@ def _in_noise(column: Column, noise: str) -> Column:
     return replace(column, name=f"{column.name}, {noise}", metric=column.metric + NOISE[noise])
 
 
-def _scores(title: str, kind: str) -> list[Block]:
+def _scores(kind: str, title: str) -> Iterator[Block]:
     """Scores of a kind of prediction, without noise on the regions and with it."""
-    columns = [
-        Column("accuracy %", f"test_accuracy/{kind}", 2, 100),
-        Column("NLL", f"test_nll/{kind}"),
-        Column("ECE", f"test_ece/{kind}"),
-        Column("NLL, scaled", f"test_scaled_nll/{kind}"),
-        Column("ECE, scaled", f"test_scaled_ece/{kind}"),
-        *(Column(f"PAvPU .{level}", f"test_pavpu_{level}/{kind}", 1, 100) for level in ("01", "05", "10")),
-        *(Column(f"AUROC {name.replace('_', ' ')}", f"test_auroc_{name}/{kind}") for name in UNCERTAINTIES),
-    ]
-    return [
-        Block(f"{title}; {noise}", "", [replace(one, metric=one.metric + end) for one in columns])
-        for noise, end in NOISE.items()
-    ]
+    plain = {"NLL": "nll", "ECE": "ece", "NLL, scaled": "scaled_nll", "ECE, scaled": "scaled_ece"}
+    for noise, end in NOISE.items():
+        at = f"/{kind}{end}"
+        columns = [
+            Column("accuracy %", f"test_accuracy{at}", 2, 100),
+            *(Column(name, f"test_{metric}{at}") for name, metric in plain.items()),
+            *(Column(f"PAvPU .{level}", f"test_pavpu_{level}{at}", 1, 100) for level in ("01", "05", "10")),
+            *(Column(f"AUROC {name.replace('_', ' ')}", f"test_auroc_{name}{at}") for name in UNCERTAINTIES),
+        ]
+        yield Block(f"{title}; {noise}", "", columns)
 
 
 BY_QUESTION = Block(
@@ -108,66 +106,48 @@ _TRAINED = (
 )
 
 
-def _claims(check: Callable[[Finished], Iterator[Claim]]) -> Callable[[Finished], list[Part]]:
+def _claims(finished: Finished) -> list[Part]:
     """The part with the claims of a paper; a single seed has no intervals, and so no claims."""
-
-    def parts(finished: Finished) -> list[Part]:
-        claims = list(check(finished)) if len(finished.seeds) > 1 else []
-        return [claims_part("Claims of the paper", claims)] if claims else []
-
-    return parts
+    claims = list(_checked(finished)) if len(finished.seeds) > 1 else []
+    return [claims_part("Claims of the paper", claims)] if claims else []
 
 
-def _noise_and_certainty(finished: Finished) -> Iterator[Claim]:
-    """Fan et al. (2020), section 4.2 and Table 2."""
-    if "WC" not in finished.rows:
-        return
-    soft, weibull = finished.runs("soft"), finished.runs("WC")
-    change = Column("accuracy %, noise .5 minus clean", "change", 2, 100, better="higher")
-    ours, others = (
-        [{"change": one["test_accuracy/mean/noise_0.5"] - one["test_accuracy/mean"]} for one in runs]
-        for runs in (weibull, soft)
-    )
-    less = {"WC - soft": change.difference(ours, others, "soft")}
-    yield Claim(text="WC loses less accuracy than soft to noise on the regions", percent=True, differences=less)
-    for noise, end in NOISE.items():
-        # the noise of soft attention is dropout alone; that of WC is both, as in the paper
-        both, dropout = (
-            Column(f"PAvPU %, {noise}", f"test_pavpu_05/{kind}{end}", 2, 100, better="higher")
-            for kind in ("both", "mc_dropout")
+def _checked(finished: Finished) -> Iterator[Claim]:
+    """Of Fan et al. (2020), 4.2 and Table 2, Deng et al. (2018), Table 1, and Ding et al. (2020), 6.1."""
+    runs, first = {row: finished.runs(row) for row in finished.rows}, finished.study.baseline
+    if "WC" in runs:
+        change = Column("accuracy %, noise .5 minus clean", "change", 2, 100, better="higher")
+        ours, others = (
+            [{"change": one["test_accuracy/mean/noise_0.5"] - one["test_accuracy/mean"]} for one in runs[row]]
+            for row in ("WC", "soft")
         )
-        larger = {"WC - soft": both.difference(weibull, soft, "soft", other=dropout)}
-        text = f"WC has a larger PAvPU (level .05) than soft with dropout, {noise}"
-        yield Claim(text=text, percent=True, differences=larger)
-
-
-def _evidence(finished: Finished) -> Iterator[Claim]:
-    """Deng et al. (2018), Table 1."""
-    if "marginal" in finished.rows:
+        less = {"WC - soft": change.difference(ours, others, "soft")}
+        yield Claim(text="WC loses less accuracy than soft to noise on the regions", percent=True, differences=less)
+        for noise, end in NOISE.items():
+            # the noise of soft attention is dropout alone; that of WC is both, as in the paper
+            both, dropout = (
+                Column(f"PAvPU %, {noise}", f"test_pavpu_05/{kind}{end}", 2, 100, better="higher")
+                for kind in ("both", "mc_dropout")
+            )
+            larger = {"WC - soft": both.difference(runs["WC"], runs["soft"], "soft", other=dropout)}
+            text = f"WC has a larger PAvPU (level .05) than soft with dropout, {noise}"
+            yield Claim(text=text, percent=True, differences=larger)
+    # these differences count in the table, where they stand first
+    if "marginal" in runs:
+        less = {"marginal - soft": replace(NLL, better=None).difference(runs["marginal"], runs[first], first)}
         text = "the marginal likelihood has a smaller NLL than soft attention"
-        yield Claim(text=text, differences={"marginal - soft": _again(finished, "marginal", NLL)}, expected="below")
-
-
-def _views(finished: Finished) -> Iterator[Claim]:
-    """Ding et al. (2020), section 6.1."""
-    if "doubly_normalized" in finished.rows:
-        more = {"doubly_normalized - softmax": _again(finished, "doubly_normalized", ACCURACY)}
+        yield Claim(text=text, differences=less, expected="below")
+    if (row := "doubly_normalized") in runs:
+        more = {f"{row} - softmax": replace(ACCURACY, better=None).difference(runs[row], runs[first], first)}
         yield Claim(text="doubly normalised attention between views is more accurate", differences=more, percent=True)
-    if "hybrid" in finished.rows:
-        shares = {one.name: one.values(finished.runs("hybrid")) for one in SHARES.columns}
+    if "hybrid" in runs:
+        shares = {one.name: one.values(runs["hybrid"]) for one in SHARES.columns}
         moved = {f"{name} - .5": paired_difference(one, [0.5] * len(one)) for name, one in shares.items()}
         text = "hybrid attention moves from its beginning, .5, towards doubly normalised attention, 1"
         yield Claim(text=text, differences=moved)
 
 
-def _again(finished: Finished, row: str, column: Column) -> Difference:
-    """A difference to the first row; it counts where it stands first, in the table."""
-    first = finished.study.baseline
-    return replace(column, better=None).difference(finished.runs(row), finished.runs(first), first)
-
-
 def _mcan(dataset: str, **options: Any) -> Study:
-    noisy = {"feature_noise": 0.5}
     return Study(
         name=f"vqa-{dataset}",
         title=f"Bayesian Attention Modules, Table 2: MCAN on {dataset}",
@@ -179,11 +159,7 @@ def _mcan(dataset: str, **options: Any) -> Study:
         "concentration 100: chosen on validation questions about digits (search vqa-digits), where fixed priors take "
         "the setting of contextual ones.",
         task=TASK,
-        rows={
-            **POSTERIORS,
-            **{f"{row}, in noise": {**POSTERIORS[row], **noisy} for row in ("soft", "WC")},
-            "question only": {**POSTERIORS["soft"], "blind": True},
-        },
+        rows=POSTERIORS | NOISY | {"question only": {**POSTERIORS["soft"], "blind": True}},
         options={"dataset": dataset, "max_epochs": 8, **options},
         columns=[*(_in_noise(ACCURACY, noise) for noise in NOISE), _in_noise(NLL, "clean")],
         against={"WC, in noise": "soft, in noise"},
@@ -197,12 +173,12 @@ def _mcan(dataset: str, **options: Any) -> Study:
         blocks=(
             TRAINING,
             BY_QUESTION,
-            *_scores("Confidence at the posterior mean, no dropout, before and after temperature scaling", "mean"),
-            *_scores("Samples of the attention alone", "attention"),
-            *_scores("Samples of dropout alone, attention at its posterior mean", "mc_dropout"),
-            *_scores("Samples of attention and dropout", "both"),
+            *_scores("mean", "Confidence at the posterior mean, no dropout, before and after temperature scaling"),
+            *_scores("attention", "Samples of the attention alone"),
+            *_scores("mc_dropout", "Samples of dropout alone, attention at its posterior mean"),
+            *_scores("both", "Samples of attention and dropout"),
         ),
-        parts=_claims(_noise_and_certainty),
+        parts=_claims,
         grid=GRID,
         quality=QUALITY,
     )
@@ -231,7 +207,7 @@ def _alignments(mcan: Study) -> Study:
             "categorical_sample": "1.75, 57.52, 2.44",
         },
         blocks=(TRAINING, BY_QUESTION),
-        parts=_claims(_evidence),
+        parts=_claims,
         grid={},
     )
 
@@ -255,7 +231,7 @@ VIEWS = replace(
     columns=(ACCURACY, NLL),
     paper={"softmax": "69.14 / 69.50", "doubly_normalized": "69.70 / 70.01"},
     blocks=(SHARES, TRAINING, BY_QUESTION),
-    parts=_claims(_views),
+    parts=_claims,
 )
 
 

@@ -30,8 +30,7 @@ from experiments.vqa.evaluation import LOOKING, Outputs, definitions, evaluate, 
 from experiments.vqa.model import TrainedAnswers, blank, build, load_questions, load_words
 from pyro_attention.posterior.predictive import Noise
 
-LEVEL = 0.95
-_PHOTOGRAPHS = ("easy_vqa", "daquar")  # of which regions are made here
+LEVEL = 0.95  # of credible intervals
 
 
 class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
@@ -83,18 +82,11 @@ def train(config: VQAConfig) -> None:
 
 
 class Reply(NamedTuple):
-    """What a network says to one question.
-
-    Attributes:
-        outputs: Samples of the logits of all answers.
-        weights: Samples of the weights of all regions that the answer is read from, ``[S, N]``; None of a network that
-            has no one attention for that.
-        answers: The most probable answers, with the credible intervals of their probabilities where there are samples.
-    """
+    """What a network says to one question."""
 
     outputs: Outputs
-    weights: Tensor | None
-    answers: list[Row]
+    weights: Tensor | None  # samples [S, N] of all regions that the answer is read from, if one attention says which
+    answers: list[Row]  # the most probable ones, with credible intervals of their probabilities if there are samples
 
     def save(
         self, trained: TrainedAnswers, words: Sequence[str], regions: Regions, place: int, path: Path
@@ -135,18 +127,13 @@ def ask(config: AskConfig) -> Reply:
     if not words:
         raise UserError(f"the question '{config.question}' has no word; ask one, such as 'how many are there'")
     if config.photo is not None:  # ahead of the data, which take longer to read
-        dataset = saved_config(config.run, VQAConfig, script="experiments.vqa").dataset
-        if dataset not in _PHOTOGRAPHS:
-            raise UserError(
-                f"--photo {config.photo}: the run is on {dataset}, whose regions are not made here of photographs; ask "
-                f"about its test part by --place, or train on {' or '.join(_PHOTOGRAPHS)}"
-            )
         with user_errors(ValueError, OSError):
             image = open_photograph(config.photo)
     trained, questions = load_trained(config.run, config.device, train_encoder=image is None)
     regions = questions["test"].regions
     if image is not None:
-        regions, place = regions_of(image, regions, device=trained.device), 0
+        with user_errors(ValueError):
+            regions, place = regions_of(image, regions, device=trained.device), 0
         regions = blank(regions) if trained.config.blind else regions
     elif place >= len(regions):
         raise UserError(f"there is no test photograph {place}; expected numbers from 0 to {len(regions) - 1}")

@@ -17,9 +17,10 @@ from experiments.files import UserError
 from experiments.harness.results import read_metrics
 from experiments.vqa.accuracy import consensus, normalize_answer, soft_scores, vqa_accuracy
 from experiments.vqa.config import AskConfig, EvaluateConfig, VQAConfig
-from experiments.vqa.evaluation import Outputs, auroc, guesses, looked_at
+from experiments.vqa.evaluation import Outputs, auroc, guesses, looked_at, outputs_of
 from experiments.vqa.model import Answered, Words, load_questions, load_words
 from experiments.vqa.train import ask, draw_questions, evaluate_run, load_trained, looking_figure, reply_to
+from pyro_attention.analysis import fit_temperature, negative_log_likelihood, pavpu
 from tests.experiments.datasets.questions.tiny_questions import write_easy_vqa, write_vqa_v2
 from tests.experiments.vqa.tiny_questions import command, few_digits, run_tiny
 
@@ -153,6 +154,24 @@ def test_the_numbers_are_those_of_the_saved_predictions(weibull_run):
     assert metrics["test_mutual_information/both"] == pytest.approx(mutual, rel=1e-4)
 
 
+def test_certainty_and_temperature(weibull_run):
+    """PAvPU is of the accuracy at the mean; the temperature is fitted on the validation questions alone."""
+    metrics, (trained, questions) = read_metrics(weibull_run), load_trained(weibull_run)
+    logits, labels = {}, {}
+    for part in ("val", "test"):
+        data = trained.answered(questions[part])
+        logits[part] = outputs_of(trained, data, "both").logits
+        known = {place: max(votes, key=votes.get) for place, votes in enumerate(data.known) if votes}
+        labels[part] = [*known], torch.tensor([*known.values()])
+    accurate = torch.from_numpy(np.load(weibull_run / "predictions.npz")["accuracy"])
+    found = pavpu(logits["test"], accurate, test="logits")[0.05]
+    assert metrics["test_pavpu_05/both"] == pytest.approx(found.pavpu)
+    scaling = fit_temperature(logits["val"][:, labels["val"][0]], labels["val"][1])
+    places, classes = labels["test"]
+    nll = negative_log_likelihood(scaling(logits["test"][:, places]), classes)
+    assert metrics["test_scaled_nll/both"] == pytest.approx(float(nll), rel=1e-5)
+
+
 def test_the_mass_on_relevant_cells(weibull_run):
     metrics, (trained, questions) = read_metrics(weibull_run), load_trained(weibull_run)
     data, shares = questions["test"], []
@@ -247,10 +266,12 @@ def test_ask(weibull_run, tmp_path, capsys):
     [
         (["  ?"], "has no word"),
         (["how many", "--place", "6"], "expected numbers from 0 to 5"),
-        (["how many", "--photo", "mine.jpg"], "the run is on digits"),
+        (["how many", "--photo", "mine.jpg"], "were not made here of photographs"),
     ],
 )
-def test_bad_questions(arguments, message, weibull_run, capsys):
+def test_bad_questions(arguments, message, weibull_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (9, 9)).save("mine.jpg")
     assert command("ask", weibull_run, *arguments) == 1
     assert message in capsys.readouterr().err
 
