@@ -65,6 +65,7 @@ NOUNS = {
 _CLASS_OF = {word: name for name, words in NOUNS.items() for word in words.split()}
 
 _MAPS = "in the segmentation maps of test photographs; all, or one class alone"
+_SEVERAL = f"{COUNT} captions of each of the first {_IMAGES} test photographs"
 _DIGITS = "over the names of digits in the captions of the beam search; a digit that is not there counts as missed"
 # What the metrics are whose names begin so; the first that fits says it.
 _DEFINITIONS = {
@@ -86,10 +87,9 @@ _DEFINITIONS = {
     f"those in the middle alone, centre) on a noun's class, each region's spread evenly over its area, {_MAPS}",
     "test_map_point": "share of the area of the region with the largest of the posterior's (prior's) mean weights that "
     f"belongs to a noun's class, {_MAPS}",
-    "test_distinct_1": "number of different words over the number of words, of several captions of a test photograph",
-    "test_distinct_2": "the same of pairs of words",
-    "test_self_bleu": "corpus BLEU-4 of every one of several captions against the others of its photograph, times 100",
-    "test_set_cider_d": "mean CIDEr-D of them, document frequencies of these photographs, times 100",
+    "test_distinct_": f"number of different words (2: pairs of words) over the number of them, of {_SEVERAL}",
+    "test_self_bleu": f"corpus BLEU-4 of every one of {_SEVERAL} against the others, times 100",
+    "test_set_cider_d": f"mean CIDEr-D of {_SEVERAL}, document frequencies of these photographs, times 100",
     "test_true_captions": "share of the captions of beam search that are true of the scene, word for word",
     "test_ppl": f"perplexity per word piece of the first {_REFERENCES} captions of each test image (of a digit scene, "
     "the first): alignments summed out exactly; for Bayesian attention the predictive one, the mean probability over "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from experiments.datasets.questions.data import Questions
@@ -31,27 +31,23 @@ _KINDS: dict[str, tuple[Noise, str]] = {
     "both": ("both", "mean probability over samples of the attention and dropout masks"),
 }
 _LEVELS = {"01": 0.01, "05": 0.05, "10": 0.1}
-UNCERTAINTIES = {
-    "entropy": "entropy of the answer's mean probability",
-    "mutual_information": "mutual information of answer and noise",
-    "attention_variance": "variance of the attention weights over samples, mean over regions",
-}
+UNCERTAINTIES = ("entropy", "mutual_information", "attention_variance")
+_UNCERTAIN = (
+    "entropy of the answer's mean probability, mutual information of answer and noise, or variance of the attention "
+    "weights over samples, mean over regions"
+)
+# What the metrics are whose names begin so, behind test_; the first that fits says it.
 _DEFINITIONS = {
-    **SCORES,
     **SCALED_SCORES,
+    **SCORES,
     "accuracy": "accuracy of the most probable answer: min(others who gave it / 3, 1), mean over people and questions; "
     "of a single person's answer, whether it is right",
-    **{
-        f"pavpu_{name}": f"PAvPU: accurate and certain or neither; paired t-test on logits of the two top answers over "
-        f"the samples, level {level}"
-        for name, level in _LEVELS.items()
-    },
+    "pavpu_": "PAvPU: accurate and certain or neither; paired t-test on logits of the two top answers over the samples "
+    "at this level",
     "mutual_information": "of answer and noise, mean over questions, nats",
-    **{
-        f"{part}auroc_{name}": f"area under the ROC curve of the {text}, for {positive}"
-        for part, positive in (("", "wrong answers"), ("absent_", "questions about what is not there"))
-        for name, text in UNCERTAINTIES.items()
-    },
+    "auroc_": f"area under the ROC curve for wrong answers of the {_UNCERTAIN}",
+    "absent_auroc_": f"area under the ROC curve for questions about what is not there of the {_UNCERTAIN}",
+    "hybrid_": "share of doubly normalised attention at this site, mean over heads, at the best epoch",
     "relevant_mass": "share of the attention that the answer is read from on the relevant regions, at its posterior "
     "mean, mean over test questions",
     "uniform_mass": "the same share under uniform attention",
@@ -68,13 +64,11 @@ _DEFINITIONS = {
 def definitions(metrics: Iterable[str]) -> dict[str, str]:
     """What every metric is: that of its first part, and the kind of prediction, noise and question that it is of."""
     found = {}
-    for name in metrics:
-        what, *where = name.split("/")
-        text = "share of doubly normalised attention at this site, mean over heads, at the best epoch"
-        if not name.startswith("hybrid_"):
-            text = _DEFINITIONS[what.removeprefix("test_")]
+    for metric in metrics:
+        what, *where = metric.removeprefix("test_").split("/")
+        text = next(text for name, text in _DEFINITIONS.items() if what.startswith(name))
         told = [_KINDS[part][1] if part in _KINDS else part.replace("_", " ") for part in where]
-        found[name] = "; ".join((text, *told))
+        found[metric] = "; ".join((text, *told))
     return found
 
 
@@ -199,7 +193,7 @@ def _scores(outputs: Outputs, scaling: TemperatureScaling, accurate: Tensor, dat
     found["accuracy"] = accurate_here.mean().item()
     uncertainties, wrong = outputs.uncertainties(), accurate_here < 0.5
     if 0 < wrong.sum() < len(wrong):
-        found |= {f"auroc_{name}": auroc(values, wrong) for name, values in uncertainties.items()}
+        found |= {f"auroc_{name}": float(roc_auc_score(wrong, values)) for name, values in uncertainties.items()}
     if len(outputs.logits) > 1:
         levels = pavpu(outputs.logits, accurate, test="logits", thresholds=tuple(_LEVELS.values()))
         found |= {f"pavpu_{name}": levels[level].pavpu for name, level in _LEVELS.items()}
@@ -207,19 +201,12 @@ def _scores(outputs: Outputs, scaling: TemperatureScaling, accurate: Tensor, dat
     return found
 
 
-def auroc(values: Tensor, positive: Tensor) -> float:
-    """Area under the ROC curve: how often a positive item has the larger value; ties count half."""
-    chosen, ranks = positive.numpy(), rankdata(values)
-    count = chosen.sum()
-    return float((ranks[chosen].sum() - count * (count + 1) / 2) / (count * (len(chosen) - count)))
-
-
 def _absent_scores(test: Outputs, absent: Outputs, data: Answered) -> dict[str, float]:
     """How well uncertainty tells questions about what is not there from those of the same form that have an answer."""
     same = [place for place, kind in enumerate(data.data.kinds) if kind == "which"]
     unknown, positive = absent.uncertainties(), torch.arange(len(same) + absent.logits.size(1)) >= len(same)
     return {
-        f"absent_auroc_{name}": auroc(torch.cat([values[same], unknown[name]]), positive)
+        f"absent_auroc_{name}": float(roc_auc_score(positive, torch.cat([values[same], unknown[name]])))
         for name, values in test.uncertainties().items()
     }
 

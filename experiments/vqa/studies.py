@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from experiments.files import user_errors
@@ -18,7 +19,7 @@ from experiments.report.columns import Column, Row
 from experiments.report.report import Part
 from experiments.report.statistics import Estimate, paired_difference
 from experiments.study import Block, Finished, Study, run_search, run_study
-from experiments.vqa.evaluation import UNCERTAINTIES, accuracies, auroc
+from experiments.vqa.evaluation import UNCERTAINTIES, accuracies
 from experiments.vqa.model import Answered, load_questions, load_words
 from experiments.vqa.train import VQATask, draw_questions
 from guides.rows import LEGEND, rows
@@ -114,11 +115,11 @@ def _claims(finished: Finished) -> list[Part]:
 
 def _checked(finished: Finished) -> Iterator[Claim]:
     """Of Fan et al. (2020), 4.2 and Table 2, Deng et al. (2018), Table 1, and Ding et al. (2020), 6.1."""
-    runs, first = {row: finished.runs(row) for row in finished.rows}, finished.study.baseline
-    if "WC" in runs:
+    shown, runs = finished.rows, finished.runs
+    if "WC" in shown:
         change = Column("accuracy %, noise .5 minus clean", "change", 2, 100, better="higher")
         ours, others = (
-            [{"change": one["test_accuracy/mean/noise_0.5"] - one["test_accuracy/mean"]} for one in runs[row]]
+            [{"change": one["test_accuracy/mean/noise_0.5"] - one["test_accuracy/mean"]} for one in runs(row)]
             for row in ("WC", "soft")
         )
         less = {"WC - soft": change.difference(ours, others, "soft")}
@@ -129,19 +130,19 @@ def _checked(finished: Finished) -> Iterator[Claim]:
                 Column(f"PAvPU %, {noise}", f"test_pavpu_05/{kind}{end}", 2, 100, better="higher")
                 for kind in ("both", "mc_dropout")
             )
-            larger = {"WC - soft": both.difference(runs["WC"], runs["soft"], "soft", other=dropout)}
+            larger = {"WC - soft": both.difference(runs("WC"), runs("soft"), "soft", other=dropout)}
             text = f"WC has a larger PAvPU (level .05) than soft with dropout, {noise}"
             yield Claim(text=text, percent=True, differences=larger)
     # these differences count in the table, where they stand first
-    if "marginal" in runs:
-        less = {"marginal - soft": replace(NLL, better=None).difference(runs["marginal"], runs[first], first)}
+    if "marginal" in shown:
+        less = {"marginal - soft": replace(NLL, better=None).difference(runs("marginal"), runs("soft"), "soft")}
         text = "the marginal likelihood has a smaller NLL than soft attention"
         yield Claim(text=text, differences=less, expected="below")
-    if (row := "doubly_normalized") in runs:
-        more = {f"{row} - softmax": replace(ACCURACY, better=None).difference(runs[row], runs[first], first)}
+    if (row := "doubly_normalized") in shown:
+        more = {f"{row} - softmax": replace(ACCURACY, better=None).difference(runs(row), runs("softmax"), "softmax")}
         yield Claim(text="doubly normalised attention between views is more accurate", differences=more, percent=True)
-    if "hybrid" in runs:
-        shares = {one.name: one.values(runs["hybrid"]) for one in SHARES.columns}
+    if "hybrid" in shown:
+        shares = {one.name: one.values(runs("hybrid")) for one in SHARES.columns}
         moved = {f"{name} - .5": paired_difference(one, [0.5] * len(one)) for name, one in shares.items()}
         text = "hybrid attention moves from its beginning, .5, towards doubly normalised attention, 1"
         yield Claim(text=text, differences=moved)
@@ -247,7 +248,7 @@ def bootstrap(judged: Sequence[tuple[Tensor, Tensor]]) -> Estimate | str:
     for number in range(RESAMPLES + 1):
         places = torch.randint(count, (count,), generator=generator) if number else torch.arange(count)
         drawn = [(values[places], wrong[places]) for values, wrong in judged]
-        areas = [auroc(values, wrong) for values, wrong in drawn if 0 < wrong.sum() < count]
+        areas = [float(roc_auc_score(wrong, values)) for values, wrong in drawn if 0 < wrong.sum() < count]
         if areas:  # of few questions, a sample may have right answers alone
             found.append(sum(areas) / len(areas))
     low, high = torch.tensor(found[1:]).quantile(torch.tensor([0.025, 0.975])).tolist()

@@ -41,13 +41,10 @@ def empty_wordnet(monkeypatch):
          [math.exp(-1 / 5) * share for share in (1, (3 / 4) ** (1 / 2), (1 / 2) ** (1 / 3), (1 / 4) ** (1 / 4))]),
         # over all images, matches are 2 of 4 and 1 of 1 words, not 75 % on average; "the" counts as in a reference
         (["the the the dog", "cat"], [["the dog", "a dog in a"], ["cat", "a tiger"]], [3 / 5, (1 / 5) ** 0.5, 0, 0]),
-        # a caption of fewer than n words has no n-gram that could be wrong
-        (["a dog runs on grass", "dog"], [["a dog runs on grass"], ["dog"]], [1, 1, 1, 1]),
         # nothing was said of one image: 2 of 2 words and 1 of 1 pairs, but 2 words where 3 were expected
         (["", "a dog"], [["cat"], ["a dog"]], [math.exp(-1 / 2), math.exp(-1 / 2), 0, 0]),
         # of references as near in length the shorter one counts; one without words is none
         (["a b"], [["a b c", "a", "."]], [1, 1, 0, 0]),
-        ([""], [["cat"]], [0, 0, 0, 0]),
     ],
 )  # fmt: skip
 def test_bleu(captions, references, expected):
@@ -92,9 +89,7 @@ def test_rouge(captions, references, expected):
         (["a dog runs", "a cat"], [["a dog runs"], ["a cat sits"]], [7.5, 5 / math.sqrt(2) * math.exp(-1 / 72)]),
         # counts are clipped: weights are 2 for the caption's "dog" and 1 for the reference's: the product is 1, not 2
         (["dog dog", "dog"], [["dog runs"], ["a cat"]], [10 / 4 / (2 * math.sqrt(2)), 0]),
-        (["the", "the dog"], [["the cat", "the bird"], ["the dog"]], [0, 5]),  # words of all images say nothing
         (["a dog", ""], [["a dog", "no match"], ["y"]], [2.5, 0]),  # the mean over references
-        (["a b"], [["a b"]], [0]),  # a single image
         (CAPTIONS, REFERENCES, CIDER),
     ],
 )
@@ -116,12 +111,6 @@ def test_meteor(monkeypatch):
 
     monkeypatch.setattr(module, "wordnet", SimpleNamespace(synsets=synsets))
     assert score_captions(*pairs).keys() == scores.keys() - {"nltk_meteor"}
-
-
-def test_letters_punctuation_and_white_space_are_no_difference():
-    plain = score_captions(["a man's t-shirt , red", "two dogs"], [["a man 's t-shirt is red"], ["two dogs"]])
-    other = score_captions(["A man's  T-shirt, red.", " Two dogs!"], [['"A man\'s T-shirt" is RED .'], ["two dogs ."]])
-    assert plain == other
 
 
 @pytest.mark.parametrize(

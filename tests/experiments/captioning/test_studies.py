@@ -1,7 +1,6 @@
 """Studies of captions: their declarations, what they publish on tiny data, and the noise of gradients."""
 
 import math
-from dataclasses import fields
 
 import pytest
 import torch
@@ -42,10 +41,7 @@ def tiny_study(folder, name, rows, **changes):
 
 
 def test_every_study_declares_options_that_there_are():
-    known = {field.name for field in fields(CaptioningConfig)}
     for study in STUDIES.values():
-        settings = [study.options, study.base, *study.rows.values()]
-        assert {option for setting in settings for option in setting} <= known
         for row in (study.base, *study.rows.values()):
             CaptioningConfig(**{**study.options, **row})
         assert {*study.against, *study.against.values(), *study.paper} <= study.rows.keys()

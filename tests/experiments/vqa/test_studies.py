@@ -1,6 +1,5 @@
 """Studies on questions: their declarations, and what they publish, on tiny scenes."""
 
-from dataclasses import fields
 from statistics import fmean
 
 import numpy as np
@@ -32,11 +31,7 @@ def table(folder, name, **given):
 
 
 def test_every_study_declares_options_that_there_are():
-    known = {field.name for field in fields(VQAConfig)}
-    for name, study in STUDIES.items():
-        assert study.name == name
-        settings = [study.options, *study.rows.values(), *study.levels.values()]
-        assert {option for setting in settings for option in setting} <= known
+    for study in STUDIES.values():
         for row in study.rows.values():
             VQAConfig(**{**study.options, **row})
         assert {*study.against, *study.against.values(), *study.paper} <= study.rows.keys()
