@@ -177,8 +177,9 @@ def region_view(view: CaptionView, title: str) -> RegionView:
     picture = view.picture
     if picture.dtype != torch.uint8:  # ink on paper, as shades of grey
         picture = (255 * (1 - picture.clamp(0, 1))).round().to(torch.uint8)
-    weights = {"posterior": view.posterior, "prior": view.prior}
-    return RegionView(title=title, words=view.words, picture=picture, grid=view.grid, **weights)
+    return RegionView(
+        title=title, words=view.words, picture=picture, grid=view.grid, posterior=view.posterior, prior=view.prior
+    )
 
 
 def write_page(

@@ -228,7 +228,7 @@ OWN_ENCODER = replace(
     ),
     base={**COMPARE.base, "max_epochs": 18, "patience": 18},
     rows={row: SCHEMES[row] for row in ("soft", "hard_sample", "lognormal", "weibull")},
-    options=COMPARE.options | _PHOTOGRAPHS | {"num_samples": 5},
+    options={**COMPARE.options, **_PHOTOGRAPHS, "num_samples": 5},
     seeds=3,
 )
 
