@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention import Bilinear
+from pyro_attention.ops.layers import encode_sequence
 from pyro_attention.ops.noise import Dropout
-from pyro_attention.ops.sequence import encode_sequence
 
 __all__ = ["AlignmentNetwork", "RegionNetwork"]
 

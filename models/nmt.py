@@ -16,8 +16,8 @@ from models.null_word import PROBABILITY, NullWord
 from models.temporal import TemporalNormalizer
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, SparseAlignmentPrior, TokenLikelihood
 from pyro_attention.families.base import Prior
+from pyro_attention.ops.layers import encode_sequence
 from pyro_attention.ops.noise import Dropout
-from pyro_attention.ops.sequence import encode_sequence
 
 __all__ = ["PAPER", "EncoderName", "PriorFrom", "Translation", "TranslationSizes", "WordsFrom"]
 

@@ -13,7 +13,7 @@ from pyro_attention import ContextualGammaPrior, EdgeList, GraphAttention, Softm
 from pyro_attention.families.base import Prior
 from pyro_attention.layers.graph import GraphScores
 from pyro_attention.normalizers import Normalizer
-from pyro_attention.ops.linear import apply_linear
+from pyro_attention.ops.layers import apply_linear
 from pyro_attention.ops.noise import Dropout
 
 __all__ = ["ResidualGAT"]

@@ -10,7 +10,7 @@ from pyro.distributions import Bernoulli
 from torch import Tensor, nn
 
 from pyro_attention import TokenLikelihood
-from pyro_attention.ops.sequence import encode_sequence
+from pyro_attention.ops.layers import encode_sequence
 
 __all__ = ["AnswerModel", "Likelihood"]
 

@@ -23,8 +23,8 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.blocked import BlockedMultiheadAttention, attend_blocked
-from pyro_attention.blocked import pairs as pairs_module
-from pyro_attention.blocked import value as value_module
+from pyro_attention.blocked import distributions as pairs_module
+from pyro_attention.blocked import distributions as value_module
 from pyro_attention.blocked.attention import READS
 from pyro_attention.blocked.distributions import NOISE
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
