@@ -14,7 +14,7 @@ from experiments.files import UserError
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.vqa.config import VQAConfig
 from experiments.vqa.data import Answered, QuestionBatch, Words
-from guides.answer_network import AnswerNetwork
+from guides.inference_network import AnswerNetwork
 from guides.schemes import build_normalizer
 from models.vqa import MCAN, AnswerModel, BottomUp, MCANSizes, MultiView
 from pyro_attention import AlignmentPrior, AttentionGuide, Soft, predict

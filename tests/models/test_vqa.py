@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from guides.answer_network import AnswerNetwork
+from guides.inference_network import AnswerNetwork
 from models.vqa import MCAN, BottomUp, MCANSizes, MultiView
 from pyro_attention import (
     AlignmentELBO,
