@@ -281,7 +281,7 @@ class _Shifted:
     def _refuse(self, *_: Any) -> Any:
         raise _not_blocked(self.site)
 
-    __getattr__ = __len__ = _refuse
+    __getattr__ = __getitem__ = __len__ = _refuse
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -257,9 +257,7 @@ class GraphAttention(AttentionLayer):
         sources, targets = _nodes(x)
         counts = sources.size(-2), targets.size(-2)
         if size is not None and any(given not in (None, seen) for given, seen in zip(size, counts, strict=True)):
-            raise ValueError(
-                f"size is {tuple(size)}, but x has {counts[0]} sources and {counts[1]} targets; leave it out"
-            )
+            raise ValueError(f"size is {tuple(size)}, but x has (sources, targets) {counts}; leave size out")
         graph = self._layout(edge_index, counts)
         keys = self._project(sources, self.lin_src)
         shared = self.lin_dst is None and targets is sources
