@@ -182,7 +182,8 @@ class BlockedValue(Tensor):
             return posterior.pairs.scores(rows).expand(*shape[:-2], -1, -1)
         table = CounterNoise(kind, self.seed, (shape[:-2].numel(), *shape[-2:]), device=self.device)
         noise = table.block(slice(None), rows, slice(None), dtype=self.dtype)
-        return posterior.draw_rows(rows, noise.unflatten(0, shape[:-2]))
+        q: Any = posterior.window(rows)
+        return torch.addcmul(getattr(q, q.parameter_names[0]), noise.unflatten(0, shape[:-2]), NOISE[type(q)].scale(q))
 
     def to_dense(self) -> Tensor:  # type: ignore[override]
         """``log S`` of all queries.
@@ -203,11 +204,6 @@ class BlockedValue(Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"BlockedValue(shape={tuple(self.shape)}, seed={self.seed})"
-
-    def __format__(self, spec: str) -> str:
-        if spec:
-            raise _not_held("__format__", self)
-        return repr(self)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -238,11 +234,6 @@ def _not_held(operation: Any, *arguments: Any) -> RuntimeError:
         f"pyro_attention.sample_posterior (in place of Pyro's Predictive); "
         f"MultiheadAttention holds them all"
     )
-
-
-def _rows_of(value: Tensor, rows: slice) -> Tensor:
-    """Some queries of a value, blocked or in memory."""
-    return value.window(rows) if isinstance(value, BlockedValue) else value[..., rows, :]
 
 
 class Noise(NamedTuple):
@@ -313,7 +304,12 @@ class _BlockedWeights(LogWeights):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of ``log S``, window by window, which backward computes again: the batch shape."""
-        return self.sum_windows(lambda rows: self.window(rows).log_prob(_rows_of(value, rows)))
+
+        def some_rows(rows: slice) -> Tensor:
+            part = value.window(rows) if isinstance(value, BlockedValue) else value[..., rows, :]
+            return self.window(rows).log_prob(part)
+
+        return self.sum_windows(some_rows)
 
     def weights(self, value: Tensor) -> Tensor:
         """Normalised weights of a value, all of them; ValueError when they would take too much memory."""
@@ -437,11 +433,6 @@ class BlockedPosterior(_BlockedWeights):
             return None, None
         kind, scale = NOISE[type(self.relative)]
         return kind, scale(self.relative).reshape(-1)
-
-    def draw_rows(self, rows: slice, noise: Tensor) -> Tensor:
-        """``log S`` of some queries, from their standard noise."""
-        q = self.window(rows)
-        return torch.addcmul(getattr(q, q.parameter_names[0]), noise, NOISE[type(q)].scale(q))
 
     def attend(self, seed: int | None, values: Tensor) -> Tensor:
         """Context ``[..., H, M, D]`` of the values under the weights of a seed; None for the posterior mean."""

@@ -75,8 +75,6 @@ class Segments:
             with torch.autocast(values.device.type, enabled=False):
                 return self.sum(values)
         dtype = values.dtype if values.dtype == torch.float64 else torch.float32
-        if values.dim() == 2 and values.dtype == dtype:
-            return self._matrix(dtype) @ values
         columns = values.to(dtype).movedim(-2, 0)
         total: Tensor = self._matrix(dtype) @ columns.flatten(1)
         return torch.unflatten(total, -1, columns.shape[1:]).movedim(0, -2).to(values.dtype)

@@ -105,13 +105,6 @@ def test_scores_that_overflow_are_not_finite_in_their_rows(monkeypatch):
     assert all(x.isfinite().all() for x in evaluate(leaves, weights, fused=True, noise="log_exponential"))
 
 
-@pytest.mark.parametrize(("slices", "queries"), [(2, 0), (0, 3)])
-def test_slices_without_keys_or_queries(slices, queries):
-    q, k = torch.ones(slices, queries, 4), torch.ones(slices, 3, 4)
-    context, _ = fused_module.fused_attention(q, k, k, None, None, noise=None, seed=0, causal=False)
-    assert context.shape == (slices, queries, 4)
-
-
 @triton.jit
 def noise_kernel(OFFSETS, MULTIPLIERS, COLUMNS, OUT, queries, keys, NOISE: tl.constexpr):
     """The table of CounterNoise itself, uniform when NOISE is None."""

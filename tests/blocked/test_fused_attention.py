@@ -121,9 +121,3 @@ def test_equals_blocked_on_a_gpu(noise, causal, dtype, monkeypatch):
     tolerance = 1e-4 if dtype == torch.float32 else 2e-2
     for a, b in zip(actual, results(leaves, **options), strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * float(b.detach().abs().max().clamp(min=1)))
-
-
-@pytest.mark.cuda
-def test_float64_is_not_fused(monkeypatch):
-    monkeypatch.setattr(blocked_module, "fused_attention", None)
-    assert results(inputs(torch.float64, 20), noise="normal")[0].dtype == torch.float64

@@ -159,19 +159,6 @@ def test_batch_of_features_on_one_graph(data):
         assert_same((output.context[i], output.weights[i]), (single.context, single.weights))
 
 
-def test_half_precision(data):
-    """Weights in float32, close to those of float32 scores; context in the dtype of the projected nodes."""
-    _, mine = pair(heads=2)
-    expected = run(mine, data.features, data.edge_index)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        outputs = [run(mine, data.features.requires_grad_(), data.edge_index)]
-    outputs.append(run(mine.bfloat16(), data.features.bfloat16(), data.edge_index))
-    for output in outputs:
-        assert output.weights.dtype == torch.float32
-        torch.testing.assert_close(output.weights, expected.weights, rtol=0, atol=0.1)
-        torch.testing.assert_close(output.context.float(), expected.context, rtol=0.05, atol=0.1)
-
-
 def test_value_dropout_leaves_the_scores_alone(data):
     _, mine = pair(heads=2, bias=False)
     dropping = GraphAttention(FEATURES, WIDTH, heads=2, bias=False, value_dropout=0.5)

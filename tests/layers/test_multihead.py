@@ -115,15 +115,6 @@ def test_gradients_also_of_a_learned_mask():
     torch.testing.assert_close(*(torch.autograd.grad(out.square().sum(), leaves) for out in outputs))
 
 
-@pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 4, 5), (2, 0, 5), (2, 4, 0)])
-def test_nothing_at_all(batch, queries, keys):
-    """Torch takes an empty batch, and keys or queries that are none."""
-    masks = {"attn_mask": torch.zeros(queries, keys).bool(), "key_padding_mask": torch.zeros(batch, keys).bool()}
-    theirs, mine = pair()
-    tensors = inputs((batch,), queries, keys)
-    assert_same(mine(*tensors, **masks), theirs(*tensors, **masks))
-
-
 def test_several_batch_dimensions():
     """Vectorised particles put one in front of the queries of all layers but the first, and of no mask."""
     theirs, mine = pair()
@@ -159,23 +150,6 @@ def test_the_copy_keeps_mode_dtype_name_and_prior(training):
     copy = MultiheadAttention.from_torch(theirs, name="decoder.3", prior=prior)
     assert {parameter.dtype for parameter in copy.parameters()} == {torch.float64}
     assert (copy.attention.name, copy.attention.prior, copy.training) == ("decoder.3", prior, training)
-
-
-@pytest.mark.parametrize("prior", [ContextualGammaPrior(4, heads=2), FixedGammaPrior()], ids=["contextual", "fixed"])
-def test_fully_masked_rows_are_zero(prior):
-    layer = MultiheadAttention(WIDTH, HEADS, prior=prior)
-    tensors = [tensor.requires_grad_() for tensor in inputs()]
-    mask, padding = torch.zeros(QUERIES, KEYS, dtype=torch.bool), torch.zeros(BATCH, KEYS, dtype=torch.bool)
-    mask[2] = padding[1] = True
-    context, weights = run(layer, *tensors, attn_mask=mask, key_padding_mask=padding, family=Weibull())
-    assert (weights[:, 2] == 0).all()
-    assert (weights[1] == 0).all()
-    torch.testing.assert_close(weights[0, 0].sum(), torch.tensor(1.0))
-    torch.testing.assert_close(context[1], layer.out_proj.bias.expand(QUERIES, -1))
-    context.square().sum().backward()
-    gradients = [tensor.grad for tensor in tensors]
-    assert all(gradient.isfinite().all() for gradient in gradients)
-    assert all((gradient[1] == 0).all() for gradient in gradients)
 
 
 @pytest.mark.parametrize("prior", [ContextualGammaPrior(4), ContextualLogNormalPrior(4)], ids=["gamma", "lognormal"])

@@ -151,6 +151,7 @@ def test_export(make, inputs, open_dims, strict):
     torch.testing.assert_close(program.module()(*larger), layer(*larger))
 
 
+@pytest.mark.slow
 # The graph breaks where a layer looks at what Pyro does, and at whether its inputs are finite.
 @pytest.mark.filterwarnings(r"ignore:The \.grad attribute of a Tensor that is not a leaf")
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`-wrapped function")

@@ -114,31 +114,3 @@ def test_schemes_train(name):
     svi = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), scheme.elbo)
     losses = [svi.step(*batch()) for _ in range(10)]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
-
-
-@pytest.mark.parametrize("name", ["soft", "hard_sample"])
-def test_a_sampled_feed_goes_on_with_the_drawn_region(name):
-    scheme = build_scheme(name)
-    model, arguments = make(prior=scheme.prior(SIZES.memory, 1), input_feed="sampled"), batch()
-    guide = scheme.guide(model)
-    assert {site for site in guide(*arguments) if site != "target"} == {f"alignment_{word}" for word in range(4)}
-    loss = scheme.elbo.loss(model, guide, *arguments)
-    if name == "soft":
-        model.input_feed = "expected"
-        assert scheme.elbo.loss(model, scheme.guide(model), *arguments) == pytest.approx(loss, rel=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda model, source, mask, *target: evidence(
-            model, (source, mask & torch.tensor([[True], [False]]), *target)), r"images \[1\] of the batch have no"),
-        (lambda model, source, *rest: evidence(model, (source[..., :4], *rest)),
-         "regions have 4 features, expected the model's 5"),
-        (lambda model, source, mask, target, *_: sample(model, target, mask, begin=1, end=2), "expected features .B,"),
-    ],
-    ids=["no regions", "features", "target"],
-)  # fmt: skip
-def test_bad_input(call, message):
-    with pytest.raises(ValueError, match=message):
-        call(make(), *batch())

@@ -3,7 +3,6 @@
 import itertools
 from functools import partial
 
-import pyro
 import pytest
 import torch
 from pyro import poutine
@@ -23,17 +22,14 @@ from models.decoding import (
 from models.nmt import Translation, TranslationSizes
 from pyro_attention import (
     AlignmentELBO,
-    Amortised,
     AttentionELBO,
     AttentionGuide,
     Categorical,
     ContextualGammaPrior,
-    Gamma,
     Marginal,
     ScoreFunctionELBO,
     Soft,
     SparseAlignmentPrior,
-    SparseCategorical,
     TokenLikelihood,
     Weibull,
     sample_posterior,
@@ -185,32 +181,6 @@ def test_logits_of_an_exact_scheme_are_computed_once_and_roulette_reaches_the_wo
     assert not torch.allclose(random[2], exact[2])
     monkeypatch.setattr(TokenLikelihood, "summed_over", lambda self, *_, **__: self)
     torch.testing.assert_close(found(), exact)
-
-
-# guides
-
-
-@pytest.mark.parametrize(
-    ("family", "elbo", "prior", "feed"),
-    [
-        (lambda model: Categorical(enumerate=False), ScoreFunctionELBO(), None, "sampled"),
-        (lambda model: Soft(), AttentionELBO(), None, "sampled"),
-        (lambda model: Weibull(), AttentionELBO(kl_weight=0.1), ContextualGammaPrior(SIZES.memory), "sampled"),
-        (lambda model: Amortised(network(model), SparseCategorical()), AlignmentELBO(max_plate_nesting=2), None,
-         "expected"),
-        (lambda model: Amortised(network(model), Categorical(enumerate=False)), ScoreFunctionELBO(), None, "expected"),
-        (lambda model: Amortised(network(model), Gamma()), AttentionELBO(kl_weight=0.1),
-         ContextualGammaPrior(SIZES.memory), "expected"),
-    ],
-    ids=["hard sample", "soft", "weibull", "sparse enum", "sample", "amortised gamma"],
-)  # fmt: skip
-def test_guides_train(family, elbo, prior, feed):
-    torch.manual_seed(0)
-    model, arguments = make(dropout=0.1, prior=prior, input_feed=feed), batch()
-    guide = AttentionGuide(model, {"alignment*": family(model)})
-    svi = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), elbo)
-    losses = [svi.step(*arguments) for _ in range(10)]
-    assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
 
 
 # the words of given sentences

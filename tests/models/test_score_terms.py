@@ -26,7 +26,6 @@ from pyro_attention import (
     Categorical,
     ContextualGammaPrior,
     Marginal,
-    SparseAlignmentPrior,
     Weibull,
 )
 
@@ -260,26 +259,6 @@ def test_scores_are_those_without_a_diagonal_and_null_and_these():
     torch.testing.assert_close(prior[..., 0], torch.full((4, 3), PROBABILITY).double())
 
 
-def test_what_is_known_without_a_feed_by_words_and_from_the_context():
-    source, mask, words, *_ = batch()
-    for option, values, same in (("input_feed", ("none", "expected"), (True, False)),
-                                 ("encoder", ("words", "lstm"), (True, False))):  # fmt: skip
-        for value, expected in zip(values, same, strict=True):
-            model = make(**{option: value})
-            if option == "encoder":  # a word by itself stands for itself alone
-                found = [model.encode(ids, mask)[0] for ids in (source, source.flip(1))]
-                found[1] = found[1].flip(0)
-            else:  # queries know the words alone
-                found = [torch.stack([step.queries for step in model.steps(start(model, ids, mask), words)])
-                         for ids in (source, source.flip(1))]  # fmt: skip
-            assert found[0].allclose(found[1]) == expected
-    for words_from, rows in (("context", (4, 3, 1)), ("both", (4, 3, 6))):  # alignments share their logits
-        likelihood = make(words_from=words_from).likelihood(
-            torch.randn(3, 6, 5).double(), torch.randn(4, 3, 1, 4).double()
-        )
-        assert tuple(likelihood.features.shape[:-1]) == rows
-
-
 # training
 
 
@@ -303,9 +282,7 @@ def test_the_share_is_trained_and_numbers_keep_their_start_under_an_init_range(f
     [
         (lambda: DiagonalBias(ratio=math.inf), "ratio is inf, expected a positive"),
         (lambda: NullWord(2, 1.0), "probability is 1.0, expected a number between 0 and 1"),
-        (lambda: TemporalNormalizer(0.0), "share is 0.0, expected a number between 0 and 1"),
         (lambda: make(jumps=Jumps()), "jumps do not go with words_from='both'"),
-        (lambda: make(jumps=Jumps(), words_from="context", prior=SparseAlignmentPrior()), "or a sparse prior"),
         (lambda: make(jumps=Jumps(), words_from="context", input_feed="sampled"), "go with input_feed='sampled'"),
         (lambda: Captioning(4, 5, input_feed="none"), "input_feed is 'none', expected one of expected, sampled"),
     ],

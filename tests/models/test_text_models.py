@@ -10,13 +10,11 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     DoublyNormalized,
-    FixedGammaPrior,
     Hybrid,
     Soft,
     Softmax,
     Weibull,
     predict,
-    sample_posterior,
 )
 
 VOCABULARY, WIDTH, HEADS, LAYERS = 11, 8, 2, 2
@@ -115,22 +113,6 @@ def test_every_parameter_trains(normalizer):
             # over queries, nor do the queries'
             cancels = ("k_proj.bias", "q_proj.bias") if normalizer == "doubly" else "k_proj.bias"
             assert parameter.grad.abs().max() > 1e-12 or name.endswith(cancels), name
-
-
-def test_sites_samples_and_a_drawn_target():
-    encoder = make_encoder(prior=lambda width, heads: FixedGammaPrior())
-    assert not any(".prior." in name for name, _ in encoder.named_parameters())
-    model, classifier = MaskedLanguageModel(encoder).double(), TextClassifier(encoder, 3).double()
-    sites = AttentionGuide(model, Weibull()).run(*batch()).trace.nodes
-    for layer in range(LAYERS):
-        fn = sites[f"layers.{layer}"]["fn"]
-        assert (fn.batch_shape, fn.event_shape) == ((3,), (HEADS, 5, 5))
-    assert sites["target"]["is_observed"]
-    guide, arguments = AttentionGuide(classifier, Weibull(concentration=2.0)), batch()[:2]
-    assert predict(guide, *arguments, num_samples=4, keep_samples=True, chunk_size=4).samples.std(0).min() > 0
-    assert sample_posterior(guide, *arguments, num_samples=2)["layers.1"].shape == (2, 3, HEADS, 5, 5)
-    assert AttentionGuide(model, Soft())(*batch()[:3])["target"].shape == (3,)
-    assert guide(*arguments)["labels"].shape == (3,)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     Categorical,
-    ContextualGammaPrior,
     DoublyNormalized,
     FixedGammaPrior,
     Hybrid,
@@ -22,9 +21,6 @@ from pyro_attention import (
     ScoreFunctionELBO,
     Soft,
     Softmax,
-    Weibull,
-    predict,
-    sample_posterior,
 )
 from tests.helpers import assert_mean
 
@@ -134,19 +130,6 @@ def test_padding_the_batch_and_the_order_of_regions_never_change_an_answer(kind,
     order = torch.randperm(regions.size(-2), generator=torch.Generator().manual_seed(3))
     shuffled = question, question_mask, regions[..., order, :], region_mask[..., order]
     torch.testing.assert_close(logits(model, shuffled), expected)
-
-
-@pytest.mark.parametrize(("kind", "options"), KINDS[1:4])
-def test_posterior_samples_and_training(kind, options):
-    prior = ContextualGammaPrior(FEATURES, 1) if kind is BottomUp else ContextualGammaPrior
-    model, arguments = make(kind, **options, prior=prior), questions(views=3 if kind is MultiView else 0)
-    guide = AttentionGuide(model, Weibull())
-    chunked = sample_posterior(guide, *arguments, num_samples=4, chunk_size=2, seed=0)
-    assert all(torch.isfinite(value).all() for value in chunked.values())
-    assert predict(guide, *arguments, num_samples=4, chunk_size=2).mean.shape == (3, ANSWERS)
-    answer = torch.tensor([0, 1, 2]) if model.likelihood == "single" else torch.rand(3, ANSWERS)
-    AttentionELBO()(model, guide)(*arguments, answer).backward()
-    assert all(parameter.grad is not None for name, parameter in model.named_parameters() if "logit" not in name)
 
 
 def region_log_probs(model, question, question_mask, regions, region_mask, answer):
