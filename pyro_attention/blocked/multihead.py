@@ -82,6 +82,9 @@ class BlockedMultiheadAttention(MultiheadAttention):
 
     def _is_blocked(self, q: Tensor, k: Tensor, v: Tensor, obstacle: str | None, *, wanted: bool) -> bool:
         """Whether a call is blocked, with a warning where that is slow or where "auto" cannot choose it."""
+        few = torch.compiler.is_exporting() or scores_shape(q, k).numel() < _MANY_WEIGHTS
+        if self.implementation == "dense" or (self.implementation == "auto" and few):
+            return False
         slow = unfused(q, k, v) if q.is_cuda else None  # on a CPU blocks are in plain PyTorch anyway
         site = f"site '{self.attention.name}'"
         if self.implementation == "blocked":
@@ -90,13 +93,8 @@ class BlockedMultiheadAttention(MultiheadAttention):
             if slow is not None:
                 warnings.warn(f"{site}: blocked attention is many times slower without kernels: {slow}", stacklevel=2)
             return True
-        few = (
-            self.implementation == "dense"
-            or torch.compiler.is_exporting()
-            or scores_shape(q, k).numel() < _MANY_WEIGHTS
-        )
-        if few or (obstacle is None and slow is None):
-            return not few
+        if obstacle is None and slow is None:
+            return True
         if not wanted:
             reason = f"does not support {obstacle}" if obstacle else f"would be slow without the fused kernels: {slow}"
             warnings.warn(

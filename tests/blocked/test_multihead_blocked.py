@@ -16,6 +16,7 @@ from pyro_attention import (
     Dirichlet,
     DoublyNormalized,
     FixedGammaPrior,
+    FixedLogNormalPrior,
     Gamma,
     LogNormal,
     ScaledDotProduct,
@@ -117,6 +118,7 @@ CASES += [("gamma_contextual", "weibull", "causal, padded in front", False), ("g
 def test_equals_dense(prior, family, masks, normalize, x, monkeypatch):
     masks = MASKS[masks]
     monkeypatch.setattr(module, "_WINDOW_ENTRIES", 2 * BATCH * HEADS * LENGTH)  # two queries at a time
+    prior = FixedLogNormalPrior(scale=2.0) if prior == "lognormal_fixed" else prior
     model, x = Model(prior, normalize_scores=normalize).double(), x.double().requires_grad_()
     posterior = FAMILIES[family]().double()
     actual = evaluate(model, posterior, x, masks)

@@ -9,24 +9,19 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from pyro import poutine
-from pyro.distributions import Normal
 from torch import nn
 from torchvision.models.vision_transformer import EncoderBlock
 
 from pyro_attention import (
-    AttentionELBO,
     AttentionGuide,
     Dense,
     DirichletPrior,
     FixedGammaPrior,
     GraphAttention,
     LatentAttention,
-    LogNormal,
     MultiheadAttention,
     Soft,
     Weibull,
-    check_model,
-    predict,
 )
 from pyro_attention.families.gaussian import FixedGaussianPrior
 from pyro_attention.integrations.torch_nn import bayesian
@@ -107,31 +102,6 @@ def test_transformer_decoder_and_vision_transformer(x):
     assert sites == [f"layers.{i}.{name}" for i in range(2) for name in ("self_attn", "multihead_attn")]
     block = EncoderBlock(HEADS, WIDTH, 16, 0.0, 0.0).eval()
     assert_same(under_soft(latent(block), x)[0], block(x))
-
-
-class Regression(nn.Module):
-    """A number for each sequence from a torch encoder."""
-
-    def __init__(self):
-        super().__init__()
-        self.encoder = latent(make_encoder())
-
-    def forward(self, x, y=None):
-        with pyro.plate("batch", len(x), dim=-1):
-            mean = self.encoder(x, src_key_padding_mask=PADDING).mean((-2, -1))
-            pyro.sample("y", Normal(mean, 1.0), obs=y)
-        return mean
-
-
-def test_a_torch_encoder_is_trained_and_predicts(x):
-    """Samples put a dimension in front of what the second layer gets, and the encoder passes it on."""
-    model = Regression()
-    guide = AttentionGuide(model, {"encoder.layers.0.*": Weibull(), "*": LogNormal()})
-    AttentionELBO(num_particles=2, vectorize_particles=True)(model, guide)(x, torch.zeros(BATCH)).backward()
-    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-    report = check_model(model, guide, x, torch.zeros(BATCH), elbo=AttentionELBO(kl_weight=1e-4))
-    assert report.ok, report.problems
-    assert (predict(guide, x, num_samples=20, seed=0).variance > 0).all()
 
 
 @pytest.mark.parametrize("convert", [latent, bayesian])

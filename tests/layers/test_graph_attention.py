@@ -9,7 +9,7 @@ from torch import nn
 from torch_geometric.nn import GATConv, GATv2Conv
 
 from models.gat import GAT
-from pyro_attention import AttentionGuide, EdgeList, FixedGammaPrior, GraphAttention, Soft, Weibull
+from pyro_attention import AttentionGuide, EdgeList, FixedGammaPrior, GraphAttention, Soft
 from tests.toy_models import GraphData, attention_values
 
 FEATURES, WIDTH, EDGE_WIDTH = 5, 4, 3
@@ -180,19 +180,6 @@ def test_sparse_features(data):
     x = data.features.relu()
     for sparse in (x.to_sparse(), x.to_sparse_csr()):
         assert_same(run(mine, sparse, data.edge_index).context, run(mine, x, data.edge_index).context)
-
-
-def test_stochastic_weights(data):
-    """Rows are distributions and the context is their mixture of the projected nodes."""
-    _, mine = pair(heads=2, bias=False)
-    output = run(mine, data.features, data.edge_index, family=Weibull(2.0))
-    assert not output.weights.allclose(run(mine, data.features, data.edge_index).weights)
-    target, total = data.edge_index[1], output.self_loop_weights.clone()
-    assert_same(total.index_add(0, target, output.weights), torch.ones(7, 2))
-    nodes = mine.lin_src(data.features).unflatten(-1, (2, WIDTH))
-    context = output.self_loop_weights.unsqueeze(-1) * nodes
-    messages = output.weights.unsqueeze(-1) * nodes[data.edge_index[0]]
-    assert_same(output.context, context.index_add(0, target, messages).flatten(1))
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -292,11 +292,10 @@ def test_soft_attention_is_the_same_under_both_feeds_and_priors():
         (lambda *_: make(input_feed="soft"), "input_feed is 'soft', expected one of expected, sam"),
         (lambda model, source, mask, *target: evidence(
             model, (source, mask & torch.tensor([[True], [False]]), *target)), r"sentences \[1\] .* have no words"),
-        (lambda model, *arguments: network(model)(*arguments[:3]), "needs target_out and target_mask"),
         (lambda _, *arguments: evidence(make(input_feed="sampled"), arguments),
          r"'alignment_0' has 5 values at once, expected one.*input_feed='expected'"),
     ],
-    ids=["memory", "feed", "no words", "no target", "sums"],
+    ids=["memory", "feed", "no words", "sums"],
 )  # fmt: skip
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):

@@ -59,17 +59,6 @@ def logits(model, arguments):
     return AttentionGuide(model, Soft()).run(*arguments).output
 
 
-def plain_attention(layer, queries, keys, mask):
-    """The attention of MCAN's released code, with a mask that is True at padding."""
-
-    def split(tensor):
-        return tensor.view(len(tensor), -1, layer.num_heads, tensor.size(-1) // layer.num_heads).transpose(1, 2)
-
-    q, k, v = split(layer.q_proj(queries)), split(layer.k_proj(keys)), split(layer.v_proj(keys))
-    scores = (q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))).masked_fill(mask[:, None, None], -1e9)
-    return layer.out_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
-
-
 def plain_mcan(model, question, question_mask, regions, region_mask):
     """MCAN as published, in plain PyTorch, with the weights of a model."""
     x, _ = model.lstm(model.embedding(question))
@@ -77,7 +66,7 @@ def plain_mcan(model, question, question_mask, regions, region_mask):
     no_word, no_region = ~question_mask, ~region_mask
 
     def block(part, queries, keys, mask):
-        return part.norm(queries + plain_attention(part.attention, queries, keys, mask))
+        return part.norm(queries + part.attention.to_torch()(queries, keys, keys, key_padding_mask=mask)[0])
 
     def feed_forward(part, hidden):
         return part.norm(hidden + part.layers(hidden))
@@ -120,12 +109,10 @@ KINDS = [
 @pytest.mark.parametrize(("kind", "options"), KINDS)
 def test_padding_the_batch_and_the_order_of_regions_never_change_an_answer(kind, options):
     model, views = make(kind, **options), 3 if kind is MultiView else 0
-    expected, (question, question_mask, regions, region_mask) = (
-        logits(model, questions(views=views)),
-        questions(views=views),
-    )
+    question, question_mask, regions, region_mask = arguments = questions(views=views)
+    expected = logits(model, arguments)
     torch.testing.assert_close(logits(model, questions(views=views, more=3)), expected)
-    alone = [tensor[1:2] for tensor in questions(views=views)]
+    alone = [tensor[1:2] for tensor in arguments]
     torch.testing.assert_close(logits(model, alone), expected[1:2])
     order = torch.randperm(regions.size(-2), generator=torch.Generator().manual_seed(3))
     shuffled = question, question_mask, regions[..., order, :], region_mask[..., order]
