@@ -7,8 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from guides.answer_network import AnswerNetwork
-    from guides.inference_network import AlignmentNetwork, RegionNetwork
+    from guides.inference_network import AlignmentNetwork, AnswerNetwork, RegionNetwork
     from guides.options import AlignmentSchemeOptions, SchemeOptions
     from guides.schemes import Scheme, build_scheme
 
@@ -27,4 +26,4 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'guides' has no attribute '{name}', expected one of {', '.join(__all__)}")
     home = "options" if "Options" in name else "inference_network" if "Network" in name else "schemes"
-    return getattr(import_module(f"guides.{home}" if name != "AnswerNetwork" else "guides.answer_network"), name)
+    return getattr(import_module(f"guides.{home}"), name)

@@ -7,9 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from models.decoder import AttentionDecoder
-from models.decoder_state import DecoderSizes as CaptioningSizes
-from models.decoder_state import DecoderState, InputFeed, Step
+from models.decoder import AttentionDecoder, DecoderState, InputFeed, Step
+from models.decoder import DecoderSizes as CaptioningSizes
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, TokenLikelihood
 from pyro_attention.families.base import Prior
 from pyro_attention.ops.noise import Dropout

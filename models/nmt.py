@@ -8,16 +8,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from models.decoder import AttentionDecoder
-from models.decoder_state import DecoderSizes, DecoderState, InputFeed, Step
-from models.diagonal import DiagonalBias
-from models.jumps import Jumps
-from models.null_word import PROBABILITY, NullWord
-from models.temporal import TemporalNormalizer
+from models.decoder import AttentionDecoder, DecoderSizes, DecoderState, InputFeed, Step
+from models.score_terms import PROBABILITY, DiagonalBias, Jumps, NullWord, TemporalNormalizer
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, SparseAlignmentPrior, TokenLikelihood
 from pyro_attention.families.base import Prior
+from pyro_attention.ops.layers import encode_sequence
 from pyro_attention.ops.noise import Dropout
-from pyro_attention.ops.sequence import encode_sequence
 
 __all__ = ["PAPER", "EncoderName", "PriorFrom", "Translation", "TranslationSizes", "WordsFrom"]
 
@@ -104,23 +100,13 @@ class Translation(AttentionDecoder):
         scored = diagonal is None or isinstance(prior, SparseAlignmentPrior)
         null = NullWord(sizes.memory, None if scored else PROBABILITY) if null_word else None
         super().__init__(input_feed, normalizer, diagonal, null, jumps)
-        for name, value, choices in (
-            ("words_from", words_from, WordsFrom), ("encoder", encoder, EncoderName),
-            ("prior_from", prior_from, PriorFrom),
-        ):  # fmt: skip
+        for value, choices in ((words_from, WordsFrom), (encoder, EncoderName), (prior_from, PriorFrom)):
             if value not in get_args(choices):
-                one, other = get_args(choices)
-                raise ValueError(f"{name} is '{value}', expected '{one}' or '{other}'")
+                raise ValueError(f"unknown option '{value}', expected one of {', '.join(get_args(choices))}")
         if sizes.memory % 2:
             raise ValueError(f"memory is {sizes.memory}, expected an even width: half for each direction")
-        if jumps is not None and words_from == "both":
-            raise ValueError(
-                "jumps do not go with words_from='both'; expected 'context', so that a word tells of its place"
-            )
-        if jumps is not None and isinstance(prior, SparseAlignmentPrior):
-            raise ValueError(
-                "jumps do not go with a sparse prior, which they would tell nothing of; expected a dense one"
-            )
+        if jumps is not None and (words_from == "both" or isinstance(prior, SparseAlignmentPrior)):
+            raise ValueError("jumps do not go with words_from='both' or a sparse prior; use 'context' and a dense one")
         self.reads_state, self.prior_from = words_from == "both", prior_from
         # nothing else goes through the recurrent network
         self.layers = sizes.layers if self.reads_state or prior_from == "words" else 0

@@ -12,10 +12,7 @@ from pyro_attention._checks import check_boolean_mask, check_device, check_mask_
 from pyro_attention.layout import Layout
 from pyro_attention.ops.segment import Segments, segment_aggregate, segment_log_softmax, segment_softmax
 
-__all__ = [
-    "EdgeList",
-    "check_edge_index",
-]
+__all__ = ["EdgeList", "check_edge_index"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -155,11 +152,6 @@ class EdgeList(Layout):
 
 def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) -> None:
     """Raise TypeError or ValueError unless ``edge_index`` is int64 or int32 ``[2, E]`` with indices in range."""
-    if edge_index.layout != torch.strided:
-        raise ValueError(
-            f"edge_index is a sparse matrix ({edge_index.layout}), expected the indices [2, edges]; of PyG's adj_t, "
-            f"with a row for each target, these are adj_t.to_sparse_coo().coalesce().indices().flip(0)"
-        )
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}, expected [2, edges]")
     if edge_index.dtype not in (torch.int64, torch.int32):

@@ -16,8 +16,7 @@ from torch.distributions import constraints
 from pyro_attention._checks import as_float, broadcasts_to, kind_of
 from pyro_attention.families.alignment import EnumeratedAlignment
 from pyro_attention.families.distribution import expand_shared
-from pyro_attention.ops.summed_token_log_prob import summed_token_log_prob
-from pyro_attention.ops.token_log_prob import sample_tokens, token_log_prob
+from pyro_attention.ops.token_log_prob import sample_tokens, summed_token_log_prob, token_log_prob
 
 __all__ = ["TokenLikelihood"]
 

@@ -17,8 +17,7 @@ from experiments.graph.data import noise_edges, perturbed
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.report.classification import roc_auc
 from guides.schemes import build_normalizer
-from models.gat import GAT
-from models.residual_gat import ResidualGAT
+from models.gat import GAT, ResidualGAT
 from pyro_attention import EdgeList, GraphAttention, predict
 from pyro_attention.normalizers import Normalizer
 from pyro_attention.schedules import Constant, Cyclical, Linear, Sigmoid

@@ -15,10 +15,8 @@ from experiments.nmt.config import TranslationConfig
 from experiments.sequence.evaluation import BATCH
 from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
 from guides.inference_network import AlignmentNetwork
-from models.diagonal import DiagonalBias
-from models.jumps import Jumps
 from models.nmt import Translation, TranslationSizes
-from models.temporal import TemporalNormalizer
+from models.score_terms import DiagonalBias, Jumps, TemporalNormalizer
 
 __all__ = ["Trained", "batches", "build", "load_trained", "load_vocabulary", "read_config"]
 

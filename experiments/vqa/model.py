@@ -26,7 +26,7 @@ from experiments.harness.ranks import is_first
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.vqa.accuracy import consensus, soft_scores
 from experiments.vqa.config import VQAConfig
-from guides.answer_network import AnswerNetwork
+from guides.inference_network import AnswerNetwork
 from guides.schemes import build_normalizer
 from models.vqa import MCAN, AnswerModel, BottomUp, MCANSizes, MultiView
 from pyro_attention import AlignmentPrior, Soft, predict

@@ -1,17 +1,15 @@
 """Decoding of translation, captioning and headlines: beam search, samples, and the words of given sentences."""
 
-from models.decoding.beam import beam_search, search_words
-from models.decoding.hypotheses import Hypothesis
-from models.decoding.inference import Inference
 from models.decoding.next_word import (
+    Inference,
     next_word_log_probs,
     next_word_mixture,
+    smoothed_alignments,
     target_alignments,
     target_log_probs,
     word_alignment,
 )
-from models.decoding.sampling import sample
-from models.decoding.smoothing import smoothed_alignments
+from models.decoding.search import Hypothesis, beam_search, sample, search_words
 
 __all__ = [
     "Hypothesis",

@@ -1,27 +1,98 @@
-"""Distribution of the next word, with the alignment integrated out, and the alignment of a word that was chosen."""
+"""The next word with its attention integrated out, the words of given sentences, and their alignments."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from models.decoder import AttentionDecoder
-from models.decoder_state import DecoderState, Step
-from models.decoding.inference import DEFAULT, Inference
-from pyro_attention import Dense, SparseAlignmentPrior
+from models.decoder import AttentionDecoder, DecoderState, Step
+from pyro_attention import AlignmentPrior, Amortised, Dense, Soft, SparseAlignmentPrior
 from pyro_attention.analysis.alignments.uncertainty import k_max as keep_largest
+from pyro_attention.families.base import Family
 from pyro_attention.ops.token_log_prob import default_chunk_rows
 
 __all__ = [
+    "DEFAULT",
+    "Inference",
     "next_word_log_probs",
     "next_word_mixture",
+    "smoothed_alignments",
     "target_alignments",
     "target_log_probs",
     "word_alignment",
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference:
+    r"""How the attention is integrated out of :math:`p(y_j \mid x, y_{<j})`.
+
+    ====================== ============================= ============================================
+    prior of the attention family and samples            value
+    ====================== ============================= ============================================
+    ``AlignmentPrior``     any but ``Soft``              exact: log of the sum over z of p(z) f(y|z)
+    ``AlignmentPrior``     ``Soft()``                    soft attention, log f(y|E[z])
+    Gamma, LogNormal       any, ``samples=0``            posterior mean of log S: log f(y|softmax(scores))
+    Gamma, LogNormal       Weibull..., ``samples=S``     log of the mean of f(y|w) over S posterior draws of w
+    ====================== ============================= ============================================
+
+    The first row takes an inference network's guide too: a network that sees the word is of no use before there is
+    one, and the prior is the model's own distribution of the alignment.
+
+    Attributes:
+        k_max: Renormalise so many largest attention weights and drop the others; of each draw, where there are
+            draws. Exact sums then take only so many terms. The input feed of the decoder follows.
+        terms: Where alignments are summed out, sum over so many most probable ones of each word alone, renormalised:
+            for a search, which looks at all words of the vocabulary for each alignment. The input feed, and the
+            alignment of a word that was chosen, are those of all.
+        family: Posterior family of the attention, ``guide.family("alignment")`` of an ``AttentionGuide``.
+        samples: Number of posterior draws, from torch's global generator.
+
+    Raises:
+        ValueError: ``k_max`` or ``terms`` below 1, or fewer than 0 samples.
+
+    Example:
+        >>> from pyro_attention import Weibull
+        >>> Inference(family=Weibull(), samples=20).samples
+        20
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 5; Fan et al. (2020), Bayesian
+    Attention Modules, section 3.1, for averages over posterior draws.
+    """
+
+    k_max: int | None = None
+    terms: int | None = None
+    family: Family | None = None
+    samples: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("k_max", self.k_max, 1), ("terms", self.terms, 1), ("samples", self.samples, 0)):
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}, expected at least {least}")
+
+    def check(self, model: AttentionDecoder) -> None:
+        """Raise ValueError unless family and samples fit the model's prior."""
+        prior, family = model.attention.prior, self.family
+        if family is not None and family.kind not in (None, prior.kind):
+            seen = f"family is {family}, of kind '{family.kind}'"
+            raise ValueError(f"{seen}, which does not fit the model's prior {type(prior).__name__}")
+        if self.samples and (family is None or isinstance(family, Amortised) or isinstance(prior, AlignmentPrior)):
+            raise ValueError(
+                f"samples is {self.samples}, family {family}, expected a family to draw from, such as Weibull(); the "
+                f"sum over alignments is exact, and an inference network sees the words to come: both take samples=0"
+            )
+
+    def sums_out(self, model: AttentionDecoder) -> bool:
+        """Whether alignments are summed out; else weights make one context."""
+        family = self.family.family if isinstance(self.family, Amortised) else self.family
+        return isinstance(model.attention.prior, AlignmentPrior) and not isinstance(family, Soft)
+
+
+DEFAULT = Inference()
 
 
 @torch.no_grad()
@@ -153,6 +224,46 @@ def target_alignments(
         return _joint(model, steps, target_out, inference).softmax(1).transpose(1, 2)
     pairs = zip(steps, target_out.unbind(1), strict=True)
     return torch.stack([word_alignment(model, step, words, inference) for step, words in pairs], 1)
+
+
+def smoothed_alignments(
+    model: AttentionDecoder, state: DecoderState, target_in: Tensor, target_out: Tensor, target_mask: Tensor
+) -> Tensor:
+    r"""Alignment of every word given the whole sentence, under the hidden Markov model that jumps make.
+
+    .. math:: p(z_j = i \mid x, y) = \frac{\partial \log p(y \mid x)}{\partial \log p(y_j \mid z_j = i)}
+
+    so that the backward pass of automatic differentiation is that of the forward-backward algorithm.
+
+    Args:
+        model: A model with ``jumps``, in evaluation mode.
+        state: Its state before the first word.
+        target_in: Ids ``[B, M]`` of the words before.
+        target_out: Ids ``[B, M]`` of the words.
+        target_mask: True at target words, ``[B, M]``.
+
+    Returns:
+        ``[B, M, N]``; zeros at the padding of both sides.
+
+    Raises:
+        ValueError: The model has no jumps.
+
+    Source: Rabiner (1989), A Tutorial on Hidden Markov Models; Eisner (2016), Inside-Outside and Forward-Backward
+        Algorithms Are Just Backprop.
+    """
+    with torch.no_grad():
+        log_f = model.explained(state, target_out)
+        words = model.embed(target_in).unbind(1)
+    if log_f is None:
+        raise ValueError("the model has no jumps, without which the words to come tell nothing; use target_alignments")
+    with torch.enable_grad():
+        log_f = log_f.double().requires_grad_()  # small probabilities are differences of larger numbers
+        total, before = log_f.new_zeros(()), None
+        for word, of_word, real in zip(words, log_f.unbind(2), target_mask.unbind(1), strict=True):
+            step, before = model.step(state, word, log_f=before), of_word
+            total, state = total + (step.log_prior + of_word).logsumexp(-1).where(real, 0).sum(), step.state
+        (posterior,) = torch.autograd.grad(total, log_f)
+    return posterior.clamp(0, 1).to(words[0].dtype).transpose(1, 2)
 
 
 def _serves_all_words(model: AttentionDecoder, inference: Inference) -> bool:

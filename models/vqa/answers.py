@@ -10,7 +10,7 @@ from pyro.distributions import Bernoulli
 from torch import Tensor, nn
 
 from pyro_attention import TokenLikelihood
-from pyro_attention.ops.sequence import encode_sequence
+from pyro_attention.ops.layers import encode_sequence
 
 __all__ = ["AnswerModel", "Likelihood"]
 
@@ -103,16 +103,16 @@ class AnswerModel(nn.Module):
                 f"question has shape {tuple(question.shape)}, question_mask is {question_mask.dtype} "
                 f"{tuple(question_mask.shape)}; expected ids [questions, words] and a boolean mask of the same shape"
             )
-        if regions.dim() != self.region_dims or region_mask.shape != regions.shape[:-1]:
-            expected = (
-                "[questions, regions, features]" if self.region_dims == 3 else "[questions, views, regions, features]"
-            )
+        if (
+            regions.dim() != self.region_dims
+            or region_mask.shape != regions.shape[:-1]
+            or len(regions) != len(question)
+        ):
+            views = "" if self.region_dims == 3 else "views, "
             raise ValueError(
                 f"regions have shape {tuple(regions.shape)} and region_mask {tuple(region_mask.shape)}, expected "
-                f"{expected} and a boolean mask of the same shape without features"
+                f"[{len(question)} questions, {views}regions, features], and a boolean mask without the features"
             )
-        if len(regions) != len(question):
-            raise ValueError(f"there are {len(question)} questions and regions for {len(regions)}, expected the same")
         for name, mask in (("questions without a word", question_mask), ("photographs without a region", region_mask)):
             empty = ~mask.flatten(0, -2).any(-1)
             if empty.any():

@@ -13,8 +13,8 @@ from models.vqa.answers import AnswerModel, Likelihood
 from pyro_attention import ContextualGammaPrior, Dense, LatentAttention, MultiheadAttention, Softmax
 from pyro_attention.families.base import Prior
 from pyro_attention.normalizers import Normalizer
+from pyro_attention.ops.layers import encode_sequence
 from pyro_attention.ops.noise import Dropout
-from pyro_attention.ops.sequence import encode_sequence
 
 __all__ = ["MCAN", "MCANSizes"]
 

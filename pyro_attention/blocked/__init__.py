@@ -4,10 +4,9 @@ A wing of the library: it builds on the core, and the core does not know of it. 
 """
 
 from pyro_attention.blocked.attention import attend_blocked, blocked_obstacle
-from pyro_attention.blocked.distributions import BlockedPosterior, BlockedPrior
+from pyro_attention.blocked.distributions import BlockedPosterior, BlockedPrior, BlockedValue
 from pyro_attention.blocked.kl import kl_blocked
 from pyro_attention.blocked.multihead import BlockedMultiheadAttention
-from pyro_attention.blocked.value import BlockedValue
 
 __all__ = [
     "BlockedMultiheadAttention",

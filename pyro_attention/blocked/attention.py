@@ -9,9 +9,7 @@ from torch import Tensor
 
 from pyro_attention._checks import check_boolean_mask, check_scores, in_transform
 from pyro_attention.attention import AttentionOutput, LatentAttention
-from pyro_attention.blocked.distributions import BlockedPrior
-from pyro_attention.blocked.pairs import Pairs
-from pyro_attention.blocked.value import BlockedValue
+from pyro_attention.blocked.distributions import BlockedPrior, BlockedValue, Pairs
 from pyro_attention.families.base import Prior
 from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior
 from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior
@@ -74,7 +72,10 @@ def attend_blocked(
             f"site '{site}': blocked attention does not support torch.export or the transforms of torch.func, such as "
             f"vmap and grad; use dense attention"
         )
-    _check_pairs(queries, keys, values, key_mask, query_mask, site=site)
+    for name, vectors in (("queries", queries), ("keys", keys), ("values", values)):
+        check_scores(vectors, site=site, name=name)
+    for mask in (key_mask, query_mask):
+        check_boolean_mask(mask)
     pairs = Pairs(queries, keys, key_mask, query_mask, causal, attention.normalize_scores and prior.normalizes)
     with torch.autocast(queries.device.type, enabled=False):
         blocked = BlockedPrior(prior, pairs, per_query=causal and READS[type(prior)] != "nothing", site=site)
@@ -105,24 +106,3 @@ def blocked_obstacle(attention: LatentAttention, *, training: bool | None = None
     if (attention.dropout.training if training is None else training) and p > 0:
         return f"dropout of the weights (here {p} in training mode)"
     return None
-
-
-def _check_pairs(
-    queries: Tensor, keys: Tensor, values: Tensor, key_mask: Tensor | None, query_mask: Tensor | None, *, site: str
-) -> None:
-    """Raise unless queries, keys, values and masks of blocked attention are finite and fit each other."""
-    for name, vectors in (("queries", queries), ("keys", keys), ("values", values)):
-        check_scores(vectors, site=site, name=name)
-        if vectors.dim() < 3 or (name != "queries" and vectors.shape[-3:-1] != keys.shape[-3:-1]):
-            raise ValueError(
-                f"site '{site}': {name} have shape {tuple(vectors.shape)}, expected [..., heads, positions, width], "
-                f"keys and values with the same heads and positions"
-            )
-    if queries.size(-3) != keys.size(-3) or queries.size(-1) != keys.size(-1):
-        shapes = f"queries of shape {tuple(queries.shape)} do not fit keys of shape {tuple(keys.shape)}"
-        raise ValueError(f"site '{site}': {shapes}; expected as many heads and the same width")
-    for name, mask, vectors in (("key_mask", key_mask, keys), ("query_mask", query_mask, queries)):
-        check_boolean_mask(mask)
-        expected = (*vectors.shape[:-3], vectors.size(-2))
-        if mask is not None and mask.shape != expected[-mask.dim() :]:
-            raise ValueError(f"site '{site}': {name} has shape {tuple(mask.shape)}, expected {expected}")

@@ -3,23 +3,237 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import as_float, check_scores
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
-from pyro_attention.blocked.pairs import Pairs
-from pyro_attention.blocked.value import BlockedValue, rows_of
+from pyro_attention.blocked.ops.counter_noise import CounterNoise
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.families.weibull import WeibullWeights
+from pyro_attention.layout import Dense
+from pyro_attention.normalizers import Softmax
 from pyro_attention.ops.noise import NoiseKind
 
-__all__ = ["BlockedPosterior", "BlockedPrior", "Noise"]
+__all__ = ["BlockedPosterior", "BlockedPrior", "BlockedValue", "Noise", "Pairs"]
+
+_WINDOW_ENTRIES = 2**20
+_LARGEST = 2**27  # entries that are put together on request: half a gigabyte in float32
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    r"""What determines the scores :math:`s_{ij} = q_i \cdot k_j` of an attention call, and who may attend to whom.
+
+    Args:
+        queries: ``[..., H, M, D]``, already scaled.
+        keys: ``[..., H, N, D]``.
+        key_mask: Boolean ``[..., N]``, True = may be attended to.
+        query_mask: Boolean ``[..., M]``, True = may attend.
+        causal: Query i sees the keys 0 .. i alone.
+        normalize: Whether scores enter the site as log-softmax.
+
+    Example:
+        >>> pairs = Pairs(torch.ones(1, 3, 4), torch.ones(1, 5, 4), causal=True)
+        >>> pairs.shape, pairs.counts().tolist()
+        (torch.Size([1, 3, 5]), [[[3.0, 2.0, 1.0, 0.0, 0.0]]])
+    """
+
+    queries: Tensor
+    keys: Tensor
+    key_mask: Tensor | None = None
+    query_mask: Tensor | None = None
+    causal: bool = False
+    normalize: bool = True
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the scores, ``[..., H, M, N]``."""
+        batch = torch.broadcast_shapes(self.queries.shape[:-2], self.keys.shape[:-2])
+        return torch.Size((*batch, self.queries.size(-2), self.keys.size(-2)))
+
+    def detach(self) -> Pairs:
+        """The same without gradients."""
+        return replace(self, queries=self.queries.detach(), keys=self.keys.detach())
+
+    def windows(self) -> Iterator[slice]:
+        """Blocks of queries, each with about as many scores as fit in a few megabytes."""
+        rows = max(1, _WINDOW_ENTRIES * self.shape[-2] // max(1, self.shape.numel()))
+        for start in range(0, self.shape[-2], rows):
+            yield slice(start, min(start + rows, self.shape[-2]))
+
+    def layout(self, rows: slice | None = None) -> Dense:
+        """Layout of some queries; of the key mask alone, the same for all of them, when omitted."""
+        mask = None if self.key_mask is None else self.key_mask[..., None, None, :]
+        if rows is None:
+            return Dense(mask)
+        masks = [] if mask is None else [mask]
+        if self.query_mask is not None:
+            masks.append(self.query_mask[..., None, rows, None])
+        if self.causal:
+            i, j = (torch.arange(size, device=self.queries.device) for size in self.shape[-2:])
+            masks.append(i[rows, None] >= j)
+        if not masks:
+            return Dense()
+        return Dense(torch.stack(torch.broadcast_tensors(*masks)).all(0))
+
+    def scores(self, rows: slice) -> Tensor:
+        """Scores of some queries as they enter the site, ``[..., H, R, N]``; masked ones are zero."""
+        layout = self.layout(rows)
+        with torch.autocast(self.queries.device.type, enabled=False):
+            scores = as_float(self.queries[..., rows, :]) @ as_float(self.keys).transpose(-1, -2)
+        if self.normalize:
+            return Softmax().normalize_scores(scores, layout)
+        return scores if layout.mask is None else scores.masked_fill(~layout.mask, 0)
+
+    def log_sums(self) -> Tensor:
+        """Log-sum-exp of the scores of each query, ``[..., H, M]``; zero for one that sees no key."""
+        mask = None if self.key_mask is None else self.key_mask[..., None, :]
+        values = self.keys[..., :1]  # the context is not wanted here
+        return blocked_attention(self.queries, self.keys, values, key_mask=mask, causal=self.causal)[1]
+
+    # Sums over pairs that need no scores.
+
+    def sum_over_queries(self, x: Tensor) -> Tensor:
+        """Sum of ``[..., M, F]`` over the queries that see each key: ``[..., N, F]``; zero at masked keys."""
+        if self.query_mask is not None:
+            x = x.where(self.query_mask[..., None, :, None], 0)
+        keys = self.shape[-1]
+        if self.causal:
+            later = x.flip(-2).cumsum(-2).flip(-2)[..., :keys, :]
+            total = torch.nn.functional.pad(later, (0, 0, 0, keys - later.size(-2)))
+        else:
+            total = x.sum(-2, keepdim=True).expand(*x.shape[:-2], keys, x.size(-1))
+        return total if self.key_mask is None else total.where(self.key_mask[..., None, :, None], 0)
+
+    def counts(self) -> Tensor:
+        """Number of queries that see each key, ``[..., 1, 1, N]``."""
+        return self.sum_over_queries(as_float(self.queries).new_ones(1, self.shape[-2], 1)).transpose(-1, -2)
+
+    def seeing(self) -> Tensor:
+        """Which queries see any key: boolean, broadcastable to ``[..., H, M]``."""
+        queries, keys = self.shape[-2:]
+        seen = self.queries.new_ones(1, keys, dtype=torch.bool) if self.key_mask is None else self.key_mask
+        if self.causal:
+            last = torch.arange(queries, device=seen.device).clamp(max=keys - 1)
+            seen = seen.cummax(-1).values[..., last]
+        else:
+            seen = seen.any(-1, keepdim=True)
+        seen = seen.unsqueeze(-2) if self.key_mask is not None else seen
+        return seen if self.query_mask is None else seen & self.query_mask.unsqueeze(-2)
+
+
+# What torch does without asking __torch_dispatch__; "__set__" is that of requires_grad, data and grad.
+_UNDISPATCHED = frozenset(
+    (
+        "__array__", "__bool__", "__complex__", "__dlpack__", "__float__", "__index__", "__int__", "__set__", "apply_",
+        "backward", "data_ptr", "detach_", "is_nonzero", "item", "map_", "numpy", "requires_grad_", "storage", "tolist",
+        "untyped_storage",
+    )
+)  # fmt: skip
+
+
+class BlockedValue(Tensor):
+    """``log S`` of a site ``[..., H, M, N]`` as posterior and seed: a tensor without storage.
+
+    It has a shape, a dtype and a device, and can be detached; whatever would need or change its numbers raises.
+    :meth:`window` gives the numbers of some queries, :meth:`to_dense` all of them.
+
+    Args:
+        posterior: Distribution it is drawn from.
+        seed: Seed of the noise; None for none, which is the posterior mean.
+
+    Example:
+        >>> from pyro_attention import AttentionGuide, Weibull
+        >>> from pyro_attention.blocked import BlockedMultiheadAttention
+        >>> layer = BlockedMultiheadAttention(8, 2)
+        >>> guide = AttentionGuide(lambda x: layer(x, x, x, need_weights=False)[0], Weibull())
+        >>> value = guide(torch.randn(5, 8))["attention"]
+        >>> value.shape, value.window(slice(1, 3)).shape
+        (torch.Size([2, 5, 5]), torch.Size([2, 2, 5]))
+    """
+
+    posterior: BlockedPosterior
+    seed: int | None
+
+    @staticmethod
+    def __new__(cls, posterior: BlockedPosterior, seed: int | None) -> BlockedValue:
+        queries = posterior.pairs.queries
+        dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
+        value: BlockedValue = Tensor._make_wrapper_subclass(
+            cls, posterior.full_shape, dtype=dtype, device=queries.device
+        )
+        value.posterior, value.seed = posterior, seed
+        return value
+
+    def window(self, rows: slice) -> Tensor:
+        """``log S`` of a slice of queries, ``[..., H, R, N]``, with gradients."""
+        posterior = self.posterior
+        shape = posterior.full_shape
+        kind, _ = posterior.noise()
+        if kind is None or self.seed is None:
+            return posterior.pairs.scores(rows).expand(*shape[:-2], -1, -1)
+        table = CounterNoise(kind, self.seed, (shape[:-2].numel(), *shape[-2:]), device=self.device)
+        noise = table.block(slice(None), rows, slice(None), dtype=self.dtype)
+        q: Any = posterior.window(rows)
+        return torch.addcmul(getattr(q, q.parameter_names[0]), noise.unflatten(0, shape[:-2]), NOISE[type(q)].scale(q))
+
+    def to_dense(self) -> Tensor:  # type: ignore[override]
+        """``log S`` of all queries.
+
+        Raises:
+            ValueError: It would take too much memory.
+        """
+        if self.numel() > _LARGEST:
+            raise ValueError(
+                f"site '{self.posterior.site}': weights of shape {tuple(self.shape)} would take "
+                f"{4e-9 * self.numel():.1f} GB; read the log weights of some queries by value.window(rows)"
+            )
+        return self.window(slice(None))
+
+    def attend(self, values: Tensor) -> Tensor:
+        """Context ``[..., H, M, D]`` of the values ``[..., H, N, D]``."""
+        return self.posterior.attend(self.seed, values)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"BlockedValue(shape={tuple(self.shape)}, seed={self.seed})"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if name in _UNDISPATCHED:
+            raise _not_held(name, args, kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].posterior.detach(), args[0].seed)
+        if all(value.seed is None for value in args if isinstance(value, cls)):  # a point mass, without noise
+            if func is torch.ops.aten.expand.default:
+                return cls(args[0].posterior.expand(args[1][:-3]), None)
+            if func is torch.ops.aten.eq.Tensor:
+                return torch.ones((), dtype=torch.bool, device=args[0].device).expand(args[0].shape)
+        raise _not_held(func, args, kwargs)
+
+
+def _not_held(operation: Any, *arguments: Any) -> RuntimeError:
+    """The error of an operation that needs the numbers."""
+    value = next(leaf for leaf in tree_leaves(arguments) if isinstance(leaf, BlockedValue))
+    return RuntimeError(
+        f"{operation} on the log weights of site '{value.posterior.site}', which blocked attention does not hold: "
+        f"materialise first, some queries by value.window(rows), or draw weights by "
+        f"pyro_attention.sample_posterior (in place of Pyro's Predictive); "
+        f"MultiheadAttention holds them all"
+    )
 
 
 class Noise(NamedTuple):
@@ -58,7 +272,7 @@ class _Shifted:
     def _refuse(self, *_: Any) -> Any:
         raise _not_blocked(self.site)
 
-    __getattr__ = __getitem__ = __len__ = __neg__ = __mul__ = __rmul__ = __truediv__ = __pow__ = __rsub__ = _refuse
+    __getattr__ = __getitem__ = __len__ = _refuse
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -90,7 +304,12 @@ class _BlockedWeights(LogWeights):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of ``log S``, window by window, which backward computes again: the batch shape."""
-        return self.sum_windows(lambda rows: self.window(rows).log_prob(rows_of(value, rows)))
+
+        def some_rows(rows: slice) -> Tensor:
+            part = value.window(rows) if isinstance(value, BlockedValue) else value[..., rows, :]
+            return self.window(rows).log_prob(part)
+
+        return self.sum_windows(some_rows)
 
     def weights(self, value: Tensor) -> Tensor:
         """Normalised weights of a value, all of them; ValueError when they would take too much memory."""
@@ -214,11 +433,6 @@ class BlockedPosterior(_BlockedWeights):
             return None, None
         kind, scale = NOISE[type(self.relative)]
         return kind, scale(self.relative).reshape(-1)
-
-    def draw_rows(self, rows: slice, noise: Tensor) -> Tensor:
-        """``log S`` of some queries, from their standard noise."""
-        q = self.window(rows)
-        return torch.addcmul(getattr(q, q.parameter_names[0]), noise, NOISE[type(q)].scale(q))
 
     def attend(self, seed: int | None, values: Tensor) -> Tensor:
         """Context ``[..., H, M, D]`` of the values under the weights of a seed; None for the posterior mean."""

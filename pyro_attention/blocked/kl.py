@@ -32,7 +32,7 @@ def kl_blocked(q: BlockedPosterior, p: BlockedPrior) -> Tensor:
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, Weibull
-        >>> from pyro_attention.blocked.pairs import Pairs
+        >>> from pyro_attention.blocked.distributions import Pairs
         >>> pairs = Pairs(torch.zeros(1, 3, 2), torch.zeros(1, 1, 2))
         >>> p = BlockedPrior(FixedGammaPrior(), pairs, per_query=False, site="attention")
         >>> round(kl_blocked(Weibull(concentration=1.0).posterior(p), p).item(), 5)

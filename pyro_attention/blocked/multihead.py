@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import warnings
+from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor
 
 from pyro_attention._checks import as_float
 from pyro_attention.attention import AttentionOutput
 from pyro_attention.blocked.attention import attend_blocked, blocked_obstacle
-from pyro_attention.blocked.choice import Implementation, check_implementation, is_blocked, unsupported
-from pyro_attention.layers.multihead import MultiheadAttention
+from pyro_attention.blocked.ops.fused_attention import unfused
+from pyro_attention.layers.multihead import Mask, MultiheadAttention, scores_shape
 from pyro_attention.layers.scores import ScaledDotProduct
-from pyro_attention.layers.torch_layer import Mask
 
-__all__ = ["BlockedMultiheadAttention"]
+__all__ = ["BlockedMultiheadAttention", "Implementation"]
+
+Implementation = Literal["dense", "blocked", "auto"]
+
+_MANY_WEIGHTS = 2**25
 
 
 class BlockedMultiheadAttention(MultiheadAttention):
@@ -30,8 +35,7 @@ class BlockedMultiheadAttention(MultiheadAttention):
         args: Those of :class:`MultiheadAttention`.
         implementation: "blocked", or "dense" for what :class:`MultiheadAttention` does. "auto" is dense below 2**25
             weights a call (34 million), and from there on blocked where it can be, on a GPU by the fused kernels.
-            Elsewhere it stays dense, and warns once unless the weights were asked for. Beyond 2**31 weights (8.6 GB in
-            float32) it raises instead; if only the kernels are missing, it is blocked with a warning.
+            Elsewhere it stays dense, and warns unless the weights were asked for.
         options: Options of :class:`MultiheadAttention`.
 
     Raises:
@@ -47,11 +51,12 @@ class BlockedMultiheadAttention(MultiheadAttention):
 
     def __init__(self, *args: Any, implementation: Implementation = "blocked", **options: Any) -> None:
         super().__init__(*args, **options)
-        check_implementation(implementation)
+        if implementation not in get_args(Implementation):
+            raise ValueError(f"implementation is '{implementation}', expected 'dense', 'blocked' or 'auto'")
         self.implementation: Implementation = implementation
         obstacle = blocked_obstacle(self.attention, training=False)  # dropout may be meant for dense training
         if implementation == "blocked" and obstacle is not None:
-            raise unsupported(self.attention.name, obstacle)
+            raise self._unsupported(obstacle)
 
     def attend_heads(
         self,
@@ -65,8 +70,7 @@ class BlockedMultiheadAttention(MultiheadAttention):
         is_causal: bool,
         need_weights: bool,
     ) -> AttentionOutput:
-        obstacle, site = self._obstacle(attn_mask, keys, need_weights), self.attention.name
-        if not is_blocked(self.implementation, q, k, v, site=site, obstacle=obstacle, wanted=need_weights):
+        if not self._is_blocked(q, k, v, self._obstacle(attn_mask, keys, need_weights), wanted=need_weights):
             return super().attend_heads(
                 q, k, v, keys, queries, attn_mask, is_causal=is_causal, need_weights=need_weights
             )
@@ -75,6 +79,36 @@ class BlockedMultiheadAttention(MultiheadAttention):
             as_float(q) / math.sqrt(q.size(-1)), k, v,
             key_mask=keys.allowed, query_mask=queries.allowed, causal=is_causal,
         )  # fmt: skip
+
+    def _is_blocked(self, q: Tensor, k: Tensor, v: Tensor, obstacle: str | None, *, wanted: bool) -> bool:
+        """Whether a call is blocked, with a warning where that is slow or where "auto" cannot choose it."""
+        few = torch.compiler.is_exporting() or scores_shape(q, k).numel() < _MANY_WEIGHTS
+        if self.implementation == "dense" or (self.implementation == "auto" and few):
+            return False
+        slow = unfused(q, k, v) if q.is_cuda else None  # on a CPU blocks are in plain PyTorch anyway
+        site = f"site '{self.attention.name}'"
+        if self.implementation == "blocked":
+            if obstacle is not None:
+                raise self._unsupported(obstacle)
+            if slow is not None:
+                warnings.warn(f"{site}: blocked attention is many times slower without kernels: {slow}", stacklevel=2)
+            return True
+        if obstacle is None and slow is None:
+            return True
+        if not wanted:
+            reason = f"does not support {obstacle}" if obstacle else f"would be slow without the fused kernels: {slow}"
+            warnings.warn(
+                f"{site}: implementation='auto' keeps a large call dense, as blocked attention {reason}; change that, "
+                f"or choose implementation='dense'",
+                stacklevel=2,
+            )
+        return False
+
+    def _unsupported(self, obstacle: str) -> ValueError:
+        return ValueError(
+            f"site '{self.attention.name}': implementation='blocked' does not support {obstacle}; or use "
+            f"implementation='dense'"
+        )
 
     def _obstacle(self, attn_mask: Tensor | None, keys: Mask, need_weights: bool) -> str | None:
         """What keeps a call from being blocked; None when nothing does."""

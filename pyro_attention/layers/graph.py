@@ -7,28 +7,27 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from pyro_attention.attention import AttentionLayer, AttentionOutput
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.base import Prior
 from pyro_attention.families.gamma import ContextualGammaPrior
-from pyro_attention.layers.pyg import (
-    REDUCTIONS,
-    check_conv,
-    check_size,
-    pyg_parameters,
-    pyg_weights,
-    read_nodes,
-    self_loop_features,
-)
 from pyro_attention.layers.scores import GraphAdditive, GraphAdditiveV2
 from pyro_attention.normalizers import Normalizer
-from pyro_attention.ops.linear import apply_linear
+from pyro_attention.ops.layers import apply_linear
 from pyro_attention.ops.noise import Dropout
 
 __all__ = ["GraphAttention", "GraphScores"]
 
 GraphScores = Literal["gat", "gatv2"]
+
+# beginnings of the names of parameters that have another name in PyG
+_NAMES = {
+    "GATConv": {"att_": "score.att_", "lin.": "lin_src."},
+    "GATv2Conv": {"att": "score.att", "lin_l.": "lin_src.", "lin_r.": "lin_dst."},
+}
+_REDUCTIONS = {"mean": "mean", "add": "sum", "sum": "sum", "max": "amax", "min": "amin", "mul": "prod"}
 
 
 class GraphAttention(AttentionLayer):
@@ -49,7 +48,7 @@ class GraphAttention(AttentionLayer):
     ============================================  ==================================================================
     PyG                                           here
     ============================================  ==================================================================
-    ``in_channels`` ... ``residual``              the same, but for sizes of -1 and a tensor as ``fill_value``
+    ``in_channels`` ... ``residual``              the same, but for sizes of -1
     ``share_weights`` of ``GATv2Conv``            the same
     ``aggr, flow, node_dim``                      sums along edges from source to target
     ``x``                                         the same, also a batch or a sparse matrix; zeros for None
@@ -71,8 +70,8 @@ class GraphAttention(AttentionLayer):
         dropout: Dropout probability of the weights, in training mode.
         add_self_loops: Give every node one self loop; see :meth:`EdgeList.from_edge_index`.
         edge_dim: Width of edge features, if there are any.
-        fill_value: Edge feature of an added self loop: a number, or how the features of a node's in-edges are
-            reduced ("mean", "add", "max", "min", "mul").
+        fill_value: Edge feature of an added self loop: a number, a tensor ``[edge_dim]``, or how the features of a
+            node's in-edges are reduced ("mean", "add", "max", "min", "mul").
         bias: Whether to add a bias; with "gatv2" the projections have biases, too.
         residual: Whether to add a linear map of the target's features.
         scores: "gat" or "gatv2".
@@ -86,7 +85,7 @@ class GraphAttention(AttentionLayer):
             training mode; the original code has it, PyG's layer has not.
 
     Raises:
-        ValueError: A size below one, an unknown ``fill_value`` or ``scores``, or weights shared by nodes of two widths.
+        ValueError: An unknown ``fill_value`` or ``scores``, or weights shared by nodes of two widths.
 
     Example:
         >>> from pyro_attention import AttentionGuide, Weibull
@@ -112,7 +111,7 @@ class GraphAttention(AttentionLayer):
         dropout: float = 0.0,
         add_self_loops: bool = True,
         edge_dim: int | None = None,
-        fill_value: float | str = "mean",
+        fill_value: float | Tensor | str = "mean",
         bias: bool = True,
         residual: bool = False,
         *,
@@ -126,7 +125,14 @@ class GraphAttention(AttentionLayer):
     ) -> None:
         super().__init__()
         widths = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
-        _check_sizes(widths, out_channels, heads, fill_value, scores, share_weights)
+        if scores not in get_args(GraphScores):
+            raise ValueError(f"scores is '{scores}', expected one of {', '.join(get_args(GraphScores))}")
+        if isinstance(fill_value, str) and fill_value not in _REDUCTIONS:
+            raise ValueError(f"fill_value is '{fill_value}', expected a number or one of {', '.join(_REDUCTIONS)}")
+        if share_weights and (scores == "gat" or widths[0] != widths[1]):
+            raise ValueError(
+                f"share_weights needs scores='gatv2' and one width, got '{scores}' and in_channels {widths}"
+            )
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
         self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
         width = heads * out_channels
@@ -167,11 +173,11 @@ class GraphAttention(AttentionLayer):
 
         Raises:
             TypeError: The layer is none of them.
-            ValueError: It lets messages flow from target to source, does not add them up, has sizes that are not known
-                yet, or a tensor as ``fill_value``.
+            ValueError: It lets messages flow from target to source, does not add them up, or has sizes that are not
+                known yet.
         """
-        check_conv(conv)
-        state, sharing = pyg_parameters(conv)
+        _check_conv(conv)
+        state, sharing = _parameters(conv)
         weights = [state[f"{one}.weight"] for one in ("lin_src", "lin_dst") if f"{one}.weight" in state]
         widths = [weight.size(1) for weight in weights]
         bipartite = not isinstance(conv.in_channels, int)
@@ -182,10 +188,7 @@ class GraphAttention(AttentionLayer):
             conv.residual, name=name, prior=prior, **sharing,
         )  # fmt: skip
         new.to(weights[0])
-        missing, unexpected = new.load_state_dict(state, strict=False)
-        wrong = unexpected + [key for key in missing if not key.startswith("attention.")]
-        if wrong:
-            raise ValueError(f"cannot copy this {type(conv).__name__}, whose parameters differ: {wrong}")
+        new.load_state_dict(new.state_dict() | state)
         return new.train(conv.training)
 
     def forward(
@@ -218,7 +221,11 @@ class GraphAttention(AttentionLayer):
         output, graph = self._attend(x, edge_index, edge_attr, size)
         if not return_attention_weights or output.weights is None:
             return output.context
-        return output.context, pyg_weights(output.weights, graph)
+        edge_index = torch.stack([graph.sources.index, graph.targets.index])
+        if graph.mask is None:
+            return output.context, (edge_index, output.weights)
+        kept = graph.mask.squeeze(-1)  # PyG drops the self loops that it replaces
+        return output.context, (edge_index[:, kept], output.weights[..., kept, :])
 
     def attend(
         self, x: Tensor | tuple[Tensor, Tensor], edge_index: Tensor | EdgeList, edge_attr: Tensor | None = None
@@ -247,9 +254,11 @@ class GraphAttention(AttentionLayer):
         size: tuple[int | None, int | None] | None = None,
     ) -> tuple[AttentionOutput, EdgeList]:
         """Context, and the weights of all edges of the graph, which is returned as well."""
-        sources, targets = read_nodes(x)
-        check_size(size, sources, targets)
-        graph = self._layout(edge_index, sources.size(-2), targets.size(-2))
+        sources, targets = _nodes(x)
+        counts = sources.size(-2), targets.size(-2)
+        if size is not None and any(given not in (None, seen) for given, seen in zip(size, counts, strict=True)):
+            raise ValueError(f"size is {tuple(size)}, but x has (sources, targets) {counts}; leave size out")
+        graph = self._layout(edge_index, counts)
         keys = self._project(sources, self.lin_src)
         shared = self.lin_dst is None and targets is sources
         queries = keys if shared else self._project(targets, self.lin_dst or self.lin_src)
@@ -262,8 +271,7 @@ class GraphAttention(AttentionLayer):
             context = context + self.bias
         return replace(output, context=context), graph
 
-    def _layout(self, edge_index: Tensor | EdgeList, num_sources: int, num_targets: int) -> EdgeList:
-        sizes = num_sources, num_targets
+    def _layout(self, edge_index: Tensor | EdgeList, sizes: tuple[int, int]) -> EdgeList:
         if isinstance(edge_index, Tensor):
             return EdgeList.from_edge_index(edge_index, num_nodes=sizes, add_self_loops=self.add_self_loops)
         if not isinstance(edge_index, EdgeList):
@@ -278,8 +286,6 @@ class GraphAttention(AttentionLayer):
         return edge_index
 
     def _project(self, x: Tensor, linear: nn.Linear) -> Tensor:
-        if x.size(-1) != linear.in_features:
-            raise ValueError(f"x has shape {tuple(x.shape)}, expected [..., nodes, {linear.in_features}]")
         return torch.unflatten(apply_linear(linear, x), -1, (self.heads, self.out_channels))
 
     def _edge_features(self, edge_attr: Tensor | None, graph: EdgeList) -> Tensor | None:
@@ -294,20 +300,61 @@ class GraphAttention(AttentionLayer):
             expected = graph.num_input_edges, self.lin_edge.in_features
             raise ValueError(f"edge_attr has shape {tuple(edge_attr.shape)}, expected {expected}")
         if graph.has_self_loops:
-            edge_attr = torch.cat([edge_attr, self_loop_features(edge_attr, graph, self.fill_value)])
+            edge_attr = torch.cat([edge_attr, self._loop_features(edge_attr, graph)])
         return torch.unflatten(self.lin_edge(edge_attr), -1, (self.heads, self.out_channels))
 
+    def _loop_features(self, edge_attr: Tensor, graph: EdgeList) -> Tensor:
+        """Features of the added self loops, ``[N, edge_dim]``."""
+        shape, fill = (graph.targets.count, edge_attr.size(-1)), self.fill_value
+        if not isinstance(fill, str):
+            return torch.as_tensor(fill).to(edge_attr).expand(shape)
+        target = graph.targets.index[: graph.num_input_edges]
+        if graph.mask is not None:  # self loops among the input are replaced, so they do not count
+            kept = graph.mask[: graph.num_input_edges, 0]
+            edge_attr, target = edge_attr[kept], target[kept]
+        where = target.unsqueeze(-1).expand_as(edge_attr)
+        return edge_attr.new_zeros(shape).scatter_reduce(0, where, edge_attr, _REDUCTIONS[fill], include_self=False)
 
-def _check_sizes(
-    widths: tuple[int, int], out_channels: int, heads: int, fill_value: float | str, scores: str, share_weights: bool
-) -> None:
-    if min(*widths, out_channels, heads) < 1:
-        raise ValueError(f"in_channels {widths}, out_channels {out_channels}, heads {heads}: all must be >= 1")
-    if isinstance(fill_value, str) and fill_value not in REDUCTIONS:
-        raise ValueError(f"fill_value is '{fill_value}', expected a number or one of {', '.join(REDUCTIONS)}")
-    if scores not in get_args(GraphScores):
-        raise ValueError(f"scores is '{scores}', expected one of {', '.join(get_args(GraphScores))}")
-    if share_weights and scores == "gat":
-        raise ValueError("share_weights is of scores='gatv2'; 'gat' shares them unless the graph is bipartite")
-    if share_weights and widths[0] != widths[1]:
-        raise ValueError(f"in_channels is {widths}, so sources and targets cannot share their weights")
+
+def _check_conv(conv: Any) -> None:
+    kind, aggregation = type(conv), type(getattr(conv, "aggr_module", None)).__name__
+    # by name, as PyG need not be installed; a subclass may compute something else
+    if kind.__name__ not in _NAMES or not kind.__module__.startswith("torch_geometric."):
+        seen = f"{kind.__module__}.{kind.__qualname__}"
+        raise TypeError(f"cannot copy a {seen}, expected a GATConv or GATv2Conv of torch_geometric.nn itself")
+    if conv.flow != "source_to_target" or aggregation != "SumAggregation":
+        raise ValueError(
+            f"cannot copy a {kind.__name__} with flow='{conv.flow}' and a {aggregation}, expected 'source_to_target' "
+            f"and aggr='add'; a layer made without flow gives the same of edge_index.flip(0)"
+        )
+    if any(is_lazy(parameter) for parameter in conv.parameters()):
+        raise ValueError(f"cannot copy {conv}, whose sizes are not known yet (-1); call it once with data before")
+
+
+def _parameters(conv: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Parameters of a layer under the names that they have here, and options that tell its scores."""
+    state, names = conv.state_dict(), _NAMES[type(conv).__name__]
+    options: dict[str, Any] = {}
+    if "lin_l." in names:
+        options = {"scores": "gatv2", "share_weights": conv.share_weights}
+        if conv.share_weights:  # the same matrix under a second name
+            state = {key: value for key, value in state.items() if not key.startswith("lin_r.")}
+    renamed = {}
+    for key, value in state.items():
+        begin = next((theirs for theirs in names if key.startswith(theirs)), "")
+        renamed[names.get(begin, "") + key.removeprefix(begin)] = value
+    return renamed, options
+
+
+def _nodes(x: Any) -> tuple[Tensor, Tensor]:
+    """Source and target nodes: the same tensor twice unless the graph is bipartite."""
+    ends = x if isinstance(x, tuple | list) else (x, x)
+    if [isinstance(nodes, Tensor) for nodes in ends] != [True, True]:
+        seen = f"({', '.join(type(nodes).__name__ for nodes in x)})" if ends is x else type(x).__name__
+        remedy = "for (x, None) of PyG give targets of zeros, which add nothing to the scores of GATConv"
+        raise TypeError(f"x is {seen}, expected a tensor or two, (sources, targets); {remedy}")
+    for nodes in ends:
+        if nodes.dim() < 2:
+            raise ValueError(f"x has shape {tuple(nodes.shape)}, expected [..., nodes, channels]")
+    sources, targets = ends
+    return sources, targets

@@ -2,33 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Self
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from pyro_attention._checks import kind_of, whole
 from pyro_attention.attention import AttentionLayer, AttentionOutput
 from pyro_attention.families.base import Prior
 from pyro_attention.families.gamma import ContextualGammaPrior
 from pyro_attention.layers.scores import ScaledDotProduct
-from pyro_attention.layers.torch_layer import (
-    Mask,
-    TorchLayer,
-    check_inputs,
-    check_layer,
-    projections,
-    read_attn_mask,
-    read_padding,
-    scores_shape,
-)
 from pyro_attention.layout import Dense
 from pyro_attention.normalizers import Normalizer, Softmax
 
-__all__ = ["MultiheadAttention"]
+__all__ = ["Mask", "MultiheadAttention", "scores_shape"]
+
+_IGNORED = -1e4  # and less is ignored: the softmax of such a score is zero
+_STATE = {"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"} | {f"{x}_proj_weight" for x in "qkv"}
 
 
-class MultiheadAttention(AttentionLayer, TorchLayer):
+class _NoFastPath:
+    """In place of the packed weight: torch's encoders call the layer, not a kernel, where it overrides functions."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return NotImplemented
+
+
+class _TorchLayer(nn.MultiheadAttention):
+    """A torch layer by its class alone, for models that ask for it before they call their attention.
+
+    Of its attributes it has those that torch's encoders read, so that they call it in evaluation mode, too.
+    """
+
+    batch_first = True
+    in_proj_bias = None  # type: ignore[assignment]
+    in_proj_weight = _NoFastPath()  # type: ignore[assignment]
+    _qkv_same_embed_dim = False
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+
+    __setstate__ = nn.Module.__setstate__
+
+
+class MultiheadAttention(AttentionLayer, _TorchLayer):
     r"""Multi-head attention whose weights are one sample site with event (heads, queries, keys).
 
     .. math:: \Phi_h = \frac{(X W^Q_h)(Z W^K_h)^\top}{\sqrt{d_h}}, \qquad O = [W_1 V_1, \ldots, W_H V_H] W^O
@@ -133,13 +154,13 @@ class MultiheadAttention(AttentionLayer, TorchLayer):
             ValueError: The layer is not ``batch_first``, uses ``add_bias_kv`` or ``add_zero_attn``, has parametrised
                 weights, or has hooks.
         """
-        check_layer(layer, batch_first=cls.batch_first)
+        _check_layer(layer, batch_first=cls.batch_first)
         new = cls(
             layer.embed_dim, layer.num_heads, layer.dropout, layer.in_proj_bias is not None,
             kdim=layer.kdim, vdim=layer.vdim, name=name, prior=prior,
         )  # fmt: skip
         new.to(layer.out_proj.weight)
-        for linear, state in zip(new._linears(), projections(layer), strict=True):
+        for linear, state in zip(new._linears(), _projections(layer), strict=True):
             linear.load_state_dict(state)
             for key, source in state.items():
                 linear.get_parameter(key).requires_grad_(source.requires_grad)
@@ -163,7 +184,7 @@ class MultiheadAttention(AttentionLayer, TorchLayer):
             self.embed_dim, self.num_heads, self.attention.dropout.p, out.bias is not None,
             kdim=k.in_features, vdim=v.in_features, batch_first=self.batch_first,
         ).to(out.weight)  # fmt: skip
-        for linear, state in zip((q, k, v, out), projections(layer), strict=True):
+        for linear, state in zip((q, k, v, out), _projections(layer), strict=True):
             for key, packed in state.items():
                 packed.detach().copy_(linear.get_parameter(key))
         for name, parameter in layer.named_parameters():
@@ -237,13 +258,13 @@ class MultiheadAttention(AttentionLayer, TorchLayer):
         Returns:
             Context, and weights ``[..., heads, M, N]``, which are never averaged.
         """
-        check_inputs(
+        _check_inputs(
             {"query": query, "key": key, "value": value},
             [linear.in_features for linear in (self.q_proj, self.k_proj, self.v_proj)],
         )
         q, k, v = self._heads(self.q_proj(query)), self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
         shape = scores_shape(q, k)
-        keys = read_padding("key_padding_mask", key_padding_mask, shape, -1)
+        keys = _read_padding("key_padding_mask", key_padding_mask, shape, -1)
         queries = self._queries(query_padding_mask, shape, keys)
         output = self.attend_heads(q, k, v, keys, queries, attn_mask, is_causal=is_causal, need_weights=need_weights)
         context = self.out_proj(output.context.transpose(-3, -2).flatten(-2))
@@ -263,7 +284,8 @@ class MultiheadAttention(AttentionLayer, TorchLayer):
     ) -> AttentionOutput:
         """What the heads attend to, before the output projection, of projected vectors ``[..., H, M or N, D]``."""
         shape = scores_shape(q, k)
-        mask = read_attn_mask(attn_mask, shape) & keys[..., None, None, :] & queries[..., None, :, None]
+        keys, queries = keys.each(lambda x: x[..., None, None, :]), queries.each(lambda x: x[..., None, :, None])
+        mask = _read_attn_mask(attn_mask, shape) & keys & queries
         if is_causal:
             mask &= Mask(torch.ones(shape[-2:], dtype=torch.bool, device=q.device).tril())
         scores: Tensor = self.score(q, k)
@@ -285,10 +307,161 @@ class MultiheadAttention(AttentionLayer, TorchLayer):
                 f"site '{self.attention.name}': {type(self.attention.normalizer).__name__} normalises over queries, so "
                 f"padded ones take weight from the others; pass query_padding_mask= too (of zeros if none is padded)"
             )
-        queries = read_padding("query_padding_mask", query_padding_mask, shape, -2)
+        queries = _read_padding("query_padding_mask", query_padding_mask, shape, -2)
         if queries.has_bias:
             raise ValueError(
                 "query_padding_mask has numbers other than 0 and -inf, but a query's scores have no such term; pass a "
                 "boolean mask, True = attends to nothing"
             )
         return Mask(queries.allowed)
+
+
+def _check_layer(layer: nn.MultiheadAttention, *, batch_first: bool) -> None:
+    """Raise TypeError or ValueError unless a torch layer can be copied."""
+    if not isinstance(layer, nn.MultiheadAttention) or type(layer).forward is not nn.MultiheadAttention.forward:
+        raise TypeError(
+            f"cannot copy a {type(layer).__name__}, expected a torch.nn.MultiheadAttention with torch's own forward, "
+            f"which is the attention that the copy computes"
+        )
+    if layer.batch_first is not batch_first or layer.bias_k is not None or layer.add_zero_attn:
+        raise ValueError(
+            f"cannot copy a layer with batch_first={layer.batch_first}, add_bias_kv={layer.bias_k is not None}, "
+            f"add_zero_attn={layer.add_zero_attn}; expected batch_first={batch_first} and the other two False"
+        )
+    if unknown := sorted(layer.state_dict().keys() - _STATE):
+        raise ValueError(
+            f"cannot copy a layer with {', '.join(unknown)} in its state, expected plain weights and biases; take off "
+            f"parametrisations (torch.nn.utils.parametrize.remove_parametrizations), pruning and adapters first"
+        )
+    if any(module._forward_hooks or module._forward_pre_hooks for module in layer.modules()):
+        raise ValueError("cannot copy a layer with forward hooks, which it would not run; register them on the copy")
+
+
+@torch.enable_grad()  # the views say which of them are trained
+def _projections(layer: nn.MultiheadAttention) -> list[dict[str, Tensor]]:
+    """State of the four linear maps, of queries, keys, values and output: views of what a torch layer keeps packed."""
+    if layer.in_proj_weight is not None:
+        weights = layer.in_proj_weight.chunk(3)
+    else:
+        weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+    states: list[dict[str, Tensor]] = [{"weight": weight} for weight in (*weights, layer.out_proj.weight)]
+    if layer.in_proj_bias is not None:
+        for state, bias in zip(states, (*layer.in_proj_bias.chunk(3), layer.out_proj.bias), strict=True):
+            state["bias"] = bias
+    return states
+
+
+def _check_inputs(inputs: dict[str, Tensor], widths: list[int]) -> None:
+    """Raise TypeError or ValueError unless query, key and value are ``[..., length, width]`` and fit each other."""
+    for (name, tensor), width in zip(inputs.items(), widths, strict=True):
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            raise TypeError(f"{name} is of type {kind_of(tensor)}, expected a floating-point tensor")
+        if tensor.is_nested:
+            raise ValueError(
+                f"{name} is a nested tensor, expected a padded one and a key_padding_mask; torch's encoders nest their "
+                f"input unless enable_nested_tensor=False, or their first layer has attention of this class"
+            )
+        if tensor.dim() < 2 or tensor.size(-1) != width:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected [..., length, {width}]")
+    _, key, value = inputs.values()
+    batches = [tuple(tensor.shape[:-2]) for tensor in inputs.values()]
+    # more than one dimension is broadcast, as vectorised particles put theirs in front of some inputs alone
+    fits = batches[0] == batches[1] == batches[2] or max(map(len, batches)) > 1
+    if key.size(-2) != value.size(-2) or not fits:
+        raise ValueError(
+            f"query, key and value have shapes {', '.join(str(tuple(tensor.shape)) for tensor in inputs.values())}, "
+            f"expected the same batch dimensions, and as many values as keys; vectorised particles need a batch "
+            f"dimension, if only of one, in each of them"
+        )
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A mask in two parts: where a query may attend, and what is added to the scores; None for all and nothing."""
+
+    allowed: Tensor | None = None
+    bias: Tensor | None = None
+
+    @classmethod
+    def read(cls, name: str, mask: Tensor) -> Mask:
+        """From torch's mask: boolean with True = ignore, or numbers to add, of which -1e4 and less = ignore.
+
+        People write -1e9, or the least number of a type, for -inf. As a score such a number would enter the KL.
+        """
+        if isinstance(mask, Tensor) and mask.dtype == torch.bool:
+            return cls(~mask)
+        if not isinstance(mask, Tensor) or not mask.is_floating_point():
+            raise TypeError(
+                f"{name} is of type {kind_of(mask)}, expected a tensor: boolean with True = ignore, or floating point, "
+                f"added to the scores; an integer mask is converted by {name}.bool()"
+            )
+        checked = torch.distributions.Distribution._validate_args and not torch.compiler.is_exporting()
+        if checked and (wrong := ~(whole(mask) < torch.inf)).any():
+            raise ValueError(
+                f"{name} is NaN or infinite in {wrong.sum().item()} of {wrong.numel()} entries, expected numbers to "
+                f"add to the scores, or -inf to ignore a key"
+            )
+        allowed = ~(mask <= _IGNORED)  # a NaN that was not looked for goes on into the scores
+        return cls(allowed, mask.masked_fill(~allowed, 0))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Mask:
+        """Both parts changed, such as reshaped."""
+        return Mask(*(None if part is None else change(part) for part in (self.allowed, self.bias)))
+
+    def __and__(self, other: Mask) -> Mask:
+        """Where both allow it, with the sum of what both add."""
+        allowed = [part for part in (self.allowed, other.allowed) if part is not None]
+        biases = [part for part in (self.bias, other.bias) if part is not None]
+        return Mask(
+            reduce(torch.logical_and, allowed) if allowed else None,
+            reduce(torch.add, biases) if biases else None,
+        )
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether it adds anything but zero."""
+        return self.bias is not None and (torch.compiler.is_exporting() or bool(whole(self.bias).any()))
+
+
+def _read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:
+    """Torch's ``attn_mask``, broadcastable to scores ``[..., H, M, N]``; errors are those of :meth:`Mask.read`."""
+    if mask is None:
+        return Mask()
+    read = Mask.read("attn_mask", mask)
+    *batch, heads, queries, keys = shape
+    if mask.shape == (queries, keys) or (mask.dim() > 3 and mask.shape in _suffixes(shape)):
+        return read
+    flat: dict[tuple[int, ...], tuple[int, ...]] = {
+        (heads * torch.Size(part).numel(), queries, keys): part for part in _suffixes(batch)
+    }
+    part = flat.get(tuple(mask.shape))
+    if part is None:
+        expected = " or ".join(map(str, [(queries, keys), *flat, *([tuple(shape)] if batch else [])]))
+        seen = f"attn_mask has shape {tuple(mask.shape)}, expected {expected}"
+        raise ValueError(f"{seen}: [queries, keys], the same with batch * heads in front, or with both apart")
+    return read.each(lambda half: half.reshape(*part, heads, queries, keys))
+
+
+def _read_padding(name: str, mask: Tensor | None, shape: torch.Size, dim: int) -> Mask:
+    """Torch's padding mask ``[..., M or N]`` of a dimension of scores ``[..., H, M, N]``; errors: :meth:`Mask.read`."""
+    if mask is None:
+        return Mask()
+    read, (*batch, _, _, _) = Mask.read(name, mask), shape
+    expected = [(*part, shape[dim]) for part in _suffixes(batch)]
+    if tuple(mask.shape) not in expected:
+        raise ValueError(f"{name} has shape {tuple(mask.shape)}, expected {' or '.join(map(str, expected))}")
+    return read
+
+
+def _suffixes(batch: torch.Size | list[int]) -> list[tuple[int, ...]]:
+    """A batch shape, and what is left of it without leading dimensions, which vectorised particles may have put there.
+
+    At least one dimension is left; the shape of a single input, where there is none.
+    """
+    return [tuple(batch[start:]) for start in range(len(batch))] or [()]
+
+
+def scores_shape(q: Tensor, k: Tensor) -> torch.Size:
+    """Shape of the scores of queries and keys, ``[..., H, M, N]``."""
+    batch = q.shape[:-2] if q.shape[:-2] == k.shape[:-2] else torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+    return torch.Size((*batch, q.size(-2), k.size(-2)))

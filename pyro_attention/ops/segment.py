@@ -15,17 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from pyro_attention._checks import in_transform
-from pyro_attention.ops.head_product import HeadPattern, head_product
-from pyro_attention.ops.plain_segment import (
-    plain_aggregate,
-    plain_gradients,
-    plain_log_softmax,
-    plain_softmax,
-    plain_spread,
-    plain_sum,
-)
 
 __all__ = ["Segments", "segment_aggregate", "segment_log_softmax", "segment_softmax"]
 
@@ -53,12 +45,12 @@ class Segments:
     order: Tensor = field(init=False, repr=False)
     offsets: Tensor = field(init=False, repr=False)
     _incidence: dict[torch.dtype, Tensor] = field(init=False, repr=False, default_factory=dict)
-    _patterns: dict[int, HeadPattern] = field(init=False, repr=False, default_factory=dict)
+    _patterns: dict[int, _HeadPattern] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         offsets = torch.bincount(self.index, minlength=self.count).cumsum(0)
         object.__setattr__(self, "order", self.index.argsort(stable=True))
-        object.__setattr__(self, "offsets", torch.nn.functional.pad(offsets, (1, 0)))
+        object.__setattr__(self, "offsets", pad(offsets, (1, 0)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Segments, (self.index, self.count)  # copies prepare anew: a sparse matrix cannot be copied
@@ -73,18 +65,16 @@ class Segments:
 
     def spread(self, values: Tensor) -> Tensor:
         """Values of the segments ``[..., count, H]`` at their edges, ``[..., E, H]``; differentiable."""
-        return plain_spread(values, self) if in_transform(values) else _spread(values, self)
+        return _plain_spread(values, self) if in_transform(values) else _spread(values, self)
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum of ``[..., E, H]`` over the edges of each segment: ``[..., count, H]``; zero for empty ones."""
         if in_transform(values):
-            return plain_sum(values, self)
+            return _plain_sum(values, self)
         if torch.is_autocast_enabled(values.device.type):  # there is no sparse product in half precision
             with torch.autocast(values.device.type, enabled=False):
                 return self.sum(values)
         dtype = values.dtype if values.dtype == torch.float64 else torch.float32
-        if values.dim() == 2 and values.dtype == dtype:
-            return self._matrix(dtype) @ values
         columns = values.to(dtype).movedim(-2, 0)
         total: Tensor = self._matrix(dtype) @ columns.flatten(1)
         return torch.unflatten(total, -1, columns.shape[1:]).movedim(0, -2).to(values.dtype)
@@ -95,11 +85,11 @@ class Segments:
         highest = torch.segment_reduce(columns, "max", offsets=self.offsets, axis=0, unsafe=True)
         return highest.movedim(0, -2)
 
-    def pattern(self, columns: Segments, heads: int) -> HeadPattern:
+    def pattern(self, columns: Segments, heads: int) -> _HeadPattern:
         """Pattern of the matrix of edge weights from the columns to these rows."""
         pattern = self._patterns.get(heads)
         if pattern is None or pattern.index is not columns.index:
-            pattern = self._patterns[heads] = HeadPattern.of(self, columns, heads)
+            pattern = self._patterns[heads] = _HeadPattern.of(self, columns, heads)
         return pattern
 
     def _matrix(self, dtype: torch.dtype) -> Tensor:
@@ -114,6 +104,63 @@ class Segments:
                 matrix = torch.sparse_csr_tensor(*pointers, ones, shape, check_invariants=False)
             self._incidence[dtype] = matrix
         return self._incidence[dtype]
+
+
+@dataclass(frozen=True, eq=False)
+class _HeadPattern:
+    """Edge weights ``[E, H]`` as entries of a matrix with a row per target and head, a column per source and head.
+
+    Its product with the values never holds what an edge carries, ``[E, H, D]``: less than half of the time of a sum
+    over segments, and a fraction of the memory. Prepared once for many products.
+    """
+
+    index: Tensor  # column segment of each edge
+    shape: tuple[int, int]  # rows times heads, columns times heads
+    pointers: Tensor  # start of each row's entries, int32
+    columns: Tensor  # column of each entry, int32
+    order: Tensor  # position of each entry in the flattened weights, int32
+    positions: Tensor  # entry of each weight, [E * H], int32
+
+    @classmethod
+    def of(cls, rows: Segments, columns: Segments, heads: int) -> _HeadPattern:
+        """Pattern with the edges of each row and head side by side."""
+        start, degree = rows.offsets[rows.index], rows.offsets.diff()
+        rank = torch.empty_like(rows.order).scatter_(0, rows.order, torch.arange(len(rows.order)))
+        head = torch.arange(heads)
+        positions = ((rank + start * (heads - 1)).unsqueeze(-1) + degree[rows.index].unsqueeze(-1) * head).flatten()
+
+        def place(of_weights: Tensor) -> Tensor:
+            return torch.empty_like(of_weights).scatter_(0, positions, of_weights).int()
+
+        pattern = cls(
+            index=columns.index,
+            shape=(rows.count * heads, columns.count * heads),
+            pointers=pad(degree.repeat_interleave(heads).cumsum(0), (1, 0)).int(),
+            columns=place((columns.index.unsqueeze(-1) * heads + head).flatten()),
+            order=place(torch.arange(positions.numel())),
+            positions=positions.int(),
+        )
+        with warnings.catch_warnings():  # torch warns once a process
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+            pattern._with_entries(torch.zeros(positions.numel()))
+        return pattern
+
+    def matrix(self, weights: Tensor) -> Tensor:
+        """The sparse matrix of weights ``[E, H]``."""
+        return self._with_entries(weights.flatten().index_select(0, self.order))
+
+    def dot(self, left: Tensor, right: Tensor) -> Tensor:
+        """Products of the rows ``[rows * H, D]`` with those ``[columns * H, D]`` that edges connect: ``[E * H]``."""
+        # torch's loop over a width that fills no vector is slow
+        missing = -left.size(-1) % 8
+        if missing:
+            left, right = (pad(x, (0, missing)) for x in (left, right))
+        pattern = self._with_entries(left.new_zeros(self.order.numel()))
+        products: Tensor = torch.sparse.sampled_addmm(pattern, left, right.mT, beta=0).values()
+        return products.index_select(0, self.positions)
+
+    def _with_entries(self, entries: Tensor) -> Tensor:
+        return torch.sparse_csr_tensor(self.pointers, self.columns, entries, self.shape, check_invariants=False)
 
 
 def _shifted(scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
@@ -141,6 +188,41 @@ def _take(values: Tensor, index: Tensor, dim: int) -> Tensor:
     return values.contiguous().index_select(dim, index)
 
 
+# In plain PyTorch: slower, for second derivatives and torch.func, which can neither differentiate nor map over ours.
+
+
+def _plain_spread(values: Tensor, segments: Segments, *, dim: int = -2) -> Tensor:
+    return values.index_select(dim, segments.index)
+
+
+def _plain_sum(values: Tensor, segments: Segments, *, dim: int = -2) -> Tensor:
+    shape = list(values.shape)
+    shape[dim] = segments.count
+    return values.new_zeros(shape).index_add(dim, segments.index, values)
+
+
+def _plain_gradients(
+    grad: Tensor, weights: Tensor, values: Tensor, sources: Segments, targets: Segments
+) -> tuple[Tensor, Tensor]:
+    """Gradients of :func:`segment_aggregate` by the weights and the values, which can be differentiated again."""
+    messages = _plain_spread(grad, targets, dim=-3)
+    by_weights = (messages * _plain_spread(values, sources, dim=-3)).sum(-1)
+    by_values = _plain_sum(messages * weights.unsqueeze(-1), sources, dim=-3)
+    return by_weights.sum_to_size(weights.shape), by_values.sum_to_size(values.shape)
+
+
+def _plain_log_softmax(scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
+    least, tiny = torch.finfo(scores.dtype).min, torch.finfo(scores.dtype).tiny
+    if mask is not None:
+        scores = scores.masked_fill(~mask, least)
+    index = segments.index.unsqueeze(-1).expand(scores.shape)
+    lowest = scores.new_full((*scores.shape[:-2], segments.count, scores.size(-1)), least)
+    shifted = scores - _plain_spread(lowest.scatter_reduce(-2, index, scores.detach(), "amax"), segments)
+    exponentials = shifted.exp() if mask is None else shifted.exp().masked_fill(~mask, 0)
+    log_weights = shifted - _plain_spread(_plain_sum(exponentials, segments).clamp(min=tiny).log(), segments)
+    return log_weights if mask is None else log_weights.masked_fill(~mask, 0)
+
+
 class _Spread(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, segments: Segments) -> Tensor:
@@ -149,7 +231,7 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        total = plain_sum(grad, ctx.segments) if torch.is_grad_enabled() else ctx.segments.sum(grad)
+        total = _plain_sum(grad, ctx.segments) if torch.is_grad_enabled() else ctx.segments.sum(grad)
         return total, None
 
 
@@ -167,7 +249,7 @@ class _SegmentSoftmax(torch.autograd.Function):
         (weights,) = ctx.saved_tensors
         weighted = grad * weights
         if torch.is_grad_enabled():
-            total = plain_spread(plain_sum(weighted, ctx.segments), ctx.segments)
+            total = _plain_spread(_plain_sum(weighted, ctx.segments), ctx.segments)
             return weighted - weights * total, None, None
         total = ctx.segments.gather(ctx.segments.sum(weighted))
         return weighted.addcmul_(weights, total, value=-1), None, None
@@ -194,7 +276,7 @@ class _SegmentLogSoftmax(torch.autograd.Function):
             grad = grad.masked_fill(~mask, 0)
         if torch.is_grad_enabled():  # the result can be differentiated again, the exponentials cannot
             weights = log_weights.exp() if mask is None else log_weights.exp().masked_fill(~mask, 0)
-            return grad - weights * plain_spread(plain_sum(grad, ctx.segments), ctx.segments), None, None
+            return grad - weights * _plain_spread(_plain_sum(grad, ctx.segments), ctx.segments), None, None
         share = ctx.segments.gather(ctx.segments.sum(grad).div_(totals))
         return torch.addcmul(grad, share, exponentials, value=-1), None, None
 
@@ -215,7 +297,7 @@ class _SegmentAggregate(torch.autograd.Function):
         weights, values = ctx.saved_tensors
         sources, targets = ctx.segments
         if torch.is_grad_enabled():
-            return *plain_gradients(grad, weights, values, sources, targets), None, None
+            return *_plain_gradients(grad, weights, values, sources, targets), None, None
         messages, grad_weights, grad_values = targets.gather(grad, dim=-3), None, None
         if ctx.needs_input_grad[0]:
             gathered = sources.gather(values, dim=-3)
@@ -227,11 +309,37 @@ class _SegmentAggregate(torch.autograd.Function):
         return grad_weights, grad_values, None, None
 
 
+class _HeadProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, values: Tensor, sources: Segments, targets: Segments) -> Tensor:
+        ctx.save_for_backward(weights, values)
+        ctx.segments = sources, targets
+        heads = weights.size(-1)
+        product = targets.pattern(sources, heads).matrix(weights) @ values.flatten(0, 1)
+        return torch.unflatten(product, 0, (-1, heads))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        weights, values = ctx.saved_tensors
+        sources, targets = ctx.segments
+        # torch's product on a pattern takes no more entries than the matrix has places
+        crowded = len(weights) > len(grad) * len(values) * weights.size(-1)
+        if crowded or torch.is_grad_enabled():
+            return *_plain_gradients(grad, weights, values, sources, targets), None, None
+        heads, grad, grad_weights, grad_values = weights.size(-1), grad.flatten(0, 1), None, None
+        if ctx.needs_input_grad[0]:
+            grad_weights = targets.pattern(sources, heads).dot(grad, values.flatten(0, 1)).view_as(weights)
+        if ctx.needs_input_grad[1]:
+            grad_values = (sources.pattern(targets, heads).matrix(weights) @ grad).view_as(values)
+        return grad_weights, grad_values, None, None
+
+
 # torch leaves `apply` untyped in some releases
 _spread: Callable[..., Tensor] = _Spread.apply
 _segment_softmax: Callable[..., Tensor] = _SegmentSoftmax.apply
 _segment_log_softmax: Callable[..., Tensor] = _SegmentLogSoftmax.apply
 _segment_aggregate: Callable[..., Tensor] = _SegmentAggregate.apply
+_head_product: Callable[..., Tensor] = _HeadProduct.apply
 
 
 def segment_softmax(scores: Tensor, segments: Segments, *, mask: Tensor | None = None) -> Tensor:
@@ -250,7 +358,8 @@ def segment_softmax(scores: Tensor, segments: Segments, *, mask: Tensor | None =
         [0.5, 0.5, 1.0]
     """
     if in_transform(scores):
-        return plain_softmax(scores, segments, mask)
+        weights = _plain_log_softmax(scores, segments, mask).exp()
+        return weights if mask is None else weights.masked_fill(~mask, 0)
     return _segment_softmax(scores, segments, mask)
 
 
@@ -262,7 +371,7 @@ def segment_log_softmax(scores: Tensor, segments: Segments, *, mask: Tensor | No
         0.0
     """
     if in_transform(scores):
-        return plain_log_softmax(scores, segments, mask)
+        return _plain_log_softmax(scores, segments, mask)
     return _segment_log_softmax(scores, segments, mask)
 
 
@@ -284,9 +393,9 @@ def segment_aggregate(weights: Tensor, values: Tensor, *, sources: Segments, tar
         [[[2.0, 2.0, 2.0]]]
     """
     if in_transform(weights, values):
-        return plain_aggregate(weights, values, sources, targets)
+        return _plain_sum(weights.unsqueeze(-1) * _plain_spread(values, sources, dim=-3), targets, dim=-3)
     if weights.is_cpu and values.dim() == 3 and weights.shape[1:] == values.shape[1:2] and _same_float(weights, values):
-        return head_product(weights, values, sources=sources, targets=targets)
+        return _head_product(weights, values, sources, targets)
     return _segment_aggregate(weights, values, sources, targets)
 
 

@@ -1,36 +1,39 @@
-"""BlockedMultiheadAttention is the dense layer with the same noise, and says what it cannot do."""
+"""BlockedMultiheadAttention is the dense layer with the same noise, or says what cannot be blocked."""
+
+import copy
+import pickle
 
 import pyro
 import pytest
 import torch
-from pyro.infer import SVI, Predictive, TraceMeanField_ELBO
+from pyro.infer import Predictive, TraceMeanField_ELBO
 from pyro.nn import PyroModule
-from pyro.optim import Adam
 
 from pyro_attention import (
     Amortised,
     AttentionELBO,
     AttentionGuide,
-    ContextualGammaPrior,
     Dirichlet,
+    DoublyNormalized,
     FixedGammaPrior,
+    FixedLogNormalPrior,
     Gamma,
     LogNormal,
+    ScaledDotProduct,
     Soft,
     Weibull,
     check_model,
     predict,
     sample_posterior,
 )
-from pyro_attention.blocked import BlockedMultiheadAttention, attend_blocked
-from pyro_attention.blocked import pairs as pairs_module
-from pyro_attention.blocked import value as value_module
+from pyro_attention.blocked import BlockedMultiheadAttention, BlockedValue
+from pyro_attention.blocked import distributions as module
+from pyro_attention.blocked import multihead as choice
 from pyro_attention.blocked.attention import READS
 from pyro_attention.blocked.distributions import NOISE
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
-from pyro_attention.families.base import PRIORS
 from pyro_attention.families.weibull import WeibullWeights
-from tests.helpers import assert_mean, make_prior
+from tests.helpers import make_prior
 
 BATCH, LENGTH, HEADS, WIDTH = 3, 6, 2, 8
 PADDING = torch.arange(LENGTH) >= torch.tensor([[6], [3], [0]])  # nothing, the end, everything
@@ -57,9 +60,9 @@ class Model(PyroModule):
         prior = make_prior(prior, heads=HEADS, width=WIDTH // HEADS) if isinstance(prior, str) else prior
         self.layer = BlockedMultiheadAttention(WIDTH, HEADS, name="attention", prior=prior, **options)
 
-    def forward(self, x, **masks):
+    def forward(self, x, **arguments):
         with pyro.plate("batch", x.size(-3), dim=-1):
-            context = self.layer(x, x, x, need_weights=False, **masks)[0]
+            context = self.layer(x, x, x, **{"need_weights": False, **arguments})[0]
             pyro.factor("output", -context.square().sum((-1, -2)))
         return context
 
@@ -70,9 +73,12 @@ def x():
 
 
 @pytest.fixture
-def blocked(x):
+def blocked():
     model = Model()
     return model, AttentionGuide(model, Weibull())
+
+
+# against dense attention
 
 
 class DenseNoise(pyro.poutine.messenger.Messenger):
@@ -85,7 +91,7 @@ class DenseNoise(pyro.poutine.messenger.Messenger):
         (kind, scale), shape = NOISE[type(q)], q.full_shape
         table = CounterNoise(kind, int(torch.randint(2**63 - 1, ())), (shape[:-2].numel(), *shape[-2:]))
         location = getattr(q, q.parameter_names[0])
-        msg["value"] = location + scale(q) * table.dense(dtype=torch.float64).view(shape)
+        msg["value"] = location + scale(q) * table.block(dtype=torch.float64).view(shape)
 
 
 def evaluate(model, family, x, masks, elbo=None):
@@ -101,173 +107,114 @@ def evaluate(model, family, x, masks, elbo=None):
     return loss, getattr(elbo, "kl_record", {}).get("attention", 0.0), context, *gradients
 
 
-BLOCKED = [name for name in PRIORS if name.startswith(("gamma", "lognormal"))]
-CASES = [(prior, "weibull", masks, True) for prior in BLOCKED for masks in MASKS]
-CASES += [(prior, "lognormal", "padded", True) for prior in BLOCKED]
-CASES += [(prior, "weibull", masks, False) for prior in BLOCKED for masks in ("padded", "causal, padded in front")]
-CASES += [("gamma_contextual", "soft", masks, True) for masks in MASKS]
+CASES = [("gamma_contextual", "weibull", masks, True) for masks in MASKS]
+for prior in ("gamma_fixed", "lognormal_fixed", "lognormal_contextual"):
+    CASES += [(prior, "weibull", masks, True) for masks in ("padded", "causal, padded in front")]
+CASES += [(prior, "lognormal", "padded", False) for prior in ("gamma_fixed", "lognormal_contextual")]
+CASES += [("gamma_contextual", "weibull", "causal, padded in front", False), ("gamma_fixed", "soft", "padded", True)]
 
 
 @pytest.mark.parametrize(("prior", "family", "masks", "normalize"), CASES)
 def test_equals_dense(prior, family, masks, normalize, x, monkeypatch):
     masks = MASKS[masks]
-    monkeypatch.setattr(pairs_module, "_WINDOW_ENTRIES", 2 * BATCH * HEADS * LENGTH)  # two queries at a time
+    monkeypatch.setattr(module, "_WINDOW_ENTRIES", 2 * BATCH * HEADS * LENGTH)  # two queries at a time
+    prior = FixedLogNormalPrior(scale=2.0) if prior == "lognormal_fixed" else prior
     model, x = Model(prior, normalize_scores=normalize).double(), x.double().requires_grad_()
     posterior = FAMILIES[family]().double()
     actual = evaluate(model, posterior, x, masks)
     stock = evaluate(model, posterior, x, masks, TraceMeanField_ELBO())
     model.layer.implementation = "dense"
-    expected = evaluate(model, posterior, x, masks)
-    for a, b in zip(actual, expected, strict=True):
+    for a, b in zip(actual, evaluate(model, posterior, x, masks), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(stock[0], expected[0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(stock[0], actual[0], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("family", ["weibull", "lognormal"])
-def test_sampled_kl(family, x, monkeypatch):
+def test_sampled_kl(x, monkeypatch):
     """Through log_prob of prior and posterior, with gradients."""
-    monkeypatch.setattr(pairs_module, "_WINDOW_ENTRIES", 1)
-    model, x, masks = Model().double(), x.double().requires_grad_(), MASKS["causal, padded"]
-    posterior = FAMILIES[family]().double()
-    actual = evaluate(model, posterior, x, masks, AttentionELBO(kl="sampled"))
-    model.layer.implementation = "dense"
-    expected = evaluate(model, posterior, x, masks, AttentionELBO(kl="sampled"))
-    for a, b in zip(actual, expected, strict=True):
+    monkeypatch.setattr(module, "_WINDOW_ENTRIES", 1)
+    model, x, results = Model().double(), x.double().requires_grad_(), []
+    posterior = LogNormal(0.4, learnable=True).double()
+    for model.layer.implementation in ("blocked", "dense"):
+        results.append(evaluate(model, posterior, x, MASKS["causal, padded"], AttentionELBO(kl="sampled")))
+    for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
-def test_repeatable(blocked, x):
-    guide = blocked[1]
-    contexts = []
-    for seed in (0, 0, 1):
-        pyro.set_rng_seed(seed)
-        contexts.append(guide.run(x).output)
-    assert torch.equal(contexts[0], contexts[1])
-    assert not torch.equal(contexts[0], contexts[2])
-    assert not torch.equal(guide.run(x).output, guide.run(x).output)
-
-
-@pytest.mark.parametrize("parallel", [False, True])
-def test_stock_predictive_points_to_sample_posterior(parallel, blocked, x):
+def test_posterior_samples_predictions_and_particles(blocked, x):
     model, guide = blocked
-    with pytest.raises(RuntimeError, match=r"pyro_attention\.sample_posterior \(in place of Pyro's Predictive\)"):
-        Predictive(model, guide=guide, num_samples=2, parallel=parallel)(x)
-
-
-def test_posterior_samples(blocked, x):
-    model, guide = blocked
-    weights = sample_posterior(guide, x, num_samples=400, chunk_size=200, seed=0, **MASKS["padded keys"])["attention"]
-    assert weights.shape == (400, BATCH, HEADS, LENGTH, LENGTH)
-    torch.testing.assert_close(weights.sum(-1), (~PADDING).any(-1).float()[:, None, None].expand(400, -1, 2, 6))
-    logs = sample_posterior(guide, x, num_samples=2, log_weights=True, **MASKS["padded keys"])["attention"]
-    assert logs.shape == (2, BATCH, HEADS, LENGTH, LENGTH)
-    model.layer.implementation = "dense"
-    expected = sample_posterior(guide, x, num_samples=4000, chunk_size=2000, **MASKS["padded keys"])["attention"]
-    assert_mean(weights[:, 0], expected[:, 0].mean(0), errors=5)
-
-
-def test_predictions(blocked, x):
-    model, guide = blocked
-    assert predict(guide, x, num_samples=3).variance.max() > 0
+    guide = AttentionGuide(model, Weibull(2.0))
+    weights = sample_posterior(guide, x, num_samples=20, chunk_size=10, seed=0, **MASKS["padded keys"])["attention"]
+    torch.testing.assert_close(weights.sum(-1), (~PADDING).any(-1).float()[:, None, None].expand(20, -1, 2, 6))
+    assert weights[:, 0].std(0).min() > 0
     mean = predict(guide, x, num_samples=2, noise="none")
-    assert mean.variance.max() == 0
+    assert predict(guide, x, num_samples=3).variance.max() > mean.variance.max() == 0
     torch.testing.assert_close(mean.mean, AttentionGuide(model, Soft()).run(x).output)
+    sharp = AttentionGuide(model, Weibull(1e6))
+    losses = [
+        AttentionELBO(kl_weight=0, num_particles=2, vectorize_particles=vectorised, max_plate_nesting=1)
+        .loss(model, sharp, x) for vectorised in (False, True)
+    ]  # fmt: skip
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    with pytest.raises(RuntimeError, match=r"pyro_attention\.sample_posterior \(in place of Pyro's Predictive\)"):
+        Predictive(model, guide=guide, num_samples=2)(x)
 
 
-@pytest.mark.parametrize(
-    "read",
-    [lambda guide, x: sample_posterior(guide, x, num_samples=1), lambda guide, x: guide(x)["attention"].to_dense()],
-    ids=["samples", "dense"],
-)
-def test_weights_beyond_memory_are_read_by_windows(read, blocked, x, monkeypatch):
-    monkeypatch.setattr(value_module, "_LARGEST", BATCH * HEADS * LENGTH**2 - 1)
-    with pytest.raises(ValueError, match=r"weights of shape \(3, 2, 6, 6\) would take .* GB.*value.window"):
-        read(blocked[1], x)
-
-
-def test_vectorised_particles(blocked, x):
+@pytest.mark.parametrize("masks", ["padded", "causal, padded in front"])
+def test_check_model_and_a_given_value(masks, blocked, x):
     model, guide = blocked
-    losses = []
-    for vectorised in (False, True):
-        elbo = AttentionELBO(num_particles=100, vectorize_particles=vectorised, max_plate_nesting=1)
-        losses.append(elbo.loss(model, guide, x))
-    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
-
-
-def test_svi_trains(x):
-    model = Model()
-    svi = SVI(model, AttentionGuide(model, Weibull(learnable=True)), Adam({"lr": 0.01}), AttentionELBO())
-    losses = [svi.step(x) for _ in range(20)]
-    assert losses[-1] < losses[0]
-
-
-@pytest.mark.parametrize("prior", ["gamma_contextual", "lognormal_contextual"])
-def test_half_precision(prior, x):
-    model = Model(prior)
-    guide, elbos = AttentionGuide(model, LogNormal()), [AttentionELBO() for _ in range(3)]
-    expected = elbos[0].loss(model, guide, x)
-    with torch.autocast("cpu", torch.bfloat16):
-        elbos[1].loss(model, guide, x)
-    model.bfloat16()
-    assert guide.run(x.bfloat16()).output.dtype == torch.bfloat16
-    elbos[2].loss(model, guide, x.bfloat16())
-    kl = [elbo.kl_record["attention"] for elbo in elbos]
-    assert expected > 0
-    assert {value.dtype for value in kl} == {torch.float32}
-    torch.testing.assert_close(kl[1:], [kl[0], kl[0]], rtol=0.02, atol=0)
-
-
-@pytest.mark.parametrize("masks", MASKS)
-def test_check_model(masks, blocked, x):
-    model, guide = blocked
-    reports = []
-    for implementation in ("blocked", "dense"):
-        model.layer.implementation = implementation
+    given = pyro.condition(model, {"attention": torch.randn(BATCH, HEADS, LENGTH, LENGTH)})
+    contexts, reports = [], []
+    for model.layer.implementation in ("blocked", "dense"):
+        contexts.append(given(x, **MASKS[masks]))
         reports.append(check_model(model, guide, x, elbo=AttentionELBO(kl_weight=1e-3), **MASKS[masks]))
+    torch.testing.assert_close(*contexts)
     assert reports[0].ok
-    (site,), (expected,) = (report.sites for report in reports)
-    assert site.masked == pytest.approx(expected.masked)
-    assert (site.masked == 0) == (masks == "none")
-    assert site.gradient_norm is None
-    assert expected.gradient_norm > 0
-
-
-@pytest.mark.parametrize("masked", ["query_padding_mask", "key_padding_mask"])
-@pytest.mark.parametrize("implementation", ["blocked", "dense"])
-def test_check_model_reports_a_site_that_is_masked_altogether(implementation, masked, blocked, x):
-    model, guide = blocked
-    model.layer.implementation = implementation
-    report = check_model(model, guide, x, **{masked: torch.ones(BATCH, LENGTH, dtype=torch.bool)})
-    assert report.sites[0].masked == 1
+    assert reports[0].sites[0].masked == pytest.approx(reports[1].sites[0].masked)
+    report = check_model(model, guide, x, key_padding_mask=torch.ones(BATCH, LENGTH, dtype=torch.bool))
     assert any("site 'attention': every entry is masked" in problem for problem in report.problems)
 
 
-def test_a_given_value_is_used(x):
-    model, log_weights = Model(), torch.randn(BATCH, HEADS, LENGTH, LENGTH)
-    given = pyro.condition(model, {"attention": log_weights})
-    blocked = given(x, **MASKS["causal"])
-    model.layer.implementation = "dense"
-    torch.testing.assert_close(given(x, **MASKS["causal"]), blocked)
+# the value of a site
 
 
-q = torch.zeros(BATCH, HEADS, LENGTH, 4)
+def test_value(blocked, x, monkeypatch):
+    value = blocked[1](x, **MASKS["causal"])["attention"]
+    assert (value.shape, value.dtype) == ((BATCH, HEADS, LENGTH, LENGTH), torch.float32)
+    everything = value.window(slice(None))
+    assert everything.requires_grad
+    for rows in (slice(1, 3), slice(-2, None), slice(4, 99), slice(3, 3), slice(0, 6, 2)):
+        torch.testing.assert_close(value.window(rows), everything[..., rows, :])
+    detached = value.detach()
+    assert not detached.window(slice(None)).requires_grad
+    for again in (detached, pickle.loads(pickle.dumps(detached)), copy.copy(detached)):
+        assert torch.equal(again.window(slice(None)), everything)
+    assert repr(value) == f"{value}"
+    monkeypatch.setattr(module, "_LARGEST", BATCH * HEADS * LENGTH**2 - 1)
+    with pytest.raises(ValueError, match=r"weights of shape \(3, 2, 6, 6\) would take .* GB.*value.window"):
+        value.to_dense()
 
 
-@pytest.mark.parametrize(
-    ("tensors", "masks", "error", "message"),
-    [
-        ((q[0, 0], q, q), {}, ValueError, r"queries have shape \(6, 4\), expected \[..., heads, positions, width\]"),
-        ((q, q, q[..., 1:, :]), {}, ValueError, r"values have shape \(3, 2, 5, 4\)"),
-        ((q[..., 1:], q, q), {}, ValueError, r"queries of shape \(3, 2, 6, 3\) do not fit keys of shape"),
-        ((q, q.long(), q), {}, TypeError, "keys have dtype torch.int64, expected floating point"),
-        ((q, q, q), {"key_mask": torch.ones(3, 6)}, TypeError, "mask has dtype torch.float32"),
-        ((q, q, q), {"query_mask": PADDING[:, 1:]}, ValueError, r"query_mask has shape \(3, 5\), expected \(3, 6\)"),
-        ((q, q, q), {"key_mask": PADDING[:2]}, ValueError, r"key_mask has shape \(2, 6\), expected \(3, 6\)"),
-    ],
-)
-def test_wrong_tensors(tensors, masks, error, message):
-    with pytest.raises(error, match=message):
-        attend_blocked(Model().layer.attention, *tensors, **masks)
+OPERATIONS = {
+    "add": lambda v: v + 1,
+    "stack": lambda v: torch.stack([v, v]),
+    "deepcopy": copy.deepcopy,
+    "copy_": lambda v: torch.zeros(v.shape).copy_(v),
+    # what torch does without dispatching it
+    "detach_": torch.detach_,
+    "requires_grad": lambda v: setattr(v, "requires_grad", True),
+    "item": lambda v: v.item(),
+    "backward": lambda v: v.backward(),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+def test_other_operations_ask_for_a_window(operation, blocked, x):
+    value = blocked[1](x)["attention"]
+    with pytest.raises(RuntimeError, match=r"site 'attention'.*materialise first, some queries by value\.window"):
+        operation(value)
+
+
+# families and priors of one's own
 
 
 class Sharper(Weibull):
@@ -276,13 +223,6 @@ class Sharper(Weibull):
     def posterior(self, prior, *args):
         k = 1 + prior.scores.exp()
         return prior.matched(WeibullWeights, prior.scores - torch.lgamma(1 + 1 / k), k)
-
-
-class ScaledByScores(LogNormal):
-    """So does its spread, by another method."""
-
-    def value(self, prior):
-        return torch.exp(prior.scores)
 
 
 class Unmatched(Weibull):
@@ -299,63 +239,88 @@ class Biased(Weibull):
         return prior.matched(WeibullWeights, prior.scores + torch.arange(LENGTH), self.value(prior))
 
 
-class Halved(Weibull):
-    """Half the concentration."""
-
-    def value(self, prior):
-        return super().value(prior) / 2
-
-
 class Own(FixedGammaPrior):
     """Somebody's own prior, of which it is said what it reads: a subclass may read the scores."""
 
 
-@pytest.mark.parametrize(
-    "pairs",
-    [((FixedGammaPrior(2.0), Halved(8.0)), (FixedGammaPrior(2.0), Weibull(4.0))),
-     ((Own(2.0), Weibull()), (FixedGammaPrior(2.0), Weibull()))],
-    ids=["family", "prior"],
-)  # fmt: skip
-def test_own_classes(pairs, x, monkeypatch):
+def test_own_prior(x, monkeypatch):
     monkeypatch.setitem(READS, Own, "nothing")
-    losses, contexts = [], []
-    for prior, family in pairs:
+    losses = []
+    for prior in (Own(2.0), FixedGammaPrior(2.0)):
         pyro.set_rng_seed(0)
         model = Model(prior)
-        guide = AttentionGuide(model, family)
-        losses.append(AttentionELBO().loss(model, guide, x))
-        contexts.append(guide.run(x).output)
+        losses.append(AttentionELBO().loss(model, AttentionGuide(model, Weibull()), x))
     assert losses[0] == losses[1]
-    torch.testing.assert_close(*contexts)
 
 
 @pytest.mark.parametrize(
-    "family",
-    [Gamma(), Amortised(torch.nn.Identity(), Weibull()), Sharper(), ScaledByScores(), Unmatched(), Biased()],
-    ids=lambda family: type(family).__name__,
+    ("family", "message"),
+    [
+        *((family, r"'attention'.*draws Weibull and LogNormal weights around its scores.*use MultiheadAttention") for
+          family in (Gamma(), Amortised(torch.nn.Identity(), Weibull()), Sharper(), Unmatched(), Biased())),
+        (Dirichlet(), "fits priors of kind"),
+    ],
+    ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_families_that_are_not_blocked(family, blocked, x):
-    message = r"'attention'.*draws Weibull and LogNormal weights around its scores.*use MultiheadAttention"
+def test_families_that_are_not_blocked(family, message, blocked, x):
     with pytest.raises(ValueError, match=message):
         AttentionGuide(blocked[0], family).run(x)
 
 
-@pytest.mark.parametrize(
-    ("run", "error", "message"),
-    [
-        (lambda model, x: AttentionGuide(model, Dirichlet()).run(x), ValueError, "fits priors of kind"),
-        (lambda model, x: pyro.poutine.trace(model)(x), NotImplementedError, "run the model under an AttentionGuide"),
-        (lambda model, x: AttentionGuide(model, Weibull()).run(x * torch.nan), ValueError,
-         "144 of 144 queries are NaN or infinite"),
-        (lambda model, x: AttentionGuide(model, Weibull()).run(x * 1e25), ValueError,
-         r"'attention': \d+ of 36 rows of scores are NaN or infinite; check"),
-        (lambda model, x: AttentionGuide(lambda: model.layer(x, x, x, need_weights=False), Weibull()).run(), ValueError,
-         "no plate at dimension -1"),
-        (lambda _, x: AttentionGuide(Model(ContextualGammaPrior(5)), Weibull()).run(x), ValueError,
-         "the contextual prior expects"),
-    ],
-    ids=["kind", "no guide", "nan", "overflow", "plate", "prior"],
-)  # fmt: skip
-def test_other_errors(run, error, message, blocked, x):
-    with pytest.raises(error, match=message):
-        run(blocked[0], x)
+def test_scores_that_overflow_and_no_guide(blocked, x):
+    with pytest.raises(ValueError, match=r"'attention': \d+ of 36 rows of scores are NaN or infinite; check"):
+        blocked[1].run(x * 1e25)
+    with pytest.raises(NotImplementedError, match="run the model under an AttentionGuide"):
+        pyro.poutine.trace(blocked[0])(x)
+
+
+# which implementation
+
+
+class OtherScore(ScaledDotProduct):
+    """Might be no product."""
+
+
+def make(implementation, *, score=None, **options):
+    model = Model(options.pop("prior", "gamma_contextual"), implementation=implementation, **options)
+    model.layer.score = score or model.layer.score
+    return model
+
+
+def kind(model, x, **arguments):
+    return type(AttentionGuide(model, Weibull())(x, **arguments)["attention"])
+
+
+AT_CALLS = [
+    ({}, {"attn_mask": torch.zeros(LENGTH, LENGTH)}, "attn_mask, only key_padding_mask"),
+    ({}, {"key_padding_mask": torch.ones(BATCH, LENGTH)}, "a key_padding_mask with numbers other than 0 and -inf"),
+    ({"dropout": 0.1}, {}, r"dropout of the weights \(here 0.1 in training mode\)"),
+    ({"score": OtherScore()}, {}, "scores by OtherScore, only ScaledDotProduct"),
+]
+OF_LAYERS = [
+    ({"normalizer": DoublyNormalized()}, {}, "the normalizer DoublyNormalized, only Softmax"),
+    ({"prior": Own()}, {}, "the prior Own, only Gamma and LogNormal priors that do not read the scores"),
+]
+
+
+@pytest.mark.parametrize(("options", "arguments", "message"), AT_CALLS + OF_LAYERS)
+def test_what_is_not_blocked(options, arguments, message, x, monkeypatch):
+    """ "auto" keeps it dense with a warning, "blocked" raises: for a layer that never can be when it is built."""
+    monkeypatch.setattr(choice, "_MANY_WEIGHTS", BATCH * HEADS * LENGTH**2)
+    model = make("auto", **options)
+    with pytest.warns(UserWarning, match=f"site 'attention'.*'auto' keeps.*dense.*not support {message}"):
+        assert kind(model, x, **arguments) is torch.Tensor
+    assert kind(make("dense", **options), x, **arguments) is torch.Tensor
+    with pytest.raises(ValueError, match=f"site 'attention'.*not support {message}.*implementation='dense'"):
+        kind(make("blocked", **options), x, **arguments)
+
+
+def test_auto_is_blocked_where_it_is_large_and_possible(x, monkeypatch):
+    model = make("auto", dropout=0.1).eval()
+    assert kind(model, x) is torch.Tensor
+    monkeypatch.setattr(choice, "_MANY_WEIGHTS", BATCH * HEADS * LENGTH**2)
+    assert kind(model, x) is BlockedValue
+    assert kind(model, x, need_weights=True) is torch.Tensor
+    assert kind(model, x, key_padding_mask=torch.zeros(BATCH, LENGTH)) is BlockedValue
+    with pytest.raises(ValueError, match="implementation is 'fast', expected 'dense', 'blocked' or 'auto'"):
+        make("fast")

@@ -1,4 +1,4 @@
-"""MultiheadAttention under Soft() is torch.nn.MultiheadAttention, in every combination of arguments."""
+"""MultiheadAttention under Soft() is torch.nn.MultiheadAttention, with every mask that torch takes."""
 
 import pyro
 import pytest
@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pyro_attention import (
+    AttentionELBO,
     AttentionGuide,
     ContextualGammaPrior,
     ContextualLogNormalPrior,
+    DoublyNormalized,
     FixedGammaPrior,
     MultiheadAttention,
     Soft,
@@ -18,6 +20,7 @@ from pyro_attention import (
 )
 
 BATCH, QUERIES, KEYS, HEADS, WIDTH = 3, 4, 5, 2, 8
+mismatched = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask and attn_mask is deprecated")
 
 
 def run(layer, *args, family=None, **kwargs):
@@ -44,38 +47,38 @@ def inputs(batch=(BATCH,), queries=QUERIES, keys=KEYS, kdim=WIDTH, vdim=WIDTH):
     return torch.randn(*batch, queries, WIDTH), torch.randn(*batch, keys, kdim), torch.randn(*batch, keys, vdim)
 
 
+def assert_same(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+
+
 def compare(theirs, mine, tensors, **arguments):
     """Outputs, averaged and per-head weights."""
     for average in (True, False):
         expected = theirs(*tensors, average_attn_weights=average, **arguments)
-        output = run(mine, *tensors, average_attn_weights=average, **arguments)
-        torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-6)
+        assert_same(run(mine, *tensors, average_attn_weights=average, **arguments), expected)
 
 
-def boolean(*shape):
-    """True = ignore; nobody ignores the first key."""
-    mask = torch.rand(*shape) < 0.4
-    mask[..., 0] = False
-    return mask
+def make_mask(shape, dtype=torch.bool):
+    """A mask in torch's sense that never ignores the first key."""
+    ignored = torch.rand(shape) < 0.4
+    if shape:
+        ignored[..., 0] = False
+    if dtype.is_floating_point:
+        return torch.randn(shape, dtype=dtype).masked_fill(ignored, -torch.inf)
+    return ignored.to(dtype)
 
 
-ATTENTION_MASKS = {
-    "none": lambda: None,
-    "bool2d": lambda: boolean(QUERIES, KEYS),
-    "bool3d": lambda: boolean(BATCH * HEADS, QUERIES, KEYS),
-    "float2d": lambda: torch.randn(QUERIES, KEYS),
-    "float3d": lambda: torch.randn(BATCH * HEADS, QUERIES, KEYS),
-    "float_with_inf": lambda: torch.randn(QUERIES, KEYS).masked_fill(boolean(QUERIES, KEYS), float("-inf")),
-}
-
-
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("kind", ATTENTION_MASKS)
-# torch asks that both masks be of one type; boolean padding beside a float mask still works
-@pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask and attn_mask is deprecated")
-def test_masks(kind, padded):
-    padding = boolean(BATCH, KEYS) if padded else None
-    compare(*pair(), inputs(), attn_mask=ATTENTION_MASKS[kind](), key_padding_mask=padding)
+@pytest.mark.parametrize("rows", [(), (BATCH * HEADS,)], ids=["2d", "3d"])
+@pytest.mark.parametrize(
+    ("dtype", "padding"), [(torch.bool, torch.bool), (torch.float32, torch.bool), (torch.float32, torch.float32)]
+)
+@mismatched
+def test_masks(dtype, padding, rows):
+    masks = {
+        "attn_mask": make_mask((*rows, QUERIES, KEYS), dtype),
+        "key_padding_mask": make_mask((BATCH, KEYS), padding),
+    }
+    compare(*pair(), inputs(), **masks)
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -85,80 +88,56 @@ def test_causal(padded):
     theirs, mine = pair()
     mask = nn.Transformer.generate_square_subsequent_mask(QUERIES) == float("-inf")
     expected = theirs(*tensors, attn_mask=mask, key_padding_mask=padding)
-    output = run(mine, *tensors, is_causal=True, key_padding_mask=padding)
-    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-6)
-    compare(theirs, mine, tensors, attn_mask=mask, key_padding_mask=padding, is_causal=True)
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(("kdim", "vdim"), [(6, 3), (None, 3), (6, None)])
-def test_widths_of_keys_and_values(bias, kdim, vdim):
-    theirs, mine = pair(bias=bias, kdim=kdim, vdim=vdim)
-    assert (mine.q_proj.bias is not None) == bias
-    compare(theirs, mine, inputs(kdim=kdim or WIDTH, vdim=vdim or WIDTH))
-
-
-@pytest.mark.parametrize("kind", ["none", "bool2d", "float2d"])
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask and attn_mask is deprecated")
-def test_unbatched(kind, padded):
-    padding = boolean(KEYS) if padded else None
-    compare(*pair(), inputs(batch=()), attn_mask=ATTENTION_MASKS[kind](), key_padding_mask=padding)
+    assert_same(run(mine, *tensors, is_causal=True, key_padding_mask=padding), expected)
 
 
 @settings(max_examples=25, deadline=None)
 @given(
-    batch=st.integers(1, 3), queries=st.integers(1, 5), keys=st.integers(1, 5), heads=st.integers(1, 4),
-    width=st.integers(1, 3), bias=st.booleans(), padded=st.booleans(), seed=st.integers(0, 1000),
+    batch=st.integers(0, 3), queries=st.integers(1, 5), keys=st.integers(1, 5), heads=st.integers(1, 4),
+    width=st.integers(1, 3), kdim=st.sampled_from([None, 6]), vdim=st.sampled_from([None, 3]), bias=st.booleans(),
+    padded=st.booleans(), seed=st.integers(0, 1000),
 )  # fmt: skip
-def test_sizes(batch, queries, keys, heads, width, bias, padded, seed):
+def test_sizes(batch, queries, keys, heads, width, kdim, vdim, bias, padded, seed):
+    """Without a batch where it is zero."""
     torch.manual_seed(seed)
-    theirs = nn.MultiheadAttention(heads * width, heads, bias=bias, batch_first=True)
-    tensors = [torch.randn(batch, length, heads * width) for length in (queries, keys, keys)]
-    padding = boolean(batch, keys) if padded else None
+    size, batch = heads * width, (batch,) if batch else ()
+    theirs = nn.MultiheadAttention(size, heads, bias=bias, kdim=kdim, vdim=vdim, batch_first=True)
+    shapes = (queries, size), (keys, kdim or size), (keys, vdim or size)
+    padding = make_mask((*batch, keys)) if padded else None
+    tensors = [torch.randn(*batch, *shape) for shape in shapes]
     compare(theirs, MultiheadAttention.from_torch(theirs), tensors, key_padding_mask=padding)
 
 
-def test_gradients():
-    theirs, mine = pair()
-    tensors = [tensor.requires_grad_() for tensor in inputs()]
-    expected = torch.autograd.grad(theirs(*tensors)[0].square().sum(), tensors)
-    torch.testing.assert_close(torch.autograd.grad(run(mine, *tensors)[0].square().sum(), tensors), expected)
-
-
-@pytest.mark.parametrize("arguments", [(), ("attn_mask",), ("key_padding_mask",), ("attn_mask", "key_padding_mask")])
-@pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 4, 5), (2, 0, 5), (2, 4, 0), (0, 0, 0)])
-def test_nothing_at_all(batch, queries, keys, arguments):
-    """Torch takes an empty batch, and keys or queries that are none."""
-    masks = {"attn_mask": torch.zeros(queries, keys).bool(), "key_padding_mask": torch.zeros(batch, keys).bool()}
-    theirs, mine = pair()
-    tensors, masks = inputs((batch,), queries, keys), {name: masks[name] for name in arguments}
-    expected, output = theirs(*tensors, **masks), mine(*tensors, **masks)
-    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-6)
+def test_gradients_also_of_a_learned_mask():
+    theirs, mine = (layer.double() for layer in pair())
+    leaves = [tensor.double().requires_grad_() for tensor in (*inputs(), torch.randn(QUERIES, KEYS))]
+    outputs = theirs(*leaves[:3], attn_mask=leaves[3])[0], run(mine, *leaves[:3], attn_mask=leaves[3])[0]
+    torch.testing.assert_close(*(torch.autograd.grad(out.square().sum(), leaves) for out in outputs))
 
 
 def test_several_batch_dimensions():
+    """Vectorised particles put one in front of the queries of all layers but the first, and of no mask."""
     theirs, mine = pair()
     query, key, value = inputs(batch=(2, BATCH))
-    padding, mask = boolean(2, BATCH, KEYS), boolean(2, BATCH, HEADS, QUERIES, KEYS)
+    padding, mask = make_mask((2, BATCH, KEYS)), make_mask((2, BATCH, HEADS, QUERIES, KEYS))
 
     def model():
         with pyro.plate("outer", 2, dim=-2), pyro.plate("batch", BATCH, dim=-1):
             return mine(query, key, value, key_padding_mask=padding, attn_mask=mask)
 
-    context, weights = AttentionGuide(model, Soft()).run().output
-    assert weights.shape == (2, BATCH, QUERIES, KEYS)
+    context, _ = AttentionGuide(model, Soft()).run().output
+    shared = mine(query, key[0], value[0], padding[0], attn_mask=mask[0].flatten(0, 1))[0]
     for i in range(2):
-        flat = mask[i].flatten(0, 1)
-        expected = theirs(query[i], key[i], value[i], key_padding_mask=padding[i], attn_mask=flat)
-        torch.testing.assert_close(context[i], expected[0], rtol=1e-5, atol=1e-6)
+        arguments = {"key_padding_mask": padding[i], "attn_mask": mask[i].flatten(0, 1)}
+        assert_same(context[i], theirs(query[i], key[i], value[i], **arguments)[0])
+        arguments = {"key_padding_mask": padding[0], "attn_mask": mask[0].flatten(0, 1)}
+        assert_same(shared[i], theirs(query[i], key[0], value[0], **arguments)[0])
 
 
 def test_dropout_only_in_training_mode():
     theirs, mine = pair(dropout=0.5)
     tensors = inputs()
     assert run(mine, *tensors, need_weights=False)[1] is None
-    assert not run(mine, *tensors)[0].allclose(run(mine, *tensors)[0])
     dropped = run(mine, *tensors, average_attn_weights=False)[1] == 0
     assert 0.3 < dropped.float().mean() < 0.7  # as in torch, the weights that made the context
     theirs.eval(), mine.eval()
@@ -166,57 +145,96 @@ def test_dropout_only_in_training_mode():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_copy_keeps_the_mode(training):
-    assert MultiheadAttention.from_torch(pair()[0].train(training)).training == training
+def test_the_copy_keeps_mode_dtype_name_and_prior(training):
+    prior, theirs = FixedGammaPrior(), pair()[0].double().train(training)
+    copy = MultiheadAttention.from_torch(theirs, name="decoder.3", prior=prior)
+    assert {parameter.dtype for parameter in copy.parameters()} == {torch.float64}
+    assert (copy.attention.name, copy.attention.prior, copy.training) == ("decoder.3", prior, training)
 
 
-@pytest.mark.parametrize("prior", [ContextualGammaPrior(4, heads=2), FixedGammaPrior()], ids=["contextual", "fixed"])
-@pytest.mark.parametrize("family", [Soft(), Weibull()], ids=str)
-def test_fully_masked_rows_are_zero(prior, family):
-    layer = MultiheadAttention(WIDTH, HEADS, prior=prior)
-    tensors = [tensor.requires_grad_() for tensor in inputs()]
-    mask = torch.zeros(QUERIES, KEYS, dtype=torch.bool)
-    mask[2] = True
-    padding = torch.zeros(BATCH, KEYS, dtype=torch.bool)
-    padding[1] = True
-    context, weights = run(layer, *tensors, attn_mask=mask, key_padding_mask=padding, family=family)
-    assert (weights[:, 2] == 0).all()
-    assert (weights[1] == 0).all()
-    torch.testing.assert_close(weights[0, 0].sum(), torch.tensor(1.0))
-    torch.testing.assert_close(context[1], layer.out_proj.bias.expand(QUERIES, -1))
-    context.square().sum().backward()
-    gradients = [tensor.grad for tensor in tensors]
-    assert all(gradient.isfinite().all() for gradient in gradients)
-    assert all((gradient[1] == 0).all() for gradient in gradients)
-
-
-def prior_means(layer, x, **arguments):
-    """Mean of the prior for every query and key, ``[H, M, N]``."""
-    trace = pyro.poutine.trace(layer).get_trace(x, x, x, **arguments)
-    prior = trace.nodes["attention"]["fn"]
-    return prior.log_expected_weight.exp().expand(prior.full_shape)
-
-
-@pytest.mark.parametrize("arguments", ["is_causal", "bool", "float"])
 @pytest.mark.parametrize("prior", [ContextualGammaPrior(4), ContextualLogNormalPrior(4)], ids=["gamma", "lognormal"])
-def test_causal_prior_does_not_leak_the_future(prior, arguments):
+@pytest.mark.parametrize("form", ["is_causal", "attn_mask"])
+def test_causal_prior_does_not_leak_the_future(prior, form):
     """The prior of a query is a softmax over the keys it may see."""
-    layer = MultiheadAttention(WIDTH, HEADS, prior=prior)
-    future = torch.ones(KEYS, KEYS, dtype=torch.bool).triu(1)
-    arguments = {
-        "is_causal": {"is_causal": True},
-        "bool": {"attn_mask": future},
-        "float": {"attn_mask": torch.zeros(KEYS, KEYS).masked_fill(future, float("-inf"))},
-    }[arguments]
-    x = torch.randn(KEYS, WIDTH)
-    before = prior_means(layer, x, **arguments)
+    layer, future = MultiheadAttention(WIDTH, HEADS, prior=prior), torch.ones(KEYS, KEYS, dtype=torch.bool).triu(1)
+    arguments, x = {form: True if form == "is_causal" else future}, torch.randn(KEYS, WIDTH)
+
+    def means(x, **arguments):
+        """Mean of the prior for every query and key, ``[H, M, N]``."""
+        prior = pyro.poutine.trace(layer).get_trace(x, x, x, **arguments).nodes["attention"]["fn"]
+        return prior.log_expected_weight.exp().expand(prior.full_shape)
+
     changed = x.clone()
     changed[3] += 1
-    after = prior_means(layer, changed, **arguments)
+    before, after = means(x, **arguments), means(changed, **arguments)
     assert torch.equal(before[:, :3][..., :3].tril(), after[:, :3][..., :3].tril())
     assert not before[:, 3, :4].allclose(after[:, 3, :4])
     # without the mask every query's prior moves
-    assert not prior_means(layer, x)[:, 0].allclose(prior_means(layer, changed)[:, 0])
+    assert not means(x)[:, 0].allclose(means(changed)[:, 0])
+
+
+# which masks there are
+
+
+ATTENTION_SHAPES = [(*front, 4, keys) for front in [(), (1,), (2,), (3,), (6,), (8,)] for keys in (5, 1)]
+ATTENTION_SHAPES += [(5,), (1, 5), (5, 4), (1, 1, 4, 5), (2, 1, 4, 5), (3, 1, 4, 5)]
+PADDING_SHAPES = [(5,), (1,), (4,), (1, 5), (2, 5), (3, 5), (4, 5), (3, 1), (3, 4), (5, 3), (3, 1, 5), ()]
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (3,)], ids=str)
+@pytest.mark.parametrize("name", ["attn_mask", "key_padding_mask"])
+def test_shapes_and_types_of_masks(name, batch):
+    """Those that torch takes give the same, those that it refuses are refused by name."""
+    (theirs, mine), tensors, taken = pair(), inputs(batch), []
+    for shape in ATTENTION_SHAPES if name == "attn_mask" else PADDING_SHAPES:
+        for dtype in (torch.bool, torch.float32, torch.int64):
+            mask = {name: make_mask(shape, dtype)}
+            try:
+                expected = theirs(*tensors, **mask)
+            except (ValueError, TypeError, RuntimeError, AssertionError):
+                with pytest.raises((ValueError, TypeError), match=name):
+                    mine(*tensors, **mask)
+                continue
+            assert_same(mine(*tensors, **mask), expected)
+            taken.append((shape, dtype))
+    rows = HEADS * (batch[0] if batch else 1)
+    shapes = [(4, 5), (rows, 4, 5)] if name == "attn_mask" else [(*batch, 5)]
+    assert taken == [(shape, dtype) for shape in shapes for dtype in (torch.bool, torch.float32)]
+
+
+@pytest.mark.parametrize("number", [-torch.inf, -1e9, -1e4])
+def test_numbers_that_people_write_for_minus_infinity(number):
+    """As scores they would enter the KL; of padded queries they would take weight from others."""
+    layer, x = MultiheadAttention(WIDTH, HEADS), torch.randn(2, 5, WIDTH)
+    doubly = MultiheadAttention(WIDTH, HEADS, normalizer=DoublyNormalized())
+    ignored, results = torch.arange(5) >= torch.tensor([[5], [3]]), []
+
+    def model(mask):
+        with pyro.plate("batch", 2):
+            layer(x, x, x, mask)
+
+    for mask in (torch.zeros(2, 5).masked_fill(ignored, number), ignored):
+        elbo = AttentionELBO()
+        elbo.loss(model, AttentionGuide(model, Weibull()), mask)
+        results.append([elbo.kl_record["attention"], layer(x, x, x, mask)[0]])
+        results[-1].append(run(doubly, x, x, x, mask, query_padding_mask=mask)[1])
+    torch.testing.assert_close(*results)
+
+
+def test_half_precision_and_nan_in_masks():
+    _, mine = pair()
+    tensors, mask = inputs(), torch.randn(QUERIES, KEYS)
+    for dtype in (torch.float16, torch.float64):
+        found = run(mine, *tensors, attn_mask=mask.to(dtype))[0]
+        torch.testing.assert_close(found, run(mine, *tensors, attn_mask=mask)[0], rtol=1e-2, atol=1e-2)
+    mask[1, 2] = torch.nan
+    with pytest.raises(ValueError, match="attn_mask is NaN or infinite in 1 of 20 entries, expected numbers"):
+        mine(*tensors, attn_mask=mask)
+    with pyro.validation_enabled(False):  # NaN is not taken for a mask
+        assert mine(*tensors, attn_mask=mask)[0].isnan().any()
+
+
+# what is refused
 
 
 x = torch.zeros(BATCH, QUERIES, WIDTH)
@@ -227,49 +245,21 @@ wide = torch.zeros(BATCH, KEYS, WIDTH)
     ("args", "kwargs", "error", "message"),
     [
         ((x[..., 1:], wide, wide), {}, ValueError, r"query has shape \(3, 4, 7\), expected \[..., length, 8\]"),
-        ((x, wide[..., 1:], wide), {}, ValueError, r"key has shape \(3, 5, 7\)"),
-        ((x, wide, wide[..., 1:]), {}, ValueError, r"value has shape \(3, 5, 7\)"),
-        ((x[0, 0], wide, wide), {}, ValueError, r"query has shape \(8,\)"),
-        ((x, wide, x), {}, ValueError, "key has 5 positions and value 4, expected the same number"),
-        ((x, wide, wide), {"attn_mask": torch.zeros(4, 5, dtype=torch.int64)}, TypeError, "attn_mask is of type"),
-        ((x, wide, wide), {"attn_mask": boolean(4, 4)}, ValueError, "attn_mask|does not broadcast"),
-        ((x, wide, wide), {"attn_mask": torch.zeros(4, 4)}, ValueError, "attn_mask|does not broadcast"),
-        ((x, wide, wide), {"attn_mask": boolean(5, 4, 5)}, ValueError, "attn_mask"),
-        (
-            (x, wide, wide),
-            {"attn_mask": boolean(8, 4, 5)},
-            ValueError,
-            r"\(8, 4, 5\), expected \(4, 5\) or \(6, 4, 5\)",
-        ),
-        ((x, wide, wide), {"key_padding_mask": torch.zeros(3, 5).int()}, TypeError, "key_padding_mask is of type"),
-        ((x, wide, wide), {"query_padding_mask": torch.ones(3, 4)}, ValueError, "query_padding_mask has numbers"),
-        (
-            (x, wide, wide),
-            {"key_padding_mask": [True]},
-            TypeError,
-            "key_padding_mask is of type list",
-        ),
-        ((x.long(), wide, wide), {}, TypeError, r"query is of type torch.int64, expected a floating-point tensor"),
-        ((x, wide.tolist(), wide), {}, TypeError, "key is of type list, expected a floating-point tensor"),
+        ((x, wide, x), {}, ValueError, r"shapes .*\(3, 5, 8\), \(3, 4, 8\), expected .* as many values as keys"),
+        ((x, wide[:1], wide[:1]), {}, ValueError, r"shapes .*, expected the same batch dimensions"),
+        ((x, wide[0], wide[0]), {}, ValueError, r"shapes .*, expected the same batch dimensions"),
+        ((x.long(), wide, wide), {}, TypeError, "query is of type torch.int64, expected a floating-point tensor"),
         ((x, wide, None), {}, TypeError, "value is of type NoneType"),
-        ((x, wide[:2], wide[:2]), {}, ValueError, r"batch dimensions \(3,\), \(2,\) and \(2,\), expected the same"),
-        ((x, wide[:1], wide[:1]), {}, ValueError, r"batch dimensions \(3,\), \(1,\) and \(1,\), expected the same"),
-        ((x, wide[0], wide[0]), {}, ValueError, r"batch dimensions \(3,\), \(\) and \(\), expected the same"),
-        ((x[None], wide[:2], wide[:2]), {}, ValueError, r"batch dimensions \(1, 3\), \(2,\) and \(2,\)"),
-        ((x, wide, wide), {"key_padding_mask": boolean(3, 4)}, ValueError, r"has shape \(3, 4\), expected \(3, 5\)"),
-        ((x, wide, wide), {"key_padding_mask": boolean(2, 5)}, ValueError, r"has shape \(2, 5\), expected \(3, 5\)"),
+        ((x, wide, wide), {"query_padding_mask": torch.ones(3, 4)}, ValueError, "query_padding_mask has numbers"),
+        ((x, wide, wide), {"key_padding_mask": [True]}, TypeError, "key_padding_mask is of type list"),
     ],
 )
 def test_wrong_calls(args, kwargs, error, message):
     layer = MultiheadAttention(WIDTH, HEADS)
     with pytest.raises(error, match=message), pyro.plate("batch", BATCH):
         layer(*args, **kwargs)
-
-
-@pytest.mark.parametrize("heads", [3, 0, -2])
-def test_heads_that_do_not_divide_the_width(heads):
-    with pytest.raises(ValueError, match=f"embed_dim 8 is not a multiple of num_heads {heads}"):
-        MultiheadAttention(8, heads)
+    with pytest.raises(ValueError, match="embed_dim 8 is not a multiple of num_heads 3"):
+        MultiheadAttention(8, 3)
 
 
 @pytest.mark.parametrize("options", [{"batch_first": False}, {"add_bias_kv": True}, {"add_zero_attn": True}], ids=str)
@@ -278,10 +268,3 @@ def test_layers_that_cannot_be_copied(options):
     name = next(iter(options))
     with pytest.raises(ValueError, match=f"cannot copy a layer with .*{name}={options[name]}"):
         MultiheadAttention.from_torch(layer)
-
-
-def test_the_copy_keeps_dtype_name_and_prior():
-    prior = FixedGammaPrior()
-    copy = MultiheadAttention.from_torch(pair()[0].double(), name="decoder.3", prior=prior)
-    assert {parameter.dtype for parameter in copy.parameters()} == {torch.float64}
-    assert (copy.attention.name, copy.attention.prior) == ("decoder.3", prior)

@@ -1,37 +1,44 @@
-"""The translation model: exact sums against explicit ones, padding, and every guide."""
+"""The translation model: exact sums against explicit ones, every joint alignment of a sampled feed, and every guide."""
 
+import itertools
 from functools import partial
 
-import pyro
 import pytest
 import torch
 from pyro import poutine
+from pyro.poutine.messenger import Messenger
 from torch import nn
 
 from guides.inference_network import AlignmentNetwork
 from guides.schemes import build_scheme
-from models.nmt import PAPER, Translation, TranslationSizes
+from models.decoding import (
+    Inference,
+    beam_search,
+    next_word_log_probs,
+    target_alignments,
+    target_log_probs,
+    word_alignment,
+)
+from models.nmt import Translation, TranslationSizes
 from pyro_attention import (
     AlignmentELBO,
-    Amortised,
     AttentionELBO,
     AttentionGuide,
     Categorical,
     ContextualGammaPrior,
-    Gamma,
     Marginal,
     ScoreFunctionELBO,
     Soft,
     SparseAlignmentPrior,
-    SparseCategorical,
     TokenLikelihood,
     Weibull,
     sample_posterior,
 )
-from pyro_attention.ops import summed_token_log_prob as summed_token_log_prob_module
+from pyro_attention.ops import token_log_prob as token_log_prob_module
 from pyro_attention.ops.sparsemax import sparsemax
-from pyro_attention.ops.summed_token_log_prob import summed_token_log_prob
-from pyro_attention.ops.token_log_prob import token_log_prob
+from pyro_attention.ops.token_log_prob import summed_token_log_prob, token_log_prob
+from pyro_attention.posterior.predictive import seeded
+from tests.helpers import assert_mean
 
 SIZES = TranslationSizes(embedding=6, memory=8, decoder=10, attention=7)
 SOURCE, TARGET = 9, 11
@@ -60,61 +67,67 @@ def batch(lengths=((5, 4), (3, 2)), *, more=0):
     return source, masks[0], target_in, target_out, masks[1]
 
 
+def network(model):
+    return AlignmentNetwork(model.source_embedding, model.target_embedding, hidden=8, dropout=0.0).double()
+
+
 def evidence(model, arguments):
     return -AlignmentELBO(max_plate_nesting=2).loss(model, AttentionGuide(model, Marginal()), *arguments)
+
+
+def gradients(loss, model):
+    return torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
 
 
 def softmax(scores):
     return scores.softmax(-1)
 
 
-def explicit_evidence(model, source, source_mask, target_in, target_out, target_mask, normalize=softmax):
-    """One sentence at a time, one word at a time, one alignment at a time."""
-    total = 0.0
+def explicit(model, source, source_mask, target_in, target_out, target_mask, *, draws=None, normalize=softmax):
+    """Log evidence, one sentence, word and alignment at a time; of given alignments log p(z) and log f(y | z)."""
+    total = log_p = log_f = 0.0
     for b in range(len(source)):
-        words, count = source[b : b + 1, : source_mask[b].sum()], int(target_mask[b].sum())
-        memory = model.encoder(model.source_embedding(words))[0]
+        memory = model.encoder(model.source_embedding(source[b : b + 1, : source_mask[b].sum()]))[0]
         states = [(torch.zeros(1, SIZES.decoder, dtype=torch.float64),) * 2 for _ in model.decoder]
         context = torch.zeros(1, SIZES.memory, dtype=torch.float64)
-        for j in range(count):
+        for j in range(int(target_mask[b].sum())):
             below = torch.cat([model.target_embedding(target_in[b : b + 1, j]), context], -1)
             for level, cell in enumerate(model.decoder):
                 states[level] = cell(below, states[level])
                 below = states[level][0]
             p = normalize(model.score(below[:, None], memory)[0, 0])
-            log_f = [
-                model.output((model.from_query(below) + model.from_context(memory[:, i])).tanh()).log_softmax(-1)
-                for i in range(memory.size(1))
-            ]
-            likelihood = torch.stack([logits[0, target_out[b, j]] for logits in log_f])
+            features = (model.from_query(below) + model.from_context(memory[0])).tanh()
+            likelihood = model.output(features).log_softmax(-1)[:, target_out[b, j]]
             total = total + (p.log() + likelihood).logsumexp(0)
-            context = p @ memory[0][None]
-            context = context.reshape(1, -1)
-    return total.item()
+            context = (p @ memory[0])[None]
+            if draws is not None:
+                context = memory[:, draws[b, j]]
+                log_p, log_f = log_p + p.log()[draws[b, j]], log_f + likelihood[draws[b, j]]
+    return total if draws is None else (log_p, log_f)
 
 
 @pytest.mark.parametrize("more", [0, 2])
-def test_the_marginal_is_the_explicit_sum(more):
-    model, arguments = make(), batch(more=more)
-    assert evidence(model, arguments) == pytest.approx(explicit_evidence(model, *arguments), rel=1e-10)
-
-
-@pytest.mark.parametrize("more", [0, 2])
-@pytest.mark.parametrize("k", [None, 2])
-def test_the_sparse_marginal_is_the_explicit_sum(k, more):
-    """Its prior and its input feed are sparsemax."""
-    model, arguments = make(prior=SparseAlignmentPrior(k=k)), batch(more=more)
-    expected = explicit_evidence(model, *arguments, normalize=partial(sparsemax, k=k))
+@pytest.mark.parametrize(
+    ("prior", "normalize"),
+    [(None, softmax), (SparseAlignmentPrior(), sparsemax), (SparseAlignmentPrior(k=2), partial(sparsemax, k=2))],
+    ids=["dense", "sparse", "top 2"],
+)
+def test_the_marginal_is_the_explicit_sum(prior, normalize, more):
+    """Also of a sparse prior, whose input feed is sparsemax; and one sentence at a time."""
+    model, arguments = make(prior=prior), batch(more=more)
+    expected = explicit(model, *arguments, normalize=normalize).item()
     assert evidence(model, arguments) == pytest.approx(expected, rel=1e-10)
+    assert target_log_probs(model.eval(), *arguments).sum().item() == pytest.approx(expected, rel=1e-10)
+    single = [[column[b : b + 1] for column in arguments] for b in range(2)]
+    assert sum(evidence(model, one) for one in single) == pytest.approx(expected, rel=1e-10)
+
+
+# work that is saved
 
 
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [
-        *((name, 4 + 2) for name in ("soft", "weibull", "dirichlet", "categorical_sample")),
-        *((name, 5 * 4 + 3 * 2) for name in ("marginal", "hard_enum", "categorical_enum")),
-        *((name, None) for name in ("sparse_marginal", "sparse_enum")),
-    ],
+    [("soft", 4 + 2), ("categorical_sample", 4 + 2), ("categorical_enum", 5 * 4 + 3 * 2), ("sparse_enum", None)],
 )
 def test_the_output_layer_is_computed_for_possible_alignments_of_real_words_alone(name, rows, monkeypatch):
     seen = []
@@ -135,7 +148,7 @@ def test_the_output_layer_is_computed_for_possible_alignments_of_real_words_alon
     def loss_and_gradients():
         torch.manual_seed(0)
         loss = scheme.elbo.differentiable_loss(model, guide, *arguments)
-        return loss, torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
+        return loss, gradients(loss, model)
 
     found = loss_and_gradients()
     if rows is None:
@@ -147,153 +160,142 @@ def test_the_output_layer_is_computed_for_possible_alignments_of_real_words_alon
     assert seen[-1] > rows
 
 
-@pytest.mark.parametrize("name", ["marginal", "hard_enum", "categorical_enum", "sparse_marginal", "sparse_enum"])
-def test_logits_of_an_exact_scheme_are_computed_once(name, monkeypatch):
-    again, original = [], summed_token_log_prob_module._gradients
-    monkeypatch.setattr(
-        summed_token_log_prob_module, "_gradients", lambda *tensors: again.append(1) or original(*tensors)
-    )
-    scheme = build_scheme(name, top_k=3)
-    model, arguments = make(prior=scheme.prior(SIZES.memory, 1)), batch(more=2)
-    weighted = poutine.scale(model, scale=0.25)
-    guide = scheme.guide(weighted, network(model) if scheme.amortised else None)
+@pytest.mark.parametrize("name", ["marginal", "hard_enum", "sparse_enum"])
+def test_logits_of_an_exact_scheme_are_computed_once_and_roulette_reaches_the_words_alone(name, monkeypatch):
+    again, original = [], token_log_prob_module._gradients
+    monkeypatch.setattr(token_log_prob_module, "_gradients", lambda *tensors: again.append(1) or original(*tensors))
+    model, arguments = make(prior=build_scheme(name).prior(SIZES.memory, 1), input_feed="none"), batch(more=2)
+    weighted, shared = poutine.scale(model, scale=0.25), network(model)
 
-    def gradients():
-        loss = scheme.elbo.differentiable_loss(weighted, guide, *arguments)
-        return torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
-
-    found = gradients()
-    assert not again
-    monkeypatch.setattr(TokenLikelihood, "summed_over", lambda self, *_, **__: self)
-    torch.testing.assert_close(found, gradients())
-
-
-@pytest.mark.parametrize("name", ["marginal", "hard_enum", "categorical_enum"])
-def test_roulette_reaches_the_gradient_of_the_words_alone(name):
-    losses, gradients = [], []
-    for roulette in (0.0, 0.5):
+    def found(roulette=0.0):
         torch.manual_seed(0)
-        scheme = build_scheme(name, roulette=roulette)
-        model, arguments = make(prior=scheme.prior(SIZES.memory, 1), input_feed="none"), batch(more=2)
-        guide = scheme.guide(model, network(model) if scheme.amortised else None)
-        losses.append(scheme.elbo.differentiable_loss(model, guide, *arguments))
-        gradients.append(torch.autograd.grad(losses[-1], [model.score.out.weight, model.output.weight]))
-    torch.testing.assert_close(*losses)
-    # the scores of the prior have the whole gradient
-    torch.testing.assert_close(gradients[0][0], gradients[1][0])
-    assert not torch.allclose(gradients[0][1], gradients[1][1])
+        scheme = build_scheme(name, top_k=3, roulette=roulette)
+        guide = scheme.guide(weighted, shared if scheme.amortised else None)
+        loss = scheme.elbo.differentiable_loss(weighted, guide, *arguments)
+        grads = torch.autograd.grad(loss, [model.score.out.weight, model.output.weight])
+        return loss, *grads
+
+    exact, random = found(), found(0.5)
+    assert not again
+    torch.testing.assert_close(random[:2], exact[:2])  # the scores of the prior have the whole gradient
+    assert not torch.allclose(random[2], exact[2])
+    monkeypatch.setattr(TokenLikelihood, "summed_over", lambda self, *_, **__: self)
+    torch.testing.assert_close(found(), exact)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_batches_and_padding_change_nothing(dtype):
-    model, tolerance = make().to(dtype), 1e-5 if dtype == torch.float32 else 1e-10
-    arguments = batch()
-    together = evidence(model, arguments)
-    assert evidence(model, batch(more=3)) == pytest.approx(together, rel=tolerance)
-    single = [[column[b : b + 1] for column in arguments] for b in range(2)]
-    assert sum(evidence(model, one) for one in single) == pytest.approx(together, rel=tolerance)
-
-
-def network(model):
-    return AlignmentNetwork(model.source_embedding, model.target_embedding, hidden=8, dropout=0.0).double()
+# the words of given sentences
 
 
 @pytest.mark.parametrize(
-    ("family", "elbo", "prior"),
-    [
-        (lambda model: Marginal(), AlignmentELBO(max_plate_nesting=2), None),
-        (lambda model: Categorical(), AlignmentELBO(max_plate_nesting=2), None),
-        (lambda model: Amortised(network(model), Categorical()), AlignmentELBO(max_plate_nesting=2), None),
-        (lambda model: Categorical(enumerate=False), ScoreFunctionELBO(), None),
-        (lambda model: Amortised(network(model), Categorical(enumerate=False)), ScoreFunctionELBO(), None),
-        (lambda model: Marginal(), AlignmentELBO(max_plate_nesting=2), SparseAlignmentPrior(k=3)),
-        (lambda model: Amortised(network(model), SparseCategorical()), AlignmentELBO(max_plate_nesting=2), None),
-        (lambda model: Soft(), AttentionELBO(), None),
-        (lambda model: Soft(), AttentionELBO(), ContextualGammaPrior(SIZES.memory)),
-        (lambda model: Weibull(), AttentionELBO(kl_weight=0.1), ContextualGammaPrior(SIZES.memory)),
-        (
-            lambda model: Amortised(network(model), Gamma()),
-            AttentionELBO(kl_weight=0.1),
-            ContextualGammaPrior(SIZES.memory),
-        ),
-    ],
-    ids=[
-        "marginal",
-        "hard",
-        "enum",
-        "hard sample",
-        "sample",
-        "sparse marginal",
-        "sparse enum",
-        "expected",
-        "soft",
-        "weibull",
-        "amortised gamma",
-    ],
-)
-def test_every_guide_trains(family, elbo, prior):
-    torch.manual_seed(0)
-    model, arguments = make(dropout=0.1, prior=prior), batch()
-    guide = AttentionGuide(model, family(model))
-    svi = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), elbo)
-    losses = [svi.step(*arguments) for _ in range(20)]
-    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    ("prior", "family", "samples"), [(None, None, 0), (ContextualGammaPrior(8), Soft(), 0),
+                                     (ContextualGammaPrior(8), Weibull(2.0), 7)],
+    ids=["alignment", "soft", "weibull"],
+)  # fmt: skip
+@pytest.mark.parametrize(("k_max", "words_from"), [(None, "context"), (2, "both")])
+def test_given_words_one_by_one(prior, family, samples, k_max, words_from):
+    model = make(prior=prior, words_from=words_from, null_word=prior is None).eval()
+    source, source_mask, target_in, target_out, target_mask = arguments = batch()
+    inference = Inference(k_max=k_max, family=family, samples=samples)
+    with seeded(0):
+        found = target_log_probs(model, *arguments, inference=inference)
+    state = model.start(model.encode(source, source_mask), source_mask)
+    with seeded(1):
+        rows = target_alignments(model, state, target_in, target_out, inference)
+    words = list(zip(model.embed(target_in).unbind(1), target_out.unbind(1), strict=True))
+    with seeded(0):
+        for place, (word, said) in enumerate(words):
+            step = model.step(state, word, k_max=k_max)
+            state, log_probs = step.state, next_word_log_probs(model, step, inference)
+            expected = log_probs.gather(1, said[:, None]).squeeze(1).where(target_mask[:, place], 0)
+            torch.testing.assert_close(found[:, place], expected)
+            if not samples:
+                torch.testing.assert_close(rows[:, place], word_alignment(model, step, said, inference))
 
 
-def test_soft_attention_is_the_same_under_both_priors():
-    """The expected alignment of a categorical prior is the mean of Bayesian attention."""
-    model, arguments = make(), batch()
-    other = make(prior=ContextualGammaPrior(SIZES.memory))
-    other.load_state_dict(model.state_dict(), strict=False)
-    first = AttentionELBO().loss(model, AttentionGuide(model, Soft()), *arguments)
-    assert AttentionELBO().loss(other, AttentionGuide(other, Soft()), *arguments) == pytest.approx(first, rel=1e-12)
+# a sampled input feed
 
 
-def test_posterior_samples_have_a_row_for_every_word():
-    model, arguments = make(), batch()
-    guide = AttentionGuide(model, Amortised(network(model), Categorical(enumerate=False)))
-    weights = sample_posterior(guide, *arguments, num_samples=3, seed=0)["alignment"]
-    assert weights.shape == (3, 2, 4, 1, 5)
-    assert not weights[:, 1, :, :, 3:].any()  # the second sentence has three source words
+LENGTHS = ((3, 2), (2, 1))  # source and target words of two sentences: 3 * 3 * 2 joint alignments
 
 
-def test_the_inference_network_sees_the_future_and_the_prior_does_not():
-    model = make()
-    source, source_mask, target_in, target_out, target_mask = batch(((5, 4),))
-    changed_in, changed_out = target_in.clone(), target_out.clone()
-    changed_in[0, 3], changed_out[0, 3] = (target_in[0, 3] + 1) % TARGET, (target_out[0, 3] + 1) % TARGET
-
-    def scores(target_in, target_out):
-        memory = model.encode(source, source_mask)
-        steps = model.steps(model.start(memory, source_mask), target_in)
-        prior = torch.stack([step.scores for step in steps], 1)
-        posterior = network_(source, source_mask, target_in, target_out, target_mask)
-        return prior[0, 0], posterior[0, 0, 0]
-
-    network_ = network(model)
-    before, after = scores(target_in, target_out), scores(changed_in, changed_out)
-    assert torch.equal(before[0], after[0])
-    assert not torch.equal(before[1], after[1])
+def hard(model):
+    return AttentionGuide(model, {"alignment*": Categorical(enumerate=False)})
 
 
-def test_sizes_of_the_paper():
-    model = Translation(1000, 1000, sizes=PAPER, init_range=0.1)
-    assert model.encoder.hidden_size == 512
-    assert [cell.input_size for cell in model.decoder] == [512 + 1024, 768]
-    assert model.output.weight.shape == (1000, 768)
-    assert all(parameter.abs().max() <= 0.1 for parameter in model.parameters())
+class Forced(Messenger):
+    """Sets the alignments ``[sentences, words]`` that are not set yet; stands outside the guide."""
+
+    def __init__(self, draws):
+        super().__init__()
+        self.draws = draws
+
+    def _pyro_sample(self, msg):
+        if msg["name"].startswith("alignment_") and msg["value"] is None:
+            msg["value"] = self.draws[:, int(msg["name"].removeprefix("alignment_")), None]
+
+
+def joint_alignments():
+    """Every joint alignment of the sentences of LENGTHS; that of a padded word is 0."""
+    for a, b, c in itertools.product(range(3), range(3), range(2)):
+        yield torch.tensor([[a, b], [c, 0]])
+
+
+def test_a_sampled_feed_over_every_joint_alignment():
+    """Log evidence by draws from the prior; the score function is unbiased, so its rewards hold the words behind."""
+    model, arguments, elbo = make(input_feed="sampled"), batch(LENGTHS), ScoreFunctionELBO()
+    columns = zip(*(explicit(model, *arguments, draws=draws) for draws in joint_alignments()), strict=True)
+    log_p, log_f = (torch.stack(column) for column in columns)
+    torch.testing.assert_close(log_p.logsumexp(0).exp().item(), 1.0)
+    total, exact = 0.0, -(log_p.exp() * log_f).sum()
+    for draws, probability in zip(joint_alignments(), log_p.detach().exp(), strict=True):
+        with Forced(draws):
+            total = total + probability * elbo.differentiable_loss(model, hard(model), *arguments)
+    torch.testing.assert_close(total, exact, rtol=1e-10, atol=0)
+    torch.testing.assert_close(gradients(total, model), gradients(exact, model), rtol=1e-8, atol=1e-10)
+    values = torch.tensor([-elbo.loss(model, hard(model), *arguments) for _ in range(60)], dtype=torch.float64)
+    assert_mean(values.exp(), (log_p + log_f).logsumexp(0).exp())
+    # padding changes nothing of given alignments
+    with Forced(torch.tensor([[2, 1, 1, 1], [1, 1, 1, 1]])):
+        padded = elbo.loss(model, hard(model), *batch(LENGTHS, more=2))
+    with Forced(torch.tensor([[2, 1], [1, 0]])):
+        assert elbo.loss(model, hard(model), *arguments) == pytest.approx(padded, rel=1e-10)
+
+
+def test_soft_attention_is_the_same_under_both_feeds_and_priors():
+    """And that of a Weibull posterior without noise, whose padded words have no KL, of many particles at once."""
+    models = [make(), make(input_feed="sampled"), make(input_feed="sampled", prior=ContextualGammaPrior(SIZES.memory))]
+    for model in models[1:]:
+        model.load_state_dict(models[0].state_dict(), strict=False)
+    elbo, sampled = AttentionELBO(), models[-1]
+    losses = [elbo.loss(model, AttentionGuide(model, Soft()), *batch(more=2)) for model in models]
+    assert losses[1:] == pytest.approx(losses[:1] * 2, rel=1e-12)
+    particles = AttentionELBO(kl_weight=0, num_particles=3, vectorize_particles=True, max_plate_nesting=2)
+    sharp = AttentionGuide(sampled, {"alignment*": Weibull(1e6)})
+    assert particles.loss(sampled, sharp, *batch()) == pytest.approx(losses[0], rel=1e-5)
+    elbo.loss(sampled, sharp, *batch(more=2))
+    assert elbo.kl_record["alignment_3"] > 0
+    assert elbo.kl_record["alignment_4"] == elbo.kl_record["alignment_5"] == 0
+    source, source_mask, *_ = batch()
+    found = [beam_search(m, source, source_mask, begin=1, end=2, beam=3, max_length=5) for m in models[:2]]
+    assert found[0] == found[1]  # decoding feeds the expected context
+    samples = sample_posterior(hard(models[1]), *batch(), num_samples=3, seed=0)
+    assert sorted(samples) == [f"alignment_{step}" for step in range(4)]
+
+
+# bad input
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda *_: Translation(5, 5, sizes=TranslationSizes(memory=7)), "memory is 7, expected an even width"),
-        (lambda *_: AlignmentNetwork(nn.Embedding(5, 2), nn.Embedding(5, 2), hidden=7), "hidden is 7, expected an"),
+        (lambda *_: make(input_feed="soft"), "input_feed is 'soft', expected one of expected, sam"),
         (lambda model, source, mask, *target: evidence(
             model, (source, mask & torch.tensor([[True], [False]]), *target)), r"sentences \[1\] .* have no words"),
-        (lambda model, *arguments: network(model)(*arguments[:3]), "needs target_out and target_mask"),
+        (lambda _, *arguments: evidence(make(input_feed="sampled"), arguments),
+         r"'alignment_0' has 5 values at once, expected one.*input_feed='expected'"),
     ],
-    ids=["memory", "hidden", "no words", "no target"],
+    ids=["memory", "feed", "no words", "sums"],
 )  # fmt: skip
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):

@@ -10,7 +10,7 @@ from pyro.distributions import Normal
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import nn
 
-from models.temporal import TemporalNormalizer
+from models.score_terms import TemporalNormalizer
 from pyro_attention import (
     AttentionGuide,
     ContextualGammaPrior,

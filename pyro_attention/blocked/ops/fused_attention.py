@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -49,21 +48,11 @@ def unfused(queries: Tensor, keys: Tensor, values: Tensor) -> str | None:
         return f"heads of widths {min(widths)} to {max(widths)}, expected 1 to {_WIDEST // dtype.itemsize} in {dtype}"
     if longest * max(widths) >= _ENTRIES:
         return f"{longest} positions of width {max(widths)}, expected a product below 2**31"
-    if not _has_triton():
+    if find_spec("triton") is None:
         return "Triton is not installed; pip install 'pyro-attention[triton]'"
-    if not _has_tensor_cores(queries.device):
+    if torch.version.hip is None and torch.cuda.get_device_capability(queries.device) < (8, 0):
         return "the GPU has a compute capability below 8.0"
     return None
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
-
-
-def _has_tensor_cores(device: torch.device) -> bool:
-    """For all these dtypes."""
-    return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def product_dtype(keys: Tensor, values: Tensor) -> torch.dtype:

@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:  # this module can be read without; fused_a
         jit = staticmethod(lambda function: function)
 
 
-__all__ = ["backward_keys", "backward_queries", "forward", "noise_kernel"]
+__all__ = ["backward_keys", "backward_queries", "forward"]
 
 
 @triton.jit
@@ -282,22 +282,3 @@ def backward_keys(
         grad_k = tl.dot(grad.to(q.dtype), q, grad_k, input_precision=PRECISION)
     _store(GRAD_K + slice * keys * WIDTH, columns, keys, grad_k, WIDTH, PADDED)
     _store(GRAD_V + slice * keys * VALUE_WIDTH, columns, keys, grad_v, VALUE_WIDTH, VALUE_PADDED)
-
-
-@triton.jit
-def noise_kernel(
-    OFFSETS, MULTIPLIERS, COLUMNS, OUT, queries, keys, NOISE: tl.constexpr, FAST: tl.constexpr, BLOCK: tl.constexpr
-):
-    """The table of CounterNoise itself, uniform when NOISE is None: for tests."""
-    slice, block = _slice_and_block(queries, BLOCK, False)
-    rows = block * BLOCK + tl.arange(0, BLOCK)
-    offset, multiplier = _row(OFFSETS, slice, rows, queries, 0), _row(MULTIPLIERS, slice, rows, queries, 0)
-    for start in range(0, keys, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
-        column = tl.load(COLUMNS + columns, mask=columns < keys, other=0)
-        if NOISE is None:
-            x = _uniform(offset[:, None], multiplier[:, None], column[None, :])
-        else:
-            x = _noise(offset[:, None], multiplier[:, None], column[None, :], NOISE, FAST)
-        inside = (rows[:, None] < queries) & (columns[None, :] < keys)
-        tl.store(OUT + slice * queries * keys + rows[:, None] * keys + columns[None, :], x, mask=inside)

@@ -14,7 +14,7 @@ from experiments.nmt.evaluation import perplexity
 from experiments.nmt.model import batches, build, load_trained, read_config
 from experiments.sequence.alignments import align_batch, has_posterior_gap
 from experiments.sequence.model import model_arguments
-from models.null_word import PROBABILITY
+from models.score_terms import PROBABILITY
 from pyro_attention.analysis import hard_alignment, write_pharaoh
 
 

@@ -1,10 +1,26 @@
-"""Recurrent networks over padded sequences."""
+"""Torch's layers of inputs that torch does not take: sparse matrices, and sequences with padding."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
-__all__ = ["encode_sequence"]
+__all__ = ["apply_linear", "encode_sequence"]
+
+
+def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """A linear layer of ``[..., in_features]``, or of a sparse matrix ``[N, in_features]``, CSR or COO.
+
+    Example:
+        >>> layer, x = nn.Linear(3, 2), torch.eye(3)
+        >>> torch.allclose(apply_linear(layer, x.to_sparse()), apply_linear(layer, x))
+        True
+    """
+    if x.layout == torch.strided:
+        return torch.as_tensor(layer(x))
+    with torch.autocast(x.device.type, enabled=False):  # there is no sparse product in half precision
+        product: Tensor = torch.sparse.mm(x, layer.weight.T)
+        return product if layer.bias is None else product + layer.bias
 
 
 def encode_sequence(lstm: nn.LSTM, words: Tensor, mask: Tensor) -> Tensor:
@@ -19,7 +35,6 @@ def encode_sequence(lstm: nn.LSTM, words: Tensor, mask: Tensor) -> Tensor:
         ValueError: A row without words.
 
     Example:
-        >>> import torch
         >>> lstm = nn.LSTM(3, 2, batch_first=True, bidirectional=True)
         >>> mask = torch.tensor([[True, True], [True, False]])
         >>> encode_sequence(lstm, torch.ones(2, 2, 3), mask)[1, 1].tolist()

@@ -1,4 +1,4 @@
-r"""Beam search.
+r"""Beam search, and sentences that are drawn.
 
 Hypotheses are ranked by :math:`\log p(y \mid x) / ((5 + |y|) / 6)^\alpha`, where ``|y|`` counts the end token, not the
 begin token. Hypotheses that end are finished if they are among the best ``beam`` continuations, by log probability, of
@@ -18,21 +18,45 @@ section 2.5, for ``no_repeat``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from models.decoder import AttentionDecoder
-from models.decoder_state import DecoderState
-from models.decoding.hypotheses import Hypothesis, align, check_request, evaluation, largest, length_divisor, repeats
-from models.decoding.inference import DEFAULT, Inference
-from models.decoding.next_word import next_word_log_probs
+from models.decoder import AttentionDecoder, DecoderState
+from models.decoding.next_word import DEFAULT, Inference, next_word_log_probs, target_alignments
 from pyro_attention.posterior.predictive import seeded
 
-__all__ = ["SearchState", "beam_search", "search_words"]
+__all__ = ["Hypothesis", "SearchState", "beam_search", "sample", "search_words"]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A sentence that was found.
+
+    Attributes:
+        tokens: Ids after the begin token; the end token is the last where there is one.
+        log_prob: Sum of the words' log probabilities, the end token's included.
+        score: What it is ranked by, the log probability over the length penalty.
+        finished: Whether it ends by the end token; else it was cut at the largest length.
+        alignments: Rows on the simplex, one for each token, over the sentence's own words, ``[len(tokens), N]``: the
+            alignment given the token, or attention weights, see :func:`word_alignment`. None if not asked for. What a
+            row lacks to one is the probability of NULL in a model that has it.
+    """
+
+    tokens: tuple[int, ...]
+    log_prob: float
+    score: float
+    finished: bool
+    alignments: Tensor | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """The tokens without the end token."""
+        return self.tokens[:-1] if self.finished else self.tokens
 
 
 class SearchState(Protocol):
@@ -102,20 +126,19 @@ def beam_search(
         >>> [len(hypotheses) for hypotheses in found], found[0][0].score >= found[0][1].score
         ([2, 2], True)
     """
-    ids, counts = {"begin": begin, "end": end}, {"max_length": max_length, "beam": beam, "keep": keep}
-    check_request(model, source, source_mask, inference, ids=ids, counts=counts)
+    _check_request(model, source, source_mask, inference)
 
     def advance(state: DecoderState, words: Tensor) -> tuple[Tensor, DecoderState]:
         step = model.read(state, words, k_max=inference.k_max)
         return next_word_log_probs(model, step, inference), step.state
 
-    with evaluation(model), seeded(seed):
+    with _evaluation(model), seeded(seed):
         start = model.start(model.encode(source, source_mask), source_mask)
         found = search_words(
             start, advance, begin=begin, end=end, beam=beam, max_length=max_length, length_penalty=length_penalty,
             keep=keep, no_repeat=no_repeat,
         )  # fmt: skip
-        return align(model, start, found, begin=begin, inference=inference) if alignments else found
+        return _align(model, start, found, begin=begin, inference=inference) if alignments else found
 
 
 @torch.no_grad()
@@ -152,6 +175,66 @@ def search_words(
     return search.found
 
 
+@torch.no_grad()
+def sample(
+    model: AttentionDecoder,
+    source: Tensor,
+    source_mask: Tensor,
+    *,
+    begin: int,
+    end: int,
+    temperature: float = 1.0,
+    max_length: int = 100,
+    inference: Inference = DEFAULT,
+    alignments: bool = True,
+    seed: int | None = None,
+) -> list[Hypothesis]:
+    r"""One random sentence for each source, word by word from :math:`p(y \mid x, y_{<j})^{1/T}`, normalised.
+
+    For more of the same sentence repeat its row. The draws depend on the batch, not on its padding (unless ``samples``
+    draws weights). Other arguments are those of :func:`beam_search`, which takes the most probable word at every step
+    with ``beam=1, length_penalty=0``. Log probability and score of a hypothesis are the model's own, at T = 1.
+
+    Args:
+        temperature: T > 0; below 1 probable words become more so.
+
+    Raises:
+        ValueError: As :func:`beam_search`; a temperature that is not positive and finite.
+
+    Example:
+        >>> from models.nmt import Translation, TranslationSizes
+        >>> model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8))
+        >>> source = torch.randint(10, (2, 5))
+        >>> options = {"begin": 1, "end": 2, "max_length": 3, "seed": 0}
+        >>> sample(model, source, source >= 0, **options) == sample(model, source, source >= 0, **options)
+        True
+    """
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature is {temperature}, expected a positive finite number")
+    _check_request(model, source, source_mask, inference)
+    with _evaluation(model), seeded(seed):
+        start = state = model.start(model.encode(source, source_mask), source_mask)
+        word = torch.full((len(source),), begin, device=source.device)
+        drawn: list[tuple[Tensor, Tensor]] = []
+        ended = torch.zeros_like(source_mask[:, 0])
+        while len(drawn) < max_length and not ended.all():
+            step = model.read(state, word, k_max=inference.k_max)
+            state, words = step.state, next_word_log_probs(model, step, inference)
+            _largest(words, 1)  # names NaN
+            word = (words / temperature).softmax(1).multinomial(1).squeeze(1)
+            drawn.append((word, words.gather(1, word[:, None]).squeeze(1)))
+            ended = ended | (word == end)
+        found = []
+        rows = (torch.stack(column, 1).tolist() for column in zip(*drawn, strict=True))
+        for tokens, log_probs in zip(*rows, strict=True):
+            length = tokens.index(end) + 1 if end in tokens else len(tokens)
+            total = sum(log_probs[:length])
+            found.append(Hypothesis(tuple(tokens[:length]), total, total, end in tokens))
+        if not alignments:
+            return found
+        return [row[0] for row in _align(model, start, [[one] for one in found], begin=begin, inference=inference)]
+
+
 @dataclass(frozen=True)
 class _Beams:
     """Live hypotheses of the R sentences that are still searched."""
@@ -186,10 +269,11 @@ class _Search:
     found: list[list[Hypothesis]]
 
     def __post_init__(self) -> None:
-        if self.keep > self.beam:
-            raise ValueError(f"keep is {self.keep}, expected at most the {self.beam} hypotheses of the beam")
-        if not 0 <= self.length_penalty < math.inf:
-            raise ValueError(f"length_penalty is {self.length_penalty}, expected a number of at least 0")
+        if not 1 <= self.keep <= self.beam or self.max_length < 1 or not 0 <= self.length_penalty < math.inf:
+            raise ValueError(
+                f"keep is {self.keep}, beam {self.beam}, max_length {self.max_length}, length_penalty "
+                f"{self.length_penalty}, expected 1 <= keep <= beam, a length of at least 1 and a penalty of at least 0"
+            )
         if self.no_repeat is not None and self.no_repeat < 1:
             raise ValueError(f"no_repeat is {self.no_repeat}, expected a number of tokens of at least 1, or None")
 
@@ -200,9 +284,9 @@ class _Search:
         """
         words = words.view(*beams.log_probs.shape, -1)
         if self.no_repeat is not None:
-            words = words.masked_fill(repeats(beams.tokens, self.no_repeat, words.size(-1)), -math.inf)
+            words = words.masked_fill(_repeats(beams.tokens, self.no_repeat, words.size(-1)), -math.inf)
         total = (beams.log_probs.unsqueeze(-1) + words).flatten(1)
-        log_probs, index = largest(total, min(2 * self.beam, total.size(1)))  # at most `beam` of these end
+        log_probs, index = _largest(total, min(2 * self.beam, total.size(1)))  # at most `beam` of these end
         origin, word = index // words.size(-1), index % words.size(-1)
         before = beams.tokens.gather(1, origin.unsqueeze(-1).expand(-1, -1, beams.tokens.size(-1)))
         tokens, ends = torch.cat([before, word.unsqueeze(-1)], -1), word == self.end
@@ -223,7 +307,7 @@ class _Search:
 
     def _finish(self, sentences: Tensor, tokens: Tensor, log_probs: Tensor, ends: Tensor) -> None:
         """Keep the best hypotheses that end."""
-        divisor = length_divisor(tokens.size(-1) - 1, self.length_penalty)
+        divisor = _length_divisor(tokens.size(-1) - 1, self.length_penalty)
         for row, rank in (ends[:, : self.beam] & log_probs[:, : self.beam].isfinite()).nonzero().tolist():
             finished = _hypothesis(tokens[row, rank], log_probs[row, rank], divisor, finished=True)
             best = self.found[int(sentences[row])]
@@ -232,7 +316,7 @@ class _Search:
 
     def _undone(self, sentences: Tensor, log_probs: Tensor) -> Tensor:
         """Rows whose best live hypothesis may still beat the worst that is kept."""
-        bounds = (log_probs[:, 0] / length_divisor(self.max_length, self.length_penalty)).tolist()
+        bounds = (log_probs[:, 0] / _length_divisor(self.max_length, self.length_penalty)).tolist()
         kept = [self.found[sentence] for sentence in sentences.tolist()]
         worst = [best[-1].score if len(best) == self.keep else -math.inf for best in kept]
         rows = [row for row, (bound, least) in enumerate(zip(bounds, worst, strict=True)) if bound > least]
@@ -240,7 +324,7 @@ class _Search:
 
     def _cut(self, sentences: Tensor, tokens: Tensor, log_probs: Tensor) -> None:
         """Fill up with the best live hypotheses where fewer have finished than are kept."""
-        divisor = length_divisor(self.max_length, self.length_penalty)
+        divisor = _length_divisor(self.max_length, self.length_penalty)
         for row, sentence in enumerate(sentences.tolist()):
             best = self.found[sentence]
             for rank in range(min(self.beam, self.keep - len(best))):
@@ -252,3 +336,80 @@ def _hypothesis(tokens: Tensor, log_prob: Tensor, divisor: float, *, finished: b
     """Hypothesis of tokens that the begin token precedes."""
     value = log_prob.item()
     return Hypothesis(tuple(tokens[1:].tolist()), value, value / divisor, finished)
+
+
+def _length_divisor(length: int, length_penalty: float) -> float:
+    return float(((5 + length) / 6) ** length_penalty)
+
+
+def _repeats(tokens: Tensor, size: int, vocabulary: int) -> Tensor:
+    """Of ids ``[..., L]``, whether a next word would make so many in a row that are there already, ``[..., V]``."""
+    found = torch.zeros(*tokens.shape[:-1], vocabulary, dtype=torch.int64, device=tokens.device)
+    if tokens.size(-1) < size:
+        return found.bool()
+    there = tokens.unfold(-1, size, 1)
+    same = (there[..., :-1] == tokens[..., None, tokens.size(-1) - size + 1 :]).all(-1)
+    return found.scatter_add(-1, there[..., -1], same.long()).bool()
+
+
+def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest entries of every row ``[R, N]`` in falling order and their indices; of equal ones the first.
+
+    ``torch.topk`` may take any of equal entries, and sorting a whole row of beam times vocabulary is slow.
+    """
+    least = values.topk(count, dim=1).values[:, -1:]
+    if values.isnan().any():
+        bad = values.isnan().any(1).sum().item()
+        raise ValueError(f"log probabilities of {bad} sentences are NaN; check the model's parameters")
+    above, equal = values > least, values == least
+    room = count - above.sum(1, keepdim=True)
+    chosen = (above | (equal & (equal.cumsum(1) <= room))).nonzero()[:, 1].view(len(values), count)
+    ordered, order = values.gather(1, chosen).sort(dim=1, descending=True, stable=True)
+    return ordered, chosen.gather(1, order)
+
+
+def _align(
+    model: AttentionDecoder,
+    start: DecoderState,
+    found: Sequence[Sequence[Hypothesis]],
+    *,
+    begin: int,
+    inference: Inference,
+) -> list[list[Hypothesis]]:
+    """The hypotheses of every sentence with their alignments, by teacher forcing from the state before the words."""
+    pairs = [(sentence, hypothesis) for sentence, hypotheses in enumerate(found) for hypothesis in hypotheses]
+    aligned: list[list[Hypothesis]] = [[] for _ in found]
+    if not pairs:
+        return aligned
+    device, longest = start.memory.device, max(len(hypothesis.tokens) for _, hypothesis in pairs)
+    padded = [[begin, *h.tokens, *[begin] * (longest - len(h.tokens))] for _, h in pairs]
+    tokens = torch.tensor(padded, device=device)
+    state = start.select(torch.tensor([sentence for sentence, _ in pairs], device=device))
+    rows = target_alignments(model, state, tokens[:, :-1], tokens[:, 1:], inference)
+    sizes, first = start.mask.sum(1).tolist(), 0 if model.null_word is None else 1
+    for (sentence, hypothesis), weights in zip(pairs, rows, strict=True):
+        own = weights[: len(hypothesis.tokens), first : sizes[sentence]].clone()  # without the padding behind a view
+        aligned[sentence].append(replace(hypothesis, alignments=own))
+    return aligned
+
+
+@contextmanager
+def _evaluation(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the context; after it every module is as it was."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _check_request(model: AttentionDecoder, source: Tensor, source_mask: Tensor, inference: Inference) -> None:
+    inference.check(model)
+    model.check_source(source)
+    if source_mask.dtype != torch.bool or source_mask.shape != source.shape[:2]:
+        seen = f"shape {tuple(source_mask.shape)} and dtype {source_mask.dtype}"
+        raise ValueError(f"source_mask has {seen}, expected torch.bool of the source's {tuple(source.shape[:2])}")
+    if (source_mask[:, 1:] & ~source_mask[:, :-1]).any():
+        raise ValueError("source_mask has words behind padding, expected the words of every row first")
