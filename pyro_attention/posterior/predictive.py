@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from pyro_attention._checks import as_float
-from pyro_attention.guide import AttentionGuide, check_guide
-from pyro_attention.posterior.sampling import _TURN, Noise, Pass, Request, passes, sample_posterior, seeded
+from pyro_attention.guide import AttentionGuide
+from pyro_attention.posterior.sampling import Noise, passes, sample_posterior, seeded
 
 __all__ = [
     "Moments",
@@ -139,31 +139,19 @@ def predict(
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 4.2, for the use of both sources of noise.
     """
-    check_guide(guide)
-    request = Request(num_samples, noise, chunk_size, memory_budget, seed)
     order = {q: OrderStatistics(q, num_samples) for q in quantiles}
-    with _TURN, closing(passes(guide, args, kwargs, request, whole=True)) as draws:
-        return _average(draws, transform, order, keep_samples=keep_samples)
-
-
-def _average(
-    draws: Iterable[Pass],
-    transform: Callable[[Tensor], Tensor] | None,
-    order: dict[float, OrderStatistics],
-    *,
-    keep_samples: bool,
-) -> Prediction:
-    """Moments and quantiles of the transformed outputs."""
     moments, samples = Moments(), []
-    for drawn in draws:
-        chunk = drawn.outputs() if transform is None else transform(drawn.outputs())
-        _check_averageable(chunk, transformed=transform is not None)
-        moments.update(chunk)
-        for statistics in order.values():
-            statistics.update(chunk)
-        if keep_samples:
-            samples.append(chunk)
-        del drawn, chunk  # the next pass needs the memory
+    draws = passes(guide, args, kwargs, num_samples, noise, chunk_size, memory_budget, seed, whole=True)
+    with closing(draws):
+        for drawn in draws:
+            chunk = drawn.outputs() if transform is None else transform(drawn.outputs())
+            _check_averageable(chunk, transformed=transform is not None)
+            moments.update(chunk)
+            for statistics in order.values():
+                statistics.update(chunk)
+            if keep_samples:
+                samples.append(chunk)
+            del drawn, chunk  # the next pass needs the memory
     return Prediction(
         mean=moments.mean,
         variance=moments.variance,
