@@ -263,13 +263,7 @@ def name_model_sites(model: Callable[..., Any]) -> None:
 
 
 class _PlateCheck(Messenger):
-    """Innermost handler: after all handlers have spoken, every batch dimension must be a plate's or of enumeration.
-
-    What the plates make of the batch shape is left to the guide, as a guide knows which are the model's.
-    """
-
-    def _pyro_sample(self, msg: Any) -> None:
-        msg["infer"]["batch_dims"] = len(msg["fn"].batch_shape)
+    """Innermost handler: after all handlers have spoken, every batch dimension must be a plate's or of enumeration."""
 
     def _pyro_post_sample(self, msg: Any) -> None:
         plated = {frame.dim for frame in msg["cond_indep_stack"] if frame.vectorized}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_attention.guide import AttentionGuide, PriorWarning, is_attention_site, sites_at_prior
 from pyro_attention.objectives.choice import elbo_for
-from pyro_attention.objectives.elbo import AttentionELBO, other_model, parameters_elsewhere, unregistered_parameters
+from pyro_attention.objectives.elbo import AttentionELBO, other_model, untrained_parameters
 from pyro_attention.objectives.enumeration import AlignmentELBO
 
 __all__ = ["ModelReport", "SiteReport", "check_model"]
@@ -125,7 +125,7 @@ def check_model(
     else:
         problems += _problems(loss, recorder, tracer.trace, svi)
         if not svi:
-            problems += filter(None, [parameters_elsewhere(loss, model, guide, trace=tracer.trace)])
+            problems += filter(None, [untrained_parameters(loss, model, guide, trace=tracer.trace)])
         if isinstance(elbo, AttentionELBO) and recorder.observed:
             problems += filter(None, [elbo.heavy_kl(loss.item())])
         problems += filter(None, [sites_at_prior(poutine.unwrap(guide), recorder.latent.values())])
@@ -183,7 +183,7 @@ def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[
     if not loss.requires_grad:
         problems.append("nothing to train: the loss depends on no parameter that requires a gradient")
     elif svi:
-        problems += filter(None, [unregistered_parameters(loss, trace)])
+        problems += filter(None, [untrained_parameters(loss, trace=trace)])
     masked = [name for name, (prior, _) in recorder.sites.items() if prior.masked_fraction == 1]
     return problems + [f"site '{name}': every entry is masked; in masks True means may attend" for name in masked]
 

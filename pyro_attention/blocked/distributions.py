@@ -44,16 +44,19 @@ NOISE: dict[type[LogWeights], Noise] = {
 class _Shifted:
     """The scores of a blocked site as a family sees them: it may add a shift to them, and nothing else."""
 
-    def __init__(self, site: str, shift: Tensor | float = 0.0) -> None:
-        self.site, self.shift = site, shift
+    def __init__(self, site: str, dims: int, shift: Tensor | float = 0.0) -> None:
+        self.site, self.dims, self.shift = site, dims, shift
+
+    def dim(self) -> int:
+        return self.dims
 
     def __add__(self, shift: Any) -> _Shifted:
-        return _Shifted(self.site, self.shift + shift)
+        return _Shifted(self.site, self.dims, self.shift + shift)
 
     __radd__ = __add__
 
     def __sub__(self, shift: Any) -> _Shifted:
-        return _Shifted(self.site, self.shift - shift)
+        return _Shifted(self.site, self.dims, self.shift - shift)
 
     def _refuse(self, *_: Any) -> Any:
         raise _not_blocked(self.site)
@@ -135,7 +138,7 @@ class BlockedPrior(_BlockedWeights):
     @property
     def scores(self) -> Any:
         """A stand-in for the scores, which are never held; a family may add a shift to them."""
-        return _Shifted(self.site)
+        return _Shifted(self.site, len(self.pairs.shape))
 
     def with_scores(self, scores: Tensor) -> BlockedPrior:  # noqa: ARG002
         raise _not_blocked(self.site)

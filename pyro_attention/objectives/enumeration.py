@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_attention.families.alignment import CategoricalAlignment, EnumeratedAlignment
 from pyro_attention.families.sparse import SparseAlignment
-from pyro_attention.guide import AttentionGuide, forget_traces, is_attention_site, warn_of_priors
+from pyro_attention.guide import AttentionGuide, forget_run, is_attention_site, warn_of_priors
 from pyro_attention.objectives.elbo import DifferentiableELBO
 
 __all__ = ["AlignmentELBO"]
@@ -154,7 +154,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             try:
                 traces = self._get_trace(model, enumeration(guide), args, kwargs)
             finally:
-                forget_traces(messenger)
+                forget_run(messenger)
             _check_posteriors(*traces)
             warn_of_priors(messenger, traces[1])
             for record, found in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
