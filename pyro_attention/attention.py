@@ -56,11 +56,11 @@ class LatentAttention(nn.Module):
     Declares ``pyro.sample(name, prior)`` with value ``log S``, normalises it and aggregates the values. What the
     weights are, deterministic or random, is the guide's affair.
 
-    Called where Pyro does not run the model, the layer is ordinary attention: it gives the deterministic weights that
-    the guide ``Soft()`` gives, and asks for no plates. Pyro runs the model where a handler is active, such as a guide,
-    ``Predictive``, ``poutine.trace`` or ``poutine.condition``; without a guide the weights are then drawn from the
-    prior. Plates, ``poutine.mask``, ``poutine.scale`` and ``poutine.seed`` alone do not count. Pyro's handlers are
-    those of the process: while one thread runs a model under a guide, no other thread may call it.
+    Called where Pyro does not run the model, the layer is ordinary attention: it gives the deterministic weights of
+    ``Soft()``, and asks for no plates. Pyro runs the model where a handler is active, such as a guide, ``Predictive``
+    or ``poutine.trace``; without a guide the weights are then drawn from the prior. Plates, ``poutine.mask``, ``scale``
+    and ``seed`` alone do not count. Handlers are those of the process: while one thread runs a model under a guide, no
+    other thread may call it.
 
     Args:
         name: Name of the sample site.
@@ -68,13 +68,11 @@ class LatentAttention(nn.Module):
         normalizer: From log weights to weights; :class:`Softmax` by default.
         dropout: Probability of dropping a weight after normalisation, in training mode.
         normalize_scores: Enter the site with scores normalised as the weights are: log-softmax, for a bounded KL, as
-            in the released code of the paper. False gives the paper's raw ``exp(score)``. The weights' distribution is
-            the same, except under a prior whose scores have a size that matters (``prior.normalizes`` is False):
-            these always enter raw.
+            in the released code of the paper. False gives the paper's raw ``exp(score)``; the weights' distribution is
+            the same. Under a prior whose scores have a size that matters they always enter raw.
 
     Raises:
-        TypeError: The prior is no :class:`Prior`, or the normalizer no :class:`Normalizer`; at a call: the prior
-            network returns another distribution.
+        TypeError: The prior is no :class:`Prior`, or the normalizer no :class:`Normalizer`.
         ValueError: The dropout probability is outside [0, 1), or a normalizer over queries with an alignment,
             Dirichlet or Gaussian prior.
 
@@ -104,11 +102,7 @@ class LatentAttention(nn.Module):
         check_kind(f"site '{name}': prior", prior, Prior, "FixedGammaPrior(concentration=1.0, rate=1.0)")
         normalizer = Softmax() if normalizer is None else normalizer
         check_kind(f"site '{name}': normalizer", normalizer, Normalizer, "Softmax()")
-        if normalizer.over_queries and prior.over_queries_obstacle is not None:
-            raise ValueError(
-                f"site '{name}': {type(normalizer).__name__} normalises over queries, but under {type(prior).__name__} "
-                f"{prior.over_queries_obstacle}; use Softmax(), or a Gamma or LogNormal prior"
-            )
+        normalizer.check(prior.kind, None, site=name)
         self.name, self.prior, self.normalizer = name, prior, normalizer
         self.dropout = Dropout(dropout)
         self.normalize_scores = normalize_scores
@@ -130,7 +124,7 @@ class LatentAttention(nn.Module):
             lie in plates, ``[..., N, H, D]`` on a graph.
 
         Raises:
-            TypeError: The scores are not floating point.
+            TypeError: Scores, values or keys are not floating point, or the prior network returns another distribution.
             ValueError: Shapes do not fit, scores are not finite, keys are missing, a batch dimension has no plate where
                 Pyro runs the model, or a normalizer over queries meets a causal mask or queries in a plate.
             RuntimeError: Called from inside a backward pass (gradient checkpointing).
@@ -138,7 +132,7 @@ class LatentAttention(nn.Module):
         layout = Dense() if layout is None else layout
         check_scores(scores, site=self.name)
         layout.check(scores, site=self.name)
-        self.normalizer.check(layout, site=self.name)
+        self.normalizer.check(self.prior.kind, layout, site=self.name)
         _check_per_key("values", values, scores, layout, site=self.name)
         _check_per_key("keys", keys, scores, layout, site=self.name)
         # an autocast region would redo the softmax inputs in half precision
@@ -150,13 +144,9 @@ class LatentAttention(nn.Module):
         return AttentionOutput(context=context, weights=weights)
 
     def propose(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
-        """The prior of one call, which carries what the layer proposes to its site; :meth:`forward` samples it.
+        """The prior of one call, which carries the layer's scores, from which a posterior family starts.
 
-        A posterior family makes the posterior of it, ``family.posterior(prior)``. Arguments are those of
-        :meth:`forward`, with scores in float32 or float64.
-
-        Raises:
-            TypeError: The prior network returns another distribution.
+        Arguments are those of :meth:`forward`, with scores in float32 or float64.
         """
         normalizes = self.normalize_scores and self.prior.normalizes
         scores = enter(scores, layout, self.normalizer if normalizes else None)
@@ -167,11 +157,7 @@ class LatentAttention(nn.Module):
         return prior.proposing(scores, self.normalizer, normalizes=normalizes)
 
     def sample(self, prior: AttentionDistribution) -> Tensor:
-        """Value of the site, whose prior :meth:`propose` gives; that of ordinary attention where Pyro does not run it.
-
-        Raises:
-            ValueError: A batch dimension has no plate where Pyro runs the model.
-        """
+        """Value of the site, given its prior; that of ordinary attention where Pyro does not run the model."""
         if not pyro_runs_the_model():
             return prior.soft_value
         with _PlateCheck():
@@ -187,11 +173,9 @@ class AttentionOutput:
     """What :class:`LatentAttention` and the method ``attend`` of the other layers return.
 
     Attributes:
-        context: Weighted sum of the values: of :class:`LatentAttention` ``[..., H, M, D]``, ``[..., H, D]`` where
-            queries lie in plates, or ``[..., N, H, D]`` on a graph; of other layers their output.
-        weights: Weights that produced it, ``[..., H, M, N]``, ``[..., H, N]`` or ``[..., E, H]``; None when not asked
-            for. They are normalised; dropout in training mode then sets some to zero and scales the others, and what is
-            returned is what dropout left, as in torch's and PyG's layers.
+        context: Weighted sum of the values; of other layers their output.
+        weights: Weights that produced it, normalised, and with dropout in training mode what that left, as in torch's
+            and PyG's layers; None when not asked for.
         self_loop_weights: Weights of the self loops a graph layer added, ``[..., N, H]``; None elsewhere.
     """
 
@@ -223,16 +207,13 @@ def name_sites(model: nn.Module) -> list[str]:
     """Name the site of every layer without a name of its own after the layer's path in the model.
 
     An :class:`AttentionGuide` does this by itself at every run where its model is a module or a method of one. Call it
-    once where the model is a plain function, or runs without a guide, as under ``Predictive``. Without it, a function
-    that calls one unnamed layer has the site ``attention`` or ``graph_attention``, and one that calls two raises an
-    error.
+    once where the model is a plain function that calls several layers, or runs without a guide.
 
     Args:
         model: A module that holds layers such as :class:`MultiheadAttention` and :class:`GraphAttention`.
 
     Returns:
-        The names of these layers' sites, in the order of ``model.named_modules()``. A layer that is the model itself
-        keeps its default name.
+        The names of all these layers' sites. A layer that is the model itself keeps its default name.
 
     Raises:
         TypeError: The model is no module.
@@ -242,9 +223,7 @@ def name_sites(model: nn.Module) -> list[str]:
         >>> name_sites(nn.Sequential(MultiheadAttention(4, 2), MultiheadAttention(4, 2, name="last")))
         ['0', 'last']
     """
-    if not isinstance(model, nn.Module):
-        seen = type(model).__name__
-        raise TypeError(f"model is a {seen}, expected a torch.nn.Module; of a function, name those that it calls")
+    check_kind("model", model, nn.Module, "those that a function calls")
     names = []
     for path, layer in model.named_modules():
         if isinstance(layer, AttentionLayer):
@@ -277,7 +256,7 @@ class _PlateCheck(Messenger):
             )
 
 
-def _check_per_key(name: str, tensor: Tensor | None, scores: Tensor, layout: Any, *, site: str) -> None:
+def _check_per_key(name: str, tensor: Tensor | None, scores: Tensor, layout: Layout, *, site: str) -> None:
     """Raise unless values or keys hold one vector per head and key, in floating point, on the scores' device."""
     if tensor is None:
         return

@@ -147,7 +147,7 @@ def _site_reports(recorder: _Recorder, loss: Tensor | None, kl: dict[str, Tensor
             prior=type(prior).__name__,
             batch_shape=tuple(prior.batch_shape),
             event_shape=tuple(prior.event_shape),
-            masked=prior.masked_fraction,
+            masked=_masked_fraction(prior),
             kl=kl[name].item() if name in kl else None,
             gradient_norm=gradients.get(name),
         )
@@ -184,8 +184,16 @@ def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[
         problems.append("nothing to train: the loss depends on no parameter that requires a gradient")
     elif svi:
         problems += filter(None, [untrained_parameters(loss, trace=trace)])
-    masked = [name for name, (prior, _) in recorder.sites.items() if prior.masked_fraction == 1]
+    masked = [name for name, (prior, _) in recorder.sites.items() if _masked_fraction(prior) == 1]
     return problems + [f"site '{name}': every entry is masked; in masks True means may attend" for name in masked]
+
+
+def _masked_fraction(prior: Any) -> float:
+    """Fraction of entries that are masked or do not count."""
+    if prior.event_shape:
+        return 1 - prior.counts.double().mean().item() / prior.event_shape.numel()
+    mask = prior.layout.kept  # of an alignment, which is one value
+    return 0.0 if mask is None else 1 - mask.double().mean().item()
 
 
 def _gradient_norms(loss: Tensor | None, scores: dict[str, Any]) -> dict[str, float]:

@@ -12,12 +12,12 @@ from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import as_float, check_scores
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
+from pyro_attention.blocked.ops.counter_noise import NoiseKind
 from pyro_attention.blocked.pairs import Pairs
 from pyro_attention.blocked.value import BlockedValue, rows_of
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.families.weibull import WeibullWeights
-from pyro_attention.ops.noise import NoiseKind
 
 __all__ = ["BlockedPosterior", "BlockedPrior", "Noise"]
 
@@ -158,11 +158,6 @@ class BlockedPrior(_BlockedWeights):
         relative = LogNormalWeights(zero, torch.ones_like(zero)).proposing(zero)
         relative = relative.matched(posterior, zero + location.shift, *spread)
         return BlockedPosterior(self.pairs, relative, site=self.site)
-
-    @property
-    def masked_fraction(self) -> float:
-        """Fraction of masked pairs; the layout knows of the key mask alone."""
-        return 1 - (self.pairs.counts().double() / self.pairs.shape[-2]).mean().item()
 
     @property
     def counts(self) -> Tensor:

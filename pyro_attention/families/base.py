@@ -4,9 +4,8 @@ The families of positive weights (Weibull, LogNormal, Gamma) have ``E[S] = exp(s
 deterministic limit: ordinary attention. For the other kinds the scores are log probabilities of keys (alignments),
 logarithms of concentrations (Dirichlet), or give the mean weights (Gaussian).
 
-**What the posterior depends on.** A family reads the scores of the layer, which the network computes from the inputs x,
-and a concentration or scale of its own. So q(W | x) does not see the observation y of the same call, unless by an
-inference network (:class:`~pyro_attention.Amortised`). Given the scores, the weights of a call are independent.
+A family reads the scores of the layer, which the network computes from the inputs x, and a parameter of its own. So
+q(W | x) does not see the observation y of the same call, unless by an inference network (:class:`Amortised`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import torch
 from pyro.distributions import Distribution
 from torch import Tensor, nn
 
-from pyro_attention._checks import as_numbers, check_constant, check_positive
+from pyro_attention._checks import check_positive
 from pyro_attention.families.distribution import AttentionDistribution, LogWeights
 from pyro_attention.layout import Layout
 from pyro_attention.registry import Registry
@@ -27,26 +26,17 @@ __all__ = ["FAMILIES", "PRIORS", "Family", "OneParameterFamily", "Prior"]
 
 PRIORS: Registry[type[Prior]] = Registry("prior")
 
-_TRAINED = "a prior with a trained parameter is a subclass of Prior"
-
 
 class Prior(nn.Module):
     """Maps (scores, keys, layout) to the prior of one attention call; subclasses implement :meth:`forward`.
 
-    Raises:
-        TypeError: A number requires a gradient, as an ``nn.Parameter`` does.
-        ValueError: A number that is not finite, or not positive where it must be; where the prior reads the keys, a
-            size below one and, at a call, keys of another width.
-
     Attributes:
         kind: The kind of its distributions, which a posterior family must share.
         normalizes: Scores may enter as log-softmax; False where their size means something.
-        over_queries_obstacle: Why no weights may be normalised over queries too; None where they may.
     """
 
     kind: ClassVar[str] = LogWeights.kind
     normalizes: ClassVar[bool] = True
-    over_queries_obstacle: ClassVar[str | None] = None
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
         """Prior over weights, or their logarithms, of the shape of ``scores``.
@@ -60,38 +50,35 @@ class Prior(nn.Module):
         raise NotImplementedError
 
     def soft_weights(self, scores: Tensor, layout: Layout) -> Tensor:
-        """Weights of ordinary attention with these scores, in a layout of their shape: softmax, or an own mean.
-
-        A model may go on with them where it needs no site, as the input feed of a decoder does.
-        """
+        """Weights of ordinary attention with these scores, for a model that goes on with them and needs no site."""
         return layout.softmax(scores)
 
     def add_positive(self, name: str, value: float, *, of: str = "") -> None:
         """Keep a positive constant in a buffer, as its logarithm; ValueError when it is not positive and finite."""
-        check_constant(name, value, _TRAINED)
+        _check_constant(name, value)
         check_positive(name, value)
         self.register_buffer(f"log_{of}{name}", torch.tensor(math.log(value)))
 
     def add_constant(self, name: str, value: float, *, of: str = "") -> None:
         """Keep a constant in a buffer; ValueError when it is not finite."""
-        check_constant(name, value, _TRAINED)
+        _check_constant(name, value)
         if not math.isfinite(value):
             raise ValueError(f"{name} is {value}, expected a finite number")
         self.register_buffer(f"{of}{name}", torch.tensor(float(value)))
 
     def extra_repr(self) -> str:
-        shown = {
-            name.removeprefix("log_"): as_numbers(value.exp() if name.startswith("log_") else value)
-            for name, value in self.named_buffers(recurse=False)
-        }
-        return ", ".join(f"{name}={value}" for name, value in shown.items())
+        buffers = self.named_buffers(recurse=False)
+        return ", ".join(
+            f"{name.removeprefix('log_')}={_shown(value.exp() if name.startswith('log_') else value)}"
+            for name, value in buffers
+        )
 
 
 FAMILIES: Registry[type[Family]] = Registry("posterior family")
 
 
 class Family(nn.Module):
-    """A posterior family; subclasses implement :meth:`posterior`. It sees the scores, not the observations.
+    """A posterior family; subclasses implement :meth:`posterior`.
 
     Attributes:
         kind: The kind of prior it fits (a prior distribution's own ``kind``); None for every kind.
@@ -126,11 +113,10 @@ class Family(nn.Module):
         own, other = type(self).__name__, type(prior).__name__
         families = ", ".join(each.__name__ for each in FAMILIES.values() if each.kind in (None, prior.kind))
         priors = ", ".join(each.__name__ for each in PRIORS.values() if each.kind == self.kind)
-        remedy = f"families for this prior: {families or 'none is registered'}; priors for {own}: {priors}"
-        if "alignment" in (self.kind, prior.kind):
-            remedy += "; AlignmentELBO takes Marginal, Categorical and SparseCategorical, AttentionELBO the others"
-        seen = f"fits priors of kind '{self.kind}', but its prior {other} is of kind '{prior.kind}'"
-        raise ValueError(f"site '{site}': {own} {seen}; {remedy}")
+        raise ValueError(
+            f"site '{site}': {own} fits priors of kind '{self.kind}', but its prior {other} is of kind '{prior.kind}'; "
+            f"families for this prior: {families or 'none is registered'}; priors for {own}: {priors}"
+        )
 
 
 class OneParameterFamily(Family):
@@ -139,8 +125,7 @@ class OneParameterFamily(Family):
     Args:
         name: Name of the parameter.
         value: Its value, a number or ``[heads]``.
-        of: Name of the family. It becomes part of the name in a state dict, so that the state of another family is
-            refused.
+        of: Name of the family, in that of the parameter in a state dict: the state of another family is refused.
         learnable: Train it (through its logarithm).
 
     Raises:
@@ -150,7 +135,7 @@ class OneParameterFamily(Family):
 
     def __init__(self, name: str, value: float | Tensor, *, of: str, learnable: bool) -> None:
         super().__init__()
-        check_constant(name, value, "to train it, pass its value and learnable=True: its logarithm is the parameter")
+        _check_constant(name, value, "pass its value and learnable=True: its logarithm is the parameter")
         check_positive(name, value)
         log_value = torch.as_tensor(value, dtype=torch.get_default_dtype()).log()
         if log_value.dim() > 1:
@@ -172,5 +157,18 @@ class OneParameterFamily(Family):
         return prior.layout.spread_heads(value) if value.dim() else value
 
     def extra_repr(self) -> str:
-        shown = as_numbers(self.log_value.exp())
-        return f"{self._name}={shown}{', learnable=True' if isinstance(self.log_value, nn.Parameter) else ''}"
+        trained = ", learnable=True" if isinstance(self.log_value, nn.Parameter) else ""
+        return f"{self._name}={_shown(self.log_value.exp())}{trained}"
+
+
+def _check_constant(
+    name: str, value: Any, remedy: str = "a prior with a trained parameter is a subclass of Prior"
+) -> None:
+    """Raise TypeError where a number asks for a gradient, which would not reach it: its logarithm is kept."""
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise TypeError(f"{name} requires a gradient, which would not reach it, expected a constant; {remedy}")
+
+
+def _shown(value: Tensor) -> Any:
+    """Number of a tensor, or the list of its numbers, rounded to be shown."""
+    return value.detach().double().round(decimals=5).tolist()

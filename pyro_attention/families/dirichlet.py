@@ -11,8 +11,7 @@ from torch.distributions import constraints, register_kl
 from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
 from pyro_attention.families.distribution import ContinuousWeights, check_same_event
 from pyro_attention.layout import Dense, Layout
-from pyro_attention.ops.noise import log_standard_gamma
-from pyro_attention.ops.special import digamma_exp, lgamma_exp, trigamma_exp
+from pyro_attention.ops.special import digamma_exp, lgamma_exp, log_standard_gamma, trigamma_exp
 
 __all__ = ["Dirichlet", "DirichletPrior", "DirichletWeights", "kl_dirichlet"]
 
@@ -179,7 +178,6 @@ class DirichletPrior(Prior):
 
     kind = DirichletWeights.kind
     normalizes = False
-    over_queries_obstacle = "each query's weights are by themselves a point on the simplex"
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> DirichletWeights:  # noqa: ARG002
         return DirichletWeights(_clamp(scores), layout=layout)

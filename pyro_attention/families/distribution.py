@@ -54,23 +54,19 @@ class AttentionDistribution:
 
     @property
     def scores(self) -> Tensor:
-        r"""Of a prior, the scores :math:`\Phi` that the attention layer proposes; a posterior family starts from them.
-
-        They are as they enter the site: normalised if ``normalizes``, and zero at masked entries.
-        """
+        r"""Of a prior, the scores :math:`\Phi` that the attention layer proposes, as :func:`enter` gives them."""
         if self._scores is None:
-            remedy = "sample it through LatentAttention, or use .with_scores(scores)"
-            raise ValueError(f"{type(self).__name__} carries no scores; {remedy}")
+            raise ValueError(f"{type(self).__name__} carries no scores; sample it through LatentAttention")
         return self._scores
 
     def proposing(self, scores: Tensor, normalizer: Normalizer = _SOFTMAX, *, normalizes: bool = False) -> Self:
-        """Copy, for the prior of a site, with what the attention layer proposes: scores that :func:`enter` gives."""
+        """Copy, for the prior of a site, with what the attention layer proposes."""
         new = copy.copy(self)
         new._scores, new.normalizer, new.normalizes = scores, normalizer, normalizes
         return new
 
     def with_scores(self, scores: Tensor) -> Self:
-        """Copy, for the prior of a site, with other scores, which enter as those of the attention layer do."""
+        """Copy, for the prior of a site, with other scores, which enter as those of the layer do."""
         scores = enter(scores, self.layout, self.normalizer if self.normalizes else None)
         return self.proposing(scores, self.normalizer, normalizes=self.normalizes)
 
@@ -106,12 +102,6 @@ class AttentionDistribution:
     def full_shape(self) -> torch.Size:
         """Shape of the weights."""
         return self.batch_shape + self.event_shape
-
-    @property
-    def masked_fraction(self) -> float:
-        """Fraction of entries that are masked or do not count."""
-        mask = self.layout.kept
-        return 0.0 if mask is None else 1 - mask.float().mean().item()
 
     @property
     def counts(self) -> Tensor:
@@ -237,7 +227,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         raise NotImplementedError
 
     def sum_event(self, term: Tensor, *, summed: tuple[int, ...] = ()) -> Tensor:
-        """Sum of a term per weight over the unmasked entries of the event, without expanding it: the batch shape.
+        """Sum of a term per weight over the entries of the event that count, without expanding it: the batch shape.
 
         ``summed`` are the event dimensions (negative) that it was summed over already.
         """
@@ -256,7 +246,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         return (term.sum(dims) * repeats).expand(self.batch_shape)
 
     def sum_products(self, term: Tensor, factor: Tensor) -> Tensor:
-        """Sum of ``term * factor`` over the unmasked entries of the event: the batch shape.
+        """Sum of ``term * factor`` over the entries of the event that count: the batch shape.
 
         The term is summed first over the dimensions that neither factor nor mask has: scores meet the parameters of
         a key once, as a sum over the queries.
@@ -270,9 +260,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         if -2 in dims and self.layout.counted is not None:
             with torch.autocast(term.device.type, enabled=False):
                 term = self.layout.counted.mT.to(term.dtype) @ term  # the sum over the queries that count
-        if dims:
-            term = term.sum(dims, keepdim=True)
-        return self.sum_event(term * factor, summed=dims)
+        return self.sum_event((term.sum(dims, keepdim=True) if dims else term) * factor, summed=dims)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of the value, masked entries standard normal: the batch shape."""
@@ -341,28 +329,25 @@ class LogWeights(ContinuousWeights):
         return self.log_expected_weight.expand(self.full_shape)
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
-        """``-E_q[log p(log S)]``, p being this distribution, summed over the unmasked entries of the event."""
+        """``-E_q[log p(log S)]``, p being this distribution, summed over the entries of the event that count."""
         raise NotImplementedError(f"{type(self).__name__} has no closed-form cross entropy and is no prior")
 
 
 @register_kl(LogWeights, LogWeights)
 def kl_log_weights(q: LogWeights, p: LogWeights) -> Tensor:
-    r"""KL between two distributions over log weights, summed over the unmasked entries of the event.
-
-    .. math:: \mathrm{KL}(q \| p) = -\mathrm{E}_q[\log p] - \mathrm{H}[q]
+    r"""KL between two distributions over log weights, :math:`-\mathrm{E}_q[\log p] - \mathrm{H}[q]`, in nats.
 
     One rule serves every pair, because every prior is linear in a few moments of the posterior.
 
     Args:
         q: Posterior; any family with moments.
-        p: Prior; Gamma or LogNormal. The result has q's batch shape, in nats.
+        p: Prior; Gamma or LogNormal. The result has q's batch shape.
 
     Raises:
         NotImplementedError: p has no closed-form cross entropy (a Weibull prior).
         ValueError: The two have different event shapes.
 
     Example:
-        >>> import torch
         >>> from pyro_attention.families.lognormal import LogNormalWeights
         >>> p = LogNormalWeights(torch.zeros(1, 1, 4), torch.tensor(1.0))
         >>> kl_log_weights(p, p).item()

@@ -18,8 +18,6 @@ from pyro_attention.layout import Layout
 
 __all__ = ["ContextualGaussianPrior", "FixedGaussianPrior", "Gaussian", "GaussianWeights", "kl_gaussian"]
 
-_OBSTACLE = "a weight is drawn as it is, normalised over nothing"
-
 
 class GaussianWeights(NormalValue):
     r"""Independent Gaussian weights: the value is the weight itself, :math:`W \sim \mathrm{Normal}(m, s)`.
@@ -95,7 +93,6 @@ class FixedGaussianPrior(Prior):
     """
 
     kind = GaussianWeights.kind
-    over_queries_obstacle = _OBSTACLE
     gaussian_loc: Tensor
     log_gaussian_scale: Tensor
 
@@ -129,7 +126,6 @@ class ContextualGaussianPrior(Prior):
     """
 
     kind = GaussianWeights.kind
-    over_queries_obstacle = _OBSTACLE
     log_gaussian_scale: Tensor
 
     def __init__(self, key_dim: int, heads: int = 1, *, scale: float = 1.0, hidden_dim: int = 10) -> None:
