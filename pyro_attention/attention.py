@@ -25,7 +25,6 @@ from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.noise import Dropout
 
 __all__ = [
-    "AttentionLayer",
     "AttentionOutput",
     "LatentAttention",
     "name_model_sites",
@@ -88,6 +87,8 @@ class LatentAttention(nn.Module):
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.
     """
+
+    default_name: str | None = None  # of one without a name of its own, which gets the path of the layer that holds it
 
     def __init__(
         self,
@@ -184,25 +185,6 @@ class AttentionOutput:
     self_loop_weights: Tensor | None = None
 
 
-class AttentionLayer(nn.Module):
-    """Base of the layers with one attention site.
-
-    Attributes:
-        attention: What samples the weights; its ``name`` is that of the site.
-        default_name: Name of the site while nobody has named it.
-        named: Whether the user gave the name; :func:`name_sites` then leaves it alone.
-    """
-
-    attention: LatentAttention
-    default_name = "attention"
-    named: bool
-
-    def add_attention(self, name: str | None, prior: Prior, **options: Any) -> None:
-        """Make the site, with the options of :class:`LatentAttention`; None leaves it without a name of its own."""
-        self.named = name is not None
-        self.attention = LatentAttention(self.default_name if name is None else name, prior, **options)
-
-
 def name_sites(model: nn.Module) -> list[str]:
     """Name the site of every layer without a name of its own after the layer's path in the model.
 
@@ -224,13 +206,11 @@ def name_sites(model: nn.Module) -> list[str]:
         ['0', 'last']
     """
     check_kind("model", model, nn.Module, "those that a function calls")
-    names = []
-    for path, layer in model.named_modules():
-        if isinstance(layer, AttentionLayer):
-            if not layer.named:
-                layer.attention.name = path or layer.default_name
-            names.append(layer.attention.name)
-    return names
+    layers = [(path, part) for path, part in model.named_modules() if isinstance(part, LatentAttention)]
+    for path, layer in layers:
+        if layer.default_name is not None:
+            layer.name = path.rpartition(".")[0] or layer.default_name
+    return [layer.name for _, layer in layers]
 
 
 def name_model_sites(model: Callable[..., Any]) -> None:

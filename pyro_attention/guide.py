@@ -145,10 +145,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         for handler in runtime._PYRO_STACK:
             if isinstance(handler, DoMessenger | ReparamMessenger):
                 name = "do" if isinstance(handler, DoMessenger) else "reparam"
-                raise ValueError(
-                    f"poutine.{name} stands around the guide, which has no posterior for the sites that it makes, "
-                    f"expected it inside: AttentionGuide(poutine.{name}(model, ...), families)"
-                )
+                seen = f"poutine.{name} stands around the guide, which has no posterior for the sites that it makes"
+                raise ValueError(f"{seen}, expected it inside: AttentionGuide(poutine.{name}(model, ...), families)")
         name_model_sites(self.model)
         self._drawn = Trace() if self.rest is None else poutine.trace(self.rest).get_trace(*args, **kwargs)
         dims = [(site.get("infer") or {}).get("_enumerate_dim") for site in self._drawn.nodes.values()]
@@ -225,9 +223,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             return
         if msg["name"] in self.trace:
             raise ValueError(
-                f"attention site '{msg['name']}' is there twice in one run, expected a name for each call of a layer; "
-                f"give each layer its own name=, or leave it out and call name_sites(net) for each module of the "
-                f"model; call a layer that is used several times in `with pyro.contrib.autoname.scope(prefix=...):`"
+                f"attention site '{msg['name']}' is there twice in one run; give each layer its own name=, or call "
+                f"name_sites(net); call a layer that is used again in `with pyro.contrib.autoname.scope(prefix=...):`"
             )
         _check_repetition(msg)
         family = self.family(msg["name"])
@@ -368,10 +365,8 @@ def _check_drawn(msg: Any, drawn: Any) -> None:
             seen = f"plate '{name}' has a subsample of its own in the model, and rest has drawn another"
             raise ValueError(f"{seen}; give rest the same plate (create_plates= of an autoguide)")
     elif isinstance(msg["fn"], AttentionDistribution) or msg["is_observed"] or drawn["is_observed"]:
-        raise ValueError(
-            f"site '{name}' is in rest too, expected there the latent sites alone that are no attention; hide it from "
-            f"rest, or give rest a class of guides such as AutoNormal: poutine.block(model, hide=['{name}'])"
-        )
+        seen = f"site '{name}' is in rest too, expected there latent sites alone that are no attention"
+        raise ValueError(f"{seen}; hide it from rest by poutine.block(model, hide=['{name}'])")
 
 
 def _check_repetition(msg: Any) -> None:
@@ -381,9 +376,9 @@ def _check_repetition(msg: Any) -> None:
     for frame in msg["cond_indep_stack"]:
         if frame.vectorized and frame.size > 1 and -frame.dim > dims:
             raise ValueError(
-                f"site '{msg['name']}': its scores have no dimension for plate '{frame.name}' of size {frame.size}; if "
-                f"that of the heads is missing, add it to scores, values and keys (.unsqueeze({head_dim})); if all of "
-                f"the plate share their scores, give these a dimension of size 1 at the left (.unsqueeze(0))"
+                f"site '{msg['name']}': its scores have no dimension for plate '{frame.name}' of size {frame.size}; add "
+                f"that of the heads to scores, values and keys (.unsqueeze({head_dim})), or, if all of the plate share "
+                f"their scores, one of size 1 at the left (.unsqueeze(0))"
             )
 
 

@@ -127,7 +127,8 @@ class Dense(Layout):
     def check(self, scores: Tensor, *, site: str) -> None:
         if scores.dim() < self.event_dim:
             expected = "[..., heads, queries, keys]" if self.event_dim == 3 else "[..., heads, keys]"
-            raise ValueError(f"site '{site}': scores have shape {tuple(scores.shape)}, expected {expected}")
+            seen = f"scores of shape {tuple(scores.shape)} have fewer than {self.event_dim} dimensions"
+            raise ValueError(f"site '{site}': {seen}, expected {expected}")
         for mask in (self.mask, self.counted):
             check_mask_fits(mask, scores, site=site)
         if self.counted is not None and self.counted.size(-2) != scores.size(-2):

@@ -108,7 +108,7 @@ def _mass(weights: Tensor, layout: Layout) -> Tensor:
     if isinstance(layout, EdgeList):
         return layout.sources.sum(weights).transpose(-1, -2)
     if layout.event_dim == 2:
-        raise ValueError("event_dim is 2, so the queries lie in a plate; expected weights of all, Dense(event_dim=3)")
+        raise ValueError("event_dim is 2, so nothing runs over queries; expected Dense(event_dim=3)")
     return weights.sum(-2)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal
@@ -140,9 +139,9 @@ def untrained_parameters(loss: Tensor, *modules: Any, trace: Any = None) -> str 
     seen_as = "belong to no module of the loss" if modules else "are no param sites, so SVI would not train them"
     return (
         f"{len(shapes)} of {len(found)} parameters (shapes {', '.join(shapes[:5])}) need gradients but {seen_as}; make "
-        f"the model a PyroModule that holds its layers, or call pyro.module('net', net) in it and "
-        f"pyro.clear_param_store() first where another model was trained in this process (their names clash); or give "
-        f"elbo.differentiable_loss(model, guide, ...) an optimiser of your own choice of parameters"
+        f"the model a PyroModule that holds its layers, or call pyro.module('net', net) in it; "
+        f"call pyro.clear_param_store() first where another model was trained in this process (their names clash); or "
+        f"give elbo.differentiable_loss(model, guide, ...) an optimiser of your own choice of parameters"
     )
 
 
@@ -335,14 +334,11 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
     def _why_not_finite(self, elbo: Tensor, model_trace: Any) -> str:
         kl = {name: float(kl) for name, kl in self.kl_record.items()}
         observed = {name: model_trace.nodes[name]["log_prob_sum"].item() for name in model_trace.observation_nodes}
-        broken = [name for name, value in kl.items() if not math.isfinite(value)]
-        remedy = "look for NaN or impossible values in the observed data, for raw scores or a learning rate too large"
-        if broken:
-            remedy = (
-                f"the KL of {', '.join(map(repr, broken))} overflows, as it does for raw scores near 89: let the layer "
-                f"normalise them (normalize_scores=True), scale them down, or lower the learning rate"
-            )
-        return f"the ELBO is {elbo.item()} (KL per site: {kl}; log likelihood per site: {observed}); {remedy}"
+        return (
+            f"the ELBO is {elbo.item()} (KL per site: {kl}; log likelihood per site: {observed}); look for NaN or "
+            f"impossible values in the observed data, a learning rate too large, or, where a KL is infinite, for raw "
+            f"scores near 89: let the layer normalise them (normalize_scores=True)"
+        )
 
     def heavy_kl(self, loss: float) -> str | None:
         """What is to be said when the KL of the last evaluation outweighs the rest of its loss; None when not."""
