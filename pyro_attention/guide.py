@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -28,20 +27,13 @@ from pyro_attention.families.distribution import AttentionDistribution
 __all__ = [
     "AttentionGuide",
     "GuideRun",
-    "PriorWarning",
     "check_guide",
     "forget_run",
     "is_attention_site",
     "keeps_prior",
     "run_guide",
     "run_messenger",
-    "sites_at_prior",
-    "warn_of_priors",
 ]
-
-
-class PriorWarning(UserWarning):
-    """A latent site is drawn from its prior, and nobody said that it should be."""
 
 
 @dataclass(frozen=True)
@@ -309,11 +301,10 @@ def run_messenger(guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     messenger: Any = poutine.unwrap(guide)
     try:
         guide(*args, **kwargs)
-        model_trace, guide_trace = messenger.get_traces()
+        traces: tuple[Any, Any] = messenger.get_traces()
+        return traces
     finally:
         forget_run(messenger)
-    warn_of_priors(messenger, guide_trace)
-    return model_trace, guide_trace
 
 
 def check_guide(guide: Any) -> AttentionGuide:
@@ -337,26 +328,6 @@ def keeps_prior(site: Any) -> bool:
     return site["infer"].get("family", site) is None
 
 
-def warn_of_priors(messenger: Any, guide_trace: Any) -> None:
-    """Warn of the latent sites that an AttentionGuide leaves at their prior without having been told to."""
-    message = sites_at_prior(messenger, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
-    if message is not None:
-        warnings.warn(message, PriorWarning, stacklevel=2)
-
-
-def sites_at_prior(messenger: Any, sites: Iterable[Any]) -> str | None:
-    """What is to be said of latent sites that keep their prior without having been told to; None when none does."""
-    # what is enumerated is summed out
-    at_prior = [s["name"] for s in sites if keeps_prior(s) and "_enumerate_dim" not in s["infer"]]
-    kept = [name for name in at_prior if not messenger.keeps_prior(name)]
-    if not kept:
-        return None
-    return (
-        f"latent sites without a posterior are drawn from their prior: {', '.join(map(repr, kept))}; give "
-        f"AttentionGuide a guide for them (rest=AutoNormal), observe them, or say that they keep it (keep_prior={kept})"
-    )
-
-
 def _check_drawn(msg: Any, drawn: Any) -> None:
     """Raise ValueError unless ``rest`` may draw a site, whose node it has given."""
     name = msg["name"]
@@ -376,9 +347,9 @@ def _check_repetition(msg: Any) -> None:
     for frame in msg["cond_indep_stack"]:
         if frame.vectorized and frame.size > 1 and -frame.dim > dims:
             raise ValueError(
-                f"site '{msg['name']}': its scores have no dimension for plate '{frame.name}' of size {frame.size}; add "
-                f"that of the heads to scores, values and keys (.unsqueeze({head_dim})), or, if all of the plate share "
-                f"their scores, one of size 1 at the left (.unsqueeze(0))"
+                f"site '{msg['name']}': its scores have no dimension for plate '{frame.name}' of size {frame.size}; "
+                f"add that of the heads to scores, values and keys (.unsqueeze({head_dim})), or, if all of the plate "
+                f"share their scores, one of size 1 at the left (.unsqueeze(0))"
             )
 
 

@@ -232,18 +232,18 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         ``summed`` are the event dimensions (negative) that it was summed over already.
         """
         dims = tuple(range(-len(self.event_shape), 0))
-        mask, counted = self.layout.mask, self.layout.counted
-        if counted is not None and -2 not in summed:
-            if all(tensor is None or tensor.dim() < 2 or tensor.size(-2) == 1 for tensor in (term, mask)):
-                term, summed = term * counted.sum(-2, keepdim=True), (*summed, -2)  # the same for every query
-            else:
-                mask = self.layout.kept
-        if mask is not None:
-            # where, not a product: 0 * inf would be NaN
-            term = term.where(mask, 0)
-        term = term[(None,) * (len(dims) - term.dim())]
-        repeats = math.prod(self.event_shape[dim] for dim in dims if term.size(dim) == 1 and dim not in summed)
-        return (term.sum(dims) * repeats).expand(self.batch_shape)
+        term, kept = (
+            None if each is None else each[(None,) * (len(dims) - each.dim())]
+            for each in (term, self.layout.mask if -2 in summed else self.layout.kept)
+        )
+        alike = [dim for dim in dims if term.size(dim) == 1 and dim not in summed]
+        if kept is not None:
+            varying = [dim for dim in alike if kept.size(dim) > 1]
+            alike = [dim for dim in alike if dim not in varying]
+            count = kept.sum(varying, keepdim=True) if varying else kept
+            # where, not a product alone: 0 * inf would be NaN
+            term = term.where(count > 0, 0) * count if varying else term.where(kept, 0)
+        return (term.sum(dims) * math.prod(self.event_shape[dim] for dim in alike)).expand(self.batch_shape)
 
     def sum_products(self, term: Tensor, factor: Tensor) -> Tensor:
         """Sum of ``term * factor`` over the entries of the event that count: the batch shape.
@@ -258,8 +258,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
             if term.size(dim) > 1 and all(other.dim() < -dim or other.size(dim) == 1 for other in others)
         )
         if -2 in dims and self.layout.counted is not None:
-            with torch.autocast(term.device.type, enabled=False):
-                term = self.layout.counted.mT.to(term.dtype) @ term  # the sum over the queries that count
+            term = term.where(self.layout.counted, 0)
         return self.sum_event((term.sum(dims, keepdim=True) if dims else term) * factor, summed=dims)
 
     def log_prob(self, value: Tensor) -> Tensor:

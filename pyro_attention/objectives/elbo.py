@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -16,19 +15,25 @@ from pyro.infer.util import is_validation_enabled
 from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.util import prune_subsample_sites
 from pyro.util import check_model_guide_match, check_site_shape
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyro_attention.guide import is_attention_site, keeps_prior, run_messenger
 
 __all__ = [
+    "RUN_CHECKS",
+    "STEP_CHECKS",
     "AttentionELBO",
     "DifferentiableELBO",
-    "KLWarning",
     "WholeELBOModule",
-    "other_model",
-    "untrained_parameters",
+    "check_model_of_guide",
+    "is_point_mass",
 ]
+
+
+# What looks for mistakes in a run, and at the loss of a training step; pyro_attention.check adds its checks.
+RUN_CHECKS: list[Callable[[Any, Any, Any, Any], None]] = []  # objective, guide, traces of model and guide
+STEP_CHECKS: list[Callable[[Any, Tensor, Sequence[Any], Any], None]] = []  # objective, loss, modules, param sites
 
 
 class DifferentiableELBO(ELBO):
@@ -41,11 +46,8 @@ class DifferentiableELBO(ELBO):
             ValueError: The guide is that of another model; at the first call: the loss depends on parameters that
                 belong to no module of its own.
         """
-        _raise(other_model(model, guide))
+        check_model_of_guide(model, guide)
         return WholeELBOModule(model, guide, self)
-
-    def watch(self, loss: Tensor) -> None:
-        """Look at the loss of a training step, before its backward pass."""
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Value of the loss; its gradient is added to the parameters of the param store.
@@ -54,17 +56,19 @@ class DifferentiableELBO(ELBO):
             ValueError: The loss depends on no parameter, or on one that SVI would not train, or the guide is that of
                 another model.
         """
-        _raise(other_model(model, guide))
+        check_model_of_guide(model, guide)
         with poutine.trace(param_only=True) as tracer:
             loss: Tensor = self.differentiable_loss(model, guide, *args, **kwargs)  # type: ignore[attr-defined]
         if not loss.requires_grad:
             raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
-        # stock Pyro skips the backward pass silently when nothing is registered
-        if is_validation_enabled():
-            _raise(untrained_parameters(loss, trace=tracer.trace))
-        self.watch(loss)
+        self.check_step(loss, trace=tracer.trace)
         loss.backward(retain_graph=self.retain_graph)
         return loss.item()
+
+    def check_step(self, loss: Tensor, *modules: Any, trace: Any = None) -> None:
+        """Look at the loss of a training step, of the parameters of modules or of the param sites of a trace."""
+        for check in STEP_CHECKS:
+            check(self, loss, modules, trace)
 
     def _guess_max_plate_nesting(self, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
         if isinstance(poutine.unwrap(guide), GuideMessenger):
@@ -80,16 +84,12 @@ class WholeELBOModule(ELBOModule):
     """
 
     elbo: DifferentiableELBO
-    _complete = False  # nothing is missing among the parameters, as the first step has shown
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         loss: Tensor = super().forward(*args, **kwargs)
         if not loss.requires_grad:
             return loss
-        if not self._complete and is_validation_enabled():
-            _raise(untrained_parameters(loss, self))
-            self._complete = True
-        self.elbo.watch(loss)
+        self.elbo.check_step(loss, self)
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
         return _Reach.apply(loss, *parameters)  # type: ignore[no-any-return]
 
@@ -107,51 +107,11 @@ class _Reach(torch.autograd.Function):
         return gradient, *[None] * ctx.count
 
 
-def other_model(model: Any, guide: Any) -> str | None:
-    """What is wrong when a guide that is a handler stands over another model; None when it does not."""
+def check_model_of_guide(model: Any, guide: Any) -> None:
+    """Raise ValueError when a guide that is a handler stands over another model."""
     messenger: Any = poutine.unwrap(guide)
-    if not isinstance(messenger, GuideMessenger) or poutine.unwrap(model) == poutine.unwrap(messenger.model):
-        return None
-    return (
-        "the model is not that of the guide, which runs its own one and leaves the other untrained; pass guide.model, "
-        "or make a guide of this model"
-    )
-
-
-def untrained_parameters(loss: Tensor, *modules: Any, trace: Any = None) -> str | None:
-    """What is wrong when a loss depends on parameters of no module, and no param site of a trace; None when nothing is.
-
-    Without a module SVI is to train the parameters, else an optimiser of those of the modules.
-    """
-    known = [] if trace is None else [trace.nodes[name]["value"].unconstrained() for name in trace.param_nodes]
-    known += [parameter for each in modules if isinstance(each, nn.Module) for parameter in each.parameters()]
-    ids, found, seen, stack = set(map(id, known)), [], set(), [loss.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            stack += [parent for parent, _ in node.next_functions]
-            found.append(getattr(node, "variable", None))
-    found = [leaf for leaf in found if isinstance(leaf, nn.Parameter)]  # an input may need a gradient, too
-    shapes = [str(tuple(parameter.shape)) for parameter in found if id(parameter) not in ids]
-    if not shapes:
-        return None
-    seen_as = "belong to no module of the loss" if modules else "are no param sites, so SVI would not train them"
-    return (
-        f"{len(shapes)} of {len(found)} parameters (shapes {', '.join(shapes[:5])}) need gradients but {seen_as}; make "
-        f"the model a PyroModule that holds its layers, or call pyro.module('net', net) in it; "
-        f"call pyro.clear_param_store() first where another model was trained in this process (their names clash); or "
-        f"give elbo.differentiable_loss(model, guide, ...) an optimiser of your own choice of parameters"
-    )
-
-
-def _raise(problem: str | None) -> None:
-    if problem is not None:
-        raise ValueError(problem)
-
-
-class KLWarning(UserWarning):
-    """The KL weight is one that may ruin a training."""
+    if isinstance(messenger, GuideMessenger) and poutine.unwrap(model) != poutine.unwrap(messenger.model):
+        raise ValueError("the model is not that of the guide, which runs its own one; pass guide.model")
 
 
 class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
@@ -223,7 +183,6 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         self.kl: Literal["closed_form", "sampled"] = kl
         self.step = 0
         self.kl_record: dict[str, Tensor] = {}
-        self._weighed, self._last_step, self._same_step = False, 0, 0  # of the warnings
         self.current_kl_weight()
 
     def current_kl_weight(self) -> float:
@@ -267,8 +226,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         if is_validation_enabled():
             for name in model_trace.observation_nodes:
                 check_site_shape(model_trace.nodes[name], self.max_plate_nesting)
-            if self.kl == "closed_form":
-                _check_mean_field(model_trace, guide_trace)
+        for check in RUN_CHECKS:
+            check(self, guide, model_trace, guide_trace)
         return model_trace, guide_trace
 
     def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
@@ -304,7 +263,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         if model_site is None:  # auxiliary
             return _weighted(q.log_prob(value), guide_site)
         p = model_site["fn"]
-        if self.kl == "sampled" or _is_point_mass(q):
+        if self.kl == "sampled" or is_point_mass(q):
             return _weighted(q.log_prob(value), guide_site) - _weighted(p.log_prob(value), model_site)
         try:
             kl = kl_divergence(q, p)
@@ -340,36 +299,6 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             f"scores near 89: let the layer normalise them (normalize_scores=True)"
         )
 
-    def heavy_kl(self, loss: float) -> str | None:
-        """What is to be said when the KL of the last evaluation outweighs the rest of its loss; None when not."""
-        weight = self.current_kl_weight()
-        kl = weight * sum(float(kl) for kl in self.kl_record.values())
-        data = abs(loss - kl)
-        if not data < kl < float("inf"):
-            return None
-        return (
-            f"the KL outweighs the data: {kl:.4g} nats with kl_weight {weight:.3g}, against {data:.4g} of the data; "
-            f"where the prior is not meant to decide, choose a smaller weight, such as kl_weight="
-            f"{weight * max(data / kl, 1e-6) / 30:.1g}"
-        )
-
-    def watch(self, loss: Tensor) -> None:
-        """Warn, once each, of a KL that outweighs the data at the start, and of a schedule whose step does not move."""
-        if self.kl_record and not self._weighed:
-            self._weighed = True
-            problem = self.heavy_kl(loss.item())
-            if problem is not None:
-                warnings.warn(problem, KLWarning, stacklevel=2)
-        self._same_step = self._same_step + 1 if self.step == self._last_step else 1
-        self._last_step = self.step
-        if (
-            self._same_step == 100
-            and callable(self.kl_weight)
-            and self.kl_weight(self.step + 1) != self.kl_weight(self.step)
-        ):
-            message = "kl_weight is a schedule, and elbo.step was the same in 100 training steps; set it in the loop"
-            warnings.warn(message, KLWarning, stacklevel=2)
-
 
 def _take_means(model_trace: Any, guide_trace: Any) -> None:
     """Scale attention sites, so that their KL is that of a mean weight in the mean site."""
@@ -378,20 +307,6 @@ def _take_means(model_trace: Any, guide_trace: Any) -> None:
         factor = 1 / (len(sites) * guide_trace.nodes[name]["infer"]["prior"].counts.clamp(min=1))
         for trace in (model_trace, guide_trace):
             trace.nodes[name]["scale"] = trace.nodes[name]["scale"] * factor
-
-
-def _check_mean_field(model_trace: Any, guide_trace: Any) -> None:
-    """Warn when closed-form KL terms may be wrong: Pyro's mean-field condition, by the order of the sites."""
-    # sites that a messenger took from the model are in its order
-    own = {name: site for name, site in _sample_sites(guide_trace).items() if "prior" not in site["infer"]}
-    order = [name for name in own if name in model_trace.nodes]
-    expected = [name for name in model_trace.nodes if name in own]
-    if order != expected and not all(_is_point_mass(own[name]["fn"]) for name in order):
-        warnings.warn(
-            f"failed to verify the mean field restriction on the guide: its sites come in the order {order}, those of "
-            f"the model in the order {expected}; sample them in the model's order, or pass kl='sampled'",
-            stacklevel=2,
-        )
 
 
 def _sample_sites(trace: Any) -> dict[str, Any]:
@@ -411,7 +326,8 @@ def _as_tensor(value: Any) -> Tensor:
     return torch.as_tensor(True if value is None else value)  # no mask is a mask of True
 
 
-def _is_point_mass(q: Any) -> bool:
+def is_point_mass(q: Any) -> bool:
+    """Whether a distribution is a Delta, transformed or not."""
     while hasattr(q, "base_dist") and not isinstance(q, Delta):
         q = q.base_dist
     return isinstance(q, Delta)

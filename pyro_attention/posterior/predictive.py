@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyro_attention._checks import as_float
 from pyro_attention.guide import AttentionGuide
+from pyro_attention.posterior.chunks import outputs
 from pyro_attention.posterior.sampling import Noise, passes, sample_posterior, seeded
 
 __all__ = [
@@ -144,7 +145,7 @@ def predict(
     draws = passes(guide, args, kwargs, num_samples, noise, chunk_size, memory_budget, seed, whole=True)
     with closing(draws):
         for drawn in draws:
-            chunk = drawn.outputs() if transform is None else transform(drawn.outputs())
+            chunk = outputs(drawn) if transform is None else transform(outputs(drawn))
             _check_averageable(chunk, transformed=transform is not None)
             moments.update(chunk)
             for statistics in order.values():
