@@ -37,15 +37,7 @@ _ANNOTATIONS = (IndepMessenger, MarkovMessenger, MaskMessenger, ScaleMessenger)
 
 
 def pyro_runs_the_model() -> bool:
-    """Whether a handler is active that draws, replaces or records sites; see :class:`LatentAttention`.
-
-    Example:
-        >>> from pyro import poutine
-        >>> with poutine.trace():
-        ...     inside = pyro_runs_the_model()
-        >>> pyro_runs_the_model(), inside
-        (False, True)
-    """
+    """Whether a handler is active that draws, replaces or records sites; see :class:`LatentAttention`."""
     return not all(isinstance(handler, _ANNOTATIONS) for handler in runtime._PYRO_STACK)
 
 
@@ -145,10 +137,7 @@ class LatentAttention(nn.Module):
         return AttentionOutput(context=context, weights=weights)
 
     def propose(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
-        """The prior of one call, which carries the layer's scores, from which a posterior family starts.
-
-        Arguments are those of :meth:`forward`, with scores in float32 or float64.
-        """
+        """The prior of one call, which carries the scores that a posterior family starts from, in 32 bits or more."""
         normalizes = self.normalize_scores and self.prior.normalizes
         scores = enter(scores, layout, self.normalizer if normalizes else None)
         prior = self.prior(scores, keys, layout)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -31,8 +32,8 @@ __all__ = [
     "forget_run",
     "is_attention_site",
     "keeps_prior",
+    "ran",
     "run_guide",
-    "run_messenger",
 ]
 
 
@@ -53,35 +54,31 @@ class GuideRun:
 class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
     """A guide over the same model: at each attention site it replaces the prior by a posterior family.
 
-    The guide runs the model once and yields both traces, so Pyro's ELBOs need one forward pass. Handlers belong around
-    the guide or inside the model, ``poutine.do`` and ``poutine.reparam`` inside; around the ``model`` argument of an
-    ELBO they are ignored, as for every Pyro messenger guide. A trace of the guide holds the observations, too; for
-    Pyro's ``Importance`` hide them: ``poutine.block(guide, hide_fn=lambda site: site["is_observed"])``.
+    It runs the model once and yields both traces, so Pyro's ELBOs need one forward pass. The posterior of a site
+    depends on the inputs and on weights sampled at earlier sites, through the scores there, but not on the
+    observations, unless by :class:`Amortised`.
 
-    The posterior of a site depends on the inputs of the model and on the weights sampled at earlier sites, through the
-    scores there, but not on the observations, unless by :class:`Amortised`.
-
-    Latent sites that are no attention belong to ``rest``, which runs first, and whose values the model takes: any Pyro
-    guide of these sites, with auxiliary sites and plates (an autoguide runs the model once more, at the first call, to
-    see the sites). A site that neither belongs to ``rest`` nor matches ``keep_prior`` is drawn from its prior, and the
-    objectives warn of it.
+    Handlers belong around the guide or inside the model, ``poutine.do`` and ``poutine.reparam`` inside; around the
+    ``model`` argument of an ELBO they are ignored, as for every messenger guide. A trace of the guide holds the
+    observations, too; for Pyro's ``Importance`` hide them by ``poutine.block(guide, hide_fn=lambda site:
+    site["is_observed"])``.
 
     Args:
-        model: A Pyro model: any callable that reaches LatentAttention. The sites of a module's layers without a name
-            are called after their paths (:func:`name_sites`); in a plain function two of them must be named.
+        model: A Pyro model: any callable that reaches LatentAttention. Sites of the layers of a module are called after
+            their paths, unless they have a name (:func:`name_sites`).
         families: One family for all attention sites, or a dict from site-name patterns (as in ``fnmatch``:
             ``"encoder.*"``) to families; the first matching pattern counts.
-        rest: Guide of the other latent sites. A class such as ``AutoNormal`` (or a ``functools.partial`` of one) is
-            called with the model, in which attention sites, observations and ``keep_prior`` are hidden. Anything else
-            is the guide itself, called with the arguments of the model, such as an ``AutoGuideList`` or a function.
-        keep_prior: Names or patterns of latent sites that are meant to be drawn from their prior.
+        rest: Guide of the other latent sites, which runs first, and whose values the model takes: any Pyro guide,
+            called with the arguments of the model, or a class such as ``AutoNormal`` (or a ``functools.partial`` of
+            one), called with the model, in which attention sites, observations and ``keep_prior`` are hidden.
+        keep_prior: Names or patterns of latent sites that are meant to be drawn from their prior; of others without a
+            posterior the objectives warn.
 
     Raises:
         TypeError: A family is no :class:`Family`, ``rest`` cannot be called, or ``keep_prior`` is a string.
         ValueError: No patterns at all; at a call: a site no pattern matches, a pattern that matches no site, a family
-            of another kind than the prior, a model without attention sites, or a site of ``rest`` that is observed, an
-            attention site or unknown in the model; two calls of attention under one name; ``poutine.do`` or
-            ``poutine.reparam`` around the guide.
+            of another kind than the prior, a site of ``rest`` that is observed, an attention site or unknown in the
+            model, two calls of attention under one name, or ``poutine.do`` or ``poutine.reparam`` around the guide.
 
     Example:
         >>> import pyro, torch
@@ -121,9 +118,9 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             raise TypeError(f"keep_prior is the string '{keep_prior}', expected names in a list: ['{keep_prior}']")
         self.keep_prior = tuple(keep_prior)
         name_model_sites(model)
-        if rest is not None and not callable(rest):
+        if not (rest is None or callable(rest)):
             raise TypeError(f"rest is {rest!r}, expected a guide, or a class of guides such as AutoNormal")
-        if rest is not None and isinstance(getattr(rest, "func", rest), type):
+        if isinstance(getattr(rest, "func", rest), type):
 
             def without_output(*args: Any, **kwargs: Any) -> None:  # which an autoguide would keep, with its graph
                 model(*args, **kwargs)
@@ -286,25 +283,22 @@ def forget_run(messenger: Any) -> None:
         vars(messenger).pop(name, None)
 
 
-def run_guide(guide: Any, *args: Any, **kwargs: Any) -> GuideRun:
-    """:meth:`AttentionGuide.run` of a guide that may have handlers around it, such as ``poutine.condition``."""
-    messenger = check_guide(guide)
-    try:
-        guide(*args, **kwargs)
-        return GuideRun(messenger._output, messenger.trace)
-    finally:
-        forget_run(messenger)
-
-
-def run_messenger(guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Traces of model and guide of one run of a messenger guide, with the handlers around it; it keeps neither."""
+@contextmanager
+def ran(guide: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    """A messenger guide, without the handlers around it, as one run under them has left it; it then forgets the run."""
     messenger: Any = poutine.unwrap(guide)
     try:
         guide(*args, **kwargs)
-        traces: tuple[Any, Any] = messenger.get_traces()
-        return traces
+        yield messenger
     finally:
         forget_run(messenger)
+
+
+def run_guide(guide: Any, *args: Any, **kwargs: Any) -> GuideRun:
+    """:meth:`AttentionGuide.run` of a guide that may have handlers around it, such as ``poutine.condition``."""
+    check_guide(guide)
+    with ran(guide, *args, **kwargs) as messenger:
+        return GuideRun(messenger._output, messenger.trace)
 
 
 def check_guide(guide: Any) -> AttentionGuide:
@@ -316,10 +310,7 @@ def check_guide(guide: Any) -> AttentionGuide:
 
 
 def is_attention_site(site: Any) -> bool:
-    """Whether a node of a guide's trace, or a message that has passed the guide, is an attention site.
-
-    It may be observed: its ``fn`` in the guide's trace is the prior then.
-    """
+    """Whether a node of a guide's trace, or a message that has passed it, is an attention site, observed or not."""
     return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
 
 

@@ -1,8 +1,7 @@
 """Where attention weights live: on a dense query x key grid, or elsewhere, such as on the edges of a graph.
 
-A layout is the small interface between the probabilistic part (which only knows entries of ``log S``) and the
-shape of the data: it masks, normalises, spreads per-key quantities and aggregates values. Shapes: B batch, H heads,
-M queries, N keys or nodes, D width, E edges.
+A layout is all that the probabilistic part knows of the shape of the data: it masks, normalises, spreads per-key
+quantities and aggregates values. Shapes: B batch, H heads, M queries, N keys or nodes, D width, E edges.
 """
 
 from __future__ import annotations

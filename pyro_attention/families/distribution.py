@@ -12,7 +12,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
-from pyro_attention._checks import as_float, check_finite, check_positive, whole
+from pyro_attention._checks import as_float, broadcasts_to, check_finite, check_positive, whole
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 
@@ -105,11 +105,13 @@ class AttentionDistribution:
 
     @property
     def counts(self) -> Tensor:
-        """Number of entries that count, for every entry of the batch."""
-        mask = self.layout.kept
-        if mask is None or not self.event_shape:  # an alignment is one value
-            return torch.tensor(self.event_shape.numel())
-        return mask.expand(self.full_shape).flatten(-len(self.event_shape)).sum(-1)
+        """Number of entries that count, for every entry of the batch; an alignment is one."""
+        kept, dims = self.layout.kept, tuple(range(-len(self.event_shape), 0))
+        return (
+            torch.tensor(self.event_shape.numel())
+            if kept is None or not dims
+            else kept.expand(self.full_shape).sum(dims)
+        )
 
     def __repr__(self) -> str:
         shapes = [f"batch_shape={tuple(self.batch_shape)}", f"event_shape={tuple(self.event_shape)}"]
@@ -127,8 +129,7 @@ def enter(scores: Tensor, layout: Layout, normalizer: Normalizer | None) -> Tens
 def expand_shared(distribution: Shared, batch_shape: Any) -> Shared:
     """Copy with a larger batch shape that shares the tensors it holds; ValueError where it does not expand to it."""
     shape = torch.Size(batch_shape)
-    padded = (1,) * (len(shape) - len(distribution.batch_shape)) + distribution.batch_shape
-    if len(padded) > len(shape) or any(a not in (1, b) for a, b in zip(padded, shape, strict=True)):
+    if not broadcasts_to(distribution.batch_shape, shape):
         raise ValueError(f"cannot expand batch shape {tuple(distribution.batch_shape)} to {tuple(shape)}")
     new = copy.copy(distribution)
     new._batch_shape = shape
@@ -144,18 +145,16 @@ def check_same_event(q: AttentionDistribution, p: AttentionDistribution) -> None
 class ContinuousWeights(AttentionDistribution, TorchDistribution):
     """A distribution over the weights of a whole attention call, or over their logarithms, as one value.
 
-    Its event is (heads, queries, keys), (heads, keys) or (edges, heads). Its parameters stay unexpanded. The layout's
-    mask takes entries out of every moment, entropy, KL and weight. Only the density counts them, as standard normal
-    under prior and posterior alike: so it integrates to one, which MCMC needs. In a draw they are zero.
+    Its event is (heads, queries, keys), (heads, keys) or (edges, heads). The layout's mask takes entries out of every
+    moment, entropy, KL and weight. Only the density counts them, as standard normal under prior and posterior alike, so
+    that it integrates to one, which MCMC needs. In a draw they are zero.
 
-    A subclass declares its parameters as attributes, and supplies :meth:`draw`, ``mean_value``, ``entropy_per_weight``
-    and ``log_density``.
+    A subclass supplies :meth:`draw`, ``mean_value``, ``entropy_per_weight`` and ``log_density``.
 
     Args:
-        parameters: The parameters by name, kept as attributes, in float32 or float64; their common broadcast shape is
-            batch + event.
+        parameters: The parameters by name, kept as attributes, unexpanded, in float32 or float64.
         layout: Where the weights live; dense without a mask by default.
-        shape: Full shape, when the parameters do not span it.
+        shape: Full shape, batch + event, when the parameters do not span it.
         validate_args: Check parameters and values; on by default, as everywhere in torch.distributions.
 
     Attributes:
@@ -179,21 +178,18 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
     ) -> None:
         self.layout: Layout = Dense() if layout is None else layout
         self.parameter_names = tuple(parameters)
-        parameters = {name: as_float(parameter) for name, parameter in parameters.items()}
         for name, parameter in parameters.items():
-            setattr(self, name, parameter)
+            setattr(self, name, as_float(parameter))
         full = torch.broadcast_shapes(*(p.shape for p in parameters.values())) if shape is None else shape
-        if len(full) < self.layout.event_dim:
-            raise ValueError(
-                f"{type(self).__name__}: parameters of shape {tuple(full)} have fewer dimensions than the "
-                f"{self.layout.event_dim} event dimensions of {type(self.layout).__name__}"
-            )
         split = len(full) - self.layout.event_dim
+        if split < 0:
+            seen = f"parameters of shape {tuple(full)} have fewer dimensions than the {self.layout.event_dim}"
+            raise ValueError(f"{type(self).__name__}: {seen} event dimensions of {type(self.layout).__name__}")
         super().__init__(full[:split], full[split:], validate_args=validate_args)
         if self._validate_args:
-            for name, parameter in parameters.items():
+            for name in parameters:
                 check = check_positive if name in self.positive else check_finite
-                check(f"{type(self).__name__}: {name}", whole(parameter))
+                check(f"{type(self).__name__}: {name}", whole(getattr(self, name)))
 
     @property
     def support(self) -> constraints.Constraint:
@@ -282,10 +278,7 @@ Posterior = TypeVar("Posterior", bound="LogWeights")
 
 
 class LogWeights(ContinuousWeights):
-    """Independent positive attention weights S, as a distribution over ``log S``.
-
-    The value is ``log S`` because ``softmax(log S)`` is the normalised weight, is stable where ``S / S.sum()`` gives
-    NaN, and leaves every KL unchanged (log is a bijection).
+    """Independent positive attention weights S, as a distribution over ``log S``, of which the softmax is the weight.
 
     A subclass supplies :meth:`draw`, the moments ``mean`` (E[log S]), ``variance`` (Var[log S]),
     ``log_expected_weight`` (log E[S]) and ``entropy_per_weight``, and, to serve as a prior, :meth:`cross_entropy`.

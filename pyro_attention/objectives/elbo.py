@@ -18,7 +18,7 @@ from pyro.util import check_model_guide_match, check_site_shape
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyro_attention.guide import is_attention_site, keeps_prior, run_messenger
+from pyro_attention.guide import is_attention_site, keeps_prior, ran
 
 __all__ = [
     "RUN_CHECKS",
@@ -40,12 +40,7 @@ class DifferentiableELBO(ELBO):
     """An objective with ``differentiable_loss``, which is all that its training needs."""
 
     def __call__(self, model: Any, guide: Any) -> ELBOModule:
-        """The loss as a module, called with the arguments of the model.
-
-        Raises:
-            ValueError: The guide is that of another model; at the first call: the loss depends on parameters that
-                belong to no module of its own.
-        """
+        """The loss as a module, called with the arguments of the model; ValueError as of :meth:`loss_and_grads`."""
         check_model_of_guide(model, guide)
         return WholeELBOModule(model, guide, self)
 
@@ -53,7 +48,7 @@ class DifferentiableELBO(ELBO):
         """Value of the loss; its gradient is added to the parameters of the param store.
 
         Raises:
-            ValueError: The loss depends on no parameter, or on one that SVI would not train, or the guide is that of
+            ValueError: The loss depends on no parameter, or on one that would not train, or the guide is that of
                 another model.
         """
         check_model_of_guide(model, guide)
@@ -78,10 +73,7 @@ class DifferentiableELBO(ELBO):
 
 
 class WholeELBOModule(ELBOModule):
-    """Pyro's module of a loss, whose graph reaches every parameter, those too that this step does not use.
-
-    DistributedDataParallel waits for all of them.
-    """
+    """Pyro's module of a loss, whose graph reaches all parameters, as DistributedDataParallel waits for all of them."""
 
     elbo: DifferentiableELBO
 
@@ -121,35 +113,29 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
 
     Works wherever a Pyro ELBO does: ``SVI(model, guide, optim, AttentionELBO())``, and as a module for plain PyTorch,
     Lightning and DDP: ``AttentionELBO()(model, guide)``. With an :class:`AttentionGuide` the model runs once a step.
+    The KL of an autoguide is estimated from the drawn values, as in stock Pyro.
 
-    A point mass, such as a site of an autoguide, has the exact term ``log q - log p`` at its value, and an auxiliary
-    site of the guide has ``log q``: the KL of an autoguide is estimated from the drawn values, as in stock Pyro.
-
-    The module's loss reaches parameters that a step does not use (a prior network while the KL weight is 0, or under
-    ``Soft``): their ``grad`` stays None in one process, and DDP needs no ``find_unused_parameters=True``. Under DDP run
-    the module once before it is wrapped when an autoguide makes its parameters at the first call, and seed every rank
-    differently afterwards (``torch.manual_seed(seed + rank)``), or all draw equal noise.
+    DDP needs no ``find_unused_parameters=True`` for parameters that a step does not use, whose ``grad`` stays None in
+    one process. Run the module once before it is wrapped when an autoguide makes its parameters at the first call, and
+    seed every rank differently afterwards, or all draw equal noise.
 
     Args:
         kl_weight: Weight of the KL terms, or a callable of :attr:`step` (see :mod:`pyro_attention.schedules`); 0 skips
             them. A training whose KL outweighs its data at the first step warns.
         kl_mean: Take the mean of the KL over the attention weights in each entry of the plates, and over attention
             sites, where the ELBO has a sum. Then a weight such as 0.01 suits any number of heads, layers and keys.
-        kl: "closed_form" raises where there is none; "sampled" estimates every KL from the drawn weights (for
-            ablations; far noisier).
+        kl: "closed_form" raises where there is none; "sampled" estimates every KL from the draws, far noisier.
         num_particles: Samples per estimate.
         vectorize_particles: Draw them in one pass, by a plate at the left.
         max_plate_nesting: Number of nested plates, needed only with vectorised particles; guessed when omitted.
 
     Attributes:
         step: Step given to a ``kl_weight`` schedule; set by the caller (the training loop), never counted inside.
-        kl_record: Unweighted KL of every site at the last evaluation, averaged over particles, in nats. An auxiliary
-            site has its own entry, its part of the KL.
+        kl_record: Unweighted KL of every site, of auxiliary ones too, at the last evaluation, averaged over particles.
 
     Raises:
-        ValueError: At a call: a KL without closed form, an ELBO that is NaN or infinite, a latent site of the model
-            without one in the guide or the other way round, another scale or mask of a site in a hand-written guide
-            than in the model, or parameters that would not train.
+        ValueError: At a call: a KL without closed form, an ELBO that is NaN or infinite, a latent site in the model or
+            the guide alone, one with another scale or mask there, or parameters that would not train.
 
     Example:
         >>> import pyro
@@ -211,7 +197,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Traces of model and guide; log-probabilities are computed at observed sites only."""
         if isinstance(poutine.unwrap(guide), GuideMessenger):
-            model_trace, guide_trace = run_messenger(guide, args, kwargs)
+            with ran(guide, *args, **kwargs) as messenger:
+                model_trace, guide_trace = messenger.get_traces()
         else:
             guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
             replayed = poutine.replay(model, trace=guide_trace)

@@ -128,13 +128,9 @@ def depth(site: Any) -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """Runs a model under its guide; called with handlers that stand around the guide, it gives trace and output.
+    """Runs a model under its guide, with its arguments; called with handlers to stand around, gives trace and output.
 
-    Attributes:
-        guide: The guide, with or without handlers around it.
-        args: Arguments of the model.
-        kwargs: Its keyword arguments.
-        whole: The output is wanted, too; else a run may end at the last attention site.
+    Unless the ``whole`` model is wanted a run may end at the last attention site.
     """
 
     guide: Any
@@ -243,8 +239,8 @@ class Stop(Messenger):
 def _dropout_mode(active: bool) -> Iterator[None]:
     """Evaluation mode for every module that runs, except dropout when it is to be sampled.
 
-    A hook on all modules also reaches those that a plain model function holds in its closure. The first call of a
-    module sets what is inside it, too, as a layer may read the mode of a dropout that it does not call.
+    A hook also reaches modules in the closure of a plain function. The first call of a module sets what is inside it,
+    too, as a layer may read the mode of a dropout that it does not call.
     """
     before: dict[nn.Module, bool] = {}
 
