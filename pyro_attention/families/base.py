@@ -10,7 +10,6 @@ q(W | x) does not see the observation y of the same call, unless by an inference
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 import torch
@@ -22,7 +21,7 @@ from pyro_attention.families.distribution import AttentionDistribution, LogWeigh
 from pyro_attention.layout import Layout
 from pyro_attention.registry import Registry
 
-__all__ = ["FAMILIES", "PRIORS", "Family", "OneParameterFamily", "Prior"]
+__all__ = ["FAMILIES", "PRIORS", "Family", "OneParameterFamily", "Prior", "check_constant", "shown"]
 
 PRIORS: Registry[type[Prior]] = Registry("prior")
 
@@ -52,26 +51,6 @@ class Prior(nn.Module):
     def soft_weights(self, scores: Tensor, layout: Layout) -> Tensor:
         """Weights of ordinary attention with these scores, for a model that goes on with them and needs no site."""
         return layout.softmax(scores)
-
-    def add_positive(self, name: str, value: float, *, of: str = "") -> None:
-        """Keep a positive constant in a buffer, as its logarithm; ValueError when it is not positive and finite."""
-        _check_constant(name, value)
-        check_positive(name, value)
-        self.register_buffer(f"log_{of}{name}", torch.tensor(math.log(value)))
-
-    def add_constant(self, name: str, value: float, *, of: str = "") -> None:
-        """Keep a constant in a buffer; ValueError when it is not finite."""
-        _check_constant(name, value)
-        if not math.isfinite(value):
-            raise ValueError(f"{name} is {value}, expected a finite number")
-        self.register_buffer(f"{of}{name}", torch.tensor(float(value)))
-
-    def extra_repr(self) -> str:
-        buffers = self.named_buffers(recurse=False)
-        return ", ".join(
-            f"{name.removeprefix('log_')}={_shown(value.exp() if name.startswith('log_') else value)}"
-            for name, value in buffers
-        )
 
 
 FAMILIES: Registry[type[Family]] = Registry("posterior family")
@@ -135,7 +114,7 @@ class OneParameterFamily(Family):
 
     def __init__(self, name: str, value: float | Tensor, *, of: str, learnable: bool) -> None:
         super().__init__()
-        _check_constant(name, value, "pass its value and learnable=True: its logarithm is the parameter")
+        check_constant(name, value, "pass its value and learnable=True: its logarithm is the parameter")
         check_positive(name, value)
         log_value = torch.as_tensor(value, dtype=torch.get_default_dtype()).log()
         if log_value.dim() > 1:
@@ -158,10 +137,10 @@ class OneParameterFamily(Family):
 
     def extra_repr(self) -> str:
         trained = ", learnable=True" if isinstance(self.log_value, nn.Parameter) else ""
-        return f"{self._name}={_shown(self.log_value.exp())}{trained}"
+        return f"{self._name}={shown(self.log_value.exp())}{trained}"
 
 
-def _check_constant(
+def check_constant(
     name: str, value: Any, remedy: str = "a prior with a trained parameter is a subclass of Prior"
 ) -> None:
     """Raise TypeError where a number asks for a gradient, which would not reach it: its logarithm is kept."""
@@ -169,6 +148,6 @@ def _check_constant(
         raise TypeError(f"{name} requires a gradient, which would not reach it, expected a constant; {remedy}")
 
 
-def _shown(value: Tensor) -> Any:
+def shown(value: Tensor) -> Any:
     """Number of a tensor, or the list of its numbers, rounded to be shown."""
     return value.detach().double().round(decimals=5).tolist()

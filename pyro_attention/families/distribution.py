@@ -107,11 +107,9 @@ class AttentionDistribution:
     def counts(self) -> Tensor:
         """Number of entries that count, for every entry of the batch; an alignment is one."""
         kept, dims = self.layout.kept, tuple(range(-len(self.event_shape), 0))
-        return (
-            torch.tensor(self.event_shape.numel())
-            if kept is None or not dims
-            else kept.expand(self.full_shape).sum(dims)
-        )
+        if kept is None or not dims:
+            return torch.tensor(self.event_shape.numel())
+        return kept.expand(self.full_shape).sum(dims)
 
     def __repr__(self) -> str:
         shapes = [f"batch_shape={tuple(self.batch_shape)}", f"event_shape={tuple(self.event_shape)}"]

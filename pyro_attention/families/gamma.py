@@ -11,7 +11,8 @@ from torch.distributions import Gamma as TorchGamma
 from torch.distributions import Weibull as TorchWeibull
 from torch.distributions import register_kl
 
-from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily, Prior
+from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
+from pyro_attention.families.constants import ConstantPrior
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.key_network import KeyNetwork
 from pyro_attention.families.weibull import EULER_GAMMA
@@ -97,7 +98,7 @@ class GammaWeights(LogWeights):
 
 
 @PRIORS.register("gamma_fixed")
-class FixedGammaPrior(Prior):
+class FixedGammaPrior(ConstantPrior):
     """The same Gamma(concentration, rate) for every weight.
 
     Args:
@@ -124,7 +125,7 @@ class FixedGammaPrior(Prior):
 
 
 @PRIORS.register("gamma_contextual")
-class ContextualGammaPrior(Prior):
+class ContextualGammaPrior(ConstantPrior):
     r"""Gamma prior whose shape is read off the keys: :math:`a_j = b\,\Psi_j`, rate b, so the prior mean is Psi.
 
     Args:

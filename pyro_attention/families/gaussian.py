@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence, register_kl
 
-from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily, Prior
+from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
+from pyro_attention.families.constants import ConstantPrior
 from pyro_attention.families.distribution import check_same_event
 from pyro_attention.families.key_network import KeyNetwork
 from pyro_attention.families.normal import NormalValue
@@ -78,7 +79,7 @@ def kl_gaussian(q: GaussianWeights, p: GaussianWeights) -> Tensor:
 
 
 @PRIORS.register("gaussian_fixed")
-class FixedGaussianPrior(Prior):
+class FixedGaussianPrior(ConstantPrior):
     """The same Normal(loc, scale) for every weight.
 
     Args:
@@ -106,7 +107,7 @@ class FixedGaussianPrior(Prior):
 
 
 @PRIORS.register("gaussian_contextual")
-class ContextualGaussianPrior(Prior):
+class ContextualGaussianPrior(ConstantPrior):
     r"""Gaussian prior whose mean is read off the keys: :math:`m_j = \Psi_j`, a softmax over them, and fixed scale.
 
     Args:

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily, Prior
+from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
+from pyro_attention.families.constants import ConstantPrior
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.key_network import KeyNetwork
 from pyro_attention.families.normal import NormalValue
@@ -52,7 +53,7 @@ class LogNormalWeights(NormalValue, LogWeights):
 
 
 @PRIORS.register("lognormal_fixed")
-class FixedLogNormalPrior(Prior):
+class FixedLogNormalPrior(ConstantPrior):
     """The same LogNormal(loc, scale) for every weight.
 
     Args:
@@ -79,7 +80,7 @@ class FixedLogNormalPrior(Prior):
 
 
 @PRIORS.register("lognormal_contextual")
-class ContextualLogNormalPrior(Prior):
+class ContextualLogNormalPrior(ConstantPrior):
     r"""LogNormal prior whose location is read off the keys: :math:`m_j = \log\Psi_j`, fixed scale.
 
     Args:

@@ -66,6 +66,7 @@ class WeibullWeights(LogWeights):
 
     @cached_property
     def log_expected_weight(self) -> Tensor:
+        """``log E[S]``, per weight."""
         return self.log_scale + torch.lgamma(1 + self.concentration.reciprocal())
 
     @property
