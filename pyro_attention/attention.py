@@ -45,13 +45,12 @@ class LatentAttention(nn.Module):
     """Attention whose weights are a Pyro sample site.
 
     Declares ``pyro.sample(name, prior)`` with value ``log S``, normalises it and aggregates the values. What the
-    weights are, deterministic or random, is the guide's affair.
+    weights are, deterministic or random, is the guide's affair; without a guide they are drawn from the prior.
 
-    Called where Pyro does not run the model, the layer is ordinary attention: it gives the deterministic weights of
-    ``Soft()``, and asks for no plates. Pyro runs the model where a handler is active, such as a guide, ``Predictive``
-    or ``poutine.trace``; without a guide the weights are then drawn from the prior. Plates, ``poutine.mask``, ``scale``
-    and ``seed`` alone do not count. Handlers are those of the process: while one thread runs a model under a guide, no
-    other thread may call it.
+    Called where Pyro does not run the model, it is ordinary attention, with the deterministic weights of ``Soft()`` and
+    without plates. Pyro runs the model where a handler is active, such as a guide, ``Predictive`` or ``poutine.trace``,
+    but not plates, ``poutine.mask``, ``scale`` or ``seed`` alone. Handlers are those of the process: while one thread
+    runs a model under a guide, no other thread may call it.
 
     Args:
         name: Name of the sample site.
@@ -59,8 +58,8 @@ class LatentAttention(nn.Module):
         normalizer: From log weights to weights; :class:`Softmax` by default.
         dropout: Probability of dropping a weight after normalisation, in training mode.
         normalize_scores: Enter the site with scores normalised as the weights are: log-softmax, for a bounded KL, as
-            in the released code of the paper. False gives the paper's raw ``exp(score)``; the weights' distribution is
-            the same. Under a prior whose scores have a size that matters they always enter raw.
+            in the released code of the paper. False gives the paper's raw ``exp(score)``, and the same weights. They
+            always enter raw under a prior for which their size matters.
 
     Raises:
         TypeError: The prior is no :class:`Prior`, or the normalizer no :class:`Normalizer`.
@@ -119,7 +118,7 @@ class LatentAttention(nn.Module):
         Raises:
             TypeError: Scores, values or keys are not floating point, or the prior network returns another distribution.
             ValueError: Shapes do not fit, scores are not finite, keys are missing, a batch dimension has no plate where
-                Pyro runs the model, or a normalizer over queries meets a causal mask or queries in a plate.
+                Pyro runs the model, or a normalizer over queries does not fit the layout.
             RuntimeError: Called from inside a backward pass (gradient checkpointing).
         """
         layout = Dense() if layout is None else layout
@@ -175,16 +174,14 @@ class AttentionOutput:
 
 
 def name_sites(model: nn.Module) -> list[str]:
-    """Name the site of every layer without a name of its own after the layer's path in the model.
+    """Name the site of every layer without a name of its own after its path; returns the names of all attention sites.
 
-    An :class:`AttentionGuide` does this by itself at every run where its model is a module or a method of one. Call it
-    once where the model is a plain function that calls several layers, or runs without a guide.
+    An :class:`AttentionGuide` does this at every run where its model is a module or a method of one. Call it once where
+    the model is a plain function of several layers, or runs without a guide. A layer that is the model itself keeps its
+    default name.
 
     Args:
         model: A module that holds layers such as :class:`MultiheadAttention` and :class:`GraphAttention`.
-
-    Returns:
-        The names of all these layers' sites. A layer that is the model itself keeps its default name.
 
     Raises:
         TypeError: The model is no module.

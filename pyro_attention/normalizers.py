@@ -19,9 +19,7 @@ class Normalizer(nn.Module):
     """Called with (log weights, layout); returns weights of the same shape, in float32 or float64.
 
     Rows sum to one, with exactly zero at masked entries and in fully masked rows; a factor common to a head cancels.
-
-    Attributes:
-        over_queries: Whether a weight depends on the scores of other queries.
+    ``over_queries`` says whether a weight depends on the scores of other queries.
     """
 
     over_queries: ClassVar[bool] = False

@@ -3,9 +3,6 @@
 The families of positive weights (Weibull, LogNormal, Gamma) have ``E[S] = exp(scores)``, so they share one
 deterministic limit: ordinary attention. For the other kinds the scores are log probabilities of keys (alignments),
 logarithms of concentrations (Dirichlet), or give the mean weights (Gaussian).
-
-A family reads the scores of the layer, which the network computes from the inputs x, and a parameter of its own. So
-q(W | x) does not see the observation y of the same call, unless by an inference network (:class:`Amortised`).
 """
 
 from __future__ import annotations
@@ -41,8 +38,7 @@ class Prior(nn.Module):
         """Prior over weights, or their logarithms, of the shape of ``scores``.
 
         Args:
-            scores: As they enter the site. Gamma, LogNormal and Gaussian priors read their shape only; those of
-                alignments and the Dirichlet prior read the values, too.
+            scores: As they enter the site. Most priors read their shape only, those of alignments their values, too.
             keys: In the layout's own shape, ``[..., H, N, D]`` dense, ``[..., N, H, D]`` on graphs.
             layout: Where the weights live.
         """
@@ -78,10 +74,7 @@ class Family(nn.Module):
     def posterior(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
         """Posterior of a site from its prior, whose ``scores`` hold ``log E[S]`` where weights are positive.
 
-        Args:
-            prior: The prior, with what the attention layer proposes.
-            args: Arguments of the model, which most families ignore.
-            kwargs: Its keyword arguments.
+        Most families ignore ``args`` and ``kwargs``, the arguments of the model.
         """
         raise NotImplementedError
 

@@ -37,9 +37,8 @@ class GammaWeights(LogWeights):
         options: Those of :class:`LogWeights`.
 
     Example:
-        >>> p = GammaWeights(torch.tensor(2.0).log().expand(1, 1, 4), torch.tensor(4.0).log())
-        >>> p.log_expected_weight.exp().flatten().tolist()
-        [0.5, 0.5, 0.5, 0.5]
+        >>> GammaWeights(torch.zeros(1, 1, 2), torch.tensor(4.0).log()).log_expected_weight.exp().flatten().tolist()
+        [0.25, 0.25]
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """

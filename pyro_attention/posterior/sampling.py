@@ -62,8 +62,8 @@ def sample_posterior(
 
     Raises:
         TypeError: The guide is no AttentionGuide, or ``num_samples`` or ``chunk_size`` is no integer.
-        ValueError: ``num_samples`` or ``chunk_size`` below one, chunks with dropout or of a model that does not
-            broadcast, a memory budget below one sample, or attention sites that change from pass to pass.
+        ValueError: One of these is below one, or sites change from pass to pass; chunks with dropout, of a model that
+            does not broadcast, or in a memory budget below one sample.
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
@@ -86,23 +86,14 @@ def sample_posterior(
             del drawn, value  # the next pass needs the memory
     for name, count in counts.items():
         if count != num_samples:
-            raise ValueError(
-                f"site '{name}' was reached by {count} of {num_samples} samples, expected all: the attention sites of "
-                f"a model may not change from pass to pass"
-            )
+            seen = f"site '{name}' was reached by {count} of {num_samples} samples"
+            raise ValueError(f"{seen}, expected all: attention sites may not change from pass to pass")
     return samples
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One run of the model: one sample, or ``size`` in an extra plate at the left of ``nesting`` plates.
-
-    Attributes:
-        trace: Trace of the model's sites.
-        output: What the model returned; None where the run was stopped.
-        nesting: Dimensions of the model's own plates; None without the extra plate.
-        size: Number of samples.
-    """
+    """One run of the model: one sample, or ``size`` of them in an extra plate at the left of ``nesting`` dimensions."""
 
     trace: Any
     output: Any
