@@ -205,9 +205,9 @@ def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[
 def _masked_fraction(prior: Any) -> float:
     """Fraction of entries that are masked or do not count."""
     if prior.event_shape:
-        return 1 - prior.counts.double().mean().item() / prior.event_shape.numel()
+        return float(1 - prior.counts.double().mean() / prior.event_shape.numel())
     mask = prior.layout.kept  # of an alignment, which is one value
-    return 0.0 if mask is None else 1 - mask.double().mean().item()
+    return 0.0 if mask is None else float(1 - mask.double().mean())
 
 
 def _gradient_norms(loss: Tensor | None, scores: dict[str, Any]) -> dict[str, float]:
@@ -223,7 +223,8 @@ def _sites_at_prior(guide: Any, sites: Iterable[Any]) -> str | None:
     """What is to be said of latent sites that keep their prior without having been told to; None when none does."""
     # what is enumerated is summed out
     at_prior = [s["name"] for s in sites if keeps_prior(s) and "_enumerate_dim" not in s["infer"]]
-    kept = [name for name in at_prior if not poutine.unwrap(guide).keeps_prior(name)]
+    messenger: Any = poutine.unwrap(guide)
+    kept = [name for name in at_prior if not messenger.keeps_prior(name)]
     if not kept:
         return None
     return (
@@ -253,14 +254,14 @@ def _untrained_parameters(loss: Tensor, *modules: Any, trace: Any = None) -> str
     """
     known = [] if trace is None else [trace.nodes[name]["value"].unconstrained() for name in trace.param_nodes]
     known += [parameter for each in modules if isinstance(each, nn.Module) for parameter in each.parameters()]
-    ids, found, seen, stack = set(map(id, known)), [], set(), [loss.grad_fn]
+    ids, leaves, seen, stack = set(map(id, known)), [], set(), [loss.grad_fn]
     while stack:
         node = stack.pop()
         if node is not None and node not in seen:
             seen.add(node)
             stack += [parent for parent, _ in node.next_functions]
-            found.append(getattr(node, "variable", None))
-    found = [leaf for leaf in found if isinstance(leaf, nn.Parameter)]  # an input may need a gradient, too
+            leaves.append(getattr(node, "variable", None))
+    found = [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)]  # an input may need a gradient, too
     shapes = [str(tuple(parameter.shape)) for parameter in found if id(parameter) not in ids]
     if not shapes:
         return None

@@ -125,7 +125,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             def without_output(*args: Any, **kwargs: Any) -> None:  # which an autoguide would keep, with its graph
                 model(*args, **kwargs)
 
-            rest = rest(poutine.block(_Soft()(without_output), self._hidden_from_rest))
+            rest = rest(poutine.block(_Soft()(without_output), self._hidden_from_rest))  # type: ignore[misc]
         self.rest: Callable[..., Any] | None = rest
 
     @pyro_method
@@ -256,7 +256,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             found = ", ".join(map(repr, sites)) or "none; route its attention through LatentAttention"
             raise ValueError(f"no attention site matches {', '.join(map(repr, unused))}; the model's sites: {found}")
         for name, site in prune_subsample_sites(self._drawn).nodes.items():
-            if site["type"] == "sample" and name not in self.trace and not site["infer"].get("is_auxiliary"):
+            if site["type"] == "sample" and name not in self.trace and not (site["infer"] or {}).get("is_auxiliary"):
                 remedy = "mark a site that rest needs for itself by infer={'is_auxiliary': True}"
                 raise ValueError(f"rest has the site '{name}', expected a latent site of the model; {remedy}")
 

@@ -226,13 +226,11 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         ``summed`` are the event dimensions (negative) that it was summed over already.
         """
         dims = tuple(range(-len(self.event_shape), 0))
-        term, kept = (
-            None if each is None else each[(None,) * (len(dims) - each.dim())]
-            for each in (term, self.layout.mask if -2 in summed else self.layout.kept)
-        )
+        kept = self.layout.mask if -2 in summed else self.layout.kept
+        term = term[(None,) * (len(dims) - term.dim())]
         alike = [dim for dim in dims if term.size(dim) == 1 and dim not in summed]
         if kept is not None:
-            varying = [dim for dim in alike if kept.size(dim) > 1]
+            varying = [dim for dim in alike if kept.dim() >= -dim and kept.size(dim) > 1]
             alike = [dim for dim in alike if dim not in varying]
             count = kept.sum(varying, keepdim=True) if varying else kept
             # where, not a product alone: 0 * inf would be NaN

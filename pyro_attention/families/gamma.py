@@ -12,9 +12,8 @@ from torch.distributions import Weibull as TorchWeibull
 from torch.distributions import register_kl
 
 from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
-from pyro_attention.families.constants import ConstantPrior
 from pyro_attention.families.distribution import LogWeights
-from pyro_attention.families.key_network import KeyNetwork
+from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
 from pyro_attention.families.weibull import EULER_GAMMA
 from pyro_attention.layout import Layout
 from pyro_attention.ops.special import digamma_exp, lgamma_and_exp, lgamma_exp, log_standard_gamma, trigamma_exp

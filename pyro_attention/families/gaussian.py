@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.distributions import Normal, kl_divergence, register_kl
 
 from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
-from pyro_attention.families.constants import ConstantPrior
 from pyro_attention.families.distribution import check_same_event
-from pyro_attention.families.key_network import KeyNetwork
-from pyro_attention.families.normal import NormalValue
+from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
+from pyro_attention.families.lognormal import NormalValue
 from pyro_attention.layout import Layout
 
 __all__ = ["ContextualGaussianPrior", "FixedGaussianPrior", "Gaussian", "GaussianWeights", "kl_gaussian"]

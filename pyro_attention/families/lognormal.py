@@ -4,18 +4,56 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
-from pyro_attention.families.constants import ConstantPrior
-from pyro_attention.families.distribution import LogWeights
-from pyro_attention.families.key_network import KeyNetwork
-from pyro_attention.families.normal import NormalValue
+from pyro_attention.families.distribution import ContinuousWeights, LogWeights
+from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
 from pyro_attention.layout import Layout
 
-__all__ = ["ContextualLogNormalPrior", "FixedLogNormalPrior", "LogNormal", "LogNormalWeights"]
+__all__ = ["ContextualLogNormalPrior", "FixedLogNormalPrior", "LogNormal", "LogNormalWeights", "NormalValue"]
+
+
+class NormalValue(ContinuousWeights):
+    r"""A distribution whose value has independent entries :math:`\mathrm{Normal}(m, s)`.
+
+    Args:
+        loc: ``m``, broadcastable to batch + event.
+        scale: ``s > 0``, broadcastable to batch + event.
+        options: What the base takes besides.
+
+    Raises:
+        ValueError: The scale is not positive, a parameter is not finite, or there are too few dimensions.
+    """
+
+    positive: ClassVar[tuple[str, ...]] = ("scale",)
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(self, loc: Tensor, scale: Tensor, **options: Any) -> None:
+        super().__init__(loc=loc, scale=scale, **options)
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        return torch.addcmul(self.loc, torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device), self.scale)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale.square()
+
+    @property
+    def entropy_per_weight(self) -> Tensor:
+        return 0.5 * math.log(2 * math.pi * math.e) + self.scale.log()
+
+    def log_density(self, value: Tensor) -> Tensor:
+        standard = (value - self.loc) / self.scale
+        return -0.5 * standard.square() - self.scale.log() - 0.5 * math.log(2 * math.pi)
 
 
 class LogNormalWeights(NormalValue, LogWeights):
@@ -26,7 +64,6 @@ class LogNormalWeights(NormalValue, LogWeights):
     Arguments and errors are those of :class:`NormalValue` and :class:`LogWeights`.
 
     Example:
-        >>> import torch
         >>> p = LogNormalWeights(torch.zeros(1, 1, 4), torch.tensor(1.0))
         >>> p.log_expected_weight.tolist()
         [[[0.5, 0.5, 0.5, 0.5]]]
@@ -91,7 +128,6 @@ class ContextualLogNormalPrior(ConstantPrior):
         all_nodes: See :class:`KeyNetwork`.
 
     Example:
-        >>> import torch
         >>> from pyro_attention import Dense
         >>> ContextualLogNormalPrior(8)(torch.zeros(2, 3, 5), torch.randn(2, 5, 8), Dense()).loc.shape
         torch.Size([2, 1, 5])

@@ -34,7 +34,8 @@ def draw_chunks(run: Run, num_samples: int, chunk_size: int | None, memory_budge
     if memory_budget is not None and not memory_budget > 0:
         raise ValueError(f"memory_budget is {memory_budget}, expected a positive number of bytes, as 1e9")
     size = _SampleSize()
-    first = Pass(*run(*([] if memory_budget is None else [size, size.tensors])))
+    measure: list[Any] = [] if memory_budget is None else [size, size.tensors]
+    first = Pass(*run(*measure))
     if memory_budget is not None:
         sample_bytes = size.with_copies_of(first.output) if run.whole else size.at_last_site
         if sample_bytes > memory_budget:

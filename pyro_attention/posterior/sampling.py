@@ -149,7 +149,7 @@ SAMPLERS: Registry[Callable[[Run, int, int | None, float | None], Iterator[Pass]
 
 
 @SAMPLERS.register("single")
-def _single(run: Run, num_samples: int, *_: Any) -> Iterator[Pass]:
+def _single(run: Run, num_samples: int, *options: Any) -> Iterator[Pass]:  # noqa: ARG001
     first = Pass(*run())
     last = run.last_sites(first.trace)
     yield first
