@@ -43,12 +43,9 @@ class DoublyNormalized(_OverQueries):
 
     The weights a key gets from all queries sum to at least 1 / number of keys, if any query may attend to it.
 
-    What is the same for all queries cancels: where they see the same keys, the mean of a contextual prior has uniform
-    weights, whatever the keys are, and under a contextual LogNormal prior all keys are alike. Under a contextual Gamma
-    prior they differ a little, by their spread.
-
-    Where a query may not know of later ones this would leak them: attention that says so, ``Dense(causal=True)`` or
-    ``is_causal=True`` of a layer, is refused. A mask alone does not say it, nor does a graph of steps in time.
+    What is the same for all queries cancels, such as the mean of a contextual prior. Where a query may not know of
+    later ones this would leak them: attention that says so, ``Dense(causal=True)`` or ``is_causal=True`` of a layer, is
+    refused. A mask alone does not say it, nor does a graph of steps in time.
 
     Example:
         >>> from pyro_attention import Dense

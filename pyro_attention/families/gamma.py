@@ -27,8 +27,7 @@ class GammaWeights(LogWeights):
     .. math:: \log p(\log S) = a \log S - b S + a \log b - \log\Gamma(a), \quad
               \mathrm{E}[\log S] = \psi(a) - \log b, \quad \mathrm{Var}[\log S] = \psi'(a)
 
-    The parameters are logarithms because a contextual shape is a softmax over many keys, which may underflow:
-    :math:`\log\Gamma(a) = \log\Gamma(1 + a) - \log a` needs only ``log a``.
+    The parameters are logarithms because a contextual shape, a softmax over many keys, may underflow.
 
     Args:
         log_concentration: ``log a``, broadcastable to batch + event.
@@ -97,15 +96,11 @@ class GammaWeights(LogWeights):
 
 @PRIORS.register("gamma_fixed")
 class FixedGammaPrior(ConstantPrior):
-    """The same Gamma(concentration, rate) for every weight.
-
-    Args:
-        concentration: Shape ``a > 0``.
-        rate: Rate ``b > 0``; the prior mean is ``a / b``.
+    """The same Gamma(concentration, rate) for every weight, both positive; its mean is concentration / rate.
 
     Example:
-        >>> FixedGammaPrior(concentration=2.0, rate=1.0).log_rate.item()
-        0.0
+        >>> FixedGammaPrior(concentration=2.0, rate=1.0)
+        FixedGammaPrior(concentration=2.0, rate=1.0)
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
@@ -134,11 +129,11 @@ class ContextualGammaPrior(ConstantPrior):
         all_nodes: See :class:`KeyNetwork`.
 
     Example:
-        >>> from pyro_attention import Dense
-        >>> prior = ContextualGammaPrior(8, heads=2)
-        >>> p = prior(torch.zeros(2, 3, 5), torch.randn(2, 5, 8), Dense())
-        >>> p.log_expected_weight.exp().sum(-1).allclose(torch.ones(2, 1))
-        True
+        >>> ContextualGammaPrior(8, heads=2)
+        ContextualGammaPrior(
+          rate=1.0
+          (network): KeyNetwork(8, heads=2, hidden_dim=10)
+        )
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.3 (contextual prior).
     """

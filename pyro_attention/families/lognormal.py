@@ -18,15 +18,9 @@ __all__ = ["ContextualLogNormalPrior", "FixedLogNormalPrior", "LogNormal", "LogN
 
 
 class NormalValue(ContinuousWeights):
-    r"""A distribution whose value has independent entries :math:`\mathrm{Normal}(m, s)`.
+    r"""What LogNormal and Gaussian weights share: a value of independent entries :math:`\mathrm{Normal}(m, s)`.
 
-    Args:
-        loc: ``m``, broadcastable to batch + event.
-        scale: ``s > 0``, broadcastable to batch + event.
-        options: What the base takes besides.
-
-    Raises:
-        ValueError: The scale is not positive, a parameter is not finite, or there are too few dimensions.
+    Arguments and errors are those of :class:`ContinuousWeights`: ``loc`` and a positive ``scale``.
     """
 
     positive: ClassVar[tuple[str, ...]] = ("scale",)
@@ -61,8 +55,6 @@ class LogNormalWeights(NormalValue, LogWeights):
 
     .. math:: \log \mathrm{E}[S] = m + s^2/2, \quad \mathrm{H}[\log S] = \tfrac12 \log(2\pi e) + \log s
 
-    Arguments and errors are those of :class:`NormalValue` and :class:`LogWeights`.
-
     Example:
         >>> p = LogNormalWeights(torch.zeros(1, 1, 4), torch.tensor(1.0))
         >>> p.log_expected_weight.tolist()
@@ -91,15 +83,11 @@ class LogNormalWeights(NormalValue, LogWeights):
 
 @PRIORS.register("lognormal_fixed")
 class FixedLogNormalPrior(ConstantPrior):
-    """The same LogNormal(loc, scale) for every weight.
-
-    Args:
-        loc: Mean of ``log S``.
-        scale: Standard deviation of ``log S``, positive.
+    """The same LogNormal(loc, scale) for every weight: mean and standard deviation of ``log S``.
 
     Example:
-        >>> FixedLogNormalPrior(loc=-1.0, scale=2.0).loc.item()
-        -1.0
+        >>> FixedLogNormalPrior(loc=-1.0, scale=2.0)
+        FixedLogNormalPrior(loc=-1.0, scale=2.0)
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """

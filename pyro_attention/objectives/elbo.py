@@ -291,9 +291,9 @@ def _take_means(model_trace: Any, guide_trace: Any) -> None:
     """Scale attention sites, so that their KL is that of a mean weight in the mean site."""
     sites = [name for name, site in _sample_sites(guide_trace).items() if is_attention_site(site)]
     for name in sites:
-        factor = 1 / (len(sites) * guide_trace.nodes[name]["infer"]["prior"].counts.clamp(min=1))
-        for trace in (model_trace, guide_trace):
-            trace.nodes[name]["scale"] = trace.nodes[name]["scale"] * factor
+        site = guide_trace.nodes[name]
+        site["scale"] = site["scale"] * (1 / (len(sites) * site["infer"]["prior"].counts.clamp(min=1)))
+        model_trace.nodes[name]["scale"] = site["scale"]
 
 
 def _sample_sites(trace: Any) -> dict[str, Any]:

@@ -115,20 +115,19 @@ def predict(
         guide: The guide, with or without handlers around it; its model is run and must return a tensor.
         args: Arguments of the model (without observations).
         num_samples: Number of samples S.
-        noise: What is random: "attention", "dropout", "both" or "none"; whatever the training mode of the modules.
-            Dropout is recognised as dropout modules, and modules with a float attribute ``dropout``.
+        noise: What is random, as in :func:`sample_posterior`. Dropout is that of dropout modules, and of modules with a
+            float attribute ``dropout``.
         transform: Applied to each output, for example ``lambda logits: logits.softmax(-1)``.
         quantiles: Probabilities in [0, 1].
         keep_samples: Return the samples too.
-        chunk_size: Samples drawn in one pass; see :func:`sample_posterior`.
-        memory_budget: Bytes that the samples of one pass may take; see there. Samples that are kept come on top.
+        chunk_size: Samples drawn in one pass.
+        memory_budget: Bytes that the samples of one pass may take; samples that are kept come on top.
         seed: Seed of this call alone.
         kwargs: Keyword arguments of the model.
 
     Raises:
-        TypeError: The guide is no AttentionGuide, the output is no floating-point tensor, or a count is no integer.
-        ValueError: A count below one, a probability outside [0, 1], chunks with dropout or of a model that does not
-            broadcast, or a memory budget below one sample.
+        TypeError: As there, or the output is no floating-point tensor.
+        ValueError: As there, or a probability outside [0, 1].
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
