@@ -94,7 +94,9 @@ class LatentAttention(nn.Module):
         check_kind(f"site '{name}': prior", prior, Prior, "FixedGammaPrior(concentration=1.0, rate=1.0)")
         normalizer = Softmax() if normalizer is None else normalizer
         check_kind(f"site '{name}': normalizer", normalizer, Normalizer, "Softmax()")
-        normalizer.check(prior.kind, None, site=name)
+        if normalizer.over_queries and prior.kind != Prior.kind:
+            seen = f"{type(normalizer).__name__} normalises over queries, but weights under {type(prior).__name__}"
+            raise ValueError(f"site '{name}': {seen} belong to one; use Softmax(), or a Gamma or LogNormal prior")
         self.name, self.prior, self.normalizer = name, prior, normalizer
         self.dropout = Dropout(dropout)
         self.normalize_scores = normalize_scores
@@ -124,7 +126,7 @@ class LatentAttention(nn.Module):
         layout = Dense() if layout is None else layout
         check_scores(scores, site=self.name)
         layout.check(scores, site=self.name)
-        self.normalizer.check(self.prior.kind, layout, site=self.name)
+        self.normalizer.check(layout, site=self.name)
         _check_per_key("values", values, scores, layout, site=self.name)
         _check_per_key("keys", keys, scores, layout, site=self.name)
         # an autocast region would redo the softmax inputs in half precision
@@ -191,7 +193,9 @@ def name_sites(model: nn.Module) -> list[str]:
         >>> name_sites(nn.Sequential(MultiheadAttention(4, 2), MultiheadAttention(4, 2, name="last")))
         ['0', 'last']
     """
-    check_kind("model", model, nn.Module, "those that a function calls")
+    if not isinstance(model, nn.Module):
+        seen = type(model).__name__
+        raise TypeError(f"model is a {seen}, expected a torch.nn.Module; of a function, name those that it calls")
     layers = [(path, part) for path, part in model.named_modules() if isinstance(part, LatentAttention)]
     for path, layer in layers:
         if layer.default_name is not None:

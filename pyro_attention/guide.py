@@ -326,9 +326,11 @@ def _check_drawn(msg: Any, drawn: Any) -> None:
         if msg["value"] is not None and not msg["value"].equal(drawn["value"]):
             seen = f"plate '{name}' has a subsample of its own in the model, and rest has drawn another"
             raise ValueError(f"{seen}; give rest the same plate (create_plates= of an autoguide)")
-    elif isinstance(msg["fn"], AttentionDistribution) or msg["is_observed"] or drawn["is_observed"]:
-        seen = f"site '{name}' is in rest too, expected there latent sites alone that are no attention"
-        raise ValueError(f"{seen}; hide it from rest by poutine.block(model, hide=['{name}'])")
+    elif isinstance(msg["fn"], AttentionDistribution):
+        raise ValueError(f"attention site '{name}' is in rest too; hide it: poutine.block(model, hide=['{name}'])")
+    elif msg["is_observed"] or drawn["is_observed"]:
+        where = "model" if msg["is_observed"] else "guide"
+        raise ValueError(f"site '{name}' is observed in the {where}, but it is in rest, too; expected a latent site")
 
 
 def _check_repetition(msg: Any) -> None:

@@ -39,9 +39,9 @@ class TokenLikelihood(TorchDistribution):
     .. math:: p(t \mid x) = \mathrm{softmax}(W x + b)_t
 
     Equals ``Categorical(logits=features @ weight.T + bias)`` in value and gradients. The logits are computed in chunks
-    of rows, and again in the backward pass (not for masked targets). For observed sites, also below enumerated
-    alignments, where features have one more dimension, and :class:`AlignmentELBO` has no logits computed again
-    (:meth:`summed_over`).
+    of rows, and again in the backward pass (not for masked targets), so that memory does not grow with rows times
+    vocabulary. For observed sites, also below enumerated alignments, where features alone have one more dimension;
+    there :class:`AlignmentELBO` has the gradient computed with the value (:meth:`summed_over`), and no logits again.
 
     Under autocast, or for half-precision inputs, the matrix products are in half precision and all else in float32.
 

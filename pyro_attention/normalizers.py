@@ -36,8 +36,8 @@ class Normalizer(nn.Module):
         """Sum over the unmasked entries of the exponentials of scores so normalised, where it is known beforehand."""
         return None
 
-    def check(self, kind: str, layout: Layout | None, *, site: str) -> None:
-        """Raise ValueError, naming the site, where weights of this kind may not be so normalised, in this layout."""
+    def check(self, layout: Layout, *, site: str) -> None:
+        """Raise ValueError, naming the site, where a query may not depend on other queries."""
 
 
 @NORMALIZERS.register("softmax")

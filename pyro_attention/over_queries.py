@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float
-from pyro_attention.families.distribution import LogWeights
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import NORMALIZERS, Normalizer, Softmax
 
@@ -21,12 +20,8 @@ __all__ = ["DoublyNormalized", "Hybrid", "Sinkhorn"]
 class _OverQueries(Normalizer):
     over_queries = True
 
-    def check(self, kind: str, layout: Layout | None, *, site: str) -> None:
+    def check(self, layout: Layout, *, site: str) -> None:
         what = f"site '{site}': {type(self).__name__} normalises over queries"
-        if kind != LogWeights.kind:
-            raise ValueError(
-                f"{what}, which priors of kind '{kind}' do not allow; use Softmax(), or a Gamma or LogNormal"
-            )
         if isinstance(layout, Dense) and layout.event_dim == 2:
             raise ValueError(f"{what}, but with event_dim=2 these lie in a plate; use Dense(event_dim=3), or Softmax()")
         if isinstance(layout, Dense) and layout.causal:

@@ -131,7 +131,7 @@ def test_a_layer_that_is_called_twice():
 
 
 def test_name_sites_wants_a_module():
-    with pytest.raises(TypeError, match=r"model is <function .*, expected a Module"):
+    with pytest.raises(TypeError, match=r"model is a function, expected a torch\.nn.Module"):
         name_sites(in_function(Net()))
 
 

@@ -87,7 +87,8 @@ class Family(nn.Module):
         priors = ", ".join(each.__name__ for each in PRIORS.values() if each.kind == self.kind)
         raise ValueError(
             f"site '{site}': {own} fits priors of kind '{self.kind}', but its prior {other} is of kind '{prior.kind}'; "
-            f"families for this prior: {families or 'none is registered'}; priors for {own}: {priors}"
+            f"families for this prior: {families or 'none is registered'}; priors for {own}: {priors}; AlignmentELBO "
+            f"takes Marginal, Categorical and SparseCategorical, AttentionELBO the others"
         )
 
 

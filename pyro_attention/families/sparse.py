@@ -44,7 +44,12 @@ class SparseAlignment(CategoricalAlignment):
     """
 
     def __init__(
-        self, scores: Tensor, *, layout: Layout | None = None, k: int | None = None, validate_args: bool | None = None
+        self,
+        scores: Tensor,
+        *,
+        layout: Layout | None = None,
+        k: int | None = None,
+        validate_args: bool | None = None,
     ) -> None:
         self.k, self._given = k, scores
         super().__init__(scores, layout=layout, validate_args=validate_args)

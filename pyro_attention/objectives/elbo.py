@@ -224,8 +224,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         for name in model_trace.stochastic_nodes:
             if name not in guide_trace.nodes:
                 raise ValueError(
-                    f"site '{name}' is in the model alone; give the guide such a site, or use AlignmentELBO, which "
-                    f"sums out what is Marginal"
+                    f"site '{name}' is in the model alone; use AlignmentELBO, which sums it out if it is Marginal, or "
+                    f"give the guide such a site"
                 )
         for name, site in _sample_sites(guide_trace).items():
             if name not in model_trace.nodes and not site["infer"].get("is_auxiliary"):
@@ -280,11 +280,11 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
     def _why_not_finite(self, elbo: Tensor, model_trace: Any) -> str:
         kl = {name: float(kl) for name, kl in self.kl_record.items()}
         observed = {name: model_trace.nodes[name]["log_prob_sum"].item() for name in model_trace.observation_nodes}
-        return (
-            f"the ELBO is {elbo.item()} (KL per site: {kl}; log likelihood per site: {observed}); look for NaN or "
-            f"impossible values in the observed data, a learning rate too large, or, where a KL is infinite, for raw "
-            f"scores near 89: let the layer normalise them (normalize_scores=True)"
-        )
+        broken = ", ".join(repr(name) for name, value in kl.items() if abs(value) == float("inf"))
+        remedy = "look for NaN or impossible values in the observed data, or for a learning rate too large"
+        if broken:
+            remedy = f"the KL of {broken} overflows, as for raw scores near 89: normalise them (normalize_scores=True)"
+        return f"the ELBO is {elbo.item()} (KL per site: {kl}; log likelihood per site: {observed}); {remedy}"
 
 
 def _take_means(model_trace: Any, guide_trace: Any) -> None:

@@ -35,8 +35,9 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
     Give ``max_plate_nesting`` (the number of nested plates), or it is guessed by an additional pass at first.
 
     Of a :class:`SparseAlignment`, the prior or the posterior, only keys with a positive probability are summed over,
-    which is still exact: a likelihood is computed for as many keys as the query with the most of them has. By a method
-    ``below_alignments``, as that of :class:`TokenLikelihood`, it may leave out others, and padding.
+    which is still exact: a likelihood is computed for as many keys as the query with the most of them has. A likelihood
+    may know better how it is summed, by a method ``below_alignments``: a :class:`TokenLikelihood` is computed at
+    possible keys, and for what counts, alone, so that padding costs it nothing.
 
     Args:
         args: Those of Pyro's ``TraceEnum_ELBO``.

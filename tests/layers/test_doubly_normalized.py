@@ -201,10 +201,10 @@ def test_queries_in_a_plate_are_refused():
 @pytest.mark.parametrize(
     ("prior", "reason"),
     [
-        (AlignmentPrior(), "'alignment'"),
-        (DirichletPrior(), "'dirichlet'"),
-        (FixedGaussianPrior(), "'gaussian weights'"),
-        (ContextualGaussianPrior(WIDTH), "'gaussian weights'"),
+        (AlignmentPrior(), "under AlignmentPrior"),
+        (DirichletPrior(), "under DirichletPrior"),
+        (FixedGaussianPrior(), "under FixedGaussianPrior"),
+        (ContextualGaussianPrior(WIDTH), "under ContextualGaussianPrior"),
     ],
     ids=["alignment", "dirichlet", "gaussian", "contextual gaussian"],
 )
