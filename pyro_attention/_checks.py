@@ -43,11 +43,15 @@ def check_kind(name: str, value: Any, kind: type, example: str) -> None:
 
 def check_positive(name: str, value: Tensor | float) -> None:
     """Raise ValueError unless every entry is positive and finite, TypeError where there are no numbers."""
-    if not isinstance(value, Tensor | Real):
-        raise TypeError(f"{name} is {value!r}, expected a positive number, or a tensor where it may be one per head")
     if torch.compiler.is_exporting():  # tensors have no numbers then
         return
-    value = whole(value) if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    if not isinstance(value, Tensor | Real):
+        raise TypeError(f"{name} is {value!r}, expected a positive number, or a tensor where it may be one per head")
+    if isinstance(value, Real):
+        if not 0 < value < float("inf"):
+            raise ValueError(f"{name} is {value}, expected a positive finite number")
+        return
+    value = whole(value)
     if value.numel() == 1 and 0 < value.item() < float("inf"):  # in a fraction of the time of the steps below
         return
     good = (value > 0) & value.isfinite()
