@@ -324,7 +324,8 @@ def _watch_kl(elbo: Any, loss: Tensor, *_: Any) -> None:
         step, count = _STEPS.get(elbo, (elbo.step, 0))
         _STEPS[elbo] = elbo.step, count + 1 if step == elbo.step else 1
         if _STEPS[elbo][1] == 100 and elbo.kl_weight(elbo.step + 1) != elbo.kl_weight(elbo.step):
-            problem = "kl_weight is a schedule, and elbo.step was the same in 100 training steps; set it in the loop"
+            seen = "kl_weight is a schedule, and elbo.step was the same in 100 training steps, so it does not change"
+            problem = f"{seen}; set elbo.step in the training loop"
     if problem is not None:
         warnings.warn(problem, KLWarning, stacklevel=2)
 
