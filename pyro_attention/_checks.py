@@ -10,10 +10,8 @@ from torch import Tensor
 
 __all__ = [
     "as_float",
-    "as_numbers",
     "broadcasts_to",
     "check_boolean_mask",
-    "check_constant",
     "check_device",
     "check_finite",
     "check_kind",
@@ -37,57 +35,37 @@ def kind_of(value: Any) -> Any:
     return value.dtype if isinstance(value, Tensor) else type(value).__name__
 
 
-def as_numbers(value: Tensor) -> Any:
-    """Number of a tensor, or the list of its numbers, rounded to be shown."""
-    return value.detach().double().round(decimals=5).tolist()
-
-
-def check_positive(name: str, value: Tensor | float) -> None:
-    """Raise ValueError unless every entry is positive and finite."""
-    if torch.compiler.is_exporting():  # tensors have no numbers then
-        return
-    if isinstance(value, Tensor):
-        value = whole(value)
-        if value.numel() == 1 and 0 < value.item() < float("inf"):  # in a fraction of the time of the steps below
-            return
-        good = (value > 0) & value.isfinite()
-        if not good.all():
-            worst = value[~good].flatten()[0].item()
-            raise ValueError(f"{name} has an entry {worst}, expected positive finite numbers")
-    elif not isinstance(value, Real):
-        raise TypeError(f"{name} is {value!r}, expected a positive number, or a tensor where it may be one per head")
-    elif not 0 < value < float("inf"):
-        raise ValueError(f"{name} is {value}, expected a positive finite number")
-
-
-def check_constant(name: str, value: Tensor | float, remedy: str) -> None:
-    """Raise TypeError where a number asks for a gradient, which would not reach it: its logarithm is kept."""
-    if isinstance(value, Tensor) and value.requires_grad:
-        raise TypeError(f"{name} requires a gradient, which would not reach it, expected a constant; {remedy}")
-
-
 def check_kind(name: str, value: Any, kind: type, example: str) -> None:
     """Raise TypeError unless a value is of a kind, such as a posterior family."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} is {value!r}, expected a {kind.__name__} such as {example}")
 
 
-def broadcasts_to(shape: torch.Size, larger: torch.Size) -> bool:
-    """Whether a tensor of a shape broadcasts to another shape."""
-    try:
-        return bool(torch.broadcast_shapes(shape, larger) == larger)
-    except RuntimeError:
-        return False
+def check_positive(name: str, value: Tensor | float) -> None:
+    """Raise ValueError unless every entry is positive and finite, TypeError where there are no numbers."""
+    if torch.compiler.is_exporting():  # tensors have no numbers then
+        return
+    if not isinstance(value, Tensor | Real):
+        raise TypeError(f"{name} is {value!r}, expected a positive number, or a tensor where it may be one per head")
+    if isinstance(value, Real):
+        if not 0 < value < float("inf"):
+            raise ValueError(f"{name} is {value}, expected a positive finite number")
+        return
+    value = whole(value)
+    if value.numel() == 1 and 0 < value.item() < float("inf"):  # in a fraction of the time of the steps below
+        return
+    good = (value > 0) & value.isfinite()
+    if not good.all():
+        worst = value[~good].flatten()[0].item()
+        raise ValueError(f"{name} has an entry {worst}, expected positive finite numbers")
 
 
 def check_finite(
     owner: str, value: Tensor, *, name: str = "entries", remedy: str = "look for NaN in the inputs or the parameters"
 ) -> None:
     """Raise ValueError unless every entry is a finite number."""
-    if torch.compiler.is_exporting():  # tensors have no numbers then
-        return
     # one pass; only a sum that is not finite calls for a closer look
-    if not value.sum().isfinite() and not value.isfinite().all():
+    if not torch.compiler.is_exporting() and not value.sum().isfinite() and not value.isfinite().all():
         count = f"{(~value.isfinite()).sum().item()} of {value.numel()}"
         raise ValueError(f"{owner}: {count} {name} are NaN or infinite; {remedy}")
 
@@ -96,9 +74,7 @@ def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:
     """Raise unless attention scores are finite floating-point numbers of a forward pass."""
     if not scores.is_floating_point():
         raise TypeError(f"site '{site}': {name} have dtype {scores.dtype}, expected floating point")
-    if torch.compiler.is_exporting():  # a backward pass cannot be asked for then
-        return
-    if torch._C._current_graph_task_id() != -1:
+    if not torch.compiler.is_exporting() and torch._C._current_graph_task_id() != -1:
         raise RuntimeError(
             f"site '{site}' is recomputed during backward, where no guide is active; checkpoint only the deterministic "
             f"parts around LatentAttention"
@@ -135,16 +111,18 @@ def check_mask_fits(mask: Tensor | None, scores: Tensor, *, site: str) -> None:
         raise ValueError(f"site '{site}': {shapes}; expected [..., heads or 1, queries or 1, keys] if dense")
 
 
-def in_transform(*tensors: Tensor) -> bool:
-    """Whether a tensor is inside a transform, or torch.export, which take no autograd function of the common kind.
+def broadcasts_to(shape: torch.Size, larger: torch.Size) -> bool:
+    """Whether a tensor of a shape broadcasts to another shape."""
+    try:
+        return bool(torch.broadcast_shapes(shape, larger) == larger)
+    except RuntimeError:
+        return False
 
-    Example:
-        >>> in_transform(torch.ones(3))
-        False
-    """
-    if torch.compiler.is_exporting():
-        return True
-    return any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in tensors)
+
+def in_transform(*tensors: Tensor) -> bool:
+    """Whether a tensor is inside a transform, or torch.export, which take no autograd function of the common kind."""
+    wrapped = (torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in tensors)
+    return torch.compiler.is_exporting() or any(wrapped)
 
 
 def whole(tensor: Tensor) -> Tensor:

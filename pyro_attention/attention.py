@@ -25,7 +25,6 @@ from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.noise import Dropout
 
 __all__ = [
-    "AttentionLayer",
     "AttentionOutput",
     "LatentAttention",
     "name_model_sites",
@@ -38,15 +37,7 @@ _ANNOTATIONS = (IndepMessenger, MarkovMessenger, MaskMessenger, ScaleMessenger)
 
 
 def pyro_runs_the_model() -> bool:
-    """Whether a handler is active that draws, replaces or records sites; see :class:`LatentAttention`.
-
-    Example:
-        >>> from pyro import poutine
-        >>> with poutine.trace():
-        ...     inside = pyro_runs_the_model()
-        >>> pyro_runs_the_model(), inside
-        (False, True)
-    """
+    """Whether a handler is active that draws, replaces or records sites; see :class:`LatentAttention`."""
     return not all(isinstance(handler, _ANNOTATIONS) for handler in runtime._PYRO_STACK)
 
 
@@ -54,13 +45,12 @@ class LatentAttention(nn.Module):
     """Attention whose weights are a Pyro sample site.
 
     Declares ``pyro.sample(name, prior)`` with value ``log S``, normalises it and aggregates the values. What the
-    weights are, deterministic or random, is the guide's affair.
+    weights are, deterministic or random, is the guide's affair; without a guide they are drawn from the prior.
 
-    Called where Pyro does not run the model, the layer is ordinary attention: it gives the deterministic weights that
-    the guide ``Soft()`` gives, and asks for no plates. Pyro runs the model where a handler is active, such as a guide,
-    ``Predictive``, ``poutine.trace`` or ``poutine.condition``; without a guide the weights are then drawn from the
-    prior. Plates, ``poutine.mask``, ``poutine.scale`` and ``poutine.seed`` alone do not count. Pyro's handlers are
-    those of the process: while one thread runs a model under a guide, no other thread may call it.
+    Called where Pyro does not run the model, it is ordinary attention, with the deterministic weights of ``Soft()`` and
+    without plates. Pyro runs the model where a handler is active, such as a guide, ``Predictive`` or ``poutine.trace``,
+    but not plates, ``poutine.mask``, ``scale`` or ``seed`` alone. Handlers are those of the process: while one thread
+    runs a model under a guide, no other thread may call it.
 
     Args:
         name: Name of the sample site.
@@ -68,13 +58,11 @@ class LatentAttention(nn.Module):
         normalizer: From log weights to weights; :class:`Softmax` by default.
         dropout: Probability of dropping a weight after normalisation, in training mode.
         normalize_scores: Enter the site with scores normalised as the weights are: log-softmax, for a bounded KL, as
-            in the released code of the paper. False gives the paper's raw ``exp(score)``. The weights' distribution is
-            the same, except under a prior whose scores have a size that matters (``prior.normalizes`` is False):
-            these always enter raw.
+            in the released code of the paper. False gives the paper's raw ``exp(score)``, and the same weights. They
+            always enter raw under a prior for which their size matters.
 
     Raises:
-        TypeError: The prior is no :class:`Prior`, or the normalizer no :class:`Normalizer`; at a call: the prior
-            network returns another distribution.
+        TypeError: The prior is no :class:`Prior`, or the normalizer no :class:`Normalizer`.
         ValueError: The dropout probability is outside [0, 1), or a normalizer over queries with an alignment,
             Dirichlet or Gaussian prior.
 
@@ -91,6 +79,8 @@ class LatentAttention(nn.Module):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.
     """
 
+    default_name: str | None = None  # of one without a name of its own, which gets the path of the layer that holds it
+
     def __init__(
         self,
         name: str,
@@ -104,11 +94,9 @@ class LatentAttention(nn.Module):
         check_kind(f"site '{name}': prior", prior, Prior, "FixedGammaPrior(concentration=1.0, rate=1.0)")
         normalizer = Softmax() if normalizer is None else normalizer
         check_kind(f"site '{name}': normalizer", normalizer, Normalizer, "Softmax()")
-        if normalizer.over_queries and prior.over_queries_obstacle is not None:
-            raise ValueError(
-                f"site '{name}': {type(normalizer).__name__} normalises over queries, but under {type(prior).__name__} "
-                f"{prior.over_queries_obstacle}; use Softmax(), or a Gamma or LogNormal prior"
-            )
+        if normalizer.over_queries and prior.kind != Prior.kind:
+            seen = f"{type(normalizer).__name__} normalises over queries, but weights under {type(prior).__name__}"
+            raise ValueError(f"site '{name}': {seen} belong to one; use Softmax(), or a Gamma or LogNormal prior")
         self.name, self.prior, self.normalizer = name, prior, normalizer
         self.dropout = Dropout(dropout)
         self.normalize_scores = normalize_scores
@@ -130,9 +118,9 @@ class LatentAttention(nn.Module):
             lie in plates, ``[..., N, H, D]`` on a graph.
 
         Raises:
-            TypeError: The scores are not floating point.
+            TypeError: Scores, values or keys are not floating point, or the prior network returns another distribution.
             ValueError: Shapes do not fit, scores are not finite, keys are missing, a batch dimension has no plate where
-                Pyro runs the model, or a normalizer over queries meets a causal mask or queries in a plate.
+                Pyro runs the model, or a normalizer over queries does not fit the layout.
             RuntimeError: Called from inside a backward pass (gradient checkpointing).
         """
         layout = Dense() if layout is None else layout
@@ -150,14 +138,7 @@ class LatentAttention(nn.Module):
         return AttentionOutput(context=context, weights=weights)
 
     def propose(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
-        """The prior of one call, which carries what the layer proposes to its site; :meth:`forward` samples it.
-
-        A posterior family makes the posterior of it, ``family.posterior(prior)``. Arguments are those of
-        :meth:`forward`, with scores in float32 or float64.
-
-        Raises:
-            TypeError: The prior network returns another distribution.
-        """
+        """The prior of one call, which carries the scores that a posterior family starts from, in 32 bits or more."""
         normalizes = self.normalize_scores and self.prior.normalizes
         scores = enter(scores, layout, self.normalizer if normalizes else None)
         prior = self.prior(scores, keys, layout)
@@ -167,11 +148,7 @@ class LatentAttention(nn.Module):
         return prior.proposing(scores, self.normalizer, normalizes=normalizes)
 
     def sample(self, prior: AttentionDistribution) -> Tensor:
-        """Value of the site, whose prior :meth:`propose` gives; that of ordinary attention where Pyro does not run it.
-
-        Raises:
-            ValueError: A batch dimension has no plate where Pyro runs the model.
-        """
+        """Value of the site, given its prior; that of ordinary attention where Pyro does not run the model."""
         if not pyro_runs_the_model():
             return prior.soft_value
         with _PlateCheck():
@@ -187,11 +164,9 @@ class AttentionOutput:
     """What :class:`LatentAttention` and the method ``attend`` of the other layers return.
 
     Attributes:
-        context: Weighted sum of the values: of :class:`LatentAttention` ``[..., H, M, D]``, ``[..., H, D]`` where
-            queries lie in plates, or ``[..., N, H, D]`` on a graph; of other layers their output.
-        weights: Weights that produced it, ``[..., H, M, N]``, ``[..., H, N]`` or ``[..., E, H]``; None when not asked
-            for. They are normalised; dropout in training mode then sets some to zero and scales the others, and what is
-            returned is what dropout left, as in torch's and PyG's layers.
+        context: Weighted sum of the values; of other layers their output.
+        weights: Weights that produced it, normalised, and with dropout in training mode what that left, as in torch's
+            and PyG's layers; None when not asked for.
         self_loop_weights: Weights of the self loops a graph layer added, ``[..., N, H]``; None elsewhere.
     """
 
@@ -200,39 +175,15 @@ class AttentionOutput:
     self_loop_weights: Tensor | None = None
 
 
-class AttentionLayer(nn.Module):
-    """Base of the layers with one attention site.
-
-    Attributes:
-        attention: What samples the weights; its ``name`` is that of the site.
-        default_name: Name of the site while nobody has named it.
-        named: Whether the user gave the name; :func:`name_sites` then leaves it alone.
-    """
-
-    attention: LatentAttention
-    default_name = "attention"
-    named: bool
-
-    def add_attention(self, name: str | None, prior: Prior, **options: Any) -> None:
-        """Make the site, with the options of :class:`LatentAttention`; None leaves it without a name of its own."""
-        self.named = name is not None
-        self.attention = LatentAttention(self.default_name if name is None else name, prior, **options)
-
-
 def name_sites(model: nn.Module) -> list[str]:
-    """Name the site of every layer without a name of its own after the layer's path in the model.
+    """Name the site of every layer without a name of its own after its path; returns the names of all attention sites.
 
-    An :class:`AttentionGuide` does this by itself at every run where its model is a module or a method of one. Call it
-    once where the model is a plain function, or runs without a guide, as under ``Predictive``. Without it, a function
-    that calls one unnamed layer has the site ``attention`` or ``graph_attention``, and one that calls two raises an
-    error.
+    An :class:`AttentionGuide` does this at every run where its model is a module or a method of one. Call it once where
+    the model is a plain function of several layers, or runs without a guide. A layer that is the model itself keeps its
+    default name.
 
     Args:
         model: A module that holds layers such as :class:`MultiheadAttention` and :class:`GraphAttention`.
-
-    Returns:
-        The names of these layers' sites, in the order of ``model.named_modules()``. A layer that is the model itself
-        keeps its default name.
 
     Raises:
         TypeError: The model is no module.
@@ -245,13 +196,11 @@ def name_sites(model: nn.Module) -> list[str]:
     if not isinstance(model, nn.Module):
         seen = type(model).__name__
         raise TypeError(f"model is a {seen}, expected a torch.nn.Module; of a function, name those that it calls")
-    names = []
-    for path, layer in model.named_modules():
-        if isinstance(layer, AttentionLayer):
-            if not layer.named:
-                layer.attention.name = path or layer.default_name
-            names.append(layer.attention.name)
-    return names
+    layers = [(path, part) for path, part in model.named_modules() if isinstance(part, LatentAttention)]
+    for path, layer in layers:
+        if layer.default_name is not None:
+            layer.name = path.rpartition(".")[0] or layer.default_name
+    return [layer.name for _, layer in layers]
 
 
 def name_model_sites(model: Callable[..., Any]) -> None:
@@ -263,13 +212,7 @@ def name_model_sites(model: Callable[..., Any]) -> None:
 
 
 class _PlateCheck(Messenger):
-    """Innermost handler: after all handlers have spoken, every batch dimension must be a plate's or of enumeration.
-
-    What the plates make of the batch shape is left to the guide, as a guide knows which are the model's.
-    """
-
-    def _pyro_sample(self, msg: Any) -> None:
-        msg["infer"]["batch_dims"] = len(msg["fn"].batch_shape)
+    """Innermost handler: after all handlers have spoken, every batch dimension must be a plate's or of enumeration."""
 
     def _pyro_post_sample(self, msg: Any) -> None:
         plated = {frame.dim for frame in msg["cond_indep_stack"] if frame.vectorized}
@@ -283,7 +226,7 @@ class _PlateCheck(Messenger):
             )
 
 
-def _check_per_key(name: str, tensor: Tensor | None, scores: Tensor, layout: Any, *, site: str) -> None:
+def _check_per_key(name: str, tensor: Tensor | None, scores: Tensor, layout: Layout, *, site: str) -> None:
     """Raise unless values or keys hold one vector per head and key, in floating point, on the scores' device."""
     if tensor is None:
         return

@@ -1,22 +1,32 @@
-"""check_model: look at every attention site before training."""
+"""What may be wrong with a model: check_model looks at it before training, and the objectives while they train."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from pyro import poutine
-from torch import Tensor
+from pyro.infer.util import is_validation_enabled
+from torch import Tensor, nn
 
-from pyro_attention.guide import AttentionGuide, PriorWarning, is_attention_site, sites_at_prior
+from pyro_attention.guide import AttentionGuide, is_attention_site, keeps_prior
 from pyro_attention.objectives.choice import elbo_for
-from pyro_attention.objectives.elbo import AttentionELBO, other_model, parameters_elsewhere, unregistered_parameters
+from pyro_attention.objectives.elbo import RUN_CHECKS, STEP_CHECKS, AttentionELBO, check_model_of_guide, is_point_mass
 from pyro_attention.objectives.enumeration import AlignmentELBO
 
-__all__ = ["ModelReport", "SiteReport", "check_model"]
+__all__ = ["KLWarning", "ModelReport", "PriorWarning", "SiteReport", "check_model"]
+
+
+class KLWarning(UserWarning):
+    """The KL weight is one that may ruin a training."""
+
+
+class PriorWarning(UserWarning):
+    """A latent site is drawn from its prior, and nobody said that it should be."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +124,12 @@ def check_model(
     """
     elbo = elbo_for(guide) if elbo is None else elbo
     recorder = _Recorder()
-    problems = [*filter(None, [other_model(model, guide)])]
+    problems = []
     loss: Tensor | None = None
+    try:
+        check_model_of_guide(model, guide)
+    except ValueError as error:
+        problems.append(str(error))
     try:
         with torch.enable_grad(), poutine.trace(param_only=True) as tracer, recorder, warnings.catch_warnings():
             warnings.simplefilter("ignore", PriorWarning)  # it is among the problems
@@ -125,10 +139,10 @@ def check_model(
     else:
         problems += _problems(loss, recorder, tracer.trace, svi)
         if not svi:
-            problems += filter(None, [parameters_elsewhere(loss, model, guide, trace=tracer.trace)])
+            problems += filter(None, [_untrained_parameters(loss, model, guide, trace=tracer.trace)])
         if isinstance(elbo, AttentionELBO) and recorder.observed:
-            problems += filter(None, [elbo.heavy_kl(loss.item())])
-        problems += filter(None, [sites_at_prior(poutine.unwrap(guide), recorder.latent.values())])
+            problems += filter(None, [_heavy_kl(elbo, loss.item())])
+        problems += filter(None, [_sites_at_prior(guide, recorder.latent.values())])
     sites = _site_reports(recorder, loss, getattr(elbo, "kl_record", {}))
     problems += [
         f"site '{site.name}': the gradient of its scores is {site.gradient_norm}; look for infinite raw scores"
@@ -147,7 +161,7 @@ def _site_reports(recorder: _Recorder, loss: Tensor | None, kl: dict[str, Tensor
             prior=type(prior).__name__,
             batch_shape=tuple(prior.batch_shape),
             event_shape=tuple(prior.event_shape),
-            masked=prior.masked_fraction,
+            masked=_masked_fraction(prior),
             kl=kl[name].item() if name in kl else None,
             gradient_norm=gradients.get(name),
         )
@@ -183,9 +197,17 @@ def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[
     if not loss.requires_grad:
         problems.append("nothing to train: the loss depends on no parameter that requires a gradient")
     elif svi:
-        problems += filter(None, [unregistered_parameters(loss, trace)])
-    masked = [name for name, (prior, _) in recorder.sites.items() if prior.masked_fraction == 1]
+        problems += filter(None, [_untrained_parameters(loss, trace=trace)])
+    masked = [name for name, (prior, _) in recorder.sites.items() if _masked_fraction(prior) == 1]
     return problems + [f"site '{name}': every entry is masked; in masks True means may attend" for name in masked]
+
+
+def _masked_fraction(prior: Any) -> float:
+    """Fraction of entries that are masked or do not count."""
+    if prior.event_shape:
+        return float(1 - prior.counts.double().mean() / prior.event_shape.numel())
+    mask = prior.layout.kept  # of an alignment, which is one value
+    return 0.0 if mask is None else float(1 - mask.double().mean())
 
 
 def _gradient_norms(loss: Tensor | None, scores: dict[str, Any]) -> dict[str, float]:
@@ -195,3 +217,118 @@ def _gradient_norms(loss: Tensor | None, scores: dict[str, Any]) -> dict[str, fl
         return {}
     found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
     return {name: each.norm().item() for name, each in zip(wanted, found, strict=True) if each is not None}
+
+
+def _sites_at_prior(guide: Any, sites: Iterable[Any]) -> str | None:
+    """What is to be said of latent sites that keep their prior without having been told to; None when none does."""
+    # what is enumerated is summed out
+    at_prior = [s["name"] for s in sites if keeps_prior(s) and "_enumerate_dim" not in s["infer"]]
+    messenger: Any = poutine.unwrap(guide)
+    kept = [name for name in at_prior if not messenger.keeps_prior(name)]
+    if not kept:
+        return None
+    return (
+        f"latent sites without a posterior are drawn from their prior: {', '.join(map(repr, kept))}; give "
+        f"AttentionGuide a guide for them (rest=AutoNormal), observe them, or say that they keep it (keep_prior={kept})"
+    )
+
+
+def _heavy_kl(elbo: AttentionELBO, loss: float) -> str | None:
+    """What is to be said when the KL of the last evaluation outweighs the rest of its loss; None when not."""
+    weight = elbo.current_kl_weight()
+    kl = weight * sum(float(kl) for kl in elbo.kl_record.values())
+    data = abs(loss - kl)
+    if not data < kl < float("inf"):
+        return None
+    return (
+        f"the KL outweighs the data: {kl:.4g} nats with kl_weight {weight:.3g}, against {data:.4g} of the data; where "
+        f"the prior is not meant to decide, choose a smaller weight, such as kl_weight="
+        f"{weight * max(data / kl, 1e-6) / 30:.1g}"
+    )
+
+
+def _untrained_parameters(loss: Tensor, *modules: Any, trace: Any = None) -> str | None:
+    """What is wrong when a loss depends on parameters of no module, and no param site of a trace; None when nothing is.
+
+    Without a module SVI is to train the parameters, else an optimiser of those of the modules.
+    """
+    known = [] if trace is None else [trace.nodes[name]["value"].unconstrained() for name in trace.param_nodes]
+    known += [parameter for each in modules if isinstance(each, nn.Module) for parameter in each.parameters()]
+    ids, leaves, seen, stack = set(map(id, known)), [], set(), [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            stack += [parent for parent, _ in node.next_functions]
+            leaves.append(getattr(node, "variable", None))
+    found = [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)]  # an input may need a gradient, too
+    shapes = [str(tuple(parameter.shape)) for parameter in found if id(parameter) not in ids]
+    if not shapes:
+        return None
+    seen_as = "belong to no module of the loss" if modules else "are no param sites, so SVI would not train them"
+    return (
+        f"{len(shapes)} of {len(found)} parameters (shapes {', '.join(shapes[:5])}) need gradients but {seen_as}; make "
+        f"the model a PyroModule that holds its layers, or call pyro.module('net', net) in it; call "
+        f"pyro.clear_param_store() first where another model was trained in this process (their names clash); or give "
+        f"elbo.differentiable_loss(model, guide, ...) an optimiser of your own choice of parameters"
+    )
+
+
+# While an objective trains
+
+
+_COMPLETE: WeakSet[nn.Module] = WeakSet()  # losses whose first step has shown that nothing is missing
+_WEIGHED: WeakSet[Any] = WeakSet()  # objectives whose KL was compared with the data
+_STEPS: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()  # of objectives: the step, and its training steps
+
+
+def _warn_of_priors(_: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None:  # noqa: ARG001
+    message = _sites_at_prior(guide, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
+    if message is not None:
+        warnings.warn(message, PriorWarning, stacklevel=2)
+
+
+def _check_mean_field(elbo: Any, _: Any, model_trace: Any, guide_trace: Any) -> None:
+    """Warn when closed-form KL terms may be wrong: Pyro's mean-field condition, by the order of the sites."""
+    if not is_validation_enabled() or getattr(elbo, "kl", None) != "closed_form":
+        return
+    # sites that a messenger took from the model are in its order
+    sites = {name: site for name, site in guide_trace.nodes.items() if site["type"] == "sample"}
+    own = {name: site for name, site in sites.items() if "prior" not in site["infer"]}
+    order = [name for name in own if name in model_trace.nodes]
+    expected = [name for name in model_trace.nodes if name in own]
+    if order != expected and not all(is_point_mass(own[name]["fn"]) for name in order):
+        warnings.warn(
+            f"failed to verify the mean field restriction on the guide: its sites come in the order {order}, those of "
+            f"the model in the order {expected}; sample them in the model's order, or pass kl='sampled'",
+            stacklevel=2,
+        )
+
+
+def _check_parameters(_: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
+    """Raise ValueError where a parameter would not train; stock Pyro skips the backward pass silently."""
+    if is_validation_enabled() and not any(module in _COMPLETE for module in modules):
+        problem = _untrained_parameters(loss, *modules, trace=trace)
+        if problem is not None:
+            raise ValueError(problem)
+        _COMPLETE.update(modules)
+
+
+def _watch_kl(elbo: Any, loss: Tensor, *_: Any) -> None:
+    """Warn, once each, of a KL that outweighs the data at the start, and of a schedule whose step does not move."""
+    problem = None
+    if getattr(elbo, "kl_record", None) and elbo not in _WEIGHED:
+        _WEIGHED.add(elbo)
+        problem = _heavy_kl(elbo, loss.item())
+    if callable(getattr(elbo, "kl_weight", None)):
+        step, count = _STEPS.get(elbo, (elbo.step, 0))
+        _STEPS[elbo] = elbo.step, count + 1 if step == elbo.step else 1
+        if _STEPS[elbo][1] == 100 and elbo.kl_weight(elbo.step + 1) != elbo.kl_weight(elbo.step):
+            seen = "kl_weight is a schedule, and elbo.step was the same in 100 training steps, so it does not change"
+            problem = f"{seen}; set elbo.step in the training loop"
+    if problem is not None:
+        warnings.warn(problem, KLWarning, stacklevel=2)
+
+
+RUN_CHECKS.extend((_warn_of_priors, _check_mean_field))
+STEP_CHECKS.extend((_check_parameters, _watch_kl))

@@ -133,17 +133,11 @@ class EdgeList(Layout):
     def spread_keys(self, values: Tensor) -> Tensor:
         return self.sources.spread(values.transpose(-1, -2))
 
-    def log_softmax(self, scores: Tensor) -> Tensor:
-        return segment_log_softmax(scores, self.targets, mask=self.mask)
+    def log_softmax(self, scores: Tensor, *, over_queries: bool = False) -> Tensor:
+        return segment_log_softmax(scores, self.sources if over_queries else self.targets, mask=self.mask)
 
     def softmax(self, scores: Tensor) -> Tensor:
         return segment_softmax(scores, self.targets, mask=self.mask)
-
-    def log_softmax_over_queries(self, scores: Tensor) -> Tensor:
-        return segment_log_softmax(scores, self.sources, mask=self.mask)
-
-    def sum_over_queries(self, weights: Tensor) -> Tensor:
-        return self.sources.sum(weights).transpose(-1, -2)
 
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
         """``[..., E, H] x [..., N, H, D] -> [..., targets, H, D]``."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -15,7 +15,6 @@ from pyro.poutine import runtime
 from pyro.poutine.do_messenger import DoMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.reparam_messenger import ReparamMessenger
-from pyro.poutine.runtime import _ENUM_ALLOCATOR
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
@@ -29,23 +28,13 @@ from pyro_attention.families.distribution import AttentionDistribution
 __all__ = [
     "AttentionGuide",
     "GuideRun",
-    "PriorWarning",
     "check_guide",
-    "forget_traces",
+    "forget_run",
     "is_attention_site",
     "keeps_prior",
+    "ran",
     "run_guide",
-    "run_messenger",
-    "sites_at_prior",
-    "warn_of_priors",
 ]
-
-# What a guide holds of its last run.
-TRACES = ("trace", "_drawn")
-
-
-class PriorWarning(UserWarning):
-    """A latent site is drawn from its prior, and nobody said that it should be."""
 
 
 @dataclass(frozen=True)
@@ -65,38 +54,31 @@ class GuideRun:
 class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
     """A guide over the same model: at each attention site it replaces the prior by a posterior family.
 
-    The guide runs the model once and yields both traces, so Pyro's ELBOs need one forward pass. Handlers belong around
-    the guide or inside the model; around the ``model`` argument of an ELBO they are ignored, as for every Pyro
-    messenger guide. ``poutine.do`` and ``poutine.reparam`` belong inside. A trace of the guide holds the observations,
-    too; for Pyro's ``Importance`` hide them: ``poutine.block(guide, hide_fn=lambda site: site["is_observed"])``.
+    It runs the model once and yields both traces, so Pyro's ELBOs need one forward pass. The posterior of a site
+    depends on the inputs and on weights sampled at earlier sites, through the scores there, but not on the
+    observations, unless by :class:`Amortised`.
 
-    The state dict holds the families and ``rest``; the network belongs to the model.
-
-    The posterior of a site reads the scores that the model computes there, so it depends on the inputs of the model and
-    on the weights sampled at earlier sites of the run, but not on the observations, unless by :class:`Amortised`.
-
-    Latent sites that are no attention belong to ``rest``. It runs before the model, and the model takes its values; so
-    it can be any Pyro guide of these sites, with auxiliary sites and plates, and the network still runs once a step
-    (an autoguide runs it once more, at the first call, to see the sites). Use this in place of an ``AutoGuideList``
-    that holds an AttentionGuide, which would run the plates of the model twice in one trace. A site that neither
-    belongs to ``rest`` nor matches ``keep_prior`` is drawn from its prior, and the objectives warn of it.
+    Handlers belong around the guide or inside the model, ``poutine.do`` and ``poutine.reparam`` inside; around the
+    ``model`` argument of an ELBO they are ignored, as for every messenger guide. A trace of the guide holds the
+    observations, too; for Pyro's ``Importance`` hide them by ``poutine.block(guide, hide_fn=lambda site:
+    site["is_observed"])``.
 
     Args:
-        model: A Pyro model: any callable that reaches LatentAttention. The sites of a module's layers without a name
-            are called after their paths (:func:`name_sites`); in a plain function two of them must be named.
+        model: A Pyro model: any callable that reaches LatentAttention. Sites of the layers of a module are called after
+            their paths, unless they have a name (:func:`name_sites`).
         families: One family for all attention sites, or a dict from site-name patterns (as in ``fnmatch``:
             ``"encoder.*"``) to families; the first matching pattern counts.
-        rest: Guide of the other latent sites. A class such as ``AutoNormal`` (or a ``functools.partial`` of one) is
-            called with the model, in which attention sites, observations and ``keep_prior`` are hidden. Anything else
-            is the guide itself, called with the arguments of the model, such as an ``AutoGuideList`` or a function.
-        keep_prior: Names or patterns of latent sites that are meant to be drawn from their prior.
+        rest: Guide of the other latent sites, which runs first, and whose values the model takes: any Pyro guide,
+            called with the arguments of the model, or a class such as ``AutoNormal`` (or a ``functools.partial`` of
+            one), called with the model, in which attention sites, observations and ``keep_prior`` are hidden.
+        keep_prior: Names or patterns of latent sites that are meant to be drawn from their prior; of others without a
+            posterior the objectives warn.
 
     Raises:
         TypeError: A family is no :class:`Family`, ``rest`` cannot be called, or ``keep_prior`` is a string.
         ValueError: No patterns at all; at a call: a site no pattern matches, a pattern that matches no site, a family
-            of another kind than the prior, a model without attention sites, or a site of ``rest`` that is observed, an
-            attention site or unknown in the model; two calls of attention under one name; ``poutine.do`` or
-            ``poutine.reparam`` around the guide.
+            of another kind than the prior, a site of ``rest`` that is observed, an attention site or unknown in the
+            model, two calls of attention under one name, or ``poutine.do`` or ``poutine.reparam`` around the guide.
 
     Example:
         >>> import pyro, torch
@@ -113,6 +95,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
     """
 
     _drawn = Trace()  # of rest, in the run at hand
+    _output: Any = None  # of the model
 
     def __init__(
         self,
@@ -135,25 +118,39 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             raise TypeError(f"keep_prior is the string '{keep_prior}', expected names in a list: ['{keep_prior}']")
         self.keep_prior = tuple(keep_prior)
         name_model_sites(model)
-        if rest is not None and not callable(rest):
+        if not (rest is None or callable(rest)):
             raise TypeError(f"rest is {rest!r}, expected a guide, or a class of guides such as AutoNormal")
-        if rest is not None and isinstance(getattr(rest, "func", rest), type):
-            # an autoguide would keep the output of its first call, with the graph behind it
-            rest = rest(poutine.block(_Soft()(_without_output(model)), self._hidden_from_rest))
+        if isinstance(getattr(rest, "func", rest), type):
+
+            def without_output(*args: Any, **kwargs: Any) -> None:  # which an autoguide would keep, with its graph
+                model(*args, **kwargs)
+
+            rest = rest(poutine.block(_Soft()(without_output), self._hidden_from_rest))  # type: ignore[misc]
         self.rest: Callable[..., Any] | None = rest
 
     @pyro_method
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Run the model once under the posterior; returns the value of every sample site of the model."""
-        _check_handlers_around()
+        for handler in runtime._PYRO_STACK:
+            if isinstance(handler, DoMessenger | ReparamMessenger):
+                name = "do" if isinstance(handler, DoMessenger) else "reparam"
+                seen = f"poutine.{name} stands around the guide, which has no posterior for the sites that it makes"
+                raise ValueError(f"{seen}, expected it inside: AttentionGuide(poutine.{name}(model, ...), families)")
         name_model_sites(self.model)
         self._drawn = Trace() if self.rest is None else poutine.trace(self.rest).get_trace(*args, **kwargs)
         dims = [(site.get("infer") or {}).get("_enumerate_dim") for site in self._drawn.nodes.values()]
         for dim in filter(None, dims):  # steps of a Markov chain share them, and would leave them to the model
-            _ENUM_ALLOCATOR.next_available_dim = min(_ENUM_ALLOCATOR.next_available_dim, dim - 1)
-        values: dict[str, Any] = super().__call__(*args, **kwargs)
+            allocator = runtime._ENUM_ALLOCATOR
+            allocator.next_available_dim = min(allocator.next_available_dim, dim - 1)
+        self.args_kwargs, self._outer_plates = (args, kwargs), tuple(frame.name for frame in runtime.get_plates())
+        try:
+            with self:
+                self._output = self.model(*args, **kwargs)
+        finally:
+            del self.args_kwargs, self._outer_plates
         self._check_sites()
-        return values
+        nodes = prune_subsample_sites(self.trace).nodes
+        return {name: site["value"] for name, site in nodes.items() if site["type"] == "sample"}
 
     def run(self, *args: Any, **kwargs: Any) -> GuideRun:
         """Run the model once under the posterior, with the errors of a call; the guide itself keeps nothing of it."""
@@ -182,25 +179,21 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     def get_traces(self) -> tuple[Any, Any]:
         """Traces of the model and of the guide after a call; sites that are summed out are in the model's alone."""
-        model_trace, guide_trace = super().get_traces()
-        for name, site in list(guide_trace.nodes.items()):
+        model_trace, found = super().get_traces()
+        guide_trace = prune_subsample_sites(self._drawn)  # rest comes first, in its own order
+        for name, site in found.nodes.items():
             infer = site["infer"] or {}
             family = infer.get("family", site)
-            if getattr(family, "is_marginal", False) or (family is None and "_enumerate_dim" in infer):
-                del guide_trace.nodes[name]
-        if self.rest is None:
-            return model_trace, guide_trace
-        both = prune_subsample_sites(self._drawn)  # rest comes first, in its own order
-        for name, site in guide_trace.nodes.items():
-            if name not in both:
-                both.add_node(name, **site)
-        return model_trace, both
+            summed_out = getattr(family, "is_marginal", False) or (family is None and "_enumerate_dim" in infer)
+            if name not in guide_trace and not summed_out:
+                guide_trace.add_node(name, **site)
+        return model_trace, guide_trace
 
     def _pyro_sample(self, msg: Any) -> None:
         msg["_infer"] = msg["infer"]  # poutine.replay around the guide puts that of another run in its place
         drawn = self._drawn_site(msg)
         if drawn is not None:
-            self._check_drawn(msg, drawn)
+            _check_drawn(msg, drawn)
             msg["value"] = drawn["value"]
             # where rest enumerates, these are all values; they lie along its dimensions, and need no others
             msg["infer"].pop("enumerate", None)
@@ -219,67 +212,40 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             return
         if msg["name"] in self.trace:
             raise ValueError(
-                f"attention site '{msg['name']}' is there twice in one run, expected a name for each call of a layer; "
-                f"give each layer its own name=, or leave it out and call name_sites(net) for each module of the "
-                f"model; call a layer that is used several times in `with pyro.contrib.autoname.scope(prefix=...):`"
+                f"attention site '{msg['name']}' is there twice in one run; give each layer its own name=, or call "
+                f"name_sites(net); call a layer that is used again in `with pyro.contrib.autoname.scope(prefix=...):`"
             )
         _check_repetition(msg)
         family = self.family(msg["name"])
         msg["infer"].update(family.infer, family=family)
 
     def _pyro_post_sample(self, msg: Any) -> None:
-        msg["infer"] = msg.pop("_infer")
+        msg["infer"] = infer = msg.pop("_infer")
         drawn = self._drawn_site(msg)
-        if drawn is None:
+        if drawn is not None:
+            for each in (infer, drawn["infer"]):
+                del each["_do_not_trace"], each["is_auxiliary"]
             if not site_is_subsample(msg):
-                self._settle(msg)
-            super()._pyro_post_sample(msg)
+                infer["prior"], msg["fn"] = msg["fn"], drawn["fn"]
+            TraceMessenger._pyro_post_sample(self, msg)
             return
-        for infer in (msg["infer"], drawn["infer"]):
-            del infer["_do_not_trace"], infer["is_auxiliary"]
-        if not site_is_subsample(msg):
-            msg["infer"]["prior"], msg["fn"] = msg["fn"], drawn["fn"]
-        TraceMessenger._pyro_post_sample(self, msg)
-
-    def _settle(self, msg: Any) -> None:
-        """Say what scores a site; only now have the handlers around the guide said whether it is observed."""
-        infer = msg["infer"]
-        if msg["is_observed"]:
-            if "prior" in infer:
-                msg["fn"] = infer["prior"].expand(msg["fn"].batch_shape)
-            elif isinstance(msg["fn"], AttentionDistribution):
-                infer["prior"] = msg["fn"]
-            return
-        infer.setdefault("prior", msg["fn"])  # poutine.uncondition makes it latent
-        if is_attention_site(msg):
+        # only now have the handlers around the guide said whether the site is observed: its prior scores it then
+        if msg["is_observed"] and "prior" in infer:
+            msg["fn"] = infer["prior"].expand(msg["fn"].batch_shape)
+        elif not site_is_subsample(msg) and (not msg["is_observed"] or isinstance(msg["fn"], AttentionDistribution)):
+            infer.setdefault("prior", msg["fn"])  # poutine.uncondition makes it latent
+        if is_attention_site(msg) and not msg["is_observed"]:
             family = infer.setdefault("family", self.family(msg["name"]))
             infer["prior"] = family.prior(infer["prior"])
             if not family.has_prior_term:
                 # a point mass has no density: without this its "KL" would be -log p, MAP instead of soft attention
                 msg["mask"] = False
+        super()._pyro_post_sample(msg)
 
     def _drawn_site(self, msg: Any) -> Any:
         """The trace node of a site that ``rest`` drew; None for others."""
         node = self._drawn.nodes.get(msg["name"])
         return node if node is not None and node["type"] == "sample" else None
-
-    def _check_drawn(self, msg: Any, drawn: Any) -> None:
-        """Raise ValueError unless ``rest`` may draw a site."""
-        name = msg["name"]
-        if site_is_subsample(msg):
-            if msg["value"] is not None and not msg["value"].equal(drawn["value"]):
-                seen = f"plate '{name}' has a subsample of its own in the model, and rest has drawn another"
-                raise ValueError(f"{seen}; give rest the same plate (create_plates= of an autoguide)")
-        elif isinstance(msg["fn"], AttentionDistribution):
-            raise ValueError(
-                f"attention site '{name}' is in rest too, expected the other latent sites alone; give rest a class of "
-                f"guides such as AutoNormal, or a guide of poutine.block(model, hide=['{name}'])"
-            )
-        elif msg["is_observed"] or drawn["is_observed"]:
-            raise ValueError(
-                f"site '{name}' is observed in the {'model' if msg['is_observed'] else 'guide'}, but it is a site of "
-                f"model and rest, expected a latent site; hide it from rest by poutine.block(model, hide=['{name}'])"
-            )
 
     def _check_sites(self) -> None:
         """Raise ValueError when a pattern, or a site of ``rest``, has no counterpart in the model."""
@@ -289,9 +255,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if unused:
             found = ", ".join(map(repr, sites)) or "none; route its attention through LatentAttention"
             raise ValueError(f"no attention site matches {', '.join(map(repr, unused))}; the model's sites: {found}")
-        drawn: dict[str, Any] = prune_subsample_sites(self._drawn).nodes
-        for name, site in drawn.items():
-            if site["type"] == "sample" and name not in self.trace and not site["infer"].get("is_auxiliary"):
+        for name, site in prune_subsample_sites(self._drawn).nodes.items():
+            if site["type"] == "sample" and name not in self.trace and not (site["infer"] or {}).get("is_auxiliary"):
                 remedy = "mark a site that rest needs for itself by infer={'is_auxiliary': True}"
                 raise ValueError(f"rest has the site '{name}', expected a latent site of the model; {remedy}")
 
@@ -305,58 +270,35 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
     def __getstate__(self) -> dict[str, Any]:
         # PyroModule's own leaves out weak references; a trace, of a whole autograd graph, cannot be pickled either
         state: dict[str, Any] = PyroModule.__getstate__(self)
-        return {name: value for name, value in state.items() if name not in TRACES}
+        return {name: value for name, value in state.items() if name not in _OF_A_RUN}
 
 
-def is_attention_site(site: Any) -> bool:
-    """Whether a node of a guide's trace, or a message that has passed the guide, is an attention site.
-
-    It may be observed: its ``fn`` in the guide's trace is the prior then.
-    """
-    return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
+# What a guide holds of its last run.
+_OF_A_RUN = ("trace", "_drawn", "_output")
 
 
-def keeps_prior(site: Any) -> bool:
-    """Whether an AttentionGuide has left a latent site at its prior: ``infer["family"]`` is None then."""
-    return site["infer"].get("family", site) is None
-
-
-def forget_traces(messenger: Any) -> None:
-    """Drop the traces of a messenger guide, which would keep this step's autograd graph alive until the next one."""
-    for name in TRACES:
+def forget_run(messenger: Any) -> None:
+    """Drop what a messenger guide holds of its run, which would keep the step's autograd graph until the next one."""
+    for name in _OF_A_RUN:
         vars(messenger).pop(name, None)
 
 
-def run_messenger(guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Traces of model and guide of one run of a messenger guide, with the handlers around it; it keeps neither."""
+@contextmanager
+def ran(guide: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    """A messenger guide, without the handlers around it, as one run under them has left it; it then forgets the run."""
     messenger: Any = poutine.unwrap(guide)
     try:
         guide(*args, **kwargs)
-        model_trace, guide_trace = messenger.get_traces()
+        yield messenger
     finally:
-        forget_traces(messenger)
-    warn_of_priors(messenger, guide_trace)
-    return model_trace, guide_trace
+        forget_run(messenger)
 
 
-def warn_of_priors(messenger: Any, guide_trace: Any) -> None:
-    """Warn of the latent sites that an AttentionGuide leaves at their prior without having been told to."""
-    message = sites_at_prior(messenger, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
-    if message is not None:
-        warnings.warn(message, PriorWarning, stacklevel=2)
-
-
-def sites_at_prior(messenger: Any, sites: Iterable[Any]) -> str | None:
-    """What is to be said of latent sites that keep their prior without having been told to; None when none does."""
-    # what is enumerated is summed out
-    at_prior = [s["name"] for s in sites if keeps_prior(s) and "_enumerate_dim" not in s["infer"]]
-    kept = [name for name in at_prior if not messenger.keeps_prior(name)]
-    if not kept:
-        return None
-    return (
-        f"latent sites without a posterior are drawn from their prior: {', '.join(map(repr, kept))}; give "
-        f"AttentionGuide a guide for them (rest=AutoNormal), observe them, or say that they keep it (keep_prior={kept})"
-    )
+def run_guide(guide: Any, *args: Any, **kwargs: Any) -> GuideRun:
+    """:meth:`AttentionGuide.run` of a guide that may have handlers around it, such as ``poutine.condition``."""
+    check_guide(guide)
+    with ran(guide, *args, **kwargs) as messenger:
+        return GuideRun(messenger._output, messenger.trace)
 
 
 def check_guide(guide: Any) -> AttentionGuide:
@@ -367,42 +309,40 @@ def check_guide(guide: Any) -> AttentionGuide:
     return guide
 
 
-def run_guide(guide: Any, *args: Any, **kwargs: Any) -> GuideRun:
-    """:meth:`AttentionGuide.run` of a guide that may have handlers around it, such as ``poutine.condition``."""
-    messenger = check_guide(guide)
-    model = messenger.model
-    outputs: list[Any] = []  # Pyro's own call throws the output away
-    name_model_sites(model)
-    messenger._model = (_without_output(model, outputs.append),)
-    try:
-        guide(*args, **kwargs)
-        return GuideRun(outputs[0], messenger.trace)
-    finally:
-        messenger._model = (model,)
-        forget_traces(messenger)
+def is_attention_site(site: Any) -> bool:
+    """Whether a node of a guide's trace, or a message that has passed it, is an attention site, observed or not."""
+    return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
 
 
-def _check_handlers_around() -> None:
-    """Raise ValueError where a handler stands around a guide that replaces sites of the model by others."""
-    for handler in runtime._PYRO_STACK:
-        if isinstance(handler, DoMessenger | ReparamMessenger):
-            name = "do" if isinstance(handler, DoMessenger) else "reparam"
-            raise ValueError(
-                f"poutine.{name} stands around the guide, which has no posterior for the sites that it makes, expected "
-                f"it inside: AttentionGuide(poutine.{name}(model, ...), families)"
-            )
+def keeps_prior(site: Any) -> bool:
+    """Whether an AttentionGuide has left a latent site at its prior: ``infer["family"]`` is None then."""
+    return site["infer"].get("family", site) is None
+
+
+def _check_drawn(msg: Any, drawn: Any) -> None:
+    """Raise ValueError unless ``rest`` may draw a site, whose node it has given."""
+    name = msg["name"]
+    if site_is_subsample(msg):
+        if msg["value"] is not None and not msg["value"].equal(drawn["value"]):
+            seen = f"plate '{name}' has a subsample of its own in the model, and rest has drawn another"
+            raise ValueError(f"{seen}; give rest the same plate (create_plates= of an autoguide)")
+    elif isinstance(msg["fn"], AttentionDistribution):
+        raise ValueError(f"attention site '{name}' is in rest too; hide it: poutine.block(model, hide=['{name}'])")
+    elif msg["is_observed"] or drawn["is_observed"]:
+        where = "model" if msg["is_observed"] else "guide"
+        raise ValueError(f"site '{name}' is observed in the {where}, but it is in rest, too; expected a latent site")
 
 
 def _check_repetition(msg: Any) -> None:
     """Raise ValueError when a plate of the model repeats an attention site, as it does where heads were forgotten."""
-    dims = msg["infer"].pop("batch_dims", None)
+    prior = msg["infer"]["prior"]
+    dims, head_dim = prior.scores.dim() - prior.layout.event_dim, prior.layout.head_dim
     for frame in msg["cond_indep_stack"]:
-        if dims is not None and frame.vectorized and frame.size > 1 and -frame.dim > dims:
-            head_dim = msg["fn"].layout.head_dim
+        if frame.vectorized and frame.size > 1 and -frame.dim > dims:
             raise ValueError(
-                f"site '{msg['name']}': its scores have no dimension for plate '{frame.name}' of size {frame.size}; if "
-                f"that of the heads is missing, add it to scores, values and keys (.unsqueeze({head_dim})); if all of "
-                f"the plate share their scores, give these a dimension of size 1 at the left (.unsqueeze(0))"
+                f"site '{msg['name']}': its scores have no dimension for plate '{frame.name}' of size {frame.size}; "
+                f"add that of the heads to scores, values and keys (.unsqueeze({head_dim})), or, if all of the plate "
+                f"share their scores, one of size 1 at the left (.unsqueeze(0))"
             )
 
 
@@ -412,12 +352,3 @@ class _Soft(Messenger):
     def _pyro_sample(self, msg: Any) -> None:
         if msg["value"] is None and isinstance(msg["fn"], AttentionDistribution):
             msg["value"] = msg["fn"].soft_value
-
-
-def _without_output(model: Callable[..., Any], keep: Callable[[Any], Any] = lambda _: None) -> Callable[..., None]:
-    """The model without its output, which is kept elsewhere, or nowhere."""
-
-    def run(*args: Any, **kwargs: Any) -> None:
-        keep(model(*args, **kwargs))
-
-    return run

@@ -1,8 +1,7 @@
 """Where attention weights live: on a dense query x key grid, or elsewhere, such as on the edges of a graph.
 
-A layout is the small interface between the probabilistic part (which only knows entries of ``log S``) and the
-shape of the data: it masks, normalises, spreads per-key quantities and aggregates values. Shapes: B batch, H heads,
-M queries, N keys or nodes, D width, E edges.
+A layout is all that the probabilistic part knows of the shape of the data: it masks, normalises, spreads per-key
+quantities and aggregates values. Shapes: B batch, H heads, M queries, N keys or nodes, D width, E edges.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import reduce
 
 import torch
 from torch import Tensor
@@ -38,8 +36,9 @@ class Layout(ABC):
     @property
     def kept(self) -> Tensor | None:
         """True at the entries that count: unmasked, and of a query that counts; None when all do."""
-        parts = [part for part in (self.mask, self.counted) if part is not None]
-        return reduce(torch.logical_and, parts) if parts else None
+        if self.mask is None or self.counted is None:
+            return self.counted if self.mask is None else self.mask
+        return self.mask & self.counted
 
     @abstractmethod
     def check(self, scores: Tensor, *, site: str) -> None:
@@ -62,20 +61,12 @@ class Layout(ABC):
         """Per-key values ``[..., H, N]`` in a shape that broadcasts against the scores."""
 
     @abstractmethod
-    def log_softmax(self, scores: Tensor) -> Tensor:
-        """Log softmax over the keys a query may attend to; masked entries become 0 (finite)."""
+    def log_softmax(self, scores: Tensor, *, over_queries: bool = False) -> Tensor:
+        """Log softmax over the keys a query may attend to, or the queries that may attend to a key; 0 where masked."""
 
     @abstractmethod
     def softmax(self, scores: Tensor) -> Tensor:
         """Softmax over the keys a query may attend to; masked entries and empty rows become exactly 0."""
-
-    @abstractmethod
-    def log_softmax_over_queries(self, scores: Tensor) -> Tensor:
-        """Log softmax over the queries that may attend to a key; masked entries become 0 (finite)."""
-
-    @abstractmethod
-    def sum_over_queries(self, weights: Tensor) -> Tensor:
-        """Sum over the queries for every key, ``[..., H, N]``."""
 
     @abstractmethod
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
@@ -95,12 +86,10 @@ class Dense(Layout):
             padded query is one that may attend to nothing; normalisation over queries needs these rows masked.
         event_dim: 3 when one site holds all queries (self-attention); 2 when queries lie in a plate, as where each
             target position has its own observation: scores ``[..., H, N]``.
-        causal: Whether queries are steps in time that may not know of later ones: a statement, which changes no mask.
-            Normalizers over queries refuse such attention.
+        causal: Whether queries may not know of later ones: a statement, for normalizers over queries, which refuse it.
         counted: Boolean ``[..., queries, 1]``, broadcastable to the scores in the dimensions ahead; True for queries
-            whose weights count in the KL. The others draw weights, too, but nothing may depend on them: padded queries
-            of a model that computes their output and does not use it. A mask of these rows would say the same, and
-            take more memory: what is the same for all queries, such as a contextual prior, is then held once a query.
+            whose weights count in the KL. The others draw weights, too, on which nothing may depend: padded queries. A
+            mask of these rows would say the same, and hold what all queries share, as a contextual prior, once a query.
 
     Raises:
         TypeError: The mask or ``counted`` is not boolean.
@@ -123,10 +112,8 @@ class Dense(Layout):
         if self.event_dim not in (2, 3):
             raise ValueError(f"event_dim is {self.event_dim}, expected 3 (heads, queries, keys) or 2 (heads, keys)")
         if self.counted is not None and (self.event_dim == 2 or self.counted.dim() < 2 or self.counted.size(-1) != 1):
-            raise ValueError(
-                f"counted has shape {tuple(self.counted.shape)} and event_dim is {self.event_dim}, expected [..., "
-                f"queries, 1] and event_dim 3; where queries lie in a plate, poutine.mask leaves some out"
-            )
+            seen = f"counted has shape {tuple(self.counted.shape)} and event_dim is {self.event_dim}"
+            raise ValueError(f"{seen}, expected [..., queries, 1] and 3; where queries lie in a plate use poutine.mask")
 
     def __repr__(self) -> str:
         mask = None if self.mask is None else tuple(self.mask.shape)
@@ -140,14 +127,12 @@ class Dense(Layout):
         if scores.dim() < self.event_dim:
             expected = "[..., heads, queries, keys]" if self.event_dim == 3 else "[..., heads, keys]"
             seen = f"scores of shape {tuple(scores.shape)} have fewer than {self.event_dim} dimensions"
-            raise ValueError(f"site '{site}': {seen}; expected {expected}")
+            raise ValueError(f"site '{site}': {seen}, expected {expected}")
         for mask in (self.mask, self.counted):
             check_mask_fits(mask, scores, site=site)
         if self.counted is not None and self.counted.size(-2) != scores.size(-2):
-            raise ValueError(
-                f"site '{site}': counted has shape {tuple(self.counted.shape)} for {scores.size(-2)} queries, expected "
-                f"an entry for each of them, [..., {scores.size(-2)}, 1]"
-            )
+            seen = f"counted has shape {tuple(self.counted.shape)} for {scores.size(-2)} queries"
+            raise ValueError(f"site '{site}': {seen}, expected an entry for each of them")
 
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys
@@ -156,13 +141,11 @@ class Dense(Layout):
         return scores.size(-1)
 
     def num_rows(self, scores: Tensor) -> Tensor | float:
-        rows = scores.shape[-self.event_dim : -1]
-        kept = self.kept
+        rows, kept, above = scores.shape[-self.event_dim : -1], self.kept, 1 - self.event_dim
         if kept is None:
             return math.prod(rows) if scores.size(-1) else 0
         seeing = kept.any(-1)
-        dims = tuple(range(1 - self.event_dim, 0))
-        return seeing.expand(*seeing.shape[: 1 - self.event_dim], *rows).sum(dims).to(scores.dtype)
+        return seeing.expand(*seeing.shape[:above], *rows).sum(tuple(range(above, 0))).to(scores.dtype)
 
     def spread_keys(self, values: Tensor) -> Tensor:
         return values.unsqueeze(-2) if self.event_dim == 3 else values
@@ -173,23 +156,13 @@ class Dense(Layout):
     def _clear(self, values: Tensor) -> Tensor:
         return values if self.mask is None else values.masked_fill(~self.mask, 0)
 
-    def log_softmax(self, scores: Tensor) -> Tensor:
-        return self._clear(self._fill(scores).log_softmax(-1))
+    def log_softmax(self, scores: Tensor, *, over_queries: bool = False) -> Tensor:
+        if over_queries and self.event_dim == 2:
+            raise ValueError("event_dim is 2, so nothing runs over queries; expected Dense(event_dim=3), or Softmax()")
+        return self._clear(self._fill(scores).log_softmax(-2 if over_queries else -1))
 
     def softmax(self, scores: Tensor) -> Tensor:
         return self._clear(self._fill(scores).softmax(-1))
-
-    def log_softmax_over_queries(self, scores: Tensor) -> Tensor:
-        self._check_queries()
-        return self._clear(self._fill(scores).log_softmax(-2))
-
-    def sum_over_queries(self, weights: Tensor) -> Tensor:
-        self._check_queries()
-        return weights.sum(-2)
-
-    def _check_queries(self) -> None:
-        if self.event_dim == 2:
-            raise ValueError("event_dim is 2, so nothing runs over queries; expected Dense(event_dim=3), or Softmax()")
 
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
         """``[..., H, M, N] x [..., H, N, D] -> [..., H, M, D]``; without M when queries lie in a plate."""

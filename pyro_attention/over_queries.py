@@ -11,26 +11,36 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float
-from pyro_attention.layout import Layout
+from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import NORMALIZERS, Normalizer, Softmax
 
 __all__ = ["DoublyNormalized", "Hybrid", "Sinkhorn"]
 
 
+class _OverQueries(Normalizer):
+    over_queries = True
+
+    def check(self, layout: Layout, *, site: str) -> None:
+        what = f"site '{site}': {type(self).__name__} normalises over queries"
+        if isinstance(layout, Dense) and layout.event_dim == 2:
+            raise ValueError(f"{what}, but with event_dim=2 these lie in a plate; use Dense(event_dim=3), or Softmax()")
+        if isinstance(layout, Dense) and layout.causal:
+            raise ValueError(
+                f"{what}, the later ones too, and would leak the future to the earlier ones; use Softmax()"
+            )
+
+
 @NORMALIZERS.register("doubly_normalized")
-class DoublyNormalized(Normalizer):
+class DoublyNormalized(_OverQueries):
     r"""Normalise over the queries, then over the keys: no key is explained away.
 
     .. math:: A_{ij} = S_{ij} / \sum_{i'} S_{i'j}, \qquad W_{ij} = A_{ij} / \sum_{j'} A_{ij'}
 
     The weights a key gets from all queries sum to at least 1 / number of keys, if any query may attend to it.
 
-    What is the same for all queries cancels: where they see the same keys, the mean of a contextual prior has uniform
-    weights, whatever the keys are, and under a contextual LogNormal prior all keys are alike. Under a contextual Gamma
-    prior they differ a little, by their spread.
-
-    Where a query may not know of later ones this would leak them: attention that says so, ``Dense(causal=True)`` or
-    ``is_causal=True`` of a layer, is refused. A mask alone does not say it, nor does a graph of steps in time.
+    What is the same for all queries cancels, such as the mean of a contextual prior. Where a query may not know of
+    later ones this would leak them: attention that says so, ``Dense(causal=True)`` or ``is_causal=True`` of a layer, is
+    refused. A mask alone does not say it, nor does a graph of steps in time.
 
     Example:
         >>> from pyro_attention import Dense
@@ -40,13 +50,11 @@ class DoublyNormalized(Normalizer):
     Source: Ding et al. (2020), Attention that does not Explain Away, equation (5) and Theorem 2.
     """
 
-    over_queries = True
-
     def forward(self, log_weights: Tensor, layout: Layout) -> Tensor:
-        return layout.softmax(layout.log_softmax_over_queries(as_float(log_weights)))
+        return layout.softmax(layout.log_softmax(as_float(log_weights), over_queries=True))
 
     def normalize_scores(self, scores: Tensor, layout: Layout) -> Tensor:
-        return layout.log_softmax_over_queries(scores)
+        return layout.log_softmax(scores, over_queries=True)
 
 
 @NORMALIZERS.register("sinkhorn")
@@ -79,7 +87,7 @@ class Sinkhorn(DoublyNormalized):
     def forward(self, log_weights: Tensor, layout: Layout) -> Tensor:
         log_weights = as_float(log_weights)
         for _ in range(self.iterations - 1):
-            log_weights = layout.log_softmax(layout.log_softmax_over_queries(log_weights))
+            log_weights = layout.log_softmax(layout.log_softmax(log_weights, over_queries=True))
         return super().forward(log_weights, layout)
 
     def extra_repr(self) -> str:
@@ -87,7 +95,7 @@ class Sinkhorn(DoublyNormalized):
 
 
 @NORMALIZERS.register("hybrid")
-class Hybrid(Normalizer):
+class Hybrid(_OverQueries):
     r"""A trained mixture, one mixing weight a head: :math:`W = u\, W^\mathrm{doubly} + (1 - u)\, W^\mathrm{softmax}`.
 
     The paper does not say how u is kept between 0 and 1; here it is a sigmoid.
@@ -105,8 +113,6 @@ class Hybrid(Normalizer):
 
     Source: Ding et al. (2020), Attention that does not Explain Away, equation (12).
     """
-
-    over_queries = True
 
     def __init__(self, heads: int = 1, *, initial: float = 0.5) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from pyro.optim import Adam
 
 from pyro_attention import AttentionELBO, AttentionGuide, Weibull, check_model, predict, sample_posterior
 from pyro_attention.blocked import BlockedMultiheadAttention
-from pyro_attention.guide import PriorWarning
+from pyro_attention.check import PriorWarning
 from tests.rest_guides import OTHERS, RESTS, Shifted, written
 from tests.toy_models import SelfAttention, Sequences
 

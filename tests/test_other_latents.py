@@ -15,8 +15,8 @@ from pyro_attention import (
     Weibull,
     check_model,
 )
+from pyro_attention.check import PriorWarning
 from pyro_attention.families.weibull import WeibullWeights
-from pyro_attention.guide import PriorWarning
 from tests.toy_models import Sequences, attention_values
 
 vectorized = pytest.mark.parametrize("vectorize", [False, True])

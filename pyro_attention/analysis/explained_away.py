@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from pyro_attention._checks import as_float
 from pyro_attention.analysis.inputs import ROUNDING, check_floats
 from pyro_attention.attention import LatentAttention
+from pyro_attention.edge_list import EdgeList
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.over_queries import Hybrid
 
@@ -96,10 +97,19 @@ def explained_away(weights: Tensor, *, layout: Layout | None = None, epsilon: fl
     if not ((weights >= 0) & (weights <= 1 + ROUNDING)).all():
         raise ValueError("weights have entries outside [0, 1] or NaN; expected normalised weights, not log weights")
     allowed = torch.ones_like(weights) if layout.mask is None else layout.mask.expand(weights.shape).to(weights)
-    visible = layout.sum_over_queries(allowed) > 0
-    mass = layout.sum_over_queries(weights).where(visible, math.nan)
+    visible = _mass(allowed, layout) > 0
+    mass = _mass(weights, layout).where(visible, math.nan)
     others = [dim for dim in range(mass.dim()) if dim != mass.dim() - 2]
     return ExplainedAway(epsilon, mass, (mass < epsilon).sum(others) / visible.sum(others))
+
+
+def _mass(weights: Tensor, layout: Layout) -> Tensor:
+    """Sum over the queries for every key, ``[..., H, N]``."""
+    if isinstance(layout, EdgeList):
+        return layout.sources.sum(weights).transpose(-1, -2)
+    if layout.event_dim == 2:
+        raise ValueError("event_dim is 2, so nothing runs over queries; expected Dense(event_dim=3)")
+    return weights.sum(-2)
 
 
 def hybrid_weights(module: nn.Module) -> dict[str, Tensor]:

@@ -14,13 +14,12 @@ from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import as_float, check_scores
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
-from pyro_attention.blocked.ops.counter_noise import CounterNoise
+from pyro_attention.blocked.ops.counter_noise import CounterNoise, NoiseKind
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.families.weibull import WeibullWeights
 from pyro_attention.layout import Dense
 from pyro_attention.normalizers import Softmax
-from pyro_attention.ops.noise import NoiseKind
 
 __all__ = ["BlockedPosterior", "BlockedPrior", "BlockedValue", "Noise", "Pairs"]
 
@@ -258,16 +257,19 @@ NOISE: dict[type[LogWeights], Noise] = {
 class _Shifted:
     """The scores of a blocked site as a family sees them: it may add a shift to them, and nothing else."""
 
-    def __init__(self, site: str, shift: Tensor | float = 0.0) -> None:
-        self.site, self.shift = site, shift
+    def __init__(self, site: str, dims: int, shift: Tensor | float = 0.0) -> None:
+        self.site, self.dims, self.shift = site, dims, shift
+
+    def dim(self) -> int:
+        return self.dims
 
     def __add__(self, shift: Any) -> _Shifted:
-        return _Shifted(self.site, self.shift + shift)
+        return _Shifted(self.site, self.dims, self.shift + shift)
 
     __radd__ = __add__
 
     def __sub__(self, shift: Any) -> _Shifted:
-        return _Shifted(self.site, self.shift - shift)
+        return _Shifted(self.site, self.dims, self.shift - shift)
 
     def _refuse(self, *_: Any) -> Any:
         raise _not_blocked(self.site)
@@ -354,7 +356,7 @@ class BlockedPrior(_BlockedWeights):
     @property
     def scores(self) -> Any:
         """A stand-in for the scores, which are never held; a family may add a shift to them."""
-        return _Shifted(self.site)
+        return _Shifted(self.site, len(self.pairs.shape))
 
     def with_scores(self, scores: Tensor) -> BlockedPrior:  # noqa: ARG002
         raise _not_blocked(self.site)
@@ -374,11 +376,6 @@ class BlockedPrior(_BlockedWeights):
         relative = LogNormalWeights(zero, torch.ones_like(zero)).proposing(zero)
         relative = relative.matched(posterior, zero + location.shift, *spread)
         return BlockedPosterior(self.pairs, relative, site=self.site)
-
-    @property
-    def masked_fraction(self) -> float:
-        """Fraction of masked pairs; the layout knows of the key mask alone."""
-        return 1 - (self.pairs.counts().double() / self.pairs.shape[-2]).mean().item()
 
     @property
     def counts(self) -> Tensor:

@@ -228,7 +228,6 @@ class AlignmentPrior(Prior):
     """
 
     kind = CategoricalAlignment.kind
-    over_queries_obstacle = "each query chooses its key by itself"
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> CategoricalAlignment:  # noqa: ARG002
         return CategoricalAlignment(scores, layout=layout)

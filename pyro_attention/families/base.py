@@ -3,95 +3,57 @@
 The families of positive weights (Weibull, LogNormal, Gamma) have ``E[S] = exp(scores)``, so they share one
 deterministic limit: ordinary attention. For the other kinds the scores are log probabilities of keys (alignments),
 logarithms of concentrations (Dirichlet), or give the mean weights (Gaussian).
-
-**What the posterior depends on.** A family reads the scores of the layer, which the network computes from the inputs x,
-and a concentration or scale of its own. So q(W | x) does not see the observation y of the same call, unless by an
-inference network (:class:`~pyro_attention.Amortised`). Given the scores, the weights of a call are independent.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import Distribution
 from torch import Tensor, nn
 
-from pyro_attention._checks import as_numbers, check_constant, check_positive
+from pyro_attention._checks import check_positive
 from pyro_attention.families.distribution import AttentionDistribution, LogWeights
 from pyro_attention.layout import Layout
 from pyro_attention.registry import Registry
 
-__all__ = ["FAMILIES", "PRIORS", "Family", "OneParameterFamily", "Prior"]
+__all__ = ["FAMILIES", "PRIORS", "Family", "OneParameterFamily", "Prior", "check_constant", "shown"]
 
 PRIORS: Registry[type[Prior]] = Registry("prior")
-
-_TRAINED = "a prior with a trained parameter is a subclass of Prior"
 
 
 class Prior(nn.Module):
     """Maps (scores, keys, layout) to the prior of one attention call; subclasses implement :meth:`forward`.
 
-    Raises:
-        TypeError: A number requires a gradient, as an ``nn.Parameter`` does.
-        ValueError: A number that is not finite, or not positive where it must be; where the prior reads the keys, a
-            size below one and, at a call, keys of another width.
-
     Attributes:
         kind: The kind of its distributions, which a posterior family must share.
         normalizes: Scores may enter as log-softmax; False where their size means something.
-        over_queries_obstacle: Why no weights may be normalised over queries too; None where they may.
     """
 
     kind: ClassVar[str] = LogWeights.kind
     normalizes: ClassVar[bool] = True
-    over_queries_obstacle: ClassVar[str | None] = None
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
         """Prior over weights, or their logarithms, of the shape of ``scores``.
 
         Args:
-            scores: As they enter the site. Gamma, LogNormal and Gaussian priors read their shape only; those of
-                alignments and the Dirichlet prior read the values, too.
+            scores: As they enter the site. Most priors read their shape only, those of alignments their values, too.
             keys: In the layout's own shape, ``[..., H, N, D]`` dense, ``[..., N, H, D]`` on graphs.
             layout: Where the weights live.
         """
         raise NotImplementedError
 
     def soft_weights(self, scores: Tensor, layout: Layout) -> Tensor:
-        """Weights of ordinary attention with these scores, in a layout of their shape: softmax, or an own mean.
-
-        A model may go on with them where it needs no site, as the input feed of a decoder does.
-        """
+        """Weights of ordinary attention with these scores, for a model that goes on with them and needs no site."""
         return layout.softmax(scores)
-
-    def add_positive(self, name: str, value: float, *, of: str = "") -> None:
-        """Keep a positive constant in a buffer, as its logarithm; ValueError when it is not positive and finite."""
-        check_constant(name, value, _TRAINED)
-        check_positive(name, value)
-        self.register_buffer(f"log_{of}{name}", torch.tensor(math.log(value)))
-
-    def add_constant(self, name: str, value: float, *, of: str = "") -> None:
-        """Keep a constant in a buffer; ValueError when it is not finite."""
-        check_constant(name, value, _TRAINED)
-        if not math.isfinite(value):
-            raise ValueError(f"{name} is {value}, expected a finite number")
-        self.register_buffer(f"{of}{name}", torch.tensor(float(value)))
-
-    def extra_repr(self) -> str:
-        shown = {
-            name.removeprefix("log_"): as_numbers(value.exp() if name.startswith("log_") else value)
-            for name, value in self.named_buffers(recurse=False)
-        }
-        return ", ".join(f"{name}={value}" for name, value in shown.items())
 
 
 FAMILIES: Registry[type[Family]] = Registry("posterior family")
 
 
 class Family(nn.Module):
-    """A posterior family; subclasses implement :meth:`posterior`. It sees the scores, not the observations.
+    """A posterior family; subclasses implement :meth:`posterior`.
 
     Attributes:
         kind: The kind of prior it fits (a prior distribution's own ``kind``); None for every kind.
@@ -112,10 +74,7 @@ class Family(nn.Module):
     def posterior(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
         """Posterior of a site from its prior, whose ``scores`` hold ``log E[S]`` where weights are positive.
 
-        Args:
-            prior: The prior, with what the attention layer proposes.
-            args: Arguments of the model, which most families ignore.
-            kwargs: Its keyword arguments.
+        Most families ignore ``args`` and ``kwargs``, the arguments of the model.
         """
         raise NotImplementedError
 
@@ -126,11 +85,11 @@ class Family(nn.Module):
         own, other = type(self).__name__, type(prior).__name__
         families = ", ".join(each.__name__ for each in FAMILIES.values() if each.kind in (None, prior.kind))
         priors = ", ".join(each.__name__ for each in PRIORS.values() if each.kind == self.kind)
-        remedy = f"families for this prior: {families or 'none is registered'}; priors for {own}: {priors}"
-        if "alignment" in (self.kind, prior.kind):
-            remedy += "; AlignmentELBO takes Marginal, Categorical and SparseCategorical, AttentionELBO the others"
-        seen = f"fits priors of kind '{self.kind}', but its prior {other} is of kind '{prior.kind}'"
-        raise ValueError(f"site '{site}': {own} {seen}; {remedy}")
+        raise ValueError(
+            f"site '{site}': {own} fits priors of kind '{self.kind}', but its prior {other} is of kind '{prior.kind}'; "
+            f"families for this prior: {families or 'none is registered'}; priors for {own}: {priors}; AlignmentELBO "
+            f"takes Marginal, Categorical and SparseCategorical, AttentionELBO the others"
+        )
 
 
 class OneParameterFamily(Family):
@@ -139,8 +98,7 @@ class OneParameterFamily(Family):
     Args:
         name: Name of the parameter.
         value: Its value, a number or ``[heads]``.
-        of: Name of the family. It becomes part of the name in a state dict, so that the state of another family is
-            refused.
+        of: Name of the family, in that of the parameter in a state dict: the state of another family is refused.
         learnable: Train it (through its logarithm).
 
     Raises:
@@ -150,7 +108,7 @@ class OneParameterFamily(Family):
 
     def __init__(self, name: str, value: float | Tensor, *, of: str, learnable: bool) -> None:
         super().__init__()
-        check_constant(name, value, "to train it, pass its value and learnable=True: its logarithm is the parameter")
+        check_constant(name, value, "pass its value and learnable=True: its logarithm is the parameter")
         check_positive(name, value)
         log_value = torch.as_tensor(value, dtype=torch.get_default_dtype()).log()
         if log_value.dim() > 1:
@@ -172,5 +130,18 @@ class OneParameterFamily(Family):
         return prior.layout.spread_heads(value) if value.dim() else value
 
     def extra_repr(self) -> str:
-        shown = as_numbers(self.log_value.exp())
-        return f"{self._name}={shown}{', learnable=True' if isinstance(self.log_value, nn.Parameter) else ''}"
+        trained = ", learnable=True" if isinstance(self.log_value, nn.Parameter) else ""
+        return f"{self._name}={shown(self.log_value.exp())}{trained}"
+
+
+def check_constant(
+    name: str, value: Any, remedy: str = "a prior with a trained parameter is a subclass of Prior"
+) -> None:
+    """Raise TypeError where a number asks for a gradient, which would not reach it: its logarithm is kept."""
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise TypeError(f"{name} requires a gradient, which would not reach it, expected a constant; {remedy}")
+
+
+def shown(value: Tensor) -> Any:
+    """Number of a tensor, or the list of its numbers, rounded to be shown."""
+    return value.detach().double().round(decimals=5).tolist()

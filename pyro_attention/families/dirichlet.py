@@ -11,8 +11,7 @@ from torch.distributions import constraints, register_kl
 from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
 from pyro_attention.families.distribution import ContinuousWeights, check_same_event
 from pyro_attention.layout import Dense, Layout
-from pyro_attention.ops.noise import log_standard_gamma
-from pyro_attention.ops.special import digamma_exp, lgamma_exp, trigamma_exp
+from pyro_attention.ops.special import digamma_exp, lgamma_exp, log_standard_gamma, trigamma_exp
 
 __all__ = ["Dirichlet", "DirichletPrior", "DirichletWeights", "kl_dirichlet"]
 
@@ -20,10 +19,7 @@ LARGEST_SCORE = 10.0
 
 
 class _LogSimplex(constraints.Constraint):
-    """Logarithms of points on the simplex, one a row of keys; masked entries may be anything.
-
-    No transform from all real numbers onto it is registered, so Hamiltonian Monte Carlo refuses such a site.
-    """
+    """Logarithms of points on the simplex, one a row of keys; masked entries may be anything."""
 
     def __init__(self, layout: Layout, event_dim: int) -> None:
         self.layout, self.event_dim = layout, event_dim
@@ -42,12 +38,9 @@ class DirichletWeights(ContinuousWeights):
     .. math:: \log p(\log W) = \log\Gamma(a_0) + \sum_i a_i \log W_i - \log\Gamma(a_i), \quad a_0 = \sum_i a_i, \quad
               \mathrm{E}[W] = a / a_0
 
-    A softmax over the keys leaves the value unchanged. The density is with respect to Lebesgue measure of the log
-    ratios :math:`\log W_i - \log W_j`, whichever key j is: it treats all keys alike, and is torch's density of W times
-    :math:`\prod_i W_i`. The entropy belongs to the same measure; the KL depends on none.
-
-    Moments are per weight. Density and entropy hold one term a row, which is shared out in proportion to E[W], so that
-    summed over the event they are right. Masked keys take part in nothing; a row without keys has weights of zero.
+    Density and entropy are with respect to Lebesgue measure of the log ratios :math:`\log W_i - \log W_j`, whichever
+    key j is: torch's density of W times :math:`\prod_i W_i`. They hold one term a row, which is shared out among its
+    weights in proportion to E[W]. Masked keys take part in nothing; a row without keys has weights of zero.
 
     Args:
         log_concentration: ``log a``, ``[..., heads, queries, keys]``, or without queries when these lie in a plate.
@@ -137,13 +130,6 @@ def kl_dirichlet(q: DirichletWeights, p: DirichletWeights) -> Tensor:
     for independent Gamma variables are a Dirichlet point and, independent of it, their sum. Computed in float64, where
     the difference of two large terms keeps its digits.
 
-    Args:
-        q: Posterior.
-        p: Prior. The result has q's batch shape and precision.
-
-    Raises:
-        ValueError: The two have different event shapes.
-
     Example:
         >>> q, p = (DirichletWeights(torch.tensor(a).expand(1, 1, 3)) for a in (0.0, 1.0))
         >>> round(kl_dirichlet(q, p).item(), 4)
@@ -179,7 +165,6 @@ class DirichletPrior(Prior):
 
     kind = DirichletWeights.kind
     normalizes = False
-    over_queries_obstacle = "each query's weights are by themselves a point on the simplex"
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> DirichletWeights:  # noqa: ARG002
         return DirichletWeights(_clamp(scores), layout=layout)

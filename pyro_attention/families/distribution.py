@@ -12,7 +12,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
-from pyro_attention._checks import as_float, check_finite, check_positive, whole
+from pyro_attention._checks import as_float, broadcasts_to, check_finite, check_positive, whole
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 
@@ -54,23 +54,19 @@ class AttentionDistribution:
 
     @property
     def scores(self) -> Tensor:
-        r"""Of a prior, the scores :math:`\Phi` that the attention layer proposes; a posterior family starts from them.
-
-        They are as they enter the site: normalised if ``normalizes``, and zero at masked entries.
-        """
+        r"""Of a prior, the scores :math:`\Phi` that the attention layer proposes, as :func:`enter` gives them."""
         if self._scores is None:
-            remedy = "sample it through LatentAttention, or use .with_scores(scores)"
-            raise ValueError(f"{type(self).__name__} carries no scores; {remedy}")
+            raise ValueError(f"{type(self).__name__} carries no scores; sample it through LatentAttention")
         return self._scores
 
     def proposing(self, scores: Tensor, normalizer: Normalizer = _SOFTMAX, *, normalizes: bool = False) -> Self:
-        """Copy, for the prior of a site, with what the attention layer proposes: scores that :func:`enter` gives."""
+        """Copy, for the prior of a site, with what the attention layer proposes."""
         new = copy.copy(self)
         new._scores, new.normalizer, new.normalizes = scores, normalizer, normalizes
         return new
 
     def with_scores(self, scores: Tensor) -> Self:
-        """Copy, for the prior of a site, with other scores, which enter as those of the attention layer do."""
+        """Copy, for the prior of a site, with other scores, which enter as those of the layer do."""
         scores = enter(scores, self.layout, self.normalizer if self.normalizes else None)
         return self.proposing(scores, self.normalizer, normalizes=self.normalizes)
 
@@ -108,18 +104,12 @@ class AttentionDistribution:
         return self.batch_shape + self.event_shape
 
     @property
-    def masked_fraction(self) -> float:
-        """Fraction of entries that are masked or do not count."""
-        mask = self.layout.kept
-        return 0.0 if mask is None else 1 - mask.float().mean().item()
-
-    @property
     def counts(self) -> Tensor:
-        """Number of entries that count, for every entry of the batch."""
-        mask = self.layout.kept
-        if mask is None or not self.event_shape:  # an alignment is one value
+        """Number of entries that count, for every entry of the batch; an alignment is one."""
+        kept, dims = self.layout.kept, tuple(range(-len(self.event_shape), 0))
+        if kept is None or not dims:
             return torch.tensor(self.event_shape.numel())
-        return mask.expand(self.full_shape).flatten(-len(self.event_shape)).sum(-1)
+        return kept.expand(self.full_shape).sum(dims)
 
     def __repr__(self) -> str:
         shapes = [f"batch_shape={tuple(self.batch_shape)}", f"event_shape={tuple(self.event_shape)}"]
@@ -137,8 +127,7 @@ def enter(scores: Tensor, layout: Layout, normalizer: Normalizer | None) -> Tens
 def expand_shared(distribution: Shared, batch_shape: Any) -> Shared:
     """Copy with a larger batch shape that shares the tensors it holds; ValueError where it does not expand to it."""
     shape = torch.Size(batch_shape)
-    padded = (1,) * (len(shape) - len(distribution.batch_shape)) + distribution.batch_shape
-    if len(padded) > len(shape) or any(a not in (1, b) for a, b in zip(padded, shape, strict=True)):
+    if not broadcasts_to(distribution.batch_shape, shape):
         raise ValueError(f"cannot expand batch shape {tuple(distribution.batch_shape)} to {tuple(shape)}")
     new = copy.copy(distribution)
     new._batch_shape = shape
@@ -154,18 +143,16 @@ def check_same_event(q: AttentionDistribution, p: AttentionDistribution) -> None
 class ContinuousWeights(AttentionDistribution, TorchDistribution):
     """A distribution over the weights of a whole attention call, or over their logarithms, as one value.
 
-    Its event is (heads, queries, keys), (heads, keys) or (edges, heads). Its parameters stay unexpanded. The layout's
-    mask takes entries out of every moment, entropy, KL and weight. Only the density counts them, as standard normal
-    under prior and posterior alike: so it integrates to one, which MCMC needs. In a draw they are zero.
+    Its event is (heads, queries, keys), (heads, keys) or (edges, heads). The layout's mask takes entries out of every
+    moment, entropy, KL and weight. Only the density counts them, as standard normal under prior and posterior alike, so
+    that it integrates to one, which MCMC needs. In a draw they are zero.
 
-    A subclass declares its parameters as attributes, and supplies :meth:`draw`, ``mean_value``, ``entropy_per_weight``
-    and ``log_density``.
+    A subclass supplies :meth:`draw`, ``mean_value``, ``entropy_per_weight`` and ``log_density``.
 
     Args:
-        parameters: The parameters by name, kept as attributes, in float32 or float64; their common broadcast shape is
-            batch + event.
+        parameters: The parameters by name, kept as attributes, unexpanded, in float32 or float64.
         layout: Where the weights live; dense without a mask by default.
-        shape: Full shape, when the parameters do not span it.
+        shape: Full shape, batch + event, when the parameters do not span it.
         validate_args: Check parameters and values; on by default, as everywhere in torch.distributions.
 
     Attributes:
@@ -189,21 +176,18 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
     ) -> None:
         self.layout: Layout = Dense() if layout is None else layout
         self.parameter_names = tuple(parameters)
-        parameters = {name: as_float(parameter) for name, parameter in parameters.items()}
         for name, parameter in parameters.items():
-            setattr(self, name, parameter)
+            setattr(self, name, as_float(parameter))
         full = torch.broadcast_shapes(*(p.shape for p in parameters.values())) if shape is None else shape
-        if len(full) < self.layout.event_dim:
-            raise ValueError(
-                f"{type(self).__name__}: parameters of shape {tuple(full)} have fewer dimensions than the "
-                f"{self.layout.event_dim} event dimensions of {type(self.layout).__name__}"
-            )
         split = len(full) - self.layout.event_dim
+        if split < 0:
+            seen = f"parameters of shape {tuple(full)} have fewer dimensions than the {self.layout.event_dim}"
+            raise ValueError(f"{type(self).__name__}: {seen} event dimensions of {type(self.layout).__name__}")
         super().__init__(full[:split], full[split:], validate_args=validate_args)
         if self._validate_args:
-            for name, parameter in parameters.items():
+            for name in parameters:
                 check = check_positive if name in self.positive else check_finite
-                check(f"{type(self).__name__}: {name}", whole(parameter))
+                check(f"{type(self).__name__}: {name}", whole(getattr(self, name)))
 
     @property
     def support(self) -> constraints.Constraint:
@@ -237,26 +221,24 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         raise NotImplementedError
 
     def sum_event(self, term: Tensor, *, summed: tuple[int, ...] = ()) -> Tensor:
-        """Sum of a term per weight over the unmasked entries of the event, without expanding it: the batch shape.
+        """Sum of a term per weight over the entries of the event that count, without expanding it: the batch shape.
 
         ``summed`` are the event dimensions (negative) that it was summed over already.
         """
         dims = tuple(range(-len(self.event_shape), 0))
-        mask, counted = self.layout.mask, self.layout.counted
-        if counted is not None and -2 not in summed:
-            if all(tensor is None or tensor.dim() < 2 or tensor.size(-2) == 1 for tensor in (term, mask)):
-                term, summed = term * counted.sum(-2, keepdim=True), (*summed, -2)  # the same for every query
-            else:
-                mask = self.layout.kept
-        if mask is not None:
-            # where, not a product: 0 * inf would be NaN
-            term = term.where(mask, 0)
+        kept = self.layout.mask if -2 in summed else self.layout.kept
         term = term[(None,) * (len(dims) - term.dim())]
-        repeats = math.prod(self.event_shape[dim] for dim in dims if term.size(dim) == 1 and dim not in summed)
-        return (term.sum(dims) * repeats).expand(self.batch_shape)
+        alike = [dim for dim in dims if term.size(dim) == 1 and dim not in summed]
+        if kept is not None:
+            varying = [dim for dim in alike if kept.dim() >= -dim and kept.size(dim) > 1]
+            alike = [dim for dim in alike if dim not in varying]
+            count = kept.sum(varying, keepdim=True) if varying else kept
+            # where, not a product alone: 0 * inf would be NaN
+            term = term.where(count > 0, 0) * count if varying else term.where(kept, 0)
+        return (term.sum(dims) * math.prod(self.event_shape[dim] for dim in alike)).expand(self.batch_shape)
 
     def sum_products(self, term: Tensor, factor: Tensor) -> Tensor:
-        """Sum of ``term * factor`` over the unmasked entries of the event: the batch shape.
+        """Sum of ``term * factor`` over the entries of the event that count: the batch shape.
 
         The term is summed first over the dimensions that neither factor nor mask has: scores meet the parameters of
         a key once, as a sum over the queries.
@@ -268,11 +250,8 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
             if term.size(dim) > 1 and all(other.dim() < -dim or other.size(dim) == 1 for other in others)
         )
         if -2 in dims and self.layout.counted is not None:
-            with torch.autocast(term.device.type, enabled=False):
-                term = self.layout.counted.mT.to(term.dtype) @ term  # the sum over the queries that count
-        if dims:
-            term = term.sum(dims, keepdim=True)
-        return self.sum_event(term * factor, summed=dims)
+            term = term.where(self.layout.counted, 0)
+        return self.sum_event((term.sum(dims, keepdim=True) if dims else term) * factor, summed=dims)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of the value, masked entries standard normal: the batch shape."""
@@ -295,10 +274,7 @@ Posterior = TypeVar("Posterior", bound="LogWeights")
 
 
 class LogWeights(ContinuousWeights):
-    """Independent positive attention weights S, as a distribution over ``log S``.
-
-    The value is ``log S`` because ``softmax(log S)`` is the normalised weight, is stable where ``S / S.sum()`` gives
-    NaN, and leaves every KL unchanged (log is a bijection).
+    """Independent positive attention weights S, as a distribution over ``log S``, of which the softmax is the weight.
 
     A subclass supplies :meth:`draw`, the moments ``mean`` (E[log S]), ``variance`` (Var[log S]),
     ``log_expected_weight`` (log E[S]) and ``entropy_per_weight``, and, to serve as a prior, :meth:`cross_entropy`.
@@ -341,28 +317,25 @@ class LogWeights(ContinuousWeights):
         return self.log_expected_weight.expand(self.full_shape)
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
-        """``-E_q[log p(log S)]``, p being this distribution, summed over the unmasked entries of the event."""
+        """``-E_q[log p(log S)]``, p being this distribution, summed over the entries of the event that count."""
         raise NotImplementedError(f"{type(self).__name__} has no closed-form cross entropy and is no prior")
 
 
 @register_kl(LogWeights, LogWeights)
 def kl_log_weights(q: LogWeights, p: LogWeights) -> Tensor:
-    r"""KL between two distributions over log weights, summed over the unmasked entries of the event.
-
-    .. math:: \mathrm{KL}(q \| p) = -\mathrm{E}_q[\log p] - \mathrm{H}[q]
+    r"""KL between two distributions over log weights, :math:`-\mathrm{E}_q[\log p] - \mathrm{H}[q]`, in nats.
 
     One rule serves every pair, because every prior is linear in a few moments of the posterior.
 
     Args:
         q: Posterior; any family with moments.
-        p: Prior; Gamma or LogNormal. The result has q's batch shape, in nats.
+        p: Prior; Gamma or LogNormal. The result has q's batch shape.
 
     Raises:
         NotImplementedError: p has no closed-form cross entropy (a Weibull prior).
         ValueError: The two have different event shapes.
 
     Example:
-        >>> import torch
         >>> from pyro_attention.families.lognormal import LogNormalWeights
         >>> p = LogNormalWeights(torch.zeros(1, 1, 4), torch.tensor(1.0))
         >>> kl_log_weights(p, p).item()

@@ -1,4 +1,4 @@
-"""The Gamma family: its distribution over ``log S``, its priors and its posterior."""
+"""The Gamma family: its distribution over ``log S``, its priors and its posterior; the textbook KL from a Gamma."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Gamma as TorchGamma
+from torch.distributions import Weibull as TorchWeibull
+from torch.distributions import register_kl
 
-from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily, Prior
+from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
 from pyro_attention.families.distribution import LogWeights
-from pyro_attention.families.key_network import KeyNetwork
+from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
+from pyro_attention.families.weibull import EULER_GAMMA
 from pyro_attention.layout import Layout
-from pyro_attention.ops.noise import log_standard_gamma
-from pyro_attention.ops.special import digamma_exp, lgamma_and_exp, lgamma_exp, trigamma_exp
+from pyro_attention.ops.special import digamma_exp, lgamma_and_exp, lgamma_exp, log_standard_gamma, trigamma_exp
 
-__all__ = ["ContextualGammaPrior", "FixedGammaPrior", "Gamma", "GammaWeights"]
+__all__ = ["ContextualGammaPrior", "FixedGammaPrior", "Gamma", "GammaWeights", "kl_weibull_gamma"]
 
 
 class GammaWeights(LogWeights):
@@ -24,8 +27,7 @@ class GammaWeights(LogWeights):
     .. math:: \log p(\log S) = a \log S - b S + a \log b - \log\Gamma(a), \quad
               \mathrm{E}[\log S] = \psi(a) - \log b, \quad \mathrm{Var}[\log S] = \psi'(a)
 
-    The parameters are logarithms because a contextual shape is a softmax over many keys, which may underflow:
-    :math:`\log\Gamma(a) = \log\Gamma(1 + a) - \log a` needs only ``log a``.
+    The parameters are logarithms because a contextual shape, a softmax over many keys, may underflow.
 
     Args:
         log_concentration: ``log a``, broadcastable to batch + event.
@@ -33,9 +35,8 @@ class GammaWeights(LogWeights):
         options: Those of :class:`LogWeights`.
 
     Example:
-        >>> p = GammaWeights(torch.tensor(2.0).log().expand(1, 1, 4), torch.tensor(4.0).log())
-        >>> p.log_expected_weight.exp().flatten().tolist()
-        [0.5, 0.5, 0.5, 0.5]
+        >>> GammaWeights(torch.zeros(1, 1, 2), torch.tensor(4.0).log()).log_expected_weight.exp().flatten().tolist()
+        [0.25, 0.25]
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
@@ -94,16 +95,12 @@ class GammaWeights(LogWeights):
 
 
 @PRIORS.register("gamma_fixed")
-class FixedGammaPrior(Prior):
-    """The same Gamma(concentration, rate) for every weight.
-
-    Args:
-        concentration: Shape ``a > 0``.
-        rate: Rate ``b > 0``; the prior mean is ``a / b``.
+class FixedGammaPrior(ConstantPrior):
+    """The same Gamma(concentration, rate) for every weight, both positive; its mean is concentration / rate.
 
     Example:
-        >>> FixedGammaPrior(concentration=2.0, rate=1.0).log_rate.item()
-        0.0
+        >>> FixedGammaPrior(concentration=2.0, rate=1.0)
+        FixedGammaPrior(concentration=2.0, rate=1.0)
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
@@ -121,7 +118,7 @@ class FixedGammaPrior(Prior):
 
 
 @PRIORS.register("gamma_contextual")
-class ContextualGammaPrior(Prior):
+class ContextualGammaPrior(ConstantPrior):
     r"""Gamma prior whose shape is read off the keys: :math:`a_j = b\,\Psi_j`, rate b, so the prior mean is Psi.
 
     Args:
@@ -132,11 +129,11 @@ class ContextualGammaPrior(Prior):
         all_nodes: See :class:`KeyNetwork`.
 
     Example:
-        >>> from pyro_attention import Dense
-        >>> prior = ContextualGammaPrior(8, heads=2)
-        >>> p = prior(torch.zeros(2, 3, 5), torch.randn(2, 5, 8), Dense())
-        >>> p.log_expected_weight.exp().sum(-1).allclose(torch.ones(2, 1))
-        True
+        >>> ContextualGammaPrior(8, heads=2)
+        ContextualGammaPrior(
+          rate=1.0
+          (network): KeyNetwork(8, heads=2, hidden_dim=10)
+        )
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.3 (contextual prior).
     """
@@ -174,3 +171,24 @@ class Gamma(OneParameterFamily):
     def posterior(self, prior: LogWeights, *_: Any, **__: Any) -> GammaWeights:
         log_concentration = self.value(prior).log()
         return prior.matched(GammaWeights, log_concentration, log_concentration - prior.scores)
+
+
+@register_kl(TorchWeibull, TorchGamma)
+def kl_weibull_gamma(q: TorchWeibull, p: TorchGamma) -> Tensor:
+    r"""KL of torch's Weibull(scale, concentration) from torch's Gamma(concentration, rate), per entry.
+
+    .. math:: \gamma a/k - a\log\lambda + \log k + b\lambda\Gamma(1+1/k) - \gamma - 1 - a\log b + \log\Gamma(a)
+
+    Example:
+        >>> kl = kl_weibull_gamma(TorchWeibull(torch.tensor(1.0), torch.tensor(1.0)), TorchGamma(1.0, 1.0))
+        >>> round(kl.item(), 6)
+        0.0
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
+    """
+    k, a, b = q.concentration, p.concentration, p.rate
+    expected = (q.scale.log() + torch.lgamma(1 + 1 / k)).exp()
+    return (
+        EULER_GAMMA * a / k - a * q.scale.log() + k.log() + b * expected
+        - EULER_GAMMA - 1 - a * b.log() + torch.lgamma(a)
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""KeyNetwork: what the keys alone say about where to attend."""
+"""What priors of weights are made of: a network of the keys, and constants."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from pyro_attention._checks import as_float, check_positive
 from pyro_attention.edge_list import EdgeList
+from pyro_attention.families.base import Prior, check_constant, shown
 from pyro_attention.layout import Layout
 
-__all__ = ["KeyNetwork"]
+__all__ = ["ConstantPrior", "KeyNetwork"]
 
 
 class KeyNetwork(nn.Module):
@@ -73,3 +74,27 @@ class KeyNetwork(nn.Module):
                 raise ValueError(f"all_nodes is meant for graphs, but the layout is {type(layout).__name__}")
             return layout.spread_keys(as_float(potential).log_softmax(-1))
         return layout.log_softmax(layout.spread_keys(as_float(potential)))
+
+
+class ConstantPrior(Prior):
+    """A prior that keeps constants in buffers, so that they are in its state dict and go where it goes."""
+
+    def add_positive(self, name: str, value: float, *, of: str = "") -> None:
+        """Keep a positive constant in a buffer, as its logarithm; ValueError when it is not positive and finite."""
+        check_constant(name, value)
+        check_positive(name, value)
+        self.register_buffer(f"log_{of}{name}", torch.tensor(math.log(value)))
+
+    def add_constant(self, name: str, value: float, *, of: str = "") -> None:
+        """Keep a constant in a buffer; ValueError when it is not finite."""
+        check_constant(name, value)
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is {value}, expected a finite number")
+        self.register_buffer(f"{of}{name}", torch.tensor(float(value)))
+
+    def extra_repr(self) -> str:
+        buffers = self.named_buffers(recurse=False)
+        return ", ".join(
+            f"{name.removeprefix('log_')}={shown(value.exp() if name.startswith('log_') else value)}"
+            for name, value in buffers
+        )

@@ -4,17 +4,50 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily, Prior
-from pyro_attention.families.distribution import LogWeights
-from pyro_attention.families.key_network import KeyNetwork
-from pyro_attention.families.normal import NormalValue
+from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
+from pyro_attention.families.distribution import ContinuousWeights, LogWeights
+from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
 from pyro_attention.layout import Layout
 
-__all__ = ["ContextualLogNormalPrior", "FixedLogNormalPrior", "LogNormal", "LogNormalWeights"]
+__all__ = ["ContextualLogNormalPrior", "FixedLogNormalPrior", "LogNormal", "LogNormalWeights", "NormalValue"]
+
+
+class NormalValue(ContinuousWeights):
+    r"""What LogNormal and Gaussian weights share: a value of independent entries :math:`\mathrm{Normal}(m, s)`.
+
+    Arguments and errors are those of :class:`ContinuousWeights`: ``loc`` and a positive ``scale``.
+    """
+
+    positive: ClassVar[tuple[str, ...]] = ("scale",)
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(self, loc: Tensor, scale: Tensor, **options: Any) -> None:
+        super().__init__(loc=loc, scale=scale, **options)
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        return torch.addcmul(self.loc, torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device), self.scale)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale.square()
+
+    @property
+    def entropy_per_weight(self) -> Tensor:
+        return 0.5 * math.log(2 * math.pi * math.e) + self.scale.log()
+
+    def log_density(self, value: Tensor) -> Tensor:
+        standard = (value - self.loc) / self.scale
+        return -0.5 * standard.square() - self.scale.log() - 0.5 * math.log(2 * math.pi)
 
 
 class LogNormalWeights(NormalValue, LogWeights):
@@ -22,10 +55,7 @@ class LogNormalWeights(NormalValue, LogWeights):
 
     .. math:: \log \mathrm{E}[S] = m + s^2/2, \quad \mathrm{H}[\log S] = \tfrac12 \log(2\pi e) + \log s
 
-    Arguments and errors are those of :class:`NormalValue` and :class:`LogWeights`.
-
     Example:
-        >>> import torch
         >>> p = LogNormalWeights(torch.zeros(1, 1, 4), torch.tensor(1.0))
         >>> p.log_expected_weight.tolist()
         [[[0.5, 0.5, 0.5, 0.5]]]
@@ -52,16 +82,12 @@ class LogNormalWeights(NormalValue, LogWeights):
 
 
 @PRIORS.register("lognormal_fixed")
-class FixedLogNormalPrior(Prior):
-    """The same LogNormal(loc, scale) for every weight.
-
-    Args:
-        loc: Mean of ``log S``.
-        scale: Standard deviation of ``log S``, positive.
+class FixedLogNormalPrior(ConstantPrior):
+    """The same LogNormal(loc, scale) for every weight: mean and standard deviation of ``log S``.
 
     Example:
-        >>> FixedLogNormalPrior(loc=-1.0, scale=2.0).loc.item()
-        -1.0
+        >>> FixedLogNormalPrior(loc=-1.0, scale=2.0)
+        FixedLogNormalPrior(loc=-1.0, scale=2.0)
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
@@ -79,7 +105,7 @@ class FixedLogNormalPrior(Prior):
 
 
 @PRIORS.register("lognormal_contextual")
-class ContextualLogNormalPrior(Prior):
+class ContextualLogNormalPrior(ConstantPrior):
     r"""LogNormal prior whose location is read off the keys: :math:`m_j = \log\Psi_j`, fixed scale.
 
     Args:
@@ -90,7 +116,6 @@ class ContextualLogNormalPrior(Prior):
         all_nodes: See :class:`KeyNetwork`.
 
     Example:
-        >>> import torch
         >>> from pyro_attention import Dense
         >>> ContextualLogNormalPrior(8)(torch.zeros(2, 3, 5), torch.randn(2, 5, 8), Dense()).loc.shape
         torch.Size([2, 1, 5])

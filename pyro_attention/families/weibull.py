@@ -1,4 +1,4 @@
-"""The Weibull family: its distribution over ``log S``, its posterior, and its KL from a Gamma distribution."""
+"""The Weibull family: its distribution over ``log S``, and its posterior."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Gamma as TorchGamma
-from torch.distributions import Weibull as TorchWeibull
-from torch.distributions import register_kl
 
 from pyro_attention._checks import in_transform
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.ops.noise import log_exponential
 
-__all__ = ["Weibull", "WeibullWeights", "kl_weibull_gamma"]
-
+__all__ = ["Weibull", "WeibullWeights"]
 
 EULER_GAMMA = 0.57721566490153286
 
@@ -103,24 +99,3 @@ class Weibull(OneParameterFamily):
     def posterior(self, prior: LogWeights, *_: Any, **__: Any) -> WeibullWeights:
         k = self.value(prior)
         return prior.matched(WeibullWeights, prior.scores - torch.lgamma(1 + k.reciprocal()), k)
-
-
-@register_kl(TorchWeibull, TorchGamma)
-def kl_weibull_gamma(q: TorchWeibull, p: TorchGamma) -> Tensor:
-    r"""KL of torch's Weibull(scale, concentration) from torch's Gamma(concentration, rate), per entry.
-
-    .. math:: \gamma a/k - a\log\lambda + \log k + b\lambda\Gamma(1+1/k) - \gamma - 1 - a\log b + \log\Gamma(a)
-
-    Example:
-        >>> kl = kl_weibull_gamma(TorchWeibull(torch.tensor(1.0), torch.tensor(1.0)), TorchGamma(1.0, 1.0))
-        >>> round(kl.item(), 6)
-        0.0
-
-    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
-    """
-    k, a, b = q.concentration, p.concentration, p.rate
-    expected = (q.scale.log() + torch.lgamma(1 + 1 / k)).exp()
-    return (
-        EULER_GAMMA * a / k - a * q.scale.log() + k.log() + b * expected
-        - EULER_GAMMA - 1 - a * b.log() + torch.lgamma(a)
-    )  # fmt: skip

@@ -72,7 +72,8 @@ def bayesian(
             new = kind.from_torch(layer, prior=own)
         except (TypeError, ValueError) as error:
             raise type(error)(f"'{chosen[layer]}': {error}; or name the others by sites=") from error
-        new.attention = RepeatedAttention(new.attention.name, own, dropout=layer.dropout).train(layer.training)
+        new.attention = RepeatedAttention(new.default_name, own, dropout=layer.dropout).train(layer.training)
+        new.attention.default_name = new.default_name
         return new
 
     made = _exchange(module, {layer: copy(layer) for layer in chosen})

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from pyro_attention.attention import AttentionLayer, AttentionOutput
+from pyro_attention.attention import AttentionOutput, LatentAttention
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.base import Prior
 from pyro_attention.families.gamma import ContextualGammaPrior
@@ -30,7 +30,7 @@ _NAMES = {
 _REDUCTIONS = {"mean": "mean", "add": "sum", "sum": "sum", "max": "amax", "min": "amin", "mul": "prod"}
 
 
-class GraphAttention(AttentionLayer):
+class GraphAttention(nn.Module):
     r"""Graph attention layer (GAT, GATv2) whose weights are one sample site with event (edges, heads).
 
     .. math:: o_i = \sum_{j \in N(i)} W_{ij}\, \Theta x_j, \qquad
@@ -150,7 +150,10 @@ class GraphAttention(AttentionLayer):
         self.res = nn.Linear(widths[1], out_width, bias=False) if residual else None
         self.bias = nn.Parameter(torch.zeros(out_width)) if bias else None
         prior = ContextualGammaPrior(out_channels, heads) if prior is None else prior
-        self.add_attention(name, prior, normalizer=normalizer, dropout=dropout, normalize_scores=normalize_scores)
+        self.attention = LatentAttention(
+            name or self.default_name, prior, normalizer=normalizer, dropout=dropout, normalize_scores=normalize_scores
+        )
+        self.attention.default_name = self.default_name if name is None else None
         self.value_dropout = Dropout(value_dropout, name="value_dropout")
         self.reset_parameters()
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import kind_of, whole
-from pyro_attention.attention import AttentionLayer, AttentionOutput
+from pyro_attention.attention import AttentionOutput, LatentAttention
 from pyro_attention.families.base import Prior
 from pyro_attention.families.gamma import ContextualGammaPrior
 from pyro_attention.layers.scores import ScaledDotProduct
@@ -49,7 +49,7 @@ class _TorchLayer(nn.MultiheadAttention):
     __setstate__ = nn.Module.__setstate__
 
 
-class MultiheadAttention(AttentionLayer, _TorchLayer):
+class MultiheadAttention(_TorchLayer):
     r"""Multi-head attention whose weights are one sample site with event (heads, queries, keys).
 
     .. math:: \Phi_h = \frac{(X W^Q_h)(Z W^K_h)^\top}{\sqrt{d_h}}, \qquad O = [W_1 V_1, \ldots, W_H V_H] W^O
@@ -106,6 +106,8 @@ class MultiheadAttention(AttentionLayer, _TorchLayer):
     Source: Vaswani et al. (2017); latent weights from Fan et al. (2020), Bayesian Attention Modules.
     """
 
+    default_name = "attention"
+
     def __init__(
         self,
         embed_dim: int,
@@ -130,7 +132,10 @@ class MultiheadAttention(AttentionLayer, _TorchLayer):
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)  # type: ignore[assignment]
         self.score = ScaledDotProduct()
         prior = ContextualGammaPrior(embed_dim // num_heads) if prior is None else prior
-        self.add_attention(name, prior, normalizer=normalizer, dropout=dropout, normalize_scores=normalize_scores)
+        self.attention = LatentAttention(
+            name or self.default_name, prior, normalizer=normalizer, dropout=dropout, normalize_scores=normalize_scores
+        )
+        self.attention.default_name = self.default_name if name is None else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from pyro_attention.families.alignment import CategoricalAlignment, EnumeratedAlignment
 from pyro_attention.families.sparse import SparseAlignment
-from pyro_attention.guide import AttentionGuide, forget_traces, is_attention_site, warn_of_priors
-from pyro_attention.objectives.elbo import DifferentiableELBO
+from pyro_attention.guide import AttentionGuide, forget_run, is_attention_site
+from pyro_attention.objectives.elbo import RUN_CHECKS, DifferentiableELBO
 
 __all__ = ["AlignmentELBO"]
 
@@ -154,9 +154,10 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             try:
                 traces = self._get_trace(model, enumeration(guide), args, kwargs)
             finally:
-                forget_traces(messenger)
+                forget_run(messenger)
             _check_posteriors(*traces)
-            warn_of_priors(messenger, traces[1])
+            for check in RUN_CHECKS:
+                check(self, guide, *traces)
             for record, found in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
                 for name, value in found.items():
                     record[name] = record.get(name, 0) + value / self.num_particles

@@ -1,22 +1,17 @@
-"""Random draws in log space."""
+"""Random draws, fast on a CPU."""
 
 from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Dropout", "NoiseKind", "log_exponential", "log_standard_gamma", "uniform"]
-
-NoiseKind = Literal["log_exponential", "normal"]
+__all__ = ["Dropout", "log_exponential", "uniform"]
 
 # A float32 uniform has 24 random bits; zero stands for everything below half a step.
 _SMALLEST_UNIFORM = 2.0**-25
-
-_MANY = 2**14
 
 
 def uniform(
@@ -30,18 +25,13 @@ def uniform(
     Many float32 numbers on a CPU are made from the bits of half as many 64-bit integers, odd multiples of 2^-24: torch
     draws these in two thirds of the time of as many floats.
 
-    Args:
-        shape: Shape of the result.
-        dtype: ``torch.float32`` or ``torch.float64``.
-        device: Device of the result.
-
     Example:
         >>> x = uniform((1000, 1000))
         >>> bool((0 < x.min()) & (x.max() < 1))
         True
     """
     count = math.prod(shape)
-    plain = count < _MANY or dtype != torch.float32 or torch.empty(0, device=device).device.type != "cpu"
+    plain = count < 2**14 or dtype != torch.float32 or torch.empty(0, device=device).device.type != "cpu"
     if plain or torch._C._functorch.maybe_current_level() is not None:  # torch.func.vmap does not map over random_
         return torch.rand(shape, dtype=dtype, device=device).clamp_min_(_SMALLEST_UNIFORM)
     words = torch.empty((count + 1) // 2, dtype=torch.int64, device=device).random_().view(torch.int32)
@@ -57,44 +47,13 @@ def log_exponential(
 ) -> Tensor:
     """Draw the logarithm of standard exponential variables, ``log(-log U)``.
 
-    On a CPU this is several times faster than ``torch.empty(shape).exponential_().log()``, whose generator runs on
-    one thread. Shape, dtype and device are those of :func:`uniform`.
+    torch's own generator runs on one thread of a CPU.
 
     Example:
         >>> log_exponential((2, 3)).shape
         torch.Size([2, 3])
     """
     return uniform(shape, dtype=dtype, device=device).log_().neg_().log_()
-
-
-def log_standard_gamma(concentration: Tensor, log_concentration: Tensor) -> Tensor:
-    r"""Draw ``log G``, ``G ~ Gamma(concentration, 1)``, with pathwise gradients at any concentration.
-
-    .. math:: \log G(a) = \log G(a + 1) + \log(U) / a
-
-    torch's own sampler rounds ``G`` to the smallest float when ``a`` is small (at ``a = 1e-4`` the mean
-    of its logarithm is wrong by a factor of 15); here the logarithm is never taken of such a number.
-
-    Args:
-        concentration: ``a > 0``; one draw per entry.
-        log_concentration: ``log a``, given apart because ``a`` itself may underflow.
-
-    Returns:
-        Tensor of the broadcast shape; differentiable in both arguments.
-
-    Example:
-        >>> a = torch.full((4,), 1e-4)
-        >>> bool((log_standard_gamma(a, a.log()) < 0).all())
-        True
-
-    Source: Marsaglia and Tsang (2000), section 8 (the boost for shapes below one).
-    """
-    concentration, log_concentration = torch.broadcast_tensors(concentration, log_concentration)
-    boosted = torch._standard_gamma(concentration + 1).log()
-    draws = uniform(concentration.shape, dtype=concentration.dtype, device=concentration.device)
-    # 1 / a, kept so small that the product is finite
-    largest = math.log(torch.finfo(boosted.dtype).max) - 8
-    return boosted + draws.log_() * (-log_concentration).clamp(max=largest).exp()
 
 
 class Dropout(nn.Dropout):
@@ -111,7 +70,6 @@ class Dropout(nn.Dropout):
         ValueError: ``p`` is outside [0, 1), also one that was set later.
 
     Example:
-        >>> import torch
         >>> sorted(set(Dropout(0.75)(torch.ones(100)).tolist()))
         [0.0, 4.0]
     """

@@ -24,11 +24,9 @@ def exact_alignments(
 
     .. math:: p(z = n \mid x, y) = \frac{p(z = n \mid x)\, f(y \mid z = n)}{\sum_m p(z = m \mid x)\, f(y \mid z = m)}
 
-    It is read from the gradient of the log evidence. So it is also right where several alignments explain one
-    observation together, as those of several layers do, and where they depend on each other, as in a hidden Markov
-    model, or on discrete latents that are summed out too (``infer={"enumerate": "parallel"}``): each has its marginal
-    posterior then. The cost is that of a training step under :class:`Marginal`. Dropout is as the training mode of the
-    modules says.
+    It is read from the gradient of the log evidence: also right where several alignments explain one observation
+    together, and where they depend on each other, as in a hidden Markov model, or on discrete latents that are summed
+    out too: each has its marginal posterior then. It costs a training step under :class:`Marginal`.
 
     Args:
         model: A Pyro model whose attention sites all have an alignment prior (:class:`AlignmentPrior` or

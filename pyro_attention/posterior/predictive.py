@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from pyro_attention._checks import as_float
-from pyro_attention.guide import AttentionGuide, check_guide
-from pyro_attention.posterior.sampling import _TURN, Noise, Pass, Request, passes, sample_posterior, seeded
+from pyro_attention.guide import AttentionGuide
+from pyro_attention.posterior.chunks import outputs
+from pyro_attention.posterior.sampling import Noise, passes, sample_posterior, seeded
 
 __all__ = [
     "Moments",
@@ -114,20 +115,19 @@ def predict(
         guide: The guide, with or without handlers around it; its model is run and must return a tensor.
         args: Arguments of the model (without observations).
         num_samples: Number of samples S.
-        noise: What is random: "attention", "dropout", "both" or "none"; whatever the training mode of the modules.
-            Dropout is recognised as dropout modules, and modules with a float attribute ``dropout``.
+        noise: What is random, as in :func:`sample_posterior`. Dropout is that of dropout modules, and of modules with a
+            float attribute ``dropout``.
         transform: Applied to each output, for example ``lambda logits: logits.softmax(-1)``.
         quantiles: Probabilities in [0, 1].
         keep_samples: Return the samples too.
-        chunk_size: Samples drawn in one pass; see :func:`sample_posterior`.
-        memory_budget: Bytes that the samples of one pass may take; see there. Samples that are kept come on top.
+        chunk_size: Samples drawn in one pass.
+        memory_budget: Bytes that the samples of one pass may take; samples that are kept come on top.
         seed: Seed of this call alone.
         kwargs: Keyword arguments of the model.
 
     Raises:
-        TypeError: The guide is no AttentionGuide, the output is no floating-point tensor, or a count is no integer.
-        ValueError: A count below one, a probability outside [0, 1], chunks with dropout or of a model that does not
-            broadcast, or a memory budget below one sample.
+        TypeError: As there, or the output is no floating-point tensor.
+        ValueError: As there, or a probability outside [0, 1].
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
@@ -139,31 +139,19 @@ def predict(
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 4.2, for the use of both sources of noise.
     """
-    check_guide(guide)
-    request = Request(num_samples, noise, chunk_size, memory_budget, seed)
     order = {q: OrderStatistics(q, num_samples) for q in quantiles}
-    with _TURN, closing(passes(guide, args, kwargs, request, whole=True)) as draws:
-        return _average(draws, transform, order, keep_samples=keep_samples)
-
-
-def _average(
-    draws: Iterable[Pass],
-    transform: Callable[[Tensor], Tensor] | None,
-    order: dict[float, OrderStatistics],
-    *,
-    keep_samples: bool,
-) -> Prediction:
-    """Moments and quantiles of the transformed outputs."""
     moments, samples = Moments(), []
-    for drawn in draws:
-        chunk = drawn.outputs() if transform is None else transform(drawn.outputs())
-        _check_averageable(chunk, transformed=transform is not None)
-        moments.update(chunk)
-        for statistics in order.values():
-            statistics.update(chunk)
-        if keep_samples:
-            samples.append(chunk)
-        del drawn, chunk  # the next pass needs the memory
+    draws = passes(guide, args, kwargs, num_samples, noise, chunk_size, memory_budget, seed, whole=True)
+    with closing(draws):
+        for drawn in draws:
+            chunk = outputs(drawn) if transform is None else transform(outputs(drawn))
+            _check_averageable(chunk, transformed=transform is not None)
+            moments.update(chunk)
+            for statistics in order.values():
+                statistics.update(chunk)
+            if keep_samples:
+                samples.append(chunk)
+            del drawn, chunk  # the next pass needs the memory
     return Prediction(
         mean=moments.mean,
         variance=moments.variance,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
 from pyro_attention.families.distribution import LogWeights
-from pyro_attention.ops.noise import log_standard_gamma
+from pyro_attention.ops.special import log_standard_gamma
 
 
 class InverseGammaWeights(LogWeights):

@@ -31,7 +31,7 @@ from pyro_attention import (
     Soft,
     Weibull,
 )
-from pyro_attention.objectives.elbo import KLWarning
+from pyro_attention.check import KLWarning
 from pyro_attention.schedules import Linear
 from tests.toy_models import FreeScores, GraphData, SelfAttention, Sequences
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from pyro_attention.ops.noise import log_exponential, log_standard_gamma, uniform
+from pyro_attention.ops.noise import log_exponential, uniform
+from pyro_attention.ops.special import log_standard_gamma
 from tests.helpers import assert_mean
 
 DTYPES = [torch.float32, torch.float64]

@@ -23,8 +23,8 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.blocked import BlockedMultiheadAttention
+from pyro_attention.posterior.chunks import _NewTensors
 from pyro_attention.posterior.predictive import Moments, OrderStatistics
-from pyro_attention.posterior.sampling import _NewTensors
 from tests.helpers import assert_mean
 from tests.models.test_captioning import SIZES as CAPTIONING_SIZES
 from tests.models.test_captioning import batch as captioning_batch

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyro_attention.blocked.ops.counter_noise import CounterNoise
+from pyro_attention.blocked.ops.counter_noise import CounterNoise, NoiseKind
 from pyro_attention.blocked.ops.fused_attention import fused_attention, product_dtype, unfused
-from pyro_attention.ops.noise import NoiseKind
 
 __all__ = ["blocked_attention"]
 

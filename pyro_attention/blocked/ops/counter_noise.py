@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pyro_attention.ops.noise import NoiseKind
+__all__ = ["CounterNoise", "NoiseKind"]
 
-__all__ = ["CounterNoise"]
+NoiseKind = Literal["log_exponential", "normal"]
 
 _WORD = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyro_attention.blocked.ops.counter_noise import CounterNoise
-from pyro_attention.ops.noise import NoiseKind
+from pyro_attention.blocked.ops.counter_noise import CounterNoise, NoiseKind
 
 __all__ = ["Tiles", "fused_attention", "product_dtype", "tiles", "unfused"]
 
