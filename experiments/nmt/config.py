@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.datasets.names import ParallelName
 from experiments.datasets.text.word_rules import WordRule
@@ -16,25 +16,6 @@ from guides.options import UsedBy
 
 if TYPE_CHECKING:
     from guides.schemes import Scheme
-
-__all__ = [
-    "COMMANDS",
-    "AlignConfig",
-    "CombineName",
-    "EvaluateConfig",
-    "FileOptions",
-    "GoldIndex",
-    "GoldOrder",
-    "MethodName",
-    "NormalizerName",
-    "ProbabilityCombineName",
-    "SearchOptions",
-    "SelectiveConfig",
-    "SelectiveOptions",
-    "TextName",
-    "TranslateConfig",
-    "TranslationConfig",
-]
 
 GoldIndex = Literal[0, 1]
 GoldOrder = Literal["source-target", "target-source"]
@@ -176,11 +157,15 @@ class FileOptions:
     Args:
         run: Folder of a trained network.
         max_words: Most words of a sentence of a file.
+        out: Where to write what is found.
+        overwrite: Replace files that are there already.
         device: Where to compute.
     """
 
     run: Path
     max_words: PositiveInt = 200
+    out: Path | None = None
+    overwrite: bool = False
     device: Device = "auto"
 
 
@@ -192,13 +177,10 @@ class EvaluateConfig(FileOptions, SearchOptions):
         source_file: File of sentences to translate, UTF-8; the test text when omitted.
         target_file: File of their translations.
         out: Also write the numbers, and what they mean, as JSON into this file.
-        overwrite: Replace that file if it is there already.
     """
 
     source_file: Path | None = None
     target_file: Path | None = None
-    out: Path | None = None
-    overwrite: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +194,7 @@ class SelectiveOptions(SearchOptions):
     """
 
     pairs: PositiveInt | None = None
-    coverage: tuple[PositiveFloat, ...] = (0.25, 0.5, 0.75, 0.9)
+    coverage: tuple[ClosedUnitInterval, ...] = (0.25, 0.5, 0.75, 0.9)
     out_of_domain: tuple[ParallelName, ...] = ()
 
 
@@ -232,12 +214,9 @@ class TranslateConfig(FileOptions, SearchOptions):
     Args:
         file: The file, UTF-8.
         out: Where to write the translations; beside the file, with the language as its ending, when omitted.
-        overwrite: Replace that file if it is there already.
     """
 
     file: Path
-    out: Path | None = None
-    overwrite: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,8 +229,8 @@ class AlignConfig(FileOptions):
         source: File of the source sentences, UTF-8.
         target: File of their translations.
         out: Folder for alignments.txt (Pharaoh format, words from 0, source first), the pictures and, where the
-            network's text was divided into words, words.SOURCE and words.TARGET, which the links count.
-        overwrite: Replace those files if they are there already.
+            network's text was divided into words, words.SOURCE and words.TARGET, which the links count; alignments
+            when omitted.
         reverse: Folder of a network trained in the other direction, to combine both.
         symmetrise: How to combine them: by their links, or by the product, the geometric mean (the product on the scale
             of a probability, as --method mbr needs it) or the mean of their probabilities, with --method mbr or
@@ -271,13 +250,10 @@ class AlignConfig(FileOptions):
         pictures: Sentence pairs to draw, from the first on.
         html: Also write alignments.html, one page to look at the first 200 pairs with, by prior and posterior of RUN.
         compare: Folders of other networks of the same languages, to stand beside RUN on that page.
-        num_samples: Posterior samples of random attention weights.
     """
 
     source: Path
     target: Path
-    out: Path = Path("alignments")
-    overwrite: bool = False
     reverse: Path | None = None
     symmetrise: CombineName = "geometric"
     weights: Literal["posterior", "prior", "exact"] = "posterior"
@@ -290,7 +266,6 @@ class AlignConfig(FileOptions):
     pictures: NonNegativeInt = 5
     html: bool = False
     compare: tuple[Path, ...] = ()
-    num_samples: PositiveInt = 100
 
     @property
     def combines(self) -> bool:
@@ -305,9 +280,9 @@ class AlignConfig(FileOptions):
 
 COMMANDS = {
     "train": Command(TranslationConfig, "experiments.nmt.train:train"),
-    "evaluate": Command(EvaluateConfig, "experiments.nmt.files:evaluate_run"),
+    "evaluate": Command(EvaluateConfig, "experiments.nmt.evaluation:evaluate_run"),
     "selective": Command(SelectiveConfig, "experiments.nmt.selective:selective_run"),
-    "translate": Command(TranslateConfig, "experiments.nmt.files:translate_file"),
+    "translate": Command(TranslateConfig, "experiments.nmt.evaluation:translate_file"),
     "align": Command(AlignConfig, "experiments.nmt.align:align_file"),
     "table": Command(StudyOptions, "experiments.nmt.studies:table", training=TranslationConfig),
 }

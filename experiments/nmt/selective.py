@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from scipy.stats import spearmanr
@@ -17,11 +17,9 @@ from experiments.datasets.text.parallel_text import ParallelText
 from experiments.files import UserError, user_errors
 from experiments.harness.results import write_numbers
 from experiments.nmt.config import SelectiveConfig, SelectiveOptions, TranslationConfig
-from experiments.nmt.data import check_coverage, load_text, tokenised
-from experiments.nmt.evaluation import Translated, bleu, chrf, translate
-from experiments.nmt.files import evaluated_text
+from experiments.nmt.data import load_text, tokenised
+from experiments.nmt.evaluation import Translated, bleu, chrf, evaluated_text, translate
 from experiments.nmt.model import Trained, load_trained
-from experiments.report.columns import Row
 from experiments.report.tables import as_table
 from experiments.sequence import evaluation as sequence
 from experiments.sequence.model import model_arguments
@@ -29,10 +27,6 @@ from experiments.sequence.own_text import refuse_to_replace
 from experiments.sequence.uncertainty import word_uncertainty
 from models.decoding import target_log_probs
 from pyro_attention.posterior.predictive import seeded
-
-__all__ = [
-    "MEASURES", "Measured", "definition", "foreign_texts", "measured", "selective_run", "translation_uncertainty",
-]  # fmt: skip
 
 _MEAN = "mean over the word pieces of the translation"
 MEASURES = {
@@ -43,56 +37,27 @@ MEASURES = {
 }
 """What is measured of a translation, larger where it is more doubtful."""
 
-_SCORES = {"BLEU": bleu, "chrF": chrf}
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What the uncertainty of translations is worth.
-
-    Attributes:
-        numbers: Every number by its name.
-        kept: Table of scores of the most certain translations.
-        ranks: Table of rank correlations.
-        elsewhere: Table of areas, a row for each text from elsewhere.
-    """
-
-    numbers: dict[str, float] = field(default_factory=dict)
-    kept: list[Row] = field(default_factory=list)
-    ranks: list[Row] = field(default_factory=list)
-    elsewhere: list[Row] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """A text, its translations, and how uncertain they are: MEASURES, ``[sentences]`` each."""
-
-    text: ParallelText
-    translations: list[Translated]
-    uncertainty: dict[str, Tensor]
+Measures = Mapping[str, Tensor]
 
 
 def selective_run(config: SelectiveConfig) -> dict[str, float]:
     """Print BLEU and chrF of the most certain translations and, of other texts, how well uncertainty tells them."""
-    check_coverage(config.coverage, of="translations")
     if config.out is not None:
         refuse_to_replace([config.out], overwrite=config.overwrite)
     trained = load_trained(config.run, device=config.device)
-    text = evaluated_text(config, trained)
     elsewhere = foreign_texts(trained.config, config.out_of_domain)
-    found = measured(trained, text, elsewhere, config, progress=True)
-    print("The most certain translations, by several measures:")
-    print(as_table(found.kept))
-    print("\nRank correlation (Spearman's) of the certainty of a translation with its chrF:")
-    print(as_table(found.ranks))
-    if found.elsewhere:
-        print("\nText from elsewhere, told by its larger uncertainty (area under the ROC curve; .5 is chance):")
-        print(as_table(found.elsewhere))
+    numbers = measured(trained, evaluated_text(config, trained), elsewhere, config, progress=True)
+    print(
+        "Scores of the most certain translations by several measures, the rank correlation of their certainty with "
+        "chrF and, of text from elsewhere, the area under the ROC curve of telling it (.5 is chance):"
+    )
+    heads = dict.fromkeys(name.rpartition(" by ")[0] for name in numbers)
+    rows = [{"by": head} | {measure: numbers.get(f"{head} by {measure}", "") for measure in MEASURES} for head in heads]
+    print(as_table(rows))
     if config.out is not None:
-        with user_errors(OSError):
-            write_numbers(config.out, found.numbers, {name: definition(name) for name in found.numbers})
+        write_numbers(config.out, numbers, {name: definition(name) for name in numbers})
         print(config.out)
-    return found.numbers
+    return numbers
 
 
 def definition(name: str) -> str:
@@ -116,17 +81,38 @@ def measured(
     config: SelectiveOptions,
     *,
     progress: bool = False,
-) -> Measured:
+) -> dict[str, float]:
     """What the uncertainty of translations of a text is worth, and whether it tells texts from elsewhere."""
-    with user_errors(ValueError):
-        own = _scored(trained, text, config, progress=progress)
-        foreign = {name: _scored(trained, one, config, progress=progress) for name, one in elsewhere.items()}
-    found = Measured()
-    _add_kept(found, trained, own, (*config.coverage, 1.0))
-    _add_ranks(found, trained, own)
-    for name, one in foreign.items():
-        _add_areas(found, name, own, one)
-    return found
+
+    def doubted(some: ParallelText) -> tuple[ParallelText, list[Translated], Measures]:
+        some = some if config.pairs is None else some.first(config.pairs)
+        translations = translate(trained, some, config, progress=progress)
+        return some, translations, translation_uncertainty(trained, some, translations)
+
+    text, translations, uncertainty = doubted(text)
+
+    def scores(places: Sequence[int]) -> dict[str, float]:
+        chosen, some = [translations[place] for place in places], text.chosen(places)
+        return {name: score(chosen, some, trained.config).score for name, score in (("BLEU", bleu), ("chrF", chrf))}
+
+    numbers = dict[str, float]()
+    for share in dict.fromkeys(sorted((*config.coverage, 1.0))):
+        # 0.07 * 100 is 7.000000000000001, and means 7
+        count = max(1, math.ceil(share * len(text) * (1 - 1e-12)))
+        for measure, values in uncertainty.items():
+            for name, score in scores(values.argsort(stable=True)[:count].tolist()).items():
+                numbers[f"{name} at {share:.0%} by {measure}"] = score
+    single = [scores([place])["chrF"] for place in range(len(text))]
+    for measure, values in uncertainty.items():
+        if len(set(single)) > 1 and len(values.unique()) > 1:  # there is none where all sentences are alike
+            numbers[f"rank correlation by {measure}"] = float(-spearmanr(values.numpy(), single).statistic)
+    for name, other in elsewhere.items():
+        foreign, _, doubts = doubted(other)
+        truth = [False] * len(text) + [True] * len(foreign)
+        for measure, values in uncertainty.items():
+            found = torch.cat([values, doubts[measure]]).numpy()
+            numbers[f"auroc of {name} by {measure}"] = float(roc_auc_score(truth, found))
+    return numbers
 
 
 @torch.no_grad()
@@ -170,51 +156,3 @@ def foreign_texts(config: TranslationConfig, names: Sequence[ParallelName]) -> d
         with user_errors(ValueError, OSError):
             texts[name] = load_text(foreign, "test")
     return texts
-
-
-def _scored(trained: Trained, text: ParallelText, config: SelectiveOptions, *, progress: bool) -> _Scored:
-    """Translations of the first pairs of a text, and how uncertain they are."""
-    if config.pairs is not None:
-        text = text.first(config.pairs)
-    translations = translate(trained, text, config, progress=progress)
-    return _Scored(text, translations, translation_uncertainty(trained, text, translations))
-
-
-def _add_kept(found: Measured, trained: Trained, own: _Scored, coverage: Sequence[float]) -> None:
-    """Scores of the most certain translations by every measure."""
-    for share in dict.fromkeys(sorted(coverage)):
-        # 0.07 * 100 is 7.000000000000001, and means 7
-        count = math.ceil(share * len(own.text) * (1 - 1e-12))
-        row: Row = {"kept": f"{share:.0%}", "sentences": count}
-        for measure, values in own.uncertainty.items():
-            places = values.argsort(stable=True)[:count].tolist()
-            chosen, some = [own.translations[place] for place in places], own.text.chosen(places)
-            for score, function in _SCORES.items():
-                scored = function(chosen, some, trained.config)
-                row[f"{score} by {measure}"] = f"{scored.score:.1f}"
-                found.numbers[f"{score} at {share:.0%} by {measure}"] = scored.score
-        found.kept.append(row)
-
-
-def _add_ranks(found: Measured, trained: Trained, own: _Scored) -> None:
-    """Rank correlations of certainty with the score of a sentence; none where all sentences are alike."""
-    places = range(len(own.text))
-    scores = [chrf([own.translations[place]], own.text.chosen([place]), trained.config).score for place in places]
-    row: Row = {}
-    for measure, values in own.uncertainty.items():
-        if len(set(scores)) > 1 and len(values.unique()) > 1:
-            correlation = float(-spearmanr(values.numpy(), scores).statistic)
-            row[f"by {measure}"] = f"{correlation:.3f}"
-            found.numbers[f"rank correlation by {measure}"] = correlation
-    found.ranks.append(row)
-
-
-def _add_areas(found: Measured, name: str, own: _Scored, foreign: _Scored) -> None:
-    """Areas under the ROC curve of telling the sentences of another text by their larger uncertainty."""
-    row: Row = {"text": name, "sentences": len(foreign.text)}
-    truth = torch.cat([torch.zeros(len(own.text)), torch.ones(len(foreign.text))])
-    for measure, values in own.uncertainty.items():
-        area = float(roc_auc_score(truth.numpy(), torch.cat([values, foreign.uncertainty[measure]]).numpy()))
-        row[f"by {measure}"] = f"{area:.3f}"
-        found.numbers[f"auroc of {name} by {measure}"] = area
-    found.elsewhere.append(row)

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD
 
-__all__ = ["DEFINITIONS", "most_frequent", "print_verdict", "unigram_perplexity", "warnings_of"]
-
 DEFINITIONS = {
     "val_ppl_unigram": "perplexity per word piece of the same validation text under the frequencies of word pieces in "
     "the training text, each counted once more",
@@ -30,14 +28,9 @@ MOST_ALIKE = 0.5  # of the sentences
 
 
 def unigram_perplexity(train: Sequence[Tensor], val: Sequence[Tensor], *, vocabulary: int) -> float:
-    """Perplexity per word piece of sentences under the frequencies of word pieces in others, their ends counted too.
+    """Perplexity per word piece of sentences of ids under the frequencies of those in others, their ends counted too.
 
-    Every piece counts once more than it comes (Laplace), since one may be new.
-
-    Args:
-        train: Ids of every training sentence, without special ones.
-        val: Ids of every validation sentence.
-        vocabulary: Number of word pieces, special ones too.
+    Every one of the ``vocabulary`` counts once more than it comes (Laplace), since one may be new.
     """
     train_counts, val_counts = (
         torch.bincount(torch.cat([*sentences, torch.full((len(sentences),), END)]), minlength=vocabulary).double()

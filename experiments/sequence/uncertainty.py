@@ -12,8 +12,6 @@ from experiments.sequence.model import AnyTrained
 from models.decoding import next_word_mixture
 from pyro_attention.posterior.predictive import seeded
 
-__all__ = ["WordUncertainty", "word_uncertainty"]
-
 
 @dataclass(frozen=True)
 class WordUncertainty:

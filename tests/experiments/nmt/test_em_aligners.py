@@ -64,7 +64,7 @@ def test_the_strength_of_the_diagonal_is_the_best_one():
     """At the maximum of the likelihood: the expected distance is the same by the prior and by the posterior."""
     generator = random.Random(0)
     pairs = []
-    for source, target in words(300):
+    for source, target in words(150):
         for place in range(len(target) - 1):  # some neighbours change places
             if generator.random() < 0.4:
                 target[place], target[place + 1] = target[place + 1], target[place]
@@ -82,24 +82,14 @@ def test_the_strength_of_the_diagonal_is_the_best_one():
 
 
 @pytest.mark.parametrize("model", ["ibm1", "ibm2", "diagonal"])
-def test_posteriors(model):
-    trained = train_em(words(60), model=model)
-    source, target = words(1, start=7)[0]
-    found = trained.link_probabilities(source, target)
-    assert found.shape == (len(target), len(source))
-    assert found.dtype == torch.float64
-    assert (found.sum(-1) <= 1 + 1e-9).all()
-    assert trained.link_probabilities(["never"], ["seen"]).tolist() == [[0.0]]
+def test_a_text_that_keeps_its_order(model):
+    trained = train_em(words(200), model=model)
+    found = [trained.link_probabilities(*pair) for pair in words(30, start=1)]
+    right = [best == place for rows in found for place, best in enumerate(rows.argmax(-1).tolist())]
+    assert sum(right) / len(right) > 0.8
+    assert all((rows.sum(-1) <= 1 + 1e-9).all() for rows in found)
     # an unknown source word takes nothing from a known one
-    assert trained.link_probabilities([source[0], "never"], target[:1])[0, 1] == 0
-
-
-@pytest.mark.parametrize(("model", "right"), [("ibm1", 0.95), ("diagonal", 0.97)])
-def test_a_text_that_keeps_its_order(model, right):
-    trained = train_em(words(400), model=model)
-    found = [trained.link_probabilities(*pair).argmax(-1) for pair in words(30, start=1)]
-    pairs = [(i, best) for rows in found for i, best in enumerate(rows.tolist())]
-    assert sum(i == best for i, best in pairs) / len(pairs) > right - 0.15
+    assert trained.link_probabilities(["s0", "never"], ["t0", "seen"])[:, 1].tolist() == [0, 0]
 
 
 def test_one_source_word_everywhere():

@@ -57,8 +57,7 @@ def test_scores_at_coverage_and_text_from_elsewhere(trained, translation_run, tm
     options = ["--coverage", "[0.5]", "--out-of-domain", "[toy]", "--pairs", 4, "--sum-over", "all", "--out", out]
     assert command_line("selective", translation_run, *options) == 0
     printed = capsys.readouterr().out
-    assert "kept" in printed
-    assert "toy" in printed
+    assert all(measure in printed for measure in MEASURES)
     numbers = json.loads(out.read_text())
     text = load_text(trained.config, "test").first(4)
     translations = translate(trained, text)
@@ -68,7 +67,7 @@ def test_scores_at_coverage_and_text_from_elsewhere(trained, translation_run, tm
     whole = bleu(translations, text, trained.config).score
     assert [numbers[f"BLEU at 100% by {measure}"] for measure in MEASURES] == pytest.approx([whole] * 4)
     assert 0 <= numbers["auroc of toy by entropy"] <= 1
-    assert "Rank correlation (Spearman's)" in printed
+    assert "\nauroc of toy " in printed
     assert numbers["definitions"].keys() == numbers.keys() - {"definitions"}
     assert not any(isinstance(value, float) and math.isnan(value) for value in numbers.values())
 
@@ -80,27 +79,8 @@ def test_rank_correlation_is_1_where_certainty_and_score_agree(trained, monkeypa
     monkeypatch.setattr(selective, "translate", lambda *args, **options: [right[0], worse, replace(worse, text="#")])
     doubts = {"entropy": torch.tensor([0.0, 1.0, 5.0]), "length": torch.tensor([3.0, 2.0, 1.0])}
     monkeypatch.setattr(selective, "translation_uncertainty", lambda *_: doubts | {"attention": torch.zeros(3)})
-    numbers = measured(trained, text, {}, SelectiveOptions()).numbers
+    numbers = measured(trained, text, {}, SelectiveOptions())
     assert numbers["rank correlation by entropy"] == pytest.approx(1)
     assert numbers["rank correlation by length"] == pytest.approx(-1)
     assert "rank correlation by attention" not in numbers  # it is the same everywhere
     assert numbers["chrF at 25% by entropy"] == pytest.approx(100)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--coverage", "[1.5]"], "--coverage has 1.5, expected shares of the translations"),
-        (["--coverage", "[0]"], "coverage"),
-        (["--source-file", "new.de"], "one of --source-file and --target-file is missing"),
-        (["--out-of-domain", "[hansards_fr_en]"], "hansards"),
-    ],
-)
-def test_what_can_not_be(translation_run, options, message, capsys, monkeypatch):
-    monkeypatch.setattr("experiments.nmt.selective.translate", None)  # refused before
-    try:
-        code = command_line("selective", translation_run, *options)
-    except SystemExit as exit:  # options that the command line refuses
-        code = exit.code
-    assert code != 0
-    assert message in capsys.readouterr().err
