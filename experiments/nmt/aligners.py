@@ -70,10 +70,7 @@ class Aligned:
 
     @property
     def entropies(self) -> list[Tensor]:
-        """Entropy in nats of the source distribution of every target word, ``[M]`` of each pair.
-
-        What a row lacks to one is the probability of no link, and not counted.
-        """
+        """Entropy in nats of the source distribution of every target word, ``[M]`` of each pair."""
         return [torch.special.entr(one.posterior.mean(0).double()).sum(-1) for one in self.forward]
 
     @property
@@ -122,17 +119,11 @@ WAYS: dict[str, Linker] = COMBINATIONS | {
 
 @dataclass(frozen=True)
 class Linked:
-    """Links of every gold sentence in one way, or in that which was best for other sentences.
-
-    Attributes:
-        links: An alignment for each.
-        counts: Predicted links, sure ones, predicted sure and predicted possible ones, int64 ``[sentences, 4]``.
-        ways: The way; or what was chosen for the even sentences, on the odd ones, and the other way round.
-    """
+    """Links of every gold sentence in one way, or in that which was best for other sentences."""
 
     links: list[Alignment]
-    counts: Tensor
-    ways: tuple[str, ...]
+    counts: Tensor  # predicted links, sure ones, predicted sure and predicted possible ones, int64 [sentences, 4]
+    ways: tuple[str, ...]  # the way; or what was chosen for the even sentences, on the odd ones, and vice versa
 
     @property
     def scores(self) -> AlignmentScores:
@@ -167,13 +158,9 @@ def chosen_links(weights: Sequence[Weights], gold: Sequence[GoldAlignment]) -> L
 def bootstrap(counts: Tensor, baseline: Tensor | None = None) -> tuple[float, float, float]:
     """Mean error rate over seeds in percent, or its difference to a baseline's, and the ends of its 95 % interval.
 
-    The interval is over resampled sentences. Both rates are computed on the same sentences of each sample, so what
-    makes sentences hard for both cancels out. The sentences are drawn with a seed of their own: the same counts give
-    the same interval.
-
-    Args:
-        counts: ``[seeds, sentences, 4]``, as of :class:`Linked`.
-        baseline: Counts of the same sentences; any number of seeds.
+    The interval is over resampled sentences, ``[seeds, sentences, 4]`` as of ``Linked``. Both rates are computed on
+    the same sentences of each sample, so what makes sentences hard for both cancels out. The sentences are drawn with a
+    seed of their own: the same counts give the same interval.
     """
     sentences = counts.size(1)
     drawn = np.random.default_rng(0).multinomial(sentences, np.full(sentences, 1 / sentences), size=RESAMPLES)

@@ -24,21 +24,13 @@ from pyro_attention.analysis import (
 
 @dataclass(frozen=True)
 class PairAlignment:
-    """Weights between the words of one sentence pair; what a row lacks to one is the probability of no link.
+    """Weights between the words of one sentence pair; what a row lacks to one is the probability of no link."""
 
-    Attributes:
-        source: Words of the source, N.
-        target: Words of the target, M.
-        prior: Mean of the prior ``[M, N]``; None where it is the same for all words, or under soft attention.
-        posterior: ``[S, M, N]``.
-        exact: The exact posterior ``[M, N]``, where it was asked for and ``posterior`` is that of an inference network.
-    """
-
-    source: list[str]
-    target: list[str]
-    prior: Tensor | None
-    posterior: Tensor
-    exact: Tensor | None = None
+    source: list[str]  # N words
+    target: list[str]  # M words
+    prior: Tensor | None  # its mean [M, N]; None where it is the same for all words, or under soft attention
+    posterior: Tensor  # [S, M, N]
+    exact: Tensor | None = None  # [M, N], where it was asked for and the posterior is that of an inference network
 
     @property
     def links(self) -> Alignment:
@@ -97,21 +89,11 @@ def alignment_summary(trained: Trained, text: ParallelText) -> dict[str, float]:
 
 
 def combine_weights(forward: Tensor, backward: Tensor, *, combine: ProbabilityCombineName) -> Tensor:
-    r"""Probability of every link by both directions: the product of their posteriors, its root, or the mean.
+    r"""Probability ``[..., M, N]`` of every link by both directions, ``[..., M, N]`` and ``[..., N, M]``.
 
-    The product, :math:`p_{ji}\, p'_{ij}`, is large only where both directions agree, but smaller than both where they
-    do: of two probabilities of .6 it makes .36. Its root, the geometric mean, keeps their scale, by which minimum Bayes
-    risk chooses links.
-
-    Args:
-        forward: Weights of source words for each target word, ``[..., M, N]``.
-        backward: Of target words for each source word, ``[..., N, M]``.
-        combine: "product", "geometric" or "mean".
-
-    Returns:
-        ``[..., M, N]``, in [0, 1]; rows may have any sum.
-
-    Source: Liang, Taskar and Klein (2006), Alignment by Agreement, section 2, for the product.
+    The product of their posteriors, :math:`p_{ji}\, p'_{ij}` (Liang, Taskar and Klein, 2006, Alignment by Agreement,
+    section 2), is large only where both agree, but smaller than both where they do. Its root, the geometric mean, keeps
+    their scale, by which minimum Bayes risk chooses links.
     """
     if combine == "mean":
         return (forward + backward.mT) / 2
@@ -138,12 +120,7 @@ def link_both(
 ) -> Alignment:
     """Links by the weights of both directions, ``[M, N]`` and ``[N, M]``: their links or their probabilities combined.
 
-    Args:
-        forward: Weights of source words for each target word.
-        backward: Weights of target words for each source word.
-        combine: How links are symmetrised, or "product", "geometric" or "mean" of the probabilities.
-        method: How links are chosen, of each direction or, but for "argmax", of the combined probabilities.
-        threshold: Least probability of a link, for the method "threshold".
+    The method chooses the links of each direction or, but for "argmax", by the combined probabilities.
     """
     if combine == "product" or combine == "geometric" or combine == "mean":
         probabilities = combine_weights(forward, backward, combine=combine)

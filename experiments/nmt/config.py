@@ -281,7 +281,7 @@ class AlignConfig(FileOptions):
 COMMANDS = {
     "train": Command(TranslationConfig, "experiments.nmt.train:train"),
     "evaluate": Command(EvaluateConfig, "experiments.nmt.evaluation:evaluate_run"),
-    "selective": Command(SelectiveConfig, "experiments.nmt.selective:selective_run"),
+    "selective": Command(SelectiveConfig, "experiments.nmt.evaluation:selective_run"),
     "translate": Command(TranslateConfig, "experiments.nmt.evaluation:translate_file"),
     "align": Command(AlignConfig, "experiments.nmt.align:align_file"),
     "table": Command(StudyOptions, "experiments.nmt.studies:table", training=TranslationConfig),

@@ -16,13 +16,10 @@ from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_ra
 
 
 def load_text(config: TranslationConfig, split: str) -> ParallelText:
-    """Sentence pairs of a split, "train", "val" or "test", as many as configured."""
-    text, pairs = _load_all(config, split), {"train": config.train_pairs, "test": config.test_pairs}.get(split)
-    return text if pairs is None else text.first(pairs)
+    """Sentence pairs of a split, "train", "val" or "test", as many as configured.
 
-
-def _load_all(config: TranslationConfig, split: str) -> ParallelText:
-    """All pairs of a split; only training pairs may be left out for their length."""
+    Only training pairs may be left out for their length.
+    """
     languages = (config.source, config.target)
     rules: dict[str, Any] = {"lowercase": config.lowercase, "skip": config.skip_bad, "words": config.words}
     if config.words != "none" and tokenised(config):
@@ -31,14 +28,17 @@ def _load_all(config: TranslationConfig, split: str) -> ParallelText:
         rules |= {"max_words": config.max_words, "skip": True}
     if config.dataset != "own":
         source, target = languages
-        return load_parallel(config.dataset, split, source=source, target=target, data_root=config.data_root, **rules)
-    if config.text is None:
+        text = load_parallel(config.dataset, split, source=source, target=target, data_root=config.data_root, **rules)
+    elif config.text is None:
         raise UserError("dataset own needs --text, the folder of train.SOURCE, train.TARGET, val.SOURCE, ...")
-    files = [config.text / f"{split}.{language}" for language in languages]
-    if split == "train" and not config.skip_bad:
-        # a long pair is left out, a bad line stops
-        read_parallel(*files, languages=languages, words=config.words)
-    return read_parallel(*files, languages=languages, name=config.text.name, **rules)
+    else:
+        files = [config.text / f"{split}.{language}" for language in languages]
+        if split == "train" and not config.skip_bad:
+            # a long pair is left out, a bad line stops
+            read_parallel(*files, languages=languages, words=config.words)
+        text = read_parallel(*files, languages=languages, name=config.text.name, **rules)
+    pairs = {"train": config.train_pairs, "test": config.test_pairs}.get(split)
+    return text if pairs is None else text.first(pairs)
 
 
 def tokenised(config: TranslationConfig) -> bool:

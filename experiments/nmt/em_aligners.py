@@ -34,22 +34,14 @@ _NEWTON_STEPS = 4
 
 @dataclass
 class EMAligner:
-    """A trained model; a word never seen in training has no link.
-
-    Attributes:
-        model: The prior of the alignment.
-        source, target: Numbers of the words; source words count from 1, as 0 is NULL.
-        translation: p(target word | source word) by :meth:`pair_keys`, of pairs that occurred in a sentence pair.
-        strength: Lambda of the diagonal prior.
-        positions: Prior of Model 2, ``[M, 1 + N]`` by (N, M); uniform for other lengths.
-    """
+    """A trained model; a word never seen in training has no link."""
 
     model: EMModel
-    source: dict[str, int]
+    source: dict[str, int]  # numbers of the words, from 1, as 0 is NULL
     target: dict[str, int]
-    translation: dict[int, float] = field(default_factory=dict)
-    strength: float = 4.0
-    positions: dict[tuple[int, int], Floats] = field(default_factory=dict)
+    translation: dict[int, float] = field(default_factory=dict)  # p(target word | source word) by pair_keys
+    strength: float = 4.0  # lambda of the diagonal prior
+    positions: dict[tuple[int, int], Floats] = field(default_factory=dict)  # prior of Model 2, [M, 1 + N] by (N, M)
 
     def pair_keys(self, source: Sequence[str], target: Sequence[str]) -> Ints:
         """A number for every pair of words, ``[M, 1 + N]``, NULL first; below 0 where a word was never seen."""
@@ -79,10 +71,7 @@ class EMAligner:
 def train_em(pairs: Sequence[SentencePair], *, model: EMModel, iterations: int = 5) -> EMAligner:
     """Train a model of target words given source words, as attention is; for the other direction swap the sides.
 
-    Args:
-        pairs: Words of (source, target) sentences, as they are to be compared: lower-case them before.
-        model: The prior of the alignment.
-        iterations: Iterations of expectation maximisation; before Model 2 twice as many of Model 1, as in NLTK.
+    Before the iterations of Model 2 there are twice as many of Model 1, as in NLTK.
     """
     aligner = EMAligner(
         model,
@@ -113,12 +102,7 @@ def _distance(num_source: int, num_target: int) -> Floats:
 
 
 class _Cells:
-    """Every target word with NULL and every source word of its sentence: a row of cells for each target word.
-
-    Attributes:
-        keys: The different pairs of words.
-        translation: Their translation probabilities.
-    """
+    """Every target word with NULL and every source word of its sentence: a row of cells for each target word."""
 
     def __init__(self, aligner: EMAligner, pairs: Sequence[SentencePair]) -> None:
         self.lengths = [(len(source), len(target)) for source, target in pairs]

@@ -13,10 +13,9 @@ from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.nmt.alignments import aligned_pairs
 from experiments.nmt.config import SelectiveOptions, TranslationConfig
 from experiments.nmt.data import load_text
-from experiments.nmt.evaluation import DEFINITIONS, evaluate
+from experiments.nmt.evaluation import DEFINITIONS, definition, evaluate, foreign_texts, measured
 from experiments.nmt.figures import pair_figure
 from experiments.nmt.model import Trained, build, load_trained
-from experiments.nmt.selective import definition, foreign_texts, measured
 from experiments.report.figures import save
 from experiments.run import run_and_show
 from experiments.sequence.model import run_vocabulary

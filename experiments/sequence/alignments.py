@@ -34,16 +34,11 @@ class BatchAlignment:
     """Weights between the word pieces of a batch and what they attend to; zeros at the padding of the source.
 
     In a model with a NULL word that is the first of N.
-
-    Attributes:
-        prior: Mean of the prior ``[B, M, N]``; None where it is the same for all keys, or under soft attention.
-        posterior: Samples of the posterior ``[S, B, M, N]``, or its mean where that is exact, with S = 1.
-        exact: The exact posterior ``[B, M, N]``, where it was asked for and an inference network's stands in its place.
     """
 
-    prior: Tensor | None
-    posterior: Tensor
-    exact: Tensor | None = None
+    prior: Tensor | None  # its mean [B, M, N]; None where it is the same for all keys, or under soft attention
+    posterior: Tensor  # samples [S, B, M, N], or its mean where that is exact, with S = 1
+    exact: Tensor | None = None  # [B, M, N], where it was asked for and the posterior is an inference network's
 
 
 @torch.no_grad()

@@ -120,13 +120,9 @@ def prediction_family(guide: AttentionGuide) -> Family:
 
 @dataclass(frozen=True)
 class TrainedSequences(Trained[Config, Network]):
-    """A network that writes sentences, with its guide.
+    """A network that writes sentences, with its guide."""
 
-    Attributes:
-        vocabulary: Word pieces.
-    """
-
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary  # word pieces
 
     @property
     def family(self) -> Family:

@@ -27,29 +27,18 @@ Network = TypeVar("Network", bound=Trained[Any, Any])
 
 @dataclass(frozen=True)
 class Encoded:
-    """Training and validation data as numbers of word pieces.
+    """Training and validation data as numbers of word pieces."""
 
-    Attributes:
-        train: What a batch of training data is taken from.
-        val: The same of validation data.
-        sampler: Chooses the batches of training data.
-        targets: The sentences of the training data that are learned to be written, each once.
-    """
-
-    train: Any
+    train: Any  # what a batch of training data is taken from
     val: Any
-    sampler: BucketSampler
-    targets: Sequence[Tensor]
+    sampler: BucketSampler  # chooses the batches of training data
+    targets: Sequence[Tensor]  # the sentences of the training data that are learned to be written, each once
 
 
 class SequenceTask(Task[Config, Data, Network]):
-    """A network that writes sentences.
+    """A network that writes sentences."""
 
-    Attributes:
-        file: Of the sentences that it writes of the test data.
-    """
-
-    file: str
+    file: str  # of the sentences that it writes of the test data
 
     @abstractmethod
     def encode(self, trained: Network, data: Data) -> Encoded:

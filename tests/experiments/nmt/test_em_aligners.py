@@ -44,14 +44,6 @@ def test_the_models_of_nltk(model, nltk):
         torch.testing.assert_close(ours.link_probabilities(source, target), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_a_repeated_word_counts_every_time():
-    """Unlike NLTK's: with one source word and NULL, both stay as probable, and x has two thirds of the text."""
-    model = train_em([(["a"], ["x", "x", "y"])], model="ibm1")
-    keys = dict(zip(["x", "y"], model.pair_keys(["a"], ["x", "y"])[:, 1].tolist(), strict=True))
-    assert model.translation[keys["x"]] == pytest.approx(2 / 3)
-    assert model.translation[keys["y"]] == pytest.approx(1 / 3)
-
-
 @pytest.mark.parametrize(("num_source", "num_target"), [(3, 2), (1, 4), (5, 5)])
 def test_the_diagonal_prior(num_source, num_target):
     prior = EMAligner("diagonal", {}, {}, strength=3.0).prior(num_source, num_target)
@@ -90,8 +82,3 @@ def test_a_text_that_keeps_its_order(model):
     assert all((rows.sum(-1) <= 1 + 1e-9).all() for rows in found)
     # an unknown source word takes nothing from a known one
     assert trained.link_probabilities(["s0", "never"], ["t0", "seen"])[:, 1].tolist() == [0, 0]
-
-
-def test_one_source_word_everywhere():
-    """No place is nearer to the diagonal than another: the strength stays."""
-    assert train_em([(["a"], ["x", "y"]), (["b"], ["y"])], model="diagonal").strength == 4.0

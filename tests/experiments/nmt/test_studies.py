@@ -15,10 +15,9 @@ from experiments.harness.folder import saved_options
 from experiments.harness.options import StudyOptions
 from experiments.harness.results import read_metrics
 from experiments.nmt.alignments import PairAlignment
-from experiments.nmt.claims import claim_parts, claims
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.figures import differing_places
-from experiments.nmt.studies import STUDIES, table
+from experiments.nmt.studies import STUDIES, claim_parts, claims, table
 from experiments.report.claims import Verdict
 from experiments.report.results import read_results
 
@@ -127,15 +126,15 @@ def test_the_sentences_on_which_schemes_differ_come_first():
     assert differing_places({"soft": [short, same, same], "hard": [short, same, differing]}) == [2, 1, 0]
 
 
-def test_a_claim_of_ours_stands_apart_from_the_papers():
-    runs = rows(soft=(7.0, 1.2, 0.5, 0.4), marginal=(6.0, 0.8, 0.3, 0.2)) | {"soft-temporal": [{"test_ppl": 5.0}] * 3}
-    paper, ours = claim_parts(runs)
-    assert "paper" in paper.title
-    assert "marginal perplexity" in paper.lines
-    assert "words before" not in paper.lines
-    assert ours.title == "Claims of ours, not of the paper"
-    assert ours.lines.startswith("holds: normalising over the words before")
-    assert [plot.title for plot in ours.plots] == [ours.lines.splitlines()[0]]
+def rows(names, numbers, *, step=1e-3):
+    """Runs of three seeds, which differ by a little, in every row by something else."""
+    return {
+        row: [
+            {name: value + step * place**2 * seed for name, value in zip(names, values, strict=True)}
+            for seed in range(3)
+        ]
+        for place, (row, values) in enumerate(numbers.items())
+    }
 
 
 def test_ten_claims_of_the_papers():
@@ -146,68 +145,29 @@ def test_ten_claims_of_the_papers():
         "hard_enum": (7.37, 31.4, 31.37, 0.05), "categorical_enum": (6.03, 33.1, 33.0, 0.54),
         "categorical_sample": (6.13, 33.09, 33.01, 0.52), "weibull": (7.0, 33.81, 33.81, 1.3),
     }  # fmt: skip
-
-    def found(sign):
-        runs = {
-            row: [
-                {name: sign * value + 1e-3 * place**2 * seed for name, value in zip(names, values, strict=True)}
-                for seed in range(3)
-            ]
-            for place, (row, values) in enumerate(numbers.items())
-        }
-        return claims(runs, from_scratch=True)
-
-    assert [claim.verdict for claim in found(1)] == ["holds"] * 10
-    assert [claim.verdict for claim in found(-1)] == ["does not hold"] * 9 + ["holds"]
-    assert list(found(1)[-1].differences) == [f"{row}: exact - K-max - 0.5" for row in list(numbers)[1:5]]
-    (part,) = claim_parts(
-        {row: [{"test_ppl": ppl}] * 2 for row, ppl in {"soft": 7.0, "marginal": 5.0}.items()}, from_scratch=True
-    )
-    assert part.title == "Claims of the papers (Deng et al., 2018; Fan et al., 2020)"
+    found = claims(rows(names, numbers), from_scratch=True)
+    assert [claim.verdict for claim in found] == ["holds"] * 10
+    assert list(found[-1].differences) == [f"{row}: exact - K-max - 0.5" for row in list(numbers)[1:5]]
+    reverse = {row: [-value for value in values] for row, values in numbers.items()}
+    found = claims(rows(names, reverse), from_scratch=True)
+    assert [claim.verdict for claim in found] == ["does not hold"] * 9 + ["holds"]
 
 
-def rows(**values):
-    """Runs of three seeds, which differ by a little, in every row by something else."""
+def test_claims_hold_where_the_whole_interval_is_on_the_right_side_and_ours_stand_apart():
     names = ("test_ppl", "test_entropy", "test_prior_aer", "test_posterior_aer")
-    return {
-        row: [
-            {name: value + step * seed * (1 + i) for i, (name, value) in enumerate(zip(names, numbers, strict=True))}
-            for seed in range(3)
-        ]
-        for step, (row, numbers) in zip((0.01, 0.02, 0.03, 0.015, 0.025), values.items(), strict=False)
-    }
-
-
-def test_claims_hold_where_the_whole_interval_is_on_the_right_side():
-    runs = rows(
-        soft=(7.0, 1.2, 0.5, 0.4), marginal=(6.0, 0.8, 0.3, 0.2), hard_enum=(7.5, 0.1, 0.3, 0.2),
-        categorical_enum=(6.0, 0.5, 0.3, 0.2), dirichlet=(7.6, 2.0, 0.5, 0.5),
-    )  # fmt: skip
-    assert [claim.verdict for claim in claims(runs)] == ["holds"] * 4
-    assert "    marginal - soft: -0.9900 [-1.0148, -0.9652]" in str(claims(runs)[0])
-    assert [claim.ours for claim in claims(runs)] == [False, True, False, False]  # the paper has no error rates
-    assert "    posterior - soft: -18.00 [-22.97, -13.03] percentage points" in str(claims(runs)[1])
+    numbers = {
+        "soft": (7.0, 1.2, 0.5, 0.4), "marginal": (6.0, 0.8, 0.3, 0.2), "hard_enum": (7.5, 0.1, 0.3, 0.2),
+        "categorical_enum": (6.0, 0.5, 0.3, 0.2), "dirichlet": (7.6, 2.0, 0.5, 0.5),
+        "soft-temporal": (6.9, 1.1, 0.5, 0.4),
+    }  # fmt: skip
+    runs = rows(names, numbers)
+    assert claims({row: found[:1] for row, found in runs.items()}) == []
+    paper, ours = claim_parts(runs)
+    assert [row["verdict"] for row in paper.rows] == ["holds"] * 11
+    assert [row["difference"] for row in ours.rows] == ["posterior - prior", "posterior - soft", "soft-temporal - soft"]
+    assert ours.rows[1]["number"].mean == pytest.approx(-18.4)  # percentage points
+    assert paper.rows[0]["number"].mean == pytest.approx(-0.999)
     runs["marginal"][0]["test_ppl"] = 9.0  # the interval now contains zero
-    runs["weibull"] = rows(weibull=(7, 3.1, 0.3, 0.3))["weibull"]  # more entropy than dirichlet
-    assert [claim.verdict for claim in claims(runs)] == ["cannot be told", "holds", "holds", "does not hold"]
-
-
-def test_normalizers_are_compared_with_their_own_scheme():
-    runs = {
-        row: [{"test_ppl": ppl}, {"test_ppl": 2 * ppl}]
-        for row, ppl in {"soft": 2.0, "soft-temporal": 1.8, "weibull": 1.5, "weibull-temporal": 1.6}.items()
-    }
-    (claim,) = claims(runs)
-    assert {name: round(found.mean, 6) for name, found in claim.differences.items()} == {
-        "soft-temporal - soft": -0.3,
-        "weibull-temporal - weibull": 0.15,
-    }
-    assert claim.ours
-    assert claim.verdict == "cannot be told"
-    assert claims({row: runs[row] for row in ("soft", "weibull")}) == []
-
-
-@pytest.mark.parametrize(("seeds", "count"), [(3, 1), (1, 0)])
-def test_claims_need_their_schemes_and_several_seeds(seeds, count):
-    runs = rows(soft=(7.0, 1.2, 0.5, 0.4), marginal=(6.0, 0.8, 0.3, 0.2))
-    assert len(claims({row: found[:seeds] for row, found in runs.items()})) == count
+    runs["weibull"] = rows(names, {"weibull": (7, 3.1, 0.3, 0.3)})["weibull"]  # more entropy than dirichlet
+    verdicts = ["cannot be told", "holds", "holds", "does not hold", "holds"]
+    assert [claim.verdict for claim in claims(runs)] == verdicts
