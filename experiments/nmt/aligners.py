@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import cycle, product
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
@@ -499,15 +499,14 @@ def _coverage_figure(found: Mapping[str, RowScores], baselines: Collection[str])
     """Error rate against the share of the target words that are kept, one line a row; baselines are grey."""
     figure, axes = panels(1, 1, size=(8.2, 4.4))
     axis = axes[0, 0]
-    colors = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink")
-    looks, greys = cycle(product(("-", "--", ":"), colors)), cycle(product(("-", "--", "-.", ":"), ("0.3",)))
-    for name, one in found.items():
-        style, color = next(greys) if name in baselines else next(looks)
+    for (name, one), style in zip(found.items(), cycle(("-", "--", "-.", ":")), strict=False):
+        color = "0.3" if name in baselines else None
         coverage = torch.arange(1, len(one.curve) + 1) / len(one.curve)
         some = coverage >= 0.1  # few words, and a jumpy line
-        axis.plot(100 * coverage[some], 100 * one.curve[some], label=name, linewidth=1.4, color=color, linestyle=style)
+        xs, ys = 100 * coverage[some], 100 * one.curve[some]
+        (line,) = axis.plot(xs, ys, label=name, linewidth=1.4, color=color, linestyle=style)
         rates = [100 * rate_at(one.curve, share) for share in COVERAGE]
-        axis.plot([100 * share for share in COVERAGE], rates, "o", markersize=4, color=color)
+        axis.plot([100 * share for share in COVERAGE], rates, "o", markersize=4, color=line.get_color())
     axis.set(xlabel="target words kept, most certain first, %", ylabel="alignment error rate, %", xlim=(10, 101))
     axis.set_ylim(bottom=0)
     figure.legend(fontsize=8, frameon=False, loc="outside right upper")

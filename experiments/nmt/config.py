@@ -17,15 +17,11 @@ from guides.options import UsedBy
 if TYPE_CHECKING:
     from guides.schemes import Scheme
 
-GoldIndex = Literal[0, 1]
-GoldOrder = Literal["source-target", "target-source"]
 MethodName = Literal["argmax", "threshold", "mbr"]
-NormalizerName = Literal["softmax", "temporal", "hybrid"]
 ProbabilityCombineName = Literal["product", "geometric", "mean"]
 CombineName = Literal[
     "intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and", ProbabilityCombineName
 ]
-TextName = Literal[ParallelName, "own"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +38,8 @@ class TranslationConfig(SequenceConfig):
         hidden: Width of encoder, decoder, attention and inference network.
         layers: Layers of encoder, decoder and inference network.
         k_max: Evaluate also with so many largest weights of each word.
-        selective_pairs: Measure also, on so many test pairs, whether uncertainty tells good translations from bad ones;
-            0 for none.
-        out_of_domain: Data sets of the same languages: does uncertainty tell their test sentences? For
-            --selective-pairs.
+        selective_pairs: Measure on so many test pairs whether uncertainty tells good translations from bad ones.
+        out_of_domain: Data sets of the same languages whose test sentences it is to tell; for --selective-pairs.
         text: Folder of one's own text: train.SOURCE, train.TARGET, and the same for val and test, a sentence a line.
         source: Language to translate from, the ending of its files.
         target: Language to translate to.
@@ -56,21 +50,19 @@ class TranslationConfig(SequenceConfig):
         normalizer: What attention is normalised over: softmax, the source words; temporal, the target words before and
             then the source words; hybrid, a trained mixture of both.
         diagonal: Attention prefers source words at the place of the target word, as far as a trained number says.
-        words_from: What a word is read from: both decoder state and context, or the context alone, so that a word is to
-            be explained by what it is aligned to; alignments are then far cheaper to sum out.
-        encoder: What stands for a source word: lstm, which tells of the words around it, or words, a map of its own
-            vector alone.
+        words_from: What a word is read from: both decoder state and context, or the context alone, so that it is to be
+            explained by what it is aligned to; alignments are then far cheaper to sum out.
+        encoder: What stands for a source word: lstm, which tells of its neighbours, or words, a map of its own vector.
         prior_from: What the prior of an alignment knows: words, those before and the source, or place, the places of
             both words alone, as in IBM's Model 2, which aligns better; not for soft attention and its like.
         jumps: Attention prefers source words near that of the target word before, as trained weights of the jumps say
             and as in the hidden Markov model of alignments; for --words-from context.
-        null_word: Words may be aligned to NULL, which stands for no source word: with a probability of .08 where there
-            is --diagonal, as in fast_align, else as often as is trained.
-        learning_rate: Learning rate of Adam, the largest one under the schedule one-cycle; on a plateau of one epoch it
-            is halved.
+        null_word: Words may be aligned to NULL, no source word: with a probability of .08 where there is --diagonal, as
+            in fast_align, else as often as is trained.
+        learning_rate: Of Adam, the largest one under the schedule one-cycle; on a plateau of one epoch it is halved.
     """
 
-    dataset: TextName = "toy"
+    dataset: Literal[ParallelName, "own"] = "toy"
     train_pairs: PositiveInt | None = None
     test_pairs: PositiveInt | None = None
     max_words: PositiveInt = 80
@@ -87,7 +79,7 @@ class TranslationConfig(SequenceConfig):
     tokenize: WordRule | None = None
     skip_bad: bool = False
     guide: SchemeName = "categorical_enum"
-    normalizer: NormalizerName = "softmax"
+    normalizer: Literal["softmax", "temporal", "hybrid"] = "softmax"
     diagonal: bool = False
     words_from: Literal["both", "context"] = "both"
     encoder: Literal["lstm", "words"] = "lstm"
@@ -107,12 +99,7 @@ class TranslationConfig(SequenceConfig):
             object.__setattr__(self, "tokenize", "nltk")
 
     def build_scheme(self, **changes: Any) -> "Scheme":
-        """The inference scheme; attention weights need a prior that knows the words, and have no last alignment.
-
-        Raises:
-            ValueError: Soft or Bayesian attention with a prior of the places or with jumps, or as in
-                :class:`SequenceConfig`.
-        """
+        """The inference scheme; attention weights need a prior that knows the words, and have no last alignment."""
         if (self.prior_from == "place" or self.jumps) and self.guide in get_args(WeightsSchemeName):
             what = "jumps" if self.jumps else "prior_from place"
             raise ValueError(
@@ -202,8 +189,7 @@ class SelectiveOptions(SearchOptions):
 class SelectiveConfig(SelectiveOptions, EvaluateConfig):
     """BLEU and chrF of a trained network's most certain translations, and whether text from elsewhere is less certain.
 
-    Each measure of uncertainty is a mean over the word pieces of a translation. The length of the source sentence
-    stands beside them for comparison: long sentences are hard to translate, and every measure is to do better.
+    The length of the source sentence stands beside the measures of uncertainty: all are to do better.
     """
 
 
@@ -232,14 +218,12 @@ class AlignConfig(FileOptions):
             network's text was divided into words, words.SOURCE and words.TARGET, which the links count; alignments
             when omitted.
         reverse: Folder of a network trained in the other direction, to combine both.
-        symmetrise: How to combine them: by their links, or by the product, the geometric mean (the product on the scale
-            of a probability, as --method mbr needs it) or the mean of their probabilities, with --method mbr or
-            threshold. Of all ways that choose nothing by gold links, geometric was best.
+        symmetrise: How to combine them: by their links, or by the product, the geometric mean (the best of all ways
+            that choose nothing by gold links) or the mean of their probabilities, with --method mbr or threshold.
         weights: Choose links by the posterior, given the translation, or by the prior, which predicts it. exact: by the
-            exact posterior instead of that of an inference network, also in table and pictures; for marginal, hard_enum
-            and categorical alignments.
+            exact posterior instead of that of an inference network, also in table and pictures.
         method: argmax: the most probable source word of each target word; threshold: every link of at least
-            --threshold; mbr: minimum Bayes risk under the alignment error rate. When omitted, mbr for the combined
+            --threshold; mbr: minimum Bayes risk under the alignment error rate, as also when omitted for the combined
             probabilities of both directions, else argmax.
         threshold: Smallest probability of a link.
         gold: File of gold links, Pharaoh (i-j sure, ipj possible) or NAACL format, to score against.
@@ -260,8 +244,8 @@ class AlignConfig(FileOptions):
     method: MethodName | None = None
     threshold: HalfOpenUnitInterval = 0.5
     gold: Path | None = None
-    gold_index: GoldIndex | None = None
-    gold_order: GoldOrder = "source-target"
+    gold_index: Literal[0, 1] | None = None
+    gold_order: Literal["source-target", "target-source"] = "source-target"
     table: bool = False
     pictures: NonNegativeInt = 5
     html: bool = False

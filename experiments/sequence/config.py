@@ -64,11 +64,7 @@ class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
         return self.schedule == "one-cycle"
 
     def build_scheme(self, **changes: Any) -> "Scheme":
-        """The inference scheme; a sampled input feed does not go with every one.
-
-        Raises:
-            ValueError: Alignments that are summed out or inferred from the whole sentence, under a sampled input feed.
-        """
+        """The inference scheme; alignments that depend on those before are drawn one by one, not summed out."""
         if self.input_feed == "sampled" and self.guide in set(get_args(AlignmentSchemeName)) - {"hard_sample"}:
             raise ValueError(
                 f"guide {self.guide} does not go with input_feed sampled, where each alignment depends on those "

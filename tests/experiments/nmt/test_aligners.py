@@ -69,7 +69,6 @@ PERFECT, WRONG = [2, 2, 2, 2], [2, 2, 0, 0]  # predicted, sure, predicted sure, 
 @pytest.mark.parametrize(
     ("counts", "baseline", "expected"),
     [
-        ([[PERFECT] * 5], None, (0.0, 0.0, 0.0)),
         ([[WRONG] * 5], [[PERFECT] * 5], (100.0, 100.0, 100.0)),
         # hard for both: the difference is certain, though the rates are not
         ([[PERFECT, WRONG] * 20], [[PERFECT, WRONG] * 20], (0.0, 0.0, 0.0)),
