@@ -8,7 +8,7 @@ from typing import Any
 from experiments.datasets.text.parallel import PARALLEL, ParallelText, load_parallel, read_parallel
 from experiments.datasets.text.parallel_text import Rules
 from experiments.datasets.text.word_rules import WordRule
-from experiments.files import UserError, user_errors
+from experiments.files import UserError, read_text, user_errors
 from experiments.nmt.config import AlignConfig, TranslationConfig
 from experiments.sequence import own_text
 from experiments.sequence.own_text import SourceText
@@ -69,7 +69,7 @@ def read_pairs(
 def read_gold(path: Path, text: ParallelText, config: AlignConfig) -> list[GoldAlignment]:
     """Gold links of every pair of a text, in Pharaoh or NAACL format; UserError where they do not fit the text."""
     with user_errors(ValueError, OSError):
-        first = path.read_text(encoding="utf-8-sig").lstrip().partition("\n")[0]
+        first = read_text(path, "convert or replace it").removeprefix("\ufeff").lstrip().partition("\n")[0]
         naacl = "-" not in first and "p" not in first
         index = int(naacl) if config.gold_index is None else config.gold_index
         read = read_naacl if naacl else read_pharaoh

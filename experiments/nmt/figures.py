@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
@@ -113,25 +112,6 @@ def _outline(figure: Figure, axes: Iterable[Axes], gold: GoldAlignment) -> None:
         figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
 
 
-def agreement_heatmap(alignments: Mapping[str, Sequence[Alignment]], *, title: str = "") -> Figure:
-    """F1 between the hard alignments of the same sentences by every two schemes, with the numbers."""
-    table = agreement(alignments).numpy()
-    names = [printable(name, _LONGEST) for name in alignments]
-    side = 0.62 * len(names)
-    figure = Figure(figsize=(side + 2.8, side + 1.6), layout="constrained")
-    axis = figure.subplots()
-    image = axis.imshow(table, cmap="Greens", vmin=0, vmax=1)
-    for (row, column), value in np.ndenumerate(table):
-        ink = "white" if value > 0.55 else "black"
-        axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=ink)
-    axis.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=9)
-    axis.set_yticks(range(len(names)), names, fontsize=9)
-    axis.spines[:].set_visible(False)
-    figure.colorbar(image, ax=axis, shrink=0.8, label="F1 between links")
-    figure.suptitle(title, fontsize=11)
-    return figure
-
-
 def alignment_views(
     schemes: Mapping[str, Sequence[PairAlignment]],
     *,
@@ -203,7 +183,10 @@ def picture_parts(runs: Mapping[str, TranslationConfig], folder: Path) -> list[P
     links: dict[str, Sequence[Alignment]] = {row: [pair.links for pair in found] for row, found in pairs.items()}
     if text.alignments is not None:
         links["gold"] = text.alignments
-    figure = agreement_heatmap(links, title=f"agreement of the alignments of {len(text)} test sentences")
-    words = "F1 between the links of every two schemes, each target word linked to its most probable source word."
-    picture = save(figure, folder / "agreement.png")
-    return [*parts, Part("Do the schemes agree?", words, picture=picture, published=False)]
+    table = [[f"{value:.2f}" for value in row] for row in agreement(links).tolist()]
+    rows = [{"scheme": name} | dict(zip(links, row, strict=True)) for name, row in zip(links, table, strict=True)]
+    words = (
+        f"F1 between the links of every two schemes on {len(text)} test sentences, each target word linked to its most "
+        "probable source word."
+    )
+    return [*parts, Part("Do the schemes agree?", words, rows, terminal=False, published=False)]

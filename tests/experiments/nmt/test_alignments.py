@@ -17,7 +17,7 @@ from experiments.nmt.alignments import (
 )
 from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.evaluation import perplexity
-from experiments.nmt.figures import agreement_heatmap, pair_figure
+from experiments.nmt.figures import pair_figure
 from experiments.nmt.model import batches, build, load_trained
 from experiments.report.figures import save
 from experiments.sequence.alignments import align_batch, has_posterior_gap
@@ -157,5 +157,3 @@ def test_weights_gold_links_and_intervals_are_drawn(tmp_path):
             places = {(round(box.get_x()), round(box.get_y()), box.get_linestyle()) for box in boxes}
             assert places == {(0, 0, "-"), (2, 1, "-"), (1, 1, ":")}
             assert axis.get_tightbbox().y1 <= title.y0  # the title stands above the words
-    table = agreement_heatmap({"soft": [aligned("0-0 1-1")], "hard": [aligned("0-0")]})
-    assert [text.get_text() for text in table.axes[0].texts] == ["1.00", "0.67", "0.67", "1.00"]
