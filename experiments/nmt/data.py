@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.datasets.text.parallel import PARALLEL, ParallelText, load_parallel, read_parallel
-from experiments.datasets.text.parallel_text import Rules
 from experiments.datasets.text.word_rules import WordRule
 from experiments.files import UserError, read_text, user_errors
 from experiments.nmt.config import AlignConfig, TranslationConfig
-from experiments.sequence import own_text
-from experiments.sequence.own_text import SourceText
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, read_naacl, read_pharaoh
 
 
@@ -49,12 +46,6 @@ def tokenised(config: TranslationConfig) -> bool:
 def word_pairs(text: ParallelText) -> list[tuple[list[str], list[str]]]:
     """The words of every pair."""
     return [(source.split(), target.split()) for source, target in zip(text.source, text.target, strict=True)]
-
-
-def read_source(file: Path, config: TranslationConfig, *, max_words: int) -> SourceText:
-    """Read a file to translate, a sentence a line, as the network's training text was read."""
-    rules = Rules(config.lowercase, max_words, words=config.words)
-    return own_text.read_source(file, rules, languages=(config.source, config.target), task="translate")
 
 
 def read_pairs(

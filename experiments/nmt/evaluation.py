@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from experiments.datasets.names import ParallelName
 from experiments.datasets.text.batches import BucketSampler, EncodedText
-from experiments.datasets.text.parallel_text import ParallelText
+from experiments.datasets.text.parallel_text import ParallelText, Rules
 from experiments.datasets.text.word_rules import join_words
 from experiments.files import UserError, user_errors
 from experiments.harness.results import write_numbers
@@ -31,13 +31,13 @@ from experiments.nmt.config import (
     TranslateConfig,
     TranslationConfig,
 )
-from experiments.nmt.data import load_text, read_pairs, read_source, tokenised
+from experiments.nmt.data import load_text, read_pairs, tokenised
 from experiments.nmt.model import Trained, batches, load_trained
 from experiments.report.tables import as_table, metrics_table
 from experiments.sequence import evaluation as sequence
 from experiments.sequence.model import model_arguments
 from experiments.sequence.model import perplexity as sequence_perplexity
-from experiments.sequence.own_text import refuse_to_replace, write_lines
+from experiments.sequence.own_text import read_source, refuse_to_replace, write_lines
 from experiments.sequence.uncertainty import word_uncertainty
 from models.decoding import target_log_probs
 from pyro_attention.posterior.predictive import seeded
@@ -270,7 +270,9 @@ def translate_file(config: TranslateConfig) -> Path:
     if out.resolve() == config.file.resolve():
         raise UserError(f"the translations would replace {config.file}; name another file by --out")
     refuse_to_replace([out], overwrite=config.overwrite)
-    source = read_source(config.file, trained.config, max_words=config.max_words)
+    rules = Rules(trained.config.lowercase, config.max_words, words=trained.config.words)
+    languages = trained.config.source, trained.config.target
+    source = read_source(config.file, rules, languages=languages, task="translate")
     for fault in source.faults:
         print(f"{fault}; its translation is an empty line", file=sys.stderr)
     found = translate(trained, source.text, config, progress=True)

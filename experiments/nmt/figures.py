@@ -137,11 +137,10 @@ def _what_is_shown(languages: tuple[str, str]) -> str:
     """What one sees on such a page, in plain words."""
     source, target = languages
     return (
-        f"For each word of a translation ({target}) the page shows from which words of the sentence ({source}) the "
-        "network took it, and how sure that is: the prior is what it expected before it saw the word, the posterior "
-        "what it holds afterwards, or, for Bayesian attention, the weights that it used. Point at a word, or move to "
-        "it with the Tab and arrow keys: the stronger a colour, the larger the weight. On the right stand the mean "
-        "weight of each link, its 90 % credible interval and samples, where the weights are random."
+        f"For each word of a translation ({target}): from which words of the sentence ({source}) the network took it, "
+        "by the prior, what it expected before it saw the word, and by the posterior, what it holds afterwards (for "
+        "Bayesian attention the weights that it used). Point at a word, or move to it with the Tab and arrow keys: the "
+        "stronger a colour, the larger the weight. On the right stand its 90 % credible interval and samples, if any."
     )
 
 

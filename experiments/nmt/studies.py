@@ -143,8 +143,7 @@ def _parts(finished: Finished) -> list[Part]:
 # Claims of papers and of ours, which may well not hold
 
 SMALL_LOSS = 0.5  # BLEU
-_PPL = Column("perplexity", "test_ppl", 4, better="lower")
-_BLEU = Column("BLEU", "test_bleu", 4, better="higher")
+_PPL, _BLEU = replace(PERPLEXITY, digits=4), replace(BLEU, digits=4)
 _ENTROPY = Column("entropy", "test_entropy", 4)
 POSTERIOR, PRIOR = (Column("AER", f"test_{kind}_aer", 2, 100, better="lower") for kind in ("posterior", "prior"))
 _PAPERS: tuple[tuple[str, Column, tuple[tuple[str, str], ...]], ...] = (
