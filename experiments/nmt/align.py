@@ -10,9 +10,10 @@ from pathlib import Path
 from torch import Tensor
 
 from experiments.datasets.text.parallel_text import ParallelText
+from experiments.datasets.text.word_rules import WordRule
 from experiments.files import UserError, user_errors
 from experiments.nmt.alignments import PairAlignment, aligned_pairs, combine_pairs, link_both
-from experiments.nmt.config import AlignConfig
+from experiments.nmt.config import AlignConfig, ProbabilityCombineName
 from experiments.nmt.data import read_gold, read_pairs
 from experiments.nmt.evaluation import perplexity
 from experiments.nmt.figures import MOST_PAIRS, alignment_views, pair_figure, write_page
@@ -36,7 +37,7 @@ def align_file(config: AlignConfig) -> Path:
     reverse = None if config.reverse is None else _other(config.reverse, config, trained, turned=True)
     others = [_other(folder, config, trained) for folder in config.compare]
     # gold links count the words between blanks
-    words = None if config.gold is None else "none"
+    words: WordRule | None = None if config.gold is None else "none"
     text = read_pairs(config.source, config.target, trained.config, max_words=config.max_words, words=words)
     gold = None if config.gold is None else read_gold(config.gold, text, config)
     out = config.out or Path("alignments")
@@ -56,10 +57,11 @@ def align_file(config: AlignConfig) -> Path:
         both = list(zip(pairs, _pairs(config, reverse, text.turned()), strict=True))
         links = [_links(config, *pair) for pair in both]
         # the product if links are chosen by it, else what is calibrated best, by the results page
-        combine = "product" if config.symmetrise == "product" else "mean"
+        combine: ProbabilityCombineName = "product" if config.symmetrise == "product" else "mean"
         shown = [combine_pairs(*pair, combine=combine) for pair in both]
-    for path, lines in {links_file: links, **sides}.items():
-        write_lines(path, lines)
+    write_lines(links_file, links)
+    for path, sentences in sides.items():
+        write_lines(path, sentences)
     print(f"{len(links)} sentence pairs: {links_file}", *sides, sep="\n")
     if config.table:
         write_lines(table, table_lines(shown, links))

@@ -33,6 +33,7 @@ from experiments.nmt.config import (
 )
 from experiments.nmt.data import load_text, read_pairs, tokenised
 from experiments.nmt.model import Trained, batches, load_trained
+from experiments.report.columns import Row
 from experiments.report.tables import as_table, metrics_table
 from experiments.sequence import evaluation as sequence
 from experiments.sequence.model import model_arguments
@@ -331,7 +332,8 @@ def selective_run(config: SelectiveConfig) -> dict[str, float]:
         "chrF and, of text from elsewhere, the area under the ROC curve of telling it (.5 is chance):"
     )
     heads = dict.fromkeys(name.rpartition(" by ")[0] for name in numbers)
-    rows = [{"by": head} | {measure: numbers.get(f"{head} by {measure}", "") for measure in MEASURES} for head in heads]
+    by_head = {head: {measure: numbers.get(f"{head} by {measure}", "") for measure in MEASURES} for head in heads}
+    rows: list[Row] = [{"by": head, **cells} for head, cells in by_head.items()]
     print(as_table(rows))
     if config.out is not None:
         write_numbers(config.out, numbers, {name: definition(name) for name in numbers})

@@ -65,7 +65,7 @@ def pair_figure(
         image = _heatmap(axis, pair, weights, colours, top, size=9 if cell > 0.25 else 7.5)
         axis.set(xlabel=languages[0], ylabel=languages[1])
         axis.set_title(name, fontsize=10)
-        top = float(image.norm.vmax or 0)
+        top = float(weights.max()) if top is None else top
         ticks = [0, *(round(part * top, 2) for part in (0.05, 0.25, 0.5, 1))] if top > 0.2 else None
         figure.colorbar(image, ax=axis, shrink=0.7, aspect=25, pad=0.02, ticks=ticks)
     if gold is not None:
