@@ -10,84 +10,78 @@ from pathlib import Path
 from torch import Tensor
 
 from experiments.datasets.text.parallel_text import ParallelText
+from experiments.datasets.text.word_rules import WordRule
 from experiments.files import UserError, user_errors
 from experiments.nmt.alignments import PairAlignment, aligned_pairs, combine_pairs, link_both
 from experiments.nmt.config import AlignConfig, ProbabilityCombineName
+from experiments.nmt.data import read_gold, read_pairs
 from experiments.nmt.evaluation import perplexity
 from experiments.nmt.figures import MOST_PAIRS, alignment_views, pair_figure, write_page
-from experiments.nmt.gold import better_reading, read_gold
-from experiments.nmt.input import check_divided, read_pairs
 from experiments.nmt.model import Trained, load_trained
 from experiments.report.figures import save
 from experiments.sequence.own_text import refuse_to_replace, write_lines
-from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment
+from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment
 from pyro_attention.analysis.inputs import equal_tailed
 from pyro_attention.families.alignment import CategoricalAlignment
 
-__all__ = ["COLUMNS", "align_file", "table_lines"]
-
-
 COLUMNS = ("line", "source", "target", "source_word", "target_word", "prior", "posterior", "low", "high", "link")
 _LEAST = 0.01  # links whose prior and posterior are below it are left out
+_SAMPLES = 100
 
 
 def align_file(config: AlignConfig) -> Path:
     """Write the alignments and the pictures, print where they are and, against gold links, the error rate."""
     if config.method == "argmax" and config.combines:
         raise UserError(f"--symmetrise {config.symmetrise} combines probabilities; expected --method mbr or threshold")
-    if config.compare and not config.html:
-        raise UserError("--compare is about the page of --html; pass both, or neither")
     trained = load_trained(config.run, device=config.device)
-    networks = _compared(config, trained)
-    reverse = None if config.reverse is None else _load_reverse(config, trained)
-    _check_weights(config, trained, reverse)
-    text = _read(config, trained, (config.source, config.target))
-    check_divided(text, (config.source, config.target))
+    reverse = None if config.reverse is None else _other(config.reverse, config, trained, turned=True)
+    others = [_other(folder, config, trained) for folder in config.compare]
+    # gold links count the words between blanks
+    words: WordRule | None = None if config.gold is None else "none"
+    text = read_pairs(config.source, config.target, trained.config, max_words=config.max_words, words=words)
+    gold = None if config.gold is None else read_gold(config.gold, text, config)
+    out = config.out or Path("alignments")
+    links_file, table, page = (out / name for name in ("alignments.txt", "probabilities.tsv", "alignments.html"))
+    pictures = [out / f"pair-{number + 1}.png" for number in range(min(config.pictures, len(text)))]
+    sides = dict[Path, list[str]]()  # the words that links count, where these are others than those between blanks
+    if gold is None and trained.config.words != "none":
+        sides = {out / f"words.{text.languages[0]}": text.source, out / f"words.{text.languages[1]}": text.target}
+    with_page = config.html or bool(others)
+    asked = [table] * config.table + [page] * with_page
+    refuse_to_replace([links_file, *sides, *pictures, *asked], overwrite=config.overwrite)
     _warn_of_order(config, trained, text.first(100))
-    turned = None if reverse is None else _read(config, reverse, (config.target, config.source))
-    count = min(config.pictures, len(text))
-    pictures = [config.out / f"pair-{number}.png" for number in range(1, count + 1)]
-    # the words that links count, where these are others than those between blanks
-    words: dict[Path, list[str]] = {}
-    if config.gold is None and trained.config.words != "none":
-        sides = zip(text.languages, (text.source, text.target), strict=True)
-        words = {config.out / f"words.{language}": side for language, side in sides}
-    path, table, page = (config.out / name for name in ("alignments.txt", "probabilities.tsv", "alignments.html"))
-    files = [path, *words, *pictures, *([table] if config.table else []), *([page] if config.html else [])]
-    refuse_to_replace(files, overwrite=config.overwrite)
-    gold = None
-    if config.gold is not None:
-        pairs_of_lines = zip(text.source, text.target, strict=True)
-        sizes = [(len(source.split()), len(target.split())) for source, target in pairs_of_lines]
-        gold = read_gold(config.gold, sizes, index=config.gold_index, order=config.gold_order)
-    pairs = _pairs(config, trained, text)
-    shown = pairs
-    if reverse is not None and turned is not None:
-        both = list(zip(pairs, _pairs(config, reverse, turned), strict=True))
-        links = [_links_of_both(*pair, config) for pair in both]
-        shown = [combine_pairs(*pair, combine=_probabilities(config)) for pair in both]
+    shown = pairs = _pairs(config, trained, text)
+    if reverse is None:
+        links = [_links(config, pair) for pair in pairs]
     else:
-        links = [_links(pair, config) for pair in pairs]
-    write_lines(path, links)
-    for file, sentences in words.items():
-        write_lines(file, sentences)
-    print(f"{len(links)} sentence pairs: {path}", *words, sep="\n")
+        both = list(zip(pairs, _pairs(config, reverse, text.turned()), strict=True))
+        links = [_links(config, *pair) for pair in both]
+        # the product if links are chosen by it, else what is calibrated best, by the results page
+        combine: ProbabilityCombineName = "product" if config.symmetrise == "product" else "mean"
+        shown = [combine_pairs(*pair, combine=combine) for pair in both]
+    write_lines(links_file, links)
+    for path, sentences in sides.items():
+        write_lines(path, sentences)
+    print(f"{len(links)} sentence pairs: {links_file}", *sides, sep="\n")
     if config.table:
         write_lines(table, table_lines(shown, links))
         print(table)
     if gold is not None:
-        scores = alignment_error_rate(links, gold.links)
+        scores = alignment_error_rate(links, gold)
         rates = {"AER": scores.aer, "precision": scores.precision, "recall": scores.recall}
         print(", ".join(f"{name} {100 * rate:.1f} %" for name, rate in rates.items()))
-        if (warning := better_reading(links, gold)) is not None:
-            print(f"warning: {config.gold}: {warning}", file=sys.stderr)
-    known = None if gold is None else gold.links
     for place, picture in enumerate(pictures):
-        chosen = None if known is None else known[place]
-        print(save(pair_figure(pairs[place], gold=chosen, title=picture.stem, languages=text.languages), picture))
-    if config.html:
-        _write_html(page, config, networks, text, pairs, known)
-    return path
+        truth = None if gold is None else gold[place]
+        print(save(pair_figure(pairs[place], gold=truth, title=picture.stem, languages=text.languages), picture))
+    if with_page:
+        some = text.first(MOST_PAIRS)
+        if len(some) < len(text):
+            print(f"{page.name} has the first {len(some)} of {len(text)} pairs")
+        schemes = {_name(trained): pairs[: len(some)]}
+        schemes |= {_name(other): aligned_pairs(other, some, num_samples=_SAMPLES) for other in others}
+        views = alignment_views(schemes, languages=text.languages, gold=gold)
+        print(write_page(page, views, title=f"{config.source.name} and {config.target.name}, aligned"))
+    return links_file
 
 
 def table_lines(pairs: Sequence[PairAlignment], links: Sequence[Alignment], *, level: float = 0.9) -> Iterator[str]:
@@ -109,124 +103,54 @@ def table_lines(pairs: Sequence[PairAlignment], links: Sequence[Alignment], *, l
             yield "\t".join([*place, *cells, str(int((source, target) in chosen.links))])
 
 
-def _write_html(
-    path: Path,
-    config: AlignConfig,
-    networks: dict[str, Trained],
-    text: ParallelText,
-    pairs: list[PairAlignment],
-    gold: list[GoldAlignment] | None,
-) -> None:
-    """The page of the first pairs, of which the first network's alignments are there already."""
-    shown = text.first(MOST_PAIRS)
-    if len(shown) < len(text):
-        print(f"{path.name} has the first {len(shown)} of {len(text)} pairs")
-    first, *others = networks
-    schemes = {first: pairs[: len(shown)]}
-    schemes |= {name: aligned_pairs(networks[name], shown, num_samples=config.num_samples) for name in others}
-    views = alignment_views(schemes, languages=text.languages, gold=gold)
-    print(write_page(path, views, title=f"{config.source.name} and {config.target.name}, aligned"))
+def _name(trained: Trained) -> str:
+    return f"{trained.config.guide} ({trained.config.out})"
 
 
-def _read(config: AlignConfig, trained: Trained, files: tuple[Path, Path]) -> ParallelText:
-    # gold links count the words between blanks
-    return read_pairs(files, trained.config, max_words=config.max_words, words=None if config.gold is None else "none")
-
-
-def _load_reverse(config: AlignConfig, trained: Trained) -> Trained:
-    """The network of the other direction, which must be one, and divide text into words in the same way."""
-    other = load_trained(Path(str(config.reverse)), device=config.device)
-    ours, theirs = trained.config, other.config
-    if (theirs.source, theirs.target) != (ours.target, ours.source):
-        raise UserError(
-            f"--reverse {config.reverse} translates from {theirs.source} to {theirs.target}; expected a network from "
-            f"{ours.target} to {ours.source}, the other direction of {config.run}"
-        )
-    if config.gold is None and ours.words != theirs.words:
-        raise UserError(
-            f"--reverse {config.reverse} was trained with --tokenize {theirs.words}, {config.run} with --tokenize "
-            f"{ours.words}; expected the same, as links count words"
-        )
+def _other(folder: Path, config: AlignConfig, trained: Trained, *, turned: bool = False) -> Trained:
+    """Another network, which must read text as the first one does, and have the same languages or swapped ones."""
+    other = load_trained(folder, device=config.device)
+    ours, theirs = (
+        {"from": one.source, "to": one.target, "tokenize": one.words, "lowercase": one.lowercase}
+        for one in (trained.config, other.config)
+    )
+    if turned:
+        ours |= {"from": ours["to"], "to": ours["from"]}
+    if theirs != ours:
+        seen, expected = (", ".join(f"{name} {value}" for name, value in one.items()) for one in (theirs, ours))
+        raise UserError(f"{folder} was trained {seen}; expected {expected}, to go with {config.run}")
     return other
 
 
 def _warn_of_order(config: AlignConfig, trained: Trained, text: ParallelText) -> None:
-    """Warn where the network predicts the pairs far better when source and target change places.
-
-    Word pieces are shared by both languages, so that no word is unknown by itself.
-    """
-    turned = replace(text, source=text.target, target=text.source)
-    given, exchanged = perplexity(trained, text), perplexity(trained, turned)
-    if given > 2 * exchanged:
+    """Warn where the network predicts the pairs far better when source and target change places."""
+    if perplexity(trained, text) > 2 * perplexity(trained, text.turned()):
         print(
-            f"warning: the network reads {trained.config.source} and writes {trained.config.target}; most words of "
-            f"{config.source} and {config.target} are unknown to it there (perplexity {given:.0f}), and known when the "
-            f"files change places ({exchanged:.0f}): were they given the wrong way round?",
+            f"warning: the network reads {trained.config.source} and writes {trained.config.target}, and predicts far "
+            f"better when {config.source} and {config.target} change places; were they given the wrong way round?",
             file=sys.stderr,
         )
-
-
-def _check_weights(config: AlignConfig, *networks: Trained | None) -> None:
-    for folder, trained in zip((config.run, config.reverse), networks, strict=True):
-        if config.weights == "exact" and trained is not None and trained.family.kind != CategoricalAlignment.kind:
-            raise UserError(
-                f"--weights exact: {folder} was trained with guide {trained.config.guide}, whose weights cannot be "
-                f"summed out; expected --weights posterior, or a network of marginal, hard or categorical alignments"
-            )
-
-
-def _compared(config: AlignConfig, trained: Trained) -> dict[str, Trained]:
-    """The network and those to compare it with, by their guide, and their folder where two have the same one."""
-    found = [trained, *(load_trained(folder, device=config.device) for folder in config.compare)]
-    folders = [config.run, *config.compare]
-    for folder, other in zip(folders, found, strict=True):
-        for name, option in (("source", "source"), ("target", "target"), ("words", "tokenize"), ("lowercase",) * 2):
-            ours, theirs = getattr(trained.config, name), getattr(other.config, name)
-            if ours != theirs:
-                raise UserError(
-                    f"--compare {folder} was trained with {option} {theirs}, {config.run} with {ours}; expected the "
-                    f"same, as both are to align the same words"
-                )
-    guides: list[str] = [one.config.guide for one in found]
-    names = [
-        guide if guides.count(guide) == 1 else f"{guide} ({folder.name})"
-        for guide, folder in zip(guides, folders, strict=True)
-    ]
-    if len(set(names)) < len(names):
-        raise UserError(f"the networks to compare would be called {names}; give their folders names of their own")
-    return dict(zip(names, found, strict=True))
 
 
 def _pairs(config: AlignConfig, trained: Trained, text: ParallelText) -> list[PairAlignment]:
     """Alignments of the text, with the exact posterior in place of an inference network's where that is asked for."""
     exact = config.weights == "exact"
-    found = aligned_pairs(trained, text, num_samples=config.num_samples, exact=exact, progress=True)
+    if exact and trained.family.kind != CategoricalAlignment.kind:
+        raise UserError(
+            f"--weights exact: {trained.config.out} was trained with guide {trained.config.guide}, whose weights "
+            f"cannot be summed out; expected --weights posterior"
+        )
+    found = aligned_pairs(trained, text, num_samples=_SAMPLES, exact=exact, progress=True)
     return [pair if pair.exact is None else replace(pair, posterior=pair.exact.unsqueeze(0)) for pair in found]
 
 
-def _probabilities(config: AlignConfig) -> ProbabilityCombineName:
-    """How the probabilities of both directions are shown: their product if links are chosen by it, else the mean.
-
-    The mean is what is calibrated best, by the results page.
-    """
-    return "product" if config.symmetrise == "product" else "mean"
-
-
-def _weights(pair: PairAlignment, config: AlignConfig, run: Path | None) -> Tensor:
-    """The weights ``[M, N]`` by which links are chosen."""
-    if config.weights != "prior":
-        return pair.posterior.mean(0)
-    if pair.prior is None:
-        raise UserError(f"{run} is soft or has a fixed prior, which knows no words; expected --weights posterior")
-    return pair.prior
-
-
-def _links(pair: PairAlignment, config: AlignConfig) -> Alignment:
+def _links(config: AlignConfig, forward: PairAlignment, backward: PairAlignment | None = None) -> Alignment:
+    pairs = [forward] if backward is None else [forward, backward]
+    weights = [pair.prior if config.weights == "prior" else pair.posterior.mean(0) for pair in pairs]
+    given = [one for one in weights if one is not None]
+    if len(given) < len(pairs):
+        raise UserError("soft attention and fixed priors know no words; expected --weights posterior")
     with user_errors(ValueError):
-        return hard_alignment(_weights(pair, config, config.run), method=config.linking, threshold=config.threshold)
-
-
-def _links_of_both(forward: PairAlignment, backward: PairAlignment, config: AlignConfig) -> Alignment:
-    weights = _weights(forward, config, config.run), _weights(backward, config, config.reverse)
-    with user_errors(ValueError):
-        return link_both(*weights, combine=config.symmetrise, method=config.linking, threshold=config.threshold)
+        if len(given) == 1:
+            return hard_alignment(given[0], method=config.linking, threshold=config.threshold)
+        return link_both(*given, combine=config.symmetrise, method=config.linking, threshold=config.threshold)

@@ -1,21 +1,40 @@
-"""Alignments in both directions, scored on gold links: error rates by way of linking, and what certainty is worth."""
+"""Aligners on hand-made links: networks of both directions beside classic ones, and what their certainty is worth."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import cycle
+from pathlib import Path
+from statistics import fmean
+from textwrap import fill
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torchmetrics.functional.classification import binary_calibration_error
 
-from experiments.nmt.alignments import PairAlignment, combine_pairs, combine_weights, link_both
-from experiments.nmt.config import ProbabilityCombineName
-from experiments.nmt.em_aligners import SentencePair
+from experiments.datasets.text.parallel_text import ParallelText
+from experiments.files import UserError
+from experiments.nmt.alignments import PairAlignment, aligned_pairs, combine_pairs, combine_weights, link_both
+from experiments.nmt.config import ProbabilityCombineName, TranslationConfig
+from experiments.nmt.data import load_text, word_pairs
+from experiments.nmt.em_aligners import EMModel, SentencePair, train_em
+from experiments.nmt.model import load_trained
+from experiments.report.columns import Column, Row, Runs, summary_rows
+from experiments.report.figures import panels, reliability_panels, save
+from experiments.report.report import Part
+from experiments.report.statistics import Difference, Estimate
+from experiments.sequence.alignments import predicts_by_posterior
+from experiments.study import Finished
 from pyro_attention.analysis import (
     Alignment,
     AlignmentScores,
@@ -23,14 +42,9 @@ from pyro_attention.analysis import (
     agreement,
     alignment_error_rate,
     hard_alignment,
+    read_pharaoh,
 )
 from pyro_attention.analysis.inputs import equal_tailed
-
-__all__ = [
-    "COMBINATIONS", "COVERAGE", "FIXED", "WAYS", "Aligned", "Chosen", "Links", "RowScores", "aligned_words",
-    "bootstrap", "calibration_error", "certainty", "chosen_links", "coverage_curve", "link_all", "linked_words",
-    "rate_at", "score_row",
-]  # fmt: skip
 
 RESAMPLES = 5000
 COVERAGE = (0.5, 0.7, 0.9)
@@ -46,40 +60,29 @@ class Aligned:
     forward: Sequence[PairAlignment]
     backward: Sequence[PairAlignment]
 
-    def weights(self, kind: str) -> list[Weights] | None:
-        """Mean weights of each pair: "posterior", "prior" or "exact"; None without them."""
+    def weights(self, kind: str) -> list[Weights]:
+        """Mean weights of each pair: "posterior", "prior" or "exact"; none where some pair has none."""
+        pairs = list(zip(self.forward, self.backward, strict=True))
         if kind == "posterior":
-            return self.posterior
-        pairs = [(getattr(one, kind), getattr(other, kind)) for one, other in self._pairs]
-        return pairs if all(weights is not None for pair in pairs for weights in pair) else None
-
-    @property
-    def posterior(self) -> list[Weights]:
-        """Mean posterior weights of each pair."""
-        return [(one.posterior.mean(0), other.posterior.mean(0)) for one, other in self._pairs]
+            return [(one.posterior.mean(0), other.posterior.mean(0)) for one, other in pairs]
+        found = [(getattr(one, kind), getattr(other, kind)) for one, other in pairs]
+        return found if all(weights is not None for pair in found for weights in pair) else []
 
     @property
     def entropies(self) -> list[Tensor]:
-        """Entropy in nats of the source distribution of every target word, ``[M]`` of each pair.
-
-        What a row lacks to one is the probability of no link, and not counted.
-        """
-        return [torch.special.entr(one.double()).sum(-1) for one, _ in self.posterior]
+        """Entropy in nats of the source distribution of every target word, ``[M]`` of each pair."""
+        return [torch.special.entr(one.posterior.mean(0).double()).sum(-1) for one in self.forward]
 
     @property
     def agreement(self) -> float:
         """F1 between the links of one direction and of the other: every word with its most probable one."""
-        links = [[hard_alignment(part) for part in side] for side in zip(*self.posterior, strict=True)]
-        return agreement({"forward": links[0], "backward": [one.transposed() for one in links[1]]})[0, 1].item()
+        turned = [pair.links.transposed() for pair in self.backward]
+        return agreement({"forward": [pair.links for pair in self.forward], "backward": turned})[0, 1].item()
 
     @cached_property
     def combined(self) -> list[PairAlignment]:
         """The mean of both directions: the probability of each link, with samples where there are any."""
-        return [combine_pairs(*pair, combine="mean") for pair in self._pairs]
-
-    @property
-    def _pairs(self) -> list[tuple[PairAlignment, PairAlignment]]:
-        return list(zip(self.forward, self.backward, strict=True))
+        return [combine_pairs(*pair, combine="mean") for pair in zip(self.forward, self.backward, strict=True)]
 
 
 def aligned_words(pairs: Sequence[SentencePair], weights: Sequence[Weights]) -> Aligned:
@@ -93,18 +96,9 @@ def aligned_words(pairs: Sequence[SentencePair], weights: Sequence[Weights]) -> 
 
 # Error rates
 
-
-def _forward(forward: Tensor, _: Tensor) -> Alignment:
-    return hard_alignment(forward)
-
-
-def _backward(_: Tensor, backward: Tensor) -> Alignment:
-    return hard_alignment(backward).transposed()
-
-
 COMBINATIONS: dict[str, Linker] = {
-    "source to target": _forward,
-    "target to source": _backward,
+    "source to target": lambda forward, _: hard_alignment(forward),
+    "target to source": lambda _, backward: hard_alignment(backward).transposed(),
     "intersection": partial(link_both, combine="intersection"),
     "union": partial(link_both, combine="union"),
     "grow-diag-final-and": partial(link_both, combine="grow-diag-final-and"),
@@ -124,18 +118,12 @@ WAYS: dict[str, Linker] = COMBINATIONS | {
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """Links of every gold sentence in one way, or in that which was best for other sentences.
-
-    Attributes:
-        links: An alignment for each.
-        counts: Predicted links, sure ones, predicted sure and predicted possible ones, int64 ``[sentences, 4]``.
-        ways: The way; or what was chosen for the even sentences, on the odd ones, and the other way round.
-    """
+class Linked:
+    """Links of every gold sentence in one way, or in that which was best for other sentences."""
 
     links: list[Alignment]
-    counts: Tensor
-    ways: tuple[str, ...]
+    counts: Tensor  # predicted links, sure ones, predicted sure and predicted possible ones, int64 [sentences, 4]
+    ways: tuple[str, ...]  # the way; or what was chosen for the even sentences, on the odd ones, and vice versa
 
     @property
     def scores(self) -> AlignmentScores:
@@ -147,41 +135,32 @@ def _scores(counts: Tensor) -> AlignmentScores:
     return AlignmentScores(len(counts), *counts.sum(0).tolist())
 
 
-def link_all(weights: Sequence[Weights], way: str, gold: Sequence[GoldAlignment]) -> Chosen:
+def link_all(weights: Sequence[Weights], way: str, gold: Sequence[GoldAlignment]) -> Linked:
     """Links of all sentences in one way."""
     links = [WAYS[way](*pair) for pair in weights]
     rows = [alignment_error_rate([found], [truth]) for found, truth in zip(links, gold, strict=True)]
     counts = [(one.num_predicted, one.num_sure, one.num_predicted_sure, one.num_predicted_possible) for one in rows]
-    return Chosen(links, torch.tensor(counts), (way,))
+    return Linked(links, torch.tensor(counts), (way,))
 
 
-def chosen_links(weights: Sequence[Weights], gold: Sequence[GoldAlignment]) -> Chosen:
+def chosen_links(weights: Sequence[Weights], gold: Sequence[GoldAlignment]) -> Linked:
     """Links of the way of linking that has the lowest error rate on the sentences of the other half.
 
-    So nothing is chosen on the sentences it is scored on. Halves are the even and the odd sentences.
-
-    Raises:
-        ValueError: Fewer than two sentences.
+    So nothing is chosen on the sentences it is scored on. Halves are the even and the odd sentences, of two at least.
     """
-    if len(gold) < 2:
-        raise ValueError(f"{len(gold)} gold sentences, expected 2 at least: half of them choose for the other half")
     found = {way: link_all(weights, way, gold) for way in WAYS}
     best = [min(found, key=lambda way: _scores(found[way].counts[1 - half :: 2]).aer) for half in (0, 1)]
     links = [found[best[place % 2]].links[place] for place in range(len(gold))]
-    counts = torch.stack([found[best[place % 2]].counts[place] for place in range(len(gold))])
-    return Chosen(links, counts, tuple(best))
+    counts = [found[best[place % 2]].counts[place] for place in range(len(gold))]
+    return Linked(links, torch.stack(counts), tuple(best))
 
 
 def bootstrap(counts: Tensor, baseline: Tensor | None = None) -> tuple[float, float, float]:
     """Mean error rate over seeds in percent, or its difference to a baseline's, and the ends of its 95 % interval.
 
-    The interval is over resampled sentences. Both rates are computed on the same sentences of each sample, so what
-    makes sentences hard for both cancels out. The sentences are drawn with a seed of their own: the same counts give
-    the same interval.
-
-    Args:
-        counts: ``[seeds, sentences, 4]``, as of :class:`Chosen`.
-        baseline: Counts of the same sentences; any number of seeds.
+    The interval is over resampled sentences, ``[seeds, sentences, 4]`` as of ``Linked``. Both rates are computed on
+    the same sentences of each sample, so what makes sentences hard for both cancels out. The sentences are drawn with a
+    seed of their own: the same counts give the same interval.
     """
     sentences = counts.size(1)
     drawn = np.random.default_rng(0).multinomial(sentences, np.full(sentences, 1 / sentences), size=RESAMPLES)
@@ -199,73 +178,53 @@ def bootstrap(counts: Tensor, baseline: Tensor | None = None) -> tuple[float, fl
 # Certainty
 
 
-@dataclass(frozen=True)
-class Links:
-    """The written links of all sentences, in one order; each tensor ``[links]``.
+def linked_words(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[GoldAlignment]) -> dict[str, Tensor]:
+    """What is known of the written links of all sentences, float64 ``[links]`` each, in one order.
 
-    Attributes:
-        right: Whether each is a gold link, at least a possible one.
-        mean, product, forward: Its probability: by the mean and by the product of both directions, by one alone.
-        width: Width of the credible interval of the mean; None where there are no samples.
-        entropy: Entropy of the source distribution of its target word, in nats.
-        places: Sentence and target word of each, ``[links, 2]``.
+    ``right`` is 1 of a gold link, at least a possible one; ``mean``, ``product`` and ``forward`` are its probability by
+    both directions or by one alone, ``width`` that of the mean's credible interval, where there are samples, and
+    ``entropy`` that of the source distribution of its target word; ``sentence`` and ``target`` say where it is.
     """
-
-    right: Tensor
-    mean: Tensor
-    product: Tensor
-    forward: Tensor
-    width: Tensor | None
-    entropy: Tensor
-    places: Tensor
-
-
-def linked_words(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[GoldAlignment]) -> Links:
-    """Look up the probabilities of written links."""
-    columns: dict[str, list[float]] = {name: [] for name in ("right", "mean", "product", "forward", "width", "entropy")}
-    places, sampled = [], len(aligned.combined[0].posterior) > 1
-    weights = zip(aligned.posterior, aligned.entropies, strict=True)
-    sentences = zip(links, gold, aligned.combined, weights, strict=True)
-    for number, (found, truth, pair, ((forward, backward), entropies)) in enumerate(sentences):
-        both = combine_weights(forward, backward, combine="product")
-        mean = pair.posterior.mean(0)
-        low, high = equal_tailed(pair.posterior, LEVEL)[1:] if sampled else (mean, mean)
-        tables = {"mean": mean, "product": both, "forward": forward, "width": high - low}
+    rows, sampled = [], len(aligned.combined[0].posterior) > 1
+    weights, entropies = aligned.weights("posterior"), aligned.entropies
+    for number, (found, truth, pair) in enumerate(zip(links, gold, aligned.combined, strict=True)):
+        forward, backward = weights[number]
+        tables = {"mean": pair.posterior.mean(0), "forward": forward}
+        tables["product"] = combine_weights(forward, backward, combine="product")
+        if sampled:
+            low, high = equal_tailed(pair.posterior, LEVEL)[1:]
+            tables["width"] = high - low
         for source, target in sorted(found.links):
-            places.append((number, target))
-            columns["right"].append((source, target) in truth.possible)
-            columns["entropy"].append(entropies[target].item())
-            for name, table in tables.items():
-                columns[name].append(table[target, source].item())
-    values = {name: torch.tensor(column, dtype=torch.float64) for name, column in columns.items()}
-    right, width = values.pop("right").bool(), values.pop("width")
-    places_of = torch.tensor(places, dtype=torch.int64).reshape(-1, 2)
-    return Links(right=right, width=width if sampled else None, places=places_of, **values)
+            row = {"right": (source, target) in truth.possible, "entropy": entropies[number][target].item()}
+            row |= {"sentence": number, "target": target}
+            rows.append(row | {name: table[target, source].item() for name, table in tables.items()})
+    return {name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in (rows[0] if rows else ())}
 
 
-def certainty(links: Links, soft_entropies: Sequence[Tensor] | None) -> dict[str, float]:
+def certainty(links: dict[str, Tensor], soft_entropies: Sequence[Tensor] | None) -> dict[str, float]:
     """Calibration of the probabilities of links, and areas under the ROC curve of telling wrong links from right ones.
 
     Areas need right and wrong links. By ``soft_entropies``, those ``[M]`` of soft attention for every sentence, they
     are of the same links.
     """
-    if not len(links.right):
+    if not links:
         return {}
     found = {f"ece_{name}": calibration_error(links, name) for name in ("mean", "product", "forward")}
-    uncertainty = {"probability": 1 - links.mean, "entropy": links.entropy}
-    if links.width is not None:
-        uncertainty["width"] = links.width
-    if soft_entropies is not None:
-        uncertainty["soft_entropy"] = torch.stack([soft_entropies[i][j] for i, j in links.places.tolist()])
-    if links.right.all() or not links.right.any():
+    wrong = 1 - links["right"]
+    if wrong.all() or not wrong.any():
         return found
-    wrong = (~links.right).numpy()
+    uncertainty = {"probability": 1 - links["mean"], "entropy": links["entropy"]}
+    if "width" in links:
+        uncertainty["width"] = links["width"]
+    if soft_entropies is not None:
+        places = torch.stack([links["sentence"], links["target"]], -1).long().tolist()
+        uncertainty["soft_entropy"] = torch.stack([soft_entropies[number][target] for number, target in places])
     return found | {f"auroc_{name}": float(roc_auc_score(wrong, values)) for name, values in uncertainty.items()}
 
 
-def calibration_error(links: Links, name: str) -> float:
-    probabilities: Tensor = getattr(links, name)
-    return float(binary_calibration_error(probabilities.clamp(0, 1).float(), links.right.long(), n_bins=BINS))
+def calibration_error(links: dict[str, Tensor], name: str) -> float:
+    """Expected calibration error of one of the probabilities of links."""
+    return float(binary_calibration_error(links[name].clamp(0, 1).float(), links["right"].long(), n_bins=BINS))
 
 
 def coverage_curve(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[GoldAlignment]) -> Tensor:
@@ -295,26 +254,15 @@ def rate_at(curve: Tensor, coverage: float) -> float:
     return curve[math.ceil(coverage * len(curve) * (1 - 1e-12)) - 1].item()
 
 
-# Rows
+class RowScores(NamedTuple):
+    """What is said of one row; links and curve are those of its first seed."""
 
-
-@dataclass(frozen=True)
-class RowScores:
-    """What is said of one row.
-
-    Attributes:
-        runs: Metrics of every seed.
-        counts: Counts of the posterior's links, ``[seeds, sentences, 4]``, by the way of FIXED, or "chosen"; under
-            "exact" those of the chosen links by the exact posterior, where the posterior is of an inference network.
-        ways: How the chosen ones were chosen, each different way once.
-        links: The written links of the first seed.
-        curve: The coverage curve of the first seed.
-    """
-
-    runs: list[dict[str, float]]
+    runs: list[dict[str, float]]  # metrics of every seed
+    # counts of the posterior's links, [seeds, sentences, 4], by the way of FIXED, or "chosen"; under "exact" those of
+    # the chosen links by the exact posterior, where the posterior is of an inference network
     counts: dict[str, Tensor]
-    ways: list[str]
-    links: Links
+    ways: list[str]  # how the chosen links were chosen
+    links: dict[str, Tensor]
     curve: Tensor
 
 
@@ -322,25 +270,258 @@ def score_row(
     aligned: Sequence[Aligned], gold: Sequence[GoldAlignment], soft: Sequence[Aligned] | None = None
 ) -> RowScores:
     """Score the alignments of every seed; with those of soft attention its entropy is compared."""
-    runs, counts, chosen = list[dict[str, float]](), dict[str, list[Tensor]](), list[Chosen]()
-    links, curves = list[Links](), list[Tensor]()
+    runs, counts = list[dict[str, float]](), dict[str, list[Tensor]]()
+    ways, certain = dict[str, None](), list[tuple[dict[str, Tensor], Tensor]]()
     for number, one in enumerate(aligned):
         metrics = dict[str, float]()
-        best = chosen_links(one.posterior, gold)
         for kind in ("posterior", "prior", "exact"):
-            if (weights := one.weights(kind)) is None:
+            if not (weights := one.weights(kind)):
                 continue
             linked = {way: link_all(weights, way, gold) for way in COMBINATIONS}
-            linked["chosen"] = best if kind == "posterior" else chosen_links(weights, gold)
+            linked["chosen"] = chosen_links(weights, gold)
             metrics |= {f"{kind} aer, {way}": found.scores.aer for way, found in linked.items()}
-            kept = {"posterior": (*FIXED, "chosen"), "exact": ("chosen",)}.get(kind, ())
-            for way in kept:
-                counts.setdefault("exact" if kind == "exact" else way, []).append(linked[way].counts)
-        links.append(linked_words(one, best.links, gold))
-        curves.append(coverage_curve(one, best.links, gold))
+            if kind == "posterior":
+                best = linked["chosen"]
+                for way in (*FIXED, "chosen"):
+                    counts.setdefault(way, []).append(linked[way].counts)
+            else:
+                counts.setdefault(kind, []).append(linked["chosen"].counts)
+        links, curve = linked_words(one, best.links, gold), coverage_curve(one, best.links, gold)
         metrics |= {"precision": best.scores.precision, "recall": best.scores.recall}
-        metrics |= certainty(links[-1], None if soft is None else soft[number].entropies)
-        runs.append(metrics | {f"aer at {share:.0%}": rate_at(curves[-1], share) for share in COVERAGE})
-        chosen.append(best)
-    ways = list(dict.fromkeys(way for best in chosen for way in best.ways))
-    return RowScores(runs, {way: torch.stack(rows) for way, rows in counts.items()}, ways, links[0], curves[0])
+        metrics |= certainty(links, None if soft is None else soft[number].entropies)
+        runs.append(metrics | {f"aer at {share:.0%}": rate_at(curve, share) for share in COVERAGE})
+        ways |= dict.fromkeys(best.ways)
+        certain.append((links, curve))
+    return RowScores(runs, {way: torch.stack(rows) for way, rows in counts.items()}, [*ways], *certain[0])
+
+
+# Tables and pictures
+
+DIRECTIONS = ("forward", "backward")
+_LONGEST = 200  # words of a sentence that the baselines are trained on; Model 2 has a table for every length
+_BASELINES: dict[str, EMModel] = {
+    "IBM Model 1": "ibm1",
+    "IBM Model 2": "ibm2",
+    "Model 2 with a diagonal prior (as fast_align)": "diagonal",
+}
+_CHOSEN = "links in the chosen way"
+_PROTOCOL = (
+    "AER in percent on {sentences} gold sentences, between words, mean over seeds. The baselines are trained on all "
+    "{pairs} pairs, long ones too, and on the test text, without links, as is their custom. Posterior: of the "
+    "inference network (categorical, dirichlet), else exact (marginal, hard), else the weights. Intersection, union "
+    "and grow-diag-final-and combine the most probable links of both directions; mbr are the links of minimum Bayes "
+    "risk by mean or geometric mean of both posteriors. Chosen: the way, among these and thresholds, best on the other "
+    "half of the gold sentences. Precision and recall are of the chosen links. Agreement: F1 in percent between the "
+    "links of both directions on the validation text, by which a network can be chosen without gold links."
+)
+_PRIORS = (
+    "Soft attention has no prior. That of Bayesian attention (weibull, lognormal, gamma) sees the source alone, is the "
+    "same for every target word and aligns nothing. Hence they are not shown."
+)
+_EXACT = (
+    "The same networks as above: the posterior of the model is summed out exactly, instead of asking the inference "
+    "network that it was trained with. Difference: of the links in the chosen way, to those by the inference network."
+)
+_AGAINST = (
+    "Error rate in percent with its 95 % interval over resampled gold sentences, mean over seeds, and differences to "
+    "the baselines on the same sentences of each sample. Below 0 the row is better."
+)
+_UNCERTAINTY = (
+    "Of the written links: calibration of their probabilities (mean and product of both posteriors, one way alone), "
+    "and area under the ROC curve of telling wrong links from right ones (.5 is chance) by 1 - probability, by the "
+    "width of its 90 % credible interval, by the entropy of the posterior of the target word, and by that of soft "
+    "attention. AER of the most certain target words alone, the others left out with their gold links."
+)
+_MORE = (
+    *(Column(name, name, 1, 100, spread=False) for name in ("precision", "recall", "agreement")),
+    Column("perplexity", "val_ppl", 2, spread=False),
+    Column("ms/step", "step_ms", 0, spread=False),
+)
+_CERTAINTY = (
+    Column("ECE mean", "ece_mean", spread=False),
+    Column("ECE product", "ece_product", spread=False),
+    Column("ECE one way", "ece_forward", spread=False),
+    Column("AUROC probability", "auroc_probability", spread=False),
+    Column("AUROC interval", "auroc_width", spread=False),
+    Column("AUROC entropy", "auroc_entropy", spread=False),
+    Column("AUROC entropy of soft", "auroc_soft_entropy", spread=False),
+    *(Column(f"AER at {share:.0%}", f"aer at {share:.0%}", 1, 100, spread=False) for share in COVERAGE),
+)
+
+
+def _network(config: TranslationConfig, split: str) -> list[PairAlignment]:
+    """Alignments of a split by a trained network; of the test text also the exact ones."""
+    trained = load_trained(Path(str(config.out)), device=config.device)
+    text, count = load_text(config, split), config.num_samples
+    pairs = aligned_pairs(trained, text, num_samples=count, exact=split == "test")
+    # the prior of Bayesian attention sees the source alone, is the same for every target word and aligns nothing
+    return [replace(pair, prior=None) for pair in pairs] if predicts_by_posterior(trained) else pairs
+
+
+def classic_aligners(train: ParallelText, test: ParallelText) -> Iterator[tuple[str, Aligned]]:
+    """Classic aligners, trained in both directions on both texts, as is their custom; eflomal where it is installed."""
+    own = word_pairs(test)
+    text = [*word_pairs(train), *own]
+    for name, model in _BASELINES.items():
+        forward, backward = train_em(text, model=model), train_em([(t, s) for s, t in text], model=model)
+        weights = [(forward.link_probabilities(s, t), backward.link_probabilities(t, s)) for s, t in own]
+        yield name, aligned_words(own, weights)
+    if (program := shutil.which("eflomal-align")) is not None:
+        yield "eflomal", _eflomal(program, text, own)
+
+
+def _eflomal(program: str, text: Sequence[SentencePair], own: Sequence[SentencePair]) -> Aligned:
+    """Links of eflomal as weights of 1; the last sentences of the text are those to align."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for side, file in enumerate(("source", "target")):
+            (folder / file).write_text("".join(f"{' '.join(pair[side])}\n" for pair in text), encoding="utf-8")
+        files = ["-s", "source", "-t", "target", "-f", "forward", "-r", "backward"]
+        subprocess.run([program, *files], cwd=folder, check=True)
+        links = [list(read_pharaoh(folder / file).values())[-len(own) :] for file in DIRECTIONS]
+    forward, backward = (
+        [Alignment(gold.sure, *map(len, pair)).to_matrix().float() for gold, pair in zip(side, own, strict=True)]
+        for side in links
+    )
+    return aligned_words(own, [(one, other.mT) for one, other in zip(forward, backward, strict=True)])
+
+
+def _score_networks(finished: Finished, gold: Sequence[GoldAlignment]) -> dict[str, RowScores]:
+    def aligned(row: str, split: str) -> list[Aligned]:
+        return [
+            Aligned(*(_network(finished.configs[row, direction, seed], split) for direction in DIRECTIONS))
+            for seed in finished.seeds
+        ]
+
+    soft = aligned("soft", "test") if "soft" in finished.rows else None
+    found = {row: score_row(aligned(row, "test"), gold, soft) for row in finished.rows}
+    for row, scores in found.items():
+        for seed, metrics, val in zip(finished.seeds, scores.runs, aligned(row, "val"), strict=True):
+            metrics["agreement"] = val.agreement
+            for name in ("val_ppl", "step_ms"):
+                metrics[name] = fmean(finished.metrics[row, direction, seed][name] for direction in DIRECTIONS)
+    return found
+
+
+def aligner_parts(finished: Finished) -> list[Part]:
+    """All tables on alignments, of a study whose levels are both directions; "ROW, OPTION VALUE" are ablations of ROW.
+
+    Raises:
+        UserError: The text has too few gold links.
+    """
+    if tuple(finished.study.levels) != DIRECTIONS:
+        return []
+    config = finished.configs[finished.rows[0], "forward", finished.seeds[0]]
+    train, test = load_text(replace(config, max_words=_LONGEST), "train"), load_text(config, "test")
+    if (gold := test.gold) is None or len(gold) < 2:
+        raise UserError(f"{config.dataset} has gold links of {len(gold or ())} test pairs, expected 2 at least")
+    print("Training the baselines, and scoring ...", flush=True)
+    baselines = {name: score_row([aligned], gold) for name, aligned in classic_aligners(train, test)}
+    networks = _score_networks(finished, gold)
+    found = baselines | networks
+    runs = {name: one.runs for name, one in found.items()}
+    protocol = _PROTOCOL.format(sentences=len(gold), pairs=len(train))
+    rates = [row | {"way": "; ".join(found[row["aligner"]].ways)} for row in _rates(runs, "posterior", _MORE)]
+    exact = [
+        row | {"difference": _difference(one.counts["exact"], one.counts["chosen"], "inference network", _CHOSEN)}
+        for row in _rates(runs, "exact")
+        for one in [networks[row["aligner"]]]
+    ]
+    parts = [
+        Part("Alignment error rates", f"{protocol}\n\n{_summary(baselines, networks)}", rates),
+        Part("Links by the prior, which does not see the word", _PRIORS, _rates(runs, "prior")),
+        Part("Links by the exact posterior", _EXACT, exact),
+        Part(f"Against the baselines: {_CHOSEN}", _AGAINST, _differences(networks, baselines, "chosen")),
+        *(Part(f"Against the baselines: {way}", "The same where no gold link chooses anything.",
+               _differences(networks, baselines, way)) for way in FIXED),
+    ]  # fmt: skip
+    for ablated in {name.partition(",")[0]: None for name in networks if "," in name}:
+        shown = {name: one for name, one in networks.items() if name.partition(",")[0] == ablated}
+        text = f"One option of {ablated} changed at a time; differences to it as above."
+        parts.append(Part("Ablations", text, _differences(shown, {ablated: shown[ablated]}, "chosen")))
+    parts.append(Part("Is the uncertainty worth something?", _UNCERTAINTY, summary_rows("aligner", runs, _CERTAINTY)))
+    pictures = {
+        "AER against coverage": _coverage_figure(found, baselines),
+        "Calibration of the written links": _reliability_figure(found),
+    }
+    for title, figure in pictures.items():
+        path = finished.pictures / f"{finished.name}-{title.split()[0].lower()}.png"
+        parts.append(Part(title, "The first seed.", picture=save(figure, path)))
+    return [part for part in parts if part.rows or part.picture is not None]
+
+
+def _summary(baselines: Mapping[str, RowScores], networks: Mapping[str, RowScores]) -> str:
+    """What the network that would be chosen without gold links makes of them."""
+
+    def mean(row: RowScores, metric: str) -> float:
+        return 100 * fmean(run[metric] for run in row.runs)
+
+    best = max(networks, key=lambda name: mean(networks[name], "agreement"))
+    rates = []
+    for way in FIXED:
+        others = {name: mean(one, f"posterior aer, {way}") for name, one in baselines.items()}
+        least = min(others, key=others.__getitem__)
+        ours = mean(networks[best], f"posterior aer, {way}")
+        rates.append(f"{ours:.1f} by {way} ({least}: {others[least]:.1f}, the best baseline)")
+    return (
+        f"Of the networks {best} has the largest agreement of both directions on the validation text, "
+        f"{mean(networks[best], 'agreement'):.1f} %. Its alignment error rate in percent, for which no gold link chose "
+        f"anything: {'; '.join(rates)}."
+    )
+
+
+def _rates(runs: Mapping[str, Runs], kind: str, more: Sequence[Column] = ()) -> list[Row]:
+    columns = [Column(way, f"{kind} aer, {way}", 1, 100, spread=False) for way in (*COMBINATIONS, "chosen")]
+    some = {name: one for name, one in runs.items() if f"{kind} aer, chosen" in one[0]}
+    return summary_rows("aligner", some, [*columns, *more])
+
+
+def _difference(counts: Tensor, baseline: Tensor, against: str, way: str) -> Difference:
+    return Difference(
+        *bootstrap(counts, baseline), digits=1, metric=f"AER, {way}", against=against, better="lower", over="items"
+    )
+
+
+def _differences(rows: Mapping[str, RowScores], baselines: Mapping[str, RowScores], way: str) -> list[Row]:
+    called = _CHOSEN if way == "chosen" else way
+    found = []
+    for name, one in rows.items():
+        rate, low, high = bootstrap(one.counts[way])
+        cells: Row = {"aligner": name, "AER": Estimate(rate, digits=1, low=low, high=high)}
+        for other, baseline in baselines.items():
+            own = name == other
+            cells[f"- {other}"] = "" if own else _difference(one.counts[way], baseline.counts[way], other, called)
+        found.append(cells)
+    return found
+
+
+def _coverage_figure(found: Mapping[str, RowScores], baselines: Collection[str]) -> Figure:
+    """Error rate against the share of the target words that are kept, one line a row; baselines are grey."""
+    figure, axes = panels(1, 1, size=(8.2, 4.4))
+    axis = axes[0, 0]
+    for (name, one), style in zip(found.items(), cycle(("-", "--", "-.", ":")), strict=False):
+        color = "0.3" if name in baselines else None
+        coverage = torch.arange(1, len(one.curve) + 1) / len(one.curve)
+        some = coverage >= 0.1  # few words, and a jumpy line
+        xs, ys = 100 * coverage[some], 100 * one.curve[some]
+        (line,) = axis.plot(xs, ys, label=name, linewidth=1.4, color=color, linestyle=style)
+        rates = [100 * rate_at(one.curve, share) for share in COVERAGE]
+        axis.plot([100 * share for share in COVERAGE], rates, "o", markersize=4, color=line.get_color())
+    axis.set(xlabel="target words kept, most certain first, %", ylabel="alignment error rate, %", xlim=(10, 101))
+    axis.set_ylim(bottom=0)
+    figure.legend(fontsize=8, frameon=False, loc="outside right upper")
+    return figure
+
+
+def _reliability_figure(found: Mapping[str, RowScores]) -> Figure:
+    """Share of gold links among written links against their probability, one panel a row, with its ECE."""
+    shown = {}
+    for name, one in found.items():
+        error, none = "no links", torch.zeros(0)
+        if one.links:
+            error = f"ECE {calibration_error(one.links, 'mean'):.3f}"
+        mean, right = (one.links.get(column, none) for column in ("mean", "right"))
+        shown[f"{fill(name, 30)}\n{error}"] = mean.clamp(0, 1), right.bool()
+    return reliability_panels(
+        shown, confidence="probability of a link, mean of both directions", right="share of gold links"
+    )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.datasets.names import ParallelName
 from experiments.datasets.text.word_rules import WordRule
@@ -17,34 +17,11 @@ from guides.options import UsedBy
 if TYPE_CHECKING:
     from guides.schemes import Scheme
 
-__all__ = [
-    "COMMANDS",
-    "AlignConfig",
-    "CombineName",
-    "EvaluateConfig",
-    "FileOptions",
-    "GoldIndex",
-    "GoldOrder",
-    "MethodName",
-    "NormalizerName",
-    "ProbabilityCombineName",
-    "SearchOptions",
-    "SelectiveConfig",
-    "SelectiveOptions",
-    "TextName",
-    "TranslateConfig",
-    "TranslationConfig",
-]
-
-GoldIndex = Literal[0, 1]
-GoldOrder = Literal["source-target", "target-source"]
 MethodName = Literal["argmax", "threshold", "mbr"]
-NormalizerName = Literal["softmax", "temporal", "hybrid"]
 ProbabilityCombineName = Literal["product", "geometric", "mean"]
 CombineName = Literal[
     "intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and", ProbabilityCombineName
 ]
-TextName = Literal[ParallelName, "own"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +38,8 @@ class TranslationConfig(SequenceConfig):
         hidden: Width of encoder, decoder, attention and inference network.
         layers: Layers of encoder, decoder and inference network.
         k_max: Evaluate also with so many largest weights of each word.
-        selective_pairs: Measure also, on so many test pairs, whether uncertainty tells good translations from bad ones;
-            0 for none.
-        out_of_domain: Data sets of the same languages: does uncertainty tell their test sentences? For
-            --selective-pairs.
+        selective_pairs: Measure on so many test pairs whether uncertainty tells good translations from bad ones.
+        out_of_domain: Data sets of the same languages whose test sentences it is to tell; for --selective-pairs.
         text: Folder of one's own text: train.SOURCE, train.TARGET, and the same for val and test, a sentence a line.
         source: Language to translate from, the ending of its files.
         target: Language to translate to.
@@ -75,21 +50,19 @@ class TranslationConfig(SequenceConfig):
         normalizer: What attention is normalised over: softmax, the source words; temporal, the target words before and
             then the source words; hybrid, a trained mixture of both.
         diagonal: Attention prefers source words at the place of the target word, as far as a trained number says.
-        words_from: What a word is read from: both decoder state and context, or the context alone, so that a word is to
-            be explained by what it is aligned to; alignments are then far cheaper to sum out.
-        encoder: What stands for a source word: lstm, which tells of the words around it, or words, a map of its own
-            vector alone.
+        words_from: What a word is read from: both decoder state and context, or the context alone, so that it is to be
+            explained by what it is aligned to; alignments are then far cheaper to sum out.
+        encoder: What stands for a source word: lstm, which tells of its neighbours, or words, a map of its own vector.
         prior_from: What the prior of an alignment knows: words, those before and the source, or place, the places of
             both words alone, as in IBM's Model 2, which aligns better; not for soft attention and its like.
         jumps: Attention prefers source words near that of the target word before, as trained weights of the jumps say
             and as in the hidden Markov model of alignments; for --words-from context.
-        null_word: Words may be aligned to NULL, which stands for no source word: with a probability of .08 where there
-            is --diagonal, as in fast_align, else as often as is trained.
-        learning_rate: Learning rate of Adam, the largest one under the schedule one-cycle; on a plateau of one epoch it
-            is halved.
+        null_word: Words may be aligned to NULL, no source word: with a probability of .08 where there is --diagonal, as
+            in fast_align, else as often as is trained.
+        learning_rate: Of Adam, the largest one under the schedule one-cycle; on a plateau of one epoch it is halved.
     """
 
-    dataset: TextName = "toy"
+    dataset: Literal[ParallelName, "own"] = "toy"
     train_pairs: PositiveInt | None = None
     test_pairs: PositiveInt | None = None
     max_words: PositiveInt = 80
@@ -106,7 +79,7 @@ class TranslationConfig(SequenceConfig):
     tokenize: WordRule | None = None
     skip_bad: bool = False
     guide: SchemeName = "categorical_enum"
-    normalizer: NormalizerName = "softmax"
+    normalizer: Literal["softmax", "temporal", "hybrid"] = "softmax"
     diagonal: bool = False
     words_from: Literal["both", "context"] = "both"
     encoder: Literal["lstm", "words"] = "lstm"
@@ -126,12 +99,7 @@ class TranslationConfig(SequenceConfig):
             object.__setattr__(self, "tokenize", "nltk")
 
     def build_scheme(self, **changes: Any) -> "Scheme":
-        """The inference scheme; attention weights need a prior that knows the words, and have no last alignment.
-
-        Raises:
-            ValueError: Soft or Bayesian attention with a prior of the places or with jumps, or as in
-                :class:`SequenceConfig`.
-        """
+        """The inference scheme; attention weights need a prior that knows the words, and have no last alignment."""
         if (self.prior_from == "place" or self.jumps) and self.guide in get_args(WeightsSchemeName):
             what = "jumps" if self.jumps else "prior_from place"
             raise ValueError(
@@ -176,11 +144,15 @@ class FileOptions:
     Args:
         run: Folder of a trained network.
         max_words: Most words of a sentence of a file.
+        out: Where to write what is found.
+        overwrite: Replace files that are there already.
         device: Where to compute.
     """
 
     run: Path
     max_words: PositiveInt = 200
+    out: Path | None = None
+    overwrite: bool = False
     device: Device = "auto"
 
 
@@ -192,13 +164,10 @@ class EvaluateConfig(FileOptions, SearchOptions):
         source_file: File of sentences to translate, UTF-8; the test text when omitted.
         target_file: File of their translations.
         out: Also write the numbers, and what they mean, as JSON into this file.
-        overwrite: Replace that file if it is there already.
     """
 
     source_file: Path | None = None
     target_file: Path | None = None
-    out: Path | None = None
-    overwrite: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +181,7 @@ class SelectiveOptions(SearchOptions):
     """
 
     pairs: PositiveInt | None = None
-    coverage: tuple[PositiveFloat, ...] = (0.25, 0.5, 0.75, 0.9)
+    coverage: tuple[ClosedUnitInterval, ...] = (0.25, 0.5, 0.75, 0.9)
     out_of_domain: tuple[ParallelName, ...] = ()
 
 
@@ -220,8 +189,7 @@ class SelectiveOptions(SearchOptions):
 class SelectiveConfig(SelectiveOptions, EvaluateConfig):
     """BLEU and chrF of a trained network's most certain translations, and whether text from elsewhere is less certain.
 
-    Each measure of uncertainty is a mean over the word pieces of a translation. The length of the source sentence
-    stands beside them for comparison: long sentences are hard to translate, and every measure is to do better.
+    The length of the source sentence stands beside the measures of uncertainty: all are to do better.
     """
 
 
@@ -232,12 +200,9 @@ class TranslateConfig(FileOptions, SearchOptions):
     Args:
         file: The file, UTF-8.
         out: Where to write the translations; beside the file, with the language as its ending, when omitted.
-        overwrite: Replace that file if it is there already.
     """
 
     file: Path
-    out: Path | None = None
-    overwrite: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,17 +215,15 @@ class AlignConfig(FileOptions):
         source: File of the source sentences, UTF-8.
         target: File of their translations.
         out: Folder for alignments.txt (Pharaoh format, words from 0, source first), the pictures and, where the
-            network's text was divided into words, words.SOURCE and words.TARGET, which the links count.
-        overwrite: Replace those files if they are there already.
+            network's text was divided into words, words.SOURCE and words.TARGET, which the links count; alignments
+            when omitted.
         reverse: Folder of a network trained in the other direction, to combine both.
-        symmetrise: How to combine them: by their links, or by the product, the geometric mean (the product on the scale
-            of a probability, as --method mbr needs it) or the mean of their probabilities, with --method mbr or
-            threshold. Of all ways that choose nothing by gold links, geometric was best.
+        symmetrise: How to combine them: by their links, or by the product, the geometric mean (the best of all ways
+            that choose nothing by gold links) or the mean of their probabilities, with --method mbr or threshold.
         weights: Choose links by the posterior, given the translation, or by the prior, which predicts it. exact: by the
-            exact posterior instead of that of an inference network, also in table and pictures; for marginal, hard_enum
-            and categorical alignments.
+            exact posterior instead of that of an inference network, also in table and pictures.
         method: argmax: the most probable source word of each target word; threshold: every link of at least
-            --threshold; mbr: minimum Bayes risk under the alignment error rate. When omitted, mbr for the combined
+            --threshold; mbr: minimum Bayes risk under the alignment error rate, as also when omitted for the combined
             probabilities of both directions, else argmax.
         threshold: Smallest probability of a link.
         gold: File of gold links, Pharaoh (i-j sure, ipj possible) or NAACL format, to score against.
@@ -271,26 +234,22 @@ class AlignConfig(FileOptions):
         pictures: Sentence pairs to draw, from the first on.
         html: Also write alignments.html, one page to look at the first 200 pairs with, by prior and posterior of RUN.
         compare: Folders of other networks of the same languages, to stand beside RUN on that page.
-        num_samples: Posterior samples of random attention weights.
     """
 
     source: Path
     target: Path
-    out: Path = Path("alignments")
-    overwrite: bool = False
     reverse: Path | None = None
     symmetrise: CombineName = "geometric"
     weights: Literal["posterior", "prior", "exact"] = "posterior"
     method: MethodName | None = None
     threshold: HalfOpenUnitInterval = 0.5
     gold: Path | None = None
-    gold_index: GoldIndex | None = None
-    gold_order: GoldOrder = "source-target"
+    gold_index: Literal[0, 1] | None = None
+    gold_order: Literal["source-target", "target-source"] = "source-target"
     table: bool = False
     pictures: NonNegativeInt = 5
     html: bool = False
     compare: tuple[Path, ...] = ()
-    num_samples: PositiveInt = 100
 
     @property
     def combines(self) -> bool:
@@ -305,9 +264,9 @@ class AlignConfig(FileOptions):
 
 COMMANDS = {
     "train": Command(TranslationConfig, "experiments.nmt.train:train"),
-    "evaluate": Command(EvaluateConfig, "experiments.nmt.files:evaluate_run"),
-    "selective": Command(SelectiveConfig, "experiments.nmt.selective:selective_run"),
-    "translate": Command(TranslateConfig, "experiments.nmt.files:translate_file"),
+    "evaluate": Command(EvaluateConfig, "experiments.nmt.evaluation:evaluate_run"),
+    "selective": Command(SelectiveConfig, "experiments.nmt.evaluation:selective_run"),
+    "translate": Command(TranslateConfig, "experiments.nmt.evaluation:translate_file"),
     "align": Command(AlignConfig, "experiments.nmt.align:align_file"),
     "table": Command(StudyOptions, "experiments.nmt.studies:table", training=TranslationConfig),
 }

@@ -1,25 +1,22 @@
-"""Sentence pairs of a translation run."""
+"""Sentence pairs of a translation run, files of the user's own, and hand-made links of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from experiments.datasets.text.parallel import PARALLEL, ParallelText, load_parallel, read_parallel
-from experiments.files import UserError
-from experiments.nmt.config import TranslationConfig
-
-__all__ = ["check_coverage", "load_text", "tokenised", "word_pairs"]
+from experiments.datasets.text.word_rules import WordRule
+from experiments.files import UserError, read_text, user_errors
+from experiments.nmt.config import AlignConfig, TranslationConfig
+from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, read_naacl, read_pharaoh
 
 
 def load_text(config: TranslationConfig, split: str) -> ParallelText:
-    """Sentence pairs of a split, "train", "val" or "test", as many as configured."""
-    text, pairs = _load_all(config, split), {"train": config.train_pairs, "test": config.test_pairs}.get(split)
-    return text if pairs is None else text.first(pairs)
+    """Sentence pairs of a split, "train", "val" or "test", as many as configured.
 
-
-def _load_all(config: TranslationConfig, split: str) -> ParallelText:
-    """All pairs of a split; only training pairs may be left out for their length."""
+    Only training pairs may be left out for their length.
+    """
     languages = (config.source, config.target)
     rules: dict[str, Any] = {"lowercase": config.lowercase, "skip": config.skip_bad, "words": config.words}
     if config.words != "none" and tokenised(config):
@@ -28,14 +25,17 @@ def _load_all(config: TranslationConfig, split: str) -> ParallelText:
         rules |= {"max_words": config.max_words, "skip": True}
     if config.dataset != "own":
         source, target = languages
-        return load_parallel(config.dataset, split, source=source, target=target, data_root=config.data_root, **rules)
-    if config.text is None:
+        text = load_parallel(config.dataset, split, source=source, target=target, data_root=config.data_root, **rules)
+    elif config.text is None:
         raise UserError("dataset own needs --text, the folder of train.SOURCE, train.TARGET, val.SOURCE, ...")
-    files = [config.text / f"{split}.{language}" for language in languages]
-    if split == "train" and not config.skip_bad:
-        # a long pair is left out, a bad line stops
-        read_parallel(*files, languages=languages, words=config.words)
-    return read_parallel(*files, languages=languages, name=config.text.name, **rules)
+    else:
+        files = [config.text / f"{split}.{language}" for language in languages]
+        if split == "train" and not config.skip_bad:
+            # a long pair is left out, a bad line stops
+            read_parallel(*files, languages=languages, words=config.words)
+        text = read_parallel(*files, languages=languages, name=config.text.name, **rules)
+    pairs = {"train": config.train_pairs, "test": config.test_pairs}.get(split)
+    return text if pairs is None else text.first(pairs)
 
 
 def tokenised(config: TranslationConfig) -> bool:
@@ -48,8 +48,33 @@ def word_pairs(text: ParallelText) -> list[tuple[list[str], list[str]]]:
     return [(source.split(), target.split()) for source, target in zip(text.source, text.target, strict=True)]
 
 
-def check_coverage(shares: Sequence[float], *, of: str) -> None:
-    """Raise UserError unless every share of what is kept is above 0 and up to 1."""
-    for share in shares:
-        if not 0 < share <= 1:
-            raise UserError(f"--coverage has {share}, expected shares of the {of}, above 0 and up to 1")
+def read_pairs(
+    source: Path, target: Path, config: TranslationConfig, *, max_words: int, words: WordRule | None = None
+) -> ParallelText:
+    """Read sentence pairs as the network's training text was read, but for how it was divided into words if given."""
+    rules: dict[str, Any] = {"lowercase": config.lowercase, "max_words": max_words, "words": words or config.words}
+    with user_errors(ValueError, OSError):
+        return read_parallel(source, target, languages=(config.source, config.target), **rules)
+
+
+def read_gold(path: Path, text: ParallelText, config: AlignConfig) -> list[GoldAlignment]:
+    """Gold links of every pair of a text, in Pharaoh or NAACL format; UserError where they do not fit the text."""
+    with user_errors(ValueError, OSError):
+        first = read_text(path, "convert or replace it").removeprefix("\ufeff").lstrip().partition("\n")[0]
+        naacl = "-" not in first and "p" not in first
+        index = int(naacl) if config.gold_index is None else config.gold_index
+        read = read_naacl if naacl else read_pharaoh
+        found = read(path, index=index, target_first=config.gold_order == "target-source")
+    gold = list(found.values())
+    if naacl:
+        links = {name.lstrip("0"): one for name, one in found.items()}
+        names = [str(number) for number in range(1, len(text) + 1)]
+        if unknown := links.keys() - {*names}:
+            raise UserError(f"{path} has a sentence {min(unknown)}; expected numbers from 1 to {len(text)}")
+        gold = [links.get(name, GoldAlignment(frozenset())) for name in names]
+    sizes = [Alignment(frozenset(), len(source), len(target)) for source, target in word_pairs(text)]
+    try:
+        alignment_error_rate(sizes, gold)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; --gold-order and --gold-index say how its links count") from error
+    return gold

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from scipy.special import digamma
 from torch import Tensor
 
-__all__ = ["EMAligner", "EMModel", "SentencePair", "train_em"]
-
 EMModel = Literal["ibm1", "ibm2", "diagonal"]
 SentencePair = tuple[Sequence[str], Sequence[str]]
 Floats = NDArray[np.float64]
@@ -36,22 +34,14 @@ _NEWTON_STEPS = 4
 
 @dataclass
 class EMAligner:
-    """A trained model; a word never seen in training has no link.
-
-    Attributes:
-        model: The prior of the alignment.
-        source, target: Numbers of the words; source words count from 1, as 0 is NULL.
-        translation: p(target word | source word) by :meth:`pair_keys`, of pairs that occurred in a sentence pair.
-        strength: Lambda of the diagonal prior.
-        positions: Prior of Model 2, ``[M, 1 + N]`` by (N, M); uniform for other lengths.
-    """
+    """A trained model; a word never seen in training has no link."""
 
     model: EMModel
-    source: dict[str, int]
+    source: dict[str, int]  # numbers of the words, from 1, as 0 is NULL
     target: dict[str, int]
-    translation: dict[int, float] = field(default_factory=dict)
-    strength: float = 4.0
-    positions: dict[tuple[int, int], Floats] = field(default_factory=dict)
+    translation: dict[int, float] = field(default_factory=dict)  # p(target word | source word) by pair_keys
+    strength: float = 4.0  # lambda of the diagonal prior
+    positions: dict[tuple[int, int], Floats] = field(default_factory=dict)  # prior of Model 2, [M, 1 + N] by (N, M)
 
     def pair_keys(self, source: Sequence[str], target: Sequence[str]) -> Ints:
         """A number for every pair of words, ``[M, 1 + N]``, NULL first; below 0 where a word was never seen."""
@@ -62,11 +52,9 @@ class EMAligner:
 
     def prior(self, num_source: int, num_target: int) -> Floats:
         """Probability of every source word at every place, ``[M, 1 + N]``, NULL first."""
-        found = self.positions.get((num_source, num_target))
-        if found is not None:
-            return found
         if self.model != "diagonal":
-            return np.full((num_target, num_source + 1), 1 / (num_source + 1))
+            uniform = np.full((num_target, num_source + 1), 1 / (num_source + 1))
+            return self.positions.get((num_source, num_target), uniform)
         weights = np.exp(-self.strength * _distance(num_source, num_target))
         weights *= (1 - _NULL) / weights.sum(-1, keepdims=True)
         return np.concatenate([np.full((num_target, 1), _NULL), weights], 1)
@@ -83,21 +71,25 @@ class EMAligner:
 def train_em(pairs: Sequence[SentencePair], *, model: EMModel, iterations: int = 5) -> EMAligner:
     """Train a model of target words given source words, as attention is; for the other direction swap the sides.
 
-    Args:
-        pairs: Words of (source, target) sentences, as they are to be compared: lower-case them before.
-        model: The prior of the alignment.
-        iterations: Iterations of expectation maximisation; before Model 2 twice as many of Model 1, as in NLTK.
+    Before the iterations of Model 2 there are twice as many of Model 1, as in NLTK.
     """
     aligner = EMAligner(
-        "ibm1" if model == "ibm2" else model,
+        model,
         {word: number for number, word in enumerate(dict.fromkeys(w for s, _ in pairs for w in s), 1)},
         {word: number for number, word in enumerate(dict.fromkeys(w for _, t in pairs for w in t))},
     )
     cells = _Cells(aligner, pairs)
-    if model == "ibm2":
-        cells.iterate(aligner, 2 * iterations)
-        aligner.model = "ibm2"
-    cells.iterate(aligner, iterations)
+    if model == "diagonal":
+        for _ in range(iterations):
+            cells.translate(aligner, cells.align_diagonal(aligner))
+    else:
+        for _ in range(2 * iterations if model == "ibm2" else iterations):
+            cells.translate(aligner, cells.posterior(1.0))
+        prior: Floats = np.ones(1)
+        for _ in range(iterations if model == "ibm2" else 0):
+            posterior = cells.posterior(prior)
+            prior = cells.count_positions(aligner, posterior)
+            cells.translate(aligner, posterior)
     aligner.translation = dict(zip(cells.keys.tolist(), cells.translation.tolist(), strict=True))
     return aligner
 
@@ -110,12 +102,7 @@ def _distance(num_source: int, num_target: int) -> Floats:
 
 
 class _Cells:
-    """Every target word with NULL and every source word of its sentence: a row of cells for each target word.
-
-    Attributes:
-        keys: The different pairs of words.
-        translation: Their translation probabilities.
-    """
+    """Every target word with NULL and every source word of its sentence: a row of cells for each target word."""
 
     def __init__(self, aligner: EMAligner, pairs: Sequence[SentencePair]) -> None:
         self.lengths = [(len(source), len(target)) for source, target in pairs]
@@ -127,23 +114,15 @@ class _Cells:
         self.widths = np.concatenate([np.full(m, n + 1) for n, m in self.lengths])
         self.starts = self.widths.cumsum() - self.widths
 
-    def iterate(self, aligner: EMAligner, iterations: int) -> None:
-        """Iterations of expectation maximisation, from the translations found so far."""
-        prior = _PRIORS[aligner.model](self)
-        for _ in range(iterations):
-            posterior = self.translation[self.pair] * prior.weights(aligner)
-            posterior /= self.in_rows(np.add.reduceat(posterior, self.starts))
-            prior.update(aligner, posterior)
-            counts = np.bincount(self.pair, posterior, len(self.keys))
-            self._translate(aligner, counts.astype(np.float64))
+    def posterior(self, prior: Floats | float) -> Floats:
+        """Of every cell; constants of a row make no difference to its prior."""
+        joint: Floats = self.translation[self.pair] * prior
+        return joint / self._in_rows(np.add.reduceat(joint, self.starts))
 
-    def in_rows(self, values: Floats) -> Floats:
-        """A number for each row, in all of its cells."""
-        return np.repeat(values, self.widths)
-
-    def _translate(self, aligner: EMAligner, counts: Floats) -> None:
+    def translate(self, aligner: EMAligner, posterior: Floats) -> None:
         """Translation probabilities of expected counts: normalised, or the mean of their logs under a Dirichlet."""
         words = len(aligner.source) + 1
+        counts = np.bincount(self.pair, posterior, len(self.keys)).astype(np.float64)
         if aligner.model == "diagonal":
             smooth = counts + _PSEUDO_COUNT
             total = np.bincount(self.source_word, smooth, words)
@@ -151,80 +130,43 @@ class _Cells:
         else:
             self.translation = counts / np.bincount(self.source_word, counts, words)[self.source_word]
 
+    def count_positions(self, aligner: EMAligner, posterior: Floats) -> Floats:
+        """The prior of Model 2: a probability for every pair of places in sentences of every pair of lengths."""
+        aligner.positions = {(n, m): np.zeros((m, n + 1)) for n, m in dict.fromkeys(self.lengths)}
+        ends = np.cumsum([(n + 1) * m for n, m in self.lengths])
+        for (n, m), cells in zip(self.lengths, np.split(posterior, ends[:-1]), strict=True):
+            aligner.positions[n, m] += cells.reshape(m, n + 1)
+        for table in aligner.positions.values():
+            table /= table.sum(-1, keepdims=True)
+        return np.concatenate([aligner.positions[length].ravel() for length in self.lengths])
 
-class _Uniform:
-    """Model 1: all source words are equally probable, and constants of a row make no difference."""
+    def align_diagonal(self, aligner: EMAligner) -> Floats:
+        """The posterior under the diagonal prior, whose strength then maximises the likelihood (Newton steps)."""
+        columns = {(n, m): np.pad(_distance(n, m), ((0, 0), (1, 0))).ravel() for n, m in set(self.lengths)}
+        distance = np.concatenate([columns[length] for length in self.lengths]).astype(np.float32)
 
-    def __init__(self, cells: _Cells) -> None:
-        self.cells = cells
+        def shares() -> Floats:
+            """Probabilities among the source words, without NULL."""
+            found: Floats = np.exp(-aligner.strength * distance.astype(np.float64))
+            found[self.starts] = 0
+            return found / self._in_rows(np.add.reduceat(found, self.starts))
 
-    def weights(self, _: EMAligner) -> Floats:
-        return np.ones(1)
-
-    def update(self, _: EMAligner, posterior: Floats) -> None:
-        pass
-
-
-class _Positions(_Uniform):
-    """Model 2: a probability for every pair of places in sentences of every pair of lengths."""
-
-    def __init__(self, cells: _Cells) -> None:
-        super().__init__(cells)
-        sizes = [(n + 1) * m for n, m in cells.lengths]
-        firsts, total = dict[tuple[int, int], int](), 0
-        for size, length in zip(sizes, cells.lengths, strict=True):
-            total += size if firsts.setdefault(length, total) == total else 0
-        self.firsts, self.total = firsts, total
-        ranges = [
-            np.arange(firsts[length], firsts[length] + size) for size, length in zip(sizes, cells.lengths, strict=True)
-        ]
-        self.place = np.concatenate(ranges).astype(np.int32)
-        self.table: Floats = np.ones(total)
-
-    def weights(self, _: EMAligner) -> Floats:
-        return self.table[self.place]
-
-    def update(self, aligner: EMAligner, posterior: Floats) -> None:
-        counts = np.bincount(self.place, posterior, self.total)
-        for (n, m), first in self.firsts.items():
-            rows = counts[first : first + m * (n + 1)].reshape(m, n + 1)
-            aligner.positions[n, m] = rows / rows.sum(-1, keepdims=True)
-        self.table = np.concatenate([aligner.positions[length].ravel() for length in self.firsts])
-
-
-class _Diagonal(_Uniform):
-    """The diagonal prior, whose strength maximises the expected log likelihood (Newton steps)."""
-
-    def __init__(self, cells: _Cells) -> None:
-        super().__init__(cells)
-        columns = {(n, m): np.pad(_distance(n, m), ((0, 0), (1, 0))).ravel() for n, m in set(cells.lengths)}
-        self.distance = np.concatenate([columns[length] for length in cells.lengths]).astype(np.float32)
-
-    def weights(self, aligner: EMAligner) -> Floats:
-        weights = (1 - _NULL) * self._shares(aligner.strength)
-        weights[self.cells.starts] = _NULL
-        return weights
-
-    def update(self, aligner: EMAligner, posterior: Floats) -> None:
-        cells = self.cells
+        prior = (1 - _NULL) * shares()
+        prior[self.starts] = _NULL
+        posterior = self.posterior(prior)
         linked = posterior.copy()
-        linked[cells.starts] = 0
-        mass, seen = np.add.reduceat(linked, cells.starts), linked @ self.distance
+        linked[self.starts] = 0
+        mass, seen = np.add.reduceat(linked, self.starts), linked @ distance
         for _ in range(_NEWTON_STEPS):
-            shares = self._shares(aligner.strength)
-            mean = np.add.reduceat(shares * self.distance, cells.starts)
-            square = np.add.reduceat(shares * self.distance**2, cells.starts)
+            found = shares()
+            mean, square = (np.add.reduceat(found * distance**power, self.starts) for power in (1, 2))
             # of the log likelihood: first derivative, and minus the second
             slope, curvature = mass @ mean - seen, mass @ (square - mean**2)
             if curvature <= 0:  # one source word everywhere
-                return
+                break
             aligner.strength = float(np.clip(aligner.strength + slope / curvature, *_STRENGTHS))
+        return posterior
 
-    def _shares(self, strength: float) -> Floats:
-        """Probabilities among the source words, without NULL."""
-        shares: Floats = np.exp(-strength * self.distance.astype(np.float64))
-        shares[self.cells.starts] = 0
-        return shares / self.cells.in_rows(np.add.reduceat(shares, self.cells.starts))
-
-
-_PRIORS = {"ibm1": _Uniform, "ibm2": _Positions, "diagonal": _Diagonal}
+    def _in_rows(self, values: Floats) -> Floats:
+        """A number for each row, in all of its cells."""
+        return np.repeat(values, self.widths)

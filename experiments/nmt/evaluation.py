@@ -1,36 +1,49 @@
-"""How well a translation network predicts, translates and aligns."""
+"""How well a translation network predicts, translates and aligns, and what its uncertainty is worth; the commands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import sacrebleu
+import torch
+from scipy.stats import spearmanr
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
 from tqdm import tqdm
 
-from experiments.datasets.text.parallel_text import ParallelText
+from experiments.datasets.names import ParallelName
+from experiments.datasets.text.batches import BucketSampler, EncodedText
+from experiments.datasets.text.parallel_text import ParallelText, Rules
 from experiments.datasets.text.word_rules import join_words
+from experiments.files import UserError, user_errors
+from experiments.harness.results import write_numbers
 from experiments.nmt.alignments import alignment_summary
-from experiments.nmt.config import SearchOptions, TranslationConfig
-from experiments.nmt.data import tokenised
-from experiments.nmt.model import Trained, batches
+from experiments.nmt.config import (
+    EvaluateConfig,
+    SearchOptions,
+    SelectiveConfig,
+    SelectiveOptions,
+    TranslateConfig,
+    TranslationConfig,
+)
+from experiments.nmt.data import load_text, read_pairs, tokenised
+from experiments.nmt.model import Trained, batches, load_trained
+from experiments.report.columns import Row
+from experiments.report.tables import as_table, metrics_table
 from experiments.sequence import evaluation as sequence
+from experiments.sequence.model import model_arguments
 from experiments.sequence.model import perplexity as sequence_perplexity
-
-__all__ = [
-    "DEFINITIONS",
-    "Score",
-    "Translated",
-    "bleu",
-    "chrf",
-    "evaluate",
-    "perplexity",
-    "translate",
-]
+from experiments.sequence.own_text import read_source, refuse_to_replace, write_lines
+from experiments.sequence.uncertainty import word_uncertainty
+from models.decoding import target_log_probs
+from pyro_attention.posterior.predictive import seeded
 
 _EXACT = SearchOptions(sum_over="all")
-
 DEFINITIONS = {
     **sequence.DEFINITIONS,
     "test_ppl": "perplexity per word piece of the test text: alignments summed out exactly; for Bayesian attention the "
@@ -51,20 +64,32 @@ DEFINITIONS = {
     "train_left_out": "number of pairs that were left out in reading the training text: too long, repeated, held out, "
     "with gaps in place of words, or bad",
 }
+_OWN_DEFINITIONS = {
+    "perplexity": "perplexity per word piece: alignments summed out exactly (with --k-max, over so many largest); for "
+    "Bayesian attention the predictive one, the mean probability over posterior samples; for soft plain",
+    "sentences": "number of sentence pairs",
+    "cut": "number of translations that were cut at the largest length",
+}
 
 
-def perplexity(trained: Trained, text: ParallelText, *, k_max: int | None = None) -> float:
-    """Perplexity per word piece; see DEFINITIONS."""
-    return sequence_perplexity(trained, batches(trained, text), k_max=k_max)
-
-
-@dataclass(frozen=True)
-class Translated:
+class Translated(NamedTuple):
     """A translation, punctuation joined to words where the network's text was divided."""
 
     text: str
     cut: bool  # it had not ended at the largest length
     tokens: tuple[int, ...] = ()  # its word pieces, without the end of the sentence
+
+
+class Score(NamedTuple):
+    """A score of translations, from 0 to 100."""
+
+    score: float
+    signature: str  # how it was computed; "tok:none" is tokenised BLEU, on words that blanks separate
+
+
+def perplexity(trained: Trained, text: ParallelText, *, k_max: int | None = None) -> float:
+    """Perplexity per word piece; see DEFINITIONS."""
+    return sequence_perplexity(trained, batches(trained, text), k_max=k_max)
 
 
 def translate(
@@ -75,23 +100,16 @@ def translate(
     given = {name: getattr(options, name) for name in ("beam", "no_repeat") if getattr(options, name) is not None}
     terms = None if options.sum_over == "all" else options.sum_over
     inference = trained.inference(samples=options.samples, k_max=options.k_max, terms=terms)
-    given |= {"inference": inference, "seed": config.seed}
-    with tqdm(total=len(text), desc="translating", unit="sentence", disable=not progress) as bar:
+    given |= {"inference": inference, "seed": config.seed, "max_length": options.max_length}
+    bar = tqdm(total=len(text), desc="translating", unit="sentence", disable=not progress)
+    with bar, user_errors(ValueError):
         for batch in batches(trained, text):
-            best = sequence.search(trained, batch.source, batch.source_mask, max_length=options.max_length, **given)
+            best = sequence.search(trained, batch.source, batch.source_mask, **given)
             for index, one in zip(batch.indices.tolist(), best, strict=True):
                 joined = join_words(trained.vocabulary.decode(one.tokens), config.words)
-                found[index] = Translated(joined, cut=not one.finished, tokens=one.words)
+                found[index] = Translated(joined, not one.finished, one.words)
             bar.update(len(batch))
     return [found[index] for index in range(len(text))]
-
-
-@dataclass(frozen=True)
-class Score:
-    """A score of translations, from 0 to 100."""
-
-    score: float
-    signature: str  # how it was computed; "tok:none" is tokenised BLEU, on words that blanks separate
 
 
 def bleu(translations: Sequence[Translated], text: ParallelText, config: TranslationConfig) -> Score:
@@ -114,20 +132,210 @@ def _score(metric: Any, translations: Sequence[Translated], text: ParallelText, 
 
 def evaluate(trained: Trained, text: ParallelText) -> tuple[dict[str, float], list[str]]:
     """Metrics of a trained network on the test text, and its translations."""
-    translations = translate(trained, text)
+    config, model, translations = trained.config, trained.model, translate(trained, text)
     metrics = {
         "test_ppl": perplexity(trained, text),
-        "test_bleu": bleu(translations, text, trained.config).score,
-        "test_chrf": chrf(translations, text, trained.config).score,
+        "test_bleu": bleu(translations, text, config).score,
+        "test_chrf": chrf(translations, text, config).score,
     }
-    if (k_max := trained.config.k_max) is not None:
-        metrics["test_ppl_k_max"] = perplexity(trained, text, k_max=k_max)
-        found = translate(trained, text, replace(_EXACT, k_max=k_max))
-        metrics["test_bleu_k_max"] = bleu(found, text, trained.config).score
-    metrics |= {
-        **alignment_summary(trained, text),
-        "network_parameters": sum(parameter.numel() for parameter in trained.model.parameters()),
-    }
-    if trained.model.normalizer is not None:
-        metrics["temporal_share"] = trained.model.normalizer.mixing_weight
+    if config.k_max is not None:
+        metrics["test_ppl_k_max"] = perplexity(trained, text, k_max=config.k_max)
+        found = translate(trained, text, replace(_EXACT, k_max=config.k_max))
+        metrics["test_bleu_k_max"] = bleu(found, text, config).score
+    metrics |= alignment_summary(trained, text)
+    metrics["network_parameters"] = sum(parameter.numel() for parameter in model.parameters())
+    if model.normalizer is not None:
+        metrics["temporal_share"] = model.normalizer.mixing_weight
     return metrics, [translation.text for translation in translations]
+
+
+# What uncertainty is worth
+
+_MEAN = "mean over the word pieces of the translation"
+MEASURES = {
+    "log probability": f"minus the log probability of a word piece, the attention integrated out; {_MEAN}",
+    "entropy": f"entropy of the next word piece, the attention integrated out; {_MEAN}",
+    "attention": f"mutual information of the next word piece and the attention: the doubt where to look; {_MEAN}",
+    "length": "number of word pieces of the source sentence, for comparison",
+}
+"""What is measured of a translation, larger where it is more doubtful."""
+
+Measures = Mapping[str, Tensor]
+
+
+def definition(name: str) -> str:
+    """What a number is."""
+    what, _, measure = name.rpartition(" by ")
+    if what == "rank correlation":
+        return f"Spearman's rank correlation of chrF of a translation with minus its uncertainty: {MEASURES[measure]}"
+    if what.startswith("auroc of "):
+        return (
+            f"area under the ROC curve of telling translations of {what.removeprefix('auroc of ')} from those of the "
+            f"test text by the larger {MEASURES[measure]}"
+        )
+    score, _, share = what.partition(" at ")
+    return f"{score} by sacrebleu of the {share} most certain translations, the least {MEASURES[measure]}"
+
+
+def measured(
+    trained: Trained,
+    text: ParallelText,
+    elsewhere: Mapping[str, ParallelText],
+    config: SelectiveOptions,
+    *,
+    progress: bool = False,
+) -> dict[str, float]:
+    """What the uncertainty of translations of a text is worth, and whether it tells texts from elsewhere."""
+
+    def doubted(some: ParallelText) -> tuple[ParallelText, list[Translated], Measures]:
+        some = some if config.pairs is None else some.first(config.pairs)
+        translations = translate(trained, some, config, progress=progress)
+        return some, translations, translation_uncertainty(trained, some, translations)
+
+    text, translations, uncertainty = doubted(text)
+
+    def scores(places: Sequence[int]) -> dict[str, float]:
+        chosen, some = [translations[place] for place in places], text.chosen(places)
+        return {name: score(chosen, some, trained.config).score for name, score in (("BLEU", bleu), ("chrF", chrf))}
+
+    numbers = dict[str, float]()
+    for share in dict.fromkeys(sorted((*config.coverage, 1.0))):
+        # 0.07 * 100 is 7.000000000000001, and means 7
+        count = max(1, math.ceil(share * len(text) * (1 - 1e-12)))
+        for measure, values in uncertainty.items():
+            for name, score in scores(values.argsort(stable=True)[:count].tolist()).items():
+                numbers[f"{name} at {share:.0%} by {measure}"] = score
+    single = [scores([place])["chrF"] for place in range(len(text))]
+    for measure, values in uncertainty.items():
+        if len(set(single)) > 1 and len(values.unique()) > 1:  # there is none where all sentences are alike
+            numbers[f"rank correlation by {measure}"] = float(-spearmanr(values.numpy(), single).statistic)
+    for name, other in elsewhere.items():
+        foreign, _, doubts = doubted(other)
+        truth = [False] * len(text) + [True] * len(foreign)
+        for measure, values in uncertainty.items():
+            found = torch.cat([values, doubts[measure]]).numpy()
+            numbers[f"auroc of {name} by {measure}"] = float(roc_auc_score(truth, found))
+    return numbers
+
+
+@torch.no_grad()
+def translation_uncertainty(
+    trained: Trained, text: ParallelText, translations: Sequence[Translated]
+) -> dict[str, Tensor]:
+    """MEASURES of every translation, ``[sentences]``, the end of the sentence being a word piece too.
+
+    ``attention`` is not among them where the attention is deterministic and there is no such doubt.
+    """
+    data = EncodedText(text, trained.vocabulary)
+    data.targets = [torch.tensor(one.tokens, dtype=torch.int64) for one in translations]
+    found = torch.zeros(len(MEASURES) - 1, len(text), dtype=torch.float64)
+    inference = trained.inference(samples=None)
+    for rows in BucketSampler(data.lengths, sentences=sequence.BATCH, shuffle=False):
+        batch = data[rows].to(trained.device)
+        doubt = word_uncertainty(trained, batch, num_samples=trained.config.num_samples)
+        with seeded(trained.config.seed):
+            log_probs = target_log_probs(trained.model, *model_arguments(batch), inference=inference)
+        parts = torch.stack([-log_probs, doubt.total, doubt.attention]).where(batch.target_mask, 0).double()
+        found[:, rows] = (parts.sum(-1) / batch.target_mask.sum(-1)).cpu()
+    by_name = dict(zip(MEASURES, found, strict=False))
+    if not (trained.is_random or inference.sums_out(trained.model)):
+        del by_name["attention"]
+    return by_name | {"length": torch.tensor([len(ids) for ids in data.sources], dtype=torch.float64)}
+
+
+def foreign_texts(config: TranslationConfig, names: Sequence[ParallelName]) -> dict[str, ParallelText]:
+    """Test texts of data sets that a network was not trained on, read as its own was.
+
+    Raises:
+        UserError: One is that of the training, or cannot be had.
+    """
+    texts: dict[str, ParallelText] = {}
+    for name in names:
+        if name == config.dataset:
+            raise UserError(f"--out-of-domain is {name}, expected other data sets than the one that is trained on")
+        foreign = replace(config, dataset=name, text=None, test_pairs=None)
+        if tokenised(foreign):  # what divides the network's own text has divided this one already
+            foreign = replace(foreign, tokenize=None)
+        with user_errors(ValueError, OSError):
+            texts[name] = load_text(foreign, "test")
+    return texts
+
+
+# The commands
+
+
+def translate_file(config: TranslateConfig) -> Path:
+    """Write the translations, a line for each of the file, and print where they are; what was left out on stderr."""
+    trained = load_trained(config.run, device=config.device)
+    out = config.out or config.file.with_suffix(f".{trained.config.target}")
+    if out.resolve() == config.file.resolve():
+        raise UserError(f"the translations would replace {config.file}; name another file by --out")
+    refuse_to_replace([out], overwrite=config.overwrite)
+    rules = Rules(trained.config.lowercase, config.max_words, words=trained.config.words)
+    languages = trained.config.source, trained.config.target
+    source = read_source(config.file, rules, languages=languages, task="translate")
+    for fault in source.faults:
+        print(f"{fault}; its translation is an empty line", file=sys.stderr)
+    found = translate(trained, source.text, config, progress=True)
+    for place, translation in zip(source.places, found, strict=True):
+        if translation.cut:
+            cut = f"the translation of line {place + 1} was cut at {config.max_length} word pieces"
+            print(f"{config.file}: {cut}; --max-length allows more", file=sys.stderr)
+    write_lines(out, source.in_place(translation.text for translation in found))
+    case = ", lower-cased as the text of the training" if trained.config.lowercase else ""
+    print(f"{len(found)} sentences{case}: {out}")
+    return out
+
+
+def evaluated_text(config: EvaluateConfig, trained: Trained) -> ParallelText:
+    """The sentence pairs of the two files, or of the test text; UserError where they cannot be had."""
+    source, target = config.source_file, config.target_file
+    if source is not None and target is not None:
+        return read_pairs(source, target, trained.config, max_words=config.max_words)
+    if source is not None or target is not None:
+        raise UserError("one of --source-file and --target-file is missing; expected both, or none for the test text")
+    with user_errors(ValueError, OSError):
+        return load_text(trained.config, "test")
+
+
+def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
+    """Print perplexity, BLEU and chrF, and write them where asked for."""
+    if config.out is not None:
+        refuse_to_replace([config.out], overwrite=config.overwrite)
+    trained = load_trained(config.run, device=config.device)
+    text = evaluated_text(config, trained)
+    found = translate(trained, text, config, progress=True)
+    scores = {"BLEU": bleu(found, text, trained.config), "chrF": chrf(found, text, trained.config)}
+    metrics = {"perplexity": perplexity(trained, text, k_max=config.k_max)}
+    metrics |= {name: score.score for name, score in scores.items()}
+    print(metrics_table(metrics), *(f"{name}: {score.signature}" for name, score in scores.items()), sep="\n")
+    if trained.inference().sums_out(trained.model) and config.sum_over != "all":
+        print(f"The search sums over the {config.sum_over} most probable alignments of each word (--sum-over).")
+    if cut := sum(translation.cut for translation in found):
+        print(f"{cut} of {len(found)} translations were cut at {config.max_length} word pieces (--max-length)")
+    if config.out is not None:
+        definitions = _OWN_DEFINITIONS | {name: f"sacrebleu {score.signature}" for name, score in scores.items()}
+        write_numbers(config.out, metrics | {"sentences": len(found), "cut": cut}, definitions)
+        print(config.out)
+    return metrics
+
+
+def selective_run(config: SelectiveConfig) -> dict[str, float]:
+    """Print BLEU and chrF of the most certain translations and, of other texts, how well uncertainty tells them."""
+    if config.out is not None:
+        refuse_to_replace([config.out], overwrite=config.overwrite)
+    trained = load_trained(config.run, device=config.device)
+    elsewhere = foreign_texts(trained.config, config.out_of_domain)
+    numbers = measured(trained, evaluated_text(config, trained), elsewhere, config, progress=True)
+    print(
+        "Scores of the most certain translations by several measures, the rank correlation of their certainty with "
+        "chrF and, of text from elsewhere, the area under the ROC curve of telling it (.5 is chance):"
+    )
+    heads = dict.fromkeys(name.rpartition(" by ")[0] for name in numbers)
+    by_head = {head: {measure: numbers.get(f"{head} by {measure}", "") for measure in MEASURES} for head in heads}
+    rows: list[Row] = [{"by": head, **cells} for head, cells in by_head.items()]
+    print(as_table(rows))
+    if config.out is not None:
+        write_numbers(config.out, numbers, {name: definition(name) for name in numbers})
+        print(config.out)
+    return numbers

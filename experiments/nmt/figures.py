@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from experiments.datasets.text.parallel_text import ParallelText
-from experiments.files import user_errors, write_atomic
+from experiments.files import write_atomic
 from experiments.nmt.alignments import PairAlignment, aligned_pairs
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text
@@ -24,11 +23,6 @@ from experiments.report.report import Part
 from experiments.report.tables import element
 from pyro_attention.analysis import Alignment, GoldAlignment, agreement, credible_intervals
 from pyro_attention.viewer import AlignmentView, document, fragment
-
-__all__ = [
-    "MOST_PAIRS", "agreement_heatmap", "alignment_views", "differing_places", "pair_figure", "picture_parts",
-    "write_page",
-]  # fmt: skip
 
 MOST_PAIRS = 200  # on one page
 _LEVEL = 0.9  # mass of the credible intervals
@@ -60,84 +54,56 @@ def pair_figure(
         panels = [("prior", pair.prior, "Reds", 1.0), ("posterior", pair.posterior[0], "Blues", 1.0)]
     else:
         panels = [("attention weight", pair.posterior[0], "Blues", 1.0)]
-    figure = _heatmaps(panels, pair.source, pair.target, languages)
+    rows, columns = len(pair.target), len(pair.source)
+    cell = max(0.17, min(0.34, 9 / max(rows, columns)))
+    words = 0.085 * max(min(len(word), _LONGEST) for word in (*pair.source, *pair.target))
+    width_of, height = max(2.2, cell * columns), max(0.9, cell * rows)
+    # compressed: cells are square, and "constrained" leaves a gap beside panels that this makes narrow
+    figure = Figure(figsize=(len(panels) * (width_of + words + 1.3), height + words + 1.4), layout="compressed")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (name, weights, colours, top) in zip(axes, panels, strict=True):
+        image = _heatmap(axis, pair, weights, colours, top, size=9 if cell > 0.25 else 7.5)
+        axis.set(xlabel=languages[0], ylabel=languages[1])
+        axis.set_title(name, fontsize=10)
+        top = float(weights.max()) if top is None else top
+        ticks = [0, *(round(part * top, 2) for part in (0.05, 0.25, 0.5, 1))] if top > 0.2 else None
+        figure.colorbar(image, ax=axis, shrink=0.7, aspect=25, pad=0.02, ticks=ticks)
     if gold is not None:
-        _outline(figure, gold, panels=len(panels))
+        _outline(figure, axes, gold)
     figure.suptitle(title, fontsize=11)
     # the layout settles in the second drawing only: after one, long words reach into the title
     figure.draw_without_rendering()
     return figure
 
 
-def agreement_heatmap(alignments: Mapping[str, Sequence[Alignment]], *, title: str = "") -> Figure:
-    """F1 between the hard alignments of the same sentences by every two schemes, with the numbers."""
-    table = agreement(alignments).numpy()
-    names = [printable(name, _LONGEST) for name in alignments]
-    side = 0.62 * len(names)
-    figure = Figure(figsize=(side + 2.8, side + 1.6), layout="constrained")
-    axis = figure.subplots()
-    image = axis.imshow(table, cmap="Greens", vmin=0, vmax=1)
-    for (row, column), value in np.ndenumerate(table):
-        ink = "white" if value > 0.55 else "black"
-        axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=ink)
-    axis.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=9)
-    axis.set_yticks(range(len(names)), names, fontsize=9)
-    axis.spines[:].set_visible(False)
-    figure.colorbar(image, ax=axis, shrink=0.8, label="F1 between links")
-    figure.suptitle(title, fontsize=11)
-    return figure
+def _heatmap(
+    axis: Axes, pair: PairAlignment, weights: Tensor, colours: str, top: float | None, *, size: float
+) -> AxesImage:
+    """Weights ``[M, N]`` in these colours up to a weight, the largest one when None, with the words beside them."""
+    shown = weights.detach().float().cpu().numpy()
+    norm = PowerNorm(0.5, vmin=0, vmax=max(shown.max(), 1e-6) if top is None else top)
+    image = axis.imshow(shown, cmap=colours, norm=norm, aspect="equal", interpolation="nearest")
+    columns, rows = ([printable(word, _LONGEST) for word in side] for side in (pair.source, pair.target))
+    axis.set_xticks(range(len(columns)), columns, rotation=90, fontsize=size)
+    # on both panels: a row of 30 words is hard to follow from the other one
+    axis.set_yticks(range(len(rows)), rows, fontsize=size)
+    axis.xaxis.tick_top()
+    axis.xaxis.set_label_position("top")
+    axis.tick_params(length=2)
+    # thin lines between the cells, so that one can follow a word across an empty stretch
+    axis.vlines([x - 0.5 for x in range(1, len(columns))], -0.5, len(rows) - 0.5, colors="0.9", linewidth=0.5)
+    axis.hlines([y - 0.5 for y in range(1, len(rows))], -0.5, len(columns) - 0.5, colors="0.9", linewidth=0.5)
+    axis.spines[:].set_color("0.7")
+    return image
 
 
-def _heatmaps(
-    panels: Sequence[tuple[str, Tensor, str, float | None]],
-    source: Sequence[str],
-    target: Sequence[str],
-    languages: tuple[str, str],
-) -> Figure:
-    """Weights ``[M, N]`` side by side: their name, colours, and the top of their scale, the largest when None."""
-    rows, columns = len(target), len(source)
-    cell = max(0.17, min(0.34, 9 / max(rows, columns)))
-    words = 0.085 * max(min(len(word), _LONGEST) for word in (*source, *target))
-    width, height = max(2.2, cell * columns), max(0.9, cell * rows)
-    # compressed: cells are square, and "constrained" leaves a gap beside panels that this makes narrow
-    figure = Figure(figsize=(len(panels) * (width + words + 1.3), height + words + 1.4), layout="compressed")
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    size = 9 if cell > 0.25 else 7.5
-    for axis, (name, weights, colours, top) in zip(axes, panels, strict=True):
-        if weights.shape != (rows, columns):
-            raise ValueError(
-                f"'{name}' has weights of shape {tuple(weights.shape)} for {rows} target and {columns} source words, "
-                f"expected [{rows}, {columns}]; merge pieces into words, drop special tokens"
-            )
-        shown = weights.detach().float().cpu().numpy()
-        top = max(shown.max(), 1e-6) if top is None else top
-        image = axis.imshow(
-            shown, cmap=colours, norm=PowerNorm(0.5, vmin=0, vmax=top), aspect="equal", interpolation="nearest"
-        )
-        axis.set_xticks(range(columns), [printable(word, _LONGEST) for word in source], rotation=90, fontsize=size)
-        # on both panels: a row of 30 words is hard to follow from the other one
-        axis.set_yticks(range(rows), [printable(word, _LONGEST) for word in target], fontsize=size)
-        axis.xaxis.tick_top()
-        axis.xaxis.set_label_position("top")
-        axis.tick_params(length=2)
-        axis.set(xlabel=languages[0], ylabel=languages[1])
-        axis.set_title(name, fontsize=10)
-        # thin lines between the cells, so that one can follow a word across an empty stretch
-        axis.vlines([x - 0.5 for x in range(1, columns)], -0.5, rows - 0.5, colors="0.9", linewidth=0.5)
-        axis.hlines([y - 0.5 for y in range(1, rows)], -0.5, columns - 0.5, colors="0.9", linewidth=0.5)
-        axis.spines[:].set_color("0.7")
-        ticks = [0, *(round(part * top, 2) for part in (0.05, 0.25, 0.5, 1))] if top > 0.2 else None
-        figure.colorbar(image, ax=axis, shrink=0.7, aspect=25, pad=0.02, ticks=ticks)
-    return figure
-
-
-def _outline(figure: Figure, gold: GoldAlignment, *, panels: int) -> None:
+def _outline(figure: Figure, axes: Iterable[Axes], gold: GoldAlignment) -> None:
     """A box around each gold link, and what the boxes mean."""
     handles = []
     kinds = (("sure", gold.sure, "#111827", "-"), ("possible", gold.possible - gold.sure, "#6b7280", ":"))
     for name, links, colour, style in kinds:
         look: dict[str, Any] = {"fill": False, "edgecolor": colour, "linestyle": style, "linewidth": 1.3}
-        for axis in figure.axes[:panels]:
+        for axis in axes:
             for source, target in links:
                 axis.add_patch(Rectangle((source - 0.43, target - 0.43), 0.86, 0.86, **look))
         if links:
@@ -171,25 +137,18 @@ def _what_is_shown(languages: tuple[str, str]) -> str:
     """What one sees on such a page, in plain words."""
     source, target = languages
     return (
-        f"For each word of a translation ({target}) the page shows from which words of the sentence ({source}) the "
-        "network took it, and how sure that is: the prior is what it expected before it saw the word, the posterior "
-        "what it holds afterwards, or, for Bayesian attention, the weights that it used. Point at a word, or move to "
-        "it with the Tab and arrow keys: the stronger a colour, the larger the weight. On the right stand the mean "
-        "weight of each link, its 90 % credible interval and samples, where the weights are random."
+        f"For each word of a translation ({target}): from which words of the sentence ({source}) the network took it, "
+        "by the prior, what it expected before it saw the word, and by the posterior, what it holds afterwards (for "
+        "Bayesian attention the weights that it used). Point at a word, or move to it with the Tab and arrow keys: the "
+        "stronger a colour, the larger the weight. On the right stand its 90 % credible interval and samples, if any."
     )
 
 
 def write_page(path: Path, views: Sequence[AlignmentView], *, title: str) -> Path:
     """Write the page, one file that needs no other; UserError where it cannot be written."""
-    text = element("p", _what_is_shown(views[0].languages), **{"class": "lead"})
-    with user_errors(OSError):
-        write_atomic(path, lambda file: file.write(document(title, text + fragment(views))))
+    lead = element("p", _what_is_shown(views[0].languages), **{"class": "lead"})
+    write_atomic(path, lambda file: file.write(document(title, lead + fragment(views))))
     return path
-
-
-def _compared_pairs(runs: Mapping[str, TranslationConfig], text: ParallelText) -> dict[str, list[PairAlignment]]:
-    """Alignments of the first test sentences by every scheme."""
-    return {row: _pairs(config, text) for row, config in runs.items()}
 
 
 def differing_places(pairs: Mapping[str, Sequence[PairAlignment]]) -> list[int]:
@@ -202,58 +161,31 @@ def differing_places(pairs: Mapping[str, Sequence[PairAlignment]]) -> list[int]:
     return sorted(range(len(next(iter(pairs.values())))), key=agreed)[:_CHOSEN]
 
 
-def _sentence_part(runs: Mapping[str, TranslationConfig], text: ParallelText) -> Part:
-    """The viewer, with prior and posterior of all schemes for some sentences."""
-    schemes = {row: _pairs(config, text, num_samples=_SAMPLES) for row, config in runs.items()}
-    views = alignment_views(schemes, languages=text.languages, gold=text.gold)
-    words = (
-        f"Of the first {_SHOWN} test sentences these are the {len(text)} on which the schemes agree least. "
-        f"{_what_is_shown(text.languages)}"
-    )
-    return Part("Where do the schemes differ?", words, views=views, terminal=False, published=False)
-
-
-def _sentence_figures(runs: Mapping[str, TranslationConfig], text: ParallelText, folder: Path) -> list[Part]:
-    """Prior beside posterior, and mean beside credible intervals, for the first sentence of a text."""
-    gold = None if text.gold is None else text.gold[0]
-    parts = []
-    for row in ("categorical_enum", "marginal", "dirichlet", "weibull"):
-        if row not in runs:
-            continue
-        if row == "weibull":
-            (pair,) = _pairs(runs[row], text.first(1), num_samples=_SAMPLES)
-            name, shown = "Bayesian attention", f"{_SAMPLES} posterior samples of the attention weights"
-        else:
-            (pair,) = _pairs(runs[row], text.first(1))
-            pair = replace(pair, posterior=pair.posterior.mean(0, keepdim=True))
-            name, shown = "Prior and posterior", "where the next word is expected to come from, and where it came from"
-        figure = pair_figure(pair, gold=gold, title=f"{row}: {shown}", languages=text.languages)
-        parts.append(Part(f"{name}: {row}", picture=save(figure, folder / f"{row}.png"), published=False))
-    return parts
-
-
-def _agreement_figure(pairs: Mapping[str, Sequence[PairAlignment]], text: ParallelText, folder: Path) -> Part:
-    """How far the schemes' alignments agree on the first test sentences."""
-    links: dict[str, Sequence[Alignment]] = {row: [pair.links for pair in found] for row, found in pairs.items()}
-    if text.alignments is not None:
-        links["gold"] = text.alignments
-    figure = agreement_heatmap(links, title=f"agreement of the alignments of {len(text)} test sentences")
-    words = "F1 between the links of every two schemes, each target word linked to its most probable source word."
-    return Part("Do the schemes agree?", words, picture=save(figure, folder / "agreement.png"), published=False)
-
-
 def picture_parts(runs: Mapping[str, TranslationConfig], folder: Path) -> list[Part]:
     """The viewer for sentences on which the schemes differ, pictures of the first of them, and how far all agree."""
     text = load_text(next(iter(runs.values())), "test").first(_SHOWN)
-    pairs = _compared_pairs(runs, text)
+    networks = {row: load_trained(Path(str(config.out)), device=config.device) for row, config in runs.items()}
+    pairs = {row: aligned_pairs(one, text, num_samples=one.config.num_samples) for row, one in networks.items()}
     chosen = text.chosen(differing_places(pairs))
-    return [
-        _sentence_part(runs, chosen),
-        *_sentence_figures(runs, chosen, folder),
-        _agreement_figure(pairs, text, folder),
-    ]
-
-
-def _pairs(config: TranslationConfig, text: ParallelText, *, num_samples: int | None = None) -> list[PairAlignment]:
-    trained = load_trained(Path(str(config.out)), device=config.device)
-    return aligned_pairs(trained, text, num_samples=config.num_samples if num_samples is None else num_samples)
+    schemes = {row: aligned_pairs(one, chosen, num_samples=_SAMPLES) for row, one in networks.items()}
+    views = alignment_views(schemes, languages=text.languages, gold=chosen.gold)
+    words = (
+        f"Of the first {_SHOWN} test sentences these are the {len(chosen)} on which the schemes agree least. "
+        f"{_what_is_shown(text.languages)}"
+    )
+    parts = [Part("Where do the schemes differ?", words, views=views, terminal=False, published=False)]
+    for row in ("categorical_enum", "marginal", "dirichlet", "weibull"):
+        if row in schemes:
+            pair, gold = schemes[row][0], None if chosen.gold is None else chosen.gold[0]
+            figure = pair_figure(pair, gold=gold, title=f"{row}: a sentence", languages=text.languages)
+            parts.append(Part(f"Alignment: {row}", picture=save(figure, folder / f"{row}.png"), published=False))
+    links: dict[str, Sequence[Alignment]] = {row: [pair.links for pair in found] for row, found in pairs.items()}
+    if text.alignments is not None:
+        links["gold"] = text.alignments
+    table = [[f"{value:.2f}" for value in row] for row in agreement(links).tolist()]
+    rows = [{"scheme": name} | dict(zip(links, row, strict=True)) for name, row in zip(links, table, strict=True)]
+    words = (
+        f"F1 between the links of every two schemes on {len(text)} test sentences, each target word linked to its most "
+        "probable source word."
+    )
+    return [*parts, Part("Do the schemes agree?", words, rows, terminal=False, published=False)]

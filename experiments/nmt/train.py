@@ -9,18 +9,17 @@ from pathlib import Path
 from experiments.datasets.places import SPLITS
 from experiments.datasets.text.batches import BucketSampler, EncodedText
 from experiments.datasets.text.parallel_text import ParallelText
+from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.nmt.alignments import aligned_pairs
 from experiments.nmt.config import SelectiveOptions, TranslationConfig
 from experiments.nmt.data import load_text
-from experiments.nmt.evaluation import DEFINITIONS, evaluate
+from experiments.nmt.evaluation import DEFINITIONS, definition, evaluate, foreign_texts, measured
 from experiments.nmt.figures import pair_figure
-from experiments.nmt.model import Trained, build, load_trained, load_vocabulary
-from experiments.nmt.selective import definition, foreign_texts, measured
+from experiments.nmt.model import Trained, build, load_trained
 from experiments.report.figures import save
 from experiments.run import run_and_show
+from experiments.sequence.model import run_vocabulary
 from experiments.sequence.train import Encoded, SequenceTask
-
-__all__ = ["TranslationTask", "train"]
 
 Texts = dict[str, ParallelText]
 
@@ -43,7 +42,10 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
         return texts | foreign_texts(config, config.out_of_domain)
 
     def build(self, config: TranslationConfig, data: Texts, folder: Path) -> Trained:
-        return build(config, load_vocabulary(config, folder, data["train"]))
+        texts = [*data["train"].source, *data["train"].target]
+        return build(
+            config, run_vocabulary(folder, config.init_from, lambda: train_tokenizer(texts, size=config.vocabulary))
+        )
 
     def encode(self, trained: Trained, data: Texts) -> Encoded:
         train, val = (EncodedText(data[split], trained.vocabulary) for split in ("train", "val"))
@@ -53,11 +55,9 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
     def scores(self, trained: Trained, data: Texts) -> tuple[dict[str, float], list[str]]:
         sizes = {"train_pairs": len(data["train"]), "train_left_out": sum(data["train"].skipped.values())}
         metrics, translations = evaluate(trained, data["test"])
-        config = trained.config
-        if config.selective_pairs:
-            options = SelectiveOptions(pairs=config.selective_pairs)
-            elsewhere: dict[str, ParallelText] = {name: data[name] for name in config.out_of_domain}
-            metrics |= measured(trained, data["test"], elsewhere, options).numbers
+        if pairs := trained.config.selective_pairs:
+            elsewhere: Texts = {name: data[name] for name in trained.config.out_of_domain}
+            metrics |= measured(trained, data["test"], elsewhere, SelectiveOptions(pairs=pairs))
         return metrics | sizes, translations
 
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
@@ -73,9 +73,8 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
         super().show(config, metrics, folder)
         trained = load_trained(folder, device=config.device)
         text = load_text(config, "test").first(3)
-        links = text.gold
         for place, pair in enumerate(aligned_pairs(trained, text, num_samples=100)):
-            gold = None if links is None else links[place]
+            gold = None if text.gold is None else text.gold[place]
             figure = pair_figure(pair, gold=gold, title=f"test pair {place + 1}", languages=text.languages)
             print(save(figure, folder / "figures" / f"pair-{place + 1}.png"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +26,6 @@ from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.gaussian import FixedGaussianPrior, GaussianWeights
 from pyro_attention.posterior.predictive import seeded
 
-__all__ = ["BatchAlignment", "EntropySums", "align_batch", "has_posterior_gap", "predicts_by_posterior"]
-
 _MEMORY = 1e9  # bytes that the posterior samples of one pass may take
 
 
@@ -35,16 +34,11 @@ class BatchAlignment:
     """Weights between the word pieces of a batch and what they attend to; zeros at the padding of the source.
 
     In a model with a NULL word that is the first of N.
-
-    Attributes:
-        prior: Mean of the prior ``[B, M, N]``; None where it is the same for all keys, or under soft attention.
-        posterior: Samples of the posterior ``[S, B, M, N]``, or its mean where that is exact, with S = 1.
-        exact: The exact posterior ``[B, M, N]``, where it was asked for and an inference network's stands in its place.
     """
 
-    prior: Tensor | None
-    posterior: Tensor
-    exact: Tensor | None = None
+    prior: Tensor | None  # its mean [B, M, N]; None where it is the same for all keys, or under soft attention
+    posterior: Tensor  # samples [S, B, M, N], or its mean where that is exact, with S = 1
+    exact: Tensor | None = None  # [B, M, N], where it was asked for and the posterior is an inference network's
 
 
 @torch.no_grad()
@@ -61,14 +55,8 @@ def align_batch(trained: AnyTrained, batch: Batch, *, num_samples: int, exact: b
     ============================== ==================================================================
 
     Where the decoder is fed with sampled contexts, it is fed with the expected one here, as for perplexity and
-    decoding.
-
-    Args:
-        trained: The network.
-        batch: Its sentences.
-        num_samples: Samples of the posterior, where its mean is no closed form.
-        exact: Whether to compute also the posterior of the second row where there is an inference network of
-            alignments that can be summed out. It takes a pass over the output layer for every key.
+    decoding. ``exact`` asks also for the posterior of the second row where there is an inference network of alignments
+    that can be summed out; it takes a pass over the output layer for every key.
     """
     trained.module.eval()
     trained_with = trained.model.input_feed
@@ -84,19 +72,18 @@ def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int, *, exact: 
     arguments = model_arguments(batch)
     nodes: Any = trained.guide.run(*arguments).trace.nodes
     site = nodes["alignment"]
-    prior, posterior = site["infer"]["prior"], site["fn"]
-    model, family = trained.model, trained.guide.family("alignment")
-    shown = not isinstance(model.attention.prior, FixedGammaPrior | FixedLogNormalPrior | FixedGaussianPrior)
-    mean = prior.mean_weights.squeeze(-2) if shown else None
-    if isinstance(family, Amortised) and prior.kind == CategoricalAlignment.kind:
-        summed = _exact_alignment(trained, batch) if exact else None
-        return BatchAlignment(mean, posterior.mean_weights.squeeze(-2).unsqueeze(0), summed)
+    prior, posterior, family = site["infer"]["prior"], site["fn"], trained.guide.family("alignment")
+    fixed = isinstance(trained.model.attention.prior, FixedGammaPrior | FixedLogNormalPrior | FixedGaussianPrior)
+    mean = None if fixed else prior.mean_weights.squeeze(-2)
     if prior.kind != CategoricalAlignment.kind:
         count = 1 if isinstance(family, Soft) else num_samples
         with seeded(trained.config.seed):
             samples = sample_posterior(trained.guide, *arguments, num_samples=count, memory_budget=_MEMORY)
         return BatchAlignment(mean, samples["alignment"].squeeze(-2))
-    return BatchAlignment(mean, _exact_alignment(trained, batch).unsqueeze(0))
+    if not isinstance(family, Amortised):
+        return BatchAlignment(mean, _exact_alignment(trained, batch).unsqueeze(0))
+    summed = _exact_alignment(trained, batch) if exact else None
+    return BatchAlignment(mean, posterior.mean_weights.squeeze(-2).unsqueeze(0), summed)
 
 
 def _exact_alignment(trained: AnyTrained, batch: Batch) -> Tensor:
@@ -118,35 +105,9 @@ def has_posterior_gap(trained: AnyTrained) -> bool:
     return amortised and trained.model.jumps is None and not isinstance(prior, SparseAlignmentPrior)
 
 
-def _posterior_gap(trained: AnyTrained, found: BatchAlignment) -> Tensor | None:
-    r"""Cost of an inference network at each word: :math:`\mathrm{KL}(q \,\|\, p(z_j \mid x, y_{\le j}))` ``[B, M]``."""
-    if found.exact is None or not has_posterior_gap(trained):
-        return None
-    # a key that is too improbable for a float counts as the least probable one, which can only make the gap smaller
-    exact = found.exact.clamp(min=torch.finfo(torch.float32).tiny).double()
-    posterior = found.posterior.squeeze(0).double()
-    return (torch.xlogy(posterior, posterior) - posterior * exact.log()).sum(-1)
-
-
 def predicts_by_posterior(trained: AnyTrained) -> bool:
     """Whether words are predicted from posterior weights, as in Bayesian attention, and not from a prior alignment."""
     return trained.family.kind in (LogWeights.kind, GaussianWeights.kind)
-
-
-class Mean:
-    """Mean of the numbers of many tensors."""
-
-    def __init__(self) -> None:
-        self.sum, self.count = 0.0, 0
-
-    def add(self, numbers: Tensor) -> None:
-        """Count numbers."""
-        self.sum, self.count = self.sum + numbers.sum().item(), self.count + numbers.numel()
-
-    @property
-    def value(self) -> float:
-        """Their mean; there must be one."""
-        return self.sum / self.count
 
 
 class EntropySums:
@@ -157,55 +118,40 @@ class EntropySums:
     """
 
     def __init__(self) -> None:
-        self.sums, self.count = torch.zeros(2, dtype=torch.float64), 0
-        self.support = 0
-        self.relative, self.change, self.gap = Mean(), Mean(), Mean()
+        self._sums, self._counts = defaultdict[str, float](float), defaultdict[str, int](int)
+
+    def _count(self, metric: str, numbers: Tensor) -> None:
+        self._sums[metric] += numbers.double().sum().item()
+        self._counts[metric] += numbers.numel()
 
     def add(self, trained: AnyTrained, batch: Batch, found: BatchAlignment) -> None:
         """Count a batch, unless its weights are Gaussian: negative ones have no entropy."""
         if trained.family.kind == GaussianWeights.kind:
             return
+        mask, prior, posterior = batch.target_mask, found.prior, found.posterior.mean(0)
         # words are predicted from the prior; from the posterior under Bayesian attention
-        posterior = found.posterior.mean(0)
-        predictive = posterior if found.prior is None or predicts_by_posterior(trained) else found.prior
-        for place, weights in enumerate((predictive, posterior)):
-            self.sums[place] += torch.special.entr(weights.double()).sum(-1)[batch.target_mask].sum().cpu()
-        self.count += int(batch.target_mask.sum())
-        null = trained.model.null_word is not None
-        self._add_spread(posterior.double(), batch, places=batch.source_mask.sum(1) + int(null))
-        if (gap := _posterior_gap(trained, found)) is not None:
-            self.gap.add(gap[batch.target_mask])
+        predictive = posterior if prior is None or predicts_by_posterior(trained) else prior
+        before, after = (torch.special.entr(weights.double()).sum(-1) for weights in (predictive, posterior))
+        self._count("test_entropy", before[mask])
+        self._count("test_posterior_entropy", after[mask])
         # under a sparse prior the posterior has the prior's keys, though it may be too small there for a number
-        sparse = found.prior if isinstance(trained.model.attention.prior, SparseAlignmentPrior) else None
+        sparse = prior if isinstance(trained.model.attention.prior, SparseAlignmentPrior) else None
         sparse = posterior if isinstance(trained.family, SparseCategorical) else sparse
         if sparse is not None:
-            self.support += int((sparse > 0).sum(-1)[batch.target_mask].sum())
-
-    def _add_spread(self, weights: Tensor, batch: Batch, *, places: Tensor) -> None:
-        """Of weights ``[B, M, N]`` at so many places: how near to uniform they are, and how much they move."""
-        mask, words = batch.target_mask, batch.target_mask.sum(1)
-        entropy = torch.special.entr(weights).sum(-1) / places.clamp(min=2).log().unsqueeze(1)
-        self.relative.add(entropy[mask & (places > 1).unsqueeze(1)])
-        mean = (weights * mask.unsqueeze(-1)).sum(1) / words.unsqueeze(1)
-        distance = 0.5 * (weights - mean.unsqueeze(1)).abs().sum(-1)
-        self.change.add(distance[mask & (words > 1).unsqueeze(1)])
+            self._count("test_support", (sparse > 0).sum(-1)[mask])
+        places = batch.source_mask.sum(1, keepdim=True) + int(trained.model.null_word is not None)
+        self._count("test_relative_entropy", (after / places.clamp(min=2).log())[mask & (places > 1)])
+        words = mask.sum(1, keepdim=True)
+        mean = (posterior.double() * mask.unsqueeze(-1)).sum(1, keepdim=True) / words.unsqueeze(-1)
+        distance = 0.5 * (posterior - mean).abs().sum(-1)
+        self._count("test_attention_change", distance[mask & (words > 1)])
+        if found.exact is not None and has_posterior_gap(trained):
+            # a key that is too improbable for a float counts as the least probable one, which only makes the gap less
+            exact = found.exact.clamp(min=torch.finfo(torch.float32).tiny).double()
+            gap = torch.xlogy(posterior.double(), posterior) - posterior * exact.log()
+            self._count("test_posterior_gap", gap.sum(-1)[mask])
 
     @property
     def metrics(self) -> dict[str, float]:
-        """``test_entropy`` and ``test_posterior_entropy`` in nats, and ``test_support`` where alignments are sparse.
-
-        Of inference networks of categorical alignments ``test_posterior_gap``, in nats. Besides, how near to uniform
-        the posterior is, and how much it moves; see :mod:`experiments.sequence.learned`. Nothing where no batch was
-        counted.
-        """
-        if self.count == 0:
-            return {}
-        predictive, posterior = (self.sums / self.count).tolist()
-        support = {"test_support": self.support / self.count} if self.support else {}
-        spread = {
-            "test_relative_entropy": self.relative,
-            "test_attention_change": self.change,
-            "test_posterior_gap": self.gap,
-        }
-        found = {name: mean.value for name, mean in spread.items() if mean.count}
-        return {"test_entropy": predictive, "test_posterior_entropy": posterior, **support, **found}
+        """The means, by the names of :mod:`experiments.sequence.evaluation`; nothing where no batch was counted."""
+        return {metric: self._sums[metric] / count for metric, count in self._counts.items() if count}

@@ -13,8 +13,6 @@ from guides.options import AMORTISED, AlignmentSchemeOptions, UsedBy
 if TYPE_CHECKING:
     from guides.schemes import Scheme
 
-__all__ = ["Schedule", "SequenceConfig"]
-
 Schedule = Literal["plateau", "one-cycle"]
 
 
@@ -41,7 +39,6 @@ class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
         patience: Epochs without a better validation loss before training stops.
         length_penalty: Exponent of the length penalty of the beam search.
         no_repeat: The beam search repeats no so many word pieces in a row; it may when omitted.
-        fused_adam: Take Adam's fused kernel: faster, with other rounding.
     """
 
     vocabulary: PositiveInt = 4000
@@ -58,7 +55,6 @@ class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
     patience: PositiveInt = 5
     length_penalty: NonNegativeFloat = 1.0
     no_repeat: PositiveInt | None = None
-    fused_adam: bool = False
 
     USED_BY: ClassVar[UsedBy] = {name: {"guide": AMORTISED} for name in ("warm_start", "posterior_from_prior")}
 
@@ -68,11 +64,7 @@ class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
         return self.schedule == "one-cycle"
 
     def build_scheme(self, **changes: Any) -> "Scheme":
-        """The inference scheme; a sampled input feed does not go with every one.
-
-        Raises:
-            ValueError: Alignments that are summed out or inferred from the whole sentence, under a sampled input feed.
-        """
+        """The inference scheme; alignments that depend on those before are drawn one by one, not summed out."""
         if self.input_feed == "sampled" and self.guide in set(get_args(AlignmentSchemeName)) - {"hard_sample"}:
             raise ValueError(
                 f"guide {self.guide} does not go with input_feed sampled, where each alignment depends on those "

@@ -10,8 +10,6 @@ from guides.schemes import build_normalizer
 from models.text import TextEncoder
 from pyro_attention.normalizers import Normalizer
 
-__all__ = ["text_encoder"]
-
 
 def text_encoder(config: Any, vocabulary: Vocabulary, prior: PriorFactory) -> TextEncoder:
     """An untrained encoder.

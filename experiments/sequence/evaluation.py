@@ -12,8 +12,6 @@ from experiments.sequence import learned
 from experiments.sequence.model import AnyTrained
 from models.decoding import Hypothesis, beam_search
 
-__all__ = ["BATCH", "DEFINITIONS", "search"]
-
 BATCH = 50  # sentences at a time, in evaluation
 
 DEFINITIONS = {
@@ -32,9 +30,7 @@ DEFINITIONS = {
 def search(trained: AnyTrained, source: Tensor, mask: Tensor, **options: Any) -> list[Hypothesis]:
     """The best sentence for each source by beam search, with the network's options unless told otherwise."""
     config = trained.config
-    options = {"beam": config.beam, "no_repeat": config.no_repeat, "inference": trained.inference()} | options
-    found = beam_search(
-        trained.model, source, mask, begin=BEGIN, end=END, length_penalty=config.length_penalty, alignments=False,
-        **options,
-    )  # fmt: skip
+    given = {"beam": config.beam, "no_repeat": config.no_repeat, "length_penalty": config.length_penalty}
+    options = given | {"inference": trained.inference()} | options
+    found = beam_search(trained.model, source, mask, begin=BEGIN, end=END, alignments=False, **options)
     return [best for best, *_ in found]

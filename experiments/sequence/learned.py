@@ -12,8 +12,6 @@ from torch import Tensor
 
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD
 
-__all__ = ["DEFINITIONS", "most_frequent", "print_verdict", "unigram_perplexity", "warnings_of"]
-
 DEFINITIONS = {
     "val_ppl_unigram": "perplexity per word piece of the same validation text under the frequencies of word pieces in "
     "the training text, each counted once more",
@@ -30,14 +28,9 @@ MOST_ALIKE = 0.5  # of the sentences
 
 
 def unigram_perplexity(train: Sequence[Tensor], val: Sequence[Tensor], *, vocabulary: int) -> float:
-    """Perplexity per word piece of sentences under the frequencies of word pieces in others, their ends counted too.
+    """Perplexity per word piece of sentences of ids under the frequencies of those in others, their ends counted too.
 
-    Every piece counts once more than it comes (Laplace), since one may be new.
-
-    Args:
-        train: Ids of every training sentence, without special ones.
-        val: Ids of every validation sentence.
-        vocabulary: Number of word pieces, special ones too.
+    Every one of the ``vocabulary`` counts once more than it comes (Laplace), since one may be new.
     """
     train_counts, val_counts = (
         torch.bincount(torch.cat([*sentences, torch.full((len(sentences),), END)]), minlength=vocabulary).double()
@@ -58,30 +51,19 @@ def most_frequent(sentences: Sequence[str]) -> dict[str, float]:
 
 def warnings_of(metrics: Mapping[str, float]) -> list[str]:
     """What shows that a network has learned nothing, a sentence each; metrics that are missing show nothing."""
-    value = {name: metrics.get(name, math.nan) for name in ("val_ppl", *DEFINITIONS)}
-    found = []
-    if value["val_ppl"] > (1 - LEAST_GAIN) * value["val_ppl_unigram"]:
-        found.append(
-            f"the network predicts words hardly better than their frequencies do: its validation perplexity is "
-            f"{value['val_ppl']:.4g}, that of a unigram model {value['val_ppl_unigram']:.4g}, and {LEAST_GAIN:.0%} "
-            f"less is expected; train for longer, or with another learning rate"
-        )
-    if value["test_relative_entropy"] > MOST_ENTROPY:
-        found.append(
-            f"the attention is nearly uniform: its entropy is {value['test_relative_entropy']:.1%} of the largest "
-            f"possible, where {MOST_ENTROPY:.0%} at most is expected"
-        )
-    elif value["test_attention_change"] < LEAST_CHANGE:
-        found.append(
-            f"the attention looks at the same places for every word of a sentence: {value['test_attention_change']:.1%}"
-            f" of it changes from word to word, where {LEAST_CHANGE:.0%} at least is expected"
-        )
-    if value["test_most_frequent"] > MOST_ALIKE:
-        found.append(
-            f"the network writes the same sentence for {value['test_most_frequent']:.0%} of the test data, so the "
-            f"scores of its sentences say little; {MOST_ALIKE:.0%} at most is expected"
-        )
-    return found
+    perplexity, unigram, entropy, change, alike = (metrics.get(name, math.nan) for name in ("val_ppl", *DEFINITIONS))
+    found = {
+        f"the network predicts words hardly better than their frequencies do: its validation perplexity is "
+        f"{perplexity:.4g}, that of a unigram model {unigram:.4g}, and {LEAST_GAIN:.0%} less is expected; train for "
+        f"longer, or with another learning rate": perplexity > (1 - LEAST_GAIN) * unigram,
+        f"the attention is nearly uniform: its entropy is {entropy:.1%} of the largest possible, where "
+        f"{MOST_ENTROPY:.0%} at most is expected": entropy > MOST_ENTROPY,
+        f"the attention looks at the same places for every word of a sentence: {change:.1%} of it changes from word to "
+        f"word, where {LEAST_CHANGE:.0%} at least is expected": change < LEAST_CHANGE and not entropy > MOST_ENTROPY,
+        f"the network writes the same sentence for {alike:.0%} of the test data, so the scores of its sentences say "
+        f"little; {MOST_ALIKE:.0%} at most is expected": alike > MOST_ALIKE,
+    }
+    return [text for text, shown in found.items() if shown]
 
 
 def print_verdict(metrics: Mapping[str, float]) -> None:

@@ -28,20 +28,6 @@ from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.families.base import Family
 from pyro_attention.posterior.predictive import seeded
 
-__all__ = [
-    "AnyTrained",
-    "PlannedSequenceTraining",
-    "SequenceTraining",
-    "TrainedSequences",
-    "assembled",
-    "load_run",
-    "model_arguments",
-    "perplexity",
-    "prediction_family",
-    "run_vocabulary",
-    "start_from",
-]
-
 Config = TypeVar("Config", bound=SequenceConfig)
 Options = TypeVar("Options", bound=TrainingOptions)
 Network = TypeVar("Network", bound=AttentionDecoder)
@@ -121,7 +107,7 @@ def assembled(
     module = training(
         model, scheme.guide(model, network, from_prior=from_prior), scheme.elbo, vocabulary=vocabulary,
         warm_start=config.warm_start, plateau=None if config.planned else plateau,
-        learning_rate=config.learning_rate, fused=config.fused_adam,
+        learning_rate=config.learning_rate,
     )  # fmt: skip
     return TrainedSequences(config, module.to(resolve_device(config.device)), vocabulary)
 
@@ -134,13 +120,9 @@ def prediction_family(guide: AttentionGuide) -> Family:
 
 @dataclass(frozen=True)
 class TrainedSequences(Trained[Config, Network]):
-    """A network that writes sentences, with its guide.
+    """A network that writes sentences, with its guide."""
 
-    Attributes:
-        vocabulary: Word pieces.
-    """
-
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary  # word pieces
 
     @property
     def family(self) -> Family:
@@ -200,14 +182,12 @@ def start_from(model: nn.Module, folder: Path, vocabulary: Vocabulary) -> None:
     if not path.is_file():
         raise UserError(f"{path} is missing; init_from takes the folder of a finished run")
     state = read_weights(path)
-    if "_extra_state" not in state:
-        raise UserError(f"{path} knows no vocabulary; init_from takes the folder of a run of the same script")
     with user_errors(ValueError):
         vocabulary.require(bytes(state["_extra_state"].tolist()).hex(), path)
-    weights = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     ours = model.state_dict()
-    misfits = [name for name, value in ours.items() if name in weights and weights[name].shape != value.shape]
+    weights = {name: state[prefix + name] for name in ours if prefix + name in state}
+    misfits = [name for name, value in weights.items() if value.shape != ours[name].shape]
     misfits += [name for name in ours if name not in weights and not name.startswith("attention.prior.")]
     if misfits:
         raise UserError(f"{path} has another {misfits[0]} than this network; give both runs the same sizes")
-    model.load_state_dict({name: value for name, value in weights.items() if name in ours}, strict=False)
+    model.load_state_dict(weights, strict=False)

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.datasets.text.parallel_text import ParallelText, Rules, checked_lines, read_lines
-from experiments.files import UserError, user_errors, write_atomic
-
-__all__ = ["SourceText", "read_source", "refuse_to_replace", "write_lines"]
+from experiments.files import UserError, user_errors, write_text
 
 
 @dataclass(frozen=True)
@@ -34,34 +32,24 @@ def read_source(file: Path, rules: Rules, *, languages: tuple[str, str], task: s
     Raises:
         UserError: The file cannot be read, or has no sentence.
     """
-    sentences: dict[int, str] = {}
-    faults: list[str] = []
     with user_errors(OSError, ValueError):
-        lines = [read_lines(file)]
-    for number, ([sentence], fault) in enumerate(checked_lines(lines, [file], rules)):
-        if fault is None:
-            sentences[number] = sentence
-        else:
-            faults.append(fault.message)
-    if not sentences:
+        checked = list(checked_lines([read_lines(file)], [file], rules))
+    faults = [fault.message for _, fault in checked if fault is not None]
+    places = [place for place, (_, fault) in enumerate(checked) if fault is None]
+    if not places:
         first = f", the first: {faults[0]}" if faults else ""
         raise UserError(f"{file} has no sentence to {task}; {len(faults)} lines can not be {task}d{first}")
-    text = ParallelText(list(sentences.values()), [""] * len(sentences), file.name, languages)
-    return SourceText(text, list(sentences), faults)
+    text = ParallelText([checked[place][0][0] for place in places], [""] * len(places), file.name, languages)
+    return SourceText(text, places, faults)
 
 
 def refuse_to_replace(files: Iterable[Path], *, overwrite: bool) -> None:
-    """Raise UserError where a file is there already, unless it may be replaced, or where none can be put."""
+    """Raise UserError where a file is there already, unless it may be replaced."""
     for file in files:
-        if file.is_dir():
-            raise UserError(f"{file} is a folder; expected the name of a file to write")
-        if not next(folder for folder in file.absolute().parents if folder.exists()).is_dir():
-            raise UserError(f"{file} can not be written: {file.parent} is no folder; choose another --out")
         if file.exists() and not overwrite:
             raise UserError(f"{file} is there already and would be lost; choose another --out, or pass --overwrite")
 
 
 def write_lines(path: Path, lines: Iterable[object]) -> None:
     """Write a line for each; raise UserError where the file can not be written."""
-    with user_errors(OSError):
-        write_atomic(path, lambda file: file.write("".join(f"{line}\n" for line in lines).encode()))
+    write_text(path, "".join(f"{line}\n" for line in lines))

@@ -13,14 +13,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from experiments.datasets.text.batches import BucketSampler
-from experiments.files import write_atomic
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import Fitted, Trained, fit_batches
 from experiments.report.tables import metrics_table
 from experiments.run import Task
 from experiments.sequence.learned import most_frequent, print_verdict, unigram_perplexity, warnings_of
-
-__all__ = ["Encoded", "SequenceTask"]
+from experiments.sequence.own_text import write_lines
 
 Config = TypeVar("Config", bound=TrainingOptions)
 Data = TypeVar("Data")
@@ -29,29 +27,18 @@ Network = TypeVar("Network", bound=Trained[Any, Any])
 
 @dataclass(frozen=True)
 class Encoded:
-    """Training and validation data as numbers of word pieces.
+    """Training and validation data as numbers of word pieces."""
 
-    Attributes:
-        train: What a batch of training data is taken from.
-        val: The same of validation data.
-        sampler: Chooses the batches of training data.
-        targets: The sentences of the training data that are learned to be written, each once.
-    """
-
-    train: Any
+    train: Any  # what a batch of training data is taken from
     val: Any
-    sampler: BucketSampler
-    targets: Sequence[Tensor]
+    sampler: BucketSampler  # chooses the batches of training data
+    targets: Sequence[Tensor]  # the sentences of the training data that are learned to be written, each once
 
 
 class SequenceTask(Task[Config, Data, Network]):
-    """A network that writes sentences.
+    """A network that writes sentences."""
 
-    Attributes:
-        file: Of the sentences that it writes of the test data.
-    """
-
-    file: str
+    file: str  # of the sentences that it writes of the test data
 
     @abstractmethod
     def encode(self, trained: Network, data: Data) -> Encoded:
@@ -73,8 +60,7 @@ class SequenceTask(Task[Config, Data, Network]):
     def evaluate(self, trained: Network, data: Data, fitted: Fitted, folder: Path) -> dict[str, float]:
         network: Any = trained
         metrics, sentences = self.scores(trained, data)
-        lines = "".join(f"{line}\n" for line in sentences)
-        write_atomic(folder / self.file, lambda file: file.write(lines.encode()))
+        write_lines(folder / self.file, sentences)
         encoded = self.encode(trained, data)
         unigram = unigram_perplexity(encoded.targets, encoded.val.targets, vocabulary=len(network.vocabulary))
         perplexity = math.exp(fitted.history[fitted.best_epoch]["val_loss"])

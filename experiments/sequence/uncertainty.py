@@ -12,22 +12,14 @@ from experiments.sequence.model import AnyTrained
 from models.decoding import next_word_mixture
 from pyro_attention.posterior.predictive import seeded
 
-__all__ = ["WordUncertainty", "word_uncertainty"]
-
 
 @dataclass(frozen=True)
 class WordUncertainty:
-    """Entropy of each word piece by source, in nats, ``[B, M]``: ``total = word + attention``.
+    """Entropy of each word piece by source, in nats, ``[B, M]``: ``total = word + attention``."""
 
-    Attributes:
-        total: Entropy of the next piece, the attention averaged over.
-        word: Mean entropy of the piece given the attention: what stays if one knew where to look.
-        attention: The rest, the mutual information of piece and attention, >= 0.
-    """
-
-    total: Tensor
-    word: Tensor
-    attention: Tensor
+    total: Tensor  # entropy of the next piece, the attention averaged over
+    word: Tensor  # mean entropy of the piece given the attention: what stays if one knew where to look
+    attention: Tensor  # the rest, the mutual information of piece and attention, >= 0
 
 
 @torch.no_grad()

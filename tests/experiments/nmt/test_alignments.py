@@ -1,26 +1,45 @@
-"""Alignments of a trained network: NULL, jumps, and how far the inference network is from the exact posterior."""
+"""Alignments of a trained network, links out of both directions, and pictures of them."""
 
 import math
 from dataclasses import replace
 
 import pytest
 import torch
+from matplotlib.patches import Rectangle
 
 from experiments.datasets.text.vocabulary import Vocabulary
-from experiments.nmt.align import COLUMNS
-from experiments.nmt.alignments import aligned_pairs, alignment_summary
-from experiments.nmt.data import load_text
+from experiments.nmt.alignments import (
+    PairAlignment,
+    aligned_pairs,
+    alignment_summary,
+    combine_pairs,
+    link_both,
+)
+from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.evaluation import perplexity
-from experiments.nmt.model import batches, build, load_trained, read_config
+from experiments.nmt.figures import pair_figure
+from experiments.nmt.model import batches, build, load_trained
+from experiments.report.figures import save
 from experiments.sequence.alignments import align_batch, has_posterior_gap
 from experiments.sequence.model import model_arguments
 from models.score_terms import PROBABILITY
-from pyro_attention.analysis import hard_alignment, write_pharaoh
+from pyro_attention.analysis import GoldAlignment
+from tests.analysis.alignments.random_alignments import aligned, weights_of
 
 
-def test_null_has_no_link(translation_run):
-    config = replace(read_config(translation_run, device="cpu"), guide="marginal", null_word=True, diagonal=True)
-    trained = build(config, Vocabulary.load(translation_run / "vocabulary.json"))
+@pytest.fixture(scope="module")
+def config(translation_run):
+    return load_trained(translation_run, device="cpu").config
+
+
+@pytest.fixture
+def vocabulary(translation_run):
+    return Vocabulary.load(translation_run / "vocabulary.json")
+
+
+def test_null_has_no_link(config, vocabulary):
+    config = replace(config, guide="marginal", null_word=True, diagonal=True)
+    trained = build(config, vocabulary)
     text = load_text(config, "test")
     for pair in aligned_pairs(trained, text, num_samples=1):
         # what fast_align gives to NULL is missing from every row of the prior
@@ -31,15 +50,19 @@ def test_null_has_no_link(translation_run):
     assert [str(pair.links) for pair in aligned_pairs(trained, text, num_samples=1)] == [""] * len(text)
 
 
-@pytest.mark.parametrize("scheme", ["categorical_enum", "marginal", "sparse_enum", "dirichlet"])
-def test_the_posterior_gap_is_what_the_bound_leaves_of_the_evidence(translation_run, scheme):
-    config = replace(read_config(translation_run, device="cpu"), guide=scheme, hidden=8)
-    trained = build(config, Vocabulary.load(translation_run / "vocabulary.json"))
+@pytest.mark.parametrize("scheme", ["categorical_enum", "marginal", "sparse_enum", "weibull"])
+def test_the_posterior_gap_is_what_the_bound_leaves_of_the_evidence(config, vocabulary, scheme):
+    trained = build(replace(config, guide=scheme), vocabulary)
     for parameter in trained.module.parameters():  # as far from the prior as from the posterior
         parameter.data.normal_(std=0.5)
     text = load_text(config, "test")
-    summary = alignment_summary(trained, text)
-    if scheme in ("marginal", "dirichlet"):
+    gold = None
+    if scheme in ("marginal", "weibull"):
+        gold = [aligned("0-0", *map(len, words)) for words in word_pairs(text)]
+    summary = alignment_summary(trained, replace(text, alignments=gold))
+    # the prior of weibull sees the source alone
+    assert ("test_prior_aer" in summary, "test_posterior_aer" in summary) == (scheme == "marginal", gold is not None)
+    if gold is not None:
         assert "test_posterior_gap" not in summary
         return
     pairs = list(batches(trained, text))
@@ -51,10 +74,9 @@ def test_the_posterior_gap_is_what_the_bound_leaves_of_the_evidence(translation_
 
 
 @pytest.mark.parametrize("jumps", [False, True])
-def test_the_exact_posterior_is_that_of_a_network_without_inference_network(translation_run, jumps):
+def test_the_exact_posterior_is_that_of_a_network_without_inference_network(config, vocabulary, jumps):
     options = {"jumps": True, "input_feed": "none", "words_from": "context"} if jumps else {}
-    config = replace(read_config(translation_run, device="cpu"), **options)
-    vocabulary = Vocabulary.load(translation_run / "vocabulary.json")
+    config = replace(config, **options)
     inferring, summing = (build(replace(config, guide=guide), vocabulary) for guide in ("categorical_enum", "marginal"))
     summing.model.load_state_dict(inferring.model.state_dict())
     batch = next(batches(inferring, load_text(config, "test")))
@@ -67,30 +89,71 @@ def test_the_exact_posterior_is_that_of_a_network_without_inference_network(tran
     assert not has_posterior_gap(summing)
 
 
-def test_links_by_the_exact_posterior(align, text, translation_run, reverse_run, tmp_path, capsys):
-    trained = load_trained(translation_run, device="cpu")
-    pairs = aligned_pairs(trained, load_text(trained.config, "test"), num_samples=1, exact=True)
-    assert align("--weights", "exact", "--table") == 0
-    write_pharaoh(tmp_path / "expected.txt", [hard_alignment(pair.exact) for pair in pairs])
-    assert (tmp_path / "out" / "alignments.txt").read_text() == (tmp_path / "expected.txt").read_text()
-    rows = [line.split("\t") for line in (tmp_path / "out" / "probabilities.tsv").read_text().splitlines()[1:]]
-    for row in (dict(zip(COLUMNS, row, strict=True)) for row in rows):
-        exact = pairs[int(row["line"]) - 1].exact[int(row["target"]), int(row["source"])].item()
-        assert float(row["posterior"]) == pytest.approx(exact, abs=1e-4)
-    # not the inference network's
-    assert max((pair.exact - pair.posterior[0]).abs().max() for pair in pairs) > 0.01
-    sides = {"source": text / "test.en", "target": text / "test.de"}
-    assert align("--weights", "exact", run=reverse_run, **sides, out=tmp_path / "soft") == 1
-    assert "was trained with guide soft, whose weights cannot be summed out" in capsys.readouterr().err
-    assert not (tmp_path / "soft").exists()
-
-
 @pytest.mark.parametrize("from_prior", [False, True])
-def test_an_inference_network_may_start_at_the_prior(translation_run, from_prior):
-    options = {"guide": "categorical_enum", "posterior_from_prior": from_prior}
-    config = replace(read_config(translation_run, device="cpu"), **options)
-    trained = build(config, Vocabulary.load(translation_run / "vocabulary.json"))
+def test_an_inference_network_may_start_at_the_prior(config, vocabulary, from_prior):
+    trained = build(replace(config, posterior_from_prior=from_prior), vocabulary)
     batch = next(batches(trained, load_text(config, "test")))
     found = align_batch(trained, batch, num_samples=1)
     difference = (found.prior - found.posterior[0])[batch.target_mask].abs().max()
     assert (difference < 1e-6) == from_prior
+
+
+# both directions
+
+FORWARD = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.5, 0.3]])  # two target words, three source words
+BACKWARD = torch.tensor([[0.8, 0.2], [0.1, 0.9], [0.6, 0.4]])
+
+
+@pytest.mark.parametrize(
+    ("combine", "options", "links"),
+    [
+        ("intersection", {}, "0-0 1-1"),
+        ("grow-diag-final-and", {}, "0-0 1-1 2-0"),
+        ("intersection", {"method": "threshold", "threshold": 0.25}, "0-0 1-1 2-1"),
+        ("mean", {"method": "threshold", "threshold": 0.6}, "0-0 1-1"),
+        ("geometric", {"method": "threshold", "threshold": 0.1**0.5}, "0-0 1-1 2-1"),
+        ("product", {"method": "mbr"}, "0-0 1-1"),  # 2 (.72 + .45) / (2 + 1.34), and with .12: less
+    ],
+)
+def test_links_of_both_directions(combine, options, links):
+    assert str(link_both(FORWARD, BACKWARD, combine=combine, **options)) == links
+
+
+def pair(samples, num_source, num_target, *, prior=True):
+    weights = torch.rand(samples, num_target, num_source).softmax(-1)
+    words = [["w"] * num_source, ["w"] * num_target]
+    return PairAlignment(*words, weights.mean(0) if prior else None, weights)
+
+
+@pytest.mark.parametrize(("counts", "samples"), [((1, 1), 1), ((1, 3), 3), ((5, 2), 2)], ids=str)
+def test_samples_of_both_directions_meet(counts, samples):
+    forward, backward = pair(counts[0], 3, 2), pair(counts[1], 2, 3)
+    found = combine_pairs(forward, backward, combine="product")
+    assert found.posterior.shape == (samples, 2, 3)
+    for number in range(samples):
+        first, second = (part.posterior[min(number, len(part.posterior) - 1)] for part in (forward, backward))
+        torch.testing.assert_close(found.posterior[number], first * second.mT)
+    torch.testing.assert_close(found.prior, forward.prior * backward.prior.mT)
+    assert combine_pairs(forward, pair(1, 2, 3, prior=False), combine="mean").prior is None
+
+
+# pictures; how they look was judged by eye
+
+
+def test_weights_gold_links_and_intervals_are_drawn(tmp_path):
+    words = ["Über", "Donaudampfschifffahrtsgesellschaften", "$5"], ["On", "_that^"]
+    gold = GoldAlignment(frozenset({(0, 0), (2, 1)}), frozenset({(1, 1)}))
+    prior, samples = weights_of(2, 3), weights_of(50, 2, 3)
+    width = samples.quantile(0.95, dim=0) - samples.quantile(0.05, dim=0)
+    cases = [(prior, samples[:1], [prior, samples[0]]), (None, samples, [samples.mean(0), width])]
+    for given, posterior, shown in cases:
+        figure = pair_figure(PairAlignment(*words, given, posterior), gold=gold, title="Title", languages=("de", "en"))
+        assert save(figure, tmp_path / "figure.png").stat().st_size > 10_000
+        title = figure._suptitle.get_window_extent()
+        for axis, weights in zip(figure.axes, shown, strict=False):
+            torch.testing.assert_close(torch.tensor(axis.images[0].get_array()), weights.float())
+            assert [text.get_text() for text in axis.get_xticklabels()] == ["Über", "Donaudampfschifff…", r"\$5"]
+            boxes = [patch for patch in axis.patches if isinstance(patch, Rectangle)]
+            places = {(round(box.get_x()), round(box.get_y()), box.get_linestyle()) for box in boxes}
+            assert places == {(0, 0, "-"), (2, 1, "-"), (1, 1, ":")}
+            assert axis.get_tightbbox().y1 <= title.y0  # the title stands above the words

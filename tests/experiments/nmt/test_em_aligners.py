@@ -44,14 +44,6 @@ def test_the_models_of_nltk(model, nltk):
         torch.testing.assert_close(ours.link_probabilities(source, target), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_a_repeated_word_counts_every_time():
-    """Unlike NLTK's: with one source word and NULL, both stay as probable, and x has two thirds of the text."""
-    model = train_em([(["a"], ["x", "x", "y"])], model="ibm1")
-    keys = dict(zip(["x", "y"], model.pair_keys(["a"], ["x", "y"])[:, 1].tolist(), strict=True))
-    assert model.translation[keys["x"]] == pytest.approx(2 / 3)
-    assert model.translation[keys["y"]] == pytest.approx(1 / 3)
-
-
 @pytest.mark.parametrize(("num_source", "num_target"), [(3, 2), (1, 4), (5, 5)])
 def test_the_diagonal_prior(num_source, num_target):
     prior = EMAligner("diagonal", {}, {}, strength=3.0).prior(num_source, num_target)
@@ -64,7 +56,7 @@ def test_the_strength_of_the_diagonal_is_the_best_one():
     """At the maximum of the likelihood: the expected distance is the same by the prior and by the posterior."""
     generator = random.Random(0)
     pairs = []
-    for source, target in words(300):
+    for source, target in words(150):
         for place in range(len(target) - 1):  # some neighbours change places
             if generator.random() < 0.4:
                 target[place], target[place + 1] = target[place + 1], target[place]
@@ -82,26 +74,11 @@ def test_the_strength_of_the_diagonal_is_the_best_one():
 
 
 @pytest.mark.parametrize("model", ["ibm1", "ibm2", "diagonal"])
-def test_posteriors(model):
-    trained = train_em(words(60), model=model)
-    source, target = words(1, start=7)[0]
-    found = trained.link_probabilities(source, target)
-    assert found.shape == (len(target), len(source))
-    assert found.dtype == torch.float64
-    assert (found.sum(-1) <= 1 + 1e-9).all()
-    assert trained.link_probabilities(["never"], ["seen"]).tolist() == [[0.0]]
+def test_a_text_that_keeps_its_order(model):
+    trained = train_em(words(200), model=model)
+    found = [trained.link_probabilities(*pair) for pair in words(30, start=1)]
+    right = [best == place for rows in found for place, best in enumerate(rows.argmax(-1).tolist())]
+    assert sum(right) / len(right) > 0.8
+    assert all((rows.sum(-1) <= 1 + 1e-9).all() for rows in found)
     # an unknown source word takes nothing from a known one
-    assert trained.link_probabilities([source[0], "never"], target[:1])[0, 1] == 0
-
-
-@pytest.mark.parametrize(("model", "right"), [("ibm1", 0.95), ("diagonal", 0.97)])
-def test_a_text_that_keeps_its_order(model, right):
-    trained = train_em(words(400), model=model)
-    found = [trained.link_probabilities(*pair).argmax(-1) for pair in words(30, start=1)]
-    pairs = [(i, best) for rows in found for i, best in enumerate(rows.tolist())]
-    assert sum(i == best for i, best in pairs) / len(pairs) > right - 0.15
-
-
-def test_one_source_word_everywhere():
-    """No place is nearer to the diagonal than another: the strength stays."""
-    assert train_em([(["a"], ["x", "y"]), (["b"], ["y"])], model="diagonal").strength == 4.0
+    assert trained.link_probabilities(["s0", "never"], ["t0", "seen"])[:, 1].tolist() == [0, 0]

@@ -30,7 +30,6 @@ def ids(*sentences):
         ([[4, 4], []], [4 / 10, 4 / 10, 3 / 10, 3 / 10]),
         ([[6, 4]], [1 / 10, 4 / 10, 3 / 10]),
     ],
-    ids=["one piece", "an empty sentence", "a new piece"],
 )
 def test_word_frequencies_count_once_more_and_with_the_ends(val, probabilities):
     """Of eight pieces the first two never come; two ends, three 4 and one 5 are there, and 3, 6 and 7 are new."""
@@ -44,7 +43,6 @@ def test_word_frequencies_count_once_more_and_with_the_ends(val, probabilities):
     ("metric", "value", "part"),
     [
         ("val_ppl", 90.1, "perplexity is 90.1, that of a unigram model 100"),
-        ("val_ppl", math.inf, "perplexity is inf"),
         ("test_relative_entropy", 0.951, "nearly uniform: its entropy is 95.1%"),
         ("test_attention_change", 0.049, "the same places for every word of a sentence: 4.9%"),
         ("test_most_frequent", 0.51, "the same sentence for 51% of the test data"),
@@ -58,13 +56,7 @@ def test_what_shows_that_nothing_was_learned_is_said_in_a_sentence(metric, value
 
 
 @pytest.mark.parametrize(
-    "metrics",
-    [
-        GOOD,
-        GOOD | {"val_ppl": 89.9, "test_relative_entropy": 0.95, "test_attention_change": 0.05},
-        {name: GOOD[name] for name in ("val_ppl", "val_ppl_unigram")},
-    ],
-    ids=["good", "just good", "weights that are no probabilities"],
+    "metrics", [GOOD | {"val_ppl": 89.9, "test_relative_entropy": 0.95}, {"val_ppl": 10.0, "val_ppl_unigram": 100.0}]
 )
 def test_a_network_that_has_learned_something_is_not_warned_of(metrics, capsys):
     assert warnings_of(metrics) == []
@@ -72,19 +64,14 @@ def test_a_network_that_has_learned_something_is_not_warned_of(metrics, capsys):
     out, err = capsys.readouterr()
     assert f"perplexity is {metrics['val_ppl']:.4g}, that of a unigram model of the training words 100" in out
     assert err == ""
-
-
-def test_uniform_attention_is_not_said_twice():
-    texts = warnings_of(GOOD | {"test_relative_entropy": 1.0, "test_attention_change": 0.0})
+    # uniform attention is not said twice
+    texts = warnings_of(metrics | {"test_relative_entropy": 1.0, "test_attention_change": 0.0})
     assert ["uniform" in text for text in texts] == [True]
 
 
-@pytest.mark.parametrize(
-    ("sentences", "expected"),
-    [(["a", "b", "a", "a"], {"test_most_frequent": 0.75}), (["a"], {}), ([], {})],
-)
-def test_the_most_frequent_sentence(sentences, expected):
-    assert most_frequent(sentences) == expected
+def test_the_most_frequent_sentence():
+    assert most_frequent(["a", "b", "a", "a"]) == {"test_most_frequent": 0.75}
+    assert most_frequent(["a"]) == {}
 
 
 def spread(weights):
@@ -106,11 +93,9 @@ def spread(weights):
     ("weights", "entropy", "change"),
     [
         ([[0.25] * 4] * 3, 1.0, 0.0),
-        ([[0.5, 0.5, 0, 0]] * 3, 0.5, 0.0),
         ([[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 0, 1.0]], 0.0, 2 / 3),
         ([[1.0, 0, 0, 0], [1.0, 0, 0, 0], [0.5, 0.5, 0, 0]], 1 / 6, (1 / 6 + 1 / 6 + 1 / 3) / 3),
     ],
-    ids=["uniform", "constant", "every word elsewhere", "one word apart"],
 )
 def test_how_attention_spreads_and_moves(weights, entropy, change):
     """Sentences of one word, or of one place, say nothing."""
