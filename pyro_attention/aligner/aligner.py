@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pyro_attention.aligner.corpus import Batch, Sentences, Vocabulary, WordPairs, batches
+from pyro_attention.aligner._corpus import Batch, Sentences, Vocabulary, WordPairs, batches
+from pyro_attention.aligner._training import Direction, Text, both_posteriors, train
 from pyro_attention.aligner.hmm import markov_posterior
-from pyro_attention.aligner.training import Direction, Text, both_posteriors, train
 from pyro_attention.analysis.alignments.weights import Alignment, mbr_alignment
 
 __all__ = ["AlignedPair", "Aligner", "cross_fit"]

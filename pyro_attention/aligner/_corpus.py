@@ -12,7 +12,7 @@ from torch import Tensor
 
 __all__ = ["STEM", "Batch", "Sentences", "Vocabulary", "WordPairs", "batches", "word_pairs"]
 
-STEM = 4  # letters of a stem
+STEM = 3  # letters of a stem
 _CELLS = 500_000  # of a batch, padding included
 _ROUNDING, _ROWS = 4, 64  # source lengths of a batch with more rows are alike up to this
 Sentences = Sequence[Sequence[str]]

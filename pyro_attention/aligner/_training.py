@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_attention.aligner.corpus import Batch, Sentences, Vocabulary, batches, word_pairs
+from pyro_attention.aligner._corpus import Batch, Sentences, Vocabulary, batches, word_pairs
 from pyro_attention.aligner.hmm import NO_LINK, Posterior, markov_posterior, uniform_posterior
 
 __all__ = ["ITERATIONS", "Direction", "Text", "both_posteriors", "train"]
 
 Infer = Callable[[Tensor, Tensor, Tensor, Tensor], Posterior]
-ITERATIONS = 5  # of the model without jumps, and of the one with them
+ITERATIONS = (5, 8)  # of the model without jumps, and of the one with them
 PRIOR_WEIGHT = 1.0
 _REACH = 60  # words; longer jumps are as probable as this one
 _SMOOTHING = 0.02  # share of the jumps that is spread over all widths
@@ -185,7 +185,7 @@ def _sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
 def train(text: Text, *, agree: bool, progress: bool = False) -> tuple[Direction, Direction]:
     """Both directions, from source to target and back, trained apart or in agreement."""
     directions = text.start()
-    steps = [uniform_posterior] * ITERATIONS + [markov_posterior] * ITERATIONS
+    steps = [uniform_posterior] * ITERATIONS[0] + [markov_posterior] * ITERATIONS[1]
     bar = tqdm(steps, desc="in agreement" if agree else "apart", unit="iteration", disable=not progress)
     for posterior in bar:
         directions, total = text.iterate(posterior, directions, agree=agree)
