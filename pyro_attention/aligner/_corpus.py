@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["STEM", "Batch", "Sentences", "Vocabulary", "WordPairs", "batches", "word_pairs"]
+__all__ = ["Batch", "Sentences", "Vocabulary", "WordPairs", "batches", "word_pairs"]
 
-STEM = 3  # letters of a stem
 _CELLS = 500_000  # of a batch, padding included
 _ROUNDING, _ROWS = 4, 64  # source lengths of a batch with more rows are alike up to this
 Sentences = Sequence[Sequence[str]]
@@ -26,12 +25,10 @@ class Vocabulary:
     Attributes:
         words: Number of every word, from 0.
         share: Its share among all words of the text, ``[V]``.
-        stems: Number of every stem, the first letters of a word.
     """
 
     words: dict[str, int]
     share: Tensor
-    stems: dict[str, int]
 
     @classmethod
     def of(cls, sentences: Sentences, more: Sequence[str] = ()) -> Vocabulary:
@@ -41,15 +38,12 @@ class Vocabulary:
         for word in more:
             words.setdefault(word, len(words))
         share = torch.bincount(torch.tensor(numbers, dtype=torch.int64), minlength=len(words)).float()
-        stems: dict[str, int] = {}
-        for word in words:
-            stems.setdefault(word[:STEM], len(stems))
-        return cls(words, share / share.sum(), stems)
+        return cls(words, share / share.sum())
 
-    @property
-    def stem(self) -> Tensor:
-        """Number of the stem of every word, ``[V]``."""
-        return torch.tensor([self.stems[word[:STEM]] for word in self.words])
+    def stems(self, length: int) -> Tensor:
+        """Number of the first letters of every word, ``[V]``."""
+        seen: dict[str, int] = {}
+        return torch.tensor([seen.setdefault(word[:length], len(seen)) for word in self.words])
 
     def numbers(self, sentence: Sequence[str]) -> Ints:
         """Number of each word, V where it is unknown."""

@@ -3,7 +3,7 @@ r"""Expectation maximization of both directions of an aligner, apart or in agree
 The E-step takes posteriors of all links of the text from :mod:`pyro_attention.aligner.hmm`. In agreement the posteriors
 of both directions are multiplied, link by link, and the product takes their place in both M-steps; NULL keeps its own.
 The M-step of the translations is the mean of their posterior under a Dirichlet prior of ``PRIOR_WEIGHT`` observations,
-whose mean backs off to the stems of the words, their first letters:
+whose mean backs off to the stems of the words, their first letters, on average over stems of several lengths:
 
 .. math::
     p(t \mid s) = \frac{n(s, t) + w\, \pi(t \mid s)}{n(s) + w}, \quad
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_attention.aligner._corpus import Batch, Sentences, Vocabulary, batches, word_pairs
+from pyro_attention.aligner._corpus import Batch, Sentences, Vocabulary, WordPairs, batches, word_pairs
 from pyro_attention.aligner.hmm import NO_LINK, Posterior, markov_posterior, uniform_posterior
 
 __all__ = ["ITERATIONS", "Direction", "Text", "both_posteriors", "train"]
@@ -30,6 +30,7 @@ __all__ = ["ITERATIONS", "Direction", "Text", "both_posteriors", "train"]
 Infer = Callable[[Tensor, Tensor, Tensor, Tensor], Posterior]
 ITERATIONS = (5, 8)  # of the model without jumps, and of the one with them
 PRIOR_WEIGHT = 1.0
+STEMS = (1, 2, 3, 4, 6)  # letters; of those tried the text is most probable with them
 _REACH = 60  # words; longer jumps are as probable as this one
 _SMOOTHING = 0.02  # share of the jumps that is spread over all widths
 
@@ -103,8 +104,7 @@ class Text:
         self.known = torch.zeros(len(self.pairs.keys))
         self.known[np.searchsorted(self.pairs.keys, keys)] = torch.tensor(list(known.values()), dtype=torch.float32)
         self.cells = [self.pairs.find(batch.source.mT, batch.target[..., None]) for batch in self.batches]
-        given = (self.pairs.source, self.pairs.target)
-        self.backoffs = (_Backoff(*self.vocabularies, *given), _Backoff(second, first, *given[::-1]))
+        self.backoff = _Backoff(self.vocabularies, self.pairs)
 
     def start(self) -> tuple[Direction, Direction]:
         """All pairs of words alike."""
@@ -130,8 +130,8 @@ class Text:
                 count.add(part, cells, one, words)
                 total += one.log_evidence.sum().item()
         first, second = (
-            count.maximize(backoff, self.known, words.share)
-            for count, backoff, words in zip(counts, self.backoffs, self.vocabularies[::-1], strict=True)
+            count.maximize(self.backoff.translation(count.pairs[:-1] + self.known, given), words.share)
+            for given, (count, words) in enumerate(zip(counts, self.vocabularies[::-1], strict=True))
         )
         return (first, second), total
 
@@ -150,31 +150,50 @@ class _Counts:
         self.null.index_add_(0, words.flatten(), found.null.flatten())
         self.jumps += found.jumps
 
-    def maximize(self, backoff: _Backoff, known: Tensor, share: Tensor) -> Direction:
+    def maximize(self, translation: Tensor, share: Tensor) -> Direction:
         jumps = self.jumps + (_SMOOTHING * self.jumps.sum() + 1e-6) / len(self.jumps)
         null = self.null[:-1] + PRIOR_WEIGHT * share
-        return Direction(backoff.translation(self.pairs[:-1] + known), null / null.sum(), jumps / jumps.sum())
+        return Direction(translation, null / null.sum(), jumps / jumps.sum())
+
+
+class _Stems:
+    """Pairs of stems of one length, of all pairs of words.
+
+    Attributes:
+        pair: Number of the pair of stems of every pair of words, ``[P]``.
+        stem: Number of the stem of every pair of stems, in the source and in the target.
+        count: Number of stems of each.
+        share: Share of every word among those of its stem, of the source and of the target.
+    """
+
+    def __init__(self, vocabularies: tuple[Vocabulary, Vocabulary], pairs: WordPairs, length: int) -> None:
+        numbers = [vocabulary.stems(length) for vocabulary in vocabularies]
+        self.count = [int(stem.max()) + 1 for stem in numbers]
+        keys, pair = (numbers[0][pairs.source] * self.count[1] + numbers[1][pairs.target]).unique(return_inverse=True)
+        self.pair = pair.int()  # there are many
+        self.stem = [keys // self.count[1], keys % self.count[1]]
+        self.share = [
+            vocabulary.share / _sums(vocabulary.share, stem, count)
+            for vocabulary, stem, count in zip(vocabularies, numbers, self.count, strict=True)
+        ]
 
 
 class _Backoff:
-    """The prior of the translations: what is known of the stems of a pair of words."""
+    """The prior of the translations: what is known of the stems of a pair of words, mean over lengths of stems."""
 
-    def __init__(self, given: Vocabulary, told: Vocabulary, source: Tensor, target: Tensor) -> None:
-        self.given = source
-        self.num_given = len(given.words)
-        stems = given.stem[source] * len(told.stems) + told.stem[target]
-        keys, self.pair = stems.unique(return_inverse=True)
-        self.given_stem = keys // len(told.stems)
-        self.num_stems = len(given.stems)
-        of_stem = torch.zeros(len(told.stems)).index_add_(0, told.stem, told.share)
-        self.share = (told.share / of_stem.clamp_min(1e-30)[told.stem])[target]
+    def __init__(self, vocabularies: tuple[Vocabulary, Vocabulary], pairs: WordPairs) -> None:
+        self.words = [pairs.source, pairs.target]
+        self.count = [len(vocabulary.words) for vocabulary in vocabularies]
+        self.stems = [_Stems(vocabularies, pairs, length) for length in STEMS]
 
-    def translation(self, counts: Tensor) -> Tensor:
-        """p(told | given) of every pair, by its counts."""
-        pairs = torch.zeros(len(self.given_stem)).index_add_(0, self.pair, counts)
-        prior = (pairs / _sums(pairs, self.given_stem, self.num_stems))[self.pair] * self.share
-        smooth = counts + PRIOR_WEIGHT * prior
-        return smooth / _sums(smooth, self.given, self.num_given)
+    def translation(self, counts: Tensor, given: int) -> Tensor:
+        """p(told | given) of every pair by its counts; 0 where the source is given, 1 where the target is."""
+        smooth, told = counts.clone(), self.words[1 - given]
+        for stems in self.stems:
+            pairs = torch.zeros(len(stems.stem[given])).index_add_(0, stems.pair, counts)
+            pairs /= _sums(pairs, stems.stem[given], stems.count[given])
+            smooth.addcmul_(pairs[stems.pair], stems.share[1 - given][told], value=PRIOR_WEIGHT / len(self.stems))
+        return smooth / _sums(smooth, self.words[given], self.count[given])
 
 
 def _sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
