@@ -84,6 +84,9 @@ TOPICS = {
         "These functions take plain tensors, so they serve any model.",
         ("analysis",),
     ),
+    "aligner": Topic(
+        "Word aligner", "Alignments of parallel text, and the probability of every link.", ("aligner.aligner", "aligner")
+    ),
     "viewer": Topic("Viewer", "Alignments and attention as a page that one looks at in a browser.", ("viewer",)),
     "blocked": Topic(
         "Blocked attention", "Bayesian attention in memory that grows as the length of the text.", ("blocked",)

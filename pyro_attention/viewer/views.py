@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyro_attention.analysis.alignments.inputs import check_weights
+from pyro_attention.analysis.alignments.inputs import check_matrix
 from pyro_attention.analysis.alignments.scores import GoldAlignment
 
 __all__ = ["AlignmentView", "HeadsView", "Panel", "RegionView", "View", "heads_view"]
@@ -108,15 +108,15 @@ class AlignmentView(_SchemesView):
         source: Source words, N.
         target: Target words, M.
         posterior: Samples ``[S, M, N]``, or weights ``[M, N]`` that are known; of several schemes a mapping from their
-            names. Rows sum to one, or to less where special tokens were dropped.
+            names. Rows sum to one, to less where special tokens were dropped, or to more where each weight is the
+            probability of a link of its own.
         prior: The same of the prior, of all schemes or of some; None where there is nothing to show.
         languages: What source and target are called.
         gold: Links that people have made, to be outlined.
 
     Raises:
         TypeError: Words are no texts, or weights no floats.
-        ValueError: Wrong shapes, NaN, entries outside [0, 1], rows that sum to more than one, or a prior of a scheme
-            that has no posterior.
+        ValueError: Wrong shapes, NaN, entries outside [0, 1], or a prior of a scheme that has no posterior.
 
     Example:
         >>> samples = torch.tensor([[[0.9, 0.1], [0.3, 0.7]], [[0.7, 0.3], [0.1, 0.9]]])
@@ -208,7 +208,7 @@ class HeadsView(View):
 
     Raises:
         TypeError: Tokens are no texts, or weights no floats.
-        ValueError: Wrong shapes, NaN, entries outside [0, 1], or rows that sum to more than one.
+        ValueError: Wrong shapes, NaN, or entries outside [0, 1].
 
     Example:
         >>> samples = torch.full((5, 2, 3, 3), 1 / 3)
@@ -288,7 +288,7 @@ def heads_view(
 
 def _checked(view: View, name: str, weights: Tensor) -> Tensor:
     """Weights as ``[S, M, N]`` on the CPU, in [0, 1]."""
-    checked = check_weights(weights, name=f"{name} weights")
+    checked = check_matrix(weights, name=f"{name} weights")
     shape = len(view.rows), len(view.columns)
     if checked.shape[1:] != shape:
         raise ValueError(

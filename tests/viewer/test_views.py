@@ -47,7 +47,6 @@ WEIGHTS = draws(2, 3)
         ({"posterior": {"soft": draws(3, 3)}}, ValueError, "posterior of soft has weights of shape"),
         ({"posterior": WEIGHTS * torch.nan}, ValueError, "180 of 180 posterior weights are NaN"),
         ({"posterior": WEIGHTS - 1}, ValueError, "posterior weights run from"),
-        ({"posterior": 2 * WEIGHTS.clamp(max=0.5)}, ValueError, "sum to"),
         ({"posterior": WEIGHTS.long()}, TypeError, "posterior weights have dtype torch.int64"),
         ({"posterior": [[0.5]]}, TypeError, "posterior weights have type list"),
         ({"posterior": {}}, ValueError, "posterior is an empty mapping"),

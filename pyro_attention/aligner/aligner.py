@@ -1,0 +1,287 @@
+"""Word alignments of parallel text with the probability of every link."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pyro_attention.aligner._corpus import Batch, Sentences, Vocabulary, WordPairs, batches
+from pyro_attention.aligner._training import Direction, Text, both_posteriors, train
+from pyro_attention.aligner.hmm import markov_posterior
+from pyro_attention.analysis.alignments.weights import Alignment, mbr_alignment
+
+__all__ = ["AlignedPair", "Aligner", "cross_fit"]
+
+_UNKNOWN = 1e-6  # p(word | word) of a pair that the training text has not
+_KEPT = 1e-5  # pairs of words that are less probable in both directions and models are forgotten
+_ANCHOR = 1e30  # how much likelier a link is made that is known
+_AGREED = 2 / 3  # share of the model whose directions agree
+_FORMAT = 1
+Both = tuple[Direction, Direction]
+Anchors = Sequence[Sequence[tuple[int, int]]]
+
+
+@dataclass(frozen=True, eq=False)
+class AlignedPair:
+    """The alignment of a sentence and its translation.
+
+    Attributes:
+        source: Words of the source, N.
+        target: Words of the target, M.
+        links: Probability of every link, ``[M, N]``: the geometric mean of both directions.
+        source_null: Probability that a source word has no link, ``[N]``, by the direction that links source words.
+        target_null: The same of the target words, ``[M]``.
+    """
+
+    source: list[str]
+    target: list[str]
+    links: Tensor
+    source_null: Tensor
+    target_null: Tensor
+
+    @property
+    def alignment(self) -> Alignment:
+        """The links whose expected F1 is largest (minimum Bayes risk)."""
+        return (
+            mbr_alignment(self.links)
+            if self.links.numel()
+            else Alignment(frozenset(), len(self.source), len(self.target))
+        )
+
+    @property
+    def probabilities(self) -> dict[tuple[int, int], float]:
+        """Probability of every link (source word, target word) of :attr:`alignment`, in order."""
+        return {(s, t): self.links[t, s].item() for s, t in sorted(self.alignment.links)}
+
+    @property
+    def certainty(self) -> Tensor:
+        """The largest probability of a link of every target word, ``[M]``."""
+        return self.links.amax(1) if self.links.numel() else self.links.new_zeros(len(self.target))
+
+
+class Aligner:
+    r"""Aligns the words of sentence pairs after :meth:`fit` has seen some thousand pairs without links.
+
+    The alignment is a latent site with a Markov prior, and its posterior is exact. Two models are trained, one whose
+    directions are apart and one whose directions agree, and their posteriors are averaged with weights 1/3 and 2/3:
+    agreement finds more links, and alone it would be too sure of them. The probability of a link is the geometric mean
+    of both directions, :math:`P_{ji} = \sqrt{\bar p(a_j = i \mid s, t)\, \bar p(b_i = j \mid s, t)}`.
+
+    Example:
+        >>> german = ["das Haus", "das Buch", "ein Buch", "ein Haus"] * 3
+        >>> english = ["the house", "the book", "a book", "a house"] * 3
+        >>> aligner = Aligner.fit([line.split() for line in german], [line.split() for line in english])
+        >>> pair = aligner([["ein", "Haus"]], [["a", "house"]])[0]
+        >>> print(pair.alignment)
+        0-0 1-1
+
+    Source: Vogel, Ney and Tillmann (1996), HMM-Based Word Alignment in Statistical Translation; Liang, Taskar and Klein
+    (2006), Alignment by Agreement.
+    """
+
+    def __init__(self, vocabularies: tuple[Vocabulary, Vocabulary], pairs: WordPairs, models: Sequence[Both]) -> None:
+        self.vocabularies = vocabularies
+        self.pairs = pairs
+        self.models = list(models)
+
+    @classmethod
+    def fit(
+        cls,
+        source: Sentences,
+        target: Sentences,
+        *,
+        known: Mapping[tuple[str, str], float] | None = None,
+        progress: bool = False,
+    ) -> Aligner:
+        """Train both directions on sentence pairs; nothing is drawn, the same text gives the same aligner.
+
+        Args:
+            source: Words of every sentence. Lower-case them, and separate punctuation: what differs is another word.
+            target: Those of the translations.
+            known: Pairs of a source word and a target word that count as so many observations more, such as the entries
+                of a dictionary with 10 each.
+            progress: Show a bar.
+
+        Raises:
+            ValueError: Different numbers of sentences, no pair with words on both sides, or an observation below 0.
+        """
+        _check_sides(source, target)
+        known = known or {}
+        if not any(s and t for s, t in zip(source, target, strict=True)):
+            raise ValueError("source and target have no pair with words on both sides, expected some thousand pairs")
+        if wrong := [pair for pair, count in known.items() if not count >= 0]:
+            raise ValueError(f"known counts {wrong[0]} {known[wrong[0]]} times, expected a number of observations >= 0")
+        text = Text(source, target, known)
+        models = [train(text, agree=agree, progress=progress) for agree in (False, True)]
+        keep = torch.stack([side.translation for model in models for side in model]).amax(0) > _KEPT
+        pruned = [tuple(Direction(side.translation[keep], side.null, side.jumps) for side in model) for model in models]
+        pairs = WordPairs(text.pairs.keys[keep.numpy()], text.pairs.num_targets)
+        return cls(text.vocabularies, pairs, pruned)
+
+    def __call__(
+        self,
+        source: Sentences,
+        target: Sentences,
+        *,
+        anchors: Anchors | None = None,
+        similarity: Sequence[Tensor] | None = None,
+    ) -> list[AlignedPair]:
+        """Align sentence pairs, seen in training or not, in their order.
+
+        Args:
+            source: Words of every sentence, prepared as those of the training.
+            target: Those of the translations.
+            anchors: Links (source word, target word) of every pair that are known, counted from 0.
+            similarity: Log potentials of the links of every pair, ``[M, N]``, such as similarities of an encoder's word
+                vectors over a temperature; 0 changes nothing.
+
+        Raises:
+            ValueError: Different numbers of sentences, anchors outside of their sentences, or similarities of another
+                shape.
+        """
+        _check_sides(source, target)
+        numbers = [
+            [words.numbers(line) for line in side]
+            for words, side in zip(self.vocabularies, (source, target), strict=True)
+        ]
+        found = [
+            AlignedPair(list(s), list(t), torch.zeros(len(t), len(s)), torch.ones(len(s)), torch.ones(len(t)))
+            for s, t in zip(source, target, strict=True)
+        ]
+        for batch in batches(*numbers, padding=tuple(len(words.words) for words in self.vocabularies)):
+            factor = _potentials(batch, found, anchors, similarity)
+            for column, (links, source_null, target_null) in enumerate(self._posterior(batch, factor)):
+                row = batch.rows[column]
+                found[row] = AlignedPair(found[row].source, found[row].target, links, source_null, target_null)
+        return found
+
+    def _posterior(self, batch: Batch, factor: Tensor | None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Probabilities of links and of NULL on both sides of every pair of a batch."""
+        cells = self.pairs.find(batch.source.mT, batch.target[..., None])
+        forward, backward = zip(
+            *(both_posteriors(markov_posterior, model, batch, cells, _UNKNOWN, factor) for model in self.models),
+            strict=True,
+        )
+        one, other = (torch.lerp(apart.links, agreed.links, _AGREED) for apart, agreed in (forward, backward))
+        links = (one * other.permute(2, 1, 0)).sqrt().clamp(max=1.0)
+        target_null, source_null = (
+            torch.lerp(apart.null, agreed.null, _AGREED) for apart, agreed in (forward, backward)
+        )
+        for column, (n, m) in enumerate(zip(batch.source_lengths.tolist(), batch.target_lengths.tolist(), strict=True)):
+            yield links[:m, column, :n].clone(), source_null[:n, column].clone(), target_null[:m, column].clone()
+
+    def save(self, folder: str | Path) -> None:
+        """Write the aligner into a folder: ``aligner.json`` and ``aligner.safetensors``."""
+        from safetensors.numpy import save_file  # of the extra "align"
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {"keys": self.pairs.keys}
+        for number, model in enumerate(self.models):
+            for name, side in zip(("forward", "backward"), model, strict=True):
+                for field in ("translation", "null", "jumps"):
+                    tensors[f"{number}.{name}.{field}"] = getattr(side, field).numpy()
+        words = [list(vocabulary.words) for vocabulary in self.vocabularies]
+        text = {"format": _FORMAT, "models": len(self.models), "source": words[0], "target": words[1]}
+        save_file(tensors, folder / "aligner.safetensors")
+        (folder / "aligner.json").write_text(json.dumps(text, ensure_ascii=False), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Aligner:
+        """Read an aligner that :meth:`save` has written.
+
+        Raises:
+            FileNotFoundError: The folder holds none.
+            ValueError: It was written by another version.
+        """
+        from safetensors.numpy import load_file
+
+        text = json.loads(Path(folder, "aligner.json").read_text(encoding="utf-8"))
+        if text.get("format") != _FORMAT:
+            raise ValueError(f"{folder} has format {text.get('format')}, expected {_FORMAT}: train the aligner again")
+        tensors = load_file(Path(folder, "aligner.safetensors"))
+        models = [
+            tuple(
+                Direction(
+                    *(
+                        torch.from_numpy(tensors[f"{number}.{name}.{field}"])
+                        for field in ("translation", "null", "jumps")
+                    )
+                )
+                for name in ("forward", "backward")
+            )
+            for number in range(text["models"])
+        ]
+        vocabularies = tuple(Vocabulary.of([text[side]]) for side in ("source", "target"))
+        return cls(vocabularies, WordPairs(tensors["keys"], len(text["target"])), models)
+
+
+def cross_fit(
+    source: Sentences,
+    target: Sentences,
+    *,
+    parts: int = 5,
+    known: Mapping[tuple[str, str], float] | None = None,
+    progress: bool = False,
+) -> list[AlignedPair]:
+    """Align a text by aligners that have not seen the part that they align, so that they are not too sure of it.
+
+    Args:
+        source: As of :meth:`Aligner.fit`.
+        target: Likewise.
+        parts: Number of parts, each of every so many sentences; as many aligners are trained.
+        known: Likewise.
+        progress: Likewise.
+
+    Raises:
+        ValueError: Fewer than two parts, or more than pairs.
+    """
+    _check_sides(source, target)
+    if not 2 <= parts <= len(source):
+        raise ValueError(f"parts is {parts}, expected 2 to the number of sentence pairs, {len(source)}")
+    found: list[list[AlignedPair]] = []
+    for part in range(parts):
+        seen = [[line for place, line in enumerate(side) if place % parts != part] for side in (source, target)]
+        aligner = Aligner.fit(*seen, known=known, progress=progress)
+        found.append(aligner(source[part::parts], target[part::parts]))
+    return [found[place % parts][place // parts] for place in range(len(source))]
+
+
+def _check_sides(source: Sentences, target: Sentences) -> None:
+    if len(source) != len(target):
+        raise ValueError(
+            f"source has {len(source)} sentences and target {len(target)}; expected as many, the translation of every "
+            f"sentence at the same place"
+        )
+    for name, side in (("source", source), ("target", target)):
+        if wrong := next((line for line in side if isinstance(line, str)), None):
+            raise TypeError(f"{name} has the text {wrong[:40]!r}, expected its words: line.split()")
+
+
+def _potentials(
+    batch: Batch, pairs: Sequence[AlignedPair], anchors: Anchors | None, similarity: Sequence[Tensor] | None
+) -> Tensor | None:
+    """What the translation probabilities of a batch are multiplied by, ``[M, B, N]``."""
+    if anchors is None and similarity is None:
+        return None
+    factor = torch.ones(batch.target.size(0), len(batch.rows), batch.source.size(0))
+    for column, row in enumerate(batch.rows):
+        num_target, num_source = shape = pairs[row].links.shape
+        if similarity is not None:
+            if similarity[row].shape != shape:
+                seen = tuple(similarity[row].shape)
+                raise ValueError(f"similarity of pair {row} has shape {seen}, expected [M, N] = {tuple(shape)}")
+            factor[:num_target, column, :num_source] = similarity[row].exp()
+        for source, target in () if anchors is None else anchors[row]:
+            if not (0 <= source < num_source and 0 <= target < num_target):
+                raise ValueError(
+                    f"anchors of pair {row} have the link {source}-{target}, which lies outside of {num_source} source "
+                    f"and {num_target} target words; expected words counted from 0"
+                )
+            factor[target, column, source] = _ANCHOR
+    return factor

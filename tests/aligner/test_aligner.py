@@ -1,0 +1,168 @@
+"""The aligner against sums over all alignments, against links that are known, and at the edges of its input."""
+
+from itertools import product
+from math import log
+
+import pyro
+import pytest
+import torch
+
+from experiments.datasets.text.toy_translation import toy_translation
+from pyro_attention import AlignmentPrior, Dense, LatentAttention, exact_alignments
+from pyro_attention.aligner import Aligner, cross_fit
+from pyro_attention.aligner.hmm import NO_LINK, markov_posterior, uniform_posterior
+from pyro_attention.analysis import GoldAlignment, alignment_error_rate
+
+GERMAN = [line.split() for line in ("das haus", "das buch", "ein buch", "ein haus", "das alte haus")] * 4
+ENGLISH = [line.split() for line in ("the house", "the book", "a book", "a house", "the old house")] * 4
+
+
+@pytest.fixture(scope="module")
+def small():
+    return Aligner.fit(GERMAN, ENGLISH)
+
+
+def enumerated(emission, null, jumps):
+    """Log evidence, and expected links, NULLs and jumps, of one sentence pair by a sum over all alignments."""
+    (num_target, num_source), reach = emission.shape, len(jumps) // 2
+    evidence, links, unlinked, jumped = 0.0, torch.zeros_like(emission), torch.zeros_like(null), torch.zeros_like(jumps)
+    for alignment in product(range(-1, num_source), repeat=num_target):  # -1 is NULL
+        probability, last, used = 1.0, -1, []
+        for j, i in enumerate(alignment):
+            if i < 0:
+                probability *= NO_LINK * null[j]
+                continue
+            width = [max(-reach, min(reach, k - last)) + reach for k in range(num_source)]
+            probability *= (1 - NO_LINK) * jumps[width[i]] / jumps[width].sum() * emission[j, i]
+            used.append(width[i])
+            last = i
+        evidence += probability
+        for j, i in enumerate(alignment):
+            (unlinked[j : j + 1] if i < 0 else links[j, i : i + 1]).add_(probability)
+        for width in used:
+            jumped[width] += probability
+    return log(evidence), links / evidence, unlinked / evidence, jumped / evidence
+
+
+def test_sums_over_all_alignments():
+    """A padded batch of pairs of different lengths, jumps longer than the table has among them."""
+    torch.manual_seed(0)
+    sizes = [(4, 4), (2, 3), (3, 1), (1, 4)]
+    emission, null = torch.zeros(4, 4, 4, dtype=torch.float64), torch.full((4, 4), 1 / NO_LINK, dtype=torch.float64)
+    for column, (n, m) in enumerate(sizes):
+        emission[:m, column, :n], null[:m, column] = torch.rand(m, n), torch.rand(m)
+    jumps = torch.rand(5, dtype=torch.float64)
+    found = markov_posterior(emission, null, jumps, torch.tensor([n for n, _ in sizes]))
+    total = torch.zeros_like(jumps)
+    for column, (n, m) in enumerate(sizes):
+        evidence, links, unlinked, jumped = enumerated(emission[:m, column, :n], null[:m, column], jumps)
+        total += jumped
+        assert found.log_evidence[column].item() == pytest.approx(evidence)
+        torch.testing.assert_close(found.links[:m, column, :n], links)
+        torch.testing.assert_close(found.null[:m, column], unlinked)
+    torch.testing.assert_close(found.jumps, total)
+
+
+def test_the_alignment_is_a_latent_site_with_its_exact_posterior():
+    """Without jumps, NULL being one more key, the posterior is that of an attention site given the words."""
+    torch.manual_seed(0)
+    emission, null = torch.rand(3, 1, 2), torch.rand(3, 1)
+    prior = torch.tensor([NO_LINK, (1 - NO_LINK) / 2, (1 - NO_LINK) / 2]).log()
+    attention = LatentAttention("alignment", AlignmentPrior())
+    values = torch.cat([null[..., None], emission], -1)[..., None]  # what each key says of the word
+
+    def model():
+        with pyro.plate("words", 3):
+            says = attention(prior.expand(3, 1, 3), values, layout=Dense(event_dim=2)).context.flatten(-2).squeeze(-1)
+            pyro.factor("word", says.log())
+
+    weights = exact_alignments(model)["alignment"][:, 0]
+    found = uniform_posterior(emission, null, torch.ones(3), torch.tensor([2]))
+    torch.testing.assert_close(torch.cat([found.null, found.links[:, 0]], -1), weights)
+
+
+def test_known_links_are_found_and_their_probabilities_are_right():
+    """On the generated corpus: few errors, the surest half nearly without, and about as many right links as it says."""
+    text = toy_translation(0, train=3000, val=1, test=500)
+    train, test = text["train"], text["test"]
+    source, target = (
+        [line.split() for line in (*a, *b)] for a, b in ((train.source, test.source), (train.target, test.target))
+    )
+    pairs = Aligner.fit(source, target)(source[-500:], target[-500:])
+    gold = [GoldAlignment(links.links) for links in test.alignments]
+    assert alignment_error_rate([pair.alignment for pair in pairs], gold).aer < 0.15
+    links = [
+        (p, link in truth.sure)
+        for pair, truth in zip(pairs, gold, strict=True)
+        for link, p in pair.probabilities.items()
+    ]
+    sure = [right for p, right in links if p > 0.9]
+    assert len(sure) > len(links) / 2
+    assert sum(sure) > 0.95 * len(sure)
+    # expected and true numbers of right links
+    assert sum(p for p, _ in links) == pytest.approx(sum(right for _, right in links), rel=0.08)
+
+
+def test_every_pair_has_its_answer(small):
+    """Empty sides, unknown words, long lines; a pair's answer does not depend on those beside it."""
+    source = [["das", "haus"], [], ["buch"], ["quatsch"], ["das", "haus"] * 300, []]
+    target = [["the", "house"], ["the"], [], ["nonsense", "words"], ["the", "house"] * 150, []]
+    pairs = small(source, target)
+    assert [pair.links.shape for pair in pairs] == [(len(t), len(s)) for s, t in zip(source, target, strict=True)]
+    assert all(pair.links.isfinite().all() for pair in pairs)
+    assert str(pairs[0].alignment) == "0-0 1-1"
+    assert not pairs[1].probabilities
+    assert pairs[1].target_null.tolist() == pairs[2].source_null.tolist() == [1]
+    torch.testing.assert_close(small(source[:1], target[:1])[0].links, pairs[0].links)
+
+
+def test_what_the_user_knows(small):
+    """A dictionary, anchors and similarities decide where the text does not."""
+    source, target = [["rot", "blau"]] * 3, [["blue", "red"]] * 3
+    assert str(Aligner.fit(source, target)(source[:1], target[:1])[0].alignment) == "0-0 1-1"  # by their places
+    known = {("rot", "red"): 10.0, ("blau", "blue"): 10.0}
+    assert str(Aligner.fit(source, target, known=known)(source[:1], target[:1])[0].alignment) == "0-1 1-0"
+    line = [["das", "quatsch", "haus"]], [["the", "house", "nonsense"]]
+    anchored = small(*line, anchors=[[(1, 2)]])[0]
+    assert anchored.probabilities[1, 2] > 0.999
+    similarity = torch.zeros(3, 3)
+    similarity[2, 1] = 20.0
+    assert small(*line, similarity=[similarity])[0].probabilities[1, 2] > 0.9
+
+
+def test_save_and_load(small, tmp_path):
+    pytest.importorskip("safetensors")
+    small.save(tmp_path)
+    for kept, pair in zip(Aligner.load(tmp_path)(GERMAN, ENGLISH), small(GERMAN, ENGLISH), strict=True):
+        assert torch.equal(kept.links, pair.links)
+        assert torch.equal(kept.target_null, pair.target_null)
+
+
+def test_cross_fitting_aligns_each_part_by_the_others():
+    found = cross_fit(GERMAN, ENGLISH, parts=2)
+    held_out = Aligner.fit(GERMAN[1::2], ENGLISH[1::2])(GERMAN[::2], ENGLISH[::2])
+    assert all(torch.equal(pair.links, one.links) for pair, one in zip(found[::2], held_out, strict=True))
+    assert [pair.source for pair in found] == GERMAN
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "options", "error", "message"),
+    [
+        (GERMAN[1:], ENGLISH, {}, ValueError, "19 sentences and target 20"),
+        (["das haus"], ["the house"], {}, TypeError, r"line\.split\(\)"),
+        ([[], ["haus"]], [["the"], []], {}, ValueError, "no pair with words on both sides"),
+        (GERMAN, ENGLISH, {"known": {("das", "the"): -1.0}}, ValueError, "-1.0 times"),
+    ],
+)
+def test_bad_text(source, target, options, error, message):
+    with pytest.raises(error, match=message):
+        Aligner.fit(source, target, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"anchors": [[(2, 0)]]}, "link 2-0"), ({"similarity": [torch.zeros(3, 2)]}, r"shape \(3, 2\)")],
+)
+def test_bad_hints(small, options, message):
+    with pytest.raises(ValueError, match=message):
+        small([["das", "haus"]], [["the", "house"]], **options)
