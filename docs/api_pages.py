@@ -85,7 +85,9 @@ TOPICS = {
         ("analysis",),
     ),
     "aligner": Topic(
-        "Word aligner", "Alignments of parallel text, and the probability of every link.", ("aligner.aligner", "aligner")
+        "Word aligner",
+        "Alignments of parallel text, and the probability of every link.",
+        ("aligner.aligner", "aligner"),
     ),
     "viewer": Topic("Viewer", "Alignments and attention as a page that one looks at in a browser.", ("viewer",)),
     "blocked": Topic(
