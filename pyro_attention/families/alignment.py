@@ -65,7 +65,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         scores = as_float(scores)
         self.layout, self._scores = layout, enter(scores, layout, None)
         mask = None if layout.mask is None else layout.mask.expand(scores.shape).squeeze(-2)
-        super().__init__(logits=self._log_probabilities(scores.squeeze(-2), mask), validate_args=validate_args)
+        super().__init__(logits=self._log_probabilities(self._scores.squeeze(-2), mask), validate_args=validate_args)
 
     def _log_probabilities(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         """Log probabilities, up to a constant, of scores ``[..., N]``, where the mask is as large."""

@@ -107,7 +107,9 @@ def test_marginal_is_the_log_evidence(prior, problem):
 def test_sparse_sums(kind, k, problem):
     """The sum over the support is that over all keys, those of probability zero too."""
     model, network = Toy() if kind == "network" else sparse(k), Network()
-    family = {"marginal": Marginal(), "hard": Categorical(), "network": Amortised(network, SparseCategorical(k=k))}[kind]
+    family = {"marginal": Marginal(), "hard": Categorical(), "network": Amortised(network, SparseCategorical(k=k))}[
+        kind
+    ]
     loss, elbo = loss_of(model, family, problem)
     scores = network(*problem) if kind == "network" else model.scores(problem[0], problem[1])
     if kind == "network":
@@ -149,7 +151,11 @@ def test_expected_alignment_is_soft_attention(prior, problem):
     loss = pyro.infer.Trace_ELBO().differentiable_loss(model, AttentionGuide(model, Soft()), *problem)
     reference = model.log_likelihood(problem, log_prior(model, problem).exp())[problem[-1]].sum()
     assert_same(loss, reference, list(model.parameters()))
-    attention, scores, values = LatentAttention("alignment", prior()), torch.randn(2, 3, 1, 4), torch.randn(2, 1, 1, 4, 5)
+    attention, scores, values = (
+        LatentAttention("alignment", prior()),
+        torch.randn(2, 3, 1, 4),
+        torch.randn(2, 1, 1, 4, 5),
+    )
     out = attention(scores, values, layout=Dense(event_dim=2))  # without Pyro
     torch.testing.assert_close(out.weights, sparsemax(scores) if prior is SparseAlignmentPrior else scores.softmax(-1))
     torch.testing.assert_close(out.context, (out.weights.unsqueeze(-2) @ values).squeeze(-2))

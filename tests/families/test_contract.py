@@ -131,7 +131,11 @@ class AttentionContract:
         torch.testing.assert_close(soft["context"], expected @ problem.values)
 
     def test_leading_dimensions(self, family, prior, normalizer):
-        problem, model, posterior = Problem.random((2, 2)), make_model(self.form, prior, normalizer), make_family(family)
+        problem, model, posterior = (
+            Problem.random((2, 2)),
+            make_model(self.form, prior, normalizer),
+            make_family(family),
+        )
         values, total = draw(model, posterior, problem), closed_form(model, posterior, problem)[1]
         assert values["weights"].shape == problem.scores.shape
         assert values["context"].shape == problem.targets.shape
@@ -370,7 +374,11 @@ def test_the_state_of_another_member_does_not_fit(make):
 @pytest.mark.parametrize(
     ("family", "prior", "message"),
     [
-        ("weibull", "gaussian_fixed", "site 'attention': Weibull fits priors of kind 'positive weights', but its prior"),
+        (
+            "weibull",
+            "gaussian_fixed",
+            "site 'attention': Weibull fits priors of kind 'positive weights', but its prior",
+        ),
         ("weibull", "alignment", "families for this prior: .*Soft, .* AlignmentELBO takes Marginal"),
         ("categorical", "gamma_fixed", "priors for Categorical: AlignmentPrior, .* AlignmentELBO takes Marginal"),
         ("dirichlet", "alignment", "kind 'dirichlet', but its prior CategoricalAlignment is of kind 'alignment'"),
@@ -402,9 +410,7 @@ def double():
 
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("form", FORMS[1:], ids=lambda form: type(form).__name__)
-@pytest.mark.parametrize(
-    ("family", "prior", "normalizer"), [*ONE_EACH, ("gaussian", "gaussian_contextual", "softmax")]
-)
+@pytest.mark.parametrize(("family", "prior", "normalizer"), [*ONE_EACH, ("gaussian", "gaussian_contextual", "softmax")])
 def test_layouts_agree(family, prior, normalizer, form):
     problem, model = Problem.random((2,), dtype=torch.float64), make_model(DenseForm(), prior, normalizer)
     other, posterior = in_layout(model, form), make_family(family, k=torch.tensor([2.0, 5.0]), learnable=True)
