@@ -442,7 +442,7 @@ def test_expected_weight_is_exp_of_the_score(family, form):
     mask, scores = problem.mask, problem.scores.detach()
     for model.attention.normalize_scores in (False, True):
         for k in (0.5, torch.tensor([2.0, 20.0])):
-            q, p = posterior_and_prior(AttentionGuide(model, make_family(family, k=k)), problem)
+            q, _p = posterior_and_prior(AttentionGuide(model, make_family(family, k=k)), problem)
             masked = scores.masked_fill(~mask, -torch.inf)
             expected = masked.log_softmax(-1) if model.attention.normalize_scores else scores
             torch.testing.assert_close(form.to_dense(log_mean(q), mask)[..., mask], expected[..., mask])

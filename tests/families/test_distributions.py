@@ -191,7 +191,7 @@ def test_kl_is_a_sum_over_unmasked_entries(q, p):
     inputs, masked = [randn(*shape) for shape in SHAPES], layout()
     # heads, queries and keys moved into the batch: one KL an entry
     entries = [value.expand(EVENT)[..., None, None, None] for value in inputs]
-    each = kl(q, p, entries, shape=EVENT + (1, 1, 1))
+    each = kl(q, p, entries, shape=(*EVENT, 1, 1, 1))
     torch.testing.assert_close(kl(q, p, inputs), each.sum((-3, -2, -1)))
     total = (each * masked.mask).sum((-3, -2, -1))
     torch.testing.assert_close(kl(q, p, inputs, layout=masked), total)
