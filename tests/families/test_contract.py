@@ -60,10 +60,10 @@ class LayerScores(nn.Module):
 
 
 class AttentionContract:
-    """Of positive weights. Subclasses name the layout and their cases, as test_worked_example.py does for a new family."""
+    """Of positive weights. Subclasses name the layout and their cases, as test_worked_example.py does."""
 
     form = DenseForm()
-    cases = [*dict.fromkeys([*((*pair, "softmax") for pair in PAIRS if pair[0] != "soft"), *ONE_EACH])]
+    cases = tuple(dict.fromkeys([*((*pair, "softmax") for pair in PAIRS if pair[0] != "soft"), *ONE_EACH]))
 
     def pytest_generate_tests(self, metafunc):
         metafunc.parametrize(("family", "prior", "normalizer"), self.cases)
@@ -293,7 +293,7 @@ def build(family, k=3.0):
 class KindContract:
     """Subclasses name their own pairs of a family and a prior."""
 
-    pairs = [*(pair for pair in ALL_PAIRS if pair not in PAIRS), *dict(PAIRS).items()]
+    pairs = (*(pair for pair in ALL_PAIRS if pair not in PAIRS), *dict(PAIRS).items())
 
     def pytest_generate_tests(self, metafunc):
         metafunc.parametrize(("family", "prior"), self.pairs)
