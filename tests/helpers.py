@@ -195,7 +195,7 @@ def closed_form(model, family, problem, **options):
 
 def gradients(loss, *leaves):
     """Gradients of a loss, zero where it does not depend on a leaf."""
-    return torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+    return torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
 
 
 def flat(loss, leaves):
