@@ -6,10 +6,8 @@ import pyro
 import pytest
 import torch
 
-from pyro_attention import ContextualGammaPrior, FixedGammaPrior, LatentAttention
 from pyro_attention.families.base import FAMILIES, PRIORS
 from pyro_attention.normalizers import NORMALIZERS
-from tests.toy_models import KEYS, WIDTH
 
 # It registers a family when it is imported, which doctests would do.
 collect_ignore = ["families/inverse_gamma.py"]
@@ -43,23 +41,3 @@ def no_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("cuda") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
-
-
-@pytest.fixture
-def layer():
-    return LatentAttention("encoder.0", FixedGammaPrior())
-
-
-@pytest.fixture
-def contextual():
-    return LatentAttention("encoder.0", ContextualGammaPrior(WIDTH, heads=2))
-
-
-@pytest.fixture
-def scores():
-    return torch.randn(2, 3, KEYS)
-
-
-@pytest.fixture
-def values():
-    return torch.randn(2, KEYS, WIDTH)

@@ -104,7 +104,12 @@ def deterministic(x, *_):
     [
         (deterministic, Weibull(), "the model observes nothing: no sample site has obs=", 1),
         (SelfAttention(), {"layers.0": Weibull()}, "attention site 'layers.1' matches none of the patterns", 1),
-        (SelfAttention().eval().requires_grad_(False), Weibull(), "nothing to train: the loss depends on no parameter", 2),
+        (
+            SelfAttention().eval().requires_grad_(False),
+            Weibull(),
+            "nothing to train: the loss depends on no parameter",
+            2,
+        ),
     ],
     ids=["no observation", "error of the guide", "nothing to train"],
 )
