@@ -44,7 +44,6 @@ from pyro_attention import (
 )
 from pyro_attention.blocked import BlockedMultiheadAttention
 from pyro_attention.families.weibull import WeibullWeights
-from pyro_attention.guide import PriorWarning
 from tests.helpers import posterior_and_prior
 from tests.toy_models import SelfAttention, Sequences, attention_values
 
@@ -511,7 +510,7 @@ def test_nothing_keeps_its_prior_without_a_word(objective, data):
     model = model_with(dist.HalfNormal(1.0))
     guide, elbo = AttentionGuide(model, Weibull(), keep_prior=["other"]), objective(max_plate_nesting=1)
     message = r"drawn from their prior: 'scale'; give .*\(rest=AutoNormal\), observe .* \(keep_prior=\['scale'\]\)"
-    with pytest.warns(PriorWarning, match=message):
+    with pytest.warns(UserWarning, match=message):
         elbo.differentiable_loss(model, guide, data.x, data.y)
     assert any("drawn from their prior: 'scale'" in each for each in check_model(model, guide, data.x, data.y).problems)
     guide(data.x)  # nor does a prediction warn of y, which is drawn there
