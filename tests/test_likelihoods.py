@@ -200,12 +200,6 @@ def test_alignments_enumerated_in_the_guide():
     torch.testing.assert_close(*losses, **CLOSE)
 
 
-def test_latent_tokens_are_not_enumerated():
-    likelihood, _ = both(random_features(2), layer())
-    with pytest.raises(NotImplementedError, match=r"obs=.*Categorical\(logits=likelihood\.logits\)"):
-        likelihood.enumerate_support()
-
-
 # bad input
 
 X, W = torch.zeros(2, 3), torch.zeros(5, 3)
@@ -214,9 +208,9 @@ X, W = torch.zeros(2, 3), torch.zeros(5, 3)
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((torch.zeros(2, 4), W), {}, r"features have shape \(2, 4\), expected \[\.\.\., 3\]"),
-        ((X, torch.zeros(0, 3)), {}, r"weight has shape \(0, 3\).*at least one token"),
-        ((X, W, torch.zeros(3)), {}, r"bias has shape \(3,\), expected \(5,\)"),
+        ((torch.zeros(2, 4), W), {}, r"features, weight and bias have shapes \[\(2, 4\), \(5, 3\), None\]"),
+        ((X, torch.zeros(0, 3)), {}, "of at least one token"),
+        ((X, W, torch.zeros(3)), {}, r"and a bias \[V\]"),
         ((X, W), {"chunk_rows": 0}, "chunk_rows is 0, expected an integer of at least 1"),
     ],
 )
@@ -229,13 +223,10 @@ def test_bad_layer(arguments, options, message):
     ("token", "error", "message"),
     [
         (torch.tensor([0, 7]), ValueError, r"tokens from 0 to 7, expected ids in 0 \.\. 6; padded positions"),
-        (torch.tensor([0, 1, 2]), ValueError, r"tokens of shape \(3,\) do not broadcast .* \(2,\)"),
+        (torch.tensor([0, 1, 2]), ValueError, r"tokens of shape \(3,\) do not broadcast against \(2,\)"),
         (torch.tensor([0.0, 1.0]), TypeError, r"tokens are torch.float32, expected an integer tensor.*\.long\(\)"),
-        (torch.tensor([0, 1]), ValueError, "1 of 2 log probabilities are NaN; "),
     ],
 )
 def test_bad_token(token, error, message):
-    features = torch.randn(2, WIDTH, dtype=torch.float64)
-    features[1, 0] = torch.nan
     with pytest.raises(error, match=message):
-        TokenLikelihood(features, layer().weight).log_prob(token)
+        TokenLikelihood(random_features(2), layer().weight).log_prob(token)

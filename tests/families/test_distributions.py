@@ -13,11 +13,10 @@ from scipy import stats
 from torch.distributions import Dirichlet, Gamma, Normal, Weibull, kl_divergence
 
 from pyro_attention import Dense, EdgeList, FixedGammaPrior, LatentAttention
-from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment
+from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment, RelaxedAlignment
 from pyro_attention.families.dirichlet import DirichletWeights
 from pyro_attention.families.gamma import GammaWeights
 from pyro_attention.families.gaussian import GaussianWeights
-from pyro_attention.families.gumbel import RelaxedAlignment
 from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.families.weibull import WeibullWeights
 from tests.helpers import assert_mean, log_mean

@@ -101,8 +101,8 @@ def test_schedules(schedule, values):
     ("make", "message"),
     [
         (lambda: Constant(-1), "weight is -1, expected a finite number >= 0"),
-        (lambda: Linear(warmup=0), "warmup is 0, expected a positive number of steps"),
-        (lambda: Cyclical(period=5, rise=1.5), "rise is 1.5"),
+        (lambda: Linear(warmup=0), "warmup is 0, expected a positive number"),
+        (lambda: Cyclical(period=5, rise=0), "rise is 0, expected a positive number"),
         (lambda: AttentionELBO(kl_weight=math.nan), "kl_weight is nan at step 0, expected a finite number >= 0"),
         (lambda: AttentionELBO(kl_weight=lambda step: -1.0), "kl_weight is -1.0 at step 0"),
         (lambda: AttentionELBO(kl="exact"), "kl is 'exact', expected 'closed_form' or 'sampled'"),

@@ -371,7 +371,7 @@ DRAWN = r"; expected drawn alignments, .*Categorical\(enumerate=False\)"
     [
         (IMPORTANCE, None, "guide is a function, expected an AttentionGuide"),
         (ScoreFunctionELBO(), None, "expected an AttentionGuide"),
-        (IMPORTANCE, Marginal(), f"has the posterior CategoricalAlignment, to be enumerated{DRAWN}"),
+        (IMPORTANCE, Marginal(), f"has the posterior CategoricalAlignment{DRAWN}"),
         (IMPORTANCE, Soft(), f"has the posterior Delta{DRAWN}"),
         (IMPORTANCE, GumbelSoftmax(), f"has the posterior RelaxedAlignment{DRAWN}"),
         (AttentionELBO(), Categorical(enumerate=False), "AlignmentELBO or ScoreFunctionELBO"),
