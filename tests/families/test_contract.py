@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 import pyro
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyro.distributions import Normal
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
@@ -447,7 +445,7 @@ def test_expected_weight_is_exp_of_the_score(family, form):
             expected = masked.log_softmax(-1) if model.attention.normalize_scores else scores
             torch.testing.assert_close(form.to_dense(log_mean(q), mask)[..., mask], expected[..., mask])
             # the mean says so by rights: that of draws
-            draws = form.to_dense(q.rsample((4000,)) - log_mean(q), mask)[..., mask].flatten(1)
+            draws = form.to_dense(q.rsample((2000,)) - log_mean(q), mask)[..., mask].flatten(1)
             wide = torch.as_tensor(k).min() < 1
             assert_mean(draws[:, :1].exp() if wide else draws.exp(), 1.0, errors=5.0)
 
@@ -462,28 +460,3 @@ def test_contextual_prior_is_a_softmax_over_the_keys_a_query_sees(prior, form):
     torch.testing.assert_close(psi.sum(-1), problem.mask.any(-1).float().expand(2, 2, 4))
     # it depends on the keys alone: the same ratio of keys 0 and 1 for both queries that see them all
     torch.testing.assert_close(*(psi[..., query, 0] / psi[..., query, 1] for query in (0, 2)))
-
-
-@st.composite
-def problems(draw):
-    """Up to 4 heads, queries and keys, up to two leading dimensions, any mask."""
-    sizes = st.integers(1, 4)
-    heads, queries, keys = draw(sizes), draw(sizes), draw(sizes)
-    allowed = draw(st.lists(st.booleans(), min_size=queries * keys, max_size=queries * keys))
-    return Problem.random(
-        tuple(draw(st.lists(st.integers(1, 3), max_size=2))),
-        heads=heads,
-        mask=torch.tensor(allowed).view(queries, keys),
-        spread=draw(st.sampled_from([0.1, 1.0, 100.0])),
-        seed=draw(st.integers(0, 1000)),
-    )
-
-
-@settings(max_examples=20, deadline=None, derandomize=True, database=None)
-@given(problems(), st.sampled_from(PAIRS), st.sampled_from(list(NORMALIZERS)), st.sampled_from([0.5, 10.0, 500.0]))
-def test_any_shape_and_mask(problem, pair, normalizer, k):
-    family, prior = pair
-    model = make_model(DenseForm(), prior, normalizer, heads=problem.scores.size(-3))
-    kls = [closed_form(in_layout(model, form), make_family(family, k=k), problem)[1] for form in FORMS]
-    torch.testing.assert_close(kls[1:], kls[:1] * (len(kls) - 1), rtol=1e-5, atol=1e-4)
-    assert kls[0] == 0 or problem.mask.any()
