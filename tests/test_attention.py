@@ -246,7 +246,7 @@ def test_names_of_a_module():
     for alone in (MultiheadAttention(4, 2), GraphAttention(4, 3)):  # a layer that is the model keeps its default name
         name_sites(nn.ModuleDict({"inner": alone}))
         assert name_sites(alone) == [alone.default_name]
-    with pytest.raises(TypeError, match=r"model is a function, expected a torch\.nn.Module"):
+    with pytest.raises(TypeError, match=r"model is .*function.*, expected a .*Module"):
         name_sites(lambda x: net(x))
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyro_attention import Dense, DoublyNormalized, Hybrid, Sinkhorn, Softmax
+from pyro_attention import Dense, DoublyNormalized, FixedGammaPrior, Hybrid, LatentAttention, Sinkhorn, Softmax
 from pyro_attention.normalizers import NORMALIZERS
 from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm, make_normalizer
 
@@ -104,6 +104,11 @@ def test_hybrid_mixes_head_by_head(form):
     assert Hybrid(initial=0.1)(torch.randn(4, 3, 3), Dense()).shape == (4, 3, 3)  # one for all heads
 
 
+def attend(normalizer, layout):
+    layer = LatentAttention("a", FixedGammaPrior(), normalizer=normalizer)
+    return layer(torch.zeros(2, 3, 4), torch.zeros(2, 4, 5), layout=layout)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -111,8 +116,8 @@ def test_hybrid_mixes_head_by_head(form):
         (lambda: Hybrid(initial=1.0), "initial is 1.0, expected a number between 0 and 1, both excluded"),
         (lambda: Hybrid(heads=3)(torch.zeros(2, 3, 4), Dense()), r"has 3 mixing .* 2 heads; pass Hybrid\(heads=2\)"),
         (lambda: Sinkhorn(0), "iterations is 0, expected at least 1"),
-        (lambda: Hybrid().check(Dense(event_dim=2), site="a"), "site 'a': Hybrid .* with event_dim=2 these lie in a"),
-        (lambda: DoublyNormalized().check(Dense(causal=True), site="a"), "would leak the future to the earlier ones"),
+        (lambda: attend(Hybrid(), Dense(event_dim=2)), "site 'a': Hybrid .* with event_dim=2 these lie in a plate"),
+        (lambda: attend(DoublyNormalized(), Dense(causal=True)), "would leak the future to the earlier ones"),
         (lambda: DoublyNormalized()(torch.zeros(2, 4), Dense(event_dim=2)), "event_dim is 2, so nothing runs over qu"),
     ],
 )

@@ -156,7 +156,7 @@ def test_a_step_that_nobody_moves(weight, moved):
         for step in range(110):
             elbo.step = step if moved else 0
             loss(torch.zeros(1, 3, 4))
-    warned = sum("set elbo.step in the training loop" in str(warning.message) for warning in caught)
+    warned = sum("elbo.step was the same in 100 training steps" in str(warning.message) for warning in caught)
     assert warned == (callable(weight) and not moved)
 
 
@@ -370,7 +370,7 @@ def huge_scores(**options):
     model = FreeScores(FixedGammaPrior(), normalize_scores=False)
     nn.init.constant_(model.scores, 200.0)  # E[S] = e^200 is infinite in float32
     guide, y = AttentionGuide(model, Weibull()), torch.zeros(1, 3, 4)
-    message = r"the ELBO is -inf \(KL per site: {'attention': inf}; .*the KL of 'attention' overflows.*normalize_scores"
+    message = r"the ELBO is -inf \(KL per site: {'attention': inf}; .*normalize_scores"
     return AttentionELBO(**options), model, guide, (y,), message
 
 
