@@ -14,6 +14,7 @@ from torch.distributions import Dirichlet, Gamma, Normal, Weibull, kl_divergence
 
 from pyro_attention import Dense, EdgeList, FixedGammaPrior, LatentAttention
 from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment, RelaxedAlignment
+from pyro_attention.families.base import FAMILIES
 from pyro_attention.families.dirichlet import DirichletWeights
 from pyro_attention.families.gamma import GammaWeights
 from pyro_attention.families.gaussian import GaussianWeights
@@ -472,10 +473,10 @@ def test_masked_entries_are_standard_normal(name, mask):
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_scores_of_a_prior(normalize):
-    """Other ones enter as those of the layer do."""
+    """Other ones enter as those of the layer do; a posterior that matches them may know the sum of its means."""
     with pytest.raises(ValueError, match="sample it through LatentAttention"):
         _ = FixedGammaPrior()(torch.zeros(1, 2, 3), None, Dense()).scores
-    mask = torch.tensor([True, True, False])
+    mask = torch.tensor([[True, True, False], [False, False, False]])
     one, other = torch.randn(2, 1, 2, 3).unbind()
     attention = LatentAttention("attention", FixedGammaPrior(), normalize_scores=normalize)
     replaced, expected = (attention.propose(each, None, Dense(mask)) for each in (one, other))
@@ -483,6 +484,9 @@ def test_scores_of_a_prior(normalize):
     assert torch.equal(replaced.scores, expected.scores)
     assert (replaced.scores[..., 2] == 0).all()
     torch.testing.assert_close(replaced.with_scores(replaced.scores).scores, replaced.scores)  # nor does a second time
+    q = FAMILIES["weibull"](3.0).posterior(replaced)
+    free = WeibullWeights(q.log_scale, q.concentration, layout=Dense(mask))
+    torch.testing.assert_close(kl_divergence(q, replaced), kl_divergence(free, replaced))
 
 
 def test_dirichlet_weights_want_a_dense_layout():

@@ -354,7 +354,7 @@ def test_trains_by_svi(family, elbo):
         (lambda: ScoreFunctionELBO(baseline="moving"), "baseline is 'moving'"),
         (lambda: ScoreFunctionELBO(vectorize_particles=True, num_particles=2), "expected False"),
         (lambda: AlignmentELBO(roulette=1.0), "roulette is 1.0, expected a probability"),
-        (lambda: GumbelSoftmax(0.0), "temperature is 0.0, expected a positive"),
+        (lambda: GumbelSoftmax(0.0), "temperature .*0.0, expected"),
     ],
 )
 def test_bad_options(make, message):

@@ -312,14 +312,10 @@ def test_wrong_options(draw, options, error, message):
         draw(guide.model, *arguments)
 
 
-def test_quantiles_and_sizes_that_do_not_fit():
+def test_wrong_quantiles():
     guide = AttentionGuide(FreeScores(FixedGammaPrior()), Weibull())
     with pytest.raises(ValueError, match=r"quantile 1.1 lies outside \[0, 1\]"):
         predict(guide, num_samples=2, quantiles=[1.1])
-    message = r"site .attention.: {} samples of shape \(1, 3, 4\) would take {:.1f} GB.*draw fewer, or use predict"
-    for many in (10**14, 2**62):
-        with pytest.raises(ValueError, match=message.format(many, many * 48e-9)):
-            sample_posterior(guide, num_samples=many)
 
 
 class Pooled(nn.Module):
