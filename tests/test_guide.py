@@ -155,20 +155,6 @@ def test_an_inference_network_behind_a_random_layer(data):
                 AttentionGuide(model, {**families, site: Amortised(Scores(*shape), Soft())})(data.x)
 
 
-def test_a_subclass_inside_a_plate_knows_its_outer_plates(data):
-    """Pyro's own call is used: a family may make its parameters without the dimension of the particles."""
-    seen = []
-
-    class Own(AttentionGuide):
-        def get_posterior(self, name, prior):
-            seen.append(self._outer_plates)
-            return super().get_posterior(name, prior)
-
-    with pyro.plate("particles", 3, dim=-2):
-        assert Own(SelfAttention(), Weibull()).run(data.x, data.y).output.shape == (3, 6)
-    assert set(seen) == {("particles",)}
-
-
 def nothing():
     pyro.sample("z", dist.HalfNormal(1.0))
 

@@ -13,7 +13,6 @@ import pyro
 import pytest
 import torch
 from pyro import poutine
-from pyro.distributions import Normal
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from pyro.optim import Adam
 from torch import nn
@@ -30,7 +29,6 @@ from pyro_attention import (
     Categorical,
     ContextualLogNormalPrior,
     FixedGammaPrior,
-    FixedLogNormalPrior,
     Gamma,
     ImportanceELBO,
     LogNormal,
@@ -40,7 +38,6 @@ from pyro_attention import (
     Weibull,
     elbo_for,
 )
-from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.families.weibull import WeibullWeights
 from pyro_attention.schedules import Constant, Cyclical, Linear, Sigmoid
 from tests.helpers import assert_mean, gradients, posterior_and_prior
@@ -185,21 +182,6 @@ def test_handlers_around_the_guide():
     # the likelihood of the others does not count
     torch.testing.assert_close(loss(poutine.mask(guide, keep), torch.where(keep, y, 100.0)), kept)
     assert loss(poutine.mask(guide, mask=False)) == 0
-
-
-@pytest.mark.parametrize("elbo", [AttentionELBO(), AttentionELBO(kl="sampled")], ids=lambda elbo: elbo.kl)
-def test_plain_callable_guide(elbo):
-    """A guide written as a function runs in a pass of its own, as in stock Pyro."""
-    model, y = FreeScores(FixedLogNormalPrior()), torch.zeros(1, 3, 4)
-
-    def guide(y):
-        loc = pyro.param("loc", torch.zeros(1, 3, 4))
-        pyro.sample("attention", LogNormalWeights(loc, torch.tensor(0.1)))
-
-    stock = {"closed_form": TraceMeanField_ELBO(), "sampled": Trace_ELBO()}[elbo.kl]
-    torch.testing.assert_close(seeded(elbo, model, guide, (y,)), seeded(stock, model, guide, (y,)))
-    SVI(model, guide, Adam({"lr": 0.01}), elbo).step(y)
-    assert (pyro.param("loc") != 0).all()
 
 
 class WeibullPrior(FixedGammaPrior):
@@ -405,19 +387,6 @@ def test_nothing_changes_when_the_elbo_is_infinite(case):
     if case == "weights":  # zero times an infinite KL would be NaN
         loss = AttentionELBO(kl_weight=0).differentiable_loss(model, guide, *arguments)
         assert all(gradient.isfinite().all() for gradient in (loss, *gradients(loss, *model.parameters())))
-
-
-@pytest.mark.filterwarnings("ignore:Encountered")
-def test_observations_that_are_not_finite():
-    layer = FreeScores(FixedGammaPrior())
-
-    def model():
-        layer(torch.zeros(1, 3, 4))
-        pyro.sample("x", Normal(0.0, 1.0, validate_args=False), obs=torch.tensor(math.nan))
-
-    message = r"the ELBO is nan \(KL per site: .*'attention': .*; log likelihood per site: .*'x': nan.*look for"
-    with pytest.raises(ValueError, match=message):
-        AttentionELBO().loss(model, AttentionGuide(model, Weibull()))
 
 
 @pytest.mark.filterwarnings("ignore:.* was not registered in the param store")
