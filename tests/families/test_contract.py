@@ -316,6 +316,10 @@ class KindContract:
         if family == "soft" or FAMILIES[family].kind != GaussianWeights.kind:
             assert (weights >= 0).all()
             torch.testing.assert_close(weights.sum(-1), problem.mask.any(-1).double().expand(2, 3, 1))
+        if build(family).state_dict():  # a parameter of its spread, whose limit is soft attention
+            narrow = AttentionGuide(model, build(family, k=1e8)).run(problem).output
+            soft = problem.scores.masked_fill(~problem.mask, -torch.inf).softmax(-1).nan_to_num(0)
+            torch.testing.assert_close(narrow, soft, atol=1e-3, rtol=0)
 
     def test_masked_entries_do_not_matter(self, family, prior):
         problem, model = Queries.random(), Model(prior)
