@@ -273,6 +273,9 @@ def test_distributions_by_hand():
     assert wide.is_cut.tolist() == [False, True, False]
     assert wide.enumerate_support().shape == (2, 5, 3)
     assert wide.is_possible(wide.enumerate_support())[:, 0].tolist() == [[True, True, True], [True, True, False]]
+    empty = SparseAlignment(scores[:1], layout=Dense(torch.zeros(4, dtype=torch.bool), event_dim=2))
+    assert empty.probs.tolist() == [[0.25] * 4]
+    assert empty.support_size == 4
     kl = torch.distributions.kl_divergence(alignment, CategoricalAlignment(torch.zeros(3, 1, 4), layout=layout))
     torch.testing.assert_close(kl, -torch.special.entr(probs).sum(-1) + torch.tensor(3.0).log())
 

@@ -58,6 +58,7 @@ def test_bayes_rule(name, masked):
     if masked:
         mask = torch.rand(3, 1, 1, KEYS) < 0.7
         mask[..., 0] = True
+        mask[2] = False  # its queries are without keys
     model, output = aligner(PRIORS[name], mask)
     prior = PRIORS[name](scores, None, Dense(mask, event_dim=2)).probs
     likelihood = (values @ output.T).softmax(-1)[:, :, 0].expand(3, 2, KEYS, 7)
@@ -67,7 +68,8 @@ def test_bayes_rule(name, masked):
     with torch.no_grad():
         given = exact_alignments(model, scores, values, y, max_plate_nesting=2)["alignment"]
     torch.testing.assert_close(given, found)
-    torch.testing.assert_close(found.squeeze(-2), joint / joint.sum(-1, keepdim=True), atol=1e-12, rtol=1e-9)
+    expected = joint / joint.sum(-1, keepdim=True) * (1 if mask is None else mask.squeeze(-2))
+    torch.testing.assert_close(found.squeeze(-2), expected, atol=1e-12, rtol=1e-9)
     assert not found.requires_grad
 
 
