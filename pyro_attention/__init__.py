@@ -6,12 +6,11 @@ Distributions, registries and bases of parts of your own live in their modules, 
 from pyro_attention.attention import AttentionOutput, LatentAttention, name_sites
 from pyro_attention.check import check_model
 from pyro_attention.edge_list import EdgeList
-from pyro_attention.families.alignment import AlignmentPrior, Categorical, Marginal
+from pyro_attention.families.alignment import AlignmentPrior, Categorical, GumbelSoftmax, Marginal
 from pyro_attention.families.amortised import Amortised
 from pyro_attention.families.dirichlet import Dirichlet, DirichletPrior
 from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior, Gamma
 from pyro_attention.families.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian
-from pyro_attention.families.gumbel import GumbelSoftmax
 from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior, LogNormal
 from pyro_attention.families.soft import Soft
 from pyro_attention.families.sparse import SparseAlignmentPrior, SparseCategorical

@@ -53,8 +53,7 @@ class TokenLikelihood(TorchDistribution):
         validate_args: Check tokens and results; on by default, as everywhere in torch.distributions.
 
     Raises:
-        TypeError: Features, weight or bias are not floating-point tensors.
-        ValueError: Their shapes or devices do not fit, the vocabulary is empty, or ``chunk_rows`` is below 1.
+        ValueError: Shapes do not fit, the vocabulary is empty, or ``chunk_rows`` is no integer of at least 1.
 
     Example:
         >>> layer = torch.nn.Linear(8, 1000)
@@ -84,10 +83,6 @@ class TokenLikelihood(TorchDistribution):
         self._rows: Tensor | None = None
         self._summed: _Summed | None = None
         super().__init__(features.shape[:-1], validate_args=validate_args)
-
-    def __repr__(self) -> str:
-        vocabulary, width = self.weight.shape
-        return f"TokenLikelihood(batch_shape={tuple(self.batch_shape)}, vocabulary={vocabulary}, width={width})"
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
     def support(self) -> constraints.Constraint:
@@ -136,8 +131,7 @@ class TokenLikelihood(TorchDistribution):
                 where they stay (Russian roulette): the gradient is unbiased, and less work. Values are exact.
 
         Raises:
-            ValueError: The weights do not broadcast to the batch shape, there is no such dimension, or ``roulette`` is
-                not in [0, 1).
+            ValueError: An argument is out of range, or the weights do not broadcast to the batch shape.
 
         Example:
             >>> likelihood = TokenLikelihood(torch.zeros(3, 2, 8), torch.zeros(4, 8))
@@ -156,13 +150,7 @@ class TokenLikelihood(TorchDistribution):
     def below_alignments(
         self, alignments: Sequence[EnumeratedAlignment], mask: Tensor | bool | None, *, roulette: float = 0.0
     ) -> TokenLikelihood:
-        """Copy for a site below alignments that are summed out: possible keys, and what counts, alone are computed.
-
-        Args:
-            alignments: What may be summed over.
-            mask: That of the site.
-            roulette: See :meth:`summed_over`.
-        """
+        """Copy for a site with a mask below alignments that are summed out: it leaves out impossible keys, too."""
         over = [each for each in alignments if broadcasts_to(each.possible.shape, self.batch_shape)]
         if not over:
             return self
@@ -187,16 +175,10 @@ class TokenLikelihood(TorchDistribution):
 
         Raises:
             TypeError: The ids are no integers.
-            ValueError: Their shape, device or range does not fit, or a result is NaN.
+            ValueError: Their shape or range does not fit.
         """
         shape = self._check_token(value)
-        log_prob = self._token_log_prob(value.long(), shape)
-        if self._validate_args and log_prob.isnan().any():
-            raise ValueError(
-                f"TokenLikelihood: {log_prob.isnan().sum().item()} of {log_prob.numel()} log probabilities are NaN; "
-                f"look for NaN or infinite numbers in features, weight and bias"
-            )
-        return log_prob.expand(shape)
+        return self._token_log_prob(value.long(), shape).expand(shape)
 
     def _token_log_prob(self, token: Tensor, shape: torch.Size) -> Tensor:
         """Log probability of tokens, which broadcasts to a shape."""
@@ -236,25 +218,15 @@ class TokenLikelihood(TorchDistribution):
             logits = logits + self.bias.to(logits.dtype)
         return logits.log_softmax(-1).expand(*self.batch_shape, -1)
 
-    def enumerate_support(self, expand: bool = True) -> Tensor:
-        """Not supported: one row for each token of the vocabulary is what this class avoids."""
-        raise NotImplementedError(
-            "TokenLikelihood does not enumerate its tokens: pass obs= to pyro.sample, or use "
-            "Categorical(logits=likelihood.logits) for a latent token of a small vocabulary"
-        )
-
     def _check_token(self, token: Tensor) -> torch.Size:
         """Common shape of tokens and batch."""
         if not isinstance(token, Tensor) or token.dtype not in _INTEGERS:
             raise TypeError(f"TokenLikelihood: tokens are {kind_of(token)}, expected an integer tensor, as by .long()")
-        if token.device != self.features.device:
-            seen = f"tokens are on {token.device}, features on {self.features.device}"
-            raise ValueError(f"TokenLikelihood: {seen}; move them with .to('{self.features.device}')")
         try:
             shape: torch.Size = torch.broadcast_shapes(token.shape, self.batch_shape)
         except RuntimeError as error:
-            seen = f"tokens of shape {tuple(token.shape)} do not broadcast against the batch shape"
-            raise ValueError(f"TokenLikelihood: {seen} {tuple(self.batch_shape)} of the features") from error
+            seen = f"tokens of shape {tuple(token.shape)} do not broadcast against {tuple(self.batch_shape)}"
+            raise ValueError(f"TokenLikelihood: {seen}, the batch shape of the features") from error
         if self._validate_args and token.numel():
             low, high = (bound.item() for bound in token.aminmax())
             if low < 0 or high >= len(self.weight):
@@ -265,21 +237,8 @@ class TokenLikelihood(TorchDistribution):
 
 def _check_layer(features: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Raise unless features and output layer fit each other."""
-    tensors = {"weight": weight, "features": features} | ({} if bias is None else {"bias": bias})
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            raise TypeError(f"TokenLikelihood: {name} is {kind_of(tensor)}, expected a floating-point tensor")
-        if tensor.device != weight.device:
-            raise ValueError(f"TokenLikelihood: {name} is on {tensor.device}, weight on {weight.device}; move one")
-    if weight.dim() != 2 or len(weight) == 0:
-        raise ValueError(
-            f"TokenLikelihood: weight has shape {tuple(weight.shape)}, expected [vocabulary, width], at least one token"
-        )
-    if features.dim() == 0 or features.size(-1) != weight.size(1):
-        raise ValueError(
-            f"TokenLikelihood: features have shape {tuple(features.shape)}, expected [..., {weight.size(1)}]"
-        )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(
-            f"TokenLikelihood: bias has shape {tuple(bias.shape)}, expected ({len(weight)},), one per token"
-        )
+    expected = "features [..., D], a weight [V, D] of at least one token, and a bias [V]"
+    shapes = [None if tensor is None else tuple(tensor.shape) for tensor in (features, weight, bias)]
+    fit = weight.dim() == 2 and len(weight) and features.shape[-1:] == weight.shape[1:]
+    if not fit or (bias is not None and bias.shape != weight.shape[:1]):
+        raise ValueError(f"TokenLikelihood: features, weight and bias have shapes {shapes}, expected {expected}")

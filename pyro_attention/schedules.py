@@ -11,10 +11,10 @@ __all__ = ["Constant", "Cyclical", "Linear", "Sigmoid"]
 class _Schedule:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if name != "midpoint" and not (math.isfinite(value) and value >= 0):
+            if name != "midpoint" and not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value}, expected a finite number >= 0")
-            if name in ("warmup", "period") and value == 0:
-                raise ValueError(f"{name} is 0, expected a positive number of steps")
+            if name in ("warmup", "period", "rise") and value == 0:
+                raise ValueError(f"{name} is 0, expected a positive number")
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,6 @@ class Cyclical(_Schedule):
     period: int
     rise: float = 0.5
     weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.rise <= 1:
-            raise ValueError(f"rise is {self.rise}, expected a fraction of the period in (0, 1]")
 
     def __call__(self, step: int) -> float:
         return self.weight * min(1.0, step % self.period / (self.rise * self.period))

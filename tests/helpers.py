@@ -157,15 +157,26 @@ def make_model(form, prior, normalizer="softmax", *, heads=2, **options):
     return Regression(form, make_prior(prior, heads=heads), make_normalizer(normalizer, heads=heads), **options)
 
 
+def posterior_and_prior(guide, *args, site="attention"):
+    """Distributions of an attention site in one run of the guide."""
+    guide(*args)
+    model_trace, guide_trace = guide.get_traces()
+    return guide_trace.nodes[site]["fn"], model_trace.nodes[site]["fn"]
+
+
+def log_mean(distribution):
+    """``log E[S]`` of a distribution over log weights, in full shape."""
+    return distribution.mean_value
+
+
 POSITIVE_PRIORS = [name for name in PRIORS if PRIORS[name].kind == LogWeights.kind]
 ALL_PAIRS = [
     (family, prior) for prior in PRIORS for family in FAMILIES if FAMILIES[family].kind in (None, PRIORS[prior].kind)
 ]
-PAIRS = [(family, prior) for family, prior in ALL_PAIRS if PRIORS[prior].kind == LogWeights.kind]
-# A normalizer sees a value, not the prior: for those beside the softmax one prior is enough, and the experiments' pair.
-CASES = [(family, prior, "softmax") for family, prior in PAIRS]
-OTHERS = [*dict(PAIRS).items(), ("weibull", "gamma_contextual")]
-CASES += [(*pair, other) for pair in OTHERS for other in NORMALIZERS if other != "softmax"]
+PAIRS = [(family, prior) for family, prior in ALL_PAIRS if prior in POSITIVE_PRIORS]
+# one prior for each family, and the experiments' pair for each normalizer: it sees a value, not the prior
+ONE_EACH = [(*pair, "softmax") for pair in dict(PAIRS).items()]
+ONE_EACH += [("weibull", "gamma_contextual", name) for name in NORMALIZERS if name != "softmax"]
 
 
 def draw(model, family, problem, *, seed=0):
@@ -180,3 +191,13 @@ def closed_form(model, family, problem, **options):
     torch.manual_seed(0)
     loss = elbo.differentiable_loss(model, AttentionGuide(model, family), problem)
     return loss, elbo.kl_record.get("attention", torch.zeros(()))
+
+
+def gradients(loss, *leaves):
+    """Gradients of a loss, zero where it does not depend on a leaf."""
+    return torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
+
+
+def flat(loss, leaves):
+    """Gradients of a loss in one row."""
+    return torch.cat([gradient.flatten() for gradient in gradients(loss, *leaves)])

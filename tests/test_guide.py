@@ -1,16 +1,25 @@
-"""AttentionGuide: families swap without touching the model, patterns, parameters, pickling and errors."""
+"""AttentionGuide: families, patterns and parameters; latent sites beside attention; handlers around it."""
 
 import copy
-import itertools
+import functools
+import math
+import pickle
 
 import pyro
+import pyro.distributions as dist
 import pytest
 import torch
-from pyro.distributions import Delta, HalfNormal
-from pyro.infer import SVI
+from pyro import poutine
+from pyro.distributions import Delta
+from pyro.infer import SVI, Importance, Predictive, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoGuideList, AutoNormal
+from pyro.infer.importance import vectorized_importance_weights
+from pyro.infer.reparam import LocScaleReparam
 from pyro.optim import Adam
+from torch import nn
 
 from pyro_attention import (
+    AlignmentELBO,
     AlignmentPrior,
     Amortised,
     AttentionELBO,
@@ -20,20 +29,21 @@ from pyro_attention import (
     FixedGammaPrior,
     FixedLogNormalPrior,
     Gamma,
-    Gaussian,
+    GumbelSoftmax,
     LatentAttention,
     LogNormal,
+    ScoreFunctionELBO,
     Soft,
+    SparseCategorical,
     Weibull,
+    predict,
     sample_posterior,
 )
-from pyro_attention.families.gamma import GammaWeights
-from pyro_attention.families.lognormal import LogNormalWeights
-from pyro_attention.families.weibull import WeibullWeights
-from tests.toy_models import FreeScores, SelfAttention, Sequences, attention_values
+from pyro_attention.blocked import BlockedMultiheadAttention
+from tests.helpers import posterior_and_prior
+from tests.toy_models import SelfAttention, Sequences, Shifted
 
 SITES = ("layers.0", "layers.1")
-FAMILIES = {Soft(): Delta, Weibull(5.0): WeibullWeights, LogNormal(0.4): LogNormalWeights, Gamma(3.0): GammaWeights}
 
 
 @pytest.fixture
@@ -41,65 +51,30 @@ def data():
     return Sequences.random()
 
 
-def step(model, guide, data):
-    """One step of SVI."""
-    SVI(model, guide, Adam({"lr": 0.05}), AttentionELBO()).step(data.x, data.y)
+# families, patterns and parameters
 
 
-def draw(guide, data, seed=0):
-    """Values of the attention sites."""
-    torch.manual_seed(seed)
-    values = guide(data.x)
-    return torch.stack([values[name] for name in SITES])
-
-
-@pytest.mark.parametrize(
-    ("families", "posteriors"),
-    [*(({"*": family}, (kind, kind)) for family, kind in FAMILIES.items()),
-     ({"layers.0": Soft(), "layers.1": Weibull(5.0)}, (Delta, WeibullWeights))],
-    ids=str,
-)  # fmt: skip
-def test_families_swap_without_touching_the_model(families, posteriors, data):
+def test_families_swap_without_touching_the_model(data):
     model = SelfAttention()
-    before = copy.deepcopy(model.state_dict())
-    guide, other = AttentionGuide(model, families), AttentionGuide(model, Weibull(2.0))
-    sites = attention_values(guide, data.x, data.y)
-    assert {name: type(fn) for name, (fn, _) in sites.items()} == dict(zip(SITES, posteriors, strict=True))
-    values = draw(guide, data)
-    torch.testing.assert_close(values, draw(guide, data), rtol=0, atol=0)
-    assert draw(guide, data, seed=1).equal(values) == (posteriors == (Delta, Delta))
-    assert not values.equal(draw(other, data))
+    before, values = copy.deepcopy(model.state_dict()), []
+    for families in (Soft(), Weibull(5.0), Weibull(2.0), LogNormal(0.4), Gamma(3.0), {"*.0": Soft(), "*": Weibull()}):
+        guide, drawn = AttentionGuide(model, families), []
+        for seed in (0, 0, 1):
+            torch.manual_seed(seed)
+            sites = guide(data.x)
+            assert set(sites) == {*SITES, "y"}
+            drawn.append(torch.stack([sites[name] for name in SITES]))
+        assert drawn[0].equal(drawn[1])
+        assert drawn[0].equal(drawn[2]) == isinstance(families, Soft)
+        assert not any(drawn[0].equal(other) for other in values)
+        values.append(drawn[0])
+        assert guide.run(data.x, padding=data.padding).output.shape == (6,)
     assert all(value.equal(before[name]) for name, value in model.state_dict().items())
-    # back to the prior once no guide is active
-    trace = pyro.poutine.trace(model).get_trace(data.x)
-    assert all(isinstance(trace.nodes[name]["fn"], GammaWeights) for name in SITES)
-
-
-@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(FAMILIES, 2)), ids=str)
-def test_families_draw_different_values(one, other, data):
-    model = SelfAttention()
-    assert not draw(AttentionGuide(model, one), data).equal(draw(AttentionGuide(model, other), data))
-
-
-def test_call_returns_every_sample_site(data):
-    values = AttentionGuide(SelfAttention(), Weibull())(data.x)
-    assert set(values) == {*SITES, "y"}
-    assert values["layers.1"].shape == (6, 2, 5, 5)
-
-
-def test_run_returns_what_the_model_returns(data):
-    model = SelfAttention()
-    guide = AttentionGuide(model, Soft())
-    torch.testing.assert_close(
-        guide.run(data.x, padding=data.padding).output, guide.run(data.x, None, data.padding).output
-    )
-    assert guide.run(data.x).output.shape == (6,)
 
 
 @pytest.mark.parametrize(
     ("patterns", "expected"),
     [
-        (["layers.0", "layers.1"], [0, 1]),
         (["layers.0", "layers.*"], [0, 1]),
         (["*.1", "*"], [1, 0]),
         (["layers.[!0]", "layers.?"], [1, 0]),
@@ -110,65 +85,49 @@ def test_run_returns_what_the_model_returns(data):
 def test_first_matching_pattern_counts(patterns, expected, data):
     concentrations = [2.0, 30.0]
     families = {pattern: Weibull(k) for pattern, k in zip(patterns, concentrations, strict=False)}
-    sites = attention_values(AttentionGuide(SelfAttention(), families), data.x)
+    guide = AttentionGuide(SelfAttention(), families)
     for name, index in zip(SITES, expected, strict=True):
-        assert sites[name][0].concentration.item() == pytest.approx(concentrations[index])
+        assert posterior_and_prior(guide, data.x, site=name)[0].concentration.item() == pytest.approx(
+            concentrations[index]
+        )
 
 
-def learnable_cases():
-    shared = Weibull(5.0, learnable=True)
-    return {
-        "one": (Weibull(5.0, learnable=True), 1),
-        "one_per_layer": ({"layers.0": Weibull(5.0, learnable=True), "*": LogNormal(0.5, learnable=True)}, 2),
-        "shared": ({"layers.0": shared, "layers.1": shared}, 1),
-        "one_learnable": ({"layers.0": Weibull(5.0), "layers.1": Gamma(torch.tensor([2.0, 5.0]), learnable=True)}, 1),
-        "fixed": (Weibull(5.0), 0),
-    }
+SHARED = Weibull(5.0, learnable=True)
+LEARNABLE = {
+    "one_per_layer": ({"layers.0": Weibull(5.0, learnable=True), "*": LogNormal(0.5, learnable=True)}, 2),
+    "shared": ({"layers.0": SHARED, "layers.1": SHARED}, 1),
+    "one_learnable": ({"layers.0": Weibull(5.0), "layers.1": Gamma(torch.tensor([2.0, 5.0]), learnable=True)}, 1),
+    "fixed": (Weibull(5.0), 0),
+}
 
 
-@pytest.mark.parametrize("case", learnable_cases())
-def test_parameters_register_once_and_train_under_svi(case, data):
-    families, count = learnable_cases()[case]
+@pytest.mark.parametrize("case", LEARNABLE)
+def test_parameters_register_once_and_train(case, data):
+    """Under SVI and as a module."""
+    families, count = copy.deepcopy(LEARNABLE[case])
     model = SelfAttention()
     guide = AttentionGuide(model, families)
     before = copy.deepcopy(guide.families.state_dict())
-    step(model, guide, data)
-    named = [name for name in pyro.get_param_store() if "families" in name]
-    assert len(named) == count
+    SVI(model, guide, Adam({"lr": 0.05}), AttentionELBO()).step(data.x, data.y)
+    assert len([name for name in pyro.get_param_store() if "families" in name]) == count
     assert len(pyro.get_param_store()) == len(list(model.parameters())) + count
-    learnable = dict(guide.families.named_parameters())
-    for name, value in guide.families.state_dict().items():
-        trained = any(value.data_ptr() == parameter.data_ptr() for parameter in learnable.values())
-        assert trained != value.equal(before[name]), name
-
-
-@pytest.mark.parametrize("case", learnable_cases())
-def test_parameters_register_once_and_train_as_a_module(case, data):
-    families, count = learnable_cases()[case]
-    model = SelfAttention()
-    loss = AttentionELBO()(model, AttentionGuide(model, families))
-    names = [name for name, _ in loss.named_parameters() if "families" in name]
-    assert len(names) == count
+    changed = [not value.equal(before[name]) for name, value in guide.families.state_dict().items()]
+    assert sum(changed) == count * (2 if case == "shared" else 1)
+    loss = AttentionELBO()(model, guide)
     assert len(list(loss.parameters())) == len(list(model.parameters())) + count
-    optimizer = torch.optim.Adam(loss.parameters(), lr=0.05)
-    before = {name: loss.get_parameter(name).detach().clone() for name in names}
     loss(data.x, data.y).backward()
-    optimizer.step()
-    assert all((loss.get_parameter(name) != before[name]).all() for name in names)
+    assert all((parameter.grad != 0).all() for parameter in guide.families.parameters())
 
 
-@pytest.mark.parametrize(
-    ("make", "name", "remedy"),
-    [
-        *((family, "concentration", "pass its value and learnable=True") for family in (Weibull, Gamma)),
-        *((family, "scale", "pass its value and learnable=True") for family in (LogNormal, Gaussian)),
-        *((FixedLogNormalPrior, name, "a subclass of Prior") for name in ("loc", "scale")),
-    ],
-)
-def test_numbers_that_would_not_train(make, name, remedy):
-    """They were taken, and fixed without a word."""
-    with pytest.raises(TypeError, match=f"{name} requires a gradient, which would not reach it, .*{remedy}"):
-        make(**{name: torch.nn.Parameter(torch.tensor(5.0))})
+class Scores(nn.Module):
+    """An inference network of free scores."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.scores = nn.Parameter(torch.randn(shape))
+
+    def forward(self, *_):
+        return self.scores
 
 
 def test_an_inference_network_behind_a_random_layer(data):
@@ -187,109 +146,425 @@ def test_an_inference_network_behind_a_random_layer(data):
     torch.testing.assert_close(weights["layers.1"], network().softmax(-1).expand(7, 6, 2, 5, 5))
     assert not weights["layers.0"][5].equal(weights["layers.0"][6])
     for shape in ((2, 5, 5), (6, 5, 5)):
-        with pytest.raises(ValueError, match="expected the layer's"):
-            AttentionGuide(model, {**families, "layers.1": Amortised(Scores(*shape), Soft())})(data.x)
-        with pytest.raises(ValueError, match="expected the layer's"):
-            AttentionGuide(model, {**families, "layers.0": Amortised(Scores(*shape), Soft())})(data.x)
+        for site in SITES:
+            with pytest.raises(ValueError, match="expected the layer's"):
+                AttentionGuide(model, {**families, site: Amortised(Scores(*shape), Soft())})(data.x)
 
 
-class Scores(torch.nn.Module):
-    """An inference network of free scores."""
-
-    def __init__(self, *shape):
-        super().__init__()
-        self.scores = torch.nn.Parameter(torch.randn(shape))
-
-    def forward(self, *_):
-        return self.scores
+def nothing():
+    pyro.sample("z", dist.HalfNormal(1.0))
 
 
 @pytest.mark.parametrize(
-    ("families", "error", "message"),
+    ("families", "message"),
     [
-        ({}, ValueError, "families is empty"),
-        ("weibull", TypeError, "expected a"),
-        (Weibull, TypeError, "expected a"),
-        ({"*": "weibull"}, TypeError, r"families\['\*'\] is 'weibull', expected a Family"),
-        ({"*": Weibull}, TypeError, "expected a Family such as"),
-        ({"layers.0": Weibull(), "layers.1": None}, TypeError, r"families\['layers.1'\]"),
+        ({}, "families is empty"),
+        ({"*": "weibull"}, r"families\['\*'\] is 'weibull', expected a Family such as"),
+        ({"layers.0": Weibull()}, "attention site 'layers.1' matches none of the patterns 'layers.0'"),
+        (
+            {"*": Soft(), "decoder.*": Soft()},
+            r"no attention site matches 'decoder.\*'; the model's sites.* 'layers.0', ",
+        ),
+        ({"*": Soft(), "layers.0": Soft()}, "no attention site matches 'layers.0'"),  # shadowed by the first
     ],
     ids=str,
 )
-def test_wrong_families(families, error, message):
-    with pytest.raises(error, match=message):
-        AttentionGuide(SelfAttention(), families)
+def test_wrong_families(families, message, data):
+    with pytest.raises((ValueError, TypeError), match=message):
+        AttentionGuide(SelfAttention(), families).run(data.x)
 
 
 @pytest.mark.parametrize(
-    ("patterns", "message"),
+    ("make", "message"),
     [
-        (["layers.0"], "attention site 'layers.1' matches none of the patterns 'layers.0'"),
-        (["Layers.*"], "attention site 'layers.0' matches none"),
-        (["*", "decoder.*"], r"no attention site matches 'decoder.\*'; the model's sites.* 'layers.0', 'layers.1'"),
-        (["*", "layers.0"], "no attention site matches 'layers.0'"),  # shadowed by the first
+        (lambda number: Weibull(number), "concentration requires a gradient, .*pass its value and learnable=True"),
+        (lambda number: FixedLogNormalPrior(number), "loc requires a gradient, which would not reach it, .*of Prior"),
+        (lambda number: LogNormal([1.0, 2.0]), r"scale is \[1.0, 2.0\], expected a positive number"),
+        (lambda _: Weibull(torch.ones(2, 2)), r"concentration has shape \(2, 2\), expected a number or one per head"),
+        (lambda _: FixedGammaPrior(0.0), "concentration .*0.0, expected"),
+        (lambda _: AttentionGuide(nothing, Weibull(), keep_prior="z"), r"keep_prior is the string 'z', .*: \['z'\]"),
+        (lambda _: AttentionGuide(nothing, Weibull(), rest="AutoNormal"), "rest is 'AutoNormal', expected a guide"),
+        (lambda _: AttentionGuide(nothing, Weibull())(), "no attention site"),
     ],
-    ids=str,
 )
-def test_patterns_that_do_not_fit_the_model(patterns, message, data):
-    guide = AttentionGuide(SelfAttention(), {pattern: Weibull() for pattern in patterns})
-    for run in (guide, guide.run, lambda x: AttentionELBO().loss(guide.model, guide, x, data.y)):
-        with pytest.raises(ValueError, match=message):
-            run(data.x)
+def test_wrong_arguments(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make(nn.Parameter(torch.tensor(5.0)))
 
 
-def test_model_without_attention():
-    def model():
-        pyro.sample("z", HalfNormal(1.0))
-
-    with pytest.raises(ValueError, match="no attention site"):
-        AttentionGuide(model, Weibull())()
-
-
-class OtherWeights(GammaWeights):
-    kind = "something else"
-
-
-class OtherPrior(FixedGammaPrior):
-    def forward(self, scores, keys, layout):
-        return OtherWeights(self.log_concentration, self.log_rate, layout=layout, shape=scores.shape)
+def test_a_run_leaves_nothing_behind(data):
+    """One that fails, too."""
+    model = SelfAttention()
+    guide = AttentionGuide(model, Weibull())
+    for arguments in ((data.x,), ()):
+        with pytest.raises(TypeError) if not arguments else poutine.block():
+            assert guide.run(*arguments).output.shape == (6,)
+        assert not hasattr(guide, "trace")
+        assert guide.model is model
+    assert set(guide(data.x)) == {*SITES, "y"}
 
 
-def test_family_of_another_kind():
-    model = FreeScores(OtherPrior())
-    message = (
-        "site 'attention': Weibull fits priors of kind 'positive weights', but its prior OtherWeights is of kind "
-        "'something else'"
-    )
-    with pytest.raises(ValueError, match=message):
-        AttentionGuide(model, Weibull())()
+# latent sites beside attention: rest= gives them a guide
 
 
-@pytest.mark.parametrize(
-    ("family", "prior", "named"),
-    [
-        (Weibull(), AlignmentPrior(), "families for this prior: .*Soft, .* AlignmentELBO takes Marginal"),
-        (Categorical(), FixedGammaPrior(), "priors for Categorical: AlignmentPrior, .* AlignmentELBO takes Marginal"),
-    ],
-    ids=str,
-)
-def test_the_error_of_another_kind_names_what_fits(family, prior, named):
-    layer = LatentAttention("attention", prior)
-    guide = AttentionGuide(lambda: layer(torch.zeros(1, 4), torch.ones(1, 4, 2), layout=Dense(event_dim=2)), family)
-    with pytest.raises(ValueError, match=named):
-        guide()
+OTHERS = ["effect", "noise", "shift"]
 
 
-@pytest.mark.parametrize("make", [Weibull, LogNormal, FixedGammaPrior])
-def test_a_list_of_parameters(make):
-    with pytest.raises(TypeError, match=r"(concentration|scale) is \[1.0, 2.0\], expected a positive number"):
-        make([1.0, 2.0])
+def autoguide_list(model):
+    guide = AutoGuideList(model)
+    guide.append(AutoDiagonalNormal(poutine.block(model, expose=["shift", "noise"])))
+    guide.append(AutoNormal(poutine.block(model, expose=["effect"])))
+    return guide
 
 
-def test_guide_recovers_from_an_error(data):
-    """A call that fails leaves nothing behind for the next one."""
+def written(x, y=None):
+    scale = pyro.param("scale", torch.tensor(0.3), constraint=dist.constraints.positive)
+    shift = pyro.sample("shift", dist.Normal(pyro.param("loc", torch.tensor(0.1)), scale))
+    rate = pyro.param("rate", torch.tensor(2.0), constraint=dist.constraints.positive)
+    pyro.sample("noise", dist.Delta(rate, log_density=torch.tensor(0.0)))
+    with pyro.plate("sequences", 6):
+        pyro.sample("effect", dist.Normal(pyro.param("effects", torch.zeros(6)) + shift, scale))
+
+
+RESTS = {
+    "AutoDelta": lambda model: AutoDelta,
+    "partial": lambda model: functools.partial(AutoNormal, init_scale=0.5),
+    "AutoGuideList": autoguide_list,
+    "written": lambda model: written,
+}
+
+
+def value_and_gradients(elbo, model, guide, arguments):
+    torch.manual_seed(3)
+    with poutine.trace(param_only=True) as tracer:
+        loss = elbo.differentiable_loss(model, guide, *arguments)
+    params = {name.split(".", 1)[-1]: s["value"].unconstrained() for name, s in tracer.trace.nodes.items()}
+    found = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
+    return loss, dict(zip(params, found, strict=True))
+
+
+class Both:
+    """The oracle: a guide of stock Pyro in which the same rest comes before a hand-written posterior of attention."""
+
+    def __init__(self, guide):
+        self.guide = guide
+
+    def __call__(self, *args, **kwargs):
+        rest = poutine.trace(self.guide.rest).get_trace(*args, **kwargs)
+        with poutine.block():
+            attention = AttentionGuide(poutine.replay(self.guide.model, rest), Weibull(5.0))
+            values = attention(*args, **kwargs)
+        posterior = attention.get_traces()[1].nodes["layers.0"]["fn"]
+        # its plate is that of rest, which a stock guide cannot enter again
+        pyro.sample("layers.0", Given(posterior, values["layers.0"]))
+
+
+class Given(dist.TorchDistribution):
+    """A posterior that has drawn its value already."""
+
+    has_rsample = True
+    arg_constraints = {}  # noqa: RUF012
+
+    def __init__(self, base, value):
+        self.base, self.value = base, value
+        super().__init__(base.batch_shape, base.event_shape, validate_args=False)
+
+    def expand(self, batch_shape, _instance=None):
+        return self
+
+    def rsample(self, sample_shape=()):
+        return self.value
+
+    def log_prob(self, value):
+        return self.base.log_prob(value)
+
+
+@pytest.mark.parametrize("rest", RESTS)
+def test_equals_two_guides_of_stock_pyro(rest, data):
+    """Draw for draw, in one pass of the network; stock ELBOs take both traces from the guide, too."""
+    model, arguments = Shifted(), (data.x, data.y)
+    guide = AttentionGuide(model, Weibull(5.0), rest=RESTS[rest](model))
+    guide(*arguments)  # autoguides look at the model once
+    model.calls = 0
+    mine, found = value_and_gradients(AttentionELBO(kl="sampled"), model, guide, arguments)
+    assert model.calls == 1
+    stock = value_and_gradients(Trace_ELBO(), model, guide, arguments)
+    torch.testing.assert_close((mine, found), stock, rtol=1e-3, atol=1e-3)
+    with pyro.validation_enabled(False):
+        theirs, expected = value_and_gradients(Trace_ELBO(), model, Both(guide), arguments)
+    torch.testing.assert_close(mine, theirs)
+    assert any(gradient.abs().max() > 1e-3 for name, gradient in expected.items() if "out" not in name)
+    torch.testing.assert_close({name: found[name] for name in expected}, expected, rtol=1e-3, atol=1e-3)
+    elbo = AttentionELBO(num_particles=2, vectorize_particles=True)
+    elbo.differentiable_loss(model, guide, *arguments).backward()
+    assert elbo.max_plate_nesting == 2
+    assert set(elbo.kl_record) >= {"shift", "layers.0"}
+    closed, stock = (value_and_gradients(each, model, guide, arguments) for each in (AttentionELBO(), elbo))
+    scaled, _ = value_and_gradients(AttentionELBO(), model, poutine.scale(guide, 3.0), arguments)
+    torch.testing.assert_close(scaled, 3 * closed[0])
+    assert AttentionELBO().loss(model, poutine.mask(guide, mask=False), *arguments) == 0
+
+
+def test_closed_forms_are_used_where_there_are(data):
+    model = Shifted()
+    guide, elbo, losses = AttentionGuide(model, Weibull(5.0), rest=written), AttentionELBO(), []
+    for each in (elbo, TraceMeanField_ELBO()):
+        torch.manual_seed(0)
+        losses.append(each.loss(model, guide, data.x, data.y))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    kl = torch.distributions.kl_divergence(dist.Normal(0.1, 0.3), dist.Normal(0.0, 2.0))
+    torch.testing.assert_close(elbo.kl_record["shift"], kl)
+    assert set(elbo.kl_record) == {*OTHERS, "layers.0"}
+    # the effect's prior has the same shift as its posterior
+    effect = torch.distributions.kl_divergence(dist.Normal(0.0, 0.3), dist.Normal(0.0, 0.5))
+    torch.testing.assert_close(elbo.kl_record["effect"], 6 * effect)
+
+
+def test_minibatches_are_shared(data):
+    """Guide and model see the same sequences, so that only their effects get a gradient."""
+    model, seen, outputs = Shifted(subsample=2), set(), {}
+    guide = AttentionGuide(model, Weibull(5.0), rest=AutoNormal)
+    guide(data.x, data.y)
+    model.network.out.register_forward_hook(lambda module, inputs, output: outputs.update(out=output))
+    for seed in range(4):
+        torch.manual_seed(seed)
+        with poutine.trace(param_only=True) as tracer:
+            loss = AttentionELBO().differentiable_loss(model, guide, data.x, data.y)
+        (name,) = [name for name in tracer.trace.nodes if name.endswith("locs.effect")]
+        (gradient,) = torch.autograd.grad(loss, tracer.trace.nodes[name]["value"].unconstrained())
+        index = gradient.nonzero().flatten().tolist()
+        assert len(index) == outputs["out"].size(0) == 2
+        seen.update(index)
+    assert len(seen) > 2
+    pyro.clear_param_store()
+    network = SelfAttention(layers=1, size=20)
+
+    def other(x, y):
+        with pyro.plate("batch", 20, subsample=torch.arange(6)):
+            pyro.sample("effect", dist.Normal(0.0, 1.0))
+        with poutine.block(hide=["batch"]):
+            network(x, y)
+
+    def plates(x, y):
+        return pyro.plate("batch", 20, subsample=torch.arange(6), dim=-1)
+
+    with pytest.raises(ValueError, match=r"plate 'batch' has a subsample of its own in the model.*create_plates="):
+        AttentionGuide(other, Weibull(), rest=AutoNormal)(data.x, data.y)
+    guide = AttentionGuide(other, Weibull(), rest=functools.partial(AutoNormal, create_plates=plates))
+    assert guide(data.x, data.y)["effect"].shape == (6,)
+
+
+def test_svi_finds_the_posterior_beside_attention():
+    """A conjugate shift beside soft attention: posterior Normal(1/2, sqrt 1/2)."""
     layer = LatentAttention("attention", FixedGammaPrior())
-    guide = AttentionGuide(lambda scores: layer(scores, torch.ones(1, 4, 2)).context, Soft())
-    with pytest.raises(ValueError, match="batch shape"):
-        guide(torch.zeros(3, 1, 2, 4))
-    assert set(guide(torch.zeros(1, 2, 4))) == {"attention"}
+
+    def model():
+        shift = pyro.sample("shift", dist.Normal(0.0, 1.0))
+        one = layer(torch.zeros(1, 2, 2), torch.ones(1, 2, 1)).context.mean()
+        pyro.sample("x", dist.Normal(shift * one, 1.0), obs=torch.tensor(1.0))
+
+    guide = AttentionGuide(model, Soft(), rest=AutoNormal)
+    elbo = AttentionELBO(num_particles=50, vectorize_particles=True, max_plate_nesting=0)
+    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.98}), elbo)
+    for _ in range(120):
+        svi.step()
+    with pyro.plate("draws", 4000, dim=-1):
+        draws = guide()["shift"].detach()
+    assert draws.mean().item() == pytest.approx(0.5, abs=0.06)
+    assert draws.std().item() == pytest.approx(0.5**0.5, abs=0.06)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 4])
+def test_posterior_samples_and_predictions(chunk_size, data):
+    model = Shifted()
+    guide = AttentionGuide(model, Weibull(5.0, learnable=True), rest=AutoNormal)
+    guide(data.x, data.y)
+    options = {"num_samples": 9, "chunk_size": chunk_size, "seed": 0}
+    samples = sample_posterior(guide, data.x, **options)
+    assert {name: value.shape for name, value in samples.items()} == {"layers.0": (9, 6, 2, 5, 5)}
+    assert (predict(guide, data.x, **options).variance > 0).all()
+    assert Predictive(model, guide=guide, num_samples=3)(data.x)["effect"].shape == (3, 6)
+    for twin in (copy.deepcopy(guide), pickle.loads(pickle.dumps(guide))):
+        drawn = []
+        for each in (guide, twin):
+            torch.manual_seed(0)
+            drawn.append(each(data.x)["effect"])
+        torch.testing.assert_close(*drawn)
+    loss = AttentionELBO()(model, guide)
+    loss(data.x, data.y).backward()
+    found = {name: p.grad for name, p in loss.named_parameters() if name.startswith("guide")}
+    assert len(found) == 7
+    assert all((gradient != 0).any() for gradient in found.values())
+
+
+@pytest.mark.filterwarnings("ignore:Found ")
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("layers.0", {}, "site 'layers.0' is in rest too"),
+        ("y", {}, "site 'y' is "),
+        ("shift", {"obs": torch.zeros(())}, "site 'shift' is "),
+        ("other", {}, "rest has the site 'other', expected a latent"),
+    ],
+)
+def test_a_rest_that_does_not_fit(name, options, message, data):
+    def rest(x, y=None):
+        pyro.sample(name, Delta(torch.zeros(())), **options)
+
+    with pytest.raises(ValueError, match=message):
+        AttentionGuide(Shifted(), Weibull(5.0), rest=rest, keep_prior=OTHERS)(data.x, data.y)
+
+
+def test_an_autoguide_beside_blocked_attention(data):
+    """Its first pass runs the model without the guide, and a blocked prior cannot be drawn from."""
+    layer = BlockedMultiheadAttention(4, 2)
+
+    def model(x, y=None):
+        shift = pyro.sample("shift", dist.Normal(0.0, 1.0))
+        with pyro.plate("batch", len(x)):
+            mean = layer(x, x, x, need_weights=False)[0].mean((-1, -2)) + shift
+            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    guide = AttentionGuide(model, Weibull(), rest=AutoNormal)
+    assert AttentionELBO().loss(model, guide, data.x, data.y) > 0
+    assert {"attention", "shift"} <= guide(data.x, data.y).keys()
+
+
+# handlers around a guide: observed sites are scored by their prior; what cannot stand there says so
+
+PLACES, Y = torch.tensor([0.0, 1.0, 3.0]), torch.tensor([1.0, -1.0])
+
+
+def around_and_inside(model, family, data):
+    """The two places of a condition."""
+    yield poutine.condition(AttentionGuide(model, family), data)
+    yield AttentionGuide(poutine.condition(model, data), family)
+
+
+@pytest.mark.parametrize("family", [Weibull(5.0), LogNormal(0.3), Soft()], ids=str)
+def test_observed_weights_are_scored_by_their_prior(family):
+    """The only attention site is observed: the loss is -log p(log S) - log p(y | S), by torch's own densities."""
+    layer = LatentAttention("attention", FixedGammaPrior(2.0, 3.0))
+
+    def model():
+        context = layer(torch.tensor([[[1.0, 0.0, 2.0], [0.0, 0.5, 0.0]]]), PLACES[None, :, None]).context
+        pyro.sample("y", dist.Normal(context.flatten(-3), 1.0).to_event(1), obs=Y)
+
+    log_s = torch.randn(1, 2, 3)
+    prior = torch.distributions.Gamma(2.0, 3.0).log_prob(log_s.exp()) + log_s
+    data = torch.distributions.Normal(log_s[0].softmax(-1) @ PLACES, 1.0).log_prob(Y)
+    expected = -(prior.sum() + data.sum()).item()
+    for guide in around_and_inside(model, family, {"attention": log_s}):
+        particles = AttentionELBO(num_particles=3, vectorize_particles=True)
+        for elbo in (AttentionELBO(), particles, Trace_ELBO(), TraceMeanField_ELBO()):
+            assert elbo.loss(model, guide) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:TraceEnum_ELBO found no sample sites")
+@pytest.mark.parametrize(
+    "family", [Categorical(), Categorical(enumerate=False), SparseCategorical(), GumbelSoftmax(), Soft()], ids=str
+)
+def test_observed_alignments_are_scored_by_their_prior(family):
+    layer, scores, keys = LatentAttention("alignment", AlignmentPrior()), torch.randn(2, 1, 3), torch.tensor([0, 2])
+
+    def model():
+        with pyro.plate("queries", 2):
+            mean = layer(scores, PLACES[None, :, None], layout=Dense(event_dim=2)).context.flatten(-3)
+            pyro.sample("y", dist.Normal(mean, 1.0), obs=Y)
+
+    prior = scores.squeeze(1).log_softmax(-1)[[0, 1], keys]
+    expected = -(prior + dist.Normal(PLACES[keys], 1.0).log_prob(Y)).sum().item()
+    for guide in around_and_inside(model, Amortised(Scores(2, 1, 3), family), {"alignment": keys}):
+        for elbo in (AlignmentELBO(max_plate_nesting=1), AttentionELBO(), ScoreFunctionELBO()):
+            assert elbo.loss(model, guide) == pytest.approx(expected, rel=1e-5)
+
+
+class Own(AttentionGuide):
+    """Overrides Pyro's extension point at a site that is no attention."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.loc = nn.Parameter(torch.tensor(0.3))
+
+    def get_posterior(self, name, prior):
+        return dist.Normal(self.loc, 0.5) if name == "shift" else super().get_posterior(name, prior)
+
+
+@pytest.mark.filterwarnings("error:latent sites without a posterior")
+def test_a_subclass_keeps_the_kl_of_its_own_posteriors(data):
+    model = Shifted()
+    guide = Own(model, Weibull(5.0), keep_prior=["noise", "effect"])
+    for mine, stock in ((AttentionELBO(), TraceMeanField_ELBO()), (AttentionELBO(kl="sampled"), Trace_ELBO())):
+        losses = []
+        for elbo in (mine, stock):
+            pyro.set_rng_seed(1)
+            losses.append(elbo.loss(model, guide, data.x, data.y))
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    kl = torch.distributions.kl_divergence(dist.Normal(0.3, 0.5), dist.Normal(0.0, 2.0))
+    elbo = AttentionELBO(num_particles=2, vectorize_particles=True)
+    elbo.loss(model, guide, data.x, data.y)
+    torch.testing.assert_close(elbo.kl_record["shift"], kl)
+    # observed around the guide: its prior scores it
+    with poutine.condition(data={"shift": torch.tensor(0.7)}):
+        guide(data.x, data.y)
+    node = guide.get_traces()[0].nodes["shift"]
+    assert node["fn"].log_prob(node["value"]) == dist.Normal(0.0, 2.0).log_prob(torch.tensor(0.7))
+
+
+@pytest.mark.parametrize("options", [{"rest": AutoNormal}, {"keep_prior": ["*"]}], ids=["rest", "no rest"])
+def test_handlers_around_a_guide(options, data):
+    model = Shifted()
+    guide = AttentionGuide(model, Weibull(5.0), **options)
+    guide(data.x, data.y)  # an autoguide looks at the model once
+    # replay repeats a run, with the prior of the run at hand
+    trace = poutine.trace(guide).get_trace(data.x, data.y)
+    replayed = poutine.trace(poutine.replay(guide, trace=trace)).get_trace(data.x, data.y)
+    assert all(replayed.nodes[name]["value"].equal(trace.nodes[name]["value"]) for name in ("shift", "layers.0"))
+    losses = [AttentionELBO().loss(model, poutine.replay(guide, trace=trace), data.x, data.y) for _ in range(2)]
+    assert losses[0] == losses[1]
+    with torch.no_grad():
+        for parameter in model.network.parameters():
+            parameter.mul_(1.5)
+    with poutine.replay(trace=trace):
+        posterior, prior = posterior_and_prior(guide, data.x, data.y, site="layers.0")
+    assert posterior.mean_value.equal(prior.scores)
+    # uncondition draws the observations
+    drawn = [poutine.uncondition(guide)(data.x, data.y)["y"] for _ in range(2)]
+    assert not any(one.equal(other) for one, other in ((drawn[0], drawn[1]), (drawn[0], data.y)))
+    # predictions with clamped weights: as with the condition around the call
+    value, settings = torch.randn(6, 2, 5, 5), {"num_samples": 3, "seed": 0}
+    with poutine.condition(data={"layers.0": value}):
+        expected = predict(guide, data.x, **settings)
+    clamped = poutine.condition(guide, {"layers.0": value})
+    assert predict(clamped, data.x, **settings).mean.equal(expected.mean)
+    weights = sample_posterior(clamped, data.x, num_samples=2)["layers.0"]
+    torch.testing.assert_close(weights, value.softmax(-1).expand(2, 6, 2, 5, 5))
+    # what belongs inside
+    for name, wrap in (
+        ("do", lambda inner: poutine.do(inner, {"shift": torch.tensor(0.7)})),
+        ("reparam", lambda inner: poutine.reparam(inner, {"effect": LocScaleReparam()})),
+    ):
+        with pytest.raises(ValueError, match=rf"poutine.{name} stands around .* AttentionGuide\(poutine.{name}\(model"):
+            AttentionELBO().loss(model, wrap(guide), data.x, data.y)
+        inside = AttentionGuide(wrap(model), Weibull(5.0), keep_prior=["*"])
+        assert math.isfinite(AttentionELBO().loss(inside.model, inside, data.x, data.y))
+
+
+def test_evidence_by_importance_sampling():
+    """With the observations hidden, as the page says, against quadrature over the difference of the log weights."""
+    layer, y, count = LatentAttention("attention", FixedLogNormalPrior(-1.0, 0.5)), torch.tensor(0.9), 20000
+
+    def model():
+        weight = layer(torch.zeros(1, 1, 2), torch.tensor([[[0.0], [1.0]]])).context.flatten(-3).squeeze(-1)
+        pyro.sample("y", dist.Normal(weight, 0.2), obs=y)
+
+    difference = torch.linspace(-12, 12, 4001)
+    density = dist.Normal(0.0, 0.5 * 2**0.5).log_prob(difference) + dist.Normal(difference.sigmoid(), 0.2).log_prob(y)
+    expected = torch.trapezoid(density.exp(), difference)
+    guide = poutine.block(AttentionGuide(model, LogNormal(0.8)), hide_fn=lambda site: site["is_observed"])
+    with torch.no_grad():
+        vectorized, _, _ = vectorized_importance_weights(model, guide, num_samples=count, max_plate_nesting=0)
+        single = torch.stack(Importance(model, guide, num_samples=200).run().log_weights)
+    for weights in (vectorized.exp(), single.exp()):
+        assert abs(weights.mean() - expected) < 4 * weights.std() / len(weights) ** 0.5
+        assert weights.std() / len(weights) ** 0.5 < 0.15 * expected

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyro_attention import Dense, DoublyNormalized, Hybrid, Sinkhorn, Softmax
+from pyro_attention import Dense, DoublyNormalized, FixedGammaPrior, Hybrid, LatentAttention, Sinkhorn, Softmax
 from pyro_attention.normalizers import NORMALIZERS
 from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm, make_normalizer
 
@@ -23,45 +23,37 @@ def normalize(name, form, log_weights, mask=MASK):
 @every_form
 @every_normalizer
 def test_rows_are_simplices(name, form):
-    weights = normalize(name, form, torch.randn(5, 2, 3, 4))
+    """Common factors and masked log weights do not matter, nor does the size of the log weights."""
+    log_weights = torch.randn(5, 2, 3, 4)
+    weights = normalize(name, form, log_weights)
     assert (weights[..., MASK] > 0).all()
     assert (weights[..., ~MASK] == 0).all()
     torch.testing.assert_close(weights.sum(-1), MASK.any(-1).float().expand(5, 2, 3))
-
-
-@every_form
-@every_normalizer
-def test_common_factors_and_masked_log_weights_do_not_matter(name, form):
-    log_weights = torch.randn(2, 3, 4)
-    weights = normalize(name, form, log_weights)
     torch.testing.assert_close(normalize(name, form, log_weights + 7), weights)
     assert torch.equal(normalize(name, form, log_weights.masked_fill(~MASK, 1e4)), weights)
-
-
-@every_form
-@every_normalizer
-def test_gradient(name, form):
+    extreme = (1000 * log_weights).requires_grad_()
+    weights = normalize(name, form, extreme)
+    assert all(x.isfinite().all() for x in (weights, *torch.autograd.grad(weights.square().sum(), extreme)))
     log_weights = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: normalize(name, form, x), log_weights)
 
 
 @every_form
-@every_normalizer
-def test_extreme_log_weights(name, form):
-    log_weights = (1000 * torch.randn(2, 3, 4)).requires_grad_()
-    weights = normalize(name, form, log_weights)
-    (gradient,) = torch.autograd.grad(weights.square().sum(), log_weights)
-    assert weights.isfinite().all()
-    assert gradient.isfinite().all()
+def test_division_by_the_sums(form):
+    """Written out for all of them."""
+    s, normalized = (torch.rand(2, 3, 4) + 0.1) * MASK, {}
 
+    def divide(s, dim):
+        return s / s.sum(dim, keepdim=True).clamp(min=1e-30)
 
-@pytest.mark.parametrize("name", ["softmax", "doubly_normalized"])
-@every_form
-def test_division_by_the_sums(form, name):
-    s = (torch.rand(2, 3, 4) + 0.1) * MASK
-    expected = s if name == "softmax" else s / s.sum(-2, keepdim=True).clamp(min=1e-30)
-    expected = expected / expected.sum(-1, keepdim=True).clamp(min=1e-30)
-    torch.testing.assert_close(normalize(name, form, s.log().clamp(min=-100)), expected)
+    normalized["softmax"] = divide(s, -1)
+    normalized["doubly_normalized"] = divide(divide(s, -2), -1)
+    normalized["sinkhorn"] = s
+    for _ in range(5):
+        normalized["sinkhorn"] = divide(divide(normalized["sinkhorn"], -2), -1)
+    normalized["hybrid"] = (normalized["softmax"] + normalized["doubly_normalized"]) / 2
+    for name, expected in normalized.items():
+        torch.testing.assert_close(normalize(name, form, s.log().clamp(min=-100)), expected)
 
 
 @pytest.mark.parametrize("event_dim", [2, 3])
@@ -83,19 +75,12 @@ def test_normalized_scores_have_the_same_weights(name, form):
 
 
 @every_normalizer
-def test_half_precision_is_computed_in_single(name):
-    log_weights = torch.randn(2, 3, 4).bfloat16()
+def test_half_precision_and_padding(name):
+    """Computed in single precision; padded sequences get the weights that each gets alone."""
+    log_weights, normalizer = torch.randn(2, 3, 4).bfloat16(), make_normalizer(name)
     weights = make_normalizer(name).bfloat16()(log_weights, Dense(MASK))
-    assert weights.dtype == torch.float32
-    torch.testing.assert_close(weights.sum(-1), MASK.any(-1).float().expand(2, 3))
-    torch.testing.assert_close(weights, make_normalizer(name)(log_weights.float(), Dense(MASK)))
-
-
-@every_normalizer
-def test_padding_does_not_matter(name):
-    """Sequences of different lengths, padded, get the weights that each gets alone."""
-    log_weights, normalizer = torch.randn(3, 2, 5, 6), make_normalizer(name)
-    queries, keys = torch.tensor([5, 2, 3]), torch.tensor([4, 6, 1])
+    torch.testing.assert_close(weights, normalizer(log_weights.float(), Dense(MASK)))
+    log_weights, queries, keys = torch.randn(3, 2, 5, 6), torch.tensor([5, 2, 3]), torch.tensor([4, 6, 1])
     mask = (torch.arange(5) < queries[:, None])[:, None, :, None] & (torch.arange(6) < keys[:, None])[:, None, None]
     weights = normalizer(log_weights, Dense(mask))
     for one, m, n, padded in zip(log_weights, queries, keys, weights, strict=True):
@@ -104,42 +89,24 @@ def test_padding_does_not_matter(name):
 
 @every_form
 def test_hybrid_mixes_head_by_head(form):
-    log_weights, hybrid = torch.randn(2, 3, 4), Hybrid(heads=2)
-    with torch.no_grad():
-        hybrid.logit.copy_(torch.tensor([0.2, 0.9]).logit())
-    torch.testing.assert_close(hybrid.mixing_weights, torch.tensor([0.2, 0.9]))
-    weights = form.to_dense(hybrid(form.scores(log_weights, MASK), form.layout(MASK)), MASK)
-    plain, doubly = (normalize(name, form, log_weights) for name in ("softmax", "doubly_normalized"))
-    for head, share in enumerate((0.2, 0.9)):
-        torch.testing.assert_close(weights[head], share * doubly[head] + (1 - share) * plain[head])
-
-
-@every_form
-def test_gradient_of_the_mixing_weights(form):
-    log_weights = form.scores(torch.randn(2, 3, 4, dtype=torch.float64), MASK)
+    log_weights, hybrid = torch.randn(2, 3, 4, dtype=torch.float64), Hybrid(heads=2).double()
+    layout, logit = form.layout(MASK), torch.tensor([0.2, 0.9]).double().logit().requires_grad_()
 
     def mix(logit):
-        hybrid = Hybrid(heads=2).double()
-        return torch.func.functional_call(hybrid, {"logit": logit}, (log_weights, form.layout(MASK)))
+        call = form.scores(log_weights, MASK), layout
+        return form.to_dense(torch.func.functional_call(hybrid, {"logit": logit}, call), MASK)
 
-    logit = torch.tensor([-1.0, 0.5], dtype=torch.float64, requires_grad=True)
+    plain, doubly = (normalize(name, form, log_weights) for name in ("softmax", "doubly_normalized"))
+    for head, share in enumerate((0.2, 0.9)):
+        torch.testing.assert_close(mix(logit)[head], share * doubly[head] + (1 - share) * plain[head])
     assert torch.autograd.gradcheck(mix, logit)
+    torch.testing.assert_close(Hybrid(heads=2, initial=0.1).mixing_weights, torch.tensor([0.1, 0.1]))
+    assert Hybrid(initial=0.1)(torch.randn(4, 3, 3), Dense()).shape == (4, 3, 3)  # one for all heads
 
 
-def test_one_mixing_weight_for_all_heads():
-    hybrid = Hybrid(initial=0.1)
-    assert hybrid(torch.randn(4, 3, 3), Dense()).shape == (4, 3, 3)
-    assert repr(hybrid).startswith("Hybrid(\n  mixing_weights=[0.1]")
-
-
-@every_normalizer
-def test_queries_in_a_plate(name):
-    call = make_normalizer(name), torch.randn(6, 2, 4), Dense(event_dim=2)
-    if not NORMALIZERS[name].over_queries:
-        call[0](*call[1:])
-        return
-    with pytest.raises(ValueError, match="event_dim is 2, so nothing runs over queries"):
-        call[0](*call[1:])
+def attend(normalizer, layout):
+    layer = LatentAttention("a", FixedGammaPrior(), normalizer=normalizer)
+    return layer(torch.zeros(2, 3, 4), torch.zeros(2, 4, 5), layout=layout)
 
 
 @pytest.mark.parametrize(
@@ -149,35 +116,11 @@ def test_queries_in_a_plate(name):
         (lambda: Hybrid(initial=1.0), "initial is 1.0, expected a number between 0 and 1, both excluded"),
         (lambda: Hybrid(heads=3)(torch.zeros(2, 3, 4), Dense()), r"has 3 mixing .* 2 heads; pass Hybrid\(heads=2\)"),
         (lambda: Sinkhorn(0), "iterations is 0, expected at least 1"),
+        (lambda: attend(Hybrid(), Dense(event_dim=2)), "site 'a': Hybrid .* with event_dim=2 these lie in a plate"),
+        (lambda: attend(DoublyNormalized(), Dense(causal=True)), "would leak the future to the earlier ones"),
+        (lambda: DoublyNormalized()(torch.zeros(2, 4), Dense(event_dim=2)), "event_dim is 2, so nothing runs over qu"),
     ],
 )
-def test_wrong_arguments(make, message):
+def test_what_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def ones(queries, keys):
-    return torch.ones(queries, keys, dtype=torch.bool)
-
-
-def pad(mask, *lengths):
-    """Sequences of these lengths: neither queries nor keys behind them, ``[B, 1, M, N]``."""
-    real = torch.arange(mask.size(-1)) < torch.tensor(lengths)[:, None]
-    return (mask & real[:, :, None] & real[:, None])[:, None]
-
-
-FUTURE = ones(4, 4).triu(1)
-BLOCKS = torch.block_diag(*[torch.ones(2, 2)] * 3).bool()
-
-
-every_over_queries = pytest.mark.parametrize(
-    "normalizer", [DoublyNormalized(), Hybrid(), Sinkhorn()], ids=lambda n: type(n).__name__
-)
-
-
-@every_over_queries
-def test_causal_attention_is_refused_where_it_says_so(normalizer):
-    normalizer.check(Dense(), site="decoder")
-    Softmax().check(Dense(causal=True), site="decoder")
-    with pytest.raises(ValueError, match=r"site 'decoder': .* would leak the future to the earlier ones; use Softmax"):
-        normalizer.check(Dense(causal=True), site="decoder")

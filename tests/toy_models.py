@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import pyro
 import torch
-from pyro.distributions import Normal
+from pyro.distributions import HalfNormal, Normal
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from pyro_attention import ContextualGammaPrior, EdgeList, LatentAttention, MultiheadAttention
 
-__all__ = ["FreeScores", "GraphData", "SelfAttention", "Sequences", "attention_values"]
+__all__ = ["FreeScores", "GraphData", "SelfAttention", "Sequences", "Shifted", "attention_values"]
 
 KEYS, WIDTH = 4, 5  # of the inputs of a bare LatentAttention, see the fixtures
 
@@ -81,6 +81,26 @@ class FreeScores(PyroModule):
         context = self.attention(self.scores, basis, keys=self.prior_keys, layout=self.layout).context
         pyro.sample("y", Normal(context, self.noise).to_event(3), obs=y)
         return context
+
+
+class Shifted(PyroModule):
+    """Self-attention whose output has a global shift, a global noise scale and one effect for each sequence."""
+
+    def __init__(self, size=6, subsample=None):
+        super().__init__()
+        self.network, self.size, self.subsample, self.calls = SelfAttention(layers=1), size, subsample, 0
+
+    def forward(self, x, y=None):
+        self.calls += 1
+        layer = self.network.layers[0]
+        shift = pyro.sample("shift", Normal(0.0, 2.0))
+        noise = pyro.sample("noise", HalfNormal(1.0))
+        with pyro.plate("sequences", self.size, subsample_size=self.subsample) as index:
+            effect = pyro.sample("effect", Normal(shift, 0.5))
+            x = x[index]
+            mean = self.network.out(layer(x, x, x)[0].mean(-2)).squeeze(-1) + effect
+            pyro.sample("y", Normal(mean, 0.1 + noise), obs=None if y is None else y[index])
+        return mean
 
 
 @dataclass(frozen=True)

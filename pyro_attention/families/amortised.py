@@ -31,7 +31,6 @@ class Amortised(Family):
             Jensen's bound :math:`\mathrm{E}_p[\log f(y \mid z)]`. An attribute that the training loop sets to False.
 
     Raises:
-        TypeError: The family is no :class:`Family`.
         ValueError: At a call: scores of another shape than the layer's, or that are NaN or infinite where not masked.
 
     Example:

@@ -22,15 +22,8 @@ class SparseAlignment(CategoricalAlignment):
     Enumerated, each query has its own few values: the keys with a positive probability. With k it is top-k sparsemax,
     another distribution than sparsemax where that has more than k keys; :attr:`is_cut` says where.
 
-    Args:
-        scores: Of the keys, ``[..., 1, N]``: one head, queries in plates. Their size matters: the larger their
-            differences, the fewer keys.
-        layout: As of :class:`CategoricalAlignment`.
-        k: Most keys of a query; None for as many as sparsemax has.
-        validate_args: Check values.
-
-    Raises:
-        ValueError: As :class:`CategoricalAlignment`; k is no integer of at least 1.
+    Arguments and errors are those of :class:`CategoricalAlignment`, and k, the most keys of a query, or None for as
+    many as sparsemax has. The size of the scores matters: the larger their differences, the fewer keys.
 
     Example:
         >>> prior = SparseAlignment(torch.tensor([[[0.5, 0.25, -1.0]], [[3.0, 0.0, 0.0]]]))
@@ -43,16 +36,9 @@ class SparseAlignment(CategoricalAlignment):
     section 3.
     """
 
-    def __init__(
-        self,
-        scores: Tensor,
-        *,
-        layout: Layout | None = None,
-        k: int | None = None,
-        validate_args: bool | None = None,
-    ) -> None:
+    def __init__(self, scores: Tensor, *, k: int | None = None, **options: Any) -> None:
         self.k, self._given = k, scores
-        super().__init__(scores, layout=layout, validate_args=validate_args)
+        super().__init__(scores, **options)
 
     def _log_probabilities(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         probabilities = sparsemax(scores, mask=mask, k=self.k)
@@ -74,9 +60,8 @@ class SparseAlignment(CategoricalAlignment):
     @property
     def is_cut(self) -> Tensor:
         """True where sparsemax has more than k keys; it broadcasts to the batch shape."""
-        if self.k is None:
-            return torch.zeros_like(self._support[..., 0])
-        return sparsemax(self._given.detach().squeeze(-2), mask=self._mask).count_nonzero(-1) > self.k
+        most = self._support.size(-1) if self.k is None else self.k
+        return sparsemax(self._given.detach().squeeze(-2), mask=self._mask).count_nonzero(-1) > most
 
     def at_scores(self, scores: Tensor) -> SparseAlignment:
         if scores is self._given:
@@ -109,11 +94,8 @@ class SparseAlignmentPrior(AlignmentPrior):
     alone; it is exact, as the other terms are zero. A posterior has no other keys than this prior, so its KL is finite.
 
     Args:
-        k: Most keys of a query (top-k sparsemax); None for as many as sparsemax has. Where k cuts, keys are no longer
-            part of the model at all; ``AlignmentELBO.cut_record`` says how often.
-
-    Raises:
-        ValueError: k is no integer of at least 1.
+        k: Most keys of a query (top-k sparsemax), at least 1; None for as many as sparsemax has. Where k cuts, keys are
+            no longer part of the model at all; ``AlignmentELBO.cut_record`` says how often.
 
     Example:
         >>> SparseAlignmentPrior(k=1)(torch.tensor([[[0.5, 0.0]]]), None, Dense(event_dim=2)).probs.tolist()
@@ -151,11 +133,8 @@ class SparseCategorical(Family):
     By itself q has the prior's scores; with :class:`Amortised` they come from an inference network.
 
     Args:
-        k: Most keys of a query (top-k sparsemax); None for as many as sparsemax has. The ELBO stays a bound where k
-            cuts; ``AlignmentELBO.cut_record`` says how often it does.
-
-    Raises:
-        ValueError: k is no integer of at least 1.
+        k: Most keys of a query (top-k sparsemax), at least 1; None for as many as sparsemax has. The ELBO stays a bound
+            where k cuts; ``AlignmentELBO.cut_record`` says how often it does.
 
     Example:
         >>> SparseCategorical(k=2).posterior(CategoricalAlignment(torch.zeros(1, 1, 4))).support_size

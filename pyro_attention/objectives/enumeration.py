@@ -52,9 +52,9 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
         cut_record: Share of these queries whose sparsemax has more keys than the k of the site.
 
     Raises:
-        NotImplementedError: Particles are to be vectorised, or the guide is another messenger than an AttentionGuide.
-        ValueError: ``roulette`` is not in [0, 1). At a call: an ELBO that is NaN or infinite, parameters that would not
-            train, or a posterior that depends on a latent that is summed out under its prior.
+        NotImplementedError: At a call: particles are to be vectorised.
+        ValueError: At a call: an ELBO that is NaN or infinite, parameters that would not train, or a posterior that
+            depends on a latent that is summed out under its prior.
 
     Example:
         >>> import pyro, torch
@@ -119,24 +119,18 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
         return traces
 
     def _check_finite(self, loss: float) -> None:
-        """Raise ValueError when the loss is NaN or infinite, and name the sites whose terms are."""
+        """Raise ValueError when the loss is NaN or infinite, and name the observations whose terms are."""
         if is_validation_enabled() and not isfinite(loss):
-            sites = ", ".join(map(repr, self._suspects)) or "none"
             raise ValueError(
-                f"the ELBO is {-loss} (sites whose log probability is not finite: {sites}); look for NaN or "
+                f"the ELBO is {-loss} (observed sites whose log probability is not finite: {self._suspects}); look for "
                 f"impossible values in the observed data, for infinite scores, or for a learning rate too large"
             )
 
     def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-        self._suspects: list[str] = []
         self.support_record, self.cut_record = {}, {}
         for model_trace, guide_trace in self._get_enumerated(model, guide, args, kwargs):
-            if is_validation_enabled():
-                nodes = model_trace.nodes
-                wrong = [name for name in model_trace.observation_nodes if not nodes[name]["log_prob_sum"].isfinite()]
-                # a key that is masked out has the probability zero
-                wrong += [name for name in model_trace.stochastic_nodes if nodes[name]["log_prob_sum"].isnan()]
-                self._suspects += wrong
+            nodes, observed = model_trace.nodes, model_trace.observation_nodes
+            self._suspects = [name for name in observed if not nodes[name]["log_prob_sum"].isfinite()]
             yield model_trace, guide_trace
 
     def _get_enumerated(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:

@@ -46,9 +46,8 @@ class ImportanceELBO(AttentionELBO):
         max_plate_nesting: Number of nested plates, without that of the particles; guessed when omitted.
 
     Raises:
-        TypeError: At a call: another guide than an AttentionGuide.
-        ValueError: Fewer than 2 particles, or an unknown objective; at a call: more latent sites than one, one that is
-            no drawn alignment, or observations outside a plate of the alignment or with another scale.
+        ValueError: At a call: more latent sites than one, one that is no drawn alignment, or observations outside a
+            plate of the alignment or with another scale.
 
     Example:
         >>> import pyro
@@ -132,15 +131,11 @@ def _log_likelihood(trace: Any, alignment: Any, shape: torch.Size) -> Tensor:
         site = trace.nodes[name]
         missing = plates - {frame.name for frame in site["cond_indep_stack"]}
         if missing:
-            raise ValueError(
-                f"site '{name}' lies outside the plates {sorted(missing)} of site '{alignment['name']}', expected "
-                f"observations for every query; observe them inside those plates, or use ScoreFunctionELBO"
-            )
+            seen = f"site '{name}' lies outside the plates {sorted(missing)} of site '{alignment['name']}'"
+            raise ValueError(f"{seen}; observe every query inside those plates, or use ScoreFunctionELBO")
         if (torch.as_tensor(site["scale"]) != torch.as_tensor(alignment["scale"])).any():
-            raise ValueError(
-                f"site '{name}' has scale {site['scale']} and site '{alignment['name']}' {alignment['scale']}, "
-                f"expected the same: an importance weight has one; put poutine.scale around both"
-            )
+            seen = f"site '{name}' has scale {site['scale']} and site '{alignment['name']}' {alignment['scale']}"
+            raise ValueError(f"{seen}, expected the same; put poutine.scale around both")
         total = total + scale_and_mask(site["unscaled_log_prob"], mask=site["mask"]).sum_to_size(shape)
     return total
 
@@ -151,12 +146,8 @@ def _drawn_alignment(model_trace: Any, guide_trace: Any) -> str:
     if len(latent) != 1:
         seen = f"the model has {len(latent)} latent sites ({', '.join(map(repr, latent))})"
         raise ValueError(f"{seen}, expected one alignment; ScoreFunctionELBO takes several")
-    name = latent[0]
-    site = guide_trace.nodes.get(name, model_trace.nodes[name])
-    fn, enumerated = site["fn"], "enumerate" in site["infer"]
-    if enumerated or fn.has_rsample or not isinstance(fn, CategoricalAlignment):
-        raise ValueError(
-            f"site '{name}' has the posterior {type(fn).__name__}{', to be enumerated' if enumerated else ''}; "
-            f"expected drawn alignments, of the family Categorical(enumerate=False)"
-        )
-    return name
+    site = guide_trace.nodes.get(latent[0], model_trace.nodes[latent[0]])
+    if "enumerate" in site["infer"] or not isinstance(site["fn"], CategoricalAlignment):
+        seen = f"site '{latent[0]}' has the posterior {type(site['fn']).__name__}"
+        raise ValueError(f"{seen}; expected drawn alignments, of the family Categorical(enumerate=False)")
+    return latent[0]

@@ -35,10 +35,6 @@ class ScoreFunctionELBO(AttentionELBO):
         baseline: "soft", or "none".
         options: Those of :class:`AttentionELBO`.
 
-    Raises:
-        TypeError: At a call: another guide than an AttentionGuide.
-        ValueError: An unknown baseline, or vectorised particles.
-
     Example:
         >>> ScoreFunctionELBO(baseline="none", num_particles=5).baseline
         'none'

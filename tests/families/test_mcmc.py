@@ -4,7 +4,7 @@ import pyro
 import pytest
 import torch
 from pyro.distributions import Normal
-from pyro.infer import MCMC, NUTS, Trace_ELBO
+from pyro.infer import MCMC, NUTS
 from scipy import stats
 from torch import nn
 
@@ -72,31 +72,6 @@ def test_masked_entries_do_not_drift(prior):
     hidden = draws[:, 0, 0, 2:].flatten()
     assert hidden.abs().max() < 6
     assert stats.kstest(hidden.numpy()[::3], "norm").pvalue > 1e-3
-
-
-@pytest.mark.parametrize("prior", [FixedGammaPrior, FixedLogNormalPrior, FixedGaussianPrior])
-def test_gradient_of_masked_entries(prior):
-    """They are pulled to zero, and by nothing else."""
-    mask = torch.tensor([[True, False, True]])
-    distribution = prior()(torch.zeros(1, 1, 3), None, Dense(mask))
-    value = torch.randn(1, 1, 3, requires_grad=True)
-    (gradient,) = torch.autograd.grad(distribution.log_prob(value), value)
-    torch.testing.assert_close(gradient[..., 1], -value[..., 1])
-
-
-def test_masked_entries_cancel_in_the_elbo():
-    """The sampled ELBO of stock Pyro is, draw by draw, the one from likelihood and densities of what is not masked."""
-    mask = torch.tensor([True, True, False, False])
-    model, y = OneQuery(FixedGammaPrior(), Dense(mask), keys=4), torch.tensor(0.3)
-    guide = AttentionGuide(model, Weibull(3.0))
-    torch.manual_seed(0)
-    loss = Trace_ELBO().loss(model, guide, y)
-    torch.manual_seed(0)
-    nodes = guide.run(y).trace.nodes
-    site, observed = nodes["attention"], nodes["y"]
-    q, p, value = site["fn"], site["infer"]["prior"], site["value"]
-    kl = (q.log_density(value) - p.log_density(value))[..., mask].sum()
-    torch.testing.assert_close(torch.tensor(loss), (kl - observed["fn"].log_prob(y)).detach())
 
 
 def test_a_dirichlet_site_is_refused():

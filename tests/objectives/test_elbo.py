@@ -1,18 +1,24 @@
-"""AttentionELBO: its value against Pyro's own ELBOs, KL weights and records, handlers, and what it refuses."""
+"""AttentionELBO: its value against Pyro's own ELBOs, KL weights, particles, modules, and what it refuses."""
 
+import copy
 import gc
 import math
+import pickle
+import warnings
 import weakref
+from collections import Counter
 from contextlib import nullcontext
 
 import pyro
 import pytest
 import torch
 from pyro import poutine
-from pyro.distributions import Normal
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from pyro.optim import Adam
 from torch import nn
+from torch.distributed import destroy_process_group, init_process_group
+from torch.distributions import kl_divergence
+from torch.nn.parallel import DistributedDataParallel
 
 from models.gat import GAT
 from pyro_attention import (
@@ -21,9 +27,10 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     Categorical,
+    ContextualLogNormalPrior,
     FixedGammaPrior,
-    FixedLogNormalPrior,
     Gamma,
+    ImportanceELBO,
     LogNormal,
     Marginal,
     ScoreFunctionELBO,
@@ -31,23 +38,20 @@ from pyro_attention import (
     Weibull,
     elbo_for,
 )
-from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.families.weibull import WeibullWeights
-from pyro_attention.schedules import Linear
-from tests.helpers import assert_mean
+from pyro_attention.schedules import Constant, Cyclical, Linear, Sigmoid
+from tests.helpers import assert_mean, gradients, posterior_and_prior
+from tests.toy_alignments import Network, Toy, make_problem
 from tests.toy_models import FreeScores, GraphData, SelfAttention, Sequences
 
-FAMILIES = [Soft(), Weibull(5.0), Gamma(5.0), LogNormal(0.3), {"layers.0": Soft(), "*": Weibull(5.0)}]
-every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 
-
-def self_attention():
+def self_attention(**options):
     data = Sequences.random()
-    return SelfAttention(), (data.x, data.y, data.padding)
+    return SelfAttention(**options), (data.x, data.y, data.padding)
 
 
-def graph_attention():
-    return GAT(5, 3, hidden=4, heads=2, dropout=0.0), GraphData.random().arguments
+def graph_attention(dropout=0.0):
+    return GAT(5, 3, hidden=4, heads=2, dropout=dropout), GraphData.random().arguments
 
 
 every_model = pytest.mark.parametrize("make", [self_attention, graph_attention])
@@ -58,102 +62,107 @@ def seeded(elbo, model, guide, arguments, seed=0):
     return elbo.differentiable_loss(model, guide, *arguments)
 
 
-def gradients(loss, model):
-    return torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-
-
 @every_model
-@every_family
+@pytest.mark.parametrize("family", [Weibull(5.0), Gamma(5.0), {"layers.0": Soft(), "*": LogNormal(0.3)}], ids=str)
 def test_equals_the_stock_mean_field_elbo(make, family):
     model, arguments = make()
     guide = AttentionGuide(model, family)
     losses = [seeded(elbo, model, guide, arguments) for elbo in (AttentionELBO(), TraceMeanField_ELBO())]
     torch.testing.assert_close(*losses)
-    for mine, theirs in zip(*(gradients(loss, model) for loss in losses), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+    found = [gradients(loss, *model.parameters()) for loss in losses]
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+    sampled = [seeded(elbo, model, guide, arguments) for elbo in (AttentionELBO(kl="sampled"), Trace_ELBO())]
+    torch.testing.assert_close(*sampled)
 
 
-@every_model
-@pytest.mark.parametrize("family", [Weibull(3.0), LogNormal(0.5)], ids=str)
-def test_agrees_in_mean_with_sampled_kl(make, family):
-    model, arguments = make()
-    guide = AttentionGuide(model, family)
-    with torch.no_grad():
-        closed, sampled = (
-            torch.stack([seeded(elbo, model, guide, arguments, seed) for seed in range(60)])
-            for elbo in (AttentionELBO(), AttentionELBO(kl="sampled"))
-        )
-        trace = seeded(Trace_ELBO(), model, guide, arguments)
-    torch.testing.assert_close(sampled[0], trace)
-    assert_mean(sampled - closed, 0.0)
-    assert closed.std() < sampled.std()
+# the weight of the KL
+
+EXAMPLES = [
+    (Constant(0), {0: 0, 7: 0}),
+    (Linear(warmup=4, weight=0.1), {0: 0, 3: 0.075, 100: 0.1}),
+    (Sigmoid(), {0: 0.5, 1: 1 / (1 + math.exp(-1)), 10**6: 1}),
+    (Sigmoid(rate=0.1, midpoint=20, weight=2), {20: 1, 0: 2 / (1 + math.exp(2)), 40: 2 / (1 + math.exp(-2))}),
+    (Cyclical(period=10), {0: 0, 1: 0.2, 5: 1, 9: 1, 10: 0, 11: 0.2, 25: 1}),
+    (Cyclical(period=4, rise=1, weight=3), {0: 0, 2: 1.5, 3: 2.25, 4: 0}),
+]
 
 
-@every_model
-@pytest.mark.parametrize("weight", [0.5, 2])
-def test_kl_weight_scales_the_term(make, weight):
-    model, arguments = make()
-    guide = AttentionGuide(model, Weibull())
-    elbos = [AttentionELBO(kl_weight=each) for each in (0, weight, 1)]
-    none, weighted, whole = (seeded(elbo, model, guide, arguments) for elbo in elbos)
-    assert elbos[0].kl_record == {}
-    assert set(elbos[1].kl_record) == {"layers.0", "layers.1"}
-    kl = sum(elbos[1].kl_record.values())
-    assert kl > 1
-    torch.testing.assert_close(weighted - none, weight * kl)
-    torch.testing.assert_close(whole - none, kl)
-    torch.testing.assert_close(elbos[1].kl_record, elbos[2].kl_record)
-
-
-def test_kl_weight_zero_skips_what_is_infinite():
-    """Zero times an infinite KL would be NaN."""
-    model = FreeScores(FixedGammaPrior(), normalize_scores=False)
-    nn.init.constant_(model.scores, 200.0)  # E[S] = e^200 is infinite in float32
-    guide, y = AttentionGuide(model, Weibull()), torch.zeros(1, 3, 4)
-    with pytest.raises(ValueError, match="the KL of 'attention' overflows"):
-        AttentionELBO().differentiable_loss(model, guide, y)
-    loss = AttentionELBO(kl_weight=0).differentiable_loss(model, guide, y)
-    assert loss.isfinite()
-    assert all(gradient.isfinite().all() for gradient in gradients(loss, model))
-
-
-@pytest.mark.parametrize("step", [4, 20])
-def test_kl_weight_may_be_a_schedule_of_the_callers_step(step):
-    model, arguments = self_attention()
-    guide = AttentionGuide(model, Weibull())
-    elbo = AttentionELBO(kl_weight=Linear(warmup=10))
-    losses = []
-    for elbo.step in (0, 0, step):
-        losses.append(seeded(elbo, model, guide, arguments))
-        assert elbo.step in (0, step)  # never counted inside
-        assert elbo.current_kl_weight() == min(1, elbo.step / 10)
-    whole = seeded(AttentionELBO(), model, guide, arguments)
-    torch.testing.assert_close(losses[2] - losses[0], min(1, step / 10) * (whole - losses[0]))
+@pytest.mark.parametrize(("schedule", "values"), EXAMPLES, ids=str)
+def test_schedules(schedule, values):
+    for step, value in values.items():
+        assert schedule(step) == pytest.approx(value, abs=1e-12)
+    assert pickle.loads(pickle.dumps(schedule)) == schedule
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("make", "message"),
     [
-        *(
-            ({"kl_weight": weight}, r"kl_weight is .* at step 0, expected a finite number >= 0")
-            for weight in (-0.1, float("nan"), float("inf"), lambda step: -1.0)
-        ),
-        ({"kl": "exact"}, "kl is 'exact', expected 'closed_form' or 'sampled'"),
+        (lambda: Constant(-1), "weight is -1, expected a finite number >= 0"),
+        (lambda: Linear(warmup=0), "warmup is 0, expected a positive number"),
+        (lambda: Cyclical(period=5, rise=0), "rise is 0, expected a positive number"),
+        (lambda: AttentionELBO(kl_weight=math.nan), "kl_weight is nan at step 0, expected a finite number >= 0"),
+        (lambda: AttentionELBO(kl_weight=lambda step: -1.0), "kl_weight is -1.0 at step 0"),
+        (lambda: AttentionELBO(kl="exact"), "kl is 'exact', expected 'closed_form' or 'sampled'"),
     ],
 )
-def test_wrong_options(options, message):
+def test_wrong_options(make, message):
     with pytest.raises(ValueError, match=message):
-        AttentionELBO(**options)
+        make()
+
+
+@every_model
+def test_kl_weight_scales_the_term(make):
+    """It may be a schedule of the caller's step, which is never counted inside."""
+    model, arguments = make()
+    guide, elbo = AttentionGuide(model, Weibull()), AttentionELBO(kl_weight=Linear(warmup=10, weight=2.0))
+    none = seeded(elbo, model, guide, arguments)
+    assert elbo.kl_record == {}
+    whole = AttentionELBO()
+    kl = seeded(whole, model, guide, arguments) - none
+    torch.testing.assert_close(kl, sum(whole.kl_record.values()))
+    assert kl > 1
+    for elbo.step in (5, 5, 20):
+        weight = 2 * min(1, elbo.step / 10)
+        assert elbo.current_kl_weight() == weight
+        torch.testing.assert_close(seeded(elbo, model, guide, arguments) - none, weight * kl)
+        torch.testing.assert_close(elbo.kl_record, whole.kl_record)
+    assert set(elbo.kl_record) == {"layers.0", "layers.1"}
+
+
+def test_mean_kl():
+    """By hand: of an item, the mean over its attention weights and the two layers."""
+    model, (x, y, padding) = self_attention()
+    guide, elbo = AttentionGuide(model, Weibull()), AttentionELBO(kl_weight=0.3, kl_mean=True)
+    none = seeded(AttentionELBO(kl_weight=0), model, guide, (x, y, padding))
+    kls = []
+    for site in ("layers.0", "layers.1"):
+        torch.manual_seed(0)
+        kls.append(kl_divergence(*posterior_and_prior(guide, x, y, padding, site=site)))
+    weights = 2 * 5 * (~padding).sum(-1)  # heads, queries and keys
+    expected = none + 0.3 * (sum(kls) / (2 * weights)).sum()
+    torch.testing.assert_close(seeded(elbo, model, guide, (x, y, padding)), expected)
+
+
+@pytest.mark.parametrize(("weight", "moved"), [(Linear(10), False), (Linear(10), True), (0.1, False)])
+def test_a_step_that_nobody_moves(weight, moved):
+    model = FreeScores(FixedGammaPrior())
+    elbo = AttentionELBO(kl_weight=weight)
+    loss = elbo(model, AttentionGuide(model, Weibull()))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(110):
+            elbo.step = step if moved else 0
+            loss(torch.zeros(1, 3, 4))
+    warned = sum("elbo.step was the same in 100 training steps" in str(warning.message) for warning in caught)
+    assert warned == (callable(weight) and not moved)
 
 
 def test_subsampling_scales_likelihood_and_kl():
-    data = Sequences.random(batch=6)
-    model = SelfAttention()
-    guide = AttentionGuide(model, Weibull())
-    records = []
-    for size, factor in ((None, 1), (60, 10)):
-        model.size, elbo = size, AttentionELBO()
-        loss = seeded(elbo, model, guide, (data.x, data.y))
+    model, (x, y, _) = self_attention()
+    guide, records = AttentionGuide(model, Weibull()), []
+    for model.size, factor in ((None, 1), (60, 10)):
+        elbo = AttentionELBO()
+        loss = seeded(elbo, model, guide, (x, y))
         records.append((loss / factor, {name: kl / factor for name, kl in elbo.kl_record.items()}))
     torch.testing.assert_close(*records)
 
@@ -162,32 +171,17 @@ def test_handlers_around_the_guide():
     model, (x, y, padding) = self_attention()
     guide = AttentionGuide(model, Weibull())
     keep = torch.tensor([True, False, True, True, False, False])
-    total = seeded(AttentionELBO(), model, guide, (x, y, padding))
-    torch.testing.assert_close(seeded(AttentionELBO(), model, poutine.scale(guide, 3.0), (x, y, padding)), 3 * total)
-    kept, dropped = (
-        seeded(AttentionELBO(), model, poutine.mask(guide, mask), (x, y, padding)) for mask in (keep, ~keep)
-    )
+
+    def loss(guide, y=y):
+        return seeded(AttentionELBO(), model, guide, (x, y, padding))
+
+    total = loss(guide)
+    torch.testing.assert_close(loss(poutine.scale(guide, 3.0)), 3 * total)
+    kept, dropped = (loss(poutine.mask(guide, mask)) for mask in (keep, ~keep))
     torch.testing.assert_close(kept + dropped, total)
-    other = torch.where(keep, y, 100.0)
-    torch.testing.assert_close(
-        seeded(AttentionELBO(), model, poutine.mask(guide, keep), (x, other, padding)), kept
-    )  # the likelihood of the others does not count
-    assert seeded(AttentionELBO(), model, poutine.mask(guide, mask=False), (x, y, padding)) == 0
-
-
-@pytest.mark.parametrize("elbo", [AttentionELBO(), AttentionELBO(kl="sampled")], ids=lambda elbo: elbo.kl)
-def test_plain_callable_guide(elbo):
-    """A guide written as a function runs in a pass of its own, as in stock Pyro."""
-    model, y = FreeScores(FixedLogNormalPrior()), torch.zeros(1, 3, 4)
-
-    def guide(y):
-        loc = pyro.param("loc", torch.zeros(1, 3, 4))
-        pyro.sample("attention", LogNormalWeights(loc, torch.tensor(0.1)))
-
-    stock = {"closed_form": TraceMeanField_ELBO(), "sampled": Trace_ELBO()}[elbo.kl]
-    torch.testing.assert_close(seeded(elbo, model, guide, (y,)), seeded(stock, model, guide, (y,)))
-    SVI(model, guide, Adam({"lr": 0.01}), elbo).step(y)
-    assert (pyro.param("loc") != 0).all()
+    # the likelihood of the others does not count
+    torch.testing.assert_close(loss(poutine.mask(guide, keep), torch.where(keep, y, 100.0)), kept)
+    assert loss(poutine.mask(guide, mask=False)) == 0
 
 
 class WeibullPrior(FixedGammaPrior):
@@ -205,48 +199,205 @@ def test_missing_closed_form():
     torch.testing.assert_close(sampled, seeded(Trace_ELBO(), model, guide, (y,)))
 
 
+# particles
+
+
+def without_plates():
+    return FreeScores(FixedGammaPrior()), (torch.zeros(1, 3, 4),)
+
+
+MODELS = {self_attention: 1, graph_attention: 0, without_plates: 0}
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_vectorised_particles_are_the_mean_of_looped_ones(make):
+    """Of soft attention exactly, with the guessed nesting; of random attention in mean."""
+    (model, arguments), found = make(), []
+    for vectorize in (False, True):
+        elbo = AttentionELBO(num_particles=3, vectorize_particles=vectorize)
+        loss = elbo.differentiable_loss(model, AttentionGuide(model, Soft()), *arguments)
+        found.append((loss, gradients(loss, *model.parameters())))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    guide, losses = AttentionGuide(model, Weibull(2.0)), []
+    for count, vectorize in ((1, False), (3, False), (3, True)):
+        elbo = AttentionELBO(
+            num_particles=count, vectorize_particles=vectorize, max_plate_nesting=MODELS[make], kl_weight=0.01
+        )
+        losses.append(torch.tensor([elbo.loss(model, guide, *arguments) for _ in range(40)]))
+    single, looped, vectorised = losses
+    assert_mean(vectorised - looped, 0.0)
+    assert_mean(single - looped, 0.0)
+    # they are drawn independently
+    assert vectorised.var() < 0.8 * single.var()
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_the_record_is_the_mean_over_particles(vectorize):
+    """Where the KL does not depend on the noise, neither does the number of particles."""
+    model = FreeScores(ContextualLogNormalPrior(4))
+    elbos = [AttentionELBO(num_particles=n, vectorize_particles=vectorize, max_plate_nesting=0) for n in (1, 3)]
+    for elbo in elbos:
+        elbo.loss(model, AttentionGuide(model, LogNormal()), torch.zeros(1, 3, 4))
+    one, several = (elbo.kl_record["attention"] for elbo in elbos)
+    assert one > 1
+    torch.testing.assert_close(several, one)
+
+
+# one pass a step, and nothing of it is left
+
+
+def count_calls(model):
+    """Number of forward calls of every submodule, kept up to date."""
+    calls = Counter()
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList):
+            calls[name] = 0
+            module.register_forward_hook(lambda *_, name=name: calls.update([name]))
+    return calls
+
+
+STEPS = {
+    "svi": lambda elbo, model, guide, arguments: SVI(model, guide, Adam({"lr": 0.01}), elbo).step(*arguments),
+    "module": lambda elbo, model, guide, arguments: elbo(model, guide)(*arguments).backward(),
+    "loss": lambda elbo, model, guide, arguments: elbo.loss(model, guide, *arguments),
+}
+
+
+@every_model
+@pytest.mark.parametrize("step", STEPS)
+def test_every_module_runs_once(make, step):
+    """Both models drop the input of each of their two layers."""
+    model, arguments = make(dropout=0.5)
+    calls, guide, seen = count_calls(model), AttentionGuide(model, Weibull()), []
+    model.layers[1].attention.register_forward_hook(lambda *args: seen.append(weakref.ref(args[-1].weights)))
+    STEPS[step](AttentionELBO(), model, guide, arguments)
+    assert calls == {name: 2 if name == "dropout" else 1 for name in calls}
+    gc.collect()
+    assert seen[0]() is None  # no graph outlives a step
+    assert not hasattr(guide, "trace")
+    calls.clear()
+    for vectorize, passes in ((False, 3), (True, 4)):
+        elbo = AttentionELBO(num_particles=3, vectorize_particles=vectorize, max_plate_nesting=MODELS[make])
+        STEPS[step](elbo, model, guide, arguments)
+        assert calls["layers.0"] == passes
+    STEPS[step](AttentionELBO(kl_weight=0), model, poutine.block(model, hide=["y", "labels"]), arguments)
+    assert calls["layers.0"] == passes + 2  # a plain guide: the counter does see a second pass
+
+
+@every_model
+def test_prior_and_posterior_share_dropout(make):
+    """E[S] of the posterior in the second layer is what that layer's prior proposes, dropout included."""
+    model, arguments = make(dropout=0.5)
+    guide, proposals = AttentionGuide(model, Weibull()), []
+    for _ in range(2):
+        posterior, prior = posterior_and_prior(guide, *arguments, site="layers.1")
+        torch.testing.assert_close(posterior.mean_value, prior.scores.expand(posterior.full_shape))
+        proposals.append(prior.scores)
+    assert not torch.equal(*proposals)
+
+
+# as a module, in one process and under DistributedDataParallel
+
+
+def unused_prior(family, **options):
+    model, arguments = self_attention()
+    return AttentionELBO(**options), model, AttentionGuide(model, family), arguments, "prior.network"
+
+
+def unused_network():
+    model, family = Toy(), Amortised(Network(), Categorical(), warm_start=True)
+    return AlignmentELBO(max_plate_nesting=2), model, AttentionGuide(model, family), make_problem(), "network"
+
+
+UNUSED = {
+    "warm_up": lambda: unused_prior(Weibull(), kl_weight=Linear(warmup=2)),
+    "soft": lambda: unused_prior(Soft()),
+    "warm_start": unused_network,
+}
+
+
+@pytest.mark.filterwarnings("ignore:Grad strides do not match bucket view strides")
+@pytest.mark.parametrize("case", UNUSED)
+def test_parameters_that_a_step_does_not_use(case, tmp_path):
+    """In one process they have no gradient, so that no optimiser moves them; in several DDP needs no option."""
+    elbo, model, guide, arguments, part = UNUSED[case]()
+    loss = elbo(model, guide)
+    unused = [parameter for name, parameter in loss.named_parameters() if part in name]
+    assert unused
+    value = seeded(elbo, model, guide, arguments)
+    torch.manual_seed(0)
+    torch.testing.assert_close(loss(*arguments), value)
+    wanted = torch.autograd.grad(value, list(loss.parameters()), allow_unused=True)
+    torch.manual_seed(0)
+    loss(*arguments).backward()
+    torch.testing.assert_close([parameter.grad for parameter in loss.parameters()], list(wanted))
+    assert all(parameter.grad is None for parameter in unused)
+    init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        module = DistributedDataParallel(loss)
+        for elbo.step in range(3):
+            module.zero_grad()
+            module(*arguments).backward()  # it would raise "Expected to have finished reduction" at the second step
+            assert elbo.step or all((parameter.grad == 0).all() for parameter in unused)
+    finally:
+        destroy_process_group()
+    if case == "warm_up":
+        assert all(parameter.grad.abs().max() > 0 for parameter in unused)
+
+
+# what is refused
+
+
+def huge_scores(**options):
+    model = FreeScores(FixedGammaPrior(), normalize_scores=False)
+    nn.init.constant_(model.scores, 200.0)  # E[S] = e^200 is infinite in float32
+    guide, y = AttentionGuide(model, Weibull()), torch.zeros(1, 3, 4)
+    message = r"the ELBO is -inf \(KL per site: {'attention': inf}; .*normalize_scores"
+    return AttentionELBO(**options), model, guide, (y,), message
+
+
+def huge_logits(elbo, family):
+    model, problem = Toy(), make_problem()
+    nn.init.constant_(model.out.bias, torch.finfo(torch.float64).max)  # class 0 alone can be
+    model.out.bias.data[1:] *= -1
+    return elbo, model, AttentionGuide(model, family), problem, "the ELBO is (-inf|nan) .*'label'.*look for"
+
+
+INFINITE = {
+    "weights": huge_scores,
+    "vectorized": lambda: huge_scores(num_particles=2, vectorize_particles=True, max_plate_nesting=0),
+    "marginal": lambda: huge_logits(AlignmentELBO(max_plate_nesting=2), Marginal()),
+    "score_function": lambda: huge_logits(ScoreFunctionELBO(), Categorical(enumerate=False)),
+    "importance": lambda: huge_logits(ImportanceELBO(2, max_plate_nesting=2), Categorical(enumerate=False)),
+}
+
+
 @pytest.mark.filterwarnings("ignore:Encountered")
-@pytest.mark.parametrize("value", [math.nan, -math.inf], ids=str)
-def test_not_finite(value):
-    layer = FreeScores(FixedGammaPrior())
-
-    def model(value):
-        layer(torch.zeros(1, 3, 4))
-        pyro.sample("x", Normal(0.0, 1.0, validate_args=False), obs=torch.tensor(value))
-
-    guide = AttentionGuide(model, Weibull())
-    message = (
-        rf"the ELBO is {value} \(KL per site: .*'attention': .*; log likelihood per site: .*'x': {value}.*look for"
-    )
-    for evaluate in (AttentionELBO().differentiable_loss, AttentionELBO().loss):
+@pytest.mark.parametrize("case", INFINITE)
+def test_nothing_changes_when_the_elbo_is_infinite(case):
+    elbo, model, guide, arguments, message = INFINITE[case]()
+    before = copy.deepcopy(model.state_dict())
+    svi = SVI(model, guide, Adam({"lr": 0.1}), elbo)
+    for evaluate in (svi.step, svi.evaluate_loss, elbo(model, guide)):
         with pytest.raises(ValueError, match=message):
-            evaluate(model, guide, value)
+            evaluate(*arguments)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not hasattr(guide, "trace")
+    if case == "weights":  # zero times an infinite KL would be NaN
+        loss = AttentionELBO(kl_weight=0).differentiable_loss(model, guide, *arguments)
+        assert all(gradient.isfinite().all() for gradient in (loss, *gradients(loss, *model.parameters())))
 
 
 @pytest.mark.filterwarnings("ignore:.* was not registered in the param store")
 def test_nothing_to_train():
     model, arguments = self_attention()
     model.requires_grad_(False)
-    svi = SVI(model, AttentionGuide(model, Weibull()), Adam({"lr": 0.01}), AttentionELBO())
+    guide = AttentionGuide(model, Weibull())
+    svi = SVI(model, guide, Adam({"lr": 0.01}), AttentionELBO())
     with pytest.raises(ValueError, match="nothing to train: the loss depends on no parameter"):
         svi.step(*arguments)
-    assert svi.evaluate_loss(*arguments) > 0
-
-
-@pytest.mark.parametrize("learning", ["svi", "module"])
-def test_no_graph_outlives_a_step(learning):
-    seen = []
-    model, arguments = self_attention()
-    model.layers[1].attention.register_forward_hook(lambda *args: seen.append(weakref.ref(args[-1].weights)))
-    guide = AttentionGuide(model, Weibull())
-    if learning == "svi":
-        SVI(model, guide, Adam({"lr": 0.01}), AttentionELBO()).step(*arguments)
-    else:
-        AttentionELBO()(model, guide)(*arguments).backward()
-    gc.collect()
-    assert len(seen) == 1
-    assert seen[0]() is None
-    assert not hasattr(guide, "trace")
+    assert not AttentionELBO()(model, guide)(*arguments).requires_grad
 
 
 @pytest.mark.parametrize(

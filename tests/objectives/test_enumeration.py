@@ -1,14 +1,10 @@
 """Discrete latents beside attention, and alignments that depend on each other, against sums written out."""
 
-from functools import partial
-
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro.contrib.autoname import scope
-from pyro.infer import TraceEnum_ELBO
 
 from pyro_attention import (
     AlignmentELBO,
@@ -53,15 +49,6 @@ class Mixture:
             context = self.attention(scores, self.values[:, None].expand(1, 4, 1), layout=Dense(event_dim=2)).context
             pyro.sample("y", dist.Normal(context[..., 0, 0], 0.3), obs=self.y)
 
-    def stock(self, posterior=None):
-        """The same model, or a guide with these probabilities of the state, in plain Pyro."""
-        guide = posterior is not None
-        state = pyro.sample("state", dist.Categorical(posterior if guide else self.prior), infer=PARALLEL)
-        with pyro.plate("queries", 3) as index:
-            key = pyro.sample("alignment", dist.Categorical(logits=self.scores[state, index]), infer=PARALLEL)
-            if not guide:
-                pyro.sample("y", dist.Normal(self.values[key], 0.3), obs=self.y)
-
     def joint(self, family):
         """log p(y, z | state), ``[states, queries, keys]``; with the expected alignment z is gone."""
         prior = self.scores.log_softmax(-1)
@@ -89,45 +76,13 @@ def test_a_discrete_latent_of_rest_has_the_values_of_rest(enumerated):
     likelihood = (prior * (model.joint(None) - prior.log())).sum((-1, -2))
     truth = (q * (model.prior.log() + likelihood)).sum() + dist.Categorical(q).entropy()
     assert -loss == pytest.approx(truth.item())
-    stock = TraceEnum_ELBO(max_plate_nesting=1).loss(model.stock, lambda: model.stock(q))
-    assert loss == pytest.approx(stock)
 
 
-def test_a_chain_of_rest_has_the_dimensions_of_rest():
-    attention, values, y = LatentAttention("z", AlignmentPrior()), torch.randn(4), torch.randn(4, 3)
-    scores, p, q = torch.randn(2, 3, 4), torch.randn(2, 2).softmax(-1), torch.randn(2, 2).softmax(-1)
-
-    def chain(transition, emit):
-        state = torch.tensor(0)
-        with pyro.plate("queries", 3) as index:
-            for step in pyro.markov(range(4)):
-                state = pyro.sample(f"state{step}", dist.Categorical(transition[state]), infer=PARALLEL)
-                emit(step, scores[state, index])
-
-    def attend(step, scores):
-        with scope(prefix=str(step)):
-            attended = attention(
-                scores.unsqueeze(-2), values.view(1, 4, 1).expand(3, 1, 4, 1), layout=Dense(event_dim=2)
-            )
-            pyro.sample("y", dist.Normal(attended.context[..., 0, 0], 0.3), obs=y[step])
-
-    def plain(step, scores):
-        return pyro.sample(f"{step}/z", dist.Categorical(logits=scores), infer=PARALLEL)
-
-    def observe(step, scores):
-        pyro.sample(f"{step}/y", dist.Normal(values[plain(step, scores)], 0.3), obs=y[step])
-
-    guide = AttentionGuide(partial(chain, p, attend), Categorical(), rest=partial(chain, q, lambda *_: None))
-    stock = TraceEnum_ELBO(max_plate_nesting=1).loss(partial(chain, p, observe), partial(chain, q, plain))
-    assert AlignmentELBO(max_plate_nesting=1).loss(guide.model, guide) == pytest.approx(stock)
-
-
-@pytest.mark.parametrize("keep_prior", [(), ["state"]], ids=["unnamed", "kept"])
 @pytest.mark.parametrize("local", [False, True], ids=["shared", "local"])
 @pytest.mark.parametrize("family", [Marginal(), Soft()], ids=str)
-def test_a_mixture_beside_attention_is_summed_out(family, local, keep_prior):
+def test_a_mixture_beside_attention_is_summed_out(family, local):
     model = Mixture(3, local=local)
-    guide = AttentionGuide(model, family, keep_prior=keep_prior)
+    guide = AttentionGuide(model, family)
     loss = AlignmentELBO(max_plate_nesting=1).loss(model, guide)
     assert -loss == pytest.approx(model.evidence(family).item())
     report = check_model(model, guide, elbo=AlignmentELBO())
@@ -137,6 +92,7 @@ def test_a_mixture_beside_attention_is_summed_out(family, local, keep_prior):
 
 @pytest.mark.parametrize("local", [False, True], ids=["shared", "local"])
 def test_exact_alignments_beside_a_mixture(local):
+    """A posterior that depends on what is summed out is refused."""
     model = Mixture(3, local=local)
     joint = model.joint(None)
     others = joint.logsumexp(-1)
@@ -144,10 +100,6 @@ def test_exact_alignments_beside_a_mixture(local):
     log_joint = (model.prior.log()[:, None, None] + joint + rest).logsumexp(0)
     found = exact_alignments(model)["alignment"]
     torch.testing.assert_close(found.squeeze(-2), log_joint.softmax(-1))
-
-
-def test_a_posterior_that_depends_on_what_is_summed_out_is_refused():
-    model = Mixture(3, local=True)
     guide = AttentionGuide(model, Categorical())
     with pytest.raises(ValueError, match="site 'alignment': its posterior depends on 'state', which is summed out"):
         AlignmentELBO(max_plate_nesting=1).loss(model, guide)
