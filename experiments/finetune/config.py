@@ -4,17 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, OpenUnitInterval, PositiveFloat, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, HalfOpenUnitInterval, OptionError, StudyOptions
 from guides.options import WEIGHTS, PosteriorOptions, UsedBy
 
-__all__ = ["COMMANDS", "FineTuneOptions", "GlueConfig", "GlueName", "GuideName", "Pooling", "PredictConfig", "QaConfig"]
-
 Pooling = Literal["head", "mean", "pair"]
 GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
-GuideName = Literal["soft", "weibull", "lognormal"]
 _SHORTEST = 20  # a quarter for the question, then special tokens, and the rest for the context
 
 
@@ -33,7 +30,6 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
             default suits small models such as MiniLM; 2e-5 to 5e-5 is usual for BERT and larger ones.
         prior_learning_rate: The same of prior networks, which begin untrained.
         length: Tokens of an example at most.
-        weight_decay: Weight decay of AdamW, not of biases and layer norms.
         gradient_clip: Largest norm of the gradient of the loss per example.
         num_samples: Posterior samples of random attention, or of dropout masks, for scores and predictions.
         precision: Arithmetic of training and evaluation.
@@ -45,13 +41,12 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
     """
 
     model: str = ""
-    guide: GuideName = "soft"
+    guide: Literal["soft", "weibull", "lognormal"] = "soft"
     kl_weight: NonNegativeFloat = 0.01
     kl_warmup: ClosedUnitInterval = 0.2
     learning_rate: PositiveFloat = 1e-4
     prior_learning_rate: PositiveFloat = 1e-3
     length: PositiveInt = 128
-    weight_decay: NonNegativeFloat = 0.01
     keep_weights: bool = True
 
     USED_BY: ClassVar[UsedBy] = {name: {"guide": WEIGHTS} for name in ("kl_warmup", "prior_learning_rate")}
@@ -149,8 +144,6 @@ class PredictConfig:
             qa FILE.jsonl, a JSON object a line.
         overwrite: Replace that file if it is there already.
         num_samples: Posterior samples of the attention; of soft attention, dropout masks.
-        interval: Probability inside the interval of the top class's probability, or of the grade, over these samples;
-            not for qa.
         device: Where to compute.
     """
 
@@ -159,13 +152,12 @@ class PredictConfig:
     out: Path | None = None
     overwrite: bool = False
     num_samples: PositiveInt = 50
-    interval: OpenUnitInterval = 0.9
     device: Device = "auto"
 
 
 COMMANDS = {
-    "glue": Command(GlueConfig, "experiments.finetune.train:train"),
-    "qa": Command(QaConfig, "experiments.finetune.qa.train:train"),
+    "glue": Command(GlueConfig, "experiments.finetune.glue:train"),
+    "qa": Command(QaConfig, "experiments.finetune.questions:train"),
     "predict": Command(PredictConfig, "experiments.finetune.predict:predict_file"),
     "table": Command(StudyOptions, "experiments.finetune.studies:table", training=GlueConfig),
     "search": Command(StudyOptions, "experiments.finetune.studies:search", training=GlueConfig),
