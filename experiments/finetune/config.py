@@ -12,7 +12,6 @@ from guides.options import WEIGHTS, PosteriorOptions, UsedBy
 
 Pooling = Literal["head", "mean", "pair"]
 GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
-_SHORTEST = 20  # a quarter for the question, then special tokens, and the rest for the context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +34,6 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
         precision: Arithmetic of training and evaluation.
         keep_weights: Keep the weights, for predictions; scores and predictions are always kept.
         seed: Seed of the output layer, the order of the batches, the choice of examples, and all noise.
-
-    Raises:
-        OptionError: No model is named.
     """
 
     model: str = ""
@@ -109,9 +105,6 @@ class QaConfig(FineTuneOptions):
         train_share: Share of the training questions to train on; the same ones for a seed, whatever the other options.
         train_file: File of one's own to train on; train-v1.1 or train-v2.0 in squad/ below the data root when omitted.
         test_file: File of one's own to test on; dev-v1.1 or dev-v2.0 there when omitted.
-
-    Raises:
-        OptionError: The length is below 20, or the stride more than half of it.
     """
 
     task: Literal["v1", "v2"]
@@ -125,10 +118,11 @@ class QaConfig(FineTuneOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.length < _SHORTEST or 2 * self.stride > self.length:
+        # a quarter of the length is for the question, then come special tokens, and the rest is for the context
+        if self.length < 20 or 2 * self.stride > self.length:
             raise OptionError(
-                f"length is {self.length} and stride {self.stride}, expected a length of {_SHORTEST} at least and a "
-                f"stride of half of it at most; pass --length 256 --stride 128"
+                f"length is {self.length} and stride {self.stride}, expected a length of 20 at least and a stride of "
+                f"half of it at most; pass --length 256 --stride 128"
             )
 
 

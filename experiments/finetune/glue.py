@@ -13,14 +13,15 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
+from numpy.typing import NDArray
+from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
-from experiments.datasets.text.glue import GLUE, LabelledPairs, load_glue
+from experiments.datasets.text.glue import GLUE, GlueName, LabelledPairs, load_glue
 from experiments.files import UserError, write_atomic
 from experiments.finetune.config import GlueConfig, Pooling
-from experiments.finetune.metrics import METRICS, TEXTS, glue_scores
 from experiments.finetune.model import (
     KINDS,
     EncodedTexts,
@@ -38,6 +39,22 @@ from experiments.run import run_and_show
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, max_probability, selective_accuracy
 from pyro_attention.posterior.predictive import seeded
 
+Array = NDArray[np.float64]
+METRICS: Mapping[GlueName, tuple[str, ...]] = {
+    "rte": ("accuracy",),
+    "mrpc": ("f1", "accuracy"),
+    "cola": ("matthews", "accuracy"),
+    "sst2": ("accuracy",),
+    "stsb": ("pearson", "spearman"),
+}
+"""Metrics of each task; tables compare the first one, and settings are chosen by it."""
+_TEXTS = {
+    "accuracy": "fraction of correct classes",
+    "f1": "F1 of the class of paraphrases",
+    "matthews": "Matthews correlation of classes",
+    "pearson": "Pearson correlation of grades",
+    "spearman": "Spearman correlation of grades",
+}
 Outputs = Mapping[str, Mapping[str, Tensor]]
 """Outputs ``[S, items, outputs]`` by kind of prediction and part; a task that is out of domain is a part too."""
 
@@ -55,7 +72,7 @@ _SCORES = {
     },
     "entropy": "of the mean probabilities, mean over items, nats",
     "mutual_information": "of class and noise, mean over items, nats",
-    **TEXTS,
+    **_TEXTS,
 }
 _GRADES = _SCORES | {
     "mse": "mean squared error of the mean grade",
@@ -103,9 +120,6 @@ def load_texts(config: GlueConfig) -> dict[str, LabelledPairs]:
 
     Of the training part it is the share that is asked for, with noise in its labels if there is to be any. Of a task
     out of domain it is the test part: of pairs only the first sentences where the task has none, and no labels.
-
-    Raises:
-        UserError: The task has grades, or pairs where another one has none.
     """
     own, parts = GLUE[config.task], load_glue(config.task, data_root=config.data_root)
     train, pairs = parts["train"], own.layout.second is not None
@@ -147,15 +161,11 @@ def noisy_labels(labels: Tensor, share: float, *, classes: int, seed: int) -> Te
 
 
 class PairModel(nn.Module):
-    """A transformer as a Pyro model: the site ``labels``, one class or one grade an example.
+    """A transformer as a Pyro model: the site ``labels``, one class or one grade (standard deviation 1) an example.
 
-    Args:
-        network: A model for sequence classification of Hugging Face; of one output the labels are grades, with a
-            standard deviation of 1.
-        pooling: What an example is read from: the network's own head, or the "mean" of its tokens' last states, through
-            dropout and a new output layer, as sentence-transformers read the models that they have trained; or "pair",
-            the means u and v of the two sentences, read together, as (u, v, |u - v|) (Reimers and Gurevych 2019,
-            Sentence-BERT, section 3); a single sentence is read by its mean.
+    An example is read by the network's own head, or through dropout and a new output layer from the "mean" of its
+    tokens' last states, as sentence-transformers are trained, or from the means u and v of a "pair" of sentences as
+    (u, v, |u - v|) (Reimers and Gurevych 2019, Sentence-BERT, section 3).
     """
 
     def __init__(self, network: Any, pooling: Pooling = "head") -> None:
@@ -230,6 +240,45 @@ FineTuned: TypeAlias = Tuned[GlueConfig, PairModel]
 # scores
 
 
+def glue_scores(task: GlueName, predicted: Array, labels: Array) -> dict[str, float]:
+    """The official metrics of predicted classes, or grades, ``[items]``.
+
+    A correlation or F1 that does not exist, as all predictions are alike, counts as 0.
+
+    Example:
+        >>> glue_scores("cola", np.array([1.0, 1, 0, 1]), np.array([1.0, 1, 0, 0]))
+        {'matthews': 0.577..., 'accuracy': 0.75}
+    """
+    once = np.ones((1, len(labels)))
+    return {name: float(weighted_score(name, predicted, labels, once)[0]) for name in METRICS[task]}
+
+
+def weighted_score(name: str, predicted: Array, labels: Array, counts: Array) -> Array:
+    """A metric ``[R]`` of parts in which items are there several times, or not at all, ``counts [R, items]``.
+
+    Ranks are those of all items, each there once.
+    """
+    predicted, labels = np.asarray(predicted, float), np.asarray(labels, float)
+    if name == "accuracy":
+        return np.asarray(counts @ (predicted == labels) / counts.sum(1))
+    if name == "f1":
+        return np.asarray(2 * (counts @ (predicted * labels)) / np.maximum(counts @ (predicted + labels), 1))
+    if name == "spearman":
+        return _correlation(rankdata(predicted), rankdata(labels), counts)
+    return _correlation(predicted, labels, counts)
+
+
+def _correlation(predicted: Array, labels: Array, counts: Array) -> Array:
+    """Pearson's correlation; of two classes it is that of Matthews."""
+    shares = counts / counts.sum(1, keepdims=True)
+    # the same numbers for all parts, near 0: no digits are lost
+    x, y = predicted - predicted.mean(), labels - labels.mean()
+    mean_x, mean_y = shares @ x, shares @ y
+    spread = np.maximum(shares @ x**2 - mean_x**2, 0) * np.maximum(shares @ y**2 - mean_y**2, 0)
+    exists = spread > 1e-24
+    return np.where(exists, (shares @ (x * y) - mean_x * mean_y) / np.sqrt(np.where(exists, spread, 1.0)), 0.0)
+
+
 def outputs_of(trained: FineTuned, data: EncodedPairs, kind: str, *, num_samples: int) -> Tensor:
     """Outputs ``[S, items, outputs]`` of one kind, in the order of the data."""
     noise, _ = KINDS[kind]
@@ -261,10 +310,7 @@ def evaluate(trained: FineTuned, outputs: Outputs, labels: Mapping[str, Tensor])
 
 
 def auroc_scores(own: Tensor, foreign: Tensor) -> dict[str, float]:
-    """Area under the ROC curve of telling foreign examples by their larger uncertainty; 0.5 is chance.
-
-    Both are logits ``[S, items, classes]``.
-    """
+    """Area under the ROC curve of telling foreign logits ``[S, items, classes]`` by their larger uncertainty."""
     ours, others = (decompose_uncertainty(logits.softmax(-1)) for logits in (own, foreign))
     truth = np.repeat([0, 1], [own.size(1), foreign.size(1)])
     found = {"entropy": roc_auc_score(truth, torch.cat([ours.total, others.total]).numpy())}

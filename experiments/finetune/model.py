@@ -58,9 +58,7 @@ def kinds(guide: str) -> tuple[str, str]:
 class EncodedTexts(Dataset[Batch], Generic[Batch]):
     """Texts as tokens; indexed by an epoch, which does not matter, and a list of places.
 
-    Args:
-        rows: What the tokenizer made of each text, by the names of the network's arguments.
-        tokenizer: Of the pretrained model.
+    The rows are what the tokenizer made of each text, by the names of the network's arguments.
     """
 
     def __init__(self, rows: Sequence[Mapping[str, Tensor]], tokenizer: Any) -> None:
@@ -126,9 +124,6 @@ def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
         config: Which model, and what length it is for.
         head: One of the Auto classes of transformers.
         options: Of the configuration of the output layer.
-
-    Raises:
-        UserError: There is no such model, its weights are missing, damaged or pickled, or it is too short.
     """
     logging.set_verbosity_error()  # no notes on the output layer, which is meant to be new
     logging.disable_progress_bar()
@@ -159,11 +154,7 @@ def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
 class FineTuning(ELBOTraining):
     """Trains a pretrained network by AdamW, with a learning rate that rises and then falls.
 
-    Args:
-        model: The network as a Pyro model.
-        guide: An :class:`AttentionGuide`, or :func:`no_guide` of a model without latent attention.
-        elbo: Objective.
-        config: How to train.
+    The guide is an :class:`AttentionGuide`, or :func:`no_guide` of a model without latent attention.
     """
 
     def __init__(self, model: nn.Module, guide: Any, elbo: AttentionELBO, config: Any) -> None:

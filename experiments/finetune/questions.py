@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import string
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,15 +16,15 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
+from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForQuestionAnswering
 
-from experiments.datasets.text.squad import Question, load_squad
+from experiments.datasets.text.squad import Question, SquadName, load_squad
 from experiments.files import UserError, write_atomic, write_text
 from experiments.finetune.config import QaConfig
-from experiments.finetune.metrics import Array, all_scores, best_threshold, bootstrap_interval
 from experiments.finetune.model import (
     KINDS,
     EncodedTexts,
@@ -37,6 +40,7 @@ from experiments.harness.training import FITTED, Fitted
 from experiments.run import run_and_show
 from pyro_attention.posterior.predictive import seeded
 
+Array = NDArray[np.float64]
 _QUESTION = 64  # tokens of a question at most
 _IMPOSSIBLE = -1e4  # a logit whose probability is 0
 _EXACT = "fraction of questions whose answer is exactly right (EM of the official evaluation)"
@@ -100,18 +104,9 @@ class WindowBatch(NamedTuple):
 
 
 class Windows(EncodedTexts[WindowBatch]):
-    """The windows of questions.
+    """The windows of questions; to ``train``, without those whose answer is whole in no window, or is no token.
 
-    Args:
-        questions: The questions.
-        tokenizer: Of the pretrained model.
-        config: Length and stride.
-        train: Leave out questions whose answer is in no window as a whole, or is no token: they would teach that there
-            is none.
-
-    Raises:
-        UserError: The tokenizer cannot tell which characters a token is of, or has no token for no answer.
-        ValueError: A context has no tokens.
+    They would teach that there is no answer.
     """
 
     def __init__(self, questions: Sequence[Question], tokenizer: Any, config: QaConfig, *, train: bool = False) -> None:
@@ -179,11 +174,7 @@ def _labels(question: Question, spans: Tensor, nothing: int) -> tuple[int, int]:
 
 
 class SpanModel(nn.Module):
-    """A transformer as a Pyro model: the sites ``start`` and ``end``, one token of every window each.
-
-    Args:
-        network: A model for question answering of Hugging Face.
-    """
+    """A transformer as a Pyro model: the sites ``start`` and ``end``, one token of every window each."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -270,11 +261,7 @@ class Answered(NamedTuple):
 def best_spans(logits: Tensor, batch: WindowBatch, *, longest: int, count: int = 1) -> BestSpans:
     """The ``count`` best of all spans of the context in every window, by the mean of probabilities over samples.
 
-    Args:
-        logits: Of first and last token ``[S, B, 2, T]``.
-        batch: The windows.
-        longest: Tokens of a span at most.
-        count: Number of spans, K.
+    Logits are those of first and last token ``[S, B, 2, T]``; a span has ``longest`` tokens at most.
     """
     samples = logits.softmax(-1)
     mean = samples.mean(0)
@@ -335,6 +322,79 @@ def answers_of(trained: QaTuned, data: Windows, kind: str, *, spans: int = 1) ->
 
 
 # scores
+
+
+def normalized(answer: str) -> str:
+    """An answer as the evaluation compares it: small letters, without punctuation and articles, and single blanks.
+
+    Example:
+        >>> normalized("The  U.S. Army's")
+        'us armys'
+    """
+    plain = answer.lower().translate(str.maketrans("", "", string.punctuation))
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
+
+
+def question_scores(predicted: str, answers: Sequence[str], rules: SquadName) -> tuple[float, float]:
+    """Exact match and F1 of words, the largest ones over all answers.
+
+    By the rules of 2.0 answers of articles and punctuation alone do not count, no answer is right where there is none,
+    and then F1 is 1 as the exact match is; by those of 1.1 F1 is 0 without common words.
+
+    Example:
+        >>> question_scores("the Norman conquest", ["Norman", "Norman conquest of 1066"], "v1")
+        (0.0, 0.666...)
+        >>> question_scores("", [], "v2")
+        (1.0, 1.0)
+    """
+    truths = [normalized(answer) for answer in answers]
+    if rules == "v2":
+        truths = [truth for truth in truths if truth] or [""]
+    said = normalized(predicted)
+    exact = max(float(said == truth) for truth in truths)
+    return exact, max(_f1(said.split(), truth.split(), rules) for truth in truths)
+
+
+def _f1(said: list[str], truth: list[str], rules: SquadName) -> float:
+    if rules == "v2" and not (said and truth):
+        return float(said == truth)
+    common = (Counter(said) & Counter(truth)).total()
+    return 2 * common / (len(said) + len(truth)) if common else 0.0
+
+
+def all_scores(predicted: Sequence[str], questions: Sequence[Question], rules: SquadName) -> tuple[Array, Array]:
+    """Exact match and F1 of every question ``[questions]``; see :func:`question_scores`."""
+    found = [
+        question_scores(text, [answer.text for answer in question.answers], rules)
+        for text, question in zip(predicted, questions, strict=True)
+    ]
+    exact, f1 = np.array(found).T
+    return exact, f1
+
+
+def best_threshold(no_answer: Array, scores: Array, questions: Sequence[Question]) -> tuple[float, float]:
+    """The threshold above which no answer is given, with the best mean score, and that score.
+
+    ``no_answer`` is the score of no answer, less that of the best answer; ``scores`` are F1 of the best answers.
+    """
+    answerable = np.array([bool(question.answers) for question in questions])
+    order = np.argsort(no_answer, kind="stable")
+    # from none answered to all: each adds its score, or loses that of rightly giving no answer
+    gains = np.where(answerable, scores, -1.0)[order]
+    totals = np.concatenate([[0.0], gains.cumsum()]) + (~answerable).sum()
+    values = np.concatenate([[no_answer.min() - 1], no_answer[order]])
+    # of equal ones all are answered
+    possible = np.append(values[1:] > values[:-1], True)
+    best = int(np.where(possible, totals, -np.inf).argmax())
+    return float(values[best]), float(totals[best] / len(scores))
+
+
+def bootstrap_interval(values: Array) -> tuple[float, float]:
+    """The 95 % interval of a mean, by resampling what it is taken over, always the same way."""
+    generator = np.random.default_rng(0)
+    means = [values[generator.integers(len(values), size=len(values))].mean() for _ in range(2000)]
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(low), float(high)
 
 
 class QaTask(FineTuneTask[QaConfig, Windows]):

@@ -14,8 +14,7 @@ from scipy.special import softmax
 
 from experiments.datasets.arrays import read_arrays
 from experiments.finetune.config import GlueName
-from experiments.finetune.glue import MEASURES, RISKS, GlueTask
-from experiments.finetune.metrics import METRICS, weighted_score
+from experiments.finetune.glue import MEASURES, METRICS, RISKS, GlueTask, weighted_score
 from experiments.finetune.questions import QaTask
 from experiments.report.columns import Column, Row
 from experiments.report.report import Part

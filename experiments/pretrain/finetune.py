@@ -77,11 +77,7 @@ class _Training(OneCycleTraining):
         return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.labels).float().mean()}
 
 
-class Reviews(NamedTuple):
-    """Labelled sentences by split, and the encoder that the training begins with."""
-
-    start: TrainedEncoder
-    splits: Mapping[str, LabelledSentences]
+Reviews = tuple[TrainedEncoder, dict[str, LabelledSentences]]  # the encoder to begin with, and the splits
 
 
 @dataclass(frozen=True)
@@ -109,16 +105,15 @@ class SST2Task(Task[FinetuneConfig, Reviews, TrainedClassifier]):
         start = build(saved, Vocabulary.load(config.run / "vocabulary.json"))
         load_best(start.module, config.run)
         length = start.config.length
-        splits = {split: LabelledSentences(text, start.vocabulary, length=length) for split, text in texts.items()}
-        return Reviews(start, splits)
+        return start, {split: LabelledSentences(text, start.vocabulary, length=length) for split, text in texts.items()}
 
     def build(self, config: FinetuneConfig, data: Reviews, folder: Path) -> TrainedClassifier:  # noqa: ARG002
-        untrained = Trained[FinetuneConfig, TextClassifier](config, _classifier(config, data.start))
-        accuracy = score(*_probabilities(untrained, data.splits["test"]))["accuracy"]
+        untrained = Trained[FinetuneConfig, TextClassifier](config, _classifier(config, data[0]))
+        accuracy = score(*_probabilities(untrained, data[1]["test"]))["accuracy"]
         return TrainedClassifier(config, untrained.module, accuracy)
 
     def fit(self, trained: TrainedClassifier, data: Reviews, folder: Path) -> Fitted:
-        config, splits = trained.config, data.splits
+        config, splits = trained.config, data[1]
         loaders = (
             splits["train"].loader(sentences=config.batch_size, seed=config.seed),
             splits["val"].loader(sentences=100, shuffle=False),
@@ -130,7 +125,7 @@ class SST2Task(Task[FinetuneConfig, Reviews, TrainedClassifier]):
     def evaluate(
         self, trained: TrainedClassifier, data: Reviews, fitted: Fitted, folder: Path  # noqa: ARG002
     ) -> dict[str, float]:  # fmt: skip
-        scores = score(*_probabilities(trained, data.splits["test"]))
+        scores = score(*_probabilities(trained, data[1]["test"]))
         return {f"test_{name}": value for name, value in scores.items()} | {
             "test_accuracy_before": trained.accuracy_before,
             "val_accuracy": fitted.history[fitted.best_epoch]["val_accuracy"],
