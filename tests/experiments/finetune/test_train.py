@@ -100,15 +100,6 @@ def test_the_train_part_is_learned(tiny_config, place, tmp_path):
     assert alone.entropy.item() == pytest.approx(together.entropy[3].item(), abs=1e-4)
 
 
-def test_prior_networks_train(finished):
-    task, config, _ = finished("rte")
-    old, new = task.network(config).module.state_dict(), load_trained(task, config).module.state_dict()
-    priors = [name for name in new if "latent_attention.prior" in name and name.endswith("weight")]
-    assert old.keys() == new.keys()
-    assert priors
-    assert all(not torch.equal(old[name], new[name]) for name in priors)
-
-
 def test_the_kl_of_long_texts_does_not_drown_their_labels(finished):
     """Of one weight it grows with the logarithm of the length; summed over all, it would with the square as well."""
     task, config, _ = finished("rte")

@@ -14,7 +14,7 @@ import torch
 from experiments.datasets.graphs.load import GraphData
 from experiments.datasets.graphs.masked import read_own_graph
 from experiments.files import UserError
-from experiments.graph.config import COMMANDS, GraphConfig
+from experiments.graph.config import GraphConfig
 from experiments.graph.evaluation import (
     edges_to_other_classes,
     prediction_table,
@@ -25,7 +25,6 @@ from experiments.graph.evaluation import (
 from experiments.graph.figures import attention_figure, neighbourhood
 from experiments.graph.model import build, build_model, chosen_graph, kl_factor, kl_schedule, perturbed
 from experiments.graph.train import GraphTask
-from experiments.harness.cli import run_commands
 from experiments.run import load_trained, run
 from guides.schemes import build_scheme
 from pyro_attention import AttentionELBO, EdgeList, predict, sample_posterior
@@ -147,26 +146,6 @@ def test_noise_reaches_the_graph_and_is_measured(data: Path, tmp_path: Path) -> 
     assert 0 < run(GraphTask(), noise)["noise_edge_attention"] < 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--dataset", "cora", "--split-seed", "1"], "split"),
-        (["--graph", "nobody.npz"], "nobody.npz is missing"),
-        (["--guide", "soft", "--prior-nodes", "all"], "--prior-nodes is for guide weibull"),
-        (["--graph", "PEOPLE", "--learning-rate", "1e30", "--max-epochs", "3"], "learning rate"),
-    ],
-)
-def test_bad_options(
-    arguments: list[str], message: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = [one.replace("PEOPLE", str(data / "people.npz")) for one in arguments]
-    given += ["--out", str(tmp_path / "run"), "--no-progress", "--data-root", str(data)]
-    assert run_commands(COMMANDS, name="experiments.graph", arguments=["train", *given]) in (1, 2)
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
 # network, KL and prior
 
 
@@ -203,12 +182,10 @@ def twice(graph: GraphData) -> GraphData:
     return replace(graph, edge_index=torch.cat([graph.edge_index, graph.edge_index + graph.num_nodes], 1), **doubled)
 
 
-@pytest.mark.parametrize("unlabelled", [False, True])
-def test_a_weight_an_edge_is_the_same_on_any_graph(graph: GraphData, unlabelled: bool) -> None:
+def test_a_weight_an_edge_is_the_same_on_any_graph(graph: GraphData) -> None:
     """The loss of a label has the weight times the mean KL, with two copies and when one has few labels."""
     data = twice(graph)
-    if unlabelled:
-        data = replace(data, train_mask=data.train_mask & (torch.arange(data.num_nodes) < 20))
+    data = replace(data, train_mask=data.train_mask & (torch.arange(data.num_nodes) < 20))
     trained = build(config(Path("x"), kl_weight=0.5, layers=1, dropout=0.0), data)
     labels, nothing = int(data.train_mask.sum()), torch.zeros(data.num_nodes, dtype=torch.bool)
     loss = trained.module.objective(*trained.inputs, nothing) / labels
