@@ -24,6 +24,5 @@ def test_a_study_declares_options_and_rows_that_there_are(name: str, study: Stud
         for row in study.rows.values():
             study.task.config(**{**study.options, **level, **row, **needed})
     assert {*study.against, *study.against.values(), *study.paper, *study.shows.values()} <= study.rows.keys()
-    assert study.level_columns.keys() <= study.levels.keys()
     for row, settings in study.grid.items():
         assert any(setting.items() <= study.rows[row].items() for setting in settings)

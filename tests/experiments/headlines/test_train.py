@@ -156,7 +156,7 @@ def test_bad_options(options, part, tiny_config):
 
 
 def test_table(texts: Path, tmp_path: Path) -> None:
-    changes = TINY | {"lead_words": 3, "max_epochs": 1, "precision": "32", "beam": 1}
+    changes = TINY | {"lead_words": 3, "max_epochs": 1, "precision": "32", "beam": 1, "train_texts": 8}
     del changes["progress"]
     options = StudyOptions(
         name="headlines", rows=("softmax, soft", "softmax, weibull", "hybrid, weibull"), seeds=2, workers=1,
