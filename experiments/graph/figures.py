@@ -46,8 +46,8 @@ def attention_figure(trained: TrainedGraph) -> tuple[Figure, str]:
     figure = neighbourhood(weights, node=node, neighbours=neighbours, images=images, labels=data.labels.cpu())
     figure.suptitle(f"Output layer's attention of test node {node} (class {label}), {_SAMPLES} samples", fontsize=11)
     text = (
-        f"Test node {node} of class {label}, with the most mixed neighbourhood (of those with 6 to 14 neighbours, where "
-        f"there are such nodes). Lines are as thick as the mean weight; bars show mean and 90 % credible interval."
+        f"Test node {node} of class {label}, with the most mixed neighbourhood (of those with 6 to 14 neighbours, "
+        f"where there are any). Lines are as thick as the mean weight; bars show mean and 90 % credible interval."
     )
     return figure, text
 
