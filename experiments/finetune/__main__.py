@@ -3,8 +3,6 @@
 python -m experiments.finetune glue rte --model FOLDER --guide weibull --data-root DIR --out RUN
 """
 
-from __future__ import annotations
-
 import sys
 
 from experiments.harness.cli import run_commands

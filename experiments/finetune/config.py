@@ -4,18 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, OpenUnitInterval, PositiveFloat, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, HalfOpenUnitInterval, OptionError, StudyOptions
 from guides.options import WEIGHTS, PosteriorOptions, UsedBy
 
-__all__ = ["COMMANDS", "FineTuneOptions", "GlueConfig", "GlueName", "GuideName", "Pooling", "PredictConfig", "QaConfig"]
-
 Pooling = Literal["head", "mean", "pair"]
 GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
-GuideName = Literal["soft", "weibull", "lognormal"]
-_SHORTEST = 20  # a quarter for the question, then special tokens, and the rest for the context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,25 +29,20 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
             default suits small models such as MiniLM; 2e-5 to 5e-5 is usual for BERT and larger ones.
         prior_learning_rate: The same of prior networks, which begin untrained.
         length: Tokens of an example at most.
-        weight_decay: Weight decay of AdamW, not of biases and layer norms.
         gradient_clip: Largest norm of the gradient of the loss per example.
         num_samples: Posterior samples of random attention, or of dropout masks, for scores and predictions.
         precision: Arithmetic of training and evaluation.
         keep_weights: Keep the weights, for predictions; scores and predictions are always kept.
         seed: Seed of the output layer, the order of the batches, the choice of examples, and all noise.
-
-    Raises:
-        OptionError: No model is named.
     """
 
     model: str = ""
-    guide: GuideName = "soft"
+    guide: Literal["soft", "weibull", "lognormal"] = "soft"
     kl_weight: NonNegativeFloat = 0.01
     kl_warmup: ClosedUnitInterval = 0.2
     learning_rate: PositiveFloat = 1e-4
     prior_learning_rate: PositiveFloat = 1e-3
     length: PositiveInt = 128
-    weight_decay: NonNegativeFloat = 0.01
     keep_weights: bool = True
 
     USED_BY: ClassVar[UsedBy] = {name: {"guide": WEIGHTS} for name in ("kl_warmup", "prior_learning_rate")}
@@ -114,9 +105,6 @@ class QaConfig(FineTuneOptions):
         train_share: Share of the training questions to train on; the same ones for a seed, whatever the other options.
         train_file: File of one's own to train on; train-v1.1 or train-v2.0 in squad/ below the data root when omitted.
         test_file: File of one's own to test on; dev-v1.1 or dev-v2.0 there when omitted.
-
-    Raises:
-        OptionError: The length is below 20, or the stride more than half of it.
     """
 
     task: Literal["v1", "v2"]
@@ -130,10 +118,11 @@ class QaConfig(FineTuneOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.length < _SHORTEST or 2 * self.stride > self.length:
+        # a quarter of the length is for the question, then come special tokens, and the rest is for the context
+        if self.length < 20 or 2 * self.stride > self.length:
             raise OptionError(
-                f"length is {self.length} and stride {self.stride}, expected a length of {_SHORTEST} at least and a "
-                f"stride of half of it at most; pass --length 256 --stride 128"
+                f"length is {self.length} and stride {self.stride}, expected a length of 20 at least and a stride of "
+                f"half of it at most; pass --length 256 --stride 128"
             )
 
 
@@ -149,8 +138,6 @@ class PredictConfig:
             qa FILE.jsonl, a JSON object a line.
         overwrite: Replace that file if it is there already.
         num_samples: Posterior samples of the attention; of soft attention, dropout masks.
-        interval: Probability inside the interval of the top class's probability, or of the grade, over these samples;
-            not for qa.
         device: Where to compute.
     """
 
@@ -159,13 +146,12 @@ class PredictConfig:
     out: Path | None = None
     overwrite: bool = False
     num_samples: PositiveInt = 50
-    interval: OpenUnitInterval = 0.9
     device: Device = "auto"
 
 
 COMMANDS = {
-    "glue": Command(GlueConfig, "experiments.finetune.train:train"),
-    "qa": Command(QaConfig, "experiments.finetune.qa.train:train"),
+    "glue": Command(GlueConfig, "experiments.finetune.glue:train"),
+    "qa": Command(QaConfig, "experiments.finetune.questions:train"),
     "predict": Command(PredictConfig, "experiments.finetune.predict:predict_file"),
     "table": Command(StudyOptions, "experiments.finetune.studies:table", training=GlueConfig),
     "search": Command(StudyOptions, "experiments.finetune.studies:search", training=GlueConfig),

@@ -1,171 +1,199 @@
-"""A pretrained transformer with its tokenizer as a Pyro model of classes or grades, and how it is trained."""
+"""Fine-tuning of a pretrained transformer, whatever its task: loading, texts as tokens, guide, training."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyro
-import pyro.distributions as dist
 import torch
+from lightning.fabric.utilities.apply_func import move_data_to_device
 from torch import Tensor, nn
-from transformers import AutoModelForSequenceClassification, get_linear_schedule_with_warmup
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset
+from transformers import AutoConfig, AutoTokenizer, get_linear_schedule_with_warmup
+from transformers.utils import logging
 
-from experiments.datasets.text.glue import GLUE
-from experiments.files import UserError, user_errors
-from experiments.finetune.config import FineTuneOptions, GlueConfig, Pooling
-from experiments.finetune.data import PairBatch
-from experiments.finetune.metrics import glue_scores, main_metric
-from experiments.finetune.pretrained import check_fit, load_network, load_tokenizer
-from experiments.harness import ranks
-from experiments.harness.training import ELBOTraining, Trained, resolve_device, resolve_precision
+from experiments.datasets.text.masked_text import EpochSampler
+from experiments.files import UserError, reading, user_errors
+from experiments.finetune.config import FineTuneOptions, GlueConfig, QaConfig
+from experiments.harness.training import ELBOTraining, Fitted, Trained, fit_batches, resolve_device, resolve_precision
+from experiments.harness.weights import remove_weights
+from experiments.run import Task
 from pyro_attention import AttentionELBO, AttentionGuide, predict
-from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
+from pyro_attention.families.base import FAMILIES, PRIORS
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
+from pyro_attention.integrations.huggingface.files import shards
 from pyro_attention.posterior.sampling import Noise
 from pyro_attention.schedules import Constant, Linear
 
-__all__ = [
-    "FineTuned", "FineTuning", "PairModel", "PairTraining", "Tuned", "attention_weights", "build", "no_guide",
-    "predictions", "prepare",
-]  # fmt: skip
-
-Config = TypeVar("Config", bound=FineTuneOptions)
+Config = TypeVar("Config", bound=GlueConfig | QaConfig)
 Model = TypeVar("Model", bound=nn.Module)
+Batch = TypeVar("Batch")
+Texts = TypeVar("Texts", bound="EncodedTexts[Any]")
+_POOL = 10  # batches whose examples are sorted by length together: some padding, but batches of many lengths
+
+KINDS: dict[str, tuple[Noise, str]] = {
+    "mean": ("none", "attention at its mean, no dropout"),
+    "attention": ("attention", "mean over posterior samples of the attention"),
+    "mc_dropout": ("dropout", "mean over dropout masks"),
+}
 
 
-class PairModel(nn.Module):
-    """A transformer as a Pyro model: the site ``labels``, one class or one grade an example.
+def kinds(guide: str) -> tuple[str, str]:
+    """Kinds of predictions of a model with this guide."""
+    return ("mean", "mc_dropout") if guide == "soft" else ("mean", "attention")
 
-    Args:
-        network: A model for sequence classification of Hugging Face; of one output the labels are grades, with a
-            standard deviation of 1.
-        pooling: What an example is read from: the network's own head, or the "mean" of its tokens' last states, through
-            dropout and a new output layer, as sentence-transformers read the models that they have trained; or "pair",
-            the means u and v of the two sentences, read together, as (u, v, |u - v|) (Reimers and Gurevych 2019,
-            Sentence-BERT, section 3); a single sentence is read by its mean.
+
+# texts
+
+
+class EncodedTexts(Dataset[Batch], Generic[Batch]):
+    """Texts as tokens; indexed by an epoch, which does not matter, and a list of places.
+
+    The rows are what the tokenizer made of each text, by the names of the network's arguments.
     """
 
-    def __init__(self, network: Any, pooling: Pooling = "head") -> None:
-        super().__init__()
-        self.network, self.head, self.pooling = network, None, pooling
-        if pooling != "head":
-            config = network.config
-            width = config.hidden_size * (3 if pooling == "pair" else 1)
-            self.network = network.base_model
-            self.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(width, config.num_labels))
+    def __init__(self, rows: Sequence[Mapping[str, Tensor]], tokenizer: Any) -> None:
+        self.rows = rows
+        self._padding = {name: 0 for name in rows[0]} | {"input_ids": tokenizer.pad_token_id}
 
-    def forward(self, inputs: dict[str, Tensor], labels: Tensor | None = None) -> Tensor:
-        """Logits ``[B, classes]``, or grades ``[B, 1]``."""
-        with pyro.plate("examples", inputs["input_ids"].size(0), dim=-1):
-            logits: Tensor = self._logits(inputs).float()
-            if logits.size(-1) > 1:
-                pyro.sample("labels", dist.Categorical(logits=logits), obs=labels)
-            else:
-                pyro.sample("labels", dist.Normal(logits[..., 0], 1.0), obs=labels)
-        return logits
+    def __len__(self) -> int:
+        return len(self.rows)
 
-    def _logits(self, inputs: dict[str, Tensor]) -> Tensor:
-        if self.head is None:
-            return torch.as_tensor(self.network(**inputs, return_dict=True).logits)
-        states = self.network(**inputs, return_dict=True).last_hidden_state
-        real = inputs["attention_mask"].to(states.dtype)
-        if self.pooling == "mean":
-            return torch.as_tensor(self.head(_mean(states, real)))
-        second = real * inputs["token_type_ids"]
-        u, v = _mean(states, real - second), _mean(states, second)
-        return torch.as_tensor(self.head(torch.cat([u, v, (u - v).abs()], -1)))
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of every text."""
+        return [len(row["input_ids"]) for row in self.rows]
+
+    def padded(self, places: Sequence[int]) -> dict[str, Tensor]:
+        """Arguments of the network ``[B, N]`` for the texts at these places."""
+        return {
+            name: pad_sequence([self.rows[place][name].long() for place in places], True, value)
+            for name, value in self._padding.items()
+        }
+
+    def loader(self, **options: Any) -> DataLoader[Batch]:
+        """Batches of similar lengths; options as of :class:`EpochSampler`."""
+        return DataLoader(self, sampler=self._sampler(pool=_POOL, **options), batch_size=None)
+
+    def batches(self, device: torch.device) -> Iterator[tuple[Sequence[int], Batch]]:
+        """All texts in order of their lengths, on a device, with their places."""
+        for index in self._sampler(sentences=64, shuffle=False):
+            yield index[1], move_data_to_device(self[index], device)
+
+    def _sampler(self, **options: Any) -> EpochSampler:
+        return EpochSampler([row["input_ids"] for row in self.rows], **options)
 
 
-def _mean(states: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean over tokens ``[B, width]`` of states ``[B, N, width]``."""
-    return (states * weights.unsqueeze(-1)).sum(-2) / weights.sum(-1, keepdim=True).clamp(min=1)
+def share_of(items: int, share: float, *, seed: int) -> Tensor:
+    """Places of a share of the items, two at least, drawn by a seed; a larger share holds a smaller one."""
+    order = torch.randperm(items, generator=torch.Generator().manual_seed(seed))
+    return order[: max(2, round(share * items))].sort().values
+
+
+# the pretrained model
+
+
+_EXPECTED = (
+    "a folder of Hugging Face with config.json, model.safetensors and the tokenizer's files, or a name on the hub",
+    "pickled weights are not read: save them again by save_pretrained",
+)
+
+
+def load_tokenizer(model: str) -> Any:
+    """The tokenizer of a pretrained model, of its folder or its name on the hub."""
+    with reading(f"model {model}", *_EXPECTED):
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        if getattr(tokenizer, "pad_token_id", None) is None:  # that of RAG, which is two tokenizers, has none at all
+            raise ValueError("its tokenizer has no padding token, which batches need")
+    return tokenizer
+
+
+def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
+    """A pretrained model with a new output layer, whose weights the random state decides.
+
+    Args:
+        config: Which model, and what length it is for.
+        head: One of the Auto classes of transformers.
+        options: Of the configuration of the output layer.
+    """
+    logging.set_verbosity_error()  # no notes on the output layer, which is meant to be new
+    logging.disable_progress_bar()
+    with reading(f"model {config.model}", *_EXPECTED):
+        of_model = AutoConfig.from_pretrained(config.model, trust_remote_code=False)
+        if of_model._attn_implementation not in (None, "eager", "sdpa"):  # others are code that transformers fetches
+            raise ValueError(f"config.json asks for the attention {of_model._attn_implementation!r}")
+        shards(config.model, of_model, {})  # transformers would read any file that an index names
+        network, info = head.from_pretrained(
+            config.model, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **options
+        )
+        # a pooler belongs to the output layer: models that were pretrained without one have none
+        prefix = f"{network.base_model_prefix}."
+        missing = [name for name in sorted(info["missing_keys"]) if name.startswith(prefix) and "pooler" not in name]
+        if missing:
+            raise ValueError(f"{len(missing)} weights of {type(network).__name__} are missing, such as {missing[0]}")
+    most = getattr(network.config, "max_position_embeddings", None)
+    if most and config.length > most:
+        raise UserError(
+            f"length is {config.length}, and model {config.model} has {most} positions; pass --length {most}"
+        )
+    return network
+
+
+# training
 
 
 class FineTuning(ELBOTraining):
     """Trains a pretrained network by AdamW, with a learning rate that rises and then falls.
 
-    Args:
-        model: The model.
-        guide: An :class:`AttentionGuide`, or :func:`no_guide` of a model without latent attention.
-        elbo: Objective.
-        config: How to train.
+    The guide is an :class:`AttentionGuide`, or :func:`no_guide` of a model without latent attention.
     """
 
-    def __init__(self, model: nn.Module, guide: Any, elbo: AttentionELBO, config: FineTuneOptions) -> None:
-        super().__init__(model, guide, elbo, learning_rate=config.learning_rate, weight_decay=config.weight_decay)
+    def __init__(self, model: nn.Module, guide: Any, elbo: AttentionELBO, config: Any) -> None:
+        super().__init__(model, guide, elbo, learning_rate=config.learning_rate, weight_decay=0.01)
         self.prior_learning_rate = float(config.prior_learning_rate)
         self.mixed = resolve_precision(config.precision, resolve_device(config.device)) == "bf16-mixed"
 
     def outputs(self, *inputs: Any, num_samples: int = 1, noise: Noise = "none") -> Tensor:
         """Outputs of a batch ``[S, ...]``, without gradient, in the precision of the training."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
-            return self._outputs(*inputs, num_samples=num_samples, noise=noise)
-
-    def _outputs(self, *inputs: Any, num_samples: int, noise: Noise) -> Tensor:
         model, guide = self.objective.model, self.objective.guide
-        if isinstance(guide, AttentionGuide):
-            samples = predict(guide, *inputs, num_samples=num_samples, noise=noise, keep_samples=True).samples
-            assert samples is not None  # for mypy: they are kept
-            return samples
-        before = model.training
-        model.train(noise == "dropout")
-        try:
-            with torch.no_grad():
+        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
+            if isinstance(guide, AttentionGuide):
+                found = predict(guide, *inputs, num_samples=num_samples, noise=noise, keep_samples=True).samples
+                assert found is not None  # for mypy: they are kept
+                return found
+            before = model.training
+            model.train(noise == "dropout")
+            try:
                 return torch.stack([model(*inputs) for _ in range(num_samples)])
-        finally:
-            model.train(before)
+            finally:
+                model.train(before)
 
     def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.AdamW(list(self._groups()), fused=True)
+        named = [(name, one) for name, one in self.named_parameters() if one.requires_grad]
+        groups = [
+            {"params": found, "lr": rate, "weight_decay": decay}
+            # prior networks are new, and learn as new networks do; biases and layer norms are vectors
+            for new, rate in ((False, self.learning_rate), (True, self.prior_learning_rate))
+            for decay, vectors in ((self.weight_decay, False), (0.0, True))
+            if (found := [one for name, one in named if (CHILD in name) == new and (one.dim() < 2) == vectors])
+        ]
+        optimizer = torch.optim.AdamW(groups, fused=True)
         steps = int(self.trainer.estimated_stepping_batches)
         schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def _groups(self) -> Iterator[dict[str, Any]]:
-        """Parameters by weight decay and learning rate; prior networks are new, and learn as new networks do."""
-        named = [(name, one) for name, one in self.named_parameters() if one.requires_grad]
-        for new, rate in ((False, self.learning_rate), (True, self.prior_learning_rate)):
-            # biases and layer norms are vectors
-            for decay, vectors in ((self.weight_decay, False), (0.0, True)):
-                found = [one for name, one in named if (CHILD in name) == new and (one.dim() < 2) == vectors]
-                if found:
-                    yield {"params": found, "lr": rate, "weight_decay": decay}
 
-
-class PairTraining(FineTuning):
-    """Trains a :class:`PairModel`; arguments as of :class:`FineTuning`."""
-
-    def __init__(self, model: PairModel, guide: Any, elbo: AttentionELBO, config: GlueConfig) -> None:
-        super().__init__(model, guide, elbo, config)
-        self.task = config.task
-        self._found: list[tuple[Tensor, Tensor]] = []
-
-    def observations(self, batch: PairBatch) -> int:
-        return len(batch.labels)
-
-    def validation_step(self, batch: PairBatch, batch_idx: int) -> None:  # noqa: ARG002
-        self._found.append((self.outputs(batch.inputs)[0].cpu(), batch.labels.cpu()))
-
-    def on_validation_epoch_end(self) -> None:
-        """Log the score and the loss of all validation examples together: most scores are no means over examples."""
-        logits, labels = (torch.cat(parts) for parts in zip(*ranks.gathered(self._found), strict=True))
-        self._found.clear()
-        predicted = predictions(logits)
-        loss = nn.functional.cross_entropy if logits.size(-1) > 1 else nn.functional.mse_loss
-        self.log("val_loss", loss(logits if logits.size(-1) > 1 else predicted, labels))
-        score = glue_scores(self.task, predicted.numpy(), labels.numpy())[main_metric(self.task)]
-        self.log("val_score", score)
-
-
-def predictions(outputs: Tensor) -> Tensor:
-    """The class of each example, or its grade, ``[items]``, of outputs ``[items, outputs]``."""
-    return outputs.argmax(-1) if outputs.size(-1) > 1 else outputs[..., 0]
+def no_guide(*_: Any) -> None:
+    """The guide of a model without latent variables."""
 
 
 @dataclass(frozen=True)
@@ -174,88 +202,6 @@ class Tuned(Trained[Config, Model]):
 
     module: FineTuning
     tokenizer: Any
-
-
-FineTuned: TypeAlias = Tuned[GlueConfig, PairModel]
-
-
-def build(config: GlueConfig, *, lengths: Sequence[int] = (1,)) -> FineTuned:
-    """Load the pretrained network and make it ready for training.
-
-    Args:
-        config: How.
-        lengths: Tokens of every training example, which say what the KL weight is and how many steps it rises for.
-
-    Raises:
-        UserError: There is no such model, or it cannot be used for this.
-    """
-    labels = dict(enumerate(GLUE[config.task].classes)) or {0: "grade"}
-    places = {name: place for place, name in labels.items()}
-    tokenizer = load_tokenizer(config.model)
-    if config.pooling == "pair" and "token_type_ids" not in tokenizer.model_input_names:
-        raise UserError(
-            f"pooling is pair, but the tokenizer of {config.model} does not mark the second sentence (it has no "
-            f"token_type_ids); take mean or head"
-        )
-    parts = prepare(
-        config, tokenizer, AutoModelForSequenceClassification, partial(PairModel, pooling=config.pooling),
-        lengths=lengths, id2label=labels, label2id=places,
-    )  # fmt: skip
-    return FineTuned(config, PairTraining(*parts, config).to(resolve_device(config.device)), tokenizer)
-
-
-def prepare(
-    config: FineTuneOptions,
-    tokenizer: Any,
-    head: Any,
-    wrap: Callable[[nn.Module], Model],
-    *,
-    lengths: Sequence[int],
-    **options: Any,
-) -> tuple[Model, Any, AttentionELBO]:
-    """Load a pretrained network as a Pyro model, with its guide and objective.
-
-    Args:
-        config: How.
-        tokenizer: That of the network.
-        head: One of the Auto classes of transformers.
-        wrap: Makes a Pyro model of the network.
-        lengths: Tokens of every training example.
-        options: Of the configuration of the output layer.
-
-    Raises:
-        UserError: There is no such model, or it cannot be used for this.
-    """
-    pyro.set_rng_seed(config.seed)
-    network = load_network(config.model, head, **options)
-    check_fit(config, network, tokenizer)
-    network.train()  # it is loaded in evaluation mode, without dropout
-    if config.guide != "soft":
-        with user_errors(ValueError):
-            network = bayesian(network, prior=_prior(config))
-    model = wrap(network)
-    guide: Any = no_guide if config.guide == "soft" else AttentionGuide(model, _family(config))
-    steps = math.ceil(len(lengths) / (config.batch_size * config.processes)) * config.max_epochs
-    weight = config.kl_weight / attention_weights(network.config, lengths)
-    pyro.set_rng_seed(config.seed)  # the noise of the first step does not depend on the prior
-    return model, guide, AttentionELBO(kl_weight=_kl_weight(config, weight, steps))
-
-
-def no_guide(*_: Any) -> None:
-    """The guide of a model without latent variables."""
-
-
-def _family(config: FineTuneOptions) -> Family:
-    parameter = config.concentration if config.guide == "weibull" else config.scale
-    made: Any = FAMILIES[config.guide]
-    family: Family = made(parameter)
-    return family
-
-
-def _prior(config: FineTuneOptions) -> partial[Prior]:
-    family = "gamma" if config.guide == "weibull" else config.guide
-    made: partial[Prior] = partial(PRIORS[f"{family}_{config.prior}"])
-    return made
 
 
 def attention_weights(config: Any, lengths: Sequence[int]) -> float:
@@ -269,6 +215,86 @@ def attention_weights(config: Any, lengths: Sequence[int]) -> float:
     return config.num_hidden_layers * config.num_attention_heads * fmean(length**2 for length in lengths)
 
 
-def _kl_weight(config: FineTuneOptions, weight: float, steps: int) -> Callable[[int], float]:
-    warmup = round(config.kl_warmup * steps)
-    return Linear(warmup, weight) if warmup else Constant(weight)
+class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
+    """Fine-tuning, whatever the task: a network is built of its pretrained model alone."""
+
+    script = "experiments.finetune"
+    prefix: str  # of the task in the name of a folder
+    head: Any  # one of the Auto classes of transformers
+    training: type[FineTuning]
+
+    @abstractmethod
+    def wrap(self, config: Config) -> Callable[[Any], nn.Module]:
+        """Makes a Pyro model of the network."""
+
+    @abstractmethod
+    def output(self, config: Config) -> dict[str, Any]:
+        """Options of the configuration of the output layer."""
+
+    @abstractmethod
+    def scores(self, trained: Tuned[Config, Any], data: Mapping[str, Texts], folder: Path) -> dict[str, float]:
+        """Scores of the test part; predictions are put into the folder."""
+
+    def folder(self, config: Config) -> str:
+        row = config.guide if config.guide == "soft" else f"{config.guide}-{config.prior}"
+        return f"finetune/{self.prefix}{config.task}-{config.model_name}-{row}-{config.seed}"
+
+    def build(self, config: Config, data: Mapping[str, Texts], folder: Path) -> Tuned[Config, Any]:  # noqa: ARG002
+        return self.network(config, lengths=data["train"].lengths)
+
+    def restore(self, config: Config, folder: Path) -> Tuned[Config, Any]:  # noqa: ARG002
+        return self.network(config)
+
+    def network(self, config: Config, *, lengths: Sequence[int] = (1,)) -> Tuned[Config, Any]:
+        """The network with its pretrained weights, guide and objective.
+
+        The tokens of every training text say what the KL weight is and how many steps it rises for.
+        """
+        tokenizer = load_tokenizer(config.model)
+        pyro.set_rng_seed(config.seed)
+        network: Any = load_network(config, self.head, **self.output(config))
+        network.train()  # it is loaded in evaluation mode, without dropout
+        guide: Any = no_guide
+        if config.guide == "soft":
+            model = self.wrap(config)(network)
+        else:
+            weibull = config.guide == "weibull"
+            prior: Any = PRIORS[f"{'gamma' if weibull else config.guide}_{config.prior}"]
+            with user_errors(ValueError):
+                model = self.wrap(config)(bayesian(network, prior=partial(prior)))
+            family: Any = FAMILIES[config.guide]
+            guide = AttentionGuide(model, family(config.concentration if weibull else config.scale))
+        steps = math.ceil(len(lengths) / (config.batch_size * config.processes)) * config.max_epochs
+        warmup, weight = round(config.kl_warmup * steps), config.kl_weight / attention_weights(network.config, lengths)
+        pyro.set_rng_seed(config.seed)  # the noise of the first step does not depend on the prior
+        elbo = AttentionELBO(kl_weight=Linear(warmup, weight) if warmup else Constant(weight))
+        module = self.training(model, guide, elbo, config).to(resolve_device(config.device))
+        return Tuned(config, module, tokenizer)
+
+    def fit(self, trained: Tuned[Config, Any], data: Mapping[str, Texts], folder: Path) -> Fitted:
+        """Train for all epochs, as the learning rate is planned over them, and keep the last one.
+
+        The validation parts of small tasks have a few hundred examples: the best of their scores is often that of an
+        epoch in which the network still gave nearly all examples to the larger class.
+        """
+        config = trained.config
+        train = data["train"].loader(sentences=config.batch_size, seed=config.seed)
+        val = data["val"].loader(sentences=64, shuffle=False)
+        return fit_batches(
+            config, trained.module, train, val, folder=folder, patience=config.max_epochs,
+            monitor={"val_score": "max"}, keep="last",
+        )  # fmt: skip
+
+    def evaluate(
+        self, trained: Tuned[Config, Any], data: Mapping[str, Texts], fitted: Fitted, folder: Path
+    ) -> dict[str, float]:
+        last = fitted.history[fitted.best_epoch]
+        metrics = self.scores(trained, data, folder) | {name: last[name] for name in ("val_score", "val_loss")}
+        # three times the weights, and nothing goes on from it
+        (folder / "checkpoints" / "last.ckpt").unlink(missing_ok=True)
+        if not trained.config.keep_weights:
+            remove_weights(folder)
+        return metrics
+
+    def planned(self, config: Config) -> bool:  # noqa: ARG002
+        return True

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from experiments.datasets.arrays import read_arrays
-from experiments.files import reading
 from experiments.finetune.config import GlueName
-from experiments.finetune.evaluation import MEASURES, RISKS
-from experiments.finetune.metrics import main_metric, weighted_score
-from experiments.finetune.qa.train import QaTask
-from experiments.finetune.train import GlueTask
-from experiments.harness.options import StudyOptions
+from experiments.finetune.glue import MEASURES, METRICS, RISKS, GlueTask, weighted_score
+from experiments.finetune.questions import QaTask
 from experiments.report.columns import Column, Row
 from experiments.report.report import Part
 from experiments.report.statistics import Difference
 from experiments.study import Block, Finished, Study, run_search, run_study
 from guides.rows import LEGEND, rows
-
-__all__ = ["QA_STUDIES", "STUDIES", "at_the_mean", "over_items", "qa_table", "resamples", "search", "table"]
 
 Arrays = Mapping[str, NDArray[Any]]
 Scores = Callable[[Arrays, str, str], NDArray[np.float64]]
@@ -62,7 +57,7 @@ _NAMES = {"f1": "F1", "accuracy": "accuracy", "matthews": "Matthews", "pearson":
 
 def _first_metric(task: GlueName) -> Column:
     """The number that rows are compared by."""
-    name = main_metric(task)
+    name = METRICS[task][0]
     return Column(f"{_NAMES[name]} %", f"test_{{kind}}_{name}", 2, 100, better="higher")
 
 
@@ -91,36 +86,32 @@ def over_items(finished: Finished, scores: Scores, items: str) -> Part:
     """Differences to the baseline with intervals over resampled test items, the same ones for both rows.
 
     The seeds are those that are there, so an interval says how far the test part decides, not the training.
-
-    Raises:
-        UserError: Predictions are missing or damaged.
     """
     study = finished.study
 
     def resampled(row: str, column: Column, level: str) -> NDArray[np.float64]:
         kind, name = study.kinds.get(row, "mean"), column.metric.rpartition("_")[2]
-        remedy, found = "remove its folder, and the same command with --resume makes it again", []
-        for seed in finished.seeds:
-            path = Path(finished.configs[study.shows.get(row, row), level, seed].out, "predictions.npz")
-            with reading(path, "the predictions of a training", remedy):
-                found.append(scores(read_arrays(path, remedy), kind, name))
+        trained = [finished.configs[study.shows.get(row, row), level, seed] for seed in finished.seeds]
+        remedy = "remove its folder, and the same command with --resume makes it again"
+        found = [scores(read_arrays(Path(one.out, "predictions.npz"), remedy), kind, name) for one in trained]
         return column.factor * np.mean(found, 0)
 
-    cells = {row: Row(row=row) for row in finished.rows if row != study.baseline}
-    for level in study.levels:
-        for column in finished.main(level):
-            others = resampled(study.baseline, column, level)
-            for row, of_row in cells.items():
-                found = resampled(row, column, level) - others
-                mean, (low, high) = float(found[0]), np.quantile(found[1:], (0.025, 0.975)).tolist()
-                of_row[f"{level} {column.name}".strip()] = Difference(
-                    mean, low, high, metric=column.name, against=study.baseline, data=level, over="items"
+    rows = list[Row]()
+    for row in finished.rows[1:]:
+        cells = Row(row=row)
+        for level in study.levels:
+            for column in finished.main(level):
+                found = resampled(row, column, level) - resampled(study.baseline, column, level)
+                low, high = np.quantile(found[1:], (0.025, 0.975)).tolist()
+                cells[f"{level} {column.name}".strip()] = Difference(
+                    float(found[0]), low, high, metric=column.name, against=study.baseline, data=level, over="items"
                 )
+        rows.append(cells)
     text = (
         f"Mean differences to {study.baseline}, with 95 % intervals of a bootstrap over the test {items} for the "
         f"networks that there are, not corrected for their number."
     )
-    return Part(f"Differences over test {items}", text, list(cells.values())) if cells else Part()
+    return Part(f"Differences over test {items}", text, rows) if rows else Part()
 
 
 @cache
@@ -133,11 +124,8 @@ def resamples(items: int) -> NDArray[np.float64]:
 def _example_scores(arrays: Arrays, kind: str, metric: str) -> NDArray[np.float64]:
     """Of the class by the mean of the probabilities, or of the mean grade, out of outputs ``[S, items, outputs]``."""
     outputs, labels = arrays[f"{kind}_test"].astype(float), arrays["labels_test"]
-    if outputs.shape[-1] == 1:
-        predicted = outputs[..., 0].mean(0)
-    else:
-        exponentials = np.exp(outputs - outputs.max(-1, keepdims=True))
-        predicted = (exponentials / exponentials.sum(-1, keepdims=True)).mean(0).argmax(-1)
+    grades = outputs.shape[-1] == 1
+    predicted = outputs[..., 0].mean(0) if grades else softmax(outputs, -1).mean(0).argmax(-1)
     return weighted_score(metric, predicted, labels, resamples(len(labels)))
 
 
@@ -149,18 +137,13 @@ def _answer_scores(arrays: Arrays, kind: str, metric: str) -> NDArray[np.float64
 
 def at_the_mean(finished: Finished) -> Part:
     """The numbers that rows are compared by, with attention at its mean, of all trainings."""
-    found = [
-        Row(row=row)
-        | {
-            f"{level} {column.name}".strip(): replace(column, metric=column.metric.format(kind="mean")).cell(
-                finished.runs(row, level)
-            )
-            for level in finished.study.levels
-            for column in finished.main(level)
-        }
-        for row in finished.study.rows
-    ]
-    return Part("Attention at its mean", "One pass of the network, without samples.", found)
+    rows = [Row(row=row) for row in finished.study.rows]
+    for cells in rows:
+        for level in finished.study.levels:
+            for column in finished.main(level):
+                mean = replace(column, metric=column.metric.format(kind="mean"))
+                cells[f"{level} {column.name}".strip()] = mean.cell(finished.runs(cells["row"], level))
+    return Part("Attention at its mean", "One pass of the network, without samples.", rows)
 
 
 # GLUE
@@ -214,26 +197,19 @@ GLUE = Study(
 )
 
 
-def _study(name: str, title: str, text: str, task: GlueName, **given: Any) -> Study:
+def _study(
+    name: str, title: str, text: str, task: GlueName, levels: Mapping[str, Any], share: float = 1.0, **given: Any
+) -> Study:
     """Rows soft and WC in another situation than the table's."""
-    defaults = {
-        "rows": {row: ROWS[row] for row in ("soft", "WC")},
-        "wide": False,
-        "level_columns": {},
-        "columns": (_first_metric(task),),
-        "more": SCORES,
-        "paper": {},
-        "blocks": (),
-        "parts": lambda _: (),
-        "grid": {},
-    }
-    share = " Trained on {config.train_share:.0%} of the examples." if task == "sst2" else ""
-    options = {**GLUE.options, "task": task, **({"train_share": 0.05} if task == "sst2" else {})}
-    title = f"{title}: {{config.task}} with {{config.model_name}}"
-    text = f"{text}{share} {_ROWS_TEXT} Settings as in the table glue, not searched again."
+    trained = "" if share == 1 else " Trained on {config.train_share:.0%} of the examples."
+    given = {"columns": (_first_metric(task),), "more": SCORES} | given
     return replace(
-        GLUE, **{**defaults, "name": f"{name}-{task}", "title": title, "text": text, "options": options, **given}
-    )
+        GLUE, name=f"{name}-{task}", title=f"{title}: {{config.task}} with {{config.model_name}}",
+        text=f"{text}{trained} {_ROWS_TEXT} Settings as in the table glue, not searched again.",
+        options={**GLUE.options, "task": task} | ({} if share == 1 else {"train_share": share}), levels=levels,
+        rows={row: ROWS[row] for row in ("soft", "WC")}, wide=False, level_columns={}, paper={}, blocks=(),
+        parts=lambda _: (), grid={}, **given,
+    )  # fmt: skip
 
 
 _FOREIGN = (("cola", "CoLA"), ("rte", "RTE"))
@@ -253,20 +229,19 @@ STUDIES = {
         _study(
             "label_noise", "Noise in the labels",
             "This share of the training labels is replaced by another class at random (grades: by those of other "
-            "examples); the labels of the validation part are right.", "sst2", axis="labels replaced",
-            levels={f"{share:.0%}": {"label_noise": share} for share in (0.0, 0.1, 0.2, 0.3)},
+            "examples); the labels of the validation part are right.", "sst2",
+            {f"{share:.0%}": {"label_noise": share} for share in (0.0, 0.1, 0.2, 0.3)}, 0.05, axis="labels replaced",
         ),
         _study(
             "train_share", "Fewer training examples",
             "This share of the training examples, drawn by the run's seed, with as many epochs.", "stsb",
-            axis="training examples",
-            levels={f"{share:.0%}": {"train_share": share} for share in (0.05, 0.1, 0.25, 1.0)},
+            {f"{share:.0%}": {"train_share": share} for share in (0.05, 0.1, 0.25, 1.0)}, axis="training examples",
         ),
         _study(
             "out_of_domain", "Sentences from elsewhere",
             "Test sentences of other tasks, which have no class of this one: the area under the ROC curve of telling "
             "them from the test sentences of the task by their larger uncertainty, .5 being chance.", "sst2",
-            levels={"": {"out_of_domain": tuple(task for task, _ in _FOREIGN)}}, columns=_AREAS["entropy"],
+            {"": {"out_of_domain": tuple(task for task, _ in _FOREIGN)}}, 0.05, columns=_AREAS["entropy"],
             more=(*_AREAS["mutual_information"], _first_metric("sst2"), *SCORES),
         ),
     )
@@ -335,17 +310,6 @@ QA_STUDIES = {
     )
 }  # fmt: skip
 
-
-def table(options: StudyOptions) -> dict[str, float]:
-    """Train the rows of a study on GLUE and publish its tables."""
-    return run_study(STUDIES, options)
-
-
-def search(options: StudyOptions) -> dict[str, float]:
-    """Try the settings of a table's rows on validation data."""
-    return run_search(STUDIES, options)
-
-
-def qa_table(options: StudyOptions) -> dict[str, float]:
-    """Train the rows of a study on questions and publish its tables."""
-    return run_study(QA_STUDIES, options, command="qa-table")
+table = partial(run_study, STUDIES)
+search = partial(run_search, STUDIES)
+qa_table = partial(run_study, QA_STUDIES, command="qa-table")

@@ -4,8 +4,6 @@ python -m experiments.graph train --dataset cora --guide weibull --prior context
 python -m experiments.graph table bam1 --seeds 10
 """
 
-from __future__ import annotations
-
 import sys
 
 from experiments.harness.cli import run_commands

@@ -12,13 +12,6 @@ from experiments.harness.options import Dropout, StudyOptions, TrainingOptions
 from guides.names import NormalizerName, WeightsSchemeName
 from guides.options import WEIGHTS, SchemeOptions, UsedBy
 
-__all__ = ["COMMANDS", "ArchitectureName", "GraphConfig", "KLScale", "PriorNodes", "ScheduleName"]
-
-ArchitectureName = Literal["gat", "residual_gat", "gat_sep"]
-KLScale = Literal["total", "edge"]
-PriorNodes = Literal["neighbours", "all"]
-ScheduleName = Literal["constant", "linear", "sigmoid", "cyclical"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GraphConfig(TrainingOptions, SchemeOptions):
@@ -66,15 +59,15 @@ class GraphConfig(TrainingOptions, SchemeOptions):
     guide: WeightsSchemeName = "weibull"
     normalizer: NormalizerName = "softmax"
     graph: Path | None = None
-    architecture: ArchitectureName = "gat"
+    architecture: Literal["gat", "residual_gat", "gat_sep"] = "gat"
     scores: Literal["gat", "gatv2"] = "gat"
     layers: PositiveInt = 2
     value_dropout: bool = True
     monitor: Literal["both", "metric"] = "both"
-    kl_scale: KLScale = "edge"
-    prior_nodes: PriorNodes = "neighbours"
+    kl_scale: Literal["total", "edge"] = "edge"
+    prior_nodes: Literal["neighbours", "all"] = "neighbours"
     kl_weight: NonNegativeFloat = 0.1
-    kl_schedule: ScheduleName = "constant"
+    kl_schedule: Literal["constant", "linear", "sigmoid", "cyclical"] = "constant"
     kl_steps: PositiveInt = 100
     kl_rate: NonNegativeFloat = 1.0
     hidden: PositiveInt = 8

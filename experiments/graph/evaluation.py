@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from statistics import fmean
 from typing import Any
 
@@ -10,17 +11,20 @@ import torch
 from torch import Tensor
 
 from experiments.datasets.graphs.load import GraphData
-from experiments.graph.attention import (
-    attention_to_other_classes,
-    relative_attention,
-    relative_entropies,
-    uniform_logits,
-)
 from experiments.graph.model import TrainedGraph
 from experiments.harness.training import FITTED, Fitted
 from experiments.report.classification import SCALED_SCORES, SCORES, roc_auc, score, score_scaled
 from experiments.report.tables import as_table, metrics_table
-from pyro_attention import AttentionELBO, Soft, predict, sample_posterior
+from pyro_attention import (
+    AttentionELBO,
+    AttentionGuide,
+    EdgeList,
+    GraphAttention,
+    Soft,
+    Softmax,
+    predict,
+    sample_posterior,
+)
 from pyro_attention.analysis import (
     decompose_uncertainty,
     fit_temperature,
@@ -32,46 +36,27 @@ from pyro_attention.analysis import (
 )
 from pyro_attention.posterior.predictive import Noise, Prediction, seeded
 
-__all__ = [
-    "DEFINITIONS",
-    "definitions",
-    "evaluate",
-    "prediction_scores",
-    "prediction_table",
-]
-
-
 # Kind of prediction: what varies between its samples, and what it is.
-_PREDICTIONS: dict[str, tuple[Noise, str]] = {
+PREDICTIONS: dict[str, tuple[Noise, str]] = {
     "mean": ("none", "attention at its posterior mean, no dropout"),
     "attention": ("attention", "mean probability over samples of the attention"),
     "mc_dropout": ("dropout", "mean probability over dropout masks, attention at its posterior mean"),
     "both": ("both", "mean probability over samples of the attention and dropout masks"),
 }
-_SAMPLED = ("attention", "mc_dropout", "both")
 _THRESHOLDS = {"01": 0.01, "05": 0.05, "10": 0.1}
 _SOURCES = ("attention", "dropout", "interaction")  # of the variance
 
-_SCORES = {"aurc": "mean error over all coverages when the most confident are kept (area under risk-coverage)"}
-_TWO_CLASSES = {"roc_auc": "area under the ROC curve of the second of two classes"}
-_SAMPLE_SCORES = {
-    f"pavpu_{name}": f"PAvPU: accurate and certain or neither; paired t-test on logits of the two top classes over the "
-    f"samples, level {level}; accurate: attention at its posterior mean, no dropout"
-    for name, level in _THRESHOLDS.items()
-} | {"mutual_information": "of class and noise, mean over nodes, nats"}
-
-DEFINITIONS = {
+_MORE_SCORES = {
+    "roc_auc": "area under the ROC curve of the second of two classes",
+    "aurc": "mean error over all coverages when the most confident are kept (area under risk-coverage)",
     **{
-        f"test_{kind}_{name}": f"{text}; {how}"
-        for kind, (_, how) in _PREDICTIONS.items()
-        for name, text in (
-            SCORES | SCALED_SCORES | _SCORES | _TWO_CLASSES | (_SAMPLE_SCORES if kind in _SAMPLED else {})
-        ).items()
+        f"pavpu_{name}": f"PAvPU: accurate and certain or neither; paired t-test on logits of the two top classes over "
+        f"the samples, level {level}; accurate: attention at its posterior mean, no dropout"
+        for name, level in _THRESHOLDS.items()
     },
-    **{
-        f"{kind}_temperature": f"temperature of least NLL on the validation nodes; {how}"
-        for kind, (_, how) in _PREDICTIONS.items()
-    },
+    "mutual_information": "of class and noise, mean over nodes, nats",
+}
+_OTHERS = {
     **{
         f"variance_share_{source}": f"share of {source} in the variance of the class probabilities of the test nodes"
         for source in _SOURCES
@@ -94,21 +79,25 @@ DEFINITIONS = {
 
 
 def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
-    """What the metrics of a network mean, with those that depend on how many layers it has."""
-    hybrid = [name for name in metrics if name.startswith("hybrid_")]
+    """What the metrics of a network mean."""
+    texts = dict(_OTHERS)
+    for kind, (_, how) in PREDICTIONS.items():
+        scores = SCORES | SCALED_SCORES | _MORE_SCORES
+        texts |= {f"test_{kind}_{name}": f"{text}; {how}" for name, text in scores.items()}
+        texts[f"{kind}_temperature"] = f"temperature of least NLL on the validation nodes; {how}"
     share = "share of doubly normalised attention in {}, mean over heads, at the best epoch"
-    return DEFINITIONS | {name: share.format(name.removeprefix("hybrid_")) for name in hybrid}
+    return {name: texts.get(name) or share.format(name.removeprefix("hybrid_")) for name in metrics}
 
 
 def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], Tensor]:
-    """All metrics of a trained network, which ``DEFINITIONS`` explains, and the logits of its posterior mean.
+    """All metrics of a trained network, and the logits of its posterior mean for all nodes, ``[N, classes]``.
 
-    With the same weights and seed these are the same numbers. The logits are those of all nodes, ``[N, classes]``.
+    With the same weights and seed these are the same numbers.
     """
     guide, inputs, data, num_samples = trained.guide, trained.inputs, trained.data, trained.config.num_samples
     soft = isinstance(guide.family("layers.0"), Soft)
     samples: dict[str, Any] = {}
-    for kind, (noise, _) in _PREDICTIONS.items():
+    for kind, (noise, _) in PREDICTIONS.items():
         if soft and kind in ("attention", "both"):
             continue
         count, seed = 1 if noise == "none" else num_samples, trained.config.seed
@@ -116,17 +105,21 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
     metrics: dict[str, float] = {}
     for kind, logits in samples.items():
         metrics |= prediction_scores(kind, logits, data)
-        if kind in _SAMPLED and num_samples > 1:
+        if kind != "mean" and num_samples > 1:
             metrics |= _sample_scores(kind, logits[:, data.test_mask], samples["mean"][0, data.test_mask], data)
     if not soft and num_samples > 1:
         metrics |= _variance_shares(samples, data)
     weights = sample_posterior(guide, *inputs, num_samples=1, noise="none")
     if trained.noise is not None:
         metrics["noise_edge_attention"] = relative_attention(weights, trained.graph, trained.noise)
-    others = attention_to_other_classes(weights, trained.graph, data)
-    if others is not None:
-        metrics["other_class_attention"] = others
-    metrics |= {f"uniform_{name}": value for name, value in _quality(uniform_logits(trained), data).items()}
+    others = edges_to_other_classes(trained.graph, data)
+    if others.any():
+        metrics["other_class_attention"] = relative_attention(weights, trained.graph, others)
+    uniform = predict(uniform_guide(trained), *inputs, num_samples=1, noise="none").mean[data.test_mask]
+    labels = data.labels[data.test_mask]
+    metrics["uniform_accuracy"] = (uniform.argmax(-1) == labels).float().mean().item()
+    if _has_roc_auc(data):
+        metrics["uniform_roc_auc"] = roc_auc(uniform.double().softmax(-1), labels)
     best = fitted.history[fitted.best_epoch]
     metrics |= {name: best[name] for name in ("val_accuracy", "val_roc_auc", "val_loss") if name in best}
     metrics |= {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()}
@@ -135,26 +128,21 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
     return metrics, samples["mean"][0]
 
 
+# predictions
+
+
 def prediction_scores(kind: str, logits: Tensor, data: GraphData) -> dict[str, float]:
     """Scores of the mean probability before and after temperature scaling, from logits ``[S, N, classes]``."""
     scaling = fit_temperature(logits[:, data.val_mask], data.labels[data.val_mask])
     tested, labels = logits[:, data.test_mask], data.labels[data.test_mask]
     probabilities = tested.softmax(-1).mean(0)
-    correct = probabilities.argmax(-1) == labels
     scores = score(probabilities, labels) | score_scaled(scaling, tested, labels)
     if _has_roc_auc(data):
         scores["roc_auc"] = roc_auc(tested.double().softmax(-1).mean(0), labels)
-    scores["aurc"] = selective_accuracy(max_probability(probabilities), correct).area
+    scores["aurc"] = selective_accuracy(max_probability(probabilities), probabilities.argmax(-1) == labels).area
     return {f"test_{kind}_{name}": value for name, value in scores.items()} | {
         f"{kind}_temperature": scaling.temperature
     }
-
-
-def _quality(logits: Tensor, data: GraphData) -> dict[str, float]:
-    """Accuracy, and ROC AUC of two classes, on the test nodes, from logits ``[N, classes]``."""
-    tested, labels = logits[data.test_mask], data.labels[data.test_mask]
-    found = {"accuracy": (tested.argmax(-1) == labels).float().mean().item()}
-    return found | ({"roc_auc": roc_auc(tested.double().softmax(-1), labels)} if _has_roc_auc(data) else {})
 
 
 def _has_roc_auc(data: GraphData) -> bool:
@@ -162,8 +150,8 @@ def _has_roc_auc(data: GraphData) -> bool:
 
 
 def _sample_scores(kind: str, logits: Tensor, mean_logits: Tensor, data: GraphData) -> dict[str, float]:
-    accuracy = mean_logits.argmax(-1) == data.labels[data.test_mask]
-    levels = pavpu(logits, accuracy, test="logits", thresholds=tuple(_THRESHOLDS.values()))
+    accurate = mean_logits.argmax(-1) == data.labels[data.test_mask]
+    levels = pavpu(logits, accurate, test="logits", thresholds=tuple(_THRESHOLDS.values()))
     information = decompose_uncertainty(logits.softmax(-1)).mutual_information.mean().item()
     return {f"test_{kind}_pavpu_{name}": levels[level].pavpu for name, level in _THRESHOLDS.items()} | {
         f"test_{kind}_mutual_information": information
@@ -180,6 +168,61 @@ def _variance_shares(samples: Mapping[str, Tensor], data: GraphData) -> dict[str
     return {f"variance_share_{source}": getattr(split, f"{source}_share") for source in _SOURCES}
 
 
+def prediction_table(metrics: Mapping[str, float]) -> str:
+    """The test scores as a table, one row a kind of prediction, and the other metrics below."""
+    columns = [*SCORES, *SCALED_SCORES]
+    more = [name for name in _MORE_SCORES if f"test_mc_dropout_{name}" in metrics]
+    rows: list[dict[str, Any]] = [
+        {"prediction": kind, **{name: metrics.get(f"test_{kind}_{name}", "-") for name in (*columns, *more)}}
+        for kind in PREDICTIONS
+        if f"test_{kind}_accuracy" in metrics
+    ]
+    others = {name: value for name, value in metrics.items() if not name.startswith("test_")}
+    tables = as_table(rows, ["prediction", *columns]), as_table(rows, ["prediction", *more]), metrics_table(others)
+    return "\n\n".join(tables)
+
+
+# attention
+
+
+def relative_entropies(weights: Mapping[str, Tensor], graph: EdgeList) -> list[Tensor]:
+    """Entropy of attention relative to uniform attention, of every layer ``[S, nodes with neighbours, H]``."""
+    neighbours = graph.targets.index.bincount(minlength=graph.targets.count)
+    several = neighbours > 1
+    return [
+        (graph.targets.sum(torch.special.entr(layer)) / neighbours.log().unsqueeze(-1))[:, several]
+        for layer in weights.values()
+    ]
+
+
+def relative_attention(weights: Mapping[str, Tensor], graph: EdgeList, edges: Tensor) -> float:
+    """Attention on some edges, relative to uniform attention."""
+    uniform = 1 / graph.targets.index.bincount(minlength=graph.targets.count)[graph.targets.index]
+    share = uniform[edges].sum()
+    return fmean((layer[:, edges].sum(1) / share).mean().item() for layer in weights.values())
+
+
+def edges_to_other_classes(graph: EdgeList, data: GraphData) -> Tensor:
+    """True at the edges that join different classes of nodes in some mask; others may have no class that is known."""
+    known = data.train_mask | data.val_mask | data.test_mask
+    sources, targets = graph.sources.index, graph.targets.index
+    return known[sources] & known[targets] & (data.labels[sources] != data.labels[targets])
+
+
+def uniform_guide(trained: TrainedGraph) -> AttentionGuide:
+    """The guide over a copy of the network whose equal scores make the attention over the neighbours uniform.
+
+    A softmax stands in for normalizers over queries too, under which equal scores are not uniform attention.
+    """
+    model, guide = deepcopy((trained.model, trained.guide))
+    for layer in model.modules():
+        if isinstance(layer, GraphAttention):
+            layer.attention.normalizer = Softmax()
+            for parameter in layer.score.parameters():
+                parameter.data.zero_()
+    return guide
+
+
 def _kl_and_gradient(trained: TrainedGraph) -> dict[str, float]:
     """KL and the norm of its gradient, at one sample of the attention and without dropout."""
     trained.module.eval()
@@ -189,18 +232,3 @@ def _kl_and_gradient(trained: TrainedGraph) -> dict[str, float]:
     gradients = torch.autograd.grad(kl, list(trained.module.parameters()), allow_unused=True)
     norms = [gradient.norm() for gradient in gradients if gradient is not None]
     return {"kl": kl.item(), "kl_gradient_norm": torch.stack(norms).norm().item()}
-
-
-def prediction_table(metrics: Mapping[str, float]) -> str:
-    """The test scores as a table, one row a kind of prediction, and the other metrics below."""
-    two_classes = _TWO_CLASSES if "test_mean_roc_auc" in metrics else {}
-    columns = {**SCORES, **SCALED_SCORES, **_SCORES, **_SAMPLE_SCORES, **two_classes}
-    rows: list[dict[str, Any]] = [
-        {"prediction": kind, **{name: metrics.get(f"test_{kind}_{name}", "-") for name in columns}}
-        for kind in _PREDICTIONS
-        if f"test_{kind}_accuracy" in metrics
-    ]
-    names = ("prediction", *SCORES, *SCALED_SCORES)
-    others = {name: value for name, value in metrics.items() if not name.startswith("test_")}
-    samples = as_table(rows, ["prediction", *two_classes, *_SCORES, *_SAMPLE_SCORES])
-    return f"{as_table(rows, names)}\n\n{samples}\n\n{metrics_table(others)}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -12,12 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from torch import Tensor
 
-from experiments.datasets.graphs.load import GraphData
 from experiments.graph.model import TrainedGraph
-from pyro_attention import EdgeList, Soft, predict, sample_posterior
+from pyro_attention import Soft, predict, sample_posterior
 from pyro_attention.posterior.predictive import Noise
-
-__all__ = ["attention_figure", "calibration_panels", "neighbourhood"]
 
 SAME, OTHER, SELF = "#1b6ca8", "#d1495b", "#6b7280"
 _SAMPLES = 200
@@ -41,91 +37,70 @@ def calibration_panels(name: str, trained: TrainedGraph) -> dict[str, tuple[Tens
 
 def attention_figure(trained: TrainedGraph) -> tuple[Figure, str]:
     """Posterior of the output layer's attention around the test node with the most mixed neighbourhood; its caption."""
-    data, graph = trained.data, trained.graph
-    node = _mixed_node(data, graph)
-    sources, targets = graph.sources.index.cpu(), graph.targets.index.cpu()
-    edges = (targets == node).nonzero().squeeze(-1)
+    data, graph, node = trained.data, trained.graph, _mixed_node(trained)
+    edges = (graph.targets.index == node).nonzero().squeeze(-1)
     samples = sample_posterior(trained.guide, *trained.inputs, num_samples=_SAMPLES, seed=trained.config.seed)
-    labels = data.labels.cpu()
-    figure = neighbourhood(
-        list(samples.values())[-1][:, edges].mean(-1).cpu(),
-        node=node,
-        neighbours=sources[edges].tolist(),
-        images=None if data.images is None else data.images.cpu(),
-        labels=labels,
-        title=f"Output layer's attention of test node {node} (class {labels[node].item()}), {_SAMPLES} samples",
-    )
+    weights, label = list(samples.values())[-1][:, edges].mean(-1).cpu(), data.labels[node].item()
+    neighbours = graph.sources.index[edges].tolist()
+    images = None if data.images is None else data.images.cpu()
+    figure = neighbourhood(weights, node=node, neighbours=neighbours, images=images, labels=data.labels.cpu())
+    figure.suptitle(f"Output layer's attention of test node {node} (class {label}), {_SAMPLES} samples", fontsize=11)
     text = (
-        f"Test node {node} of class {labels[node].item()}, with the most mixed neighbourhood (of those with about 6 to "
-        f"14 neighbours, where there are such nodes). Lines are as thick as the mean weight; bars show mean and 90 % "
-        f"credible interval."
+        f"Test node {node} of class {label}, with the most mixed neighbourhood (of those with 6 to 14 neighbours, "
+        f"where there are any). Lines are as thick as the mean weight; bars show mean and 90 % credible interval."
     )
     return figure, text
 
 
-def _mixed_node(data: GraphData, graph: EdgeList) -> int:
+def _mixed_node(trained: TrainedGraph) -> int:
     """The test node (with 6 to 14 neighbours, if there is one) whose neighbours' classes have the largest entropy."""
+    data, graph = trained.data, trained.graph
     classes = torch.nn.functional.one_hot(data.labels, data.num_classes).float()
     counts = graph.targets.sum(classes[graph.sources.index])
     degree = counts.sum(-1)
     entropy = torch.special.entr(counts / degree.clamp(min=1).unsqueeze(-1)).sum(-1)
     suitable = data.test_mask & (degree >= 7) & (degree <= 15)
-    if not suitable.any():
-        suitable = data.test_mask
-    return int(entropy.masked_fill(~suitable, -1).argmax())
+    return int(entropy.masked_fill(~(suitable if suitable.any() else data.test_mask), -1).argmax())
 
 
 def neighbourhood(
-    samples: Tensor, *, node: int, neighbours: Sequence[int], images: Tensor | None, labels: Tensor, title: str
+    samples: Tensor, *, node: int, neighbours: Sequence[int], images: Tensor | None, labels: Tensor
 ) -> Figure:
     """A node and whom it attends to: mean weight and 90 % credible interval of every edge.
 
     The samples ``[S, edges]`` are those of the node's in-edges, which come from the neighbours and the node itself;
     labels ``[N]`` and images ``[N, height, width]`` are of all nodes. Without images numbers are shown.
     """
-    mean = samples.mean(0)
-    order = mean.argsort(descending=True)
-    mean, neighbours = mean[order], [neighbours[i] for i in order]
-    tails = torch.tensor([0.05, 0.95], dtype=samples.dtype)
-    low, high = samples[:, order].quantile(tails, dim=0)
+    order = samples.mean(0).argsort(descending=True)
+    samples, neighbours = samples[:, order], [neighbours[place] for place in order]
+    mean = samples.mean(0).numpy()
+    low, high = np.quantile(samples.numpy(), (0.05, 0.95), axis=0)
     colours = [SELF if n == node else SAME if labels[n] == labels[node] else OTHER for n in neighbours]
     figure = Figure(figsize=(11, 0.6 + 0.42 * max(10, len(neighbours))), layout="constrained")
     wheel, bars = figure.subplots(1, 2, width_ratios=[1, 1.15])
-    _wheel(wheel, mean, neighbours, colours, node, images)
-    rows = np.arange(len(neighbours))
-    bars.barh(rows, mean.numpy(), color=colours, alpha=0.35, height=0.7)
-    errors = torch.stack([mean - low, high - mean]).clamp(min=0)
-    bars.errorbar(
-        mean.numpy(), rows, xerr=errors.numpy(), fmt="o", markersize=3, color="0.15", capsize=2, linewidth=1.2
-    )
-    bars.axvline(1 / len(neighbours), color="0.5", linestyle=":", linewidth=1)
-    bars.annotate("uniform", (1 / len(neighbours), -0.9), fontsize=8, color="0.4", ha="center", annotation_clip=False)
-    names = ["itself" if n == node else f"{labels[n].item()}" for n in neighbours]
-    bars.set_yticks(rows, names, fontsize=9)
-    bars.invert_yaxis()
-    bars.set(xlabel="attention weight: mean and 90 % credible interval", ylabel="class of the neighbour")
-    bars.spines[["top", "right"]].set_visible(False)
+    around = [place for place, n in enumerate(neighbours) if n != node]
+    for number, place in enumerate(around):
+        angle = np.pi / 2 - 2 * np.pi * number / len(around)
+        x, y = np.cos(angle), np.sin(angle)
+        wheel.plot([0, x], [0, y], color=colours[place], linewidth=14 * mean[place] / mean.max(), alpha=0.45, zorder=1)
+        _picture(wheel, neighbours[place], (x, y), images, colours[place], zoom=3.2)
+    _picture(wheel, node, (0.0, 0.0), images, SELF, zoom=4.6)
+    wheel.set(xlim=(-1.25, 1.25), ylim=(-1.25, 1.25), aspect="equal")
+    wheel.axis("off")
     for label, colour in (("same class", SAME), ("other class", OTHER), ("itself", SELF)):
         wheel.plot([], [], color=colour, linewidth=6, alpha=0.5, label=label)
     wheel.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=3)
-    figure.suptitle(title, fontsize=11)
+    rows = np.arange(len(neighbours))
+    bars.barh(rows, mean, color=colours, alpha=0.35, height=0.7)
+    errors = np.stack([mean - low, high - mean]).clip(min=0)
+    bars.errorbar(mean, rows, xerr=errors, fmt="o", markersize=3, color="0.15", capsize=2, linewidth=1.2)
+    bars.axvline(1 / len(neighbours), color="0.5", linestyle=":", linewidth=1, label="uniform")
+    bars.legend(frameon=False, fontsize=8)
+    bars.set_yticks(rows, ["itself" if n == node else f"{labels[n].item()}" for n in neighbours], fontsize=9)
+    bars.invert_yaxis()
+    bars.set(xlabel="attention weight: mean and 90 % credible interval", ylabel="class of the neighbour")
+    bars.spines[["top", "right"]].set_visible(False)
     return figure
-
-
-def _wheel(
-    axis: Axes, mean: Tensor, neighbours: Sequence[int], colours: Sequence[str], node: int, images: Tensor | None
-) -> None:
-    """The node in the middle, its neighbours around it, lines as thick as the mean weights."""
-    around = [i for i, n in enumerate(neighbours) if n != node]
-    scale = 14 / mean.max().item()
-    for place, i in enumerate(around):
-        angle = np.pi / 2 - 2 * np.pi * place / len(around)
-        x, y = np.cos(angle), np.sin(angle)
-        axis.plot([0, x], [0, y], color=colours[i], linewidth=scale * mean[i].item(), alpha=0.45, zorder=1)
-        _picture(axis, neighbours[i], (x, y), images, colours[i], zoom=3.2)
-    _picture(axis, node, (0.0, 0.0), images, SELF, zoom=4.6)
-    axis.set(xlim=(-1.25, 1.25), ylim=(-1.25, 1.25), aspect="equal")
-    axis.axis("off")
 
 
 def _picture(
@@ -134,5 +109,5 @@ def _picture(
     if images is None:
         axis.annotate(str(node), place, ha="center", va="center", fontsize=8, bbox={"fc": "white", "ec": colour})
         return
-    picture = OffsetImage(images[node].numpy(), cmap=matplotlib.colormaps["gray_r"], zoom=zoom)
+    picture = OffsetImage(images[node].numpy(), cmap="gray_r", zoom=zoom)
     axis.add_artist(AnnotationBbox(picture, place, pad=0.15, bboxprops={"edgecolor": colour, "linewidth": 2}))

@@ -1,32 +1,92 @@
-"""Network and guide of a run on a graph, and how they are trained."""
+"""Graph, network and guide of a run, and how they are trained."""
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from experiments.datasets.graphs.data import MetricName
-from experiments.datasets.graphs.load import GraphData
+from experiments.datasets.graphs.load import GraphData, load_graph
+from experiments.datasets.graphs.masked import read_own_graph
+from experiments.datasets.graphs.perturbations import add_edge_noise, add_feature_noise, limit_labels
+from experiments.files import UserError, read_json, write_text
 from experiments.graph.config import GraphConfig
-from experiments.graph.data import noise_edges, perturbed
+from experiments.harness.ranks import is_first
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.report.classification import roc_auc
 from guides.schemes import build_normalizer
 from models.gat import GAT, ResidualGAT
 from pyro_attention import EdgeList, GraphAttention, predict
-from pyro_attention.normalizers import Normalizer
 from pyro_attention.schedules import Constant, Cyclical, Linear, Sigmoid
-
-__all__ = ["GraphTraining", "TrainedGraph", "build", "build_model", "kl_schedule"]
 
 Batch = tuple[Tensor, EdgeList, Tensor, Tensor]
 
+_SIZES = ("hidden", "heads", "layers", "scores", "dropout")
 _OUTPUT_HEADS = {"pubmed": 8}  # averaged, as in Velickovic et al. (2018), section 3.3; elsewhere 1
+
+
+def chosen_graph(config: GraphConfig) -> GraphData:
+    """The graph that the options name, as it is."""
+    if config.graph is not None:
+        return read_own_graph(config.graph, split_seed=config.split_seed)
+    return load_graph(config.dataset, data_root=config.data_root, split_seed=config.split_seed)
+
+
+def perturbed(data: GraphData, config: GraphConfig) -> GraphData:
+    """A graph with the labels removed and the noise added that the options ask for."""
+    if config.labels_per_class is not None:
+        data = limit_labels(data, config.labels_per_class, seed=config.seed)
+    if config.feature_noise:
+        data = add_feature_noise(data, config.feature_noise, seed=config.seed)
+    if config.edge_noise:
+        data = add_edge_noise(data, config.edge_noise, seed=config.seed)
+    return data
+
+
+def check_same_graph(data: GraphData, folder: Path) -> None:
+    """Note in the folder of a run which graph it has, or check that it is the one that the run was begun with.
+
+    Raises:
+        UserError: The folder has another graph.
+    """
+    path = folder / "graph.json"
+    names = ("features", "labels", "edge_index", "train_mask", "val_mask", "test_mask")
+    found = {name: _digest(getattr(data, name)) for name in names} | {"metric": data.metric}
+    if path.is_file():
+        before = read_json(path, "pass --overwrite to train again")
+        differing = [name for name, digest in found.items() if before.get(name) != digest]
+        if differing:
+            raise UserError(
+                f"{folder} holds a run on another graph ({', '.join(differing)} differ), expected the one that it was "
+                f"begun with; choose another --out, or pass --overwrite to remove that run"
+            )
+    elif is_first():
+        write_text(path, json.dumps(found, indent=2) + "\n")
+
+
+def _digest(values: Tensor) -> str:
+    parts = (values.indices(), values.values()) if values.is_sparse else (values,)
+    found = sha256(str(list(values.shape)).encode())
+    for part in parts:
+        found.update(part.cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def noise_edges(genuine: GraphData, graph: EdgeList) -> Tensor:
+    """True at the edges of a run's graph that are neither those of the genuine one nor self loops."""
+    count, sources, targets = genuine.num_nodes, graph.sources.index, graph.targets.index
+    edges = genuine.edge_index.to(sources.device)
+    known = torch.isin(sources * count + targets, edges[0] * count + edges[1])
+    return ~known & (sources != targets)
 
 
 class GraphTraining(ELBOTraining):
@@ -70,15 +130,10 @@ class TrainedGraph(Trained[GraphConfig, GAT | ResidualGAT]):
 def build_model(config: GraphConfig, data: GraphData, prior: PriorFactory) -> GAT | ResidualGAT:
     """A network whose initial weights depend on the seed alone; see :func:`seeded_build`."""
 
-    def normalizer(heads: int) -> Normalizer:
-        return build_normalizer(config.normalizer, heads)
-
     def build(prior: PriorFactory) -> GAT | ResidualGAT:
         sizes = data.features.shape[1], data.num_classes
-        options: dict[str, Any] = {
-            "prior": prior, "normalizer": normalizer, "hidden": config.hidden, "heads": config.heads,
-            "layers": config.layers, "scores": config.scores, "dropout": config.dropout,
-        }  # fmt: skip
+        options: dict[str, Any] = {name: getattr(config, name) for name in _SIZES}
+        options |= {"prior": prior, "normalizer": partial(build_normalizer, config.normalizer)}
         if config.architecture == "gat":
             heads = _OUTPUT_HEADS.get(data.name, 1)
             return GAT(*sizes, output_heads=heads, value_dropout=config.value_dropout, **options)
@@ -100,12 +155,10 @@ def kl_schedule(config: GraphConfig, factor: float = 1.0) -> Callable[[int], flo
 def kl_factor(config: GraphConfig, model: nn.Module, data: GraphData, graph: EdgeList) -> float:
     """What the KL weight is multiplied by before it meets the KL summed over all attention weights.
 
-    Training minimises the loss of a label: the negative log-likelihood summed over labelled nodes, plus weight times
-    KL, divided by the number of labels. The KL has a term for every edge, head and layer, labelled or not, so that with
-    "total" its part in the loss of a label grows with edges / labels: 240 000 edges and 160 labels drown the labels at
-    a weight that suits Cora, with 13 264 and 140. With "edge", the default, the loss is the mean over labels plus the
-    weight times the mean KL of one attention weight. Both are means, so a weight means the same on any graph; it is
-    what the released code of Bayesian Attention Modules does. On Cora 1 with "edge" is about .001 with "total".
+    The KL has a term for every edge, head and layer, labelled or not, so that with "total" its part in the loss of a
+    label grows with edges / labels: 240 000 edges and 160 labels drown the labels at a weight that suits Cora, with
+    13 264 and 140. With "edge" the loss is the mean over labels plus the weight times the mean KL of one attention
+    weight, as in the released code of Bayesian Attention Modules, and a weight means the same on any graph.
     """
     if config.kl_scale == "total":
         return 1.0

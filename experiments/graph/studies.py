@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 
 from experiments.files import reading
-from experiments.graph.data import load_data
 from experiments.graph.evaluation import prediction_scores
 from experiments.graph.figures import attention_figure, calibration_panels
+from experiments.graph.model import chosen_graph, perturbed
 from experiments.graph.train import GraphTask
-from experiments.harness.options import StudyOptions
 from experiments.report.columns import Column
 from experiments.report.figures import reliability_diagram, save
 from experiments.report.report import Part
@@ -21,8 +21,6 @@ from experiments.report.statistics import paired_difference
 from experiments.run import load_trained
 from experiments.study import Block, Finished, Study, run_search, run_study
 from guides.rows import LEGEND, ROWS, rows
-
-__all__ = ["STUDIES", "ensemble", "search", "table"]
 
 TASK = GraphTask()
 ABOUT = "graphs: node classification"
@@ -138,7 +136,7 @@ def ensemble(finished: Finished) -> Iterator[Part]:
                 path = config.out / "predictions.npz"
                 with reading(path, "the logits of a run", "run it again with --overwrite"), np.load(path) as arrays:
                     members.append(torch.from_numpy(arrays["logits"]))
-            metrics = [prediction_scores("mean", torch.stack(members), load_data(configs[0]))]
+            metrics = [prediction_scores("mean", torch.stack(members), perturbed(chosen_graph(configs[0]), configs[0]))]
             found.append({"attention": row, **{one.name: one.cell(metrics) for one in (ACCURACY, *_scores("mean"))}})
         yield Part(f"Deep ensemble of the {len(finished.seeds)} seeds", f"{text}\n\n{level}:", found, terminal=False)
 
@@ -373,12 +371,5 @@ STUDIES = {
     )
 }
 
-
-def table(options: StudyOptions) -> dict[str, float]:
-    """Train the rows of a study and publish its tables."""
-    return run_study(STUDIES, options)
-
-
-def search(options: StudyOptions) -> dict[str, float]:
-    """Try the settings of a table's rows on validation data."""
-    return run_search(STUDIES, options)
+table = partial(run_study, STUDIES)
+search = partial(run_search, STUDIES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,22 +14,16 @@ from torch.utils.data import DataLoader
 from experiments.datasets.graphs.load import GraphData
 from experiments.files import write_atomic
 from experiments.graph.config import GraphConfig
-from experiments.graph.data import check_same_graph, chosen_graph
 from experiments.graph.evaluation import definitions, evaluate, prediction_table
 from experiments.graph.figures import attention_figure, calibration_panels
-from experiments.graph.model import TrainedGraph, build
+from experiments.graph.model import TrainedGraph, build, check_same_graph, chosen_graph
 from experiments.harness.training import Fitted, fit
 from experiments.report.figures import reliability_diagram, save
 from experiments.run import Task, load_trained, run_and_show
 
-__all__ = ["GraphTask", "train"]
-
 
 class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
     """Classes of nodes, on the graph that the options choose or on one of your own.
-
-    The options ``graph``, ``dataset``, ``data_root`` and ``split_seed``, which choose a graph, are not used with a
-    ``graph`` of your own.
 
     Example:
         >>> from experiments.datasets.graphs.load import load_graph
@@ -87,6 +82,4 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
             print(save(figure, folder / "figures" / f"{name}.png"))
 
 
-def train(config: GraphConfig) -> None:
-    """The command."""
-    run_and_show(GraphTask(), config)
+train = partial(run_and_show, GraphTask())

@@ -5,8 +5,6 @@ python -m experiments.headlines table headlines --data-root DIR
 python -m experiments.headlines summarize RUN FILE.txt
 """
 
-from __future__ import annotations
-
 import sys
 
 from experiments.harness.cli import run_commands

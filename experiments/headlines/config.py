@@ -12,8 +12,6 @@ from experiments.harness.options import BatchOptions, Device, Dropout, StudyOpti
 from guides.names import NormalizerName, WeightsSchemeName
 from guides.options import SchemeOptions, UsedBy
 
-__all__ = ["COMMANDS", "HeadlineConfig", "SummarizeConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class HeadlineConfig(BatchOptions, SchemeOptions):
@@ -72,7 +70,6 @@ class HeadlineConfig(BatchOptions, SchemeOptions):
     no_repeat: PositiveInt | None = 3
     patience: PositiveInt = 20
     kl_weight: NonNegativeFloat = 1e-3
-    batch_size: PositiveInt = 32
     learning_rate: PositiveFloat = 2e-3
     max_epochs: PositiveInt = 9
     num_samples: PositiveInt = 10
@@ -82,7 +79,8 @@ class HeadlineConfig(BatchOptions, SchemeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SummarizeConfig:
-    """Write headlines of a text file, a text a line; a line that is empty or too long gives an empty line.
+    """Write headlines of a text file, a text a line; a line that is empty or has more than 1000 words gives an
+    empty line.
 
     Headlines are in small letters with # for every digit, as in the training.
 
@@ -96,7 +94,6 @@ class SummarizeConfig:
         beam: Live hypotheses of the beam search; as in training when omitted.
         no_repeat: Repeat no so many word pieces in a row; as in training when omitted.
         max_length: Most word pieces of a headline; as in training when omitted, which is the most there can be.
-        max_words: Most words of a text; the network reads the first of them.
         device: Where to compute.
     """
 
@@ -108,7 +105,6 @@ class SummarizeConfig:
     beam: PositiveInt | None = None
     no_repeat: PositiveInt | None = None
     max_length: PositiveInt | None = None
-    max_words: PositiveInt = 1000
     device: Device = "auto"
 
 

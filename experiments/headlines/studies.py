@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from experiments.files import UserError
-from experiments.harness.options import StudyOptions
-from experiments.headlines.data import load_texts
-from experiments.headlines.evaluation import lead_baseline, rouge
-from experiments.headlines.train import HeadlineTask, summaries
+from experiments.headlines.model import load_texts
+from experiments.headlines.train import HeadlineTask, lead_baseline, rouge, summaries
 from experiments.report.columns import Column, Row
 from experiments.report.report import Part
 from experiments.report.statistics import Estimate, paired_difference
-from experiments.study import Block, Finished, Study, run_study
+from experiments.sequence.encoder import HYBRID
+from experiments.study import Finished, Study, run_study
 from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
-
-__all__ = ["STUDIES", "table"]
 
 SCORES = (
     Column("ROUGE-1", "test_rouge_1", 2, better="higher"),
@@ -27,11 +24,7 @@ SCORES = (
 
 
 def first_words(finished: Finished) -> Sequence[Part]:
-    """How far every row is beyond a headline of the first words of each text.
-
-    Raises:
-        UserError: The headlines of a run are missing, or not as many as there are texts.
-    """
+    """How far every row is beyond a headline of the first words of each text."""
     config = next(iter(finished.configs.values()))
     test = load_texts(config)["test"]
     baseline, words = lead_baseline(test, config.lead_words), f"the first {config.lead_words} words"
@@ -41,15 +34,8 @@ def first_words(finished: Finished) -> Sequence[Part]:
         interval = paired_difference(values, [0.0] * len(values))
         rows[0][names[name]] = Estimate(interval.mean, low=interval.low, high=interval.high)
     for row in finished.rows:
-        seeds = []
-        for seed in finished.seeds:
-            folder = Path(finished.configs[row, "", seed].out)
-            headlines = summaries(folder)
-            if len(headlines) != len(test):
-                raise UserError(
-                    f"{folder} has headlines of {len(headlines)} texts, expected {len(test)}; remove it to train again"
-                )
-            seeds.append(rouge(headlines, test.headlines))
+        folders = [Path(finished.configs[row, "", seed].out) for seed in finished.seeds]
+        seeds = [rouge(summaries(folder), test.headlines) for folder in folders]
         means = {name: [fmean(text) for text in zip(*(one[name] for one in seeds), strict=True)] for name in baseline}
         differences = {names[name]: paired_difference(means[name], baseline[name]) for name in baseline}
         rows.append({"headlines of": f"{row}, minus {words}"} | differences)
@@ -87,23 +73,9 @@ HEADLINES = Study(
         "doubly_normalized, soft": "38.19 / 19.09 / 35.52",
         "hybrid, soft": "38.27 / 19.30 / 35.56",
     },
-    blocks=(
-        Block(
-            "Hybrid attention",
-            "Share of doubly normalised attention that it ends with, of the encoder's heads.",
-            [
-                Column(f"layer {layer}, head {head}", f"hybrid_layers.{layer}_{head}")
-                for layer in range(2)
-                for head in range(4)
-            ],
-            terminal=True,
-        ),
-    ),
+    blocks=(HYBRID,),
     parts=first_words,
 )
 STUDIES = {study.name: study for study in (HEADLINES,)}
 
-
-def table(options: StudyOptions) -> dict[str, float]:
-    """Train the rows of a study and publish its tables."""
-    return run_study(STUDIES, options)
+table = partial(run_study, STUDIES)

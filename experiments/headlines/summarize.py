@@ -11,20 +11,15 @@ from experiments.datasets.text.word_rules import join_words
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import saved_config
 from experiments.headlines.config import HeadlineConfig, SummarizeConfig
-from experiments.headlines.evaluation import write_headlines
-from experiments.headlines.train import HeadlineTask
+from experiments.headlines.train import HeadlineTask, write_headlines
 from experiments.run import load_trained
 from experiments.sequence.own_text import read_source, refuse_to_replace, write_lines
 
-__all__ = ["SummarizeConfig", "summarize_file"]
+_MOST_WORDS = 1000  # of a text, whose first ones the network reads
 
 
 def summarize_file(config: SummarizeConfig) -> Path:
-    """Write the headlines, a line for each of the file, and print where they are; what was left out on stderr.
-
-    Raises:
-        UserError: No such run, a file that cannot be read, or one that would be lost.
-    """
+    """Write the headlines, a line for each of the file, and print where they are; what was left out on stderr."""
     saved = saved_config(config.run, HeadlineConfig, script="experiments.headlines", device=config.device)
     trained = load_trained(HeadlineTask(), saved)
     most = trained.config.headline_length
@@ -34,7 +29,7 @@ def summarize_file(config: SummarizeConfig) -> Path:
     if out.resolve() == config.file.resolve():
         raise UserError(f"the headlines would replace {config.file}; name another file by --out")
     refuse_to_replace([out], overwrite=config.overwrite)
-    rules = Rules(max_words=config.max_words, words=config.tokenize)
+    rules = Rules(max_words=_MOST_WORDS, words=config.tokenize)
     source = read_source(config.file, rules, languages=("text", "headline"), task="summarize")
     for fault in source.faults:
         print(f"{fault}; its headline is an empty line", file=sys.stderr)

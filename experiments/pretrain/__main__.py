@@ -5,8 +5,6 @@ python -m experiments.pretrain sst2 RUN --data-root DIR
 python -m experiments.pretrain table pretraining-english --data-root DIR
 """
 
-from __future__ import annotations
-
 import sys
 
 from experiments.harness.cli import run_commands

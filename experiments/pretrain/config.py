@@ -18,8 +18,6 @@ from experiments.harness.options import BatchOptions, Dropout, StudyOptions
 from guides.names import NormalizerName, WeightsSchemeName
 from guides.options import SchemeOptions, UsedBy
 
-__all__ = ["COMMANDS", "FinetuneConfig", "PretrainConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig(BatchOptions, SchemeOptions):
@@ -40,7 +38,6 @@ class PretrainConfig(BatchOptions, SchemeOptions):
         learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
         max_epochs: Epochs of pretraining.
         gradient_clip: Largest norm of the gradient of the loss per hidden piece.
-        epsilon: A key whose weights from all queries sum to less is explained away.
         finetune_epochs: Epochs of fine-tuning on SST-2 afterwards, and of a training there from fresh weights, as a
             control; none when 0.
         seed: Seed of the initial weights, the order of the batches, the hidden pieces and all noise.
@@ -63,7 +60,6 @@ class PretrainConfig(BatchOptions, SchemeOptions):
     learning_rate: PositiveFloat = 3e-3
     max_epochs: PositiveInt = 8
     num_samples: PositiveInt = 10
-    epsilon: PositiveFloat = 1e-8
     finetune_epochs: NonNegativeInt = 0
 
     USED_BY: ClassVar[UsedBy] = {"hybrid_share": {"normalizer": ("hybrid",)}}
@@ -73,14 +69,13 @@ class PretrainConfig(BatchOptions, SchemeOptions):
 class FinetuneConfig(BatchOptions):
     """Fine-tune a pretrained encoder on SST-2, all of it, with normaliser, guide and sizes as in its pretraining.
 
-    The sentences are read from glue/SST-2 below the data root.
+    The sentences are read from glue/SST-2 below the data root, and classified by the mean of their pieces.
 
     Args:
         run: Folder of a finished pretraining.
         scratch: Begin with fresh weights instead, to see what the pretraining is worth; the vocabulary is that of the
             run all the same.
         train: Training sentences at most; the same ones in every run.
-        pooling: What a sentence is classified by: the mean of its pieces or the first, <s>.
         kl_weight: Weight of the summed KL; as in the pretraining when omitted.
         learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
         gradient_clip: Largest norm of the gradient of the loss per sentence.
@@ -91,7 +86,6 @@ class FinetuneConfig(BatchOptions):
     run: Path
     scratch: bool = False
     train: PositiveInt = 10_000
-    pooling: Literal["mean", "first"] = "mean"
     kl_weight: NonNegativeFloat | None = None
     max_epochs: PositiveInt = 4
     num_samples: PositiveInt = 10

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,16 +28,13 @@ from experiments.harness.training import (
     seeded_build,
 )
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
-from experiments.pretrain.evaluation import mean_probabilities
-from experiments.pretrain.model import TrainedEncoder, build
+from experiments.pretrain.model import TrainedEncoder, build, mean_probabilities
 from experiments.report.classification import SCORES, score
 from experiments.report.tables import metrics_table
 from experiments.run import Task, run_and_show
 from experiments.sequence.encoder import text_encoder
 from models.text import TextClassifier
 from pyro_attention import predict
-
-__all__ = ["SST2Task", "finetune"]
 
 _DEFINITIONS = {f"test_{name}": f"{text}; test sentences, mean probability over posterior samples (num_samples of the "
     "configuration; for soft plain)" for name, text in SCORES.items()} | {
@@ -55,19 +53,10 @@ class LabelledBatch(NamedTuple):
 
 
 class LabelledSentences(Dataset[LabelledBatch]):
-    """Labelled sentences; indexed by an epoch, which does not matter, and a list of places.
-
-    Args:
-        text: The sentences with their labels.
-        vocabulary: Makes word pieces of them.
-        length: Most pieces of a sentence; the rest is cut off.
-    """
+    """Labelled sentences as word pieces, of a length at most; indexed by an epoch and a list of places."""
 
     def __init__(self, text: LabelledText, vocabulary: Vocabulary, *, length: int) -> None:
         self.rows, self.labels = encode_sentences(text.sentences, vocabulary, length=length), text.labels
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> LabelledBatch:
         _, places = index
@@ -76,11 +65,6 @@ class LabelledSentences(Dataset[LabelledBatch]):
     def loader(self, **options: Any) -> DataLoader[LabelledBatch]:
         """Batches of similar lengths; options as of :class:`EpochSampler`."""
         return batch_loader(self, EpochSampler(self.rows, **options))
-
-    def batches(self, device: torch.device) -> Iterator[LabelledBatch]:
-        """All sentences in order of their lengths, on a device."""
-        for batch in self.loader(sentences=100, shuffle=False):
-            yield LabelledBatch(*(tensor.to(device) for tensor in batch))
 
 
 class _Training(OneCycleTraining):
@@ -93,12 +77,7 @@ class _Training(OneCycleTraining):
         return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.labels).float().mean()}
 
 
-@dataclass(frozen=True)
-class Reviews:
-    """Labelled sentences by split, and the encoder that the training begins with."""
-
-    start: TrainedEncoder
-    splits: Mapping[str, LabelledSentences]
+Reviews = tuple[TrainedEncoder, dict[str, LabelledSentences]]  # the encoder to begin with, and the splits
 
 
 @dataclass(frozen=True)
@@ -126,16 +105,15 @@ class SST2Task(Task[FinetuneConfig, Reviews, TrainedClassifier]):
         start = build(saved, Vocabulary.load(config.run / "vocabulary.json"))
         load_best(start.module, config.run)
         length = start.config.length
-        splits = {split: LabelledSentences(text, start.vocabulary, length=length) for split, text in texts.items()}
-        return Reviews(start, splits)
+        return start, {split: LabelledSentences(text, start.vocabulary, length=length) for split, text in texts.items()}
 
     def build(self, config: FinetuneConfig, data: Reviews, folder: Path) -> TrainedClassifier:  # noqa: ARG002
-        untrained = Trained[FinetuneConfig, TextClassifier](config, _classifier(config, data.start))
-        accuracy = score(*_probabilities(untrained, data.splits["test"]))["accuracy"]
+        untrained = Trained[FinetuneConfig, TextClassifier](config, _classifier(config, data[0]))
+        accuracy = score(*_probabilities(untrained, data[1]["test"]))["accuracy"]
         return TrainedClassifier(config, untrained.module, accuracy)
 
     def fit(self, trained: TrainedClassifier, data: Reviews, folder: Path) -> Fitted:
-        config, splits = trained.config, data.splits
+        config, splits = trained.config, data[1]
         loaders = (
             splits["train"].loader(sentences=config.batch_size, seed=config.seed),
             splits["val"].loader(sentences=100, shuffle=False),
@@ -147,7 +125,7 @@ class SST2Task(Task[FinetuneConfig, Reviews, TrainedClassifier]):
     def evaluate(
         self, trained: TrainedClassifier, data: Reviews, fitted: Fitted, folder: Path  # noqa: ARG002
     ) -> dict[str, float]:  # fmt: skip
-        scores = score(*_probabilities(trained, data.splits["test"]))
+        scores = score(*_probabilities(trained, data[1]["test"]))
         return {f"test_{name}": value for name, value in scores.items()} | {
             "test_accuracy_before": trained.accuracy_before,
             "val_accuracy": fitted.history[fitted.best_epoch]["val_accuracy"],
@@ -166,7 +144,7 @@ def _classifier(config: FinetuneConfig, start: TrainedEncoder) -> _Training:
 
     def make(prior: PriorFactory) -> TextClassifier:
         encoder = text_encoder(start.config, start.vocabulary, prior)
-        return TextClassifier(encoder, len(CLASSES), pooling=config.pooling, dropout=start.config.dropout)
+        return TextClassifier(encoder, len(CLASSES), dropout=start.config.dropout)
 
     model = seeded_build(make, scheme.prior, seed=config.seed)
     if not config.scratch:
@@ -176,11 +154,12 @@ def _classifier(config: FinetuneConfig, start: TrainedEncoder) -> _Training:
 
 def _probabilities(trained: Trained[FinetuneConfig, TextClassifier], data: LabelledSentences) -> tuple[Tensor, Tensor]:
     """Class probabilities ``[sentences, classes]`` and labels."""
-    batches = list(data.batches(trained.device))
-    found = [mean_probabilities(trained, batch, lambda logits: logits.softmax(-1)) for batch in batches]
-    return torch.cat(found), torch.cat([batch.labels for batch in batches])
+    found, labels = list[Tensor](), list[Tensor]()
+    for batch in data.loader(sentences=100, shuffle=False):
+        there = LabelledBatch(*(tensor.to(trained.device) for tensor in batch))
+        found.append(mean_probabilities(trained, there, lambda logits: logits.softmax(-1)))
+        labels.append(there.labels)
+    return torch.cat(found), torch.cat(labels)
 
 
-def finetune(config: FinetuneConfig) -> None:
-    """The command."""
-    run_and_show(SST2Task(), config)
+finetune = partial(run_and_show, SST2Task())

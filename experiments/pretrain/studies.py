@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from experiments.harness.options import StudyOptions
 from experiments.pretrain.train import PretrainTask, figures
 from experiments.report.columns import Column
 from experiments.report.figures import save
 from experiments.report.report import Part
-from experiments.study import Block, Finished, Study, run_study
+from experiments.sequence.encoder import HYBRID
+from experiments.study import Finished, Study, run_study
 from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
-
-__all__ = ["STUDIES", "table"]
 
 
 def pictures(finished: Finished) -> Sequence[Part]:
@@ -37,9 +36,9 @@ PRETRAINING = Study(
         "{config.finetune_epochs} epochs; GLUE hides the labels of its test part, so half of its development part "
         "validates and the other half (436 sentences, where one standard error of an accuracy of 80 % is 1.9 points) "
         "tests: these are no GLUE scores. Not pretrained: the same from fresh weights. A key's mass is the sum of the "
-        "weights that all queries give to it, at the mean of the attention; it is explained away below "
-        "{config.epsilon:g}. Losses still fall after {config.max_epochs} epochs, so these are speeds of learning as "
-        "much as qualities. What a step costs is in the benchmark of normalisers, measured side by side."
+        "weights that all queries give to it, at the mean of the attention; it is explained away below 1e-8. Losses "
+        "still fall after {config.max_epochs} epochs, so these are speeds of learning as much as "
+        "qualities. What a step costs is in the benchmark of normalisers, measured side by side."
     ),
     task=PretrainTask(),
     options={"dataset": "english", "sentences": 20_000, "max_epochs": 6, "finetune_epochs": 3},
@@ -56,24 +55,10 @@ PRETRAINING = Study(
         Column("explained away %", "explained_away", 3, 100),
         Column("mass, 1st percentile", "key_mass_1_percent"),
     ),
-    blocks=(
-        Block(
-            "Hybrid attention",
-            "Share of doubly normalised attention that it ends with.",
-            [
-                Column(f"layer {layer}, head {head}", f"hybrid_layers.{layer}_{head}")
-                for layer in range(2)
-                for head in range(4)
-            ],
-            terminal=True,
-        ),
-    ),
+    blocks=(HYBRID,),
     picture="intervals",
     parts=pictures,
 )
 STUDIES = {study.name: study for study in (PRETRAINING,)}
 
-
-def table(options: StudyOptions) -> dict[str, float]:
-    """Train the rows of a study and publish its tables."""
-    return run_study(STUDIES, options)
+table = partial(run_study, STUDIES)

@@ -1,4 +1,4 @@
-"""The encoder of sentences that pretraining and headlines share, out of their options."""
+"""What pretraining and headlines share: the encoder of sentences, out of their options, and a table of its heads."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from typing import Any
 
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.harness.training import PriorFactory
+from experiments.report.columns import Column
+from experiments.study import Block
 from guides.schemes import build_normalizer
 from models.text import TextEncoder
 from pyro_attention.normalizers import Normalizer
+
+HYBRID = Block(
+    "Hybrid attention",
+    "Share of doubly normalised attention that the heads of the encoder end with.",
+    [Column(f"layer {layer}, head {head}", f"hybrid_layers.{layer}_{head}") for layer in range(2) for head in range(4)],
+    terminal=True,
+)
 
 
 def text_encoder(config: Any, vocabulary: Vocabulary, prior: PriorFactory) -> TextEncoder:

@@ -19,8 +19,8 @@ from experiments.datasets.text import masked_text
 from experiments.datasets.text.readers import toy
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.finetune.config import GlueConfig, QaConfig
-from experiments.finetune.qa.train import QaTask
-from experiments.finetune.train import GlueTask
+from experiments.finetune.glue import GlueTask
+from experiments.finetune.questions import QaTask
 from experiments.graph.config import GraphConfig
 from experiments.graph.train import GraphTask
 from experiments.headlines.config import HeadlineConfig

@@ -1,122 +1,133 @@
-"""Fine-tuning on GLUE end to end on a tiny random BERT: every guide, what is learned, bad input."""
+"""Fine-tuning end to end on a tiny random BERT: every kind of task, what is learned, bad input."""
 
 import json
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification
+from sklearn.metrics import roc_auc_score
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from experiments.datasets.text.glue import load_glue
+from experiments.datasets.text.squad import Answer, Question, load_squad
 from experiments.files import UserError
-from experiments.finetune.config import GlueConfig
-from experiments.finetune.data import EncodedPairs, PairBatch, load_texts
-from experiments.finetune.evaluation import definitions, outputs_of
-from experiments.finetune.model import PairModel, attention_weights, build
-from experiments.finetune.train import GlueTask
+from experiments.finetune.glue import EncodedPairs, GlueTask, PairBatch, PairModel, load_texts, outputs_of
+from experiments.finetune.model import attention_weights
+from experiments.finetune.questions import QaTask, Windows, answers_of
 from experiments.run import load_trained, run
+from pyro_attention.analysis import fit_temperature
+from tests.experiments.finetune.conftest import RUNS
 from tests.experiments.finetune.tiny_glue import write_bert, write_glue
-
-TASK = GlueTask()
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """Folder of the data sets, and that of the pretrained model."""
-    root = tmp_path_factory.mktemp("data")
-    return write_glue(root), write_bert(root / "bert")
+from tests.experiments.finetune.tiny_squad import write_squad
 
 
-def tiny_config(data, out, **options):
-    root, model = data
-    shared = {"task": "rte", "model": str(model), "data_root": root, "out": out, "length": 20, "batch_size": 8}
-    return GlueConfig(**(shared | {"max_epochs": 2, "num_samples": 3, "progress": False} | options))
-
-
-@pytest.fixture(scope="module")
-def finished(data, tmp_path_factory):
-    """A finished run with a contextual prior."""
-    config = tiny_config(data, tmp_path_factory.mktemp("runs") / "run", guide="weibull", concentration=1.0)
-    run(TASK, config)
-    return config
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"guide": "lognormal", "prior": "fixed", "precision": "bf16-mixed", "kl_warmup": 0.0},
-        {"guide": "weibull", "task": "stsb", "label_noise": 0.25, "pooling": "pair"},
-        {"task": "cola", "pooling": "mean"},
-        {"task": "mrpc", "label_noise": 0.5, "train_share": 0.5, "keep_weights": False},
-        {"task": "sst2", "out_of_domain": ("cola", "rte"), "max_epochs": 1},
-    ],
-    ids=lambda options: "-".join(map(str, options.values())) or "soft",
-)
-def test_training(data, tmp_path, options):
-    config = tiny_config(data, tmp_path / "run", **options)
-    metrics = run(TASK, config)
+@pytest.mark.parametrize("name", RUNS)
+def test_training(name, finished):
+    task, config, metrics = finished(name)
     assert all(math.isfinite(value) for value in metrics.values())
-    saved = json.loads((config.out / "metrics.json").read_text())
-    assert saved["definitions"] == definitions(metrics)
+    assert json.loads((config.out / "metrics.json").read_text())["definitions"] == task.definitions(metrics)
     assert (config.out / "checkpoints" / "best.safetensors").exists() == config.keep_weights
     assert not (config.out / "checkpoints" / "last.ckpt").exists()
+    assert run(task, replace(config, resume=True)) == pytest.approx(metrics)
+
+
+@pytest.mark.parametrize("name", ["rte", "stsb", "sst2", "mrpc"])
+def test_scores_are_those_of_the_predictions(name, finished):
+    _, config, metrics = finished(name)
     kind = "mc_dropout" if config.guide == "soft" else "attention"
     with np.load(config.out / "predictions.npz", allow_pickle=False) as arrays:
-        outputs = 1 if config.task == "stsb" else 2
-        assert arrays[f"{kind}_test"].shape == (3, 16, outputs)
-        assert arrays["mean_val"].shape[0] == 1
-        assert len(arrays["labels_test"]) == 16
-        assert arrays[f"{kind}_test"].std(0).max() > 0
-    if config.task == "stsb":
-        assert {"test_mean_pearson", "test_mean_spearman", "test_mean_scaled_nll", "mean_scale"} <= metrics.keys()
-    else:
-        assert 0 <= metrics[f"test_{kind}_risk_80"] <= 1
-    for name in config.out_of_domain:
-        assert load_texts(config)[name].second is None  # as of SST-2 itself
-        assert 0 <= metrics[f"auroc_mc_dropout_{name}_mutual_information"] <= 1
+        val, test = (torch.from_numpy(arrays[f"{kind}_{part}"]) for part in ("val", "test"))
+        val_labels, labels = (torch.from_numpy(arrays[f"labels_{part}"]) for part in ("val", "test"))
+        others = {other: torch.from_numpy(arrays[f"{kind}_{other}"]) for other in config.out_of_domain}
     assert metrics["noisy_labels"] == round(config.label_noise * metrics["train_examples"])
-    assert run(TASK, replace(config, resume=True)) == pytest.approx(metrics)
+    assert test.std(0).max() > 0
+    if name == "stsb":
+        assert metrics["test_attention_mse"] == pytest.approx((test[..., 0].mean(0) - labels).square().mean().item())
+        assert {"test_mean_pearson", "test_mean_spearman", "test_mean_scaled_nll", "mean_scale"} <= metrics.keys()
+        return
+    probabilities = test.softmax(-1).mean(0)
+    order = probabilities.max(-1).values.argsort(descending=True, stable=True)
+    kept = (probabilities.argmax(-1) != labels)[order][: math.ceil(0.8 * len(labels))].float().mean()
+    assert metrics[f"test_{kind}_risk_80"] == pytest.approx(kept.item(), abs=0.1)
+    assert metrics[f"{kind}_temperature"] == pytest.approx(fit_temperature(val, val_labels).temperature, rel=1e-3)
+    for other, logits in others.items():
+        assert load_texts(config)[other].second is None  # as of SST-2 itself
+        entropies = [torch.special.entr(part.softmax(-1).mean(0)).sum(-1) for part in (test, logits)]
+        area = roc_auc_score([0] * len(entropies[0]) + [1] * len(entropies[1]), torch.cat(entropies))
+        assert metrics[f"auroc_{kind}_{other}_entropy"] == pytest.approx(area)
 
 
-def test_prior_networks_train_and_the_guide_is_stochastic(finished, data):
-    before, after = build(finished), load_trained(TASK, finished)
-    old, new = before.module.state_dict(), after.module.state_dict()
-    assert old.keys() == new.keys()
-    priors = [name for name in new if "latent_attention.prior" in name]
-    assert priors
-    assert all(not torch.equal(old[name], new[name]) for name in priors if name.endswith("weight"))
+@pytest.mark.parametrize("name", ["v1", "v2"])
+def test_answers_are_those_of_the_predictions(name, finished):
+    _, config, metrics = finished(name)
+    kind, shown = ("mc_dropout", "mean") if config.guide == "soft" else ("attention",) * 2
+    assert metrics[f"test_{kind}_exact_low"] <= metrics[f"test_{kind}_exact"] <= metrics[f"test_{kind}_exact_high"]
+    questions = load_squad(name, data_root=config.data_root)["test"]
+    answers = json.loads((config.out / "answers.json").read_text())
+    assert list(answers) == [question.id for question in questions]
+    assert all(answers[question.id] in question.context for question in questions)
+    with np.load(config.out / "predictions.npz", allow_pickle=False) as arrays:
+        assert arrays[f"{shown}_answers"].tolist() == list(answers.values())
+        assert arrays[f"{kind}_f1"].mean() == pytest.approx(metrics[f"test_{kind}_f1"])
+        assert arrays[f"{kind}_mutual_information"].max() > 0
+        if name == "v2":
+            silent = arrays[f"{shown}_no_answer"].astype(float) > metrics[f"{shown}_threshold"]
+            assert [not text for text in answers.values()] == silent.tolist()
+    if name == "v2":
+        share = metrics["test_without_answer"] / metrics["test_questions"]
+        parts = metrics[f"test_{kind}_has_answer_f1"], metrics[f"test_{kind}_no_answer_accuracy"]
+        assert (1 - share) * parts[0] + share * parts[1] == pytest.approx(metrics[f"test_{kind}_f1"])
+    assert metrics["train_questions"] == {"v1": 6, "v2": 42}[name]
+
+
+def test_the_train_part_is_learned(tiny_config, place, tmp_path):
+    """The first word tells the class; the answer is the one word of four. Chance is a half, and one of 15 words."""
+    fast = {"learning_rate": 1e-2, "max_epochs": 5, "num_samples": 1}
+    root = write_glue(tmp_path / "glue", train=120, test=40)
+    glue = tiny_config("sst2", tmp_path / "a", data_root=root, **fast)
+    assert run(GlueTask(), glue)["test_mean_accuracy"] > 0.8
+    root = write_squad(tmp_path / "squad", train=50, test=8)
+    config = tiny_config("v1", tmp_path / "b", data_root=root, **fast)
+    assert run(QaTask(), config)["test_mean_exact"] > 0.6
+    trained, questions = load_trained(QaTask(), config), load_squad("v1", data_root=root)["test"]
+    together = answers_of(trained, Windows(questions, trained.tokenizer, config), "mean")
+    # padding and the order of the windows do not matter
+    alone = answers_of(trained, Windows(questions[3:4], trained.tokenizer, config), "mean")
+    assert alone.texts == together.texts[3:4]
+    assert alone.entropy.item() == pytest.approx(together.entropy[3].item(), abs=1e-4)
 
 
 def test_the_kl_of_long_texts_does_not_drown_their_labels(finished):
     """Of one weight it grows with the logarithm of the length; summed over all, it would with the square as well."""
+    task, config, _ = finished("rte")
     parts = []
     for length in (8, 32):
-        module = build(replace(finished, kl_weight=0.01, kl_warmup=0.0), lengths=[length] * 4).module
+        module = task.network(replace(config, kl_weight=0.01, kl_warmup=0.0), lengths=[length] * 4).module
         inputs = {"input_ids": torch.randint(5, 20, (4, length)), "attention_mask": torch.ones(4, length).long()}
         module.objective(*module.arguments(PairBatch(inputs, torch.tensor([0, 1, 1, 0]))))
         kl = sum(module.objective.elbo.kl_record.values())
         parts.append(float(module.objective.elbo.current_kl_weight() * kl / 4))
         weights = 4 * attention_weights(module.objective.model.network.config, [length])
+        assert weights == 4 * 2 * 2 * length**2  # two layers of two heads
         assert parts[-1] == pytest.approx(0.01 * float(kl) / weights)
     assert 1 < parts[1] / parts[0] < 3
 
 
 def test_padding_and_the_order_of_examples_do_not_matter(finished):
-    trained = load_trained(TASK, finished)
-    text = load_glue("rte", data_root=finished.data_root)["test"]
+    task, config, _ = finished("rte")
+    trained, text = load_trained(task, config), load_glue("rte", data_root=config.data_root)["test"]
     together = outputs_of(trained, EncodedPairs(text, trained.tokenizer, length=20), "mean", num_samples=1)[0]
-    for place in (0, 5):
-        one = EncodedPairs(text.select(torch.tensor([place, place])), trained.tokenizer, length=20)
-        alone = outputs_of(trained, one, "mean", num_samples=1)[0, 0]
-        torch.testing.assert_close(alone, together[place], atol=1e-5, rtol=1e-4)
+    one = EncodedPairs(text.select(torch.tensor([5, 5])), trained.tokenizer, length=20)
+    alone = outputs_of(trained, one, "mean", num_samples=1)[0, 0]
+    torch.testing.assert_close(alone, together[5], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "pair"])
-def test_what_an_example_is_read_from(data, pooling):
-    network = AutoModelForSequenceClassification.from_pretrained(data[1]).eval()
+def test_what_an_example_is_read_from(place, pooling):
+    network = AutoModelForSequenceClassification.from_pretrained(place / "some" / "bert").eval()
     model = PairModel(network, pooling).eval()
     inputs = {
         "input_ids": torch.tensor([[2, 5, 6, 3, 7, 3], [2, 8, 3, 0, 0, 0]]),
@@ -133,64 +144,72 @@ def test_what_an_example_is_read_from(data, pooling):
     torch.testing.assert_close(model(inputs), model.head(expected))
 
 
-def test_the_train_part_is_learned(data, tmp_path):
-    """The first word tells the class, which the model finds out; chance is a half, with a standard error of .08."""
-    root = write_glue(tmp_path / "more", train=120, test=40)
-    config = tiny_config((root, data[1]), tmp_path / "run", task="sst2", learning_rate=1e-2, max_epochs=5)
-    assert run(TASK, config)["test_mean_accuracy"] > 0.8
+# windows of questions
+
+
+def test_windows_overlap_and_hold_the_answer(tiny_config):
+    config = tiny_config("v1", None)
+    tokenizer = AutoTokenizer.from_pretrained(config.model)
+    words = [f"word{number % 20}" for number in range(40)]
+    words[17] = "unheard"
+    context = " ".join(words)
+    question = Question("q", "t", context, "word1 word2 " * 9, (Answer("unheard word18", context.index("unheard")),))
+    windows = Windows([question], tokenizer, config).windows
+    # a quarter of 20 tokens for the question, 3 special ones, 12 of the context, 4 of them new
+    texts = [[context[begin:end] for begin, end in window.spans.tolist() if end] for window in windows]
+    assert [len(text) for text in texts] == [12] * len(texts)
+    assert all(first[-8:] == second[:8] for first, second in pairwise(texts))
+    assert [*texts[0], *(word for text in texts[1:] for word in text[8:])] == words
+    for window, text in zip(windows, texts, strict=True):
+        if {"unheard", "word18"} <= set(text) and text.index("unheard") < text.index("word18"):
+            assert context[window.spans[window.first, 0] : window.spans[window.last, 1]] == "unheard word18"
+        else:
+            assert window.first == window.last == window.nothing == 0
+
+
+def test_training_leaves_out_an_answer_that_is_in_no_window(tiny_config):
+    config = tiny_config("v1", None)
+    tokenizer = AutoTokenizer.from_pretrained(config.model)
+    context = " ".join(f"word{number % 20}" for number in range(40))
+    long, short = (Question(text, "t", context, "word1", (Answer(text, 0),)) for text in (context, "word0 word1"))
+    train = Windows([long, short], tokenizer, config, train=True)
+    assert train.left_out == 1
+    assert {window.question for window in train.windows} == {1}
+    assert {window.question for window in Windows([long, short], tokenizer, config).windows} == {0, 1}
 
 
 # bad input
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("task", "options", "message"),
     [
-        ({"model": "no/such/folder"}, "its tokenizer cannot be loaded"),
-        ({"length": 500}, "length is 500, and model .* has 40 positions; pass --length 40"),
-        ({"task": "stsb", "out_of_domain": ("cola",)}, "expected a task with classes"),
-        ({"out_of_domain": ("cola",)}, "cola, which has no pairs"),
-        ({"task": "sst2", "out_of_domain": ("sst2",)}, "expected other tasks"),
+        ("rte", {"model": ""}, "model is missing, expected --model FOLDER"),
+        ("rte", {"length": 500}, "length is 500, and model .* has 40 positions; pass --length 40"),
+        ("stsb", {"out_of_domain": ("cola",)}, "out_of_domain is cola for stsb, expected other tasks"),
+        ("v1", {"stride": 11}, "length is 20 and stride 11, expected a length of 20 at least and a stride of half"),
     ],
 )
-def test_bad_options(data, tmp_path, options, message):
+def test_bad_options(task, options, message, tiny_config, tmp_path):
     with pytest.raises(UserError, match=message):
-        run(TASK, tiny_config(data, tmp_path / "run", **options))
+        run(QaTask() if task == "v1" else GlueTask(), tiny_config(task, tmp_path / "run", **options))
 
 
-def changed(name, **options):
-    """A change of a JSON file in the folder of a model."""
-
-    def change(folder):
-        path = folder / name
-        path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | options))
-
-    return change
-
-
-def shards_elsewhere(folder):
-    (folder / "model.safetensors").unlink()
-    changed("model.safetensors.index.json", weight_map={"a": "/dev/zero"})(folder)
-
-
-SEQUENCE = changed("tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
+def one_layer_more(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda folder: write_bert(folder, vocabulary=10), r"tokenizer has 24 tokens and its embedding 10"),
-        (SEQUENCE, "pooling is pair, but the tokenizer of .* does not mark the second sentence"),
         (lambda folder: write_bert(folder, safe=False), "pickled weights are not read: save them again"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"damaged"), "its model cannot be loaded"),
-        (changed("tokenizer_config.json", tokenizer_class="RagTokenizer"), "its tokenizer has no padding token"),
-        (changed("config.json", num_hidden_layers=3), r"16 weights .* are missing \(bert\.encoder\.layer\.2"),
-        (shards_elsewhere, "its model cannot be loaded .* names the file '/dev/zero'"),
+        (one_layer_more, r"16 weights of .* are missing, such as bert\.encoder\.layer\.2"),
     ],
-    ids=["vocabulary", "one sequence", "pickled", "damaged", "two tokenizers", "layers", "shards"],
+    ids=["pickled", "layers"],
 )
-def test_bad_models(data, tmp_path, change, message):
+def test_bad_models(change, message, tiny_config, tmp_path):
     folder = write_bert(tmp_path / "bert")
     change(folder)
     with pytest.raises(UserError, match=message):
-        run(TASK, tiny_config((data[0], folder), tmp_path / "run", pooling="pair"))
+        run(GlueTask(), tiny_config("rte", tmp_path / "run", model=str(folder)))

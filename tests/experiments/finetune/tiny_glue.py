@@ -56,7 +56,7 @@ def write_glue(root: Path, *, train: int = 40, test: int = 16) -> Path:
     return root
 
 
-def write_bert(folder: Path, *, vocabulary: int | None = None, positions: int = 40, safe: bool = True) -> Path:
+def write_bert(folder: Path, *, positions: int = 40, safe: bool = True) -> Path:
     """A BERT without an output layer, and a tokenizer of whole words, in a folder, which is returned."""
     ids = {word: place for place, word in enumerate((*SPECIAL, *WORDS))}
     words = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
@@ -70,7 +70,7 @@ def write_bert(folder: Path, *, vocabulary: int | None = None, positions: int = 
     )  # fmt: skip
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
-    model = BertModel(BertConfig(vocab_size=vocabulary or len(ids), max_position_embeddings=positions, **SIZES))
+    model = BertModel(BertConfig(vocab_size=len(ids), max_position_embeddings=positions, **SIZES))
     model.save_pretrained(folder)
     if not safe:
         torch.save(model.state_dict(), folder / "pytorch_model.bin")

@@ -11,7 +11,7 @@ from tests.experiments.finetune.tiny_glue import WORDS
 ANSWERS = 4  # these words are answers, the others are none
 
 
-def article(title: str, questions: int, generator: torch.Generator, *, impossible: bool, longest: int = 24) -> dict:
+def article(title: str, questions: int, generator: torch.Generator, *, impossible: bool) -> dict:
     """An article of one question a paragraph; of 2.0 every other question has no answer."""
 
     def draw(low, high):
@@ -19,7 +19,7 @@ def article(title: str, questions: int, generator: torch.Generator, *, impossibl
 
     paragraphs = []
     for number in range(questions):
-        words = [WORDS[draw(ANSWERS, len(WORDS))] for _ in range(draw(6, longest))]
+        words = [WORDS[draw(ANSWERS, len(WORDS))] for _ in range(draw(6, 24))]
         entry = {"id": f"{title}-{number}", "question": f"{words[0]} ?", "answers": []}
         if impossible:
             entry["is_impossible"] = bool(number % 2)
@@ -32,7 +32,7 @@ def article(title: str, questions: int, generator: torch.Generator, *, impossibl
     return {"title": title, "paragraphs": paragraphs}
 
 
-def write_squad(root: Path, *, train: int = 12, test: int = 6, longest: int = 24) -> Path:
+def write_squad(root: Path, *, train: int = 12, test: int = 6) -> Path:
     """Three articles of 1.1 to train on and four of 2.0 below a folder, which is returned; sizes are those of one."""
     generator = torch.Generator().manual_seed(0)
     folder = root / "squad"
@@ -42,10 +42,7 @@ def write_squad(root: Path, *, train: int = 12, test: int = 6, longest: int = 24
         "dev-v2.0.json.gz": [(f"dev{place}", test, True) for place in range(4)],
     }
     for name, articles in files.items():
-        data = [
-            article(title, count, generator, impossible=impossible, longest=longest)
-            for title, count, impossible in articles
-        ]
+        data = [article(title, count, generator, impossible=impossible) for title, count, impossible in articles]
         content = json.dumps({"version": "tiny", "data": data}).encode()
         (folder / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     return root

@@ -1,158 +1,165 @@
-import csv
-import functools
+"""Training on graphs end to end: guides, resuming, one's own graph, the KL and its scale, attention beside uniform."""
+
 import json
 import math
 import re
-import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import experiments.graph.data
-import experiments.graph.model
-from experiments.datasets.graphs.load import load_graph
+from experiments.datasets.graphs.load import GraphData
+from experiments.datasets.graphs.masked import read_own_graph
 from experiments.files import UserError
-from experiments.graph.attention import relative_entropies
-from experiments.graph.config import GraphConfig, ScheduleName
-from experiments.graph.evaluation import DEFINITIONS
-from experiments.graph.model import build_model, kl_schedule
+from experiments.graph import figures
+from experiments.graph.config import GraphConfig
+from experiments.graph.evaluation import (
+    edges_to_other_classes,
+    prediction_table,
+    relative_attention,
+    relative_entropies,
+    uniform_guide,
+)
+from experiments.graph.figures import attention_figure, neighbourhood
+from experiments.graph.model import build, build_model, chosen_graph, kl_factor, kl_schedule, perturbed
 from experiments.graph.train import GraphTask
-from experiments.harness.cli import run_script
-from experiments.run import run as run_task
-from guides.names import PriorName, WeightsSchemeName
+from experiments.run import load_trained, run
 from guides.schemes import build_scheme
-from pyro_attention import EdgeList
+from pyro_attention import AttentionELBO, EdgeList, predict, sample_posterior
 from tests.experiments.graph.tiny_graphs import write_citations
+from tests.experiments.graph.tiny_splits import write_splits
 
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(autouse=True)
-def load_once(monkeypatch):
-    monkeypatch.setattr(experiments.graph.data, "load_graph", _load)
+SMALL = {"max_epochs": 2, "num_samples": 2, "progress": False, "hidden": 2, "heads": 2}
 
 
-_load = functools.cache(load_graph)
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the data sets."""
+    folder = tmp_path_factory.mktemp("graphs")
+    write_citations(folder)
+    write_splits(folder / "people.npz")
+    return folder
 
 
-def run(config):
-    return run_task(GraphTask(), config)
+@pytest.fixture
+def graph(data: Path) -> GraphData:
+    """A graph of one's own, of two classes."""
+    return read_own_graph(data / "people.npz")
 
 
-def command_line(*arguments):
-    return run_script(GraphConfig, run, name="experiments.graph", arguments=[*arguments, "--no-progress"])
+def config(out: Path, **options: Any) -> GraphConfig:
+    return GraphConfig(out=out, **SMALL | options)
 
 
-def history(folder):
-    with (folder / "history.csv").open() as file:
-        return [{name: value for name, value in row.items() if name != "step_ms"} for row in csv.DictReader(file)]
+def numbers(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name != "step_ms"}
 
 
 # whole runs
 
 
-@pytest.mark.parametrize("prior", get_args(PriorName))
-@pytest.mark.parametrize("guide", get_args(WeightsSchemeName))
-def test_every_guide_and_prior_on_digits(guide, prior, tmp_path):
-    config = GraphConfig(guide=guide, prior=prior, out=tmp_path, max_epochs=2, num_samples=2, progress=False)
-    metrics = run(config)
-    expected = {name for name in DEFINITIONS if name != "noise_edge_attention" and "roc_auc" not in name}
-    if guide == "soft":  # nothing to sample
-        expected = {
-            name for name in expected if not re.search("test_attention|test_both|^attention_t|^both|share", name)
-        }
-    assert metrics.keys() == expected
+@pytest.mark.parametrize(
+    ("guide", "prior", "precision"),
+    [("soft", "fixed", "32"), ("weibull", "contextual", "bf16-mixed"), ("gamma", "fixed", "32")],
+)
+def test_every_kind_of_guide(guide: Any, prior: Any, precision: Any, data: Path, tmp_path: Path) -> None:
+    """On a graph with sparse features; of soft attention there is nothing to sample."""
+    given = {"guide": guide, "prior": prior, "precision": precision, "dataset": "cora", "data_root": data}
+    metrics = run(GraphTask(), config(tmp_path, **given))
     assert all(math.isfinite(value) for value in metrics.values())
+    sampled = [name for name in metrics if re.search("test_attention|test_both|^attention_t|^both|share", name)]
+    assert len(sampled) == (0 if guide == "soft" else 2 * (4 + 3 + 1 + 1 + 4) + 3 - 0)
     assert 0 < metrics["attention_entropy"] <= 1
     assert (metrics["kl"] > 0) == (metrics["kl_gradient_norm"] > 0) == (guide != "soft")
     saved = json.loads((tmp_path / "metrics.json").read_text())
-    assert saved.pop("definitions").keys() == expected
+    assert saved.pop("definitions").keys() == metrics.keys()
     assert saved == metrics
-    assert [row["epoch"] for row in history(tmp_path)] == ["0", "1"]
-    names = {path.name for path in tmp_path.iterdir() if path.name != ".lock"}
-    files = {"config.yaml", "metrics.json", "environment.json", "history.csv", "predictions.npz", "graph.json"}
-    assert names == files | {"checkpoints"}
 
 
-def test_attention_learns_digits(tmp_path):
-    fast = {"heads": 2, "dropout": 0.0, "learning_rate": 0.02, "kl_weight": 0.0}
-    metrics = run(GraphConfig(**fast, out=tmp_path, max_epochs=15, num_samples=5, progress=False))
+def test_attention_learns_digits(tmp_path: Path) -> None:
+    fast = {"dropout": 0.0, "learning_rate": 0.02, "kl_weight": 0.0, "hidden": 8, "max_epochs": 15}
+    metrics = run(GraphTask(), config(tmp_path, **fast))
     assert metrics["val_accuracy"] > 0.9
     assert metrics["test_attention_accuracy"] > 0.85
 
 
-@pytest.mark.parametrize(
-    "dataset",
-    [
-        "digits",
-        "cora",  # sparse features
-    ],
-)
-def test_half_precision(dataset, tmp_path):
-    write_citations(tmp_path)
-    options = {"dataset": dataset, "data_root": tmp_path, "max_epochs": 2, "num_samples": 2, "progress": False}
-    metrics = run(GraphConfig(precision="bf16-mixed", out=tmp_path / "run", **options))
-    assert math.isfinite(metrics["val_loss"])
-
-
-# resuming
-
-
-OPTIONS = ["--dataset", "cora", "--guide", "weibull", "--max-epochs", "60"]
-OPTIONS += ["--num-samples", "3", "--checkpoint-every", "2", "--learning-rate", "0.004"]
-
-
-def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, monkeypatch, capsys):
-    write_citations(tmp_path)
-    step = experiments.graph.model.GraphTraining.training_step
-
-    def interrupted(self, batch, batch_idx):
-        if self.global_step == 5:
-            signal.raise_signal(signal.SIGINT)
-        return step(self, batch, batch_idx)
-
-    options = [*OPTIONS, "--data-root", str(tmp_path), "--max-epochs", "10", "--out", str(tmp_path / "run")]
-    monkeypatch.setattr(experiments.graph.model.GraphTraining, "training_step", interrupted)
-    assert command_line(*options) == 130
-    assert "--resume" in capsys.readouterr().err
-    assert len(history(tmp_path / "run")) == 5
-    monkeypatch.setattr(experiments.graph.model.GraphTraining, "training_step", step)
-    assert command_line(*options, "--resume") == 0
-    assert len(history(tmp_path / "run")) == 10
-
-
-def test_a_finished_run_is_not_trained_again(tmp_path, monkeypatch):
-    write_citations(tmp_path)
-    options = {"dataset": "cora", "data_root": tmp_path, "max_epochs": 2, "num_samples": 2, "progress": False}
-    config = GraphConfig(out=tmp_path / "run", **options)
-    metrics = run(config)
+def test_a_graph_of_ones_own(data: Path, tmp_path: Path, graph: GraphData, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = config(tmp_path / "a")
+    metrics = run(GraphTask(graph), first)
+    assert numbers(run(GraphTask(), config(tmp_path / "b", graph=data / "people.npz"))) == numbers(metrics)
+    # the network that is loaded is that of the best epoch
+    trained = load_trained(GraphTask(graph), first)
+    logits = np.load(tmp_path / "a" / "predictions.npz")["logits"]
+    mean = predict(trained.guide, *trained.inputs, num_samples=1, noise="none").mean
+    np.testing.assert_allclose(mean.numpy(), logits, rtol=1e-5, atol=1e-6)
+    # and is read, not trained again
     monkeypatch.setattr(GraphTask, "fit", None)
-    assert run(replace(config, resume=True)) == metrics
+    assert run(GraphTask(graph), replace(first, resume=True)) == metrics
     with pytest.raises(UserError, match="another configuration"):
-        run(replace(config, resume=True, kl_weight=0.5))
-    with pytest.raises(UserError, match="holds this run already"):
-        run(config)
+        run(GraphTask(graph), replace(first, resume=True, kl_weight=0.5))
 
 
-# parts
+def test_a_run_goes_on_with_its_graph_alone(tmp_path: Path, graph: GraphData) -> None:
+    graph = replace(graph, features=graph.features.to_sparse())
+    run(GraphTask(graph), config(tmp_path, guide="soft"))
+    (tmp_path / "metrics.json").unlink()
+    others = {
+        "features": replace(graph, features=2 * graph.features),
+        "labels": replace(graph, labels=1 - graph.labels),
+        "metric": replace(graph, metric="roc_auc"),
+    }
+    for fields, other in others.items():
+        with pytest.raises(UserError, match=rf"run on another graph \({fields} differ\).*--overwrite"):
+            run(GraphTask(other), config(tmp_path, guide="soft", resume=True))
+    run(GraphTask(replace(graph, name="another name")), config(tmp_path, guide="soft", resume=True))
 
 
-@pytest.mark.parametrize("guide", get_args(WeightsSchemeName))
-@pytest.mark.parametrize("prior", get_args(PriorName))
-def test_the_seed_alone_decides_on_the_shared_weights(guide, prior):
-    data = _load("digits")
-    reference = build_model(GraphConfig(), data, build_scheme("soft", prior="fixed").prior)
+@pytest.mark.parametrize(("architecture", "normalizer"), [("residual_gat", "softmax"), ("gat_sep", "hybrid")])
+def test_two_classes_are_judged_by_roc_auc(
+    tmp_path: Path, graph: GraphData, architecture: str, normalizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = GraphTask(replace(graph, metric="roc_auc"))
+    options = {"architecture": architecture, "normalizer": normalizer, "scores": "gatv2"}
+    monkeypatch.setattr(figures, "_SAMPLES", 5)
+    chosen = config(tmp_path, monitor="metric", guide="lognormal", **options)
+    found, trained = run(task, chosen), load_trained(task, chosen)
+    logits = torch.from_numpy(np.load(tmp_path / "predictions.npz")["logits"])
+    margin = (logits[:, 1] - logits[:, 0]).double()
+    second, first = (margin[graph.test_mask & (graph.labels == label)] for label in (1, 0))
+    expected = (second[:, None] > first).double().mean() + (second[:, None] == first).double().mean() / 2
+    assert found["test_mean_roc_auc"] == pytest.approx(expected.item())
+    assert {"val_roc_auc", "test_attention_roc_auc", "uniform_roc_auc", "other_class_attention"} <= found.keys()
+    assert sum(name.startswith("hybrid_") for name in found) == (2 if normalizer == "hybrid" else 0)
+    assert "roc_auc" in prediction_table(found)
+    assert attention_figure(trained)[1].startswith("Test node")
+
+
+def test_noise_reaches_the_graph_and_is_measured(data: Path, tmp_path: Path) -> None:
+    clean = config(tmp_path, dataset="cora", data_root=data)
+    noise = replace(clean, edge_noise=0.5, labels_per_class=1, feature_noise=0.5)
+    before, after = (perturbed(chosen_graph(one), one) for one in (clean, noise))
+    assert after.edge_index.size(1) == 1.5 * before.edge_index.size(1)
+    assert after.train_mask.sum() == 7
+    assert not torch.equal(after.features.to_dense(), before.features.to_dense())
+    assert build(noise, chosen_graph(noise)).noise.sum() == after.edge_index.size(1) - before.edge_index.size(1)
+    assert 0 < run(GraphTask(), noise)["noise_edge_attention"] < 3
+
+
+# network, KL and prior
+
+
+@pytest.mark.parametrize(("guide", "prior"), [("weibull", "contextual"), ("lognormal", "fixed")])
+def test_the_seed_alone_decides_on_the_shared_weights(guide: Any, prior: Any, graph: GraphData) -> None:
+    reference = build_model(GraphConfig(), graph, build_scheme("soft", prior="fixed").prior)
     after = torch.rand(())
-    model = build_model(GraphConfig(), data, build_scheme(guide, prior=prior, prior_rate=3.0).prior)
+    model = build_model(GraphConfig(), graph, build_scheme(guide, prior=prior, prior_rate=3.0).prior)
     assert torch.rand(()) == after
     weights = dict(model.named_parameters())
-    for name, value in reference.named_parameters():
-        assert weights[name].equal(value), name
-    if prior == "contextual" and guide in ("weibull", "gamma"):
+    assert all(weights[name].equal(value) for name, value in reference.named_parameters())
+    if guide == "weibull":
         assert model.layers[0].attention.prior.log_rate.exp().item() == pytest.approx(3.0)
 
 
@@ -165,48 +172,104 @@ def test_the_seed_alone_decides_on_the_shared_weights(guide, prior):
         ("cyclical", [0.0, 0.5, 0.0]),
     ],
 )
-def test_kl_schedules(name, weights):
+def test_kl_schedules(name: Any, weights: list[float]) -> None:
     schedule = kl_schedule(GraphConfig(kl_weight=0.5, kl_schedule=name, kl_steps=10, kl_rate=0.2))
     assert [schedule(step) for step in (0, 5, 10)] == pytest.approx(weights)
-    assert name in get_args(ScheduleName)
 
 
-def test_relative_entropy_is_one_for_uniform_and_zero_for_certain_attention():
-    # node 0 attends to itself and both others, node 1 to itself and node 0, node 2 only to itself
-    graph = EdgeList.from_edge_index(torch.tensor([[1, 2, 0], [0, 0, 1]]), num_nodes=3, add_self_loops=True)
-    uniform = graph.softmax(torch.zeros(1, 6, 2))
-    certain = graph.softmax(torch.tensor([0.0, 0, 0, 1, 1, 1]).mul(1000).reshape(1, 6, 1))
-    first, second = relative_entropies({"a": uniform, "b": certain}, graph)
-    assert first.shape == (1, 2, 2)  # node 2 has nobody to choose from
-    torch.testing.assert_close(first, torch.ones(1, 2, 2))
-    torch.testing.assert_close(second, torch.zeros(1, 2, 1))
+def twice(graph: GraphData) -> GraphData:
+    """The graph and a copy of it, not joined."""
+    fields = ("features", "labels", "train_mask", "val_mask", "test_mask")
+    doubled: dict[str, Any] = {name: torch.cat([getattr(graph, name)] * 2) for name in fields}
+    return replace(graph, edge_index=torch.cat([graph.edge_index, graph.edge_index + graph.num_nodes], 1), **doubled)
 
 
-# bad input
+def test_a_weight_an_edge_is_the_same_on_any_graph(graph: GraphData) -> None:
+    """The loss of a label has the weight times the mean KL, with two copies and when one has few labels."""
+    data = twice(graph)
+    data = replace(data, train_mask=data.train_mask & (torch.arange(data.num_nodes) < 20))
+    trained = build(config(Path("x"), kl_weight=0.5, layers=1, dropout=0.0), data)
+    labels, nothing = int(data.train_mask.sum()), torch.zeros(data.num_nodes, dtype=torch.bool)
+    loss = trained.module.objective(*trained.inputs, nothing) / labels
+    mean = AttentionELBO()(trained.model, trained.guide)(*trained.inputs, nothing) / trained.graph.sources.index.numel()
+    torch.testing.assert_close(loss, 0.5 * mean)  # one head
+    single = build(config(Path("x"), layers=1, dropout=0.0), graph)
+    total = AttentionELBO()(single.model, single.guide)(*single.inputs, nothing[:40])
+    torch.testing.assert_close(mean, total / single.graph.sources.index.numel(), rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--kl-weight", "-1"], "kl-weight"),
-        (["--dropout", "2"], "dropout"),
-        (["--guide", "hard"], "guide"),
-        (["--dataset", "dblp", "--data-root", "/nowhere"], "/nowhere"),
-        (["--dataset", "cora", "--split-seed", "1"], "split"),
-        (["--learning-rate", "1e30", "--max-epochs", "3"], "learning rate"),
-    ],
-)
-def test_bad_options(arguments, message, tmp_path, capsys):
-    assert command_line(*arguments, "--out", str(tmp_path / "run")) in (1, 2)
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+@pytest.mark.parametrize(("architecture", "heads"), [("gat", 2 + 2 + 1), ("residual_gat", 6), ("gat_sep", 6)])
+def test_the_scale_counts_every_attention_weight(graph: GraphData, architecture: str, heads: int) -> None:
+    options = config(Path("x"), architecture=architecture, layers=3)
+    trained = build(options, graph)
+    edges = 80 if architecture == "gat_sep" else 120
+    arguments = trained.model, trained.data, trained.graph
+    assert kl_factor(replace(options, kl_scale="total"), *arguments) == 1
+    assert kl_factor(options, *arguments) == pytest.approx(20 / (edges * heads))
 
 
-def test_nan_features(tmp_path, capsys):
-    write_citations(tmp_path, x_data=np.full(9 * 42, np.nan, dtype=np.float32))
-    assert command_line("--dataset", "cora", "--data-root", str(tmp_path), "--out", str(tmp_path / "run")) == 1
-    error = capsys.readouterr().err
-    assert "NaN" in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "run").exists()
+def test_prior_over_all_nodes(graph: GraphData) -> None:
+    """The released code's softmax: prior weights of all nodes, not those of a neighbourhood, add up to one."""
+    near, far = (build(config(Path("x"), prior_nodes=nodes), graph) for nodes in ("neighbours", "all"))
+    networks = [one.model.layers[0].attention.prior.network for one in (near, far)]
+    keys = torch.rand(graph.num_nodes, 2, 2)
+    neighbours, everywhere = (network(keys, near.graph) for network in networks)
+    torch.testing.assert_close(near.graph.targets.sum(neighbours.exp()), torch.ones(graph.num_nodes, 2))
+    loops = everywhere[-graph.num_nodes :]  # one edge a node
+    torch.testing.assert_close(loops.exp().sum(0), torch.ones(2))
+    # the same edges, all of them to one target: a softmax over all of them
+    edges = torch.stack([near.graph.sources.index, torch.zeros_like(near.graph.sources.index)])
+    one_query = EdgeList.from_edge_index(edges, num_nodes=(graph.num_nodes, 1))
+    torch.testing.assert_close(everywhere.log_softmax(0), networks[0](keys, one_query).log_softmax(0))
+
+
+# attention
+
+
+def star() -> EdgeList:
+    """Node 0 attends to itself and both others, and they attend to themselves."""
+    return EdgeList.from_edge_index(torch.tensor([[1, 2], [0, 0]]), num_nodes=3, add_self_loops=True)
+
+
+def test_relative_entropy_is_one_for_uniform_and_zero_for_certain_attention() -> None:
+    uniform = star().softmax(torch.zeros(1, 5, 2))
+    certain = star().softmax(torch.tensor([0.0, 0, 1, 1, 1]).mul(1000).reshape(1, 5, 1))
+    first, second = relative_entropies({"a": uniform, "b": certain}, star())
+    torch.testing.assert_close(first, torch.ones(1, 1, 2))  # the others have nobody to choose from
+    torch.testing.assert_close(second, torch.zeros(1, 1, 1))
+
+
+def test_attention_on_some_edges_is_relative_to_uniform(graph: GraphData) -> None:
+    # node 1 alone is of another class: the edge 1 -> 0 gets half of the uniform third
+    data = replace(
+        graph, features=torch.eye(3), labels=torch.tensor([0, 1, 0]), edge_index=torch.empty(2, 0, dtype=torch.int64),
+        **{f"{name}_mask": torch.arange(3) == index for index, name in enumerate(("train", "val", "test"))},
+    )  # fmt: skip
+    weights = torch.tensor([1 / 6, 0.5, 1 / 3, 1.0, 1.0]).reshape(1, 5, 1)
+    edges = edges_to_other_classes(star(), data)
+    assert edges.tolist() == [True] + [False] * 4
+    assert relative_attention({"layer": weights}, star(), edges) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("normalizer", "architecture"), [("softmax", "gat"), ("hybrid", "gat_sep")])
+def test_uniform_attention_is_uniform(graph: GraphData, normalizer: str, architecture: str) -> None:
+    # a node in the middle of all others: over queries its weights are not those of the others
+    middle = torch.stack([torch.zeros(39, dtype=torch.int64), torch.arange(1, 40)])
+    edges = torch.cat([graph.edge_index, middle, middle.flip(0)], 1).unique(dim=1)
+    options = {"normalizer": normalizer, "architecture": architecture, "scores": "gatv2"}
+    trained = build(config(Path("x"), **options), replace(graph, edge_index=edges))
+    before = predict(trained.guide, *trained.inputs, num_samples=1, noise="none").mean
+    expected = (1 / trained.graph.targets.index.bincount())[trained.graph.targets.index]
+    for weights in sample_posterior(uniform_guide(trained), *trained.inputs, num_samples=1, noise="none").values():
+        torch.testing.assert_close(weights, expected[None, :, None].expand(weights.shape))
+    assert predict(trained.guide, *trained.inputs, num_samples=1, noise="none").mean.equal(before)
+
+
+def test_neighbourhood_shows_mean_and_interval() -> None:
+    samples = torch.tensor([[0.1, 0.6, 0.3], [0.3, 0.4, 0.3]])
+    figure = neighbourhood(
+        samples, node=2, neighbours=[0, 1, 2], images=torch.rand(3, 8, 8), labels=torch.tensor([0, 1, 1])
+    )
+    bars = figure.axes[1]
+    assert [bar.get_width() for bar in bars.patches[:3]] == pytest.approx([0.5, 0.3, 0.2])
+    assert [label.get_text() for label in bars.get_yticklabels()] == ["1", "itself", "0"]

@@ -1,4 +1,4 @@
-"""The script on headlines end to end: every attention, the first words at first, resuming, and bad input."""
+"""Headlines end to end: ROUGE, every attention, the first words at first, what is written, the table, bad input."""
 
 import csv
 import json
@@ -9,81 +9,78 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.datasets.text.headlines import plain_words
+from experiments.datasets.text.headlines import HeadlineText
 from experiments.files import UserError
-from experiments.harness.cli import run_commands
-from experiments.headlines import evaluation
-from experiments.headlines.config import COMMANDS, HeadlineConfig
-from experiments.headlines.data import LeadSampler, TrainingPairs, first_headlines, load_texts
-from experiments.headlines.evaluation import definitions, perplexity, write_headlines
-from experiments.headlines.model import build, load_vocabulary
-from experiments.headlines.train import HeadlineTask
+from experiments.harness.options import StudyOptions
+from experiments.headlines import train as writing
+from experiments.headlines.config import HeadlineConfig
+from experiments.headlines.model import (
+    LeadSampler,
+    TrainingPairs,
+    build,
+    first_headlines,
+    load_texts,
+    load_vocabulary,
+)
+from experiments.headlines.studies import table
+from experiments.headlines.train import HeadlineTask, lead_baseline, perplexity, rouge, summaries, write_headlines
+from experiments.report.results import read_results
+from experiments.report.statistics import paired_difference
 from experiments.run import load_trained, run
-from pyro_attention import Soft
-from tests.experiments.headlines.tiny_headlines import FILES, SIZES, TINY, entries, write_entries, write_texts
+from tests.experiments.headlines.conftest import RUNS
+from tests.experiments.headlines.tiny_headlines import SIZES, TINY
 
 TASK = HeadlineTask()
-
-
-@pytest.fixture
-def root(tmp_path):
-    return write_texts(tmp_path / "data")
-
-
-@pytest.fixture
-def tiny_config(root, tmp_path):
-    def make(**options):
-        return HeadlineConfig(**(TINY | {"data_root": root, "out": tmp_path / "run"} | options))
-
-    return make
-
-
-@pytest.mark.parametrize("guide", ["soft", "weibull"])
-@pytest.mark.parametrize("normalizer", ["softmax", "doubly_normalized", "hybrid"])
-def test_every_attention_trains_and_evaluates(guide, normalizer, tiny_config):
-    config = tiny_config(guide=guide, normalizer=normalizer)
-    metrics = run(TASK, config)
-    assert all(math.isfinite(value) for value in metrics.values())
-    assert 1 < metrics["test_ppl"] < 1000
-    assert metrics["updates"] == 2 * SIZES["train"] / TINY["batch_size"]
-    saved = json.loads((config.out / "metrics.json").read_text())
-    assert saved["definitions"] == definitions(metrics)
-    assert len((config.out / "summaries.txt").read_text().split("\n")[:-1]) == SIZES["test"]
-    assert sum(name.startswith("hybrid_layers.") for name in metrics) == (4 if normalizer == "hybrid" else 0)
-    # the same numbers from the checkpoint
-    trained, test = load_trained(TASK, config), load_texts(config)["test"]
-    assert perplexity(trained, test) == pytest.approx(metrics["test_ppl"], rel=1e-5)
-    written = [one.text for one in write_headlines(trained, test.texts)]
-    assert written == (config.out / "summaries.txt").read_text().split("\n")[:-1]
+GUNMAN = "police killed the gunman"
 
 
 @pytest.mark.parametrize(
-    ("options", "trained", "families"),
+    ("headline", "references", "expected"),
     [
-        ({"guide": "soft"}, False, ("Soft", "Soft")),
-        ({"guide": "weibull"}, True, ("Weibull", "Soft")),
-        ({"guide": "weibull", "decoder": "latent"}, True, ("Weibull", "Weibull")),
-        ({"guide": "lognormal", "decoder": "latent", "prior": "fixed"}, False, ("LogNormal", "LogNormal")),
+        # Lin (2004), section 3.1: both share as many words with the reference, and a longer one in order
+        ("police kill the gunman", [GUNMAN], (75.0, 100 / 3, 75.0)),
+        ("the gunman kill police", [GUNMAN], (75.0, 100 / 3, 50.0)),
+        # 2 of 3 words and 2 of 4: 2 P R / (P + R) = 4 / 7; no pair of words; in order only one after the other
+        ("police , the end", [GUNMAN], (400 / 7, 0.0, 400 / 7)),
+        # a word counts as often as the reference has it
+        ("the the the the", [GUNMAN], (25.0, 0.0, 25.0)),
+        ("Police KILLED the 'gunman' !", [GUNMAN], (100.0, 100.0, 100.0)),
+        # the best of the references, for each score
+        ("police kill the gunman", ["nothing", GUNMAN, "police"], (75.0, 100 / 3, 75.0)),
+        ("# .", [GUNMAN], (0.0, 0.0, 0.0)),
     ],
 )
-def test_the_prior_trains_where_the_attention_is_random(options, trained, families, tiny_config):
-    config = tiny_config(**options)
-    run(TASK, config)
-    writer = load_trained(TASK, config)
-    sites = "layers.1", "decoder.1.text"
-    assert tuple(type(writer.guide.family(site)).__name__ for site in sites) == families
-    before = dict(build(config, writer.vocabulary).model.named_parameters())
-    after = {name: value for name, value in writer.model.named_parameters() if ".prior." in name}
-    assert bool(after) == trained
-    assert (
-        any("decoder" in name or name.startswith("layers.") for name in after) == (config.decoder == "latent") & trained
-    )
-    for name, value in after.items():
-        assert not value.equal(before[name]), name
-    assert writer.is_random != isinstance(writer.guide.family("layers.0"), Soft)
+def test_worked_examples_of_rouge(headline, references, expected):
+    found = rouge([headline], [references])
+    assert [values[0] for values in found.values()] == pytest.approx(list(expected), abs=1e-4)
+
+
+def test_the_baseline():
+    data = HeadlineText(["one two three", "four five six"], [("one",), ("five",)], "two texts")
+    assert lead_baseline(data, 1)["rouge_1"] == pytest.approx([100.0, 0.0], abs=1e-4)
+    assert lead_baseline(data, 2)["rouge_1"] == pytest.approx([200 / 3, 200 / 3], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_attention_trains_and_evaluates(name, finished):
+    config, metrics = finished(name)
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert metrics["updates"] == 2 * SIZES["train"] / TINY["batch_size"]
+    assert json.loads((config.out / "metrics.json").read_text())["definitions"] == TASK.definitions(metrics)
+    assert sum(name.startswith("hybrid_layers.") for name in metrics) == (4 if config.normalizer == "hybrid" else 0)
+    # the same numbers from the checkpoint
+    trained, test = load_trained(TASK, config), load_texts(config)["test"]
+    assert perplexity(trained, test) == pytest.approx(metrics["test_ppl"], rel=1e-5)
+    assert [one.text for one in write_headlines(trained, test.texts)] == summaries(config.out)
+    # the prior trains where the attention is random
+    before = dict(build(config, trained.vocabulary).model.named_parameters())
+    after = {name: value for name, value in trained.model.named_parameters() if ".prior." in name}
+    assert bool(after) == (name in ("doubly", "hybrid"))
+    assert any(site.startswith(("decoder", "layers.")) for site in after) == (name == "hybrid")
+    assert not any(value.equal(before[site]) for site, value in after.items())
     with (config.out / "history.csv").open() as file:
-        kls = [name for name in next(csv.DictReader(file)) if name.startswith("kl_") and name != "kl_weight"]
-    assert len(kls) == {"Soft": 0, "Weibull": 2, "LogNormal": 6}[families[0]] + 4 * (families == ("Weibull",) * 2)
+        kls = [column for column in next(csv.DictReader(file)) if column.startswith("kl_") and column != "kl_weight"]
+    assert len(kls) == {"softmax": 0, "doubly": 2, "hybrid": 6, "fixed": 6}[name]
 
 
 def test_initial_weights_depend_on_the_seed_alone(tiny_config, tmp_path):
@@ -93,9 +90,6 @@ def test_initial_weights_depend_on_the_seed_alone(tiny_config, tmp_path):
     first, second, other = (dict(build(replace(config, **one), vocabulary).model.named_parameters()) for one in options)
     assert all(second[name].equal(value) for name, value in first.items())
     assert not other["encoder.tokens.weight"].equal(first["encoder.tokens.weight"])
-
-
-# the order of training
 
 
 def test_the_first_epochs_have_the_first_words(tiny_config, tmp_path):
@@ -123,90 +117,70 @@ def test_the_first_epochs_have_the_first_words(tiny_config, tmp_path):
     assert seen == leads | every
 
 
-def test_long_texts_and_headlines_are_cut(tiny_config, tmp_path):
-    config = tiny_config(length=5, headline_length=3)
+def test_long_texts_and_headlines_are_cut(finished, tmp_path):
+    config, _ = finished("fixed")
     data = load_texts(config)["train"]
     pairs = first_headlines(data, load_vocabulary(config, tmp_path, data), config)
     assert {length for length, _ in pairs.lengths} == {5}
     assert max(length for _, length in pairs.lengths) == 3
-    assert math.isfinite(run(TASK, config)["test_rouge_1"])
 
 
-# headlines
-
-
-@pytest.fixture
-def random_writer(tiny_config, tmp_path):
-    """A network of random weights, whose headlines differ, and texts of different lengths."""
+def test_neither_padding_nor_the_order_changes_headlines(tiny_config, tmp_path, monkeypatch):
+    """Of a network of random weights, whose headlines differ."""
     config = tiny_config(normalizer="hybrid", beam=3)
     data = load_texts(config)
     trained = build(config, load_vocabulary(config, tmp_path, data["train"]))
     for parameter in trained.model.parameters():
         torch.nn.init.normal_(parameter)
-    return trained, [*data["train"].texts, f"{data['test'].texts[0]} more words", "two words"]
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_neither_padding_nor_the_order_changes_headlines(size, random_writer, monkeypatch):
-    trained, texts = random_writer
+    texts = [*data["train"].texts[:12], f"{data['test'].texts[0]} more words", "two words"]
     expected = write_headlines(trained, texts)
     assert len({one.text for one in expected}) > 2
+    monkeypatch.setattr(writing, "BATCH", 3)
     assert write_headlines(trained, texts[::-1]) == expected[::-1]
-    monkeypatch.setattr(evaluation, "BATCH", size)
-    assert write_headlines(trained, texts) == expected
-
-
-def test_a_cut_headline(random_writer):
-    trained, texts = random_writer
     trained.model.bias.data[2] = -100.0  # the end
     assert all(one.cut for one in write_headlines(trained, texts, max_length=4))
     trained.model.bias.data[2] = 100.0
-    assert [(one.text, one.cut) for one in write_headlines(trained, texts)] == [("", False)] * len(texts)
-
-
-# bad input
+    assert write_headlines(trained, texts) == [("", False)] * len(texts)
 
 
 @pytest.mark.parametrize(
     ("options", "part"),
-    [
-        ({"heads": 3}, "num_heads 3"),
-        ({"normalizer": "hybrid", "hybrid_share": 1.0}, "initial is 1.0"),
-        ({"vocabulary": 10}, "size is 10"),
-        ({"guide": "marginal"}, '"guide"'),
-        ({"test_texts": 0}, '"test_texts"'),
-        ({"train_file": Path("nowhere.jsonl")}, "nowhere.jsonl is missing"),
-        ({"data_root": Path("nowhere")}, "gigaword.*is missing; expected"),
-    ],
+    [({"heads": 3}, "num_heads 3"), ({"data_root": Path("nowhere")}, "gigaword.*is missing; expected")],
 )
 def test_bad_options(options, part, tiny_config):
     with pytest.raises(UserError, match=part):
         run(TASK, tiny_config(**options))
 
 
-@pytest.mark.parametrize("split", FILES)
-def test_bad_data_is_found_before_anything_is_written(split, root, tiny_config):
-    write_entries(root / FILES[split], [entries()[0], {"text": "a"}])
-    with pytest.raises(UserError, match=f"{root / FILES[split]}: line 2 cannot be read"):
-        run(TASK, tiny_config())
-    assert not tiny_config().out.exists()
+# the table
 
 
-def test_the_command_line(root, tmp_path, capsys):
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in TINY.items() if name != "progress"]
-    options += ["--no-progress", f"--data-root={root}", f"--out={tmp_path / 'run'}", "--max-epochs=1"]
-
-    def command_line(*more):
-        return run_commands(COMMANDS, name="experiments.headlines", arguments=["train", *options, *more])
-
-    assert command_line() == 0
-    shown = capsys.readouterr().out
-    for part in ("test_rouge_1", "lead_rouge_l", plain_words(entries()[30]["text"]), "people:"):
-        assert part in shown
-    assert command_line() == 1
-    assert "--resume" in capsys.readouterr().err
-    assert command_line("--overwrite", "--normalizer=sparsemax") == 2
-    assert "normalizer" in capsys.readouterr().err
-    (tmp_path / "run" / "mine.txt").touch()
-    assert command_line("--overwrite") == 0
-    assert {"mine.txt", "summaries.txt"} <= {path.name for path in (tmp_path / "run").iterdir()}
+def test_table(texts: Path, tmp_path: Path) -> None:
+    changes = TINY | {"lead_words": 3, "max_epochs": 1, "precision": "32", "beam": 1, "train_texts": 8}
+    del changes["progress"]
+    options = StudyOptions(
+        name="headlines", rows=("softmax, soft", "hybrid, soft"), seeds=2, workers=1,
+        progress=False, data_root=texts, out=tmp_path / "out", results=tmp_path / "results", changes=changes,
+    )  # fmt: skip
+    means = table(options)
+    # what a row has written: in one seed what people wrote, in the other one nothing of it
+    test, runs = load_texts(HeadlineConfig(data_root=texts))["test"], tmp_path / "out" / "runs"
+    for seed, headlines in enumerate(([people[0] for people in test.headlines], ["#"] * len(test))):
+        (runs / f"hybrid-soft-{seed}" / "summaries.txt").write_text("".join(f"{line}\n" for line in headlines))
+    assert table(replace(options, resume=True)) == pytest.approx(means)
+    report, source = read_results(next((tmp_path / "results").glob("*.json")))
+    assert source.command.startswith("python -m experiments.headlines table headlines --seeds 2 --rows")
+    rows = {row["attention"]: row for row in report.parts[0].rows}
+    assert [row["compared with"] for row in rows.values()] == ["", "softmax, soft"]
+    assert rows["hybrid, soft"]["perplexity: difference"].mean == pytest.approx(
+        means["hybrid, soft/test_ppl"] - means["softmax, soft/test_ppl"]
+    )
+    # the first words, text by text
+    beyond, hybrid = report.parts[1:]
+    baseline = lead_baseline(test, 3)["rouge_1"]
+    assert beyond.rows[0]["ROUGE-1"].mean == pytest.approx(sum(baseline) / len(baseline))
+    found, expected = beyond.rows[-1]["ROUGE-1"], paired_difference([50.0] * len(test), baseline)
+    assert (found.mean, found.low, found.high) == pytest.approx((expected.mean, expected.low, expected.high))
+    # all heads of hybrid attention
+    assert [row["attention"] for row in hybrid.rows] == ["hybrid, soft"]
+    assert hybrid.rows[0]["layer 1, head 1"].mean == pytest.approx(means["hybrid, soft/hybrid_layers.1_1"])

@@ -1,0 +1,406 @@
+"""GLUE: examples as tokens with noise in their labels, a Pyro model of classes or grades, its scores, and the task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import torch
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification
+
+from experiments.datasets.text.glue import GLUE, GlueName, LabelledPairs, load_glue
+from experiments.files import UserError, write_atomic
+from experiments.finetune.config import GlueConfig, Pooling
+from experiments.finetune.model import (
+    KINDS,
+    EncodedTexts,
+    FineTuneTask,
+    FineTuning,
+    Tuned,
+    kinds,
+    load_tokenizer,
+    share_of,
+)
+from experiments.harness import ranks
+from experiments.harness.training import FITTED
+from experiments.report.classification import SCALED_SCORES, SCORES, score, score_scaled
+from experiments.run import run_and_show
+from pyro_attention.analysis import decompose_uncertainty, fit_temperature, max_probability, selective_accuracy
+from pyro_attention.posterior.predictive import seeded
+
+Array = NDArray[np.float64]
+METRICS: Mapping[GlueName, tuple[str, ...]] = {
+    "rte": ("accuracy",),
+    "mrpc": ("f1", "accuracy"),
+    "cola": ("matthews", "accuracy"),
+    "sst2": ("accuracy",),
+    "stsb": ("pearson", "spearman"),
+}
+"""Metrics of each task; tables compare the first one, and settings are chosen by it."""
+_TEXTS = {
+    "accuracy": "fraction of correct classes",
+    "f1": "F1 of the class of paraphrases",
+    "matthews": "Matthews correlation of classes",
+    "pearson": "Pearson correlation of grades",
+    "spearman": "Spearman correlation of grades",
+}
+Outputs = Mapping[str, Mapping[str, Tensor]]
+"""Outputs ``[S, items, outputs]`` by kind of prediction and part; a task that is out of domain is a part too."""
+
+MEASURES = {"entropy": "entropy of the mean probabilities", "mutual_information": "mutual information"}
+"""Measures of uncertainty that tell sentences of other tasks."""
+RISKS = (50, 80, 90)
+"""Coverages of selective prediction in per cent."""
+_SCORES = {
+    **SCORES,
+    **SCALED_SCORES,
+    "aurc": "mean error over all coverages when the most confident are kept (area under risk-coverage)",
+    **{
+        f"risk_{percent}": f"error on the {percent} % of the items with the highest probability of the top class"
+        for percent in RISKS
+    },
+    "entropy": "of the mean probabilities, mean over items, nats",
+    "mutual_information": "of class and noise, mean over items, nats",
+    **_TEXTS,
+}
+_GRADES = _SCORES | {
+    "mse": "mean squared error of the mean grade",
+    "nll": "mean negative log density of the grade, the mean of Normals around the samples of it with standard "
+    "deviation 1, nats",
+    "scaled_nll": "the same with the standard deviation of least NLL on the validation part",
+}
+_OTHERS = {
+    "val_score": "the task's first metric on the validation part after the last epoch, attention at its mean",
+    "val_loss": "cross-entropy, or mean squared error, on the validation part after the last epoch, attention at its "
+    "mean",
+    **FITTED,
+    "train_examples": "number of training examples",
+    "noisy_labels": "number of training labels that were replaced",
+}
+
+
+# examples
+
+
+class PairBatch(NamedTuple):
+    """Arguments of a :class:`PairModel`."""
+
+    inputs: dict[str, Tensor]  # what the tokenizer made, [B, N] each, by the names of the network's arguments
+    labels: Tensor  # classes or grades [B]
+
+
+class EncodedPairs(EncodedTexts[PairBatch]):
+    """Examples of GLUE as tokens, of a length at most."""
+
+    def __init__(self, text: LabelledPairs, tokenizer: Any, *, length: int) -> None:
+        encoded = tokenizer(text.first, text.second, truncation=True, max_length=length, padding=False)
+        names = [name for name in tokenizer.model_input_names if name in encoded]
+        rows = [{name: torch.tensor(encoded[name][place]) for name in names} for place in range(len(text))]
+        super().__init__(rows, tokenizer)
+        self.labels = text.labels
+
+    def __getitem__(self, index: tuple[int, Sequence[int]]) -> PairBatch:
+        _, places = index
+        return PairBatch(self.padded(places), self.labels[list(places)])
+
+
+def load_texts(config: GlueConfig) -> dict[str, LabelledPairs]:
+    """The parts of a task, and those of the tasks out of domain by their names.
+
+    Of the training part it is the share that is asked for, with noise in its labels if there is to be any. Of a task
+    out of domain it is the test part: of pairs only the first sentences where the task has none, and no labels.
+    """
+    own, parts = GLUE[config.task], load_glue(config.task, data_root=config.data_root)
+    train, pairs = parts["train"], own.layout.second is not None
+    if config.train_share < 1:
+        train = train.select(share_of(len(train), config.train_share, seed=config.seed))
+    labels = noisy_labels(train.labels, config.label_noise, classes=len(own.classes), seed=config.seed)
+    parts["train"] = LabelledPairs(train.first, train.second, labels)
+    for name in config.out_of_domain:
+        text = load_glue(name, data_root=config.data_root)["test"]
+        if own.regression or name == config.task or (pairs and text.second is None):
+            raise UserError(
+                f"out_of_domain is {name} for {config.task}, expected other tasks, with pairs of sentences if this one "
+                f"has them, and a task with classes"
+            )
+        parts[name] = LabelledPairs(text.first, text.second if pairs else None, torch.zeros_like(text.labels).long())
+    return parts
+
+
+def noisy_labels(labels: Tensor, share: float, *, classes: int, seed: int) -> Tensor:
+    """Labels of which a share is replaced: a class by one of the others, a grade by that of a random example.
+
+    Those of a larger share hold those of a smaller one; ``classes`` are 0 for grades.
+
+    Example:
+        >>> noisy_labels(torch.tensor([0, 1, 1, 0]), 0.5, classes=2, seed=0).ne(torch.tensor([0, 1, 1, 0])).sum().item()
+        2
+    """
+    generator = torch.Generator().manual_seed(seed)
+    places = torch.randperm(len(labels), generator=generator)[: round(share * len(labels))]
+    noisy = labels.clone()
+    if classes:
+        noisy[places] = (labels[places] + torch.randint(1, classes, places.shape, generator=generator)) % classes
+    else:
+        noisy[places] = labels[torch.randint(len(labels), places.shape, generator=generator)]
+    return noisy
+
+
+# the model
+
+
+class PairModel(nn.Module):
+    """A transformer as a Pyro model: the site ``labels``, one class or one grade (standard deviation 1) an example.
+
+    An example is read by the network's own head, or through dropout and a new output layer from the "mean" of its
+    tokens' last states, as sentence-transformers are trained, or from the means u and v of a "pair" of sentences as
+    (u, v, |u - v|) (Reimers and Gurevych 2019, Sentence-BERT, section 3).
+    """
+
+    def __init__(self, network: Any, pooling: Pooling = "head") -> None:
+        super().__init__()
+        self.network, self.head, self.pooling = network, None, pooling
+        if pooling != "head":
+            config = network.config
+            width = config.hidden_size * (3 if pooling == "pair" else 1)
+            self.network = network.base_model
+            self.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(width, config.num_labels))
+
+    def forward(self, inputs: dict[str, Tensor], labels: Tensor | None = None) -> Tensor:
+        """Logits ``[B, classes]``, or grades ``[B, 1]``."""
+        with pyro.plate("examples", inputs["input_ids"].size(0), dim=-1):
+            logits: Tensor = self._logits(inputs).float()
+            if logits.size(-1) > 1:
+                pyro.sample("labels", dist.Categorical(logits=logits), obs=labels)
+            else:
+                pyro.sample("labels", dist.Normal(logits[..., 0], 1.0), obs=labels)
+        return logits
+
+    def _logits(self, inputs: dict[str, Tensor]) -> Tensor:
+        output = self.network(**inputs, return_dict=True)
+        if self.head is None:
+            return torch.as_tensor(output.logits)
+        states = output.last_hidden_state
+        real = inputs["attention_mask"].to(states.dtype)
+        if self.pooling == "mean":
+            return torch.as_tensor(self.head(_mean(states, real)))
+        second = real * inputs["token_type_ids"]
+        u, v = _mean(states, real - second), _mean(states, second)
+        return torch.as_tensor(self.head(torch.cat([u, v, (u - v).abs()], -1)))
+
+
+def _mean(states: Tensor, weights: Tensor) -> Tensor:
+    """Weighted mean over tokens ``[B, width]`` of states ``[B, N, width]``."""
+    return (states * weights.unsqueeze(-1)).sum(-2) / weights.sum(-1, keepdim=True).clamp(min=1)
+
+
+class PairTraining(FineTuning):
+    """Trains a :class:`PairModel`; arguments as of :class:`FineTuning`."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.task = parts[-1].task
+        self._found: list[tuple[Tensor, Tensor]] = []
+
+    def observations(self, batch: PairBatch) -> int:
+        return len(batch.labels)
+
+    def validation_step(self, batch: PairBatch, batch_idx: int) -> None:  # noqa: ARG002
+        self._found.append((self.outputs(batch.inputs)[0].cpu(), batch.labels.cpu()))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the score and the loss of all validation examples together: most scores are no means over examples."""
+        logits, labels = (torch.cat(parts) for parts in zip(*ranks.gathered(self._found), strict=True))
+        self._found.clear()
+        predicted = predictions(logits)
+        loss = nn.functional.cross_entropy if logits.size(-1) > 1 else nn.functional.mse_loss
+        self.log("val_loss", loss(logits if logits.size(-1) > 1 else predicted, labels))
+        self.log("val_score", glue_scores(self.task, predicted.numpy(), labels.numpy())[METRICS[self.task][0]])
+
+
+def predictions(outputs: Tensor) -> Tensor:
+    """The class of each example, or its grade, ``[items]``, of outputs ``[items, outputs]``."""
+    return outputs.argmax(-1) if outputs.size(-1) > 1 else outputs[..., 0]
+
+
+FineTuned: TypeAlias = Tuned[GlueConfig, PairModel]
+
+
+# scores
+
+
+def glue_scores(task: GlueName, predicted: Array, labels: Array) -> dict[str, float]:
+    """The official metrics of predicted classes, or grades, ``[items]``.
+
+    A correlation or F1 that does not exist, as all predictions are alike, counts as 0.
+
+    Example:
+        >>> glue_scores("cola", np.array([1.0, 1, 0, 1]), np.array([1.0, 1, 0, 0]))
+        {'matthews': 0.577..., 'accuracy': 0.75}
+    """
+    once = np.ones((1, len(labels)))
+    return {name: float(weighted_score(name, predicted, labels, once)[0]) for name in METRICS[task]}
+
+
+def weighted_score(name: str, predicted: Array, labels: Array, counts: Array) -> Array:
+    """A metric ``[R]`` of parts in which items are there several times, or not at all, ``counts [R, items]``.
+
+    Ranks are those of all items, each there once.
+    """
+    predicted, labels = np.asarray(predicted, float), np.asarray(labels, float)
+    if name == "accuracy":
+        return np.asarray(counts @ (predicted == labels) / counts.sum(1))
+    if name == "f1":
+        return np.asarray(2 * (counts @ (predicted * labels)) / np.maximum(counts @ (predicted + labels), 1))
+    if name == "spearman":
+        return _correlation(rankdata(predicted), rankdata(labels), counts)
+    return _correlation(predicted, labels, counts)
+
+
+def _correlation(predicted: Array, labels: Array, counts: Array) -> Array:
+    """Pearson's correlation; of two classes it is that of Matthews."""
+    shares = counts / counts.sum(1, keepdims=True)
+    # the same numbers for all parts, near 0: no digits are lost
+    x, y = predicted - predicted.mean(), labels - labels.mean()
+    mean_x, mean_y = shares @ x, shares @ y
+    spread = np.maximum(shares @ x**2 - mean_x**2, 0) * np.maximum(shares @ y**2 - mean_y**2, 0)
+    exists = spread > 1e-24
+    return np.where(exists, (shares @ (x * y) - mean_x * mean_y) / np.sqrt(np.where(exists, spread, 1.0)), 0.0)
+
+
+def outputs_of(trained: FineTuned, data: EncodedPairs, kind: str, *, num_samples: int) -> Tensor:
+    """Outputs ``[S, items, outputs]`` of one kind, in the order of the data."""
+    noise, _ = KINDS[kind]
+    samples = 1 if noise == "none" else num_samples
+    found: list[Tensor] = [torch.empty(0)] * len(data)
+    with seeded(trained.config.seed):
+        for places, batch in data.batches(trained.device):
+            outputs = trained.module.outputs(batch.inputs, num_samples=samples, noise=noise).cpu()
+            for column, place in enumerate(places):
+                found[place] = outputs[:, column]
+    return torch.stack(found, 1)
+
+
+def evaluate(trained: FineTuned, outputs: Outputs, labels: Mapping[str, Tensor]) -> dict[str, float]:
+    """Scores of the test part; what is fitted, temperature and standard deviation, is fitted to the validation part."""
+    task, metrics = trained.config.task, dict[str, float]()
+    for kind, parts in outputs.items():
+        grades = GLUE[task].regression
+        mean = (parts["test"] if grades else parts["test"].softmax(-1)).mean(0)
+        found = glue_scores(task, predictions(mean).numpy(), labels["test"].numpy())
+        more, metrics[f"{kind}_scale" if grades else f"{kind}_temperature"] = (
+            _grade_scores(parts, labels) if grades else _class_scores(parts, labels)
+        )
+        metrics |= {f"test_{kind}_{name}": value for name, value in (found | more).items()}
+        for name in trained.config.out_of_domain:
+            areas = auroc_scores(parts["test"], parts[name])
+            metrics |= {f"auroc_{kind}_{name}_{measure}": area for measure, area in areas.items()}
+    return metrics
+
+
+def auroc_scores(own: Tensor, foreign: Tensor) -> dict[str, float]:
+    """Area under the ROC curve of telling foreign logits ``[S, items, classes]`` by their larger uncertainty."""
+    ours, others = (decompose_uncertainty(logits.softmax(-1)) for logits in (own, foreign))
+    truth = np.repeat([0, 1], [own.size(1), foreign.size(1)])
+    found = {"entropy": roc_auc_score(truth, torch.cat([ours.total, others.total]).numpy())}
+    if len(own) > 1:
+        information = torch.cat([ours.mutual_information, others.mutual_information])
+        found["mutual_information"] = roc_auc_score(truth, information.numpy())
+    return {name: float(area) for name, area in found.items()}
+
+
+def _class_scores(parts: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> tuple[dict[str, float], float]:
+    """Scores of class probabilities, and the temperature."""
+    probabilities = parts["test"].softmax(-1)
+    scaling = fit_temperature(parts["val"], labels["val"])
+    uncertainty = decompose_uncertainty(probabilities)
+    found = score(probabilities, labels["test"]) | score_scaled(scaling, parts["test"], labels["test"])
+    correct = probabilities.mean(0).argmax(-1) == labels["test"]
+    selective = selective_accuracy(max_probability(probabilities), correct)
+    found |= {f"risk_{percent}": 1 - selective.accuracy_at(percent / 100) for percent in RISKS}
+    found |= {"aurc": selective.area, "entropy": uncertainty.total.mean().item()}
+    if len(probabilities) > 1:
+        found["mutual_information"] = uncertainty.mutual_information.mean().item()
+    return found, scaling.temperature
+
+
+def _grade_scores(parts: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> tuple[dict[str, float], float]:
+    """Scores of grades, and the standard deviation."""
+    grades = {part: samples[..., 0].double() for part, samples in parts.items()}
+
+    def nll(part: str, scale: float) -> float:
+        log_density = torch.distributions.Normal(grades[part], scale).log_prob(labels[part].double())
+        return -(log_density.logsumexp(0) - math.log(len(log_density))).mean().item()
+
+    scale = min((math.exp(step / 50) for step in range(-150, 101)), key=lambda scale: nll("val", scale))
+    mse = (grades["test"].mean(0) - labels["test"]).square().mean().item()
+    return {"mse": mse, "nll": nll("test", 1.0), "scaled_nll": nll("test", scale)}, scale
+
+
+class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
+    """Classes or grades of sentences, or of pairs of them."""
+
+    config = GlueConfig
+    prefix, head, training = "", AutoModelForSequenceClassification, PairTraining
+
+    def wrap(self, config: GlueConfig) -> Callable[[Any], PairModel]:
+        return partial(PairModel, pooling=config.pooling)
+
+    def output(self, config: GlueConfig) -> dict[str, Any]:
+        labels = dict(enumerate(GLUE[config.task].classes)) or {0: "grade"}
+        return {"id2label": labels, "label2id": {name: place for place, name in labels.items()}}
+
+    def load(self, config: GlueConfig) -> dict[str, EncodedPairs]:
+        texts, tokenizer = load_texts(config), load_tokenizer(config.model)
+        if config.pooling == "pair" and "token_type_ids" not in tokenizer.model_input_names:
+            raise UserError(
+                f"pooling is pair, but the tokenizer of {config.model} does not mark the second sentence; take mean or "
+                f"head"
+            )
+        return {part: EncodedPairs(text, tokenizer, length=config.length) for part, text in texts.items()}
+
+    def scores(self, trained: FineTuned, data: Mapping[str, EncodedPairs], folder: Path) -> dict[str, float]:
+        """Scores; predictions.npz gets outputs ``KIND_PART`` and labels ``labels_PART``, in the order of the files."""
+        config = trained.config
+        outputs = {
+            kind: {
+                part: outputs_of(trained, data[part], kind, num_samples=config.num_samples)
+                for part in ("val", "test", *config.out_of_domain)
+            }
+            for kind in kinds(config.guide)
+        }
+        labels = {part: data[part].labels for part in ("val", "test")}
+        arrays: dict[str, Any] = {f"labels_{part}": found.numpy() for part, found in labels.items()}
+        for kind, parts in outputs.items():
+            arrays |= {f"{kind}_{part}": found.float().numpy() for part, found in parts.items()}
+        write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **arrays))
+        examples = len(data["train"])
+        noisy = round(config.label_noise * examples)
+        return evaluate(trained, outputs, labels) | {"train_examples": examples, "noisy_labels": noisy}
+
+    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
+        texts, scores = dict(_OTHERS), _GRADES if any("pearson" in name for name in metrics) else _SCORES
+        for kind, (_, how) in KINDS.items():
+            texts |= {f"test_{kind}_{name}": f"{text}; test part; {how}" for name, text in scores.items()}
+            texts[f"{kind}_temperature"] = f"temperature of least NLL on the validation part; {how}"
+            texts[f"{kind}_scale"] = f"standard deviation of least NLL on the validation part; {how}"
+            for name, measure in product(GLUE, MEASURES):
+                texts[f"auroc_{kind}_{name}_{measure}"] = (
+                    f"area under the ROC curve of telling test sentences of {GLUE[name].title} from those of this task "
+                    f"by the larger {MEASURES[measure]}; {how}"
+                )
+        return {name: texts[name] for name in metrics}
+
+
+train = partial(run_and_show, GlueTask())

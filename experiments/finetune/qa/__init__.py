@@ -1,1 +1,0 @@
-"""Extractive question answering: a span of a paragraph answers a question, or nothing in it does."""

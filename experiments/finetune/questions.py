@@ -1,0 +1,489 @@
+"""Extractive question answering: a span of a paragraph answers a question, or nothing in it does."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForQuestionAnswering
+
+from experiments.datasets.text.squad import Question, SquadName, load_squad
+from experiments.files import UserError, write_atomic, write_text
+from experiments.finetune.config import QaConfig
+from experiments.finetune.model import (
+    KINDS,
+    EncodedTexts,
+    FineTuneTask,
+    FineTuning,
+    Tuned,
+    kinds,
+    load_tokenizer,
+    share_of,
+)
+from experiments.harness import ranks
+from experiments.harness.training import FITTED, Fitted
+from experiments.run import run_and_show
+from pyro_attention.posterior.predictive import seeded
+
+Array = NDArray[np.float64]
+_QUESTION = 64  # tokens of a question at most
+_IMPOSSIBLE = -1e4  # a logit whose probability is 0
+_EXACT = "fraction of questions whose answer is exactly right (EM of the official evaluation)"
+_F1 = "mean F1 of the words of the answers (F1 of the official evaluation)"
+_TELLING = "area under the ROC curve of telling answers that are not exactly right by the larger"
+_SCORES = {
+    **{
+        name.format(score): text.format(of_score)
+        for score, of_score in (("exact", _EXACT), ("f1", _F1))
+        for name, text in (
+            ("{}", "{}"),
+            ("has_answer_{}", "{}; questions with an answer alone (HasAns)"),
+            ("{}_low", "lower end of the 95 % bootstrap interval, over questions, of: {}"),
+            ("{}_high", "upper end of the 95 % bootstrap interval, over questions, of: {}"),
+        )
+    },
+    "no_answer_accuracy": "fraction of questions without an answer that get none (NoAns, EM and F1)",
+    "auroc_entropy": f"{_TELLING} entropy of the mean probabilities of first and last token",
+    "auroc_mutual_information": f"{_TELLING} mutual information of these tokens and the noise",
+}
+_OTHERS = {
+    **FITTED,
+    "val_score": "mean F1 on the validation part after the last epoch, with the best no-answer threshold, attention at "
+    "its mean",
+    "val_loss": "mean negative log probability of first and last token of a window on the validation part after the "
+    "last epoch, attention at its mean, nats",
+    "left_out": "number of training questions left out, as no window holds their whole answer",
+    **{
+        f"{part}_{name}": f"number of {text} of the {part} part"
+        for part in ("train", "val", "test")
+        for name, text in (
+            ("questions", "questions"), ("without_answer", "questions without an answer"), ("windows", "windows"),
+        )
+    },
+}  # fmt: skip
+
+
+# windows: long contexts have several, which overlap
+
+
+class Window(NamedTuple):
+    """A question with a part of its context, of T tokens; where the answer is not in it, the token is that of none."""
+
+    question: int  # its place
+    inputs: dict[str, Tensor]  # what the tokenizer made, [T] each, int32, by the names of the network's arguments
+    spans: Tensor  # first character and the one behind the last of every token of the context [T, 2]; 0 elsewhere
+    first: int  # token where the answer begins
+    last: int  # token where it ends
+    nothing: int  # token of no answer, [CLS]
+
+
+class WindowBatch(NamedTuple):
+    """B windows; see :class:`Window`."""
+
+    inputs: dict[str, Tensor]  # [B, T], padded
+    allowed: Tensor  # whether an answer may be there [B, T]: tokens of the context, and that of no answer
+    first: Tensor  # [B]
+    last: Tensor  # [B]
+    nothing: Tensor  # [B]
+    places: Tensor  # of the windows [B]
+
+
+class Windows(EncodedTexts[WindowBatch]):
+    """The windows of questions; to ``train``, without those whose answer is whole in no window, or is no token.
+
+    They would teach that there is no answer.
+    """
+
+    def __init__(self, questions: Sequence[Question], tokenizer: Any, config: QaConfig, *, train: bool = False) -> None:
+        if not tokenizer.is_fast or tokenizer.cls_token_id is None:
+            lacks = "no classification token" if tokenizer.is_fast else "no places of its tokens in the text"
+            raise UserError(
+                f"model {config.model}: its tokenizer has {lacks}, expected that of an encoder such as BERT, with "
+                f"tokenizer.json"
+            )
+        self.questions, self.windows, self.left_out = list(questions), list[Window](), 0
+        for place, question in enumerate(questions):
+            windows = list(_windows(place, question, tokenizer, config))
+            if train and question.answers and all(window.first == window.nothing for window in windows):
+                self.left_out += 1
+            else:
+                self.windows += windows
+        if not self.windows:
+            raise ValueError(f"no answer of {len(questions)} questions is in a window of {config.length} tokens")
+        super().__init__([window.inputs for window in self.windows], tokenizer)
+
+    def __getitem__(self, index: tuple[int, Sequence[int]]) -> WindowBatch:
+        _, places = index
+        chosen = [self.windows[place] for place in places]
+        allowed = pad_sequence([window.spans[:, 1] > 0 for window in chosen], batch_first=True)
+        first, last, nothing = torch.tensor([(one.first, one.last, one.nothing) for one in chosen]).T
+        allowed[torch.arange(len(chosen)), nothing] = True
+        return WindowBatch(self.padded(places), allowed, first, last, nothing, torch.tensor(places))
+
+
+def _windows(place: int, question: Question, tokenizer: Any, config: QaConfig) -> Iterator[Window]:
+    """The windows of a question, of which a quarter of the length is kept at most."""
+    limit = min(_QUESTION, config.length // 4)
+    asked = tokenizer(question.text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    text = question.text[: asked[limit - 1][1]] if len(asked) > limit else question.text
+    encoded = tokenizer(
+        text, question.context, truncation="only_second", max_length=config.length, stride=config.stride,
+        return_overflowing_tokens=True, return_offsets_mapping=True, padding=False,
+    )  # fmt: skip
+    names = [name for name in tokenizer.model_input_names if name in encoded]
+    for number, offsets in enumerate(encoded["offset_mapping"]):
+        inside = torch.tensor([one == 1 for one in encoded.sequence_ids(number)])
+        spans = torch.tensor(offsets, dtype=torch.int32) * inside[:, None]
+        if not spans[:, 1].any():
+            raise ValueError(f"question {question.id!r}: its context has no tokens, expected a text")
+        inputs = {name: torch.tensor(encoded[name][number], dtype=torch.int32) for name in names}
+        nothing = encoded["input_ids"][number].index(tokenizer.cls_token_id)
+        yield Window(place, inputs, spans, *_labels(question, spans, nothing), nothing)
+
+
+def _labels(question: Question, spans: Tensor, nothing: int) -> tuple[int, int]:
+    """Tokens where the first answer begins and ends; that of no answer where not all of it is in the window."""
+    if not question.answers:
+        return nothing, nothing
+    text, start = question.answers[0]
+    end = start + len(text)
+    tokens = (spans[:, 1] > 0).nonzero()[:, 0]
+    begins, ends = spans[tokens].T
+    over = tokens[(ends > start) & (begins < end)]
+    if not len(over) or begins[0] > start or ends[-1] < end:
+        return nothing, nothing
+    return int(over[0]), int(over[-1])
+
+
+# the model
+
+
+class SpanModel(nn.Module):
+    """A transformer as a Pyro model: the sites ``start`` and ``end``, one token of every window each."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(
+        self, inputs: dict[str, Tensor], allowed: Tensor, start: Tensor | None = None, end: Tensor | None = None
+    ) -> Tensor:
+        """Logits of start and end ``[B, 2, T]``; tokens that are not ``allowed`` ``[B, T]`` have none."""
+        with pyro.plate("examples", len(allowed), dim=-1):
+            output = self.network(**inputs, return_dict=True)
+            logits = torch.stack([output.start_logits, output.end_logits], 1).float()
+            logits = logits.masked_fill(~allowed[:, None], _IMPOSSIBLE)
+            pyro.sample("start", dist.Categorical(logits=logits[:, 0]), obs=start)
+            pyro.sample("end", dist.Categorical(logits=logits[:, 1]), obs=end)
+        return logits
+
+
+class SpanTraining(FineTuning):
+    """Trains a :class:`SpanModel`; arguments as of :class:`FineTuning`."""
+
+    validation: Windows  # to be set before training
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.task, self.longest = parts[-1].task, int(parts[-1].max_answer)
+        self._found: list[BestSpans] = []
+
+    def arguments(self, batch: WindowBatch) -> tuple[Any, ...]:
+        return batch.inputs, batch.allowed, batch.first, batch.last
+
+    def observations(self, batch: WindowBatch) -> int:
+        return len(batch.allowed)
+
+    def validation_step(self, batch: WindowBatch, batch_idx: int) -> None:  # noqa: ARG002
+        logits = self.outputs(batch.inputs, batch.allowed)
+        truth = torch.stack([batch.first, batch.last], 1)
+        loss = 2 * nn.functional.cross_entropy(logits[0].mT, truth)
+        self.log("val_loss", loss, on_step=False, on_epoch=True, batch_size=ranks.weight(len(truth)), sync_dist=True)
+        self._found.append(best_spans(logits, batch, longest=self.longest))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the mean F1 of the questions."""
+        questions, answered = self.validation.questions, best_answers(self.validation, ranks.gathered(self._found))
+        self._found.clear()
+        _, f1 = all_scores(answered.texts, questions, self.task)
+        score = f1.mean() if self.task == "v1" else best_threshold(answered.no_answer.numpy(), f1, questions)[1]
+        self.log("val_score", float(score))
+
+
+QaTuned: TypeAlias = Tuned[QaConfig, SpanModel]
+
+
+# answers
+
+
+class BestSpans(NamedTuple):
+    """The K best spans of every window of a batch, best first."""
+
+    places: Tensor  # of the windows [B]
+    score: Tensor  # log of the probability of the first token times that of the last [B, K]; -inf where there are fewer
+    first: Tensor  # first token [B, K]
+    last: Tensor  # last token [B, K]
+    nothing: Tensor  # the score of no answer [B]
+    entropy: Tensor  # of the first and the last token, sum of both, nats [B]
+    mutual_information: Tensor  # of these two tokens and the noise, sum of both, nats [B]
+
+
+class Answered(NamedTuple):
+    """The best answer to each of Q questions, whether there is one or not."""
+
+    ranked: list[list[tuple[str, float]]]  # texts, each with the log of its largest probability, best first
+    nothing: Tensor  # log of the probability of no answer, the smallest one of all windows [Q]
+    no_answer: Tensor  # the same less the log probability of the best answer [Q]
+    entropy: Tensor  # of the window that holds the best answer [Q]
+    mutual_information: Tensor  # the same
+
+    @property
+    def texts(self) -> list[str]:
+        """The best answer to each question."""
+        return [ranked[0][0] for ranked in self.ranked]
+
+
+def best_spans(logits: Tensor, batch: WindowBatch, *, longest: int, count: int = 1) -> BestSpans:
+    """The ``count`` best of all spans of the context in every window, by the mean of probabilities over samples.
+
+    Logits are those of first and last token ``[S, B, 2, T]``; a span has ``longest`` tokens at most.
+    """
+    samples = logits.softmax(-1)
+    mean = samples.mean(0)
+    entropy = torch.special.entr(mean).sum((-2, -1))
+    expected = torch.special.entr(samples).sum((-2, -1)).mean(0)
+    log_mean = mean.clamp_min(torch.finfo(mean.dtype).tiny).log()
+    # the token of no answer is the one that is allowed and no token of the context
+    rows, width = torch.arange(len(mean), device=mean.device), mean.size(-1)
+    context = batch.allowed.clone()
+    context[rows, batch.nothing] = False
+    place = torch.arange(width, device=mean.device)
+    length = place[None, :] - place[:, None] + 1
+    possible = context[:, :, None] & context[:, None, :] & (length > 0) & (length <= longest)
+    scores = (log_mean[:, 0, :, None] + log_mean[:, 1, None, :]).masked_fill(~possible, -torch.inf)
+    score, best = scores.flatten(1).topk(count)
+    nothing = log_mean[rows, :, batch.nothing].sum(-1)
+    information = (entropy - expected).clamp_min(0)
+    found = batch.places, score, best // width, best % width, nothing, entropy, information
+    return BestSpans(*(one.cpu() for one in found))
+
+
+def best_answers(data: Windows, found: Sequence[BestSpans]) -> Answered:
+    """The best answers to every question, out of the best spans of all its windows."""
+    spans = BestSpans(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+    spans = BestSpans(*(part[spans.places.argsort()] for part in spans))
+    counts = torch.bincount(torch.tensor([window.question for window in data.windows]))
+    windows_of = torch.arange(len(data)).split(counts.tolist())  # the windows of a question follow each other
+    chosen = torch.stack([windows[spans.score[windows, 0].argmax()] for windows in windows_of])
+    nothing = torch.stack([spans.nothing[windows].min() for windows in windows_of])
+    ranked = [_ranked(data, windows, spans) for windows in windows_of]
+    of_chosen = spans.entropy[chosen], spans.mutual_information[chosen]
+    return Answered(ranked, nothing, nothing - spans.score[chosen, 0], *of_chosen)
+
+
+def _ranked(data: Windows, windows: Tensor, spans: BestSpans) -> list[tuple[str, float]]:
+    """The different texts of the best spans of a question's windows, each with its best score, best first."""
+    texts = dict[str, float]()
+    scores, order = spans.score[windows].flatten().sort(descending=True, stable=True)
+    for score, place in zip(scores.tolist(), order.tolist(), strict=True):
+        if math.isfinite(score):
+            number, rank = divmod(place, spans.score.size(1))
+            window, at = data.windows[windows[number]], (windows[number], rank)
+            begin, end = window.spans[spans.first[at], 0], window.spans[spans.last[at], 1]
+            texts.setdefault(data.questions[window.question].context[int(begin) : int(end)], score)
+    return list(texts.items())
+
+
+def answers_of(trained: QaTuned, data: Windows, kind: str, *, spans: int = 1) -> Answered:
+    """The best answers by one kind of prediction, out of this number of spans of each window."""
+    config, (noise, _) = trained.config, KINDS[kind]
+    samples = 1 if noise == "none" else config.num_samples
+    found = []
+    with seeded(config.seed):
+        for _, batch in data.batches(trained.device):
+            logits = trained.module.outputs(batch.inputs, batch.allowed, num_samples=samples, noise=noise)
+            found.append(best_spans(logits, batch, longest=config.max_answer, count=spans))
+    return best_answers(data, found)
+
+
+# scores
+
+
+def normalized(answer: str) -> str:
+    """An answer as the evaluation compares it: small letters, without punctuation and articles, and single blanks.
+
+    Example:
+        >>> normalized("The  U.S. Army's")
+        'us armys'
+    """
+    plain = answer.lower().translate(str.maketrans("", "", string.punctuation))
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
+
+
+def question_scores(predicted: str, answers: Sequence[str], rules: SquadName) -> tuple[float, float]:
+    """Exact match and F1 of words, the largest ones over all answers.
+
+    By the rules of 2.0 answers of articles and punctuation alone do not count, no answer is right where there is none,
+    and then F1 is 1 as the exact match is; by those of 1.1 F1 is 0 without common words.
+
+    Example:
+        >>> question_scores("the Norman conquest", ["Norman", "Norman conquest of 1066"], "v1")
+        (0.0, 0.666...)
+        >>> question_scores("", [], "v2")
+        (1.0, 1.0)
+    """
+    truths = [normalized(answer) for answer in answers]
+    if rules == "v2":
+        truths = [truth for truth in truths if truth] or [""]
+    said = normalized(predicted)
+    exact = max(float(said == truth) for truth in truths)
+    return exact, max(_f1(said.split(), truth.split(), rules) for truth in truths)
+
+
+def _f1(said: list[str], truth: list[str], rules: SquadName) -> float:
+    if rules == "v2" and not (said and truth):
+        return float(said == truth)
+    common = (Counter(said) & Counter(truth)).total()
+    return 2 * common / (len(said) + len(truth)) if common else 0.0
+
+
+def all_scores(predicted: Sequence[str], questions: Sequence[Question], rules: SquadName) -> tuple[Array, Array]:
+    """Exact match and F1 of every question ``[questions]``; see :func:`question_scores`."""
+    found = [
+        question_scores(text, [answer.text for answer in question.answers], rules)
+        for text, question in zip(predicted, questions, strict=True)
+    ]
+    exact, f1 = np.array(found).T
+    return exact, f1
+
+
+def best_threshold(no_answer: Array, scores: Array, questions: Sequence[Question]) -> tuple[float, float]:
+    """The threshold above which no answer is given, with the best mean score, and that score.
+
+    ``no_answer`` is the score of no answer, less that of the best answer; ``scores`` are F1 of the best answers.
+    """
+    answerable = np.array([bool(question.answers) for question in questions])
+    order = np.argsort(no_answer, kind="stable")
+    # from none answered to all: each adds its score, or loses that of rightly giving no answer
+    gains = np.where(answerable, scores, -1.0)[order]
+    totals = np.concatenate([[0.0], gains.cumsum()]) + (~answerable).sum()
+    values = np.concatenate([[no_answer.min() - 1], no_answer[order]])
+    # of equal ones all are answered
+    possible = np.append(values[1:] > values[:-1], True)
+    best = int(np.where(possible, totals, -np.inf).argmax())
+    return float(values[best]), float(totals[best] / len(scores))
+
+
+def bootstrap_interval(values: Array) -> tuple[float, float]:
+    """The 95 % interval of a mean, by resampling what it is taken over, always the same way."""
+    generator = np.random.default_rng(0)
+    means = [values[generator.integers(len(values), size=len(values))].mean() for _ in range(2000)]
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(low), float(high)
+
+
+class QaTask(FineTuneTask[QaConfig, Windows]):
+    """Answers to questions as spans of a text."""
+
+    config = QaConfig
+    prefix, head, training = "squad-", AutoModelForQuestionAnswering, SpanTraining
+
+    def wrap(self, config: QaConfig) -> Callable[[Any], SpanModel]:  # noqa: ARG002
+        return SpanModel
+
+    def output(self, config: QaConfig) -> dict[str, Any]:  # noqa: ARG002
+        return {"num_labels": 2}
+
+    def load(self, config: QaConfig) -> dict[str, Windows]:
+        questions = load_squad(
+            config.task, data_root=config.data_root, train_file=config.train_file, test_file=config.test_file
+        )
+        chosen = share_of(len(questions["train"]), config.train_share, seed=config.seed)
+        questions["train"] = [questions["train"][place] for place in chosen.tolist()]
+        tokenizer = load_tokenizer(config.model)
+        return {part: Windows(asked, tokenizer, config, train=part == "train") for part, asked in questions.items()}
+
+    def fit(self, trained: QaTuned, data: Mapping[str, Windows], folder: Path) -> Fitted:
+        module: Any = trained.module
+        module.validation = data["val"]
+        return super().fit(trained, data, folder)
+
+    def scores(self, trained: QaTuned, data: Mapping[str, Windows], folder: Path) -> dict[str, float]:
+        """Scores; the no-answer threshold is that of the validation part.
+
+        Writes predictions.npz, with answers and numbers of every kind, and answers.json, which the official evaluation
+        reads: a text each question, empty for none, with soft attention at its mean, else the mean over samples.
+        """
+        task, questions = trained.config.task, data["test"].questions
+        ids = [question.id for question in questions]
+        metrics, arrays = dict[str, float](), dict[str, Any](ids=np.array(ids))
+        for kind in kinds(trained.config.guide):
+            answered = answers_of(trained, data["test"], kind)
+            given = answered.texts
+            if task == "v2":
+                val = answers_of(trained, data["val"], kind)
+                _, f1 = all_scores(val.texts, data["val"].questions, task)
+                threshold, _ = best_threshold(val.no_answer.numpy(), f1, data["val"].questions)
+                metrics[f"{kind}_threshold"] = threshold
+                silent = answered.no_answer.double() > threshold
+                given = ["" if no else text for no, text in zip(silent.tolist(), given, strict=True)]
+            exact, f1 = all_scores(given, questions, task)
+            numbers = {name: getattr(answered, name).numpy() for name in ("no_answer", "entropy", "mutual_information")}
+            columns = {"answers": np.array(given), "exact": exact, "f1": f1} | numbers
+            arrays |= {f"{kind}_{name}": column for name, column in columns.items()}
+            found = _means(exact, f1, questions)
+            if 0 < exact.mean() < 1:
+                told = ("entropy",) if kind == "mean" else ("entropy", "mutual_information")
+                found |= {f"auroc_{name}": float(roc_auc_score(exact == 0, numbers[name])) for name in told}
+            metrics |= {f"test_{kind}_{name}": value for name, value in found.items()}
+        write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **arrays))
+        shown = "mean" if trained.config.guide == "soft" else "attention"
+        answers = dict(zip(ids, arrays[f"{shown}_answers"].tolist(), strict=True))
+        write_text(folder / "answers.json", json.dumps(answers, ensure_ascii=False, indent=0))
+        metrics["left_out"] = data["train"].left_out
+        for part, windows in data.items():
+            metrics[f"{part}_questions"] = len(windows.questions)
+            metrics[f"{part}_without_answer"] = sum(not question.answers for question in windows.questions)
+            metrics[f"{part}_windows"] = len(windows)
+        return metrics
+
+    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
+        texts = dict(_OTHERS)
+        for kind, (_, how) in KINDS.items():
+            texts |= {f"test_{kind}_{name}": f"{text}; test part; {how}" for name, text in _SCORES.items()}
+            texts[f"{kind}_threshold"] = (
+                f"log probability of no answer, less that of the best answer, above which none is given; that of best "
+                f"F1 on the validation part; {how}"
+            )
+        return {name: texts[name] for name in metrics}
+
+
+def _means(exact: Array, f1: Array, questions: Sequence[Question]) -> dict[str, float]:
+    """Means over the questions with their intervals, and those over questions with an answer, and without one."""
+    found, answerable = dict[str, float](), np.array([bool(question.answers) for question in questions])
+    for name, values in (("exact", exact), ("f1", f1)):
+        found[name] = values.mean()
+        found[f"{name}_low"], found[f"{name}_high"] = bootstrap_interval(values)
+        if not answerable.all():
+            found[f"has_answer_{name}"] = values[answerable].mean() if answerable.any() else math.nan
+    if not answerable.all():
+        found["no_answer_accuracy"] = exact[~answerable].mean()
+    return {name: float(value) for name, value in found.items()}
+
+
+train = partial(run_and_show, QaTask())

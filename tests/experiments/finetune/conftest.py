@@ -1,0 +1,55 @@
+"""Tiny data and finished runs of fine-tuning, which many tests read and none changes."""
+
+from functools import cache
+
+import pytest
+
+from experiments.finetune.config import GlueConfig, QaConfig
+from experiments.finetune.glue import GlueTask
+from experiments.finetune.questions import QaTask
+from experiments.run import run
+from tests.experiments.finetune.tiny_glue import write_bert, write_glue
+from tests.experiments.finetune.tiny_squad import write_squad
+
+TINY = {"length": 20, "batch_size": 8, "max_epochs": 2, "num_samples": 3, "progress": False}
+RUNS = {
+    "rte": {"guide": "weibull", "concentration": 1.0},
+    "stsb": {"guide": "lognormal", "prior": "fixed", "kl_warmup": 0.0, "label_noise": 0.25, "pooling": "pair"},
+    "sst2": {"out_of_domain": ("cola", "rte"), "pooling": "mean"},
+    "mrpc": {"label_noise": 0.5, "train_share": 0.5, "precision": "bf16-mixed", "keep_weights": False},
+    "v1": {"train_share": 0.25},
+    "v2": {"guide": "weibull", "concentration": 1.0},
+}
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory):
+    """A folder with all data and a pretrained model."""
+    root = tmp_path_factory.mktemp("finetune")
+    write_bert(root / "some" / "bert")
+    write_squad(root)
+    return write_glue(root)
+
+
+@pytest.fixture(scope="session")
+def tiny_config(place):
+    def make(task, out, **options):
+        shared = TINY | {"model": str(place / "some" / "bert"), "data_root": place, "task": task, "out": out}
+        if task in ("v1", "v2"):
+            return QaConfig(**(shared | {"stride": 8} | options))
+        return GlueConfig(**(shared | options))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def finished(place, tiny_config):
+    """Task, configuration and metrics of a finished run, by its name."""
+
+    @cache
+    def train(name):
+        config = tiny_config(name, place / "runs" / name, **RUNS[name])
+        task = QaTask() if name in ("v1", "v2") else GlueTask()
+        return task, config, run(task, config)
+
+    return train

@@ -1,0 +1,28 @@
+"""What every study declares: options and rows that there are, and settings that a search has tried."""
+
+from dataclasses import fields
+
+import pytest
+
+from experiments.finetune.studies import QA_STUDIES
+from experiments.finetune.studies import STUDIES as GLUE_STUDIES
+from experiments.graph.studies import STUDIES as GRAPH_STUDIES
+from experiments.headlines.studies import STUDIES as HEADLINE_STUDIES
+from experiments.pretrain.studies import STUDIES as PRETRAIN_STUDIES
+from experiments.study import Study
+
+ALL = {**GLUE_STUDIES, **QA_STUDIES, **GRAPH_STUDIES, **HEADLINE_STUDIES, **PRETRAIN_STUDIES}
+
+
+@pytest.mark.parametrize(("name", "study"), ALL.items(), ids=ALL)
+def test_a_study_declares_options_and_rows_that_there_are(name: str, study: Study) -> None:
+    assert study.name == name
+    known = {field.name for field in fields(study.task.config)}
+    assert {*study.named, *study.seeded, *(option for cell in study.cells.values() for option in cell)} <= known
+    needed = {"model": "bert"} if "model" in study.named else {}
+    for level in study.levels.values():
+        for row in study.rows.values():
+            study.task.config(**{**study.options, **level, **row, **needed})
+    assert {*study.against, *study.against.values(), *study.paper, *study.shows.values()} <= study.rows.keys()
+    for row, settings in study.grid.items():
+        assert any(setting.items() <= study.rows[row].items() for setting in settings)
