@@ -36,7 +36,7 @@ def clean_state() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that are missing stay missing."""
-    for module in ("graphs.planetoid", "text.readers.multi30k"):
+    for module in ("graphs.load", "text.parallel"):
         monkeypatch.setattr(f"experiments.datasets.{module}.ADDRESS", "file:///nowhere")
 
 

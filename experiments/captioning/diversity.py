@@ -13,7 +13,7 @@ from torch import Tensor
 
 from experiments.captioning.model import Trained
 from experiments.captioning.scores import cider_d, corpus_bleu, split_words
-from experiments.datasets.images.caption_data import caption_words
+from experiments.datasets.images.captions import caption_words
 from experiments.datasets.images.region_captions import RegionCaptions
 from experiments.datasets.text.vocabulary import BEGIN, END
 from experiments.sequence.evaluation import BATCH, search

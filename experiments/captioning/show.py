@@ -11,7 +11,7 @@ from experiments.captioning.data import load_images
 from experiments.captioning.evaluation import describe
 from experiments.captioning.figures import caption_sections, write_page
 from experiments.captioning.model import load_trained, read_config
-from experiments.datasets.images.image_files import open_photograph
+from experiments.datasets.images.captions import open_photograph
 from experiments.datasets.images.region_captions import own_photograph
 from experiments.files import UserError, read_text, user_errors
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from experiments.datasets.text.batches import batch_loader
+from experiments.datasets.text.glue import load_sst2
 from experiments.datasets.text.masked_text import EpochSampler, MaskedText, encode_sentences, load_english
-from experiments.datasets.text.sst2 import load_sst2
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import reading, user_errors
 from experiments.harness.training import Fitted, fit_batches

@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from experiments.datasets.images.caption_data import caption_words
-from experiments.datasets.images.image_files import open_photograph
+from experiments.datasets.images.captions import caption_words, open_photograph
 from experiments.datasets.questions.data import Questions, Regions
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import saved_config

@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from experiments.datasets.questions.data import Questions, Regions
 from experiments.datasets.questions.digit_questions import digit_questions
-from experiments.datasets.questions.load import PhotographOptions, load_photo_questions
-from experiments.datasets.questions.photographs import regions_of
+from experiments.datasets.questions.load import PhotographOptions, load_photo_questions, regions_of
 from experiments.datasets.text.masked_text import EpochSampler
 from experiments.files import UserError, read_json, user_errors, write_atomic
 from experiments.harness.ranks import is_first

@@ -1,21 +1,59 @@
-"""Graphs for node classification, by name."""
+"""Graphs for node classification, by name or of one's own.
 
+One's own graph is a numpy archive (.npz, without pickles):
+
+======================================== ============================================================================
+key                                      content
+======================================== ============================================================================
+y                                        integers [nodes]: classes from 0, and -1 where the class is not known
+edge_index                               integers [2, edges]: sources in row 0, targets in row 1
+x                                        numbers [nodes, features]
+x_data, x_indices, x_indptr, x_shape     instead of x: the same as one CSR matrix
+train_mask, val_mask, test_mask          truth values [nodes], or [splits, nodes], of which one split is chosen; none of
+                                         the three: half of the known nodes, drawn at random, are for training, a
+                                         quarter to validate and the rest to test on
+metric                                   optional: the text accuracy, or roc_auc where there are two classes
+======================================== ============================================================================
+
+Edges are read as undirected: both directions of each, once, without self loops. Features stay as they are.
+"""
+
+import codecs
+import io
+import pickle
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from experiments.datasets.discovery import import_readers
-from experiments.datasets.graphs.data import GRAPHS, GraphData, GraphDataError, check_graph
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix, vstack
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from experiments.datasets.arrays import read_arrays
+from experiments.datasets.graphs.data import (
+    GraphData,
+    MetricName,
+    both_directions,
+    random_split,
+    require,
+    sparse_features,
+    split_masks,
+)
 from experiments.datasets.names import GraphName
-from experiments.datasets.places import data_folder
+from experiments.datasets.places import NEW_COPY, SPLITS, data_folder, fetch_missing, first_file
+from experiments.files import reading
+from pyro_attention.registry import Registry
 
-__all__ = ["GraphData", "GraphDataError", "GraphName", "check_graph", "load_graph"]
-
-import_readers("experiments.datasets.graphs.readers")
+# From the folder of the data sets and the seed of the split to the graph.
+GRAPHS: Registry[Callable[[Path, int], GraphData]] = Registry("graph")
 
 
 def load_graph(name: GraphName, *, data_root: Path | str | None = None, split_seed: int = 0) -> GraphData:
-    """Load a graph for node classification.
-
-    The module of a data set in `experiments.datasets.graphs.readers` tells what it holds and where its files lie.
+    """Load a graph for node classification; files are described at its reader.
 
     The seed is that of the split where it is random, the number of the split where there are several, and 0 where there
     is one.
@@ -25,3 +63,291 @@ def load_graph(name: GraphName, *, data_root: Path | str | None = None, split_se
         ValueError: an unknown name, a seed for a fixed split, or a file that is damaged or of another format.
     """
     return GRAPHS[name](data_folder(data_root), split_seed)
+
+
+def read_own_graph(path: Path, *, split_seed: int = 0) -> GraphData:
+    """Read a graph of one's own, named after its file; it has as many classes as the largest one in y says.
+
+    The seed chooses the split where the file holds several, and draws it where the file holds none.
+    """
+    return read_archive(
+        path, path.stem, split_seed, remedy="correct the file; experiments/datasets/graphs/load.py lists its keys"
+    )
+
+
+def read_archive(
+    path: Path,
+    name: str,
+    split_seed: int,
+    *,
+    num_classes: int | None = None,
+    metric: MetricName | None = None,
+    normalized: bool = False,
+    draw: Callable[[Tensor, int], dict[str, Tensor]] | None = None,
+    remedy: str = NEW_COPY,
+) -> GraphData:
+    """Read a graph with the keys above; errors name the file and the key.
+
+    Args:
+        path: the file.
+        name: name of the graph.
+        split_seed: number of the split, or seed of a drawn one.
+        num_classes: number of classes; counted when omitted.
+        metric: replaces that of the file.
+        normalized: divide the rows of sparse features by their sums.
+        draw: draws a split, by labels and seed, where the file has none.
+        remedy: what to do about a bad file, for errors.
+    """
+    arrays = read_arrays(path, remedy)
+    with reading(path, "a graph with y, edge_index, x or x_data, x_indices, x_indptr and x_shape, and masks", remedy):
+        labels = _integers(arrays, "y")
+        if "y_known" in arrays:
+            labels = torch.where(torch.from_numpy(arrays["y_known"]), labels, -1)
+        require(
+            bool((labels >= -1).all()), "y", f"the class {int(labels.min())}", "classes from 0, and -1 where unknown"
+        )
+        if "x" in arrays:
+            features = torch.from_numpy(arrays["x"].astype(np.float32))
+        else:
+            parts = [arrays[f"x_{part}"] for part in ("data", "indices", "indptr")]
+            matrix = csr_matrix(tuple(parts), shape=tuple(arrays["x_shape"].tolist()))
+            features = sparse_features(matrix, normalized=normalized)
+        require(len(features) == len(labels), "x", f"{len(features)} rows", f"{len(labels)}, one a node as in y")
+        return GraphData(
+            name=name,
+            features=features,
+            labels=labels.clamp(min=0),
+            edge_index=both_directions(_integers(arrays, "edge_index"), len(labels)),
+            **_split(arrays, labels, split_seed, draw or _halves),
+            num_classes=num_classes or int(labels.max()) + 1,
+            metric=metric or np.asarray(arrays.get("metric", "accuracy")).item(),
+        )
+
+
+def _integers(arrays: dict[str, np.ndarray], key: str) -> Tensor:
+    require(arrays[key].dtype.kind in "iu", key, str(arrays[key].dtype), "integers")
+    return torch.from_numpy(arrays[key].astype(np.int64))
+
+
+def _split(
+    arrays: dict[str, np.ndarray], labels: Tensor, split_seed: int, draw: Callable[[Tensor, int], dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    """The chosen split, or a drawn one."""
+    if f"{SPLITS[0]}_idx" in arrays:
+        parts = [_integers(arrays, f"{split}_idx") for split in SPLITS]
+        found = {key: mask[None] for key, mask in split_masks(len(labels), *parts).items()}
+    elif any(f"{split}_mask" in arrays for split in SPLITS):
+        found = {f"{split}_mask": torch.from_numpy(np.atleast_2d(arrays[f"{split}_mask"])) for split in SPLITS}
+    else:
+        return draw(labels, split_seed)
+    splits = len(found["train_mask"])
+    seen = f"{split_seed}, but {splits} fixed splits"
+    require(0 <= split_seed < splits, "split_seed", seen, "0" if splits == 1 else f"0 to {splits - 1}")
+    chosen = {key: mask[split_seed].clone() for key, mask in found.items()}
+    for key, mask in chosen.items():
+        require(not (labels[mask] < 0).any(), key, "nodes of unknown class", "nodes whose class is known")
+    return chosen
+
+
+def _halves(labels: Tensor, seed: int) -> dict[str, Tensor]:
+    known = (labels >= 0).nonzero().squeeze(1)
+    order = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))]
+    half, end = len(order) // 2, len(order) * 3 // 4
+    return split_masks(len(labels), order[:half], order[half:end], order[end:])
+
+
+# Data sets
+
+
+@GRAPHS.register("digits")
+def read_digits(_: Path, split_seed: int) -> GraphData:
+    """scikit-learn's 1797 handwritten digits, each joined to its 10 nearest neighbours; needs no file.
+
+    The split is random: 20 nodes of a class for training, 500 for validation, the others for testing.
+
+    Source:
+        Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998.
+    """
+    digits = load_digits()
+    pixels, labels = torch.from_numpy(digits.data), torch.from_numpy(digits.target).long()
+    # Not scikit-learn's kneighbors_graph: it leaves the order of equally distant neighbours open. Distances
+    # of whole-number pixels are exact in float64: with a stable sort every machine builds the same graph.
+    nearest = torch.cdist(pixels, pixels).fill_diagonal_(torch.inf).argsort(dim=1, stable=True)[:, :10]
+    edges = torch.stack([nearest.flatten(), torch.arange(len(labels)).repeat_interleave(10)])
+    return GraphData(
+        name="digits",
+        features=(pixels / 16).float(),
+        labels=labels,
+        edge_index=both_directions(edges, len(labels)),
+        **random_split(labels, split_seed, per_class=20, validation=500),
+        num_classes=10,
+        images=torch.from_numpy(digits.images / 16).float(),
+    )
+
+
+@GRAPHS.register("dblp")
+def read_dblp(root: Path, split_seed: int) -> GraphData:
+    """DBLP, a larger citation graph, from dblp.npz, graphs-extra/dblp.npz or planetoid/dblp.npz.
+
+    The split is random: 20 nodes of a class for training, 500 for validation, 1000 for testing. The rows of the
+    features are normalised.
+
+    Source:
+        Bojchevski and Günnemann, Deep Gaussian Embedding of Graphs, 2018.
+    """
+    folders = root, root / "graphs-extra", root / "planetoid"
+    keys = "a numpy archive with the keys y, edge_index, x_data, x_indices, x_indptr and x_shape"
+    path = first_file([folder / "dblp.npz" for folder in folders], keys, "dblp.npz")
+    draw = partial(random_split, per_class=20, validation=500, test=1000)
+    return read_archive(path, "dblp", split_seed, num_classes=4, normalized=True, draw=draw)
+
+
+def read_heterophilous(root: Path, split_seed: int, *, name: str, num_classes: int) -> GraphData:
+    """Graphs whose neighbours are often of other classes, with ten fixed splits, of which split_seed chooses one.
+
+    Read is heterophilous/NAME.npz, else NAME.npz, with masks [10, nodes]. A network on Minesweeper is judged by ROC
+    AUC, because four of five nodes are no mine. The filtered versions of Chameleon and Squirrel have no duplicate
+    nodes, which join training and test nodes in the first ones.
+
+    Source:
+        Pei et al., Geom-GCN, 2020 (actor, texas). Platonov et al., A critical look at the evaluation of GNNs under
+        heterophily, 2023 (the others).
+    """
+    places = [folder / f"{name}.npz" for folder in (root / "heterophilous", root)]
+    path = first_file(places, "a numpy archive with the keys of one's own graphs", f"heterophilous/{name}.npz")
+    metric: MetricName = "roc_auc" if name == "minesweeper" else "accuracy"
+    return read_archive(path, name, split_seed, num_classes=num_classes, metric=metric)
+
+
+for _name in ("actor", "texas", "chameleon_filtered", "squirrel_filtered", "minesweeper"):
+    _classes = 2 if _name == "minesweeper" else 5
+    GRAPHS.register(_name)(partial(read_heterophilous, name=_name, num_classes=_classes))
+
+
+# Cora, Citeseer and PubMed
+
+ADDRESS = "https://raw.githubusercontent.com/kimiyoung/planetoid/master/data"
+# Checksums of the published files: those of Cora and Citeseer were computed from copies; PubMed's are those on which
+# four public lists agree, one of them the Git LFS pointers in github.com/D61-IA/FisherGCN, data/ind.pubmed.*.
+SHA256 = {
+    "ind.cora.y": "94465c14eb53e04ca262198dcbb2521ee8af60fb3f3d546cd6ca24a511b0e7d1",
+    "ind.cora.tx": "b9afbaa4a400df991f6f02ef677e1e44da55ffc04801fd02f9e673987829226a",
+    "ind.cora.ty": "41f5ac76596a1699cc33f53084a2419e92961c42bb75f36fc38e616d348532ad",
+    "ind.cora.allx": "9419ba2f26f5c35243db64aba110e0f35a04851609e0dc5433450676ca6b8543",
+    "ind.cora.ally": "2b998f5cc7fedc86e7f97ca2498f47a1ffc1462c29e2d578b23bf3f62b6e7d71",
+    "ind.cora.graph": "58f13302f39dde8852dad6fe6d15b89b077b6d7f837626bce671ef80344b383d",
+    "ind.cora.test.index": "297ce89af2b51a6a194181c7dbe1796c6a1cf9cd9349a88383b1b1e227867875",
+    "ind.citeseer.y": "8ba87e515d8e3ee3cf52f6d2c5b86aa73f11ecad825a808455209ec26cd54924",
+    "ind.citeseer.tx": "539a8906a2da97628d212f2fdd668c109a8b3f0d36574b59e5d3fd5b5303da21",
+    "ind.citeseer.ty": "55e5bd1ba1e733a04598753ad1a8d57957f4b8f89e74519f41f4f4938767e4ce",
+    "ind.citeseer.allx": "2ac30345d95c9ec933a817ee0bdd6a5f077f8c184a20e696910192d534414668",
+    "ind.citeseer.ally": "f704b2d986dde6c2669934de1f3ae5696a6cf9455c0f6b2646a2d135ea0a1c95",
+    "ind.citeseer.graph": "d79a4ef9d3e7169aee8946145f6b7306e35bc79bffad26346cfb94e10e9912a7",
+    "ind.citeseer.test.index": "2af990671580b6b2df5d158d1038f8292e30c9cd821b5453f399659b25b723d4",
+    "ind.pubmed.y": "e6c807633307a07ed659249006536a147c7999c797f11a2560752990181b41b3",
+    "ind.pubmed.tx": "4eb5f5d0f30f26497eb0ac6ac9719d09c67e284f1ed0385c93f3ef27a671da3d",
+    "ind.pubmed.ty": "ee2e0d4819d9fbcc403689c3bf2e49face401b605932f093bc58ab6461130fdd",
+    "ind.pubmed.allx": "508e538e2abdccdd54c4d3e9f49d638b4af7107d85845f66ddea5a5152658b7e",
+    "ind.pubmed.ally": "0c37bbe3b5014ec365e9d393cf4791925e5ed94fb194305d74f064a8d7b50f0e",
+    "ind.pubmed.graph": "5b89f0036ca22909471f1e6558eb42fa06e0c730a577bde5b058b40638f81dc9",
+    "ind.pubmed.test.index": "b101d421688bbaecbd82e8a18f1e282378d6830f3a37666f28ebc47f844341b5",
+}
+
+
+def read_citations(root: Path, split_seed: int, *, name: str, num_classes: int) -> GraphData:
+    """Cora, Citeseer and PubMed with their public split; the rows of the features are normalised.
+
+    Read is NAME.npz or planetoid/NAME.npz, with y_known and {train,val,test}_idx instead of masks, else the original
+    files ind.NAME.* in planetoid/raw, planetoid, raw or the folder of the data sets, the first that holds any; what is
+    missing is fetched from the repository of the split's authors.
+
+    Source:
+        Yang, Cohen and Salakhutdinov, Revisiting Semi-Supervised Learning with Graph Embeddings, 2016.
+    """
+    archive = next(filter(Path.is_file, (root / f"{name}.npz", root / "planetoid" / f"{name}.npz")), None)
+    if archive is not None:
+        return read_archive(archive, name, split_seed, num_classes=num_classes, normalized=True)
+    require(split_seed == 0, "split_seed", f"{split_seed}, but the split of {name} is fixed", "0")
+    checksums = {file: digest for file, digest in SHA256.items() if file.startswith(f"ind.{name}.")}
+    folders = root / "planetoid" / "raw", root / "planetoid", root / "raw", root
+    folder = next((place for place in folders if any((place / file).is_file() for file in checksums)), folders[0])
+    fetch_missing(folder, checksums, ADDRESS)
+    return read_planetoid(folder, name, num_classes=num_classes)
+
+
+for _name, _classes in {"cora": 7, "citeseer": 6, "pubmed": 3}.items():
+    GRAPHS.register(_name)(partial(read_citations, name=_name, num_classes=_classes))
+
+
+# What old pickles of arrays, matrices and dictionaries of lists ask for; the modules have moved between releases.
+_MADE = {
+    "_reconstruct": lambda *_: np.empty(0),  # an array to be given its state
+    "ndarray": None,  # only an argument of _reconstruct
+    "_frombuffer": np.empty(1).__reduce_ex__(5)[0],
+    "dtype": np.dtype,
+    "csr_matrix": csr_matrix,
+    "encode": codecs.encode,  # of Python 2's bytes
+    "defaultdict": defaultdict,
+    "list": list,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes arrays, sparse matrices and dictionaries, and nothing else that a pickle asks for."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in _MADE:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is refused")
+        return _MADE[name]
+
+
+def read_pickle(path: Path) -> Any:
+    """Read an array, a sparse matrix or a dictionary of lists as Python 2 has pickled it; anything else is refused."""
+    with reading(path, "a pickle of an array, a matrix or a dictionary of lists", NEW_COPY):
+        return _Unpickler(io.BytesIO(path.read_bytes()), encoding="latin1").load()
+
+
+def read_planetoid(folder: Path, name: str, *, num_classes: int) -> GraphData:
+    """Read a graph from its original files.
+
+    The nodes of allx come first, and of these as many as y has are for training, the next 500 (or what there is) for
+    validation. Line i of test.index is the node of row i of tx. A node in none of these files has no features and no
+    label and is in no split. The keys of graph are nodes, its values lists of neighbours.
+
+    Source:
+        https://github.com/kimiyoung/planetoid/tree/master/data; order of the nodes and validation set by Kipf and
+        Welling, Semi-Supervised Classification with Graph Convolutional Networks, 2017.
+    """
+    stem = folder / f"ind.{name}"
+    allx, tx, y, ally, ty, graph = (
+        read_pickle(stem.with_name(f"{stem.name}.{part}")) for part in ("allx", "tx", "y", "ally", "ty", "graph")
+    )
+    with reading(f"{stem}.*", "the files of one graph as they are published", NEW_COPY):
+        test = torch.tensor([int(line) for line in Path(f"{stem}.test.index").read_text().splitlines()])
+        training, known, tested = len(y), len(ally), len(ty)
+        # Nodes without features are keys of graph, too; without such nodes the keys are not needed to count.
+        nodes = max(known + tested, len(graph))
+        ends = [int(test.min()), int(test.max())]
+        in_place = known <= ends[0] and ends[1] < nodes and len(test.unique()) == len(test) == tested
+        require(
+            in_place, "test.index", f"{len(test)} nodes from {ends}", f"{tested} others from {known} to {nodes - 1}"
+        )
+        # Of each node the row of its features among those of allx, tx and one row of zeros.
+        rows = np.full(nodes, known + tested)
+        rows[:known], rows[test] = np.arange(known), known + np.arange(tested)
+        matrices = [csr_matrix((part.data, part.indices, part.indptr), shape=part.shape) for part in (allx, tx)]
+        for matrix in matrices:
+            matrix.check_format(full_check=True)
+        matrix = vstack([*matrices, csr_matrix((1, allx.shape[1]), dtype=allx.dtype)], format="csr")
+        labels = torch.zeros(nodes, dtype=torch.int64)
+        labels[:known], labels[test] = torch.from_numpy(ally.argmax(1)), torch.from_numpy(ty.argmax(1))
+        edges = torch.tensor([(node, other) for node, others in graph.items() for other in others]).T
+        parts = torch.arange(training), torch.arange(training, min(training + 500, known)), test
+        return GraphData(
+            name=name,
+            features=sparse_features(matrix[rows], normalized=True),
+            labels=labels,
+            edge_index=both_directions(edges, nodes),
+            **split_masks(nodes, *parts),
+            num_classes=num_classes,
+        )

@@ -16,16 +16,12 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from experiments.datasets.arrays import checksum, read_arrays
-from experiments.datasets.images.caption_data import caption_words
+from experiments.datasets.images.captions import caption_words
 from experiments.datasets.images.image_features import GridEncoder, Scale
-from experiments.files import locked, reading, write_atomic
+from experiments.files import locked, write_atomic
 
-__all__ = ["ContentEncoder", "content_encoder", "content_targets"]
-
-_SHRINK = 16  # pixels of a cell's side
 _CHANNELS = (32, 64, 128)
 _LEARNING_RATE = 2e-3  # the largest, of AdamW
-_AGAIN = "remove the file, and the encoder is trained again"
 
 
 class ContentEncoder(nn.Module):
@@ -58,9 +54,6 @@ def content_targets(captions: Sequence[Sequence[str]], *, most: int = 500) -> tu
     """Choose the words to predict, and say in [images, words] bool which images have them in a caption.
 
     They are the words that are in the captions of most images, but for scikit-learn's stop words and single characters.
-
-    Raises:
-        ValueError: no such word.
     """
     bags = [{word for caption in texts for word in caption_words(caption)} for texts in captions]
     counts = Counter(word for bag in bags for word in sorted(bag) if len(word) > 1 and word not in ENGLISH_STOP_WORDS)
@@ -87,15 +80,9 @@ def content_encoder(
     The pixels, [images, 3, height, width] uint8, are of the training split only; height and width divide by 16. The
     seed is that of the weights and of the order of the images; the encoder is named after it. Without `train`, it has
     to be there.
-
-    Raises:
-        FileNotFoundError: without `train`, no such encoder is in the folder.
-        ValueError: sizes do not go together, or the cache is damaged.
     """
-    if len(pixels) != len(captions) or not len(pixels):
-        raise ValueError(f"{len(pixels)} images and captions of {len(captions)}; expected as many, and at least one")
-    if any(side % _SHRINK or not side for side in pixels.shape[2:]):
-        raise ValueError(f"images of {list(pixels.shape[2:])} pixels; expected sides that divide by {_SHRINK}")
+    if any(side % 16 for side in pixels.shape[2:]):
+        raise ValueError(f"images of {list(pixels.shape[2:])} pixels; expected sides that divide by 16")
     words, targets = content_targets(captions)
     settings = [seed, epochs, batch_size, _LEARNING_RATE]
     key = json.dumps({"pixels": checksum(pixels), "targets": [words, checksum(targets)], "settings": settings})
@@ -113,12 +100,12 @@ def content_encoder(
             with locked(path):
                 if not path.is_file():  # no other process has trained it meanwhile
                     _train(encoder, pixels, targets, epochs, batch_size, name if progress else None)
-                    state = encoder.state_dict()
-                    weights: dict[str, Any] = {part: value.cpu().numpy() for part, value in state.items()}
+                    weights: dict[str, Any] = {
+                        part: value.cpu().numpy() for part, value in encoder.state_dict().items()
+                    }
                     write_atomic(path, lambda file: np.savez(file, **weights))
-        with reading(path, "the weights of this encoder", _AGAIN):
-            arrays = read_arrays(path, _AGAIN)
-            encoder.load_state_dict({name: torch.from_numpy(arrays[name]) for name in encoder.state_dict()})
+        arrays = read_arrays(path, "remove the file, and the encoder is trained again")
+        encoder.load_state_dict({name: torch.from_numpy(arrays[name]) for name in encoder.state_dict()})
     return GridEncoder(name, encoder.requires_grad_(False).eval(), Scale())
 
 

@@ -1,6 +1,5 @@
 """Photographs as squares of one size, and features of their regions; both computed once and kept on disk."""
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -10,32 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from experiments.datasets.arrays import cached_array, checksum
-from experiments.datasets.images.caption_data import CaptionedImages
-from experiments.datasets.images.image_files import ImageFile
-
-__all__ = [
-    "GridEncoder",
-    "Scale",
-    "encode",
-    "encode_photograph",
-    "fingerprint",
-    "grid_features",
-    "pretrained",
-    "resized_images",
-    "resnet_grid",
-    "shown_pixels",
-    "square",
-    "torchvision_models",
-]
-
-
-_SHOWN = 640  # pixels of the longer side of a photograph, in a figure
+from experiments.datasets.images.captions import CaptionedImages, ImageFile
+from experiments.files import reading
 
 
 class Scale(nn.Module):
@@ -81,30 +64,30 @@ def resized_images(
 
     Returns:
         The data, and [images, 3, size, size] uint8, read from disk when it is wanted.
-
-    Raises:
-        ValueError: without `skip`, a photograph that cannot be read, the first; or a damaged cache.
     """
-    bad: dict[str, str] = {}
 
     def pixels() -> Iterator[np.ndarray]:
-        for place, image in enumerate(tqdm(data.images, "photographs", disable=not progress)):
+        for image in tqdm(data.images, "photographs", disable=not progress):
             try:
                 yield square(image.open(), size)[None]
-            except ValueError as error:
+            except ValueError:
                 if not skip:
                     raise
-                bad[str(place)] = str(error)
                 yield np.zeros((1, 3, size, size), np.uint8)
 
     key = {"images": _files_fingerprint(data.images), "size": size}
-    array, bad = cached_array(folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels, notes=bad)
+    array = cached_array(folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels)
+    bad = set()
+    for place in (place for place, picture in enumerate(array) if not picture.any()):
+        try:
+            data.images[place].open()
+        except ValueError:
+            if not skip:
+                raise
+            bad.add(place)
     if not bad:
         return data, array
-    if not skip:
-        raise ValueError(next(iter(bad.values())))
-    kept = [place for place in range(len(data)) if str(place) not in bad]
-    return data.without(map(int, bad), "bad image"), array[kept]
+    return data.without(bad, "bad image"), array[[place for place in range(len(data)) if place not in bad]]
 
 
 def square(image: Image.Image, size: int) -> np.ndarray:
@@ -116,7 +99,7 @@ def square(image: Image.Image, size: int) -> np.ndarray:
 def shown_pixels(image: Image.Image) -> Tensor:
     """Return a picture in RGB in its own shape, for a figure: [3, height, width] uint8, 640 pixels at most."""
     smaller = image.copy()
-    smaller.thumbnail((_SHOWN, _SHOWN))
+    smaller.thumbnail((640, 640))
     return torch.from_numpy(np.array(smaller)).permute(2, 0, 1)
 
 
@@ -138,15 +121,9 @@ def grid_features(
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> Tensor:
-    """Return the features of the cells of every photograph, computed once and kept on disk.
+    """Return the features of the cells of every photograph, as of `encode`, computed once and kept on disk.
 
     Kept features are taken again when pixels ([images, 3, height, width] uint8), weights and transform are the same.
-
-    Returns:
-        As of `encode`, read from disk when it is wanted.
-
-    Raises:
-        ValueError: as of `encode`, or the cache is damaged.
     """
 
     def features() -> Iterator[np.ndarray]:
@@ -159,7 +136,7 @@ def grid_features(
         "transform": fingerprint(encoder.transform),
         "pixels": checksum(pixels),
     }
-    return cached_array(folder, encoder.name, key, len(pixels), features)[0]
+    return cached_array(folder, encoder.name, key, len(pixels), features)
 
 
 def encode(encoder: GridEncoder, pixels: Tensor, *, device: torch.device | str = "cpu") -> Tensor:
@@ -167,16 +144,10 @@ def encode(encoder: GridEncoder, pixels: Tensor, *, device: torch.device | str =
 
     Returns:
         [images, cells, channels] float16 on the CPU, cells row by row.
-
-    Raises:
-        ValueError: no grid comes out, or features are not finite in 16 bits.
     """
     module, transform = encoder.module.to(device).eval(), encoder.transform.to(device)
     with torch.no_grad():
-        grid = module(transform(pixels.to(device)))
-    if grid.dim() != 4 or len(grid) != len(pixels):
-        raise ValueError(f"{encoder.name}: features {list(grid.shape)}; expected [B, channels, rows, columns]")
-    cells: Tensor = grid.flatten(2).transpose(1, 2).half()
+        cells: Tensor = module(transform(pixels.to(device))).flatten(2).transpose(1, 2).half()
     if not cells.isfinite().all():
         raise ValueError(f"{encoder.name}: features that 16 bits do not hold; expected them below 65504")
     return cells.cpu()
@@ -189,34 +160,64 @@ def encode_photograph(
 
     Returns:
         As of `encode` of one photograph, and as of `shown_pixels`.
-
-    Raises:
-        ValueError: as of `encode`.
     """
-    pixels = torch.from_numpy(square(image, size))[None]
-    return encode(encoder, pixels, device=device), shown_pixels(image)
+    return encode(encoder, torch.from_numpy(square(image, size))[None], device=device), shown_pixels(image)
+
+
+# Networks of torchvision
 
 
 def resnet_grid(name: str = "resnet50") -> GridEncoder:
-    """Return torchvision's ResNet up to its last grid, with the weights torchvision recommends: 7 x 7 at 224 pixels.
-
-    Raises:
-        ImportError, FileNotFoundError, ValueError: as of `pretrained`, or no such ResNet.
-    """
-    known = [other for other in torchvision_models().list_models() if re.fullmatch(r"(wide_)?resne[xt]t?\d+\w*", other)]
-    if name not in known:
-        raise ValueError(f"no ResNet is named {name!r}; expected one of {', '.join(known)}")
+    """Return torchvision's ResNet up to its last grid, with the weights torchvision recommends: 7 x 7 at 224 pixels."""
     return pretrained(name, lambda network: nn.Sequential(*list(network.children())[:-2]))  # no pooling, no classes
 
 
-def pretrained(name: str, grid_of: Callable[[nn.Module], nn.Module]) -> GridEncoder:
-    """Return a part of a network of torchvision, with the weights torchvision recommends.
+def mobilenet_grid(path: Path | None = None) -> GridEncoder:
+    """Return MobileNetV2 up to its last narrow grid: 320 features of 6 x 6 cells at 192 pixels.
 
-    Raises:
-        ImportError: torchvision is missing, or does not go with this torch.
-        FileNotFoundError: the weights are not there and cannot be fetched.
-        ValueError: fetched weights are damaged.
+    Args:
+        path: weights of TensorFlow's network (1001 classes) as safetensors under torchvision's names; torchvision's own
+            when omitted. TensorFlow's network takes pixels from -1 to 1, and where it halves the grid it pads below and
+            right only.
+
+    Source:
+        Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, 2018.
     """
+    if path is None:
+        return pretrained("mobilenet_v2", _narrow_grid)
+    # a class more than torchvision's networks have, for the background
+    network = torchvision_models().get_model("mobilenet_v2", num_classes=1001)
+    expected = "MobileNetV2's weights in the format safetensors, under torchvision's names"
+    with reading(path, expected, "name another file by --encoder-weights"):
+        network.load_state_dict(safetensors.torch.load_file(path))
+    grid = same_padding(_narrow_grid(network)).requires_grad_(False).eval()
+    return GridEncoder("mobilenet_v2-tensorflow", grid, Scale(std=(0.5, 0.5, 0.5)))
+
+
+def _narrow_grid(network: Any) -> nn.Module:
+    grid: nn.Module = network.features[:18]  # one more layer widens 320 features to 1280
+    return grid
+
+
+def same_padding(module: nn.Module) -> nn.Module:
+    """Let convolutions with a stride of 2 and a kernel of 3 pad as TensorFlow does, "SAME"; in place.
+
+    An even side gets one pixel behind it, an odd one a pixel at either end.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d) and layer.stride == (2, 2):
+            layer.padding = (0, 0)
+            layer.register_forward_pre_hook(_pad)
+    return module
+
+
+def _pad(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+    (grid,) = inputs
+    return F.pad(grid, (grid.size(-1) % 2, 1, grid.size(-2) % 2, 1))
+
+
+def pretrained(name: str, grid_of: Callable[[nn.Module], nn.Module]) -> GridEncoder:
+    """Return a part of a network of torchvision, with the weights torchvision recommends."""
     models = torchvision_models()
     weights = models.get_model_weights(name).DEFAULT
     cache = Path(torch.hub.get_dir()) / "checkpoints"
@@ -227,8 +228,6 @@ def pretrained(name: str, grid_of: Callable[[nn.Module], nn.Module]) -> GridEnco
             f"{weights.url} could not be fetched to {cache}: {error}. Put the file there, or use the encoder that is "
             f"trained on the captions."
         ) from error
-    except RuntimeError as error:  # torch's, of a checksum or of a damaged file
-        raise ValueError(f"{cache}: weights of {name} are damaged: {error}. Remove the file, and try again.") from error
     preset = weights.transforms()
     grid = grid_of(network).requires_grad_(False).eval()
     return GridEncoder(f"{name}-{weights.name}", grid, Scale(preset.mean, preset.std))

@@ -10,13 +10,11 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from experiments.datasets.images.captions import ImageFile
 from experiments.datasets.images.digit_scenes import DigitScenes
 from experiments.datasets.images.image_features import GridEncoder, encode_photograph, shown_pixels
-from experiments.datasets.images.image_files import ImageFile
 from experiments.datasets.text.batches import Batch, BucketSampler, teacher_forced
 from experiments.datasets.text.vocabulary import Vocabulary
-
-__all__ = ["EncodedCaptions", "OneCaptionSampler", "RegionCaptions", "own_photograph"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +33,6 @@ class RegionCaptions:
         files: the photographs as they were taken; none where they are no photographs.
         scenes: the digits of the images, where they are digit scenes.
         skipped: number of captions and images that were left out, by the reason.
-
-    Raises:
-        ValueError: the numbers of images do not go together.
     """
 
     regions: Tensor
@@ -51,20 +46,11 @@ class RegionCaptions:
     scenes: DigitScenes | None = None
     skipped: dict[str, int] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        sizes = len(self.regions), len(self.captions), len(self.pictures)
-        if len(set(sizes)) > 1:
-            raise ValueError(f"regions, captions and pictures of {sizes} images; expected as many of each")
-
     def __len__(self) -> int:
         return len(self.captions)
 
     def shown(self, place: int) -> Tensor:
-        """Return the picture of an image: a photograph in the shape that it was taken in, scaled down if it is large.
-
-        Raises:
-            OSError, ValueError: as of `ImageFile.open`.
-        """
+        """Return the picture of an image: a photograph in its own shape, scaled down if it is large."""
         return shown_pixels(self.files[place].open()) if self.files else self.pictures[place]
 
     def with_captions(self, captions: Sequence[str]) -> "RegionCaptions":
@@ -78,11 +64,7 @@ class RegionCaptions:
 
 
 def own_photograph(image: Image.Image, like: RegionCaptions, *, device: torch.device | str = "cpu") -> RegionCaptions:
-    """Return one more photograph without captions, its regions made by what made those of others.
-
-    Raises:
-        ValueError: the others are no photographs.
-    """
+    """Return one more photograph without captions, its regions made by what made those of others."""
     if like.network is None:
         raise ValueError(f"the images of {like.name} are no photographs, so a photograph cannot be one of them")
     regions, picture = encode_photograph(like.network, image, like.pictures.size(-1), device=device)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from experiments.datasets.images.captions import caption_words
 from experiments.datasets.images.image_features import GridEncoder
-
-__all__ = ["Questions", "Regions", "cell_positions"]
 
 _MOST_NUMBERS = 2**27  # that the spread is computed of; all of a large set would not fit into memory
 
@@ -78,37 +78,63 @@ class Questions:
     kinds: Sequence[str]
     relevant: Tensor | None = None
 
-    def __post_init__(self) -> None:
-        counts = {
-            "questions": len(self.questions),
-            "answers": len(self.answers),
-            "photographs": len(self.photographs),
-            "kinds": len(self.kinds),
-        } | ({} if self.relevant is None else {"relevant": len(self.relevant)})
-        if len(set(counts.values())) > 1:
-            raise ValueError(f"{self.name}: numbers of questions differ: {counts}; expected the same of all")
-        for place, words in enumerate(self.questions):
-            if not words:
-                raise ValueError(f"{self.name}: question {place} has no word; leave it out")
-        if len(self.photographs) and not 0 <= int(self.photographs.min()) <= int(self.photographs.max()) < len(
-            self.regions
-        ):
-            raise ValueError(f"{self.name}: a question is about none of the {len(self.regions)} photographs")
-
     def __len__(self) -> int:
         return len(self.questions)
 
     def pick(self, places: Sequence[int]) -> Questions:
         """Return the questions at some places, about the same photographs."""
+        chosen = torch.as_tensor(places, dtype=torch.long)
         return replace(
             self,
             questions=[self.questions[place] for place in places],
             answers=[self.answers[place] for place in places],
-            photographs=self.photographs[torch.as_tensor(places, dtype=torch.long)],
+            photographs=self.photographs[chosen],
             kinds=[self.kinds[place] for place in places],
-            relevant=None if self.relevant is None else self.relevant[torch.as_tensor(places, dtype=torch.long)],
+            relevant=None if self.relevant is None else self.relevant[chosen],
         )
 
     def of_kinds(self, kinds: Sequence[str]) -> Questions:
         """Return the questions of some kinds."""
         return self.pick([place for place, kind in enumerate(self.kinds) if kind in kinds])
+
+    def held_out(self, share: float, name: str) -> tuple[Questions, Questions]:
+        """Part the questions by photograph, so that no photograph is in both parts; the same ones every time.
+
+        Args:
+            share: share of the photographs that are held out; one at least.
+            name: name of the questions about them.
+
+        Returns:
+            The other questions, and those about the photographs that are held out.
+        """
+        count = len(self.regions)
+        if count < 2:
+            raise ValueError(f"{self.name}: {count} photograph; expected two at least, of which one is held out")
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+        is_held = torch.zeros(count, dtype=torch.bool)
+        is_held[order[: max(1, round(share * count))]] = True
+        asked = is_held[self.photographs]
+        kept, held = ((asked == value).nonzero().flatten().tolist() for value in (False, True))
+        return self.pick(kept), replace(self.pick(held), name=name)
+
+
+class Entry(NamedTuple):
+    """A question: its words, how many people gave each answer, the place of its photograph, and its kind."""
+
+    words: list[str]
+    votes: Mapping[str, int]
+    photograph: int
+    kind: str
+
+
+def question_words(text: str) -> list[str]:
+    """Return the words of a question: in small letters, without punctuation; ValueError without any."""
+    if not (words := caption_words(text)):
+        raise ValueError(f"the question is {text!r}; expected a text with a word")
+    return words
+
+
+def as_questions(name: str, entries: Sequence[Entry], regions: Regions) -> Questions:
+    """Return questions in their order."""
+    words, votes, photographs, kinds = zip(*entries, strict=True)
+    return Questions(name, words, votes, torch.tensor(photographs), regions, kinds)

@@ -8,7 +8,7 @@ from experiments.captioning.diversity import set_scores
 from experiments.captioning.pointing import NOUNS, MapPointing, middle
 from experiments.captioning.scores import cider_d, split_words
 from experiments.captioning.uncertainty import ranking
-from experiments.datasets.images.image_files import ImageFile
+from experiments.datasets.images.captions import ImageFile
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
 from experiments.datasets.images.segmentation import SegmentationMaps
 from experiments.datasets.text.vocabulary import train_tokenizer

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from PIL import Image
-from scipy.sparse import csr_matrix
-
-from experiments.datasets.arrays import map_array, read_arrays
 from experiments.datasets.graphs.planetoid import _read_pickle
 from experiments.datasets.images.image_files import ImageFile, open_photograph, tar_images
 from experiments.datasets.images.karpathy import read_karpathy
 from experiments.datasets.images.mobilenet import mobilenet_grid
-from experiments.datasets.images.segmentation import read_maps
 from experiments.datasets.questions.readers.vqa_v2 import read_json_file
+from PIL import Image
+from scipy.sparse import csr_matrix
+
+from experiments.datasets.arrays import map_array, read_arrays
+from experiments.datasets.images.segmentation import read_maps
 from experiments.datasets.text.headlines import read_headlines
 from experiments.datasets.text.parallel_text import read_lines
 from experiments.datasets.text.squad import read_squad

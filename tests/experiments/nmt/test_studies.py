@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 import torch
 
-from experiments.datasets.text.parallel_text import PARALLEL, ParallelReader
-from experiments.datasets.text.readers import toy
+from experiments.datasets.text import parallel
+from experiments.datasets.text.parallel import PARALLEL, ParallelReader
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.files import UserError
@@ -31,7 +31,7 @@ TINY = {"train_pairs": 32, "test_pairs": 6, "hidden": 8, "embedding": 8, "vocabu
 
 @pytest.fixture
 def small_corpus(monkeypatch):
-    monkeypatch.setattr(toy, "toy_corpus", partial(toy_translation, 0, train=32, val=4, test=6))
+    monkeypatch.setattr(parallel, "toy_corpus", partial(toy_translation, 0, train=32, val=4, test=6))
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_aligners(study):
 
 def test_aligners_need_gold_links(study, monkeypatch):
     def read(root, split, languages, rules):
-        text = toy.read_toy(root, split, languages, rules)
+        text = parallel.read_toy(root, split, languages, rules)
         return type(text)(text.source, text.target, "bare", languages)
 
     monkeypatch.setitem(PARALLEL, "toy", ParallelReader(read, ("de", "en"), tokenised=True))

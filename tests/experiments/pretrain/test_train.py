@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from experiments.datasets.text import masked_text
-from experiments.datasets.text.readers import toy
+from experiments.datasets.text import masked_text, parallel
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.files import UserError
 from experiments.harness.cli import run_commands
@@ -34,7 +33,7 @@ TINY = {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2, "batch_size": 8,
 @pytest.fixture(autouse=True)
 def tiny_corpus(monkeypatch):
     texts = toy_translation(0, train=24, val=8, test=8)
-    monkeypatch.setattr(toy, "toy_corpus", lambda: texts)
+    monkeypatch.setattr(parallel, "toy_corpus", lambda: texts)
     masked_text.english_side.cache_clear()
     yield
     masked_text.english_side.cache_clear()

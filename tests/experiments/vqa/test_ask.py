@@ -8,11 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
+from experiments.datasets.images.captions import open_photograph
 from experiments.datasets.images.image_features import GridEncoder, Scale, encode
-from experiments.datasets.images.image_files import open_photograph
-from experiments.datasets.questions import photographs
+from experiments.datasets.questions import load
 from experiments.datasets.questions.data import Regions
-from experiments.datasets.questions.photographs import regions_of
+from experiments.datasets.questions.load import regions_of
 from experiments.vqa.ask import ask, draw_questions, load_trained, looking_figure, reply_to
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.data import load_questions, own_photograph
@@ -124,7 +124,7 @@ def test_a_test_picture_is_answered_as_at_its_place(easy_run, tmp_path):
 def test_regions_of_a_test_photograph_with_mobilenet(tmp_path, monkeypatch):
     torch.manual_seed(0)
     encoder = GridEncoder("tiny", torch.nn.Conv2d(3, 5, 32, stride=32), Scale((0.5, 0.4, 0.3), (0.5, 0.5, 0.5)))
-    monkeypatch.setattr(photographs, "mobilenet_grid", {tmp_path / "weights": encoder}.get)
+    monkeypatch.setattr(load, "mobilenet_grid", {tmp_path / "weights": encoder}.get)
     photo = write_daquar(tmp_path) / "images" / "image6.png"
     config = VQAConfig(
         dataset="daquar", encoder="mobilenet_v2", encoder_weights=tmp_path / "weights", data_root=tmp_path, size=64,

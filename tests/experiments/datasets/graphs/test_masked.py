@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments.datasets.graphs.masked import read_own_graph
 
 from experiments.datasets.graphs.load import GraphData, GraphName, load_graph
-from experiments.datasets.graphs.masked import read_own_graph
 
 NODES, SPLITS = 8, 10
 

@@ -14,11 +14,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from experiments.datasets.graphs.planetoid import read_planetoid
 from scipy.sparse import csr_matrix
 
 from experiments.datasets.graphs import planetoid
 from experiments.datasets.graphs.load import load_graph
-from experiments.datasets.graphs.planetoid import read_planetoid
 
 REAL = os.environ.get("PYRO_ATTENTION_DATA")
 needs_data = pytest.mark.skipif(not REAL, reason="PYRO_ATTENTION_DATA is not set")

@@ -5,11 +5,11 @@ import tarfile
 
 import numpy as np
 import pytest
+from experiments.datasets.images.caption_data import CaptionedImages, caption_words
+from experiments.datasets.images.image_files import ImageFile
 from PIL import Image
 
-from experiments.datasets.images.caption_data import CaptionedImages, caption_words
 from experiments.datasets.images.captions import load_captions
-from experiments.datasets.images.image_files import ImageFile
 
 needs_data = pytest.mark.skipif(not os.environ.get("PYRO_ATTENTION_DATA"), reason="PYRO_ATTENTION_DATA is not set")
 NAMES = ["b.jpg", "a.jpg", "c.jpg"]

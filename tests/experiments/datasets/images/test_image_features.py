@@ -7,10 +7,11 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from experiments.datasets.images.caption_data import CaptionedImages
+from experiments.datasets.images.image_files import ImageFile
 from PIL import Image
 from torch import nn
 
-from experiments.datasets.images.caption_data import CaptionedImages
 from experiments.datasets.images.image_features import (
     GridEncoder,
     Scale,
@@ -19,7 +20,6 @@ from experiments.datasets.images.image_features import (
     resized_images,
     resnet_grid,
 )
-from experiments.datasets.images.image_files import ImageFile
 
 PIXELS = torch.arange(5 * 3 * 8 * 12).remainder(251).to(torch.uint8).view(5, 3, 8, 12)
 

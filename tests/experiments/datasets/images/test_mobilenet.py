@@ -4,11 +4,11 @@ import pytest
 import safetensors.torch
 import torch
 import torch.nn.functional as F
+from experiments.datasets.images.mobilenet import mobilenet_grid, same_padding
 from torch import nn
 
 from experiments.datasets.images import mobilenet
 from experiments.datasets.images.image_features import grid_features, torchvision_models
-from experiments.datasets.images.mobilenet import mobilenet_grid, same_padding
 
 # Mean and standard deviation of the grid, and the first three features of its first cell, of the weights and pixels
 # below; computed by `tensorflow_same` in double precision.

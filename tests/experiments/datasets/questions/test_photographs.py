@@ -6,9 +6,9 @@ import os
 import numpy as np
 import pytest
 import torch
+from experiments.datasets.questions.entries import Entry, as_questions, held_out
 
 from experiments.datasets.questions.data import Regions, cell_positions
-from experiments.datasets.questions.entries import Entry, as_questions, held_out
 from experiments.datasets.questions.load import PhotographOptions, load_photo_questions
 from tests.experiments.datasets.questions.tiny_questions import DAQUAR, write_daquar, write_easy_vqa
 

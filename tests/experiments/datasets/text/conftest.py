@@ -1,7 +1,6 @@
 """Parallel text on disk, and a server to fetch it from."""
 
 import pytest
-
 from experiments.datasets.text.readers import multi30k
 
 

@@ -5,11 +5,11 @@ import os
 import re
 
 import pytest
-
-from experiments.datasets.text.parallel import load_parallel
 from experiments.datasets.text.plain_words import divide, plain
 from experiments.datasets.text.readers.europarl_de_en import HELD_OUT
 from experiments.datasets.text.readers.hansards_fr_en import NOVELS
+
+from experiments.datasets.text.parallel import load_parallel
 from pyro_attention.analysis import GoldAlignment
 from tests.experiments.datasets.text.tiny_parallel import pairs
 

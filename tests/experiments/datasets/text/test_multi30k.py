@@ -4,9 +4,9 @@ import gzip
 from hashlib import sha256
 
 import pytest
+from experiments.datasets.text.readers import multi30k
 
 from experiments.datasets.text.parallel import load_parallel
-from experiments.datasets.text.readers import multi30k
 from tests.experiments.datasets.text.tiny_parallel import pairs
 
 

@@ -5,10 +5,10 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-
-from experiments.datasets.text.parallel import load_parallel, read_parallel
 from experiments.datasets.text.readers import multi30k
 from experiments.datasets.text.readers.tatoeba import PART
+
+from experiments.datasets.text.parallel import load_parallel, read_parallel
 from tests.experiments.datasets.text.tiny_parallel import pairs
 
 REAL = os.environ.get("PYRO_ATTENTION_DATA")

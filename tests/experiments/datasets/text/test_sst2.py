@@ -1,8 +1,8 @@
 import os
 
 import pytest
-
 from experiments.datasets.text.sst2 import load_sst2
+
 from tests.experiments.pretrain.tiny_reviews import write_reviews
 
 needs_data = pytest.mark.skipif(not os.environ.get("PYRO_ATTENTION_DATA"), reason="PYRO_ATTENTION_DATA is not set")

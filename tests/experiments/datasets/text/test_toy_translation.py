@@ -2,8 +2,8 @@ from collections import Counter, defaultdict
 from hashlib import sha256
 
 import pytest
-
 from experiments.datasets.text.toy_lexicon import fixed_phrase
+
 from experiments.datasets.text.toy_translation import toy_translation
 
 CORPUS = toy_translation(0, train=3000, val=300, test=300)
