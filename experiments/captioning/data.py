@@ -11,10 +11,10 @@ from torch import Tensor
 
 from experiments.captioning.config import CaptioningConfig
 from experiments.datasets.images.captions import CaptionedImages, caption_words, load_captions
-from experiments.datasets.images.content_encoder import content_encoder
 from experiments.datasets.images.digit_scenes import DigitScenes, digit_scenes
 from experiments.datasets.images.image_features import (
     GridEncoder,
+    content_encoder,
     grid_features,
     mobilenet_grid,
     resized_images,

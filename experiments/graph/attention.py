@@ -9,7 +9,7 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
-from experiments.datasets.graphs.data import GraphData
+from experiments.datasets.graphs.load import GraphData
 from experiments.graph.model import TrainedGraph
 from pyro_attention import EdgeList, GraphAttention, Softmax, predict
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from experiments.datasets.graphs.data import GraphData
-from experiments.datasets.graphs.load import load_graph, read_own_graph
+from experiments.datasets.graphs.load import GraphData, load_graph, read_own_graph
 from experiments.datasets.graphs.perturbations import add_edge_noise, add_feature_noise, limit_labels
 from experiments.files import UserError, read_json, write_atomic
 from experiments.graph.config import GraphConfig

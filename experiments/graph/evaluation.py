@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.datasets.graphs.data import GraphData
+from experiments.datasets.graphs.load import GraphData
 from experiments.graph.attention import (
     attention_to_other_classes,
     relative_attention,

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from torch import Tensor
 
-from experiments.datasets.graphs.data import GraphData
+from experiments.datasets.graphs.load import GraphData
 from experiments.graph.model import TrainedGraph
 from pyro_attention import EdgeList, Soft, predict, sample_posterior
 from pyro_attention.posterior.predictive import Noise

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.datasets.graphs.data import GraphData, MetricName
+from experiments.datasets.graphs.load import GraphData, MetricName
 from experiments.graph.config import GraphConfig
 from experiments.graph.data import noise_edges, perturbed
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build

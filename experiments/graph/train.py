@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from experiments.datasets.graphs.data import GraphData
+from experiments.datasets.graphs.load import GraphData
 from experiments.files import write_atomic
 from experiments.graph.config import GraphConfig
 from experiments.graph.data import check_same_graph, chosen_graph

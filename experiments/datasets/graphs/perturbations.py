@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from experiments.datasets.graphs.data import GraphData
+from experiments.datasets.graphs.load import GraphData
 
 # Rows whose columns are drawn at once: bounds the memory, whatever the number of nodes.
 _ROWS = 1024

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.datasets.graphs.data import GraphData
-from experiments.datasets.graphs.load import read_own_graph
+from experiments.datasets.graphs.load import GraphData, read_own_graph
 from experiments.files import UserError
 from experiments.graph.attention import attention_to_other_classes, uniform_attention, uniform_logits
 from experiments.graph.config import ArchitectureName, GraphConfig, NormalizerName

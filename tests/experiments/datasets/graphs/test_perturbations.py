@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.datasets.graphs.data import GraphData
+from experiments.datasets.graphs.load import GraphData
 from experiments.datasets.graphs.perturbations import add_edge_noise, add_feature_noise, limit_labels
 
 PERTURBATIONS = {
