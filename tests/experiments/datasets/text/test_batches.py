@@ -1,14 +1,11 @@
 import pickle
 
 import lightning
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.datasets.text.batches import BucketSampler, EncodedText, batch_loader
-from experiments.datasets.text.masked_text import EpochSampler
-from experiments.datasets.text.parallel import ParallelText
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD, train_tokenizer
 from experiments.harness.callbacks import SamplerEpoch
@@ -17,17 +14,12 @@ TOY = toy_translation(0, train=200, val=1, test=1)["train"]
 VOCABULARY = train_tokenizer(TOY.source + TOY.target, size=400)
 DATA = EncodedText(TOY, VOCABULARY)
 
-PROPERTY = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+PROPERTY = settings(max_examples=30, deadline=None, derandomize=True, database=None)
 
 lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=80)
 options = st.fixed_dictionaries(
     {"sentences": st.integers(1, 20), "pool": st.integers(1, 5), "shuffle": st.booleans(), "seed": st.integers(0, 9)}
 )
-
-
-def encoded(*pairs):
-    source, target = map(list, zip(*pairs, strict=True))
-    return EncodedText(ParallelText(source, target, "tiny", ("de", "en")), VOCABULARY)
 
 
 # which pairs make a batch
@@ -64,16 +56,6 @@ def test_processes_share_out_every_batch(lengths, options, epoch, ranks):
     assert together[:-1] == kept[:-1]
     assert set(kept[-1]) <= set(together[-1])
     assert all(part for one in parts for part in one)
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_samplers_of_other_data_share_out_their_batches_too(rank):
-    rows = [torch.zeros(3)] * 6
-    sampler = EpochSampler(rows, sentences=2, seed=3)
-    sampler.share(rank, 2)
-    sampler.set_epoch(4)
-    assert list(sampler) == [(4, batch[rank::2]) for batch in sampler.batches(4)]
-    assert [len(places) for _, places in sampler] == [2, 1]
 
 
 @PROPERTY

@@ -1,5 +1,3 @@
-import os
-
 import numpy as np
 import pytest
 import torch
@@ -15,7 +13,6 @@ from experiments.datasets.text.masked_text import (
 )
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD, SPECIAL, train_tokenizer
 
-needs_data = pytest.mark.skipif(not os.environ.get("PYRO_ATTENTION_DATA"), reason="PYRO_ATTENTION_DATA is not set")
 SIZE = 300
 
 
@@ -124,15 +121,3 @@ def test_english(tmp_path):
     assert found["train"].count("a dog") == 1
     assert "a cat" not in found["train"]
     assert found["test"].count("a cat") == 1
-    with pytest.raises(FileNotFoundError, match="--data-root"):
-        load_english("english", data_root=tmp_path / "other")
-    with pytest.raises(ValueError, match="no text is named 'french'"):
-        load_english("french")
-
-
-@needs_data
-def test_real_data():
-    texts = load_english("english", limit=1000)
-    assert len(texts["train"]) == 1000
-    assert {split: len(texts[split]) for split in ("val", "test")} == {"val": 2257, "test": 2247}
-    assert not {*texts["train"]} & {*texts["val"], *texts["test"]}

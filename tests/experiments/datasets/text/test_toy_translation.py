@@ -2,7 +2,6 @@ from collections import Counter, defaultdict
 from hashlib import sha256
 
 import pytest
-from experiments.datasets.text.toy_lexicon import fixed_phrase
 
 from experiments.datasets.text.toy_translation import toy_translation
 
@@ -98,14 +97,3 @@ def translations():
 )
 def test_translations_of_a_word(translations, language, word, expected):
     assert translations[language].get(word, set()) == expected
-
-
-@pytest.mark.parametrize(
-    ("line", "german", "english"),
-    [
-        ("zu:1 Hause | home:1", [("zu", "1"), ("Hause", "")], [("home", "1")]),
-        ("mit:1 Zug:2 | by:1 train:2", [("mit", "1"), ("Zug", "2")], [("by", "1"), ("train", "2")]),
-    ],
-)
-def test_fixed_phrase(line, german, english):
-    assert fixed_phrase(line) == (german, english)

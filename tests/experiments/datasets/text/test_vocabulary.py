@@ -1,24 +1,18 @@
-import json
-import os
 import pickle
 import random
 from hashlib import sha256
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.datasets.text.parallel import load_parallel
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary, train_tokenizer
-from pyro_attention.analysis.alignments.word_pieces import merge_pieces
 
-needs_data = pytest.mark.skipif(not os.environ.get("PYRO_ATTENTION_DATA"), reason="PYRO_ATTENTION_DATA is not set")
 TOY = toy_translation(0, train=300, val=1, test=1)["train"]
 TEXTS = TOY.source + TOY.target
 VOCABULARY = train_tokenizer(TEXTS, size=500)
-PROPERTY = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+PROPERTY = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 
 
 def plain(text):
@@ -79,27 +73,18 @@ def test_decoding_what_a_model_says(ids, text):
     assert VOCABULARY.decode(ids) == text
 
 
-def test_words_for_merging():
-    source, target = "der Küchentisch \U0001f600", "the kitchen table"
-    ids = VOCABULARY.encode(source), VOCABULARY.encode(target)
-    weights = torch.full((len(ids[1]) + 1, len(ids[0])), 1 / len(ids[0]))
-    words = VOCABULARY.words(ids[0]), VOCABULARY.words([*ids[1], END])
-    merged = merge_pieces(weights, source=words[0], target=words[1])
-    assert merged.shape == (3, 3)
-    torch.testing.assert_close(merged.sum(1), torch.ones(3))
-
-
 # files
 
 
 def test_saving(tmp_path):
     path = tmp_path / "run" / "vocabulary.json"
     VOCABULARY.save(path)
-    assert [file.name for file in path.parent.iterdir()] == ["vocabulary.json"]
     loaded = Vocabulary.load(path)
     assert loaded == VOCABULARY
     assert loaded.fingerprint == VOCABULARY.fingerprint == sha256(path.read_bytes()).hexdigest()
-    assert loaded.encode("<s> Hund") == VOCABULARY.encode("<s> Hund")
+    loaded.require(VOCABULARY.fingerprint, "x.ckpt")
+    with pytest.raises(ValueError, match=r"x\.ckpt: trained with another vocabulary"):
+        loaded.require("0" * 64, "x.ckpt")
 
 
 def test_pickling():
@@ -109,42 +94,9 @@ def test_pickling():
     assert repr(copy) == f"Vocabulary(500 pieces, {VOCABULARY.fingerprint[:12]})"
 
 
-def changed(**parts):
-    return json.dumps(json.loads(VOCABULARY.text) | parts)
-
-
-BAD_FILES = {
-    "no special tokens": changed(added_tokens=[]).replace('"<s>": 1', '"<t>": 1'),
-    "another decoder": changed(decoder=None),
-}
-
-
-@pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES.keys())
-def test_damaged_file(tmp_path, content):
+@pytest.mark.parametrize("change", [('"<s>": 1', '"<t>": 1'), ('"type": "ByteLevel"', '"type": "Fuse"')])
+def test_another_tokenizer(tmp_path, change):
     path = tmp_path / "vocabulary.json"
-    path.write_text(content, encoding="utf-8")
+    path.write_text(VOCABULARY.text.replace(*change), encoding="utf-8")
     with pytest.raises(ValueError, match=r"vocabulary\.json cannot be read .*train the tokenizer again"):
         Vocabulary.load(path)
-
-
-@pytest.mark.parametrize(
-    ("texts", "size", "message"),
-    [
-        (["a"], 259, "size is 259; expected 260 at least"),
-        ([], 4000, "0 texts without a word; expected sentences"),
-        (["", " "], 4000, "2 texts without a word"),
-    ],
-)
-def test_bad_training(texts, size, message):
-    with pytest.raises(ValueError, match=message):
-        train_tokenizer(texts, size=size)
-
-
-@needs_data
-@pytest.mark.parametrize("name", ["multi30k", "iwslt14"])
-def test_real_text(name):
-    text = load_parallel(name, "val")
-    vocabulary = train_tokenizer(text.source + text.target)
-    assert len(vocabulary) == 4000
-    for sentence in text.source[:1000] + text.target[:1000]:
-        assert vocabulary.decode(vocabulary.encode(sentence)) == sentence
