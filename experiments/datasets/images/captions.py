@@ -150,7 +150,7 @@ def complete(
         else:
             raise ValueError(f"{place} has no caption; expected one or more. Add one, or {SKIP_BAD}.")
     if not kept:
-        raise ValueError(f"{name}: no image of the split {split}; expected one at least. {NEW_COPY}")
+        raise ValueError(f"{name}: no image of the split {split}; expected one at least; {NEW_COPY}")
     images, texts = map(list, zip(*kept, strict=True))
     return CaptionedImages(images, texts, name, split, dict(skipped))
 

@@ -263,7 +263,7 @@ def _pairs(path: Path) -> Iterator[_Row]:
         match = about.match(lines[number])
         if match is None or number + 1 == len(lines):
             seen = f"{path}: line {number + 1}: {lines[number]!r}"
-            raise ValueError(f"{seen}; expected a question in image3, say, and a line of its answer. {NEW_COPY}")
+            raise ValueError(f"{seen}; expected a question in image3, say, and a line of its answer; {NEW_COPY}")
         yield _Row(f"{path}: line {number + 1}", match[1], lines[number + 1], match[2])
 
 

