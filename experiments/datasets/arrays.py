@@ -47,12 +47,8 @@ def cached_array(
     Whenever the process dies, the file is whole, or the array is made again. Of several processes one makes it, and the
     others wait for it.
 
-    Args:
-        folder: where to keep it.
-        name: beginning of the file's name; the rest is a checksum of the key.
-        key: all that the array is made of, as JSON has it.
-        length: size of the first dimension.
-        make: makes the pieces, which are joined along the first dimension.
+    The key is all that the array is made of, as JSON has it. `make` gives pieces, which are joined along the first
+    dimension, whose size is `length`.
     """
     path = folder / f"{name}-{sha256(json.dumps([_FORMAT, key]).encode()).hexdigest()[:16]}.npy"
     if not path.is_file():

@@ -2,7 +2,7 @@
 
 import gzip
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
@@ -12,6 +12,8 @@ from experiments.files import reading, write_atomic
 
 SPLITS = ("train", "val", "test")
 OTHER_FOLDER = "--data-root DIR (the argument data_root) or the environment variable PYRO_ATTENTION_DATA"
+_LISTED = Path(__file__).with_name("checksums.txt").read_text().splitlines()
+CHECKSUMS = {name: digest for digest, name in (line.split() for line in _LISTED if not line.startswith("#"))}
 NEW_COPY = f"replace the file by an intact copy, or name another folder by {OTHER_FOLDER}"
 
 
@@ -49,21 +51,16 @@ def plain_name(name: object) -> str:
     return name
 
 
-def fetch_missing(folder: Path, checksums: Mapping[str, str], address: str, ending: str = "") -> None:
+def fetch_missing(folder: Path, names: Sequence[str], address: str, ending: str = "") -> None:
     """Fetch those files that are not in the folder; each is there whole afterwards, or not at all.
 
-    Files that are there are taken as they are, so that others in the same format can stand in their place; but then
-    nothing is fetched to go with them.
-
-    Args:
-        folder: where the files belong.
-        checksums: SHA-256 checksums of the files, unpacked, by their names.
-        address: where they are published, under their names and the ending.
-        ending: what the published names end with; ".gz" is unpacked.
+    They are published at the address under their names and the ending, of which ".gz" is unpacked. Files that are there
+    are taken as they are, so that others in the same format can stand in their place; but then nothing is fetched to go
+    with them.
     """
-    absent = [name for name in checksums if not (folder / name).is_file()]
-    for name in checksums if absent else ():
-        if name not in absent and sha256((folder / name).read_bytes()).hexdigest() != checksums[name]:
+    absent = [name for name in names if not (folder / name).is_file()]
+    for name in names if absent else ():
+        if name not in absent and sha256((folder / name).read_bytes()).hexdigest() != CHECKSUMS[name]:
             raise missing(folder / absent[0], f"it beside {name}, which is not the one of {address}", folder.name)
     for name in absent:
         url = f"{address}/{name}{ending}"
@@ -76,6 +73,6 @@ def fetch_missing(folder: Path, checksums: Mapping[str, str], address: str, endi
             ) from error
         with reading(url, "the published file", f"try again, or put an intact copy into {folder}"):
             content = gzip.decompress(content) if ending == ".gz" else content
-            if sha256(content).hexdigest() != checksums[name]:
-                raise ValueError(f"the SHA-256 checksum is not {checksums[name]}")
+            if sha256(content).hexdigest() != CHECKSUMS[name]:
+                raise ValueError(f"the SHA-256 checksum is not {CHECKSUMS[name]}")
         write_atomic(folder / name, lambda file, content=content: file.write(content))

@@ -49,44 +49,34 @@ MetricName = Literal["accuracy", "roc_auc"]
 class GraphData:
     """One graph whose nodes are to be classified; ValueError, naming the field, unless it is what is said here.
 
-    Args:
-        name: name of the data set.
-        features: [nodes, features] float32, dense or coalesced `torch.sparse_coo`.
-        labels: [nodes] int64 in [0, num_classes); a node in no mask may carry a placeholder.
-        edge_index: [2, edges] int64, sources in row 0 and targets in row 1, both directions of every edge,
-            no self loops, no duplicates.
-        train_mask: [nodes] bool, nodes to train on; the three masks are disjoint and none is empty.
-        val_mask: [nodes] bool, nodes to validate on.
-        test_mask: [nodes] bool, nodes to test on.
-        num_classes: number of classes.
-        metric: what a network is judged by: its accuracy, or the area under the ROC curve of the second of two classes,
-            both of which the nodes to validate and to test on must then have.
-        images: [nodes, height, width] float32 pictures of the nodes for figures, where there are any.
+    The metric is what a network is judged by: its accuracy, or the area under the ROC curve of the second of two
+    classes, both of which the nodes to validate and to test on must then have.
     """
 
-    name: str
-    features: Tensor
-    labels: Tensor
-    edge_index: Tensor
-    train_mask: Tensor
-    val_mask: Tensor
-    test_mask: Tensor
-    num_classes: int
+    name: str  # name of the data set
+    features: Tensor  # [nodes, features] float32, dense or coalesced `torch.sparse_coo`
+    labels: Tensor  # [nodes] int64 in [0, num_classes); a node in no mask may carry a placeholder
+    edge_index: Tensor  # [2, edges] int64, sources first; both directions of every edge, no loops, no duplicates
+    train_mask: Tensor  # [nodes] bool, nodes to train on; the three masks are disjoint and none is empty
+    val_mask: Tensor  # [nodes] bool, nodes to validate on
+    test_mask: Tensor  # [nodes] bool, nodes to test on
+    num_classes: int  # number of classes
     metric: MetricName = "accuracy"
-    images: Tensor | None = None
+    images: Tensor | None = None  # [nodes, height, width] float32 pictures of the nodes for figures
 
     def __post_init__(self) -> None:
-        _check_tensor("features", self.features, torch.float32, (None, None))
+        nodes, masks = self.num_nodes, [f"{split}_mask" for split in SPLITS]
+        _check_tensor("features", self.features, torch.float32, (nodes, self.features.shape[-1]))
         values = self.features.values() if self.features.is_sparse else self.features
         require(bool(values.isfinite().all()), "features", "NaN or infinite values", "finite values")
-        _check_tensor("labels", self.labels, torch.int64, (self.num_nodes,))
+        _check_tensor("labels", self.labels, torch.int64, (nodes,))
         check_range("labels", self.labels, self.num_classes)
-        _check_edges(self.edge_index, self.num_nodes)
+        _check_edges(self.edge_index, nodes)
         require(self.metric in get_args(MetricName), "metric", repr(self.metric), f"one of {get_args(MetricName)}")
         taken = torch.zeros_like(self.labels, dtype=torch.bool)
-        for field in (f"{split}_mask" for split in SPLITS):
+        for field in masks:
             mask = getattr(self, field)
-            _check_tensor(field, mask, torch.bool, (self.num_nodes,))
+            _check_tensor(field, mask, torch.bool, (nodes,))
             require(bool(mask.any()), field, "an empty split", "at least one node")
             require(not (taken & mask).any(), field, "nodes of an earlier split", "disjoint splits")
             taken |= mask
@@ -107,17 +97,14 @@ class GraphData:
         return replace(self, **moved)
 
 
-def _check_tensor(field: str, value: Tensor, dtype: torch.dtype, shape: tuple[int | None, ...]) -> None:
-    """Check dtype and shape, where a size of None stands for any."""
-    sizes = [have if want is None else want for want, have in zip(shape, value.shape, strict=False)]
-    fits = value.dtype == dtype and value.dim() == len(shape) and sizes == list(value.shape)
-    expected = f"{dtype} of shape [{', '.join('any' if size is None else str(size) for size in shape)}]"
-    require(fits, field, f"{value.dtype} of shape {list(value.shape)}", expected)
+def _check_tensor(field: str, value: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    seen, expected = f"{value.dtype} of shape {list(value.shape)}", f"{dtype} of shape {list(shape)}"
+    require(value.dtype == dtype and value.shape == shape, field, seen, expected)
 
 
 def _check_edges(edge_index: Tensor, num_nodes: int) -> None:
     field = "edge_index"
-    _check_tensor(field, edge_index, torch.int64, (2, None))
+    _check_tensor(field, edge_index, torch.int64, (2, edge_index.shape[-1]))
     check_range(field, edge_index, num_nodes)
     source, target = edge_index
     forward, backward = source * num_nodes + target, target * num_nodes + source
@@ -200,10 +187,6 @@ def load_graph(name: GraphName, *, data_root: Path | str | None = None, split_se
 
     The seed is that of the split where it is random, the number of the split where there are several, and 0 where there
     is one.
-
-    Raises:
-        FileNotFoundError: the files are in none of the places looked at, and cannot be fetched.
-        ValueError: an unknown name, a seed for a fixed split, or a file that is damaged or of another format.
     """
     return GRAPHS[name](data_folder(data_root), split_seed)
 
@@ -231,15 +214,8 @@ def read_archive(
 ) -> GraphData:
     """Read a graph with the keys above; errors name the file and the key.
 
-    Args:
-        path: the file.
-        name: name of the graph.
-        split_seed: number of the split, or seed of a drawn one.
-        num_classes: number of classes; counted when omitted.
-        metric: replaces that of the file.
-        normalized: divide the rows of sparse features by their sums.
-        draw: draws a split, by labels and seed, where the file has none.
-        remedy: what to do about a bad file, for errors.
+    Classes are counted where their number is not given, and `metric` replaces that of the file. If `normalized`, the
+    rows of sparse features are divided by their sums. `draw` draws a split where the file has none.
     """
     arrays = read_arrays(path, remedy)
     with reading(path, "a graph with y, edge_index, x or x_data, x_indices, x_indptr and x_shape, and masks", remedy):
@@ -370,31 +346,6 @@ for _name in ("actor", "texas", "chameleon_filtered", "squirrel_filtered", "mine
 # Cora, Citeseer and PubMed
 
 ADDRESS = "https://raw.githubusercontent.com/kimiyoung/planetoid/master/data"
-# Checksums of the published files: those of Cora and Citeseer were computed from copies; PubMed's are those on which
-# four public lists agree, one of them the Git LFS pointers in github.com/D61-IA/FisherGCN, data/ind.pubmed.*.
-SHA256 = {
-    "ind.cora.y": "94465c14eb53e04ca262198dcbb2521ee8af60fb3f3d546cd6ca24a511b0e7d1",
-    "ind.cora.tx": "b9afbaa4a400df991f6f02ef677e1e44da55ffc04801fd02f9e673987829226a",
-    "ind.cora.ty": "41f5ac76596a1699cc33f53084a2419e92961c42bb75f36fc38e616d348532ad",
-    "ind.cora.allx": "9419ba2f26f5c35243db64aba110e0f35a04851609e0dc5433450676ca6b8543",
-    "ind.cora.ally": "2b998f5cc7fedc86e7f97ca2498f47a1ffc1462c29e2d578b23bf3f62b6e7d71",
-    "ind.cora.graph": "58f13302f39dde8852dad6fe6d15b89b077b6d7f837626bce671ef80344b383d",
-    "ind.cora.test.index": "297ce89af2b51a6a194181c7dbe1796c6a1cf9cd9349a88383b1b1e227867875",
-    "ind.citeseer.y": "8ba87e515d8e3ee3cf52f6d2c5b86aa73f11ecad825a808455209ec26cd54924",
-    "ind.citeseer.tx": "539a8906a2da97628d212f2fdd668c109a8b3f0d36574b59e5d3fd5b5303da21",
-    "ind.citeseer.ty": "55e5bd1ba1e733a04598753ad1a8d57957f4b8f89e74519f41f4f4938767e4ce",
-    "ind.citeseer.allx": "2ac30345d95c9ec933a817ee0bdd6a5f077f8c184a20e696910192d534414668",
-    "ind.citeseer.ally": "f704b2d986dde6c2669934de1f3ae5696a6cf9455c0f6b2646a2d135ea0a1c95",
-    "ind.citeseer.graph": "d79a4ef9d3e7169aee8946145f6b7306e35bc79bffad26346cfb94e10e9912a7",
-    "ind.citeseer.test.index": "2af990671580b6b2df5d158d1038f8292e30c9cd821b5453f399659b25b723d4",
-    "ind.pubmed.y": "e6c807633307a07ed659249006536a147c7999c797f11a2560752990181b41b3",
-    "ind.pubmed.tx": "4eb5f5d0f30f26497eb0ac6ac9719d09c67e284f1ed0385c93f3ef27a671da3d",
-    "ind.pubmed.ty": "ee2e0d4819d9fbcc403689c3bf2e49face401b605932f093bc58ab6461130fdd",
-    "ind.pubmed.allx": "508e538e2abdccdd54c4d3e9f49d638b4af7107d85845f66ddea5a5152658b7e",
-    "ind.pubmed.ally": "0c37bbe3b5014ec365e9d393cf4791925e5ed94fb194305d74f064a8d7b50f0e",
-    "ind.pubmed.graph": "5b89f0036ca22909471f1e6558eb42fa06e0c730a577bde5b058b40638f81dc9",
-    "ind.pubmed.test.index": "b101d421688bbaecbd82e8a18f1e282378d6830f3a37666f28ebc47f844341b5",
-}
 
 
 def read_citations(root: Path, split_seed: int, *, name: str, num_classes: int) -> GraphData:
@@ -411,10 +362,10 @@ def read_citations(root: Path, split_seed: int, *, name: str, num_classes: int) 
     if archive is not None:
         return read_archive(archive, name, split_seed, num_classes=num_classes, normalized=True)
     require(split_seed == 0, "split_seed", f"{split_seed}, but the split of {name} is fixed", "0")
-    checksums = {file: digest for file, digest in SHA256.items() if file.startswith(f"ind.{name}.")}
+    files = [f"ind.{name}.{part}" for part in ("y", "tx", "ty", "allx", "ally", "graph", "test.index")]
     folders = root / "planetoid" / "raw", root / "planetoid", root / "raw", root
-    folder = next((place for place in folders if any((place / file).is_file() for file in checksums)), folders[0])
-    fetch_missing(folder, checksums, ADDRESS)
+    folder = next((place for place in folders if any((place / file).is_file() for file in files)), folders[0])
+    fetch_missing(folder, files, ADDRESS)
     return read_planetoid(folder, name, num_classes=num_classes)
 
 

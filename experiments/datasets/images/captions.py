@@ -24,19 +24,12 @@ _PHOTOGRAPH = f"a photograph that Pillow can read, such as a JPEG (of {', '.join
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A photograph on disk, which is opened when it is wanted.
+    """A photograph on disk, which is opened when it is wanted."""
 
-    Args:
-        path: the file, or the uncompressed tar archive that holds it.
-        member: its name in the archive.
-        offset: where it begins in the archive.
-        size: its bytes in the archive.
-    """
-
-    path: Path
-    member: str | None = None
-    offset: int = 0
-    size: int = -1
+    path: Path  # the file, or the uncompressed tar archive that holds it
+    member: str | None = None  # its name in the archive
+    offset: int = 0  # where it begins in the archive
+    size: int = -1  # its bytes in the archive
 
     @property
     def name(self) -> str:
@@ -95,21 +88,13 @@ def caption_words(caption: str) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class CaptionedImages:
-    """Photographs, each with its captions; the photographs are opened when they are wanted.
+    """Photographs, each with its captions; the photographs are opened when they are wanted."""
 
-    Args:
-        images: the photographs.
-        captions: captions of every photograph, as they were written, with single blanks.
-        name: name of the data set.
-        split: name of the split.
-        skipped: number of captions and images that were left out, by the reason.
-    """
-
-    images: list[ImageFile]
-    captions: list[list[str]]
-    name: str
-    split: str
-    skipped: dict[str, int] = field(default_factory=dict)
+    images: list[ImageFile]  # the photographs
+    captions: list[list[str]]  # captions of every photograph, as they were written, with single blanks
+    name: str  # name of the data set
+    split: str  # name of the split
+    skipped: dict[str, int] = field(default_factory=dict)  # captions and images that were left out, by the reason
 
     def __len__(self) -> int:
         return len(self.images)
@@ -164,10 +149,6 @@ def load_captions(name: str, split: str, *, data_root: Path | str | None = None,
 
     Files are described at the reader of the data set. With `skip`, lines that are no caption, images without a caption
     and captions without an image are left out, and counted in `skipped`.
-
-    Raises:
-        FileNotFoundError: files are missing; the message says which to put where. They are not fetched.
-        ValueError: an unknown name or split, or, without `skip`, bad data; the message names file, line and remedy.
     """
     reader = CAPTIONS[name]
     check_split(split)

@@ -50,15 +50,13 @@ class DigitScenes:
     Args:
         regions: [scenes, cells, 64 + rows + columns] float32: the pixels of a cell, between 0 and 1, then its row and
             its column, each as one-hot; cells row by row.
-        digits: [scenes, cells] int64, the digit of every cell; -1 where there is none.
-        grid: number of rows and of columns.
         captions: the true captions of every scene. Those that name the digits in falling order come first, in random
             order, and are all there is of training scenes; then the others, in random order.
     """
 
     regions: Tensor
-    digits: Tensor
-    grid: tuple[int, int]
+    digits: Tensor  # [scenes, cells] int64, the digit of every cell; -1 where there is none
+    grid: tuple[int, int]  # number of rows and of columns
     captions: list[list[str]]
 
     def __len__(self) -> int:

@@ -179,10 +179,9 @@ def resnet_grid(name: str = "resnet50") -> GridEncoder:
 def mobilenet_grid(path: Path | None = None) -> GridEncoder:
     """Return MobileNetV2 up to its last narrow grid: 320 features of 6 x 6 cells at 192 pixels.
 
-    Args:
-        path: weights of TensorFlow's network (1001 classes) as safetensors under torchvision's names; torchvision's own
-            when omitted. TensorFlow's network takes pixels from -1 to 1, and where it halves the grid it pads below and
-            right only.
+    A file has the weights of TensorFlow's network (1001 classes) as safetensors under torchvision's names; without it
+    they are torchvision's own. TensorFlow's network takes pixels from -1 to 1, and where it halves the grid it pads
+    below and right only.
 
     Source:
         Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, 2018.
@@ -241,11 +240,11 @@ def torchvision_models() -> Any:
     """Return the module torchvision.models; ImportError if it is missing, or does not go with this torch."""
     try:
         return import_module("torchvision.models")
-    except (ImportError, RuntimeError, OSError) as error:  # a CUDA build beside a CPU torch raises RuntimeError
-        raise ImportError(
-            f"torchvision cannot be imported: {error}; expected the build that goes with torch {torch.__version__}. "
-            f"Install it (https://pytorch.org/get-started), or use the encoder that is trained on the captions."
-        ) from error
+    except (ImportError, RuntimeError) as error:  # a CUDA build beside a CPU torch raises RuntimeError
+        remedy = (
+            f"install the one for torch {torch.__version__} (https://pytorch.org/get-started), or take another encoder"
+        )
+        raise ImportError(f"torchvision cannot be imported: {error}; {remedy}") from error
 
 
 # A small encoder of our own, trained once to predict the content words of captions, then frozen

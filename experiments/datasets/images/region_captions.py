@@ -19,31 +19,18 @@ from experiments.datasets.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True, eq=False)
 class RegionCaptions:
-    """Images as regions, and their captions.
+    """Images as regions, and their captions."""
 
-    Args:
-        regions: [images, N, F], features of the regions; cells of a grid, row by row.
-        captions: captions of every image, words with blanks between.
-        grid: number of rows and of columns.
-        pictures: what to show: [images, height, width] float32, 0 is paper and 1 is ink, or [images, 3, height, width]
-            uint8.
-        name: name of the data set.
-        encoder: name of what made the features.
-        network: what made the features of photographs; None where they are no photographs.
-        files: the photographs as they were taken; none where they are no photographs.
-        scenes: the digits of the images, where they are digit scenes.
-        skipped: number of captions and images that were left out, by the reason.
-    """
-
-    regions: Tensor
-    captions: list[list[str]]
-    grid: tuple[int, int]
+    regions: Tensor  # [images, N, F], features of the regions; cells of a grid, row by row
+    captions: list[list[str]]  # captions of every image, words with blanks between
+    grid: tuple[int, int]  # number of rows and of columns
+    # what to show: [images, height, width] float32, 0 is paper and 1 is ink, or [images, 3, height, width] uint8
     pictures: Tensor
-    name: str
-    encoder: str
-    network: GridEncoder | None = None
-    files: Sequence[ImageFile] = ()
-    scenes: DigitScenes | None = None
+    name: str  # name of the data set
+    encoder: str  # name of what made the features
+    network: GridEncoder | None = None  # what made the features of photographs; None where they are no photographs
+    files: Sequence[ImageFile] = ()  # the photographs as they were taken; none where they are no photographs
+    scenes: DigitScenes | None = None  # the digits of the images, where they are digit scenes
     skipped: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:

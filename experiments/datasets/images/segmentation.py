@@ -26,17 +26,11 @@ from experiments.files import reading
 
 @dataclass(frozen=True, eq=False)
 class SegmentationMaps:
-    """Which class is where in photographs.
+    """Which class is where in photographs."""
 
-    Args:
-        names: names of the photographs' files.
-        classes: names of the classes, the background first.
-        points: [photographs, rows, columns], the class of every point.
-    """
-
-    names: list[str]
-    classes: list[str]
-    points: np.ndarray
+    names: list[str]  # names of the photographs' files
+    classes: list[str]  # names of the classes, the background first
+    points: np.ndarray  # [photographs, rows, columns], the class of every point
 
     @cached_property
     def places(self) -> dict[str, int]:

@@ -18,22 +18,14 @@ _MOST_NUMBERS = 2**27  # that the spread is computed of; all of a large set woul
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """Regions of photographs.
+    """Regions of photographs."""
 
-    Args:
-        features: ``[photographs, N, F]``, or ``[photographs, views, N, F]`` where several detectors have looked.
-        mask: True at regions, False at padding; shaped like the features without their width.
-        grid: number of rows and of columns, where the regions are the cells of a grid; None where they are boxes.
-        pictures: pixels of the photographs for drawing, ``[photographs, height, width]`` or
-            ``[photographs, 3, height, width]``; None where there are only features.
-        encoder: what made the features of the pictures; None where it is not at hand.
-    """
-
-    features: Tensor
-    mask: Tensor
-    grid: tuple[int, int] | None = None
+    features: Tensor  # ``[photographs, N, F]``, or ``[photographs, views, N, F]`` where several detectors have looked
+    mask: Tensor  # True at regions, False at padding; shaped like the features without their width
+    grid: tuple[int, int] | None = None  # number of rows and of columns; None where the regions are boxes
+    # pixels for drawing, [photographs, height, width] or [photographs, 3, height, width]
     pictures: Tensor | None = None
-    encoder: GridEncoder | None = None
+    encoder: GridEncoder | None = None  # what made the features of the pictures; None where it is not at hand
 
     def __len__(self) -> int:
         return len(self.features)
@@ -58,25 +50,15 @@ def cell_positions(grid: tuple[int, int]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """Questions, the answers that people gave, and the regions that they are about.
+    """Questions, the answers that people gave, and the regions that they are about."""
 
-    Args:
-        name: name of the data set.
-        questions: words of every question.
-        answers: votes of every question: answers, and how many people gave each.
-        photographs: ``[questions]``, place of every question's photograph in the regions.
-        regions: the regions of all photographs.
-        kinds: kind of every question, such as "count"; results are told by kind.
-        relevant: ``[questions, N]`` bool, the regions that one has to look at; None where that is not known.
-    """
-
-    name: str
-    questions: Sequence[Sequence[str]]
-    answers: Sequence[Mapping[str, int]]
-    photographs: Tensor
-    regions: Regions
-    kinds: Sequence[str]
-    relevant: Tensor | None = None
+    name: str  # name of the data set
+    questions: Sequence[Sequence[str]]  # words of every question
+    answers: Sequence[Mapping[str, int]]  # votes of every question: answers, and how many people gave each
+    photographs: Tensor  # ``[questions]``, place of every question's photograph in the regions
+    regions: Regions  # the regions of all photographs
+    kinds: Sequence[str]  # kind of every question, such as "count"; results are told by kind
+    relevant: Tensor | None = None  # ``[questions, N]`` bool, the regions that one has to look at, where known
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -98,15 +80,7 @@ class Questions:
         return self.pick([place for place, kind in enumerate(self.kinds) if kind in kinds])
 
     def held_out(self, share: float, name: str) -> tuple[Questions, Questions]:
-        """Part the questions by photograph, so that no photograph is in both parts; the same ones every time.
-
-        Args:
-            share: share of the photographs that are held out; one at least.
-            name: name of the questions about them.
-
-        Returns:
-            The other questions, and those about the photographs that are held out.
-        """
+        """Part the questions by photograph, the same ones every time: the rest, and those about the share held out."""
         count = len(self.regions)
         if count < 2:
             raise ValueError(f"{self.name}: {count} photograph; expected two at least, of which one is held out")

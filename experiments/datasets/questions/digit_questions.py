@@ -56,16 +56,8 @@ def digit_questions(
 
     The splits share no image of a digit. A split depends on the seed and its own size only; of two sizes the smaller is
     the beginning of the larger.
-
-    Args:
-        seed: seed of the scenes and of the split of the images.
-        train: number of scenes to train on.
-        val: number of scenes to validate on.
-        test: number of scenes to test on.
-        views: number of views of every scene; with one, all digits are seen.
-
-    Returns:
-        The splits by name, and "absent": questions about the scenes of the test that have no answer.
+    Sizes are numbers of scenes; with one view of them, all digits are seen. Returned are the splits by name, and
+    "absent": questions about the scenes of the test that have no answer.
 
     Example:
         >>> data = digit_questions(0, train=3, val=1, test=1)["train"]

@@ -36,29 +36,17 @@ from pyro_attention.registry import Registry
 
 @dataclass(frozen=True, kw_only=True)
 class PhotographOptions:
-    """How photographs become regions.
+    """How photographs become regions."""
 
-    Args:
-        encoder: "own" is a small network, trained to tell from the photograph which answers it has; or "mobilenet_v2".
-        weights: file of the weights of mobilenet_v2, see `mobilenet_grid`; those of torchvision when omitted.
-        size: side in pixels that photographs are brought to; each data set has its own when omitted.
-        epochs: epochs of the own encoder.
-        train: train the own encoder where the cache has none; else that is an error.
-        cache: folder of pixels and features; "cache" in the data set's folder when omitted.
-        skip: leave out photographs that are missing or cannot be read, and the questions about them.
-        device: where to compute features.
-        progress: show progress bars.
-    """
-
-    encoder: Literal["own", "mobilenet_v2"] = "own"
-    weights: Path | None = None
-    size: int | None = None
-    epochs: int = 15
-    train: bool = True
-    cache: Path | None = None
-    skip: bool = False
-    device: torch.device | str = "cpu"
-    progress: bool = False
+    encoder: Literal["own", "mobilenet_v2"] = "own"  # own is trained to tell from a photograph which answers it has
+    weights: Path | None = None  # of mobilenet_v2, see `mobilenet_grid`
+    size: int | None = None  # side in pixels that photographs are brought to; each data set has its own when omitted
+    epochs: int = 15  # epochs of the own encoder
+    train: bool = True  # train the own encoder where the cache has none; else that is an error
+    cache: Path | None = None  # folder of pixels and features; "cache" in the data set's folder when omitted
+    skip: bool = False  # leave out photographs that are missing or cannot be read, and the questions about them
+    device: torch.device | str = "cpu"  # where to compute features
+    progress: bool = False  # show progress bars
 
 
 # From the folder of the data sets, and how photographs become regions, to "train", "val" and "test".
@@ -71,11 +59,6 @@ def load_photo_questions(
     """Load the splits "train", "val" and "test" of a data set; photographs are encoded once, and kept on disk.
 
     Files are described at the reader of the data set.
-
-    Raises:
-        ImportError: no torchvision for the encoder that needs it.
-        FileNotFoundError: files are missing; the message says which to put where. They are not fetched.
-        ValueError: an unknown name, or bad data; the message names file, entry and remedy.
     """
     return QUESTIONS[name](data_folder(data_root), options)
 
@@ -87,14 +70,12 @@ class AskedPhotographs(NamedTuple):
     """Photographs of a split, and what is asked about them.
 
     Attributes:
-        pixels: [photographs, 3, height, width] uint8.
         captions: what is known of every photograph, for the own encoder to learn; none of those it is not trained on.
-        entries: the questions.
     """
 
-    pixels: Tensor
+    pixels: Tensor  # [photographs, 3, height, width] uint8
     captions: Sequence[Sequence[str]]
-    entries: Sequence[Entry]
+    entries: Sequence[Entry]  # the questions
 
 
 def encoded(
@@ -365,8 +346,8 @@ def region_features(
                         COCO_train2014_000000000009.jpg.npz. The .npy is an array [regions, width]; the .npz has it as
                         `features` or `x`. Boxes (`boxes` or `bbox`, [regions, 4]) only tell whether features are
                         [width, regions], as in the files published with MCAN.
-        train2014.npz   `features` [photographs, regions, width] and `image_ids` [photographs]; where photographs have fewer
-                        regions than that, `num_regions` [photographs], and what follows is padding.
+        train2014.npz   `features` [photographs, regions, width] and `image_ids` [photographs]; where photographs have
+                        fewer regions than that, `num_regions` [photographs], and what follows is padding.
         train2014.npy   the features alone, which may be larger than the memory; the rest is beside it, in
                         train2014_image_ids.npy and train2014_num_regions.npy.
 

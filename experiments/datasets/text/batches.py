@@ -18,23 +18,14 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """B sentence pairs, padded to N source and M target positions with <pad>; masks are True at what is no padding.
+    """B sentence pairs, padded to N source and M target positions with <pad>; masks are True at what is no padding."""
 
-    Args:
-        source: [B, N] int64, ids of the source, without special tokens.
-        source_mask: [B, N] bool.
-        target_in: [B, M] int64, <s> and the ids of the target: what the decoder reads.
-        target_out: [B, M] int64, the ids of the target and </s>: what it is to say.
-        target_mask: [B, M] bool, of both.
-        indices: [B] int64, places of the pairs in the text, counted from 0.
-    """
-
-    source: Tensor
-    source_mask: Tensor
-    target_in: Tensor
-    target_out: Tensor
-    target_mask: Tensor
-    indices: Tensor
+    source: Tensor  # [B, N] int64, ids of the source, without special tokens
+    source_mask: Tensor  # [B, N] bool
+    target_in: Tensor  # [B, M] int64, <s> and the ids of the target: what the decoder reads
+    target_out: Tensor  # [B, M] int64, the ids of the target and </s>: what it is to say
+    target_mask: Tensor  # [B, M] bool, of both
+    indices: Tensor  # [B] int64, places of the pairs in the text, counted from 0
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -94,15 +85,8 @@ class BucketSampler(Sampler[list[int]]):
     the callback `SamplerEpoch` also when it resumes; other loops call `set_epoch` themselves. Processes that train
     together have parts of the same batches; see `share`.
 
-    Args:
-        lengths: source and target length of every pair; `EncodedText.lengths`.
-        sentences: most pairs of a batch.
-        pool: batches of a pool; with few, an epoch has other batches than the one before.
-        shuffle: False for the same batches in every epoch, in order of length.
-        seed: seed of the order.
-
-    Source:
-        Pools as in OpenNMT-py 0.x, onmt/io/IO.py, OrderedIterator.
+    A batch has `sentences` pairs at most. Without `shuffle`, the batches are the same in every epoch, in order of
+    length. Pools are as in OpenNMT-py 0.x, onmt/io/IO.py, OrderedIterator.
     """
 
     def __init__(

@@ -18,17 +18,11 @@ HELD_OUT = 0.1  # of the training part, where the task has no other validation p
 
 @dataclass(frozen=True, eq=False)
 class LabelledPairs:
-    """Sentences, or pairs of them, and their labels.
+    """Sentences, or pairs of them, and their labels."""
 
-    Args:
-        first: the sentences.
-        second: the second sentence of each pair; None where there are no pairs.
-        labels: [sentences], int64 places of the classes, or float32 grades.
-    """
-
-    first: list[str]
-    second: list[str] | None
-    labels: Tensor
+    first: list[str]  # the sentences
+    second: list[str] | None  # the second sentence of each pair; None where there are no pairs
+    labels: Tensor  # [sentences], int64 places of the classes, or float32 grades
 
     def __len__(self) -> int:
         return len(self.first)
@@ -41,40 +35,24 @@ class LabelledPairs:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a line of a file has what, counted from 0; cells are separated by tabs and never quoted.
+    """Where a line of a file has what, counted from 0; cells are separated by tabs and never quoted."""
 
-    Args:
-        first: cell of the sentence.
-        label: cell of the label.
-        second: cell of the second sentence, where there are pairs.
-        header: whether the first line is no example.
-        labels: text of each class, in their order, as the file has it; none for grades from 0 to 5.
-    """
-
-    first: int
-    label: int
-    second: int | None = None
-    header: bool = False
-    labels: tuple[str, ...] = ()
+    first: int  # cell of the sentence
+    label: int  # cell of the label
+    second: int | None = None  # cell of the second sentence, where there are pairs
+    header: bool = False  # whether the first line is no example
+    labels: tuple[str, ...] = ()  # text of each class, in their order, as the file has it; none for grades from 0 to 5
 
 
 @dataclass(frozen=True)
 class GlueTask:
-    """One task.
+    """One task."""
 
-    Args:
-        title: its usual name, and its folder inside glue/ .
-        layout: of all its files.
-        files: names of the files of its parts; a part that is missing is held out of the training part.
-        source: where they come from.
-        classes: names of the classes, none for grades.
-    """
-
-    title: str
-    layout: Layout
-    files: Mapping[str, str]
-    source: str
-    classes: tuple[str, ...] = field(default=())
+    title: str  # its usual name, and its folder inside glue/
+    layout: Layout  # of all its files
+    files: Mapping[str, str]  # names of the files of its parts; a part that is missing is held out of the training part
+    source: str  # where they come from
+    classes: tuple[str, ...] = field(default=())  # names of the classes, none for grades
 
     @property
     def regression(self) -> bool:
@@ -122,10 +100,6 @@ def load_glue(name: GlueName, *, data_root: Path | str | None = None) -> dict[st
     same one, is held out for it. Nothing is chosen on what is reported.
 
     A training part may be in one file, train.tsv, or divided: train_part1.tsv, train_part2.tsv and so on.
-
-    Raises:
-        FileNotFoundError: a file is missing; the message says which to put where.
-        ValueError: a bad line; the message names file and line.
 
     Source:
         Wang et al., GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding, 2019.

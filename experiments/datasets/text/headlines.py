@@ -19,17 +19,11 @@ _FILES = {
 
 @dataclass(frozen=True, eq=False)
 class HeadlineText:
-    """Texts and their headlines, as `plain_words` writes both.
+    """Texts and their headlines, as `plain_words` writes both."""
 
-    Args:
-        texts: the texts.
-        headlines: one headline or more of every text.
-        name: name of the file.
-    """
-
-    texts: list[str]
-    headlines: list[tuple[str, ...]]
-    name: str
+    texts: list[str]  # the texts
+    headlines: list[tuple[str, ...]]  # one headline or more of every text
+    name: str  # name of the file
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -67,11 +61,8 @@ def load_headlines(
     Training texts that are also to validate or to test on, and validation texts that are also to test on, are left
     out.
 
-    Args:
-        data_root: folder of the data sets, by default $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention. There lie
-            headline-train/gigaword_train_sample, headline-train/gigaword_valid_sample and headline/gigaword, each as
-            .jsonl or packed as .jsonl.gz.
-        files: by split ("train", "val", "test") a file to use in its place.
+    There lie headline-train/gigaword_train_sample, headline-train/gigaword_valid_sample and headline/gigaword, each as
+    .jsonl or packed as .jsonl.gz; of a split another file may be given.
 
     Source:
         Graff and Cieri, English Gigaword, 2003; Rush, Chopra and Weston, 2015.

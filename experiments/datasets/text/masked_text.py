@@ -49,19 +49,12 @@ def encode_sentences(sentences: Sequence[str], vocabulary: Vocabulary, *, length
 
 
 class MaskedBatch(NamedTuple):
-    """B sentences; K tokens are hidden. In this order they are the arguments of `MaskedLanguageModel`.
+    """B sentences; K tokens are hidden. In this order they are the arguments of `MaskedLanguageModel`."""
 
-    Args:
-        tokens: [B, N] int64, ids with something else at most hidden tokens.
-        mask: [B, N] bool, True at what is no padding.
-        hidden: [B, N] bool, True at hidden tokens.
-        target: [K] int64, ids of the hidden tokens, sentence after sentence.
-    """
-
-    tokens: Tensor
-    mask: Tensor
-    hidden: Tensor
-    target: Tensor
+    tokens: Tensor  # [B, N] int64, ids with something else at most hidden tokens
+    mask: Tensor  # [B, N] bool, True at what is no padding
+    hidden: Tensor  # [B, N] bool, True at hidden tokens
+    target: Tensor  # [K] int64, ids of the hidden tokens, sentence after sentence
 
 
 def hide_tokens(

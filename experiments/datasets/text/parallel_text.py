@@ -13,25 +13,15 @@ from pyro_attention.analysis import Alignment, GoldAlignment
 
 @dataclass(frozen=True, eq=False)
 class ParallelText:
-    """Sentences and their translations; words are what blanks separate.
+    """Sentences and their translations; words are what blanks separate."""
 
-    Args:
-        source: sentences to translate.
-        target: their translations, as many.
-        name: name of the data set.
-        languages: languages of source and target.
-        alignments: sure gold links between the words of each pair, where there are any.
-        skipped: number of pairs that were left out in reading, by the reason.
-        possible: gold links that may be as well, the sure ones among them; none but these when omitted.
-    """
-
-    source: list[str]
-    target: list[str]
-    name: str
-    languages: tuple[str, str]
-    alignments: list[Alignment] | None = None
-    skipped: dict[str, int] = field(default_factory=dict)
-    possible: list[Alignment] | None = None
+    source: list[str]  # sentences to translate
+    target: list[str]  # their translations, as many
+    name: str  # name of the data set
+    languages: tuple[str, str]  # languages of source and target
+    alignments: list[Alignment] | None = None  # sure gold links between the words of each pair, where there are any
+    skipped: dict[str, int] = field(default_factory=dict)  # number of pairs that were left out, by the reason
+    possible: list[Alignment] | None = None  # gold links that may be as well, the sure ones among them
 
     def __post_init__(self) -> None:
         words = [(len(source.split()), len(target.split())) for source, target in zip(*self._sides(), strict=True)]
@@ -74,19 +64,12 @@ class ParallelText:
 
 
 class Rules(NamedTuple):
-    """What becomes of a line.
+    """What becomes of a line."""
 
-    Args:
-        lowercase: make all letters small.
-        max_words: most words that a sentence may have on either side.
-        skip: leave out pairs with a side that is empty, longer than max_words or not UTF-8, and count them.
-        words: how sentences are divided into words, see `divide_words`.
-    """
-
-    lowercase: bool = False
-    max_words: int | None = None
-    skip: bool = False
-    words: WordRule = "none"
+    lowercase: bool = False  # make all letters small
+    max_words: int | None = None  # most words that a sentence may have on either side
+    skip: bool = False  # leave out pairs with a side that is empty, longer than max_words or not UTF-8, and count them
+    words: WordRule = "none"  # how sentences are divided into words, see `divide_words`
 
 
 class Fault(NamedTuple):
@@ -102,17 +85,7 @@ def read_parallel(
     """Read sentence pairs from two plain text files (UTF-8), where line i of one translates line i of the other.
 
     Only a line feed ends a line. White space (also no-break spaces) becomes single blanks.
-
-    Args:
-        source: file of the sentences to translate.
-        target: file of their translations.
-        languages: languages of source and target.
-        name: name of the data set, by default that of the source file.
-        rules: what becomes of a line; fields of `Rules`.
-
-    Raises:
-        ValueError: there is no such file; the files differ in length, which is never skipped; no pair is left; or,
-            without `skip`, a bad line. The message names file, line and remedy.
+    The name is by default that of the source file; the rules are fields of `Rules`.
     """
     paths = Path(source), Path(target)
     sides = [read_lines(path) for path in paths]

@@ -32,21 +32,13 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A question on a paragraph.
+    """A question on a paragraph."""
 
-    Args:
-        id: its name, of its own in a file.
-        title: title of the article.
-        context: the paragraph.
-        text: the question.
-        answers: what people answered; none where the paragraph holds no answer.
-    """
-
-    id: str
-    title: str
-    context: str
-    text: str
-    answers: tuple[Answer, ...]
+    id: str  # its name, of its own in a file
+    title: str  # title of the article
+    context: str  # the paragraph
+    text: str  # the question
+    answers: tuple[Answer, ...]  # what people answered; none where the paragraph holds no answer
 
 
 def load_squad(
@@ -66,19 +58,9 @@ def load_squad(
     part, and the articles of the development file are divided: 3/8 go to the training part, 1/8 are for validation,
     and the test part has the others. Such numbers cannot be compared with those of the whole development file.
 
-    Args:
-        name: v1, SQuAD 1.1, or v2, SQuAD 2.0.
-        data_root: folder that holds squad/; by default $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention. There lie
-            train-v1.1.json, dev-v1.1.json, train-v2.0.json and dev-v2.0.json, or excerpts, such as
-            train-v1.1-small.json, each perhaps packed as .json.gz. Without dev-v1.1 there is dev-v2.0 in its place, and
-            without train-v2.0 train-v1.1.
-        train_file: a file to train on in their place.
-        test_file: a file to test on in their place.
-
-    Raises:
-        FileNotFoundError: a file is missing; the message says which to put where.
-        ValueError: a file is not what it should be; the message names file and question. Or both files have a question,
-            or there are too few articles.
+    In squad/ lie train-v1.1.json, dev-v1.1.json, train-v2.0.json and dev-v2.0.json, or excerpts, such as
+    train-v1.1-small.json, each perhaps packed as .json.gz. Without dev-v1.1 there is dev-v2.0 in its place, and without
+    train-v2.0 train-v1.1. Other files may take the place of the training and the test file.
 
     Source:
         Rajpurkar et al., SQuAD: 100,000+ Questions for Machine Comprehension of Text, 2016; Rajpurkar et al., Know What
@@ -133,12 +115,7 @@ def _divided(questions: list[Question], shares: Sequence[int], path: Path) -> li
 def read_squad(path: Path, *, answers: bool = True) -> list[Question]:
     """Read a file in the format of SQuAD 1.1 or 2.0; every answer must stand in its context where it says.
 
-    Args:
-        path: the file.
-        answers: read the answers; without, the questions have none, whatever the file says of them.
-
-    Raises:
-        DamagedFileError: there is no such file, or it is not in this format; the message names the question.
+    Without `answers` the questions have none, whatever the file says of them.
     """
     with reading(path, _EXPECTED):
         questions = [

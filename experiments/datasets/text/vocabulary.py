@@ -29,12 +29,9 @@ class Vocabulary:
     text up to its white space, with no rules for punctuation to undo. (Pieces of characters, as Metaspace makes them,
     lose the characters that were not in the training text.) <unk> keeps its id all the same, for other tokenizers.
     The names of special tokens in a text, such as "<s>", are ordinary characters.
-
-    Args:
-        text: the tokenizer as JSON of the `tokenizers` library; kept to the letter, so that the fingerprint is the
-            same with every release of it.
     """
 
+    # JSON of the `tokenizers` library, kept to the letter: the fingerprint is the same with every release of it
     text: str
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ from experiments.datasets.arrays import cached_array, checksum, read_arrays
 from experiments.datasets.graphs.load import GRAPHS
 from experiments.datasets.images.captions import CAPTIONS
 from experiments.datasets.names import CaptionsName, GraphName, ParallelName, PhotoQuestionsName
-from experiments.datasets.places import fetch_missing, plain_name
+from experiments.datasets.places import CHECKSUMS, fetch_missing, plain_name
 from experiments.datasets.questions.load import QUESTIONS
 from experiments.datasets.text.masked_text import ENGLISH
 from experiments.datasets.text.parallel import PARALLEL
@@ -78,14 +78,14 @@ def test_checksum(other, same):
 
 
 @pytest.fixture
-def fetch(tmp_path):
+def fetch(tmp_path, monkeypatch):
     """Fetch a and b, of which the folder may have some, from a folder of packed files."""
     server = tmp_path / "server"
     server.mkdir()
     for name in ("a", "b"):
         (server / f"{name}.gz").write_bytes(gzip.compress(name.encode()))
-    sums = {name: sha256(name.encode()).hexdigest() for name in ("a", "b")}
-    return lambda: fetch_missing(tmp_path / "data", sums, server.as_uri(), ".gz")
+        monkeypatch.setitem(CHECKSUMS, name, sha256(name.encode()).hexdigest())
+    return lambda: fetch_missing(tmp_path / "data", ["a", "b"], server.as_uri(), ".gz")
 
 
 @pytest.mark.parametrize("there", [False, True])

@@ -9,8 +9,8 @@ import torch
 
 from experiments.datasets.graphs.load import load_graph, read_planetoid
 from experiments.datasets.images.captions import load_captions
+from experiments.datasets.places import CHECKSUMS
 from experiments.datasets.questions import load as questions
-from experiments.datasets.text import parallel
 from experiments.datasets.text.glue import load_glue
 from experiments.datasets.text.headlines import load_headlines
 from experiments.datasets.text.parallel import load_parallel
@@ -63,7 +63,7 @@ def test_parallel_text(name, languages, sizes):
             assert not sets[0] & (sets[1] | sets[2])
     if name == "multi30k":
         for path in (REAL / "multi30k" / "task1").iterdir():
-            assert parallel.SHA256[path.name] == sha256(path.read_bytes()).hexdigest()
+            assert CHECKSUMS[path.name] == sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize(

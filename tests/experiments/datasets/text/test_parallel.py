@@ -7,6 +7,7 @@ from hashlib import sha256
 
 import pytest
 
+from experiments.datasets.places import CHECKSUMS
 from experiments.datasets.text import parallel
 from experiments.datasets.text.parallel import NOVELS, load_parallel, read_parallel
 from experiments.datasets.text.word_rules import divide, divide_words, join_words, plain
@@ -135,7 +136,7 @@ def test_unknown_names(arguments, options, message):
 def test_multi30k_is_fetched(load, tmp_path, monkeypatch):
     for name, content in (("val.de", b"eins\n"), ("val.en", b"one\n")):
         write_file(tmp_path / "server" / f"{name}.gz", gzip.compress(content))
-        monkeypatch.setitem(parallel.SHA256, name, sha256(content).hexdigest())
+        monkeypatch.setitem(CHECKSUMS, name, sha256(content).hexdigest())
     monkeypatch.setattr(parallel, "ADDRESS", (tmp_path / "server").as_uri())
     assert pairs(load("multi30k", "val")) == [("eins", "one")]
 
