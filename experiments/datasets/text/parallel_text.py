@@ -154,12 +154,12 @@ def checked_lines(
     """
     for number, *lines in zip(range(len(sides[0])) if numbers is None else numbers, *sides, strict=True):
         checked = [_check(line, rules) for line in lines]
-        path, fault = next(
-            (pair for pair in zip(paths, (fault for _, fault in checked), strict=True) if pair[1]), ("", None)
-        )
-        if fault is not None:
-            fault = Fault(fault.reason, f"{path}: line {number + 1} {fault.message}")
-        yield [text for text, _ in checked], fault
+        faults = [
+            Fault(fault.reason, f"{path}: line {number + 1} {fault.message}")
+            for path, (_, fault) in zip(paths, checked, strict=True)
+            if fault
+        ]
+        yield [text for text, _ in checked], faults[0] if faults else None
 
 
 def _check(line: bytes, rules: Rules) -> tuple[str, Fault | None]:

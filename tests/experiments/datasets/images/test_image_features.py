@@ -13,7 +13,6 @@ from torch import nn
 from experiments.datasets.images import image_features
 from experiments.datasets.images.captions import CaptionedImages, ImageFile
 from experiments.datasets.images.image_features import (
-    ContentEncoder,
     GridEncoder,
     Scale,
     content_encoder,
@@ -117,13 +116,6 @@ def test_features_are_computed_once(tmp_path):
         grid_features(GridEncoder("bad", nn.Threshold(10, 1e5), Scale()), PIXELS, tmp_path)
 
 
-def test_fingerprint():
-    trained = nn.BatchNorm2d(3)
-    trained(torch.ones(2, 3, 4, 4))
-    assert fingerprint(nn.BatchNorm2d(3)) == fingerprint(nn.BatchNorm2d(3)) != fingerprint(trained)
-    assert fingerprint(nn.ReLU()) != fingerprint(nn.Tanh())
-
-
 # MobileNetV2 with TensorFlow's padding
 
 
@@ -162,16 +154,6 @@ def test_mobilenet_is_computed_as_tensorflow_would(tmp_path):
     torch.testing.assert_close(found, grid, rtol=1e-3, atol=1e-5)
 
 
-def test_torchvision_weights_keep_their_padding(monkeypatch):
-    seen = []
-    monkeypatch.setattr(image_features, "pretrained", lambda *found: seen.append(found))
-    mobilenet_grid()
-    ((name, grid_of),) = seen
-    grid = grid_of(torchvision_models().get_model(name))
-    strided = [layer for layer in grid.modules() if isinstance(layer, nn.Conv2d) and layer.stride == (2, 2)]
-    assert (len(grid), {layer.padding for layer in strided}) == (18, {(1, 1)})
-
-
 # the encoder of our own
 
 
@@ -191,12 +173,6 @@ def test_content_targets():
     assert targets[:, words.index("dog")].tolist() == [True, False, False]
     with pytest.raises(ValueError, match="2 images, no content word in their captions"):
         content_targets([["the"], ["of a"]])
-
-
-@pytest.mark.parametrize(("size", "cells"), [(96, 6), (112, 7)])
-def test_grid_of_the_encoder(size, cells):
-    encoder = ContentEncoder(10, channels=16).eval()
-    assert encoder(torch.randn(2, 3, size, size)).shape == (2, 16, cells, cells)
 
 
 def test_encoder_learns_the_words_and_is_trained_once(tmp_path, monkeypatch):

@@ -117,19 +117,6 @@ def test_files_that_do_not_go_together(read, source, target, message):
         read(source, target, skip=True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        (("multi40k", "val"), {}, "unknown parallel text 'multi40k'; did you mean 'multi30k'"),
-        (("toy", "dev"), {}, "no split is named 'dev'; expected one of train, val, test"),
-        (("toy", "val"), {"source": "fr"}, "'fr' to 'en'; expected two different ones of the languages of toy: de, en"),
-    ],
-)
-def test_unknown_names(arguments, options, message):
-    with pytest.raises(ValueError, match=message):
-        load_parallel(*arguments, **options)
-
-
 # data sets
 
 
