@@ -260,7 +260,7 @@ def _split(
     else:
         return draw(labels, split_seed)
     splits = len(found["train_mask"])
-    seen = f"{split_seed}, but {splits} fixed splits"
+    seen = f"{split_seed}, but the graph has {splits} fixed splits"
     require(0 <= split_seed < splits, "split_seed", seen, "0" if splits == 1 else f"0 to {splits - 1}")
     chosen = {key: mask[split_seed].clone() for key, mask in found.items()}
     for key, mask in chosen.items():

@@ -45,6 +45,8 @@ def english_side(names: tuple[str, ...], split: str, data_root: Path) -> list[st
 
 def encode_sentences(sentences: Sequence[str], vocabulary: Vocabulary, *, length: int) -> list[Tensor]:
     """Ids of sentences between <s> and </s>, cut off so that these fit into a length of at least 3."""
+    if length < 3:
+        raise ValueError(f"length is {length}; expected 3 at least: <s>, a piece and </s>")
     return [torch.tensor([BEGIN, *vocabulary.encode(sentence)[: length - 2], END]) for sentence in sentences]
 
 

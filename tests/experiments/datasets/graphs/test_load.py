@@ -104,7 +104,7 @@ def test_ten_splits(tmp_path, place, name, classes, metric):
     assert (first.num_classes, first.metric, first.name) == (classes, metric, name)
     assert first.features.to_dense().unique().tolist() == [0, 3]  # not normalised
     assert edge_set(first) == both({(node, node + 1) for node in range(NODES - 1)})
-    with pytest.raises(ValueError, match="10, but 10 fixed splits; expected 0 to 9"):
+    with pytest.raises(ValueError, match="10, but the graph has 10 fixed splits; expected 0 to 9"):
         load_graph(name, data_root=tmp_path, split_seed=10)
 
 
@@ -117,7 +117,7 @@ def test_public_split(tmp_path, monkeypatch, place):
     assert nodes(graph) == [[0, 1], [2], [4]]
     assert graph.features.to_dense()[:3].tolist() == [[0.5, 0.5, 0, 0, 0], [0] * 5, [0.5, 0.5, 0, 0, 0]]
     assert graph.num_classes == 7
-    with pytest.raises(ValueError, match="1, but 1 fixed splits; expected 0"):
+    with pytest.raises(ValueError, match="1, but the graph has 1 fixed splits; expected 0"):
         load_graph("cora", split_seed=1)
 
 
