@@ -74,7 +74,9 @@ def read_maps(path: Path) -> SegmentationMaps:
             masks = arrays["masks"]
             for place, row, column in np.argwhere(masks.sum(1) > 1)[:1].tolist():
                 both = [classes[1 + one] for one in np.flatnonzero(masks[place, :, row, column])[:2]]
-                raise ValueError(f"masks of {' and '.join(both)} overlap in {names[place]} at row {row}, column {column}")
+                raise ValueError(
+                    f"masks of {' and '.join(both)} overlap in {names[place]} at row {row}, column {column}"
+                )
             points = np.where(masks.any(1), masks.argmax(1) + 1, 0)
             if masks.shape[1] != len(classes) - 1:
                 raise ValueError(f"masks {list(masks.shape)} of {len(classes)} classes with the background")
