@@ -130,8 +130,12 @@ def read_squad(path: Path, *, answers: bool = True) -> list[Question]:
 
 
 def _question(entry: dict[str, Any], context: str, title: str, path: Path, with_answers: bool) -> Question:
-    with reading(f"{path}: question {entry['id']}", "answers that stand in the context", "mend or remove the question"):
+    with reading(
+        f"{path}: question {entry['id']}", "a context, and answers that stand in it", "mend or remove the question"
+    ):
         answers = tuple(Answer(one["text"], one["answer_start"]) for one in entry["answers"]) if with_answers else ()
+        if not context.strip():
+            raise ValueError("the context is empty")
         for text, start in answers:
             if start < 0 or not text or context[start : start + len(text)] != text:
                 raise ValueError(f"{text!r} is not at character {start}, but {context[start : start + len(text)]!r}")

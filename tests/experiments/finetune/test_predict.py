@@ -166,7 +166,7 @@ def test_a_run_of_another_script(tmp_path):
     [
         ("a.txt", "word1 word2\tword3 ?\nno tab\n", "line 2 has 0 tabs, expected 1: a context and a question"),
         ("a.json", '{"rows": []}', "cannot be read .* expected a JSON file in the format of SQuAD"),
-        ("a.json", (" ", "word1 ?"), "paragraph 1 of article 1 cannot be read"),
+        ("a.json", (" ", "word1 ?"), "question q cannot be read .*the context is empty"),
         ("a.json", ("word1", " "), "question 'q' is empty, expected a text"),
     ],
 )
